@@ -1,0 +1,46 @@
+# `make demo` and `make test` work on a fresh machine: they create .venv and install into it.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+# Where the demo finds the Census income table, if it is at hand.
+DATA ?=
+
+.PHONY: help install demo test test-slow lint format clean
+
+help:
+	@echo "make demo       wide & deep on a real mixed table, in under two minutes"
+	@echo "make test       the test suite without the slow tests"
+	@echo "make test-slow  the slow tests"
+	@echo "make lint       ruff and mypy"
+	@echo "make format     reformat the code"
+
+install: $(INSTALLED)
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit("skest needs Python 3.11 or newer") if sys.version_info < (3, 11) else None'
+	@echo "Installing skest and its tested dependencies into $(VENV) ..."
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,examples]'
+	@touch $@
+
+demo: $(INSTALLED)
+	$(BIN)/python examples/census_wide_deep.py $(if $(DATA),--data $(DATA)) --offline
+
+test: $(INSTALLED)
+	SCIPY_ARRAY_API=1 $(BIN)/python -m pytest -m "not slow" -n 2
+
+test-slow: $(INSTALLED)
+	SCIPY_ARRAY_API=1 $(BIN)/python -m pytest -m slow
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(INSTALLED)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache

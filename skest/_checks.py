@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks of arguments that several parts of skest share."""
+
+from collections.abc import Collection
+from typing import Any
+
+import numpy as np
+
+__all__ = ["check_choice", "check_integer", "check_positive"]
+
+_REAL = int | float | np.integer | np.floating
+
+
+def check_integer(value: Any, name: str, owner: str, minimum: int) -> None:
+    """Raise unless `value` is an integer of at least `minimum`.
+
+    Parameters
+    ----------
+    value : object
+        What the user gave.
+    name : str
+        Name of the parameter.
+    owner : str
+        Whose parameter it is, as it should read in the message.
+    minimum : int
+        The smallest allowed value.
+
+    Raises
+    ------
+    TypeError
+        If `value` is no integer; True and False are none.
+    ValueError
+        If it is smaller than `minimum`.
+
+    Examples
+    --------
+    >>> check_integer(0, "dimension", "column 'c'", 1)
+    Traceback (most recent call last):
+        ...
+    ValueError: 'dimension' of column 'c' must be an integer of at least 1; got 0.
+    """
+    if isinstance(value, int | np.integer) and not isinstance(value, bool):
+        if value >= minimum:
+            return
+        error: type[Exception] = ValueError
+    else:
+        error = TypeError
+    raise error(
+        f"'{name}' of {owner} must be an integer of at least {minimum}; got {value!r}."
+    )
+
+
+def check_positive(value: Any, name: str, owner: str) -> None:
+    """Raise TypeError unless `value` is a real number, ValueError unless it is > 0."""
+    if isinstance(value, _REAL) and not isinstance(value, bool):
+        if 0 < value < float("inf"):
+            return
+        error: type[Exception] = ValueError
+    else:
+        error = TypeError
+    raise error(
+        f"'{name}' of {owner} must be a finite number greater than 0; got {value!r}."
+    )
+
+
+def check_choice(value: Any, name: str, owner: str, choices: Collection[Any]) -> None:
+    """Raise ValueError unless `value` is one of `choices`."""
+    if not any(value is choice or value == choice for choice in choices):
+        listed = ", ".join(map(repr, choices))
+        raise ValueError(f"'{name}' of {owner} must be one of {listed}; got {value!r}.")

@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The scikit-learn face of skest."""
+
+from skest.adapters.dnn import DNNClassifier, DNNRegressor
+from skest.adapters.dnn_linear import (
+    DNNLinearCombinedClassifier,
+    DNNLinearCombinedRegressor,
+)
+from skest.adapters.linear import LinearClassifier, LinearRegressor
+
+__all__ = [
+    "DNNClassifier",
+    "DNNLinearCombinedClassifier",
+    "DNNLinearCombinedRegressor",
+    "DNNRegressor",
+    "LinearClassifier",
+    "LinearRegressor",
+]

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Paragraphs that the docstrings of all estimators share, written once."""
+
+from typing import TypeVar
+
+__all__ = ["with_shared_docs"]
+
+_T = TypeVar("_T")
+
+_SHARED = {
+    "columns": """feature_columns : FeatureColumns or list of columns, default=None
+        What the features are and how they enter the network; see
+        `skest.feature_columns`. None infers it: numbers are standardised, gaps in them
+        filled with the mean and marked; strings and categories become indicators if
+        they have few levels and embeddings if they have many.""",
+    "network": """activation : str or callable, default="relu"
+        Of the hidden layers: a name of `skest.networks.ACTIVATIONS` or a function of a
+        tensor.
+    dropout : float, default=0.0
+        Probability that a hidden unit is dropped in training.
+    batch_norm : bool, default=False
+        Normalise after every hidden layer.""",
+    "optimizer": """optimizer : str, class or callable, default="adagrad"
+        A name of `skest.optimizers.OPTIMIZERS`, a class of `torch.optim`, or a function
+        from parameters to an optimizer.
+    learning_rate : float or None, default=0.05
+        None is the optimizer's own default.
+    weight_decay : float, default=0.0
+        L2 penalty of the optimizer.""",
+    "linear_columns": """feature_columns : FeatureColumns or list of columns, default=None
+        What the features are; see `skest.feature_columns`. Categorical columns are taken
+        as they are. None infers it: numbers are standardised, gaps in them filled with
+        the mean and marked; strings and categories become categorical columns.""",
+    "linear_optimizer": """optimizer : str, class or callable, default="ftrl"
+        A name of `skest.optimizers.OPTIMIZERS`, a class of `torch.optim`, or a function
+        from parameters to an optimizer.
+    learning_rate : float, "auto" or None, default="auto"
+        "auto" is ``min(0.2, 1 / sqrt(n_columns))``; None is the optimizer's own default.
+    l1, l2 : float, default=0.0
+        L1 and L2 penalties of "ftrl".
+    weight_decay : float, default=0.0
+        L2 penalty of other optimizers.""",
+    "combined_columns": """linear_feature_columns, dnn_feature_columns : FeatureColumns or list
+        What the linear model and the DNN take; see `skest.feature_columns`. If both are
+        None, they are inferred. If only one is given, there is only that part.""",
+    "combined_network": """dnn_activation : str or callable, default="relu"
+        Of the hidden layers: a name of `skest.networks.ACTIVATIONS` or a function of a
+        tensor.
+    dnn_dropout : float, default=0.0
+        Probability that a hidden unit is dropped in training.
+    batch_norm : bool, default=False
+        Normalise after every hidden layer.
+    dnn_optimizer : str, class or callable, default="adagrad"
+        Of the DNN: a name of `skest.optimizers.OPTIMIZERS`, a class of `torch.optim`, or
+        a function from parameters to an optimizer.
+    dnn_learning_rate : float or None, default=0.05
+        None is the optimizer's own default.
+    linear_optimizer : str, class or callable, default="ftrl"
+        Of the linear model.
+    linear_learning_rate : float, "auto" or None, default="auto"
+        "auto" is ``min(0.05, 1 / sqrt(n_columns))``; None is the optimizer's own
+        default.
+    linear_sparse_combiner : {"sum", "mean", "sqrtn"}, default="sum"
+        How the weights of several values in one cell are combined.
+    l1, l2 : float, default=0.0
+        Penalties of the linear model, if its optimizer is "ftrl".
+    weight_decay : float, default=0.0
+        L2 penalty of the DNN's optimizer.""",
+    "training": """batch_size : int or "auto", default="auto"
+        Rows of a batch; "auto" is ``min(200, n_samples)``.
+    max_iter : int, default=200
+        Most epochs to train.
+    max_steps : int, default=None
+        Most steps to train; None leaves the end to the other rules.""",
+    "class_weight": """class_weight : dict, "balanced" or None, default=None
+        Weights of the classes, multiplied with the sample weights. "balanced" makes
+        all classes weigh the same.""",
+    "stopping": """early_stopping : bool, default=False
+        Score held-out rows after every epoch, stop when the score no longer improves,
+        and return to the best state. Without it, training stops when its own loss no
+        longer improves.
+    validation_fraction : float, default=0.1
+        Part of the training data to hold out, if `early_stopping`.
+    n_iter_no_change : int, default=10
+        Epochs without improvement to wait for.
+    tol : float, default=1e-4
+        What counts as an improvement.
+    warm_start : bool, default=False
+        Let ``fit`` go on from the state of the call before, optimizer included.
+    random_state : int, RandomState instance or None, default=None
+        Seed of initial weights, shuffling, dropout and the held-out rows. The same
+        integer gives the same model, bit for bit, on the same machine.
+    dtype : {"auto", "float32", "float64"}, default="auto"
+        Floating type of the network. "auto" is float64 for a float64 array on the CPU,
+        as in scikit-learn's `MLPClassifier`, and float32 otherwise.
+    device : str or torch.device, default="auto"
+        "auto" is a CUDA device if there is one, else the CPU.
+    hooks : sequence of `skest.hooks.Hook`, default=()
+        Run around every training step.
+    config : RunConfig, default=None
+        Settings of the run. With a `model_dir`, every fit writes its checkpoints into a
+        new directory in it.
+    verbose : int, default=0
+        1 prints a line about every epoch.""",
+    "fitted": """n_features_in_ : int
+        Number of features seen in fit.
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Names of the features, if they have some.
+    n_iter_ : int
+        Epochs trained.
+    n_steps_ : int
+        Steps trained (the global step).
+    loss_ : float
+        Loss of the last epoch.
+    loss_curve_ : list of float
+        Mean training loss of each epoch.
+    validation_scores_ : list of float or None
+        Scores of the held-out rows after each epoch.
+    best_validation_score_ : float or None
+        The best of them.
+    estimator_ : skest.Estimator
+        The core Estimator with the trained checkpoint.
+    model_dir_ : Path or None
+        Directory of its checkpoints.""",
+}
+
+
+def with_shared_docs(cls: type[_T]) -> type[_T]:
+    """Replace ``<training>``, ``<stopping>`` and so on in a class docstring."""
+    if cls.__doc__:  # python -OO leaves none
+        for name, text in _SHARED.items():
+            cls.__doc__ = cls.__doc__.replace(f"<{name}>", text)
+    return cls

@@ -1,0 +1,535 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`SkestEstimator`: the way of a ``fit`` that all scikit-learn estimators share.
+
+``X, y`` are validated, a head is chosen from ``y``, feature columns learn what was left
+open, and then a core `Estimator` trains and predicts. Subclasses say which networks
+there are (`_model_fn`, `_column_parameters`) and what ``y`` means (`_check_target`,
+`_make_head`, `_score`).
+"""
+
+import copy
+import uuid
+from abc import ABCMeta, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.sparse import issparse
+from sklearn.base import BaseEstimator
+from sklearn.model_selection import train_test_split
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import (
+    check_consistent_length,
+    check_is_fitted,
+    validate_data,
+)
+
+from skest._compat import Interval, Options, StrOptions, check_sample_weight
+from skest._resources import resolve_device
+from skest.adapters.epochs import EpochHook
+from skest.estimator import Estimator
+from skest.evaluation import predict_batch
+from skest.feature_columns.columns import FeatureColumns
+from skest.feature_columns.infer import infer_feature_columns
+from skest.hooks.base import Run
+from skest.inputs.array_dataset import ArrayDataset, take_rows
+from skest.inputs.batches import Source, tensor_batches
+from skest.run_config import RunConfig
+from skest.spec import EstimatorSpec
+
+__all__ = ["SkestEstimator"]
+
+# Name of the column of sample weights beside the features; no user's column has it.
+WEIGHT_KEY = "__sample_weight__"
+_ARRAY_KEY = "x"
+_PREDICT_BATCH_SIZE = 4096
+
+
+class _Rows(NamedTuple):
+    """A table with its target and weights."""
+
+    features: dict[str, Any]
+    y: NDArray[Any]
+    weight: NDArray[Any] | None
+
+    def take(self, rows: NDArray[Any]) -> "_Rows":
+        weight = None if self.weight is None else self.weight[rows]
+        return _Rows(take_rows(self.features, rows), self.y[rows], weight)
+
+
+class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
+    """What the estimators of skest have in common; not for direct use."""
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "weight_decay": [Interval(Real, 0, None, closed="left")],
+        "batch_size": [
+            StrOptions({"auto"}),
+            Interval(Integral, 1, None, closed="left"),
+        ],
+        "max_iter": [Interval(Integral, 1, None, closed="left")],
+        "max_steps": [Interval(Integral, 1, None, closed="left"), None],
+        "early_stopping": ["boolean"],
+        "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
+        "n_iter_no_change": [
+            Interval(Integral, 1, None, closed="left"),
+            Options(Real, {np.inf}),
+        ],
+        "tol": [Interval(Real, 0, None, closed="left")],
+        "warm_start": ["boolean"],
+        "random_state": ["random_state"],
+        "dtype": [StrOptions({"auto", "float32", "float64"})],
+        "device": [str, torch.device],
+        "hooks": [tuple, list],
+        "config": [RunConfig, None],
+        "verbose": ["verbose"],
+    }
+
+    # The parameters that hold feature columns, and the kind of network that takes them.
+    _column_parameters: ClassVar[dict[str, str]] = {}
+
+    # What subclasses define
+
+    @abstractmethod
+    def _model_fn(self, head: Any) -> Callable[..., EstimatorSpec]:
+        """Return the model function of this estimator."""
+
+    @abstractmethod
+    def _check_target(self, y: Any, *, reset: bool) -> NDArray[Any]:
+        """Return `y` as the head takes it; learn its kind if `reset`."""
+
+    @abstractmethod
+    def _make_head(self, weight_column: str | None) -> Any:
+        """Return the head for the target seen in fit."""
+
+    @abstractmethod
+    def _score(
+        self,
+        predictions: Mapping[str, NDArray[Any]],
+        y: NDArray[Any],
+        sample_weight: NDArray[Any] | None,
+    ) -> float:
+        """Return the score of predictions for checked targets."""
+
+    _prediction_key: ClassVar[str]
+
+    # Training
+
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any = None,
+        *,
+        X_val: Any = None,
+        y_val: Any = None,
+        sample_weight_val: Any = None,
+    ) -> Any:
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features), DataFrame or dict of arrays
+            Training data.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            Target values.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weights of the rows; a weight of 2 counts like two equal rows.
+        X_val, y_val : as `X` and `y`, default=None
+            Rows for early stopping, instead of a fraction of the training data.
+        sample_weight_val : array-like of shape (n_samples_val,), default=None
+            Weights for the validation score.
+
+        Returns
+        -------
+        object
+            This estimator. If fitting fails, an earlier fitted state stays as it was.
+        """
+        # Work on a copy, so that a failure leaves nothing half done.
+        trial = copy.copy(self)
+        trial._fit(X, y, sample_weight, (X_val, y_val, sample_weight_val))
+        self.__dict__.update(trial.__dict__)
+        return self
+
+    def _fit(
+        self, X: Any, y: Any, sample_weight: Any, validation: Sequence[Any]
+    ) -> None:
+        self._validate_params()
+        resume = self.warm_start and self.__sklearn_is_fitted__()
+        rows = self._check_rows(X, y, sample_weight, reset=not resume)
+        train, held_out = self._split_validation(rows, validation)
+        if not resume:
+            self._start(train)
+        n_epochs = int(self.max_iter)
+        self._train(train, held_out, n_epochs, resume=resume)
+
+    def _partial_fit(self, X: Any, y: Any, sample_weight: Any, **target: Any) -> Any:
+        trial = copy.copy(self)
+        trial._validate_params()
+        if trial.early_stopping:
+            raise ValueError("partial_fit does not support early_stopping=True.")
+        resume = trial.__sklearn_is_fitted__()
+        rows = trial._check_rows(X, y, sample_weight, reset=not resume, **target)
+        if not resume:
+            trial._start(rows)
+        trial._train(rows, None, 1, resume=resume)
+        self.__dict__.update(trial.__dict__)
+        return self
+
+    def _check_rows(
+        self, X: Any, y: Any, sample_weight: Any, *, reset: bool, **target: Any
+    ) -> _Rows:
+        """Validate training data; rows of weight zero are dropped."""
+        if y is None:
+            raise ValueError(
+                f"This {type(self).__name__} estimator requires y to be passed, but the "
+                "target y is None."
+            )
+        features = self._check_features(X, reset=reset)
+        some_column = next(iter(features.values()))
+        check_consistent_length(some_column, y)
+        weight = self._check_weight(sample_weight, len(some_column))
+        if weight is not None and not weight.all():
+            kept = np.flatnonzero(weight)
+            features, y = take_rows(features, kept), np.asarray(y)[kept]
+            weight = weight[kept]
+        y = self._check_target(y, reset=reset, **target)
+        self._check_enough(y)
+        return _Rows(features, y, self._balanced_weight(weight, y))
+
+    def _check_weight(self, sample_weight: Any, n_rows: int) -> NDArray[Any] | None:
+        """Return the weights of the rows, or None if there are none."""
+        if sample_weight is None:
+            return None
+        # Only the length of the second argument counts. All-zero weights are refused.
+        return check_sample_weight(
+            sample_weight, np.empty((n_rows, 1)), dtype=np.float64, copy=True
+        )
+
+    def _balanced_weight(
+        self, weight: NDArray[Any] | None, y: NDArray[Any]
+    ) -> NDArray[Any] | None:
+        """Return the weights to train with."""
+        return weight
+
+    def _check_enough(self, y: NDArray[Any]) -> None:
+        """Refuse a target that nothing can be learned from."""
+
+    def _split_validation(
+        self, rows: _Rows, validation: Sequence[Any]
+    ) -> tuple[_Rows, _Rows | None]:
+        """Return training and validation rows, the latter only for early stopping."""
+        X_val, y_val, weight_val = validation
+        if X_val is None and y_val is None:
+            if weight_val is not None:
+                raise ValueError("'sample_weight_val' needs 'X_val' and 'y_val'.")
+            if not self.early_stopping:
+                return rows, None
+            train, held_out = train_test_split(
+                np.arange(len(rows.y)),
+                test_size=self.validation_fraction,
+                random_state=self._seed(),
+                stratify=self._strata(rows.y),
+            )
+            return rows.take(train), rows.take(held_out)
+        if X_val is None or y_val is None:
+            raise ValueError("'X_val' and 'y_val' must be given together.")
+        features = self._check_features(X_val, reset=False)
+        y_val = self._check_target(y_val, reset=False)
+        check_consistent_length(next(iter(features.values())), y_val)
+        weight_val = self._check_weight(weight_val, len(y_val))
+        return rows, _Rows(features, y_val, weight_val)
+
+    def _strata(self, y: NDArray[Any]) -> NDArray[Any] | None:
+        return None
+
+    def _start(self, rows: _Rows) -> None:
+        """Learn the feature columns and make a new core Estimator's settings."""
+        for parameter, kind in self._column_parameters.items():
+            columns = self._given_columns(parameter, kind, rows.features)
+            if columns is not None:
+                columns = columns.fit(rows.features, rows.y, sample_weight=rows.weight)
+            setattr(self, f"{parameter}_", columns)
+        self.loss_curve_: list[float] = []
+        self.validation_scores_: list[float] | None = None
+        self.best_validation_score_: float | None = None
+
+    def _given_columns(
+        self, parameter: str, kind: str, features: dict[str, Any]
+    ) -> FeatureColumns | None:
+        columns = getattr(self, parameter)
+        if columns is None:
+            return infer_feature_columns(features, kind=kind, dtype=self._dtype_name)
+        if not isinstance(columns, FeatureColumns):
+            columns = FeatureColumns(columns)
+        return FeatureColumns(
+            columns.columns
+        )  # its own object: the caller's is not fitted
+
+    def _train(
+        self, rows: _Rows, held_out: _Rows | None, n_epochs: int, *, resume: bool
+    ) -> None:
+        seed = self._seed()
+        weighted = rows.weight is not None
+        estimator = self._new_estimator(seed, weighted)
+        before = self.estimator_.checkpoint if resume else None
+        if before is not None:
+            estimator.checkpoint = before
+        dataset = ArrayDataset(
+            _with_normalised_weight(rows),
+            rows.y,
+            batch_size=self._batch_size(len(rows.y)),
+            shuffle=True,
+            num_epochs=n_epochs,
+            seed=seed,
+        )
+        epochs = EpochHook(
+            dataset.n_rows,
+            dataset.batch_size,
+            tol=self.tol,
+            n_iter_no_change=self.n_iter_no_change,
+            score=None if held_out is None else _LiveScore(self, held_out),
+            report=print if self.verbose else None,
+        )
+        estimator.train(
+            lambda: dataset, hooks=[epochs, *self.hooks], steps=self.max_steps
+        )
+        self._finish(estimator, epochs, resume)
+
+    def _finish(self, estimator: Estimator, epochs: EpochHook, resume: bool) -> None:
+        """Keep what training has learned."""
+        if epochs.best is not None:
+            estimator.checkpoint = epochs.best
+        self.loss_curve_ = [*self.loss_curve_, *epochs.loss_curve]
+        if epochs.scores:
+            self.validation_scores_ = [*(self.validation_scores_ or []), *epochs.scores]
+            self.best_validation_score_ = max(self.validation_scores_)
+        self.loss_ = self.loss_curve_[-1]
+        n_before: int = self.n_iter_ if resume else 0
+        self.n_iter_: int = n_before + epochs.n_iter
+        checkpoint = estimator.checkpoint
+        self.n_steps_ = 0 if checkpoint is None else checkpoint.global_step
+        self.model_dir_ = estimator.model_dir
+        self.estimator_ = estimator
+
+    def _new_estimator(self, seed: int | None, weighted: bool) -> Estimator:
+        config = self.config or RunConfig(log_step_count_steps=None)
+        if config.model_dir is not None:
+            # Clones share the parameter `config`, and no fit may go on from another's.
+            run = f"fit-{uuid.uuid4().hex[:12]}"
+            config = config.replace(model_dir=Path(config.model_dir) / run)
+        config = config.replace(random_seed=seed, device=self.device)
+        head = self._make_head(WEIGHT_KEY if weighted else None)
+        return Estimator(self._model_fn(head), config=config)
+
+    def _seed(self) -> int | None:
+        """Return the seed of this fit; None leaves it to the operating system."""
+        if self.random_state is None:
+            return None
+        return int(check_random_state(self.random_state).randint(2**31 - 1))
+
+    def _batch_size(self, n_rows: int) -> int:
+        size = 200 if self.batch_size == "auto" else int(self.batch_size)
+        return min(size, n_rows)
+
+    # Features
+
+    def _check_features(self, X: Any, *, reset: bool) -> dict[str, Any]:
+        """Return the features as columns by name."""
+        if reset:
+            self._takes_table = _is_table(X) and (
+                not self._all_inferred() or _has_other_than_numbers(X)
+            )
+        if self._takes_table:
+            return self._check_table(X, reset=reset)
+        X = validate_data(
+            self,
+            X,
+            reset=reset,
+            dtype=[np.float64, np.float32],
+            ensure_all_finite="allow-nan" if self._all_inferred() else True,
+        )
+        if reset:
+            self._dtype_name = self._choose_dtype(X.dtype)
+        if self._all_inferred():
+            return {_ARRAY_KEY: X}
+        return {f"x{i}": X[:, i] for i in range(X.shape[1])}
+
+    def _check_table(self, X: Any, *, reset: bool) -> dict[str, Any]:
+        if not _is_table(X):
+            raise TypeError(
+                f"This {type(self).__name__} was fitted on a table with named columns; "
+                f"got {type(X).__name__}. Pass a DataFrame or a dictionary of arrays."
+            )
+        if isinstance(X, Mapping):
+            names = np.asarray(list(X), dtype=object)
+            if reset:
+                self.feature_names_in_, self.n_features_in_ = names, len(names)
+            features = {str(name): _as_column(values) for name, values in X.items()}
+        else:
+            validate_data(self, X, reset=reset, skip_check_array=True)
+            features = {str(name): X[name] for name in X.columns}
+        lengths = {name: len(column) for name, column in features.items()}
+        if not lengths or not all(lengths.values()):
+            raise ValueError(
+                f"Found {'an empty table' if lengths else 'a table without columns'} "
+                f"(0 sample(s)) while a minimum of 1 is required by "
+                f"{type(self).__name__}."
+            )
+        check_consistent_length(*features.values())
+        if reset:
+            self._dtype_name = self._choose_dtype(None)
+        return features
+
+    def _choose_dtype(self, dtype: Any) -> str:
+        """Return the floating type to compute in.
+
+        As scikit-learn's MLP, "auto" follows an array: float64 stays float64, but on an
+        accelerator it becomes float32. Tables of mixed columns are computed in float32.
+        """
+        if self.dtype != "auto":
+            return str(self.dtype)
+        on_cpu = resolve_device(self.device).type == "cpu"
+        return "float64" if dtype == np.float64 and on_cpu else "float32"
+
+    def _all_inferred(self) -> bool:
+        return all(getattr(self, name) is None for name in self._column_parameters)
+
+    @property
+    def _torch_dtype(self) -> torch.dtype:
+        return torch.float64 if self._dtype_name == "float64" else torch.float32
+
+    # Prediction
+
+    def _predict(self, X: Any, key: str) -> NDArray[Any]:
+        """Return one of the head's predictions for all rows."""
+        check_is_fitted(self)
+        features = self._check_features(X, reset=False)
+        dataset = ArrayDataset(features, batch_size=_PREDICT_BATCH_SIZE)
+        batches = self.estimator_.predict(
+            lambda: dataset, predict_keys=[key], yield_single_examples=False
+        )
+        return np.concatenate([batch[key] for batch in batches])
+
+    def evaluate(self, X: Any, y: Any, sample_weight: Any = None) -> dict[str, float]:
+        """Return all metrics of the head.
+
+        Parameters
+        ----------
+        X : array-like, DataFrame or dict of arrays
+            Data as in `fit`.
+        y : array-like
+            True values.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weights of the rows.
+
+        Returns
+        -------
+        dict of str to float
+            For example "accuracy", "auc" and "average_loss" of a binary classifier.
+        """
+        check_is_fitted(self)
+        features = self._check_features(X, reset=False)
+        y = self._check_target(y, reset=False)
+        check_consistent_length(next(iter(features.values())), y)
+        weight = self._check_weight(sample_weight, len(y))
+        estimator = self._new_evaluator(weight is not None)
+        if weight is not None:
+            features = {**features, WEIGHT_KEY: weight}
+        dataset = ArrayDataset(features, y, batch_size=_PREDICT_BATCH_SIZE)
+        return estimator.evaluate(lambda: dataset)
+
+    def _new_evaluator(self, weighted: bool) -> Estimator:
+        config = self.estimator_.config.replace(model_dir=None)
+        head = self._make_head(WEIGHT_KEY if weighted else None)
+        estimator = Estimator(self._model_fn(head), config=config)
+        checkpoint = self.estimator_.checkpoint
+        if checkpoint is not None:
+            estimator.checkpoint = checkpoint
+        return estimator
+
+    # What scikit-learn asks
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "estimator_")
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = self._all_inferred()
+        return tags
+
+
+class _LiveScore:
+    """Scores the network in training on validation rows, which are encoded once."""
+
+    def __init__(self, estimator: SkestEstimator, rows: _Rows) -> None:
+        self._estimator = estimator
+        self._rows = rows
+        self._batches: list[Any] | None = None
+
+    def __call__(self, run: Run) -> float:
+        key = self._estimator._prediction_key
+        if self._batches is None:
+            self._batches = self._encode(run)
+        run.network.eval()
+        try:
+            predicted = [
+                predict_batch(run.spec, features, [key])[key]
+                for features, _ in self._batches
+            ]
+        finally:
+            run.network.train()
+        return self._estimator._score(
+            {key: np.concatenate(predicted)}, self._rows.y, self._rows.weight
+        )
+
+    def _encode(self, run: Run) -> list[Any]:
+        dataset = ArrayDataset(self._rows.features, batch_size=_PREDICT_BATCH_SIZE)
+        parameter = next(run.network.parameters())
+        return list(
+            tensor_batches(
+                Source(dataset),
+                run.spec.encode,
+                None,
+                parameter.device,
+                parameter.dtype,
+                with_labels=False,
+            )
+        )
+
+
+def _with_normalised_weight(rows: _Rows) -> dict[str, Any]:
+    """Add the weights to the features, scaled to a mean of one over the table.
+
+    A head divides the weighted loss of a batch by its rows. With weights of mean one,
+    that is the unbiased estimate of the weighted mean over all rows; dividing each
+    batch by its own weights would be biased.
+    """
+    if rows.weight is None:
+        return rows.features
+    return {**rows.features, WEIGHT_KEY: rows.weight / rows.weight.mean()}
+
+
+def _is_table(X: Any) -> bool:
+    # Some sparse matrices of SciPy are dictionaries.
+    return hasattr(X, "columns") or (isinstance(X, Mapping) and not issparse(X))
+
+
+def _has_other_than_numbers(X: Any) -> bool:
+    """Tell whether a table has columns that are not numbers."""
+    columns = X.values() if isinstance(X, Mapping) else (X[name] for name in X.columns)
+    return isinstance(X, Mapping) or any(not _is_numeric(c) for c in columns)
+
+
+def _is_numeric(column: Any) -> bool:
+    dtype = column.dtype
+    if hasattr(dtype, "is_numeric"):  # polars
+        return bool(dtype.is_numeric())
+    return getattr(dtype, "kind", "O") in "iuf" and str(dtype) != "category"
+
+
+def _as_column(values: Any) -> Any:
+    return values if hasattr(values, "shape") else np.asarray(values)

@@ -1,0 +1,427 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`DNNLinearCombinedClassifier` and `DNNLinearCombinedRegressor`: wide & deep."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from numbers import Real
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from skest._compat import Interval, StrOptions
+from skest.adapters._docs import with_shared_docs
+from skest.adapters.classifier import SkestClassifier
+from skest.adapters.dnn import (
+    COLUMNS_CONSTRAINT,
+    HIDDEN_UNITS_CONSTRAINT,
+    LEARNING_RATE_CONSTRAINT,
+    OPTIMIZER_CONSTRAINT,
+    as_units,
+)
+from skest.adapters.linear import auto_learning_rate, ftrl_penalties
+from skest.adapters.regressor import SkestRegressor
+from skest.feature_columns.columns import FeatureColumns
+from skest.feature_columns.modules import DenseFeatures, LinearFeatures
+from skest.feature_columns.table import Table
+from skest.keys import ModeKeys
+from skest.networks.activations import ACTIVATIONS
+from skest.networks.combined import Combined
+from skest.networks.dnn import DNN
+from skest.optimizers import make_optimizer
+from skest.spec import EstimatorSpec
+
+__all__ = [
+    "DNNLinearCombinedClassifier",
+    "DNNLinearCombinedRegressor",
+    "dnn_linear_combined_model_fn",
+]
+
+_MAX_LINEAR_LEARNING_RATE = 0.05
+
+
+def dnn_linear_combined_model_fn(
+    features: Any,
+    labels: Any,
+    mode: str,
+    *,
+    head: Any,
+    linear_columns: FeatureColumns | None,
+    dnn_columns: FeatureColumns | None,
+    dnn_hidden_units: Sequence[int] | int,
+    dnn_activation: str | Callable[[Tensor], Tensor] = "relu",
+    dnn_dropout: float = 0.0,
+    batch_norm: bool = False,
+    dnn_optimizer: Any = "adagrad",
+    dnn_learning_rate: float | None = 0.05,
+    linear_optimizer: Any = "ftrl",
+    linear_learning_rate: float | str | None = "auto",
+    linear_sparse_combiner: str = "sum",
+    l1: float = 0.0,
+    l2: float = 0.0,
+    weight_decay: float = 0.0,
+    dtype: torch.dtype = torch.float32,
+) -> EstimatorSpec:
+    """Describe a wide & deep model for `skest.Estimator`; bind what follows `mode`.
+
+    Each part has its optimizer, and both minimise the same loss.
+
+    Parameters
+    ----------
+    features, labels : arrays or dictionaries of arrays
+        The first batch; labels are None in prediction.
+    mode : str
+        One of `skest.ModeKeys`.
+    head : Head
+        Loss, predictions and metrics.
+    linear_columns, dnn_columns : FeatureColumns or None
+        Fitted columns of the parts; None leaves a part out.
+    dnn_hidden_units, dnn_activation, dnn_dropout, batch_norm, dnn_optimizer, \
+dnn_learning_rate, linear_optimizer, linear_learning_rate, linear_sparse_combiner, l1, l2, \
+weight_decay
+        See `DNNLinearCombinedClassifier`.
+    dtype : torch.dtype, default=torch.float32
+        Floating type of the network.
+
+    Returns
+    -------
+    EstimatorSpec
+        The model, for every mode.
+    """
+    linear = dnn = None
+    if linear_columns is not None:
+        linear = LinearFeatures(
+            linear_columns, head.logits_dimension, linear_sparse_combiner, dtype=dtype
+        )
+    if dnn_columns is not None:
+        dnn = DNN(
+            DenseFeatures(dnn_columns, dtype=dtype),
+            as_units(dnn_hidden_units),
+            head.logits_dimension,
+            activation=dnn_activation,
+            dropout=dnn_dropout,
+            batch_norm=batch_norm,
+            dtype=dtype,
+        )
+    optimizers: list[Optimizer] = []
+    if mode == ModeKeys.TRAIN and dnn is not None:
+        optimizers.append(
+            make_optimizer(
+                dnn_optimizer,
+                dnn.named_parameters(),
+                dnn_learning_rate,
+                weight_decay=weight_decay,
+            )
+        )
+    if mode == ModeKeys.TRAIN and linear is not None and linear_columns is not None:
+        rate = auto_learning_rate(
+            linear_learning_rate, linear_columns, _MAX_LINEAR_LEARNING_RATE
+        )
+        optimizers.append(
+            make_optimizer(
+                linear_optimizer,
+                linear.named_parameters(),
+                rate,
+                **ftrl_penalties(linear_optimizer, l1, l2),
+            )
+        )
+    parts = {"linear": linear_columns, "dnn": dnn_columns}
+    return head.create_estimator_spec(
+        features,
+        mode,
+        Combined(linear, dnn),
+        labels=labels,
+        encode=partial(_encode_parts, parts, dtype),
+        optimizer=optimizers or None,
+    )
+
+
+def _encode_parts(
+    parts: dict[str, FeatureColumns | None], dtype: torch.dtype, features: Any
+) -> dict[str, Any]:
+    """Encode the features for every part of the network."""
+    table = Table(features)  # looks up every distinct string once for both
+    return {
+        name: columns.encode(table, dtype)
+        for name, columns in parts.items()
+        if columns is not None
+    }
+
+
+class _Combined:
+    """What the two wide & deep estimators have in common."""
+
+    linear_feature_columns: Any
+    dnn_feature_columns: Any
+    dnn_hidden_units: Any
+    dnn_activation: Any
+    dnn_dropout: float
+    batch_norm: bool
+    dnn_optimizer: Any
+    dnn_learning_rate: float | None
+    linear_optimizer: Any
+    linear_learning_rate: Any
+    linear_sparse_combiner: str
+    l1: float
+    l2: float
+    weight_decay: float
+    linear_feature_columns_: FeatureColumns | None
+    dnn_feature_columns_: FeatureColumns | None
+    _torch_dtype: torch.dtype
+
+    _column_parameters: ClassVar[dict[str, str]] = {
+        "linear_feature_columns": "linear",
+        "dnn_feature_columns": "dense",
+    }
+    _own_constraints: ClassVar[dict[str, list[Any]]] = {
+        "dnn_hidden_units": HIDDEN_UNITS_CONSTRAINT,
+        "linear_feature_columns": COLUMNS_CONSTRAINT,
+        "dnn_feature_columns": COLUMNS_CONSTRAINT,
+        "dnn_activation": [StrOptions(set(ACTIVATIONS)), callable],
+        "dnn_dropout": [Interval(Real, 0, 1, closed="left")],
+        "batch_norm": ["boolean"],
+        "dnn_optimizer": OPTIMIZER_CONSTRAINT,
+        "dnn_learning_rate": LEARNING_RATE_CONSTRAINT,
+        "linear_optimizer": OPTIMIZER_CONSTRAINT,
+        "linear_learning_rate": [StrOptions({"auto"}), *LEARNING_RATE_CONSTRAINT],
+        "linear_sparse_combiner": [StrOptions({"sum", "mean", "sqrtn"})],
+        "l1": [Interval(Real, 0, None, closed="left")],
+        "l2": [Interval(Real, 0, None, closed="left")],
+    }
+
+    def _model_fn(self, head: Any) -> Callable[..., EstimatorSpec]:
+        return partial(
+            dnn_linear_combined_model_fn,
+            head=head,
+            linear_columns=self.linear_feature_columns_,
+            dnn_columns=self.dnn_feature_columns_,
+            dnn_hidden_units=self.dnn_hidden_units,
+            dnn_activation=self.dnn_activation,
+            dnn_dropout=self.dnn_dropout,
+            batch_norm=self.batch_norm,
+            dnn_optimizer=self.dnn_optimizer,
+            dnn_learning_rate=self.dnn_learning_rate,
+            linear_optimizer=self.linear_optimizer,
+            linear_learning_rate=self.linear_learning_rate,
+            linear_sparse_combiner=self.linear_sparse_combiner,
+            l1=self.l1,
+            l2=self.l2,
+            weight_decay=self.weight_decay,
+            dtype=self._torch_dtype,
+        )
+
+
+@with_shared_docs
+class DNNLinearCombinedClassifier(_Combined, SkestClassifier):
+    """A wide & deep model that classifies rows of arrays or mixed tables.
+
+    A linear model memorises sparse columns and their crosses, a DNN generalises from
+    dense columns and embeddings; their logits are added and trained together.
+
+    Parameters
+    ----------
+    dnn_hidden_units : sequence of int, default=(128, 64)
+        Widths of the hidden layers.
+    <combined_columns>
+    <combined_network>
+    <training>
+    <class_weight>
+    <stopping>
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+        Class labels, sorted.
+    linear_feature_columns_, dnn_feature_columns_ : FeatureColumns or None
+        The fitted columns of the parts.
+    <fitted>
+
+    Notes
+    -----
+    As ``tf.estimator.DNNLinearCombinedClassifier``; Cheng et al., "Wide & Deep Learning for
+    Recommender Systems" (arXiv 1606.07792).
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from skest import DNNLinearCombinedClassifier
+    >>> X = pd.DataFrame({"size": [1.0, 2.0, 8.0, 9.0] * 8, "kind": list("aabb") * 8})
+    >>> y = ["small", "small", "big", "big"] * 8
+    >>> model = DNNLinearCombinedClassifier((8,), max_iter=30, random_state=0).fit(X, y)
+    >>> model.predict(X[:4]).tolist()
+    ['small', 'small', 'big', 'big']
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **SkestClassifier._parameter_constraints,
+        **_Combined._own_constraints,
+    }
+
+    def __init__(
+        self,
+        dnn_hidden_units: Sequence[int] | int = (128, 64),
+        *,
+        linear_feature_columns: Any = None,
+        dnn_feature_columns: Any = None,
+        dnn_activation: Any = "relu",
+        dnn_dropout: float = 0.0,
+        batch_norm: bool = False,
+        dnn_optimizer: Any = "adagrad",
+        dnn_learning_rate: float | None = 0.05,
+        linear_optimizer: Any = "ftrl",
+        linear_learning_rate: float | str | None = "auto",
+        linear_sparse_combiner: str = "sum",
+        l1: float = 0.0,
+        l2: float = 0.0,
+        weight_decay: float = 0.0,
+        batch_size: int | str = "auto",
+        max_iter: int = 200,
+        max_steps: int | None = None,
+        class_weight: Any = None,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        n_iter_no_change: float = 10,
+        tol: float = 1e-4,
+        warm_start: bool = False,
+        random_state: Any = None,
+        dtype: str = "auto",
+        device: Any = "auto",
+        hooks: Sequence[Any] = (),
+        config: Any = None,
+        verbose: int = 0,
+    ) -> None:
+        self.dnn_hidden_units = dnn_hidden_units
+        self.linear_feature_columns = linear_feature_columns
+        self.dnn_feature_columns = dnn_feature_columns
+        self.dnn_activation = dnn_activation
+        self.dnn_dropout = dnn_dropout
+        self.batch_norm = batch_norm
+        self.dnn_optimizer = dnn_optimizer
+        self.dnn_learning_rate = dnn_learning_rate
+        self.linear_optimizer = linear_optimizer
+        self.linear_learning_rate = linear_learning_rate
+        self.linear_sparse_combiner = linear_sparse_combiner
+        self.l1 = l1
+        self.l2 = l2
+        self.weight_decay = weight_decay
+        self.batch_size = batch_size
+        self.max_iter = max_iter
+        self.max_steps = max_steps
+        self.class_weight = class_weight
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.n_iter_no_change = n_iter_no_change
+        self.tol = tol
+        self.warm_start = warm_start
+        self.random_state = random_state
+        self.dtype = dtype
+        self.device = device
+        self.hooks = hooks
+        self.config = config
+        self.verbose = verbose
+
+
+@with_shared_docs
+class DNNLinearCombinedRegressor(_Combined, SkestRegressor):
+    """A wide & deep model that predicts numbers from rows of arrays or mixed tables.
+
+    A linear model memorises sparse columns and their crosses, a DNN generalises from
+    dense columns and embeddings; their logits are added and trained together.
+
+    Parameters
+    ----------
+    dnn_hidden_units : sequence of int, default=(128, 64)
+        Widths of the hidden layers.
+    <combined_columns>
+    <combined_network>
+    <training>
+    <stopping>
+
+    Attributes
+    ----------
+    linear_feature_columns_, dnn_feature_columns_ : FeatureColumns or None
+        The fitted columns of the parts.
+    <fitted>
+
+    Notes
+    -----
+    As ``tf.estimator.DNNLinearCombinedRegressor``; Cheng et al., "Wide & Deep Learning for
+    Recommender Systems" (arXiv 1606.07792).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skest import DNNLinearCombinedRegressor
+    >>> X = np.linspace(-1, 1, 100).reshape(-1, 1)
+    >>> y = X[:, 0] + X[:, 0] ** 2
+    >>> model = DNNLinearCombinedRegressor((16,), random_state=0).fit(X, y)
+    >>> bool(model.score(X, y) > 0.9)
+    True
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **SkestRegressor._parameter_constraints,
+        **_Combined._own_constraints,
+    }
+
+    def __init__(
+        self,
+        dnn_hidden_units: Sequence[int] | int = (128, 64),
+        *,
+        linear_feature_columns: Any = None,
+        dnn_feature_columns: Any = None,
+        dnn_activation: Any = "relu",
+        dnn_dropout: float = 0.0,
+        batch_norm: bool = False,
+        dnn_optimizer: Any = "adagrad",
+        dnn_learning_rate: float | None = 0.05,
+        linear_optimizer: Any = "ftrl",
+        linear_learning_rate: float | str | None = "auto",
+        linear_sparse_combiner: str = "sum",
+        l1: float = 0.0,
+        l2: float = 0.0,
+        weight_decay: float = 0.0,
+        batch_size: int | str = "auto",
+        max_iter: int = 200,
+        max_steps: int | None = None,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        n_iter_no_change: float = 10,
+        tol: float = 1e-4,
+        warm_start: bool = False,
+        random_state: Any = None,
+        dtype: str = "auto",
+        device: Any = "auto",
+        hooks: Sequence[Any] = (),
+        config: Any = None,
+        verbose: int = 0,
+    ) -> None:
+        self.dnn_hidden_units = dnn_hidden_units
+        self.linear_feature_columns = linear_feature_columns
+        self.dnn_feature_columns = dnn_feature_columns
+        self.dnn_activation = dnn_activation
+        self.dnn_dropout = dnn_dropout
+        self.batch_norm = batch_norm
+        self.dnn_optimizer = dnn_optimizer
+        self.dnn_learning_rate = dnn_learning_rate
+        self.linear_optimizer = linear_optimizer
+        self.linear_learning_rate = linear_learning_rate
+        self.linear_sparse_combiner = linear_sparse_combiner
+        self.l1 = l1
+        self.l2 = l2
+        self.weight_decay = weight_decay
+        self.batch_size = batch_size
+        self.max_iter = max_iter
+        self.max_steps = max_steps
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.n_iter_no_change = n_iter_no_change
+        self.tol = tol
+        self.warm_start = warm_start
+        self.random_state = random_state
+        self.dtype = dtype
+        self.device = device
+        self.hooks = hooks
+        self.config = config
+        self.verbose = verbose

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`EpochHook`: what happens once an epoch in ``fit``."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from skest.checkpoints import Checkpoint
+from skest.hooks.base import Hook, Run
+
+__all__ = ["EpochHook"]
+
+
+class EpochHook(Hook):
+    """Records losses and scores of epochs, and stops when they no longer improve.
+
+    The rules are those of scikit-learn's `MLPClassifier`: training ends after
+    `n_iter_no_change` epochs in a row that did not improve the training loss, or with
+    `score` the validation score, by more than `tol`.
+
+    Parameters
+    ----------
+    n_rows : int
+        Rows of the training table.
+    batch_size : int
+        Rows of a batch; the last one of an epoch may be smaller.
+    tol : float
+        An improvement must exceed it.
+    n_iter_no_change : int
+        Epochs without improvement to wait for.
+    score : callable, default=None
+        ``score(run) -> float``, of the present network on validation rows; higher is
+        better. The state of the best epoch is kept then.
+    report : callable, default=None
+        Called with a line of text about every epoch.
+
+    Attributes
+    ----------
+    n_iter : int
+        Epochs begun.
+    loss_curve : list of float
+        Mean training loss of each epoch, every row counted once.
+    scores : list of float
+        Validation scores of the epochs.
+    best : Checkpoint or None
+        The state after the epoch with the best validation score.
+    """
+
+    def __init__(
+        self,
+        n_rows: int,
+        batch_size: int,
+        *,
+        tol: float,
+        n_iter_no_change: float,
+        score: Callable[[Run], float] | None = None,
+        report: Callable[[str], None] | None = None,
+    ) -> None:
+        full, rest = divmod(n_rows, batch_size)
+        self._rows = torch.tensor([batch_size] * full + [rest] * (rest > 0))
+        self._tol = tol
+        self._patience = n_iter_no_change
+        self._score = score
+        self._report = report
+        self._losses: list[Tensor] = []
+        self._best_value = -float("inf")
+        self._n_without_improvement = 0
+        self.loss_curve: list[float] = []
+        self.scores: list[float] = []
+        self.best: Checkpoint | None = None
+
+    @property
+    def n_iter(self) -> int:
+        """Epochs begun."""
+        return len(self.loss_curve)
+
+    def after_step(self, run: Run, loss: Tensor) -> None:
+        """Note the loss; at the end of an epoch, look at the progress."""
+        self._losses.append(loss)
+        if len(self._losses) == len(self._rows):
+            self._end_epoch(run)
+
+    def end(self, run: Run) -> None:
+        """Close an epoch that was cut short."""
+        if self._losses:
+            self._end_epoch(run)
+
+    def _end_epoch(self, run: Run) -> None:
+        losses = torch.stack(self._losses).double().cpu()
+        rows = self._rows[: len(losses)].double()
+        loss = (losses @ rows / rows.sum()).item()
+        self._losses = []
+        self.loss_curve.append(loss)
+        value, line = -loss, f"Epoch {self.n_iter}: loss = {loss:.6f}"
+        if self._score is not None:
+            value = self._score(run)
+            self.scores.append(value)
+            line += f", validation score = {value:.6f}"
+        if self._report is not None:
+            self._report(line)
+        self._judge(run, value)
+
+    def _judge(self, run: Run, value: float) -> None:
+        """Compare a loss (negative) or a score with the best one before."""
+        if value > self._best_value + self._tol:
+            self._n_without_improvement = 0
+        else:
+            self._n_without_improvement += 1
+        if value > self._best_value:
+            self._best_value = value
+            if self._score is not None:
+                spec = run.spec
+                self.best = Checkpoint.capture(
+                    run.network, run.global_step, spec.optimizers, spec.lr_schedulers
+                )
+        if self._n_without_improvement > self._patience:
+            what = "training loss" if self._score is None else "validation score"
+            run.request_stop(
+                f"the {what} did not improve by more than {self._tol:g} for "
+                f"{self._patience} epochs in a row"
+            )

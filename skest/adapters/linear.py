@@ -1,0 +1,336 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`LinearClassifier` and `LinearRegressor`: a linear model on feature columns."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from numbers import Real
+from typing import Any, ClassVar
+
+import torch
+
+from skest._compat import Interval, StrOptions
+from skest.adapters._docs import with_shared_docs
+from skest.adapters.classifier import SkestClassifier
+from skest.adapters.dnn import (
+    COLUMNS_CONSTRAINT,
+    LEARNING_RATE_CONSTRAINT,
+    OPTIMIZER_CONSTRAINT,
+)
+from skest.adapters.regressor import SkestRegressor
+from skest.feature_columns.columns import FeatureColumns
+from skest.feature_columns.modules import LinearFeatures
+from skest.keys import ModeKeys
+from skest.optimizers import make_optimizer
+from skest.spec import EstimatorSpec
+
+__all__ = ["LinearClassifier", "LinearRegressor", "linear_model_fn"]
+
+_MAX_LEARNING_RATE = 0.2
+
+
+def linear_model_fn(
+    features: Any,
+    labels: Any,
+    mode: str,
+    *,
+    head: Any,
+    columns: FeatureColumns,
+    sparse_combiner: str = "sum",
+    optimizer: Any = "ftrl",
+    learning_rate: float | str | None = "auto",
+    l1: float = 0.0,
+    l2: float = 0.0,
+    weight_decay: float = 0.0,
+    dtype: torch.dtype = torch.float32,
+) -> EstimatorSpec:
+    """Describe a linear model for `skest.Estimator`; bind what follows `mode`.
+
+    Parameters
+    ----------
+    features, labels : arrays or dictionaries of arrays
+        The first batch; labels are None in prediction.
+    mode : str
+        One of `skest.ModeKeys`.
+    head : Head
+        Loss, predictions and metrics.
+    columns : FeatureColumns
+        Fitted columns, dense or categorical.
+    sparse_combiner, optimizer, learning_rate, l1, l2, weight_decay
+        See `LinearClassifier`.
+    dtype : torch.dtype, default=torch.float32
+        Floating type of the network.
+
+    Returns
+    -------
+    EstimatorSpec
+        The model, for every mode.
+    """
+    network = LinearFeatures(
+        columns, head.logits_dimension, sparse_combiner, dtype=dtype
+    )
+    return head.create_estimator_spec(
+        features,
+        mode,
+        network,
+        labels=labels,
+        encode=partial(columns.encode, dtype=dtype),
+        optimizer=make_optimizer(
+            optimizer,
+            network.named_parameters(),
+            auto_learning_rate(learning_rate, columns, _MAX_LEARNING_RATE),
+            weight_decay=weight_decay,
+            **ftrl_penalties(optimizer, l1, l2),
+        )
+        if mode == ModeKeys.TRAIN
+        else None,
+    )
+
+
+def auto_learning_rate(
+    learning_rate: float | str | None, columns: FeatureColumns, at_most: float
+) -> float | None:
+    """Return the learning rate; "auto" is ``min(at_most, 1 / sqrt(n_columns))``."""
+    if learning_rate == "auto":
+        return min(at_most, len(columns.columns_) ** -0.5)
+    return learning_rate  # type: ignore[return-value]
+
+
+def ftrl_penalties(optimizer: Any, l1: float, l2: float) -> dict[str, float]:
+    """Return the penalties as arguments of the optimizer."""
+    if isinstance(optimizer, str) and optimizer.lower() == "ftrl":
+        return {"l1": l1, "l2": l2}
+    if l1 or l2:
+        raise ValueError(
+            f"'l1' and 'l2' need the optimizer \"ftrl\"; got {optimizer!r}. "
+            "Use 'weight_decay' for an L2 penalty with it."
+        )
+    return {}
+
+
+class _Linear:
+    """What `LinearClassifier` and `LinearRegressor` have in common."""
+
+    sparse_combiner: str
+    optimizer: Any
+    learning_rate: Any
+    l1: float
+    l2: float
+    weight_decay: float
+    feature_columns_: FeatureColumns
+    _torch_dtype: torch.dtype
+
+    _column_parameters: ClassVar[dict[str, str]] = {"feature_columns": "linear"}
+    _own_constraints: ClassVar[dict[str, list[Any]]] = {
+        "feature_columns": COLUMNS_CONSTRAINT,
+        "sparse_combiner": [StrOptions({"sum", "mean", "sqrtn"})],
+        "optimizer": OPTIMIZER_CONSTRAINT,
+        "learning_rate": [StrOptions({"auto"}), *LEARNING_RATE_CONSTRAINT],
+        "l1": [Interval(Real, 0, None, closed="left")],
+        "l2": [Interval(Real, 0, None, closed="left")],
+    }
+
+    def _model_fn(self, head: Any) -> Callable[..., EstimatorSpec]:
+        return partial(
+            linear_model_fn,
+            head=head,
+            columns=self.feature_columns_,
+            sparse_combiner=self.sparse_combiner,
+            optimizer=self.optimizer,
+            learning_rate=self.learning_rate,
+            l1=self.l1,
+            l2=self.l2,
+            weight_decay=self.weight_decay,
+            dtype=self._torch_dtype,
+        )
+
+
+@with_shared_docs
+class LinearClassifier(_Linear, SkestClassifier):
+    """A linear classifier on arrays or mixed tables, with categorical columns as they are.
+
+    Every categorical value has a weight of its own, looked up by its id: the cost of a
+    step does not depend on the number of values.
+
+    Parameters
+    ----------
+    <linear_columns>
+    sparse_combiner : {"sum", "mean", "sqrtn"}, default="sum"
+        How the weights of several values in one cell are combined.
+    <linear_optimizer>
+    <training>
+    <class_weight>
+    <stopping>
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+        Class labels, sorted.
+    feature_columns_ : FeatureColumns
+        The fitted columns.
+    <fitted>
+
+    See Also
+    --------
+    DNNLinearCombinedClassifier : Adds a neural network.
+
+    Notes
+    -----
+    As ``tf.estimator.LinearClassifier``.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from skest import LinearClassifier
+    >>> X = pd.DataFrame({"city": ["Rome", "Oslo", "Rome", "Bern"] * 5})
+    >>> y = ["warm", "cold", "warm", "cold"] * 5
+    >>> model = LinearClassifier(random_state=0).fit(X, y)
+    >>> model.predict(X[:3]).tolist()
+    ['warm', 'cold', 'warm']
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **SkestClassifier._parameter_constraints,
+        **_Linear._own_constraints,
+    }
+
+    def __init__(
+        self,
+        *,
+        feature_columns: Any = None,
+        sparse_combiner: str = "sum",
+        optimizer: Any = "ftrl",
+        learning_rate: float | str | None = "auto",
+        l1: float = 0.0,
+        l2: float = 0.0,
+        weight_decay: float = 0.0,
+        batch_size: int | str = "auto",
+        max_iter: int = 200,
+        max_steps: int | None = None,
+        class_weight: Any = None,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        n_iter_no_change: float = 10,
+        tol: float = 1e-4,
+        warm_start: bool = False,
+        random_state: Any = None,
+        dtype: str = "auto",
+        device: Any = "auto",
+        hooks: Sequence[Any] = (),
+        config: Any = None,
+        verbose: int = 0,
+    ) -> None:
+        self.feature_columns = feature_columns
+        self.sparse_combiner = sparse_combiner
+        self.optimizer = optimizer
+        self.learning_rate = learning_rate
+        self.l1 = l1
+        self.l2 = l2
+        self.weight_decay = weight_decay
+        self.batch_size = batch_size
+        self.max_iter = max_iter
+        self.max_steps = max_steps
+        self.class_weight = class_weight
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.n_iter_no_change = n_iter_no_change
+        self.tol = tol
+        self.warm_start = warm_start
+        self.random_state = random_state
+        self.dtype = dtype
+        self.device = device
+        self.hooks = hooks
+        self.config = config
+        self.verbose = verbose
+
+
+@with_shared_docs
+class LinearRegressor(_Linear, SkestRegressor):
+    """A linear regression on arrays or mixed tables, with categorical columns as they are.
+
+    Every categorical value has a weight of its own, looked up by its id: the cost of a
+    step does not depend on the number of values.
+
+    Parameters
+    ----------
+    <linear_columns>
+    sparse_combiner : {"sum", "mean", "sqrtn"}, default="sum"
+        How the weights of several values in one cell are combined.
+    <linear_optimizer>
+    <training>
+    <stopping>
+
+    Attributes
+    ----------
+    feature_columns_ : FeatureColumns
+        The fitted columns.
+    <fitted>
+
+    See Also
+    --------
+    DNNLinearCombinedRegressor : Adds a neural network.
+
+    Notes
+    -----
+    As ``tf.estimator.LinearRegressor``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skest import LinearRegressor
+    >>> X = np.linspace(-1, 1, 100).reshape(-1, 1)
+    >>> model = LinearRegressor(random_state=0).fit(X, 2 * X[:, 0] + 1)
+    >>> model.predict([[0.0], [1.0]]).round(1)
+    array([1., 3.])
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **SkestRegressor._parameter_constraints,
+        **_Linear._own_constraints,
+    }
+
+    def __init__(
+        self,
+        *,
+        feature_columns: Any = None,
+        sparse_combiner: str = "sum",
+        optimizer: Any = "ftrl",
+        learning_rate: float | str | None = "auto",
+        l1: float = 0.0,
+        l2: float = 0.0,
+        weight_decay: float = 0.0,
+        batch_size: int | str = "auto",
+        max_iter: int = 200,
+        max_steps: int | None = None,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        n_iter_no_change: float = 10,
+        tol: float = 1e-4,
+        warm_start: bool = False,
+        random_state: Any = None,
+        dtype: str = "auto",
+        device: Any = "auto",
+        hooks: Sequence[Any] = (),
+        config: Any = None,
+        verbose: int = 0,
+    ) -> None:
+        self.feature_columns = feature_columns
+        self.sparse_combiner = sparse_combiner
+        self.optimizer = optimizer
+        self.learning_rate = learning_rate
+        self.l1 = l1
+        self.l2 = l2
+        self.weight_decay = weight_decay
+        self.batch_size = batch_size
+        self.max_iter = max_iter
+        self.max_steps = max_steps
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.n_iter_no_change = n_iter_no_change
+        self.tol = tol
+        self.warm_start = warm_start
+        self.random_state = random_state
+        self.dtype = dtype
+        self.device = device
+        self.hooks = hooks
+        self.config = config
+        self.verbose = verbose

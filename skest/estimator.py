@@ -1,0 +1,667 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Estimator`: trains, evaluates and predicts with a model function."""
+
+import copy
+import functools
+import logging
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from skest._random import RunRandom
+from skest._resources import IntraOpThreads, resolve_device, threads_for
+from skest.checkpoints import (
+    Checkpoint,
+    CheckpointStore,
+    DirectoryStore,
+    MemoryStore,
+    read_checkpoint,
+)
+from skest.evaluation import evaluate_loop, predict_batch, split_rows
+from skest.exceptions import NotFittedError
+from skest.hooks.base import Hook, Run
+from skest.hooks.checkpoint import CheckpointListener, CheckpointSaverHook
+from skest.hooks.logging import LoggingHook
+from skest.hooks.nan import NanLossHook
+from skest.hooks.stop import StopAtStepHook
+from skest.inputs.array_dataset import count_rows
+from skest.inputs.batches import Source, tensor_batches
+from skest.inputs.input_fns import call_input_fn
+from skest.keys import ModeKeys
+from skest.model_fn import model_fn_arguments
+from skest.run_config import RunConfig
+from skest.spec import EstimatorSpec
+from skest.training import train_loop
+
+__all__ = ["Estimator"]
+
+_logger = logging.getLogger("skest")
+
+
+class Estimator:
+    """Trains, evaluates and predicts with a model that a function describes.
+
+    Every call builds the model anew, restores its variables from the latest checkpoint,
+    runs, and lets go of it. An Estimator holds checkpoints and never a live network, so
+    it can be pickled, shared between threads, and occupies no device between calls.
+
+    Parameters
+    ----------
+    model_fn : callable
+        ``model_fn(features, labels, mode, params, config) -> EstimatorSpec``. Arguments
+        are passed by name; only ``features`` and ``mode`` are mandatory. `features` and
+        `labels` are the first raw batch, to read shapes and types from.
+    model_dir : str or path, default=None
+        Directory of checkpoints; training goes on from the latest one in it. None takes
+        that of `config`; if that is None too, the checkpoint stays in memory.
+    config : RunConfig, default=None
+        Settings of the run; None is ``RunConfig()``.
+    params : dict, default=None
+        Hyperparameters for `model_fn`. They are copied here and for every call.
+
+    Raises
+    ------
+    ValueError
+        If `model_fn` lacks a mandatory argument or has an unknown one, takes no
+        ``params`` although some are given, or two different directories are given.
+    TypeError
+        If an argument has the wrong type.
+
+    Notes
+    -----
+    The semantics are those of ``tf.estimator.Estimator``, with these differences:
+    evaluation and prediction without a checkpoint raise `NotFittedError`; an interrupted
+    training saves a last checkpoint; a checkpoint is loaded only if names and shapes of
+    all variables agree.
+
+    Examples
+    --------
+    >>> import numpy as np, torch
+    >>> import skest
+    >>> def model_fn(features, labels, mode, params):
+    ...     network = torch.nn.Linear(features.shape[1], 1)
+    ...     return skest.EstimatorSpec(
+    ...         mode,
+    ...         network=network,
+    ...         loss=lambda y, z, x: ((z[:, 0] - y) ** 2).mean(),
+    ...         predictions=lambda z: {"y": z[:, 0]},
+    ...         optimizer=torch.optim.SGD(network.parameters(), lr=params["lr"]),
+    ...     )
+    >>> X = np.linspace(-1, 1, 20, dtype=np.float32).reshape(-1, 1)
+    >>> input_fn = skest.inputs.numpy_input_fn(X, 3 * X[:, 0], num_epochs=200, shuffle=True)
+    >>> est = skest.Estimator(
+    ...     model_fn, params={"lr": 0.1}, config=skest.RunConfig(random_seed=0)
+    ... )
+    >>> est = est.train(input_fn)
+    >>> predict_fn = skest.inputs.numpy_input_fn(X[-1:], shuffle=False)
+    >>> print(round(float(next(est.predict(predict_fn))["y"]), 3))
+    3.0
+    """
+
+    def __init__(
+        self,
+        model_fn: Callable[..., EstimatorSpec],
+        model_dir: str | os.PathLike[str] | None = None,
+        config: RunConfig | None = None,
+        params: dict[str, Any] | None = None,
+    ) -> None:
+        self._arguments = model_fn_arguments(model_fn, params)
+        self._model_fn = model_fn
+        self._config = _check_config(config, model_dir)
+        self._params = copy.deepcopy(params) if params is not None else {}
+        self._store = self._new_store()
+
+    # What an Estimator is made of
+
+    @property
+    def model_dir(self) -> Path | None:
+        """Directory of checkpoints; None if the checkpoint is in memory."""
+        directory = self._config.model_dir
+        return None if directory is None else Path(directory)
+
+    @property
+    def config(self) -> RunConfig:
+        """The settings of the run."""
+        return self._config
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """A copy of the hyperparameters."""
+        return copy.deepcopy(self._params)
+
+    @property
+    def model_fn(self) -> Callable[..., EstimatorSpec]:
+        """The model function of ``(features, labels, mode, config)``, params bound."""
+        return functools.partial(_call_public_model_fn, self)
+
+    # Training, evaluation and prediction
+
+    def train(
+        self,
+        input_fn: Callable[..., Any],
+        hooks: Iterable[Hook] = (),
+        steps: int | None = None,
+        max_steps: int | None = None,
+        saving_listeners: Iterable[CheckpointListener] = (),
+    ) -> "Estimator":
+        """Train the model, going on from the latest checkpoint if there is one.
+
+        Parameters
+        ----------
+        input_fn : callable
+            Returns an `ArrayDataset` or an iterable of ``(features, labels)`` batches.
+            It may name ``mode``, ``params``, ``config`` and ``input_context``.
+        hooks : iterable of Hook, default=()
+            Run around every step.
+        steps : int, default=None
+            Steps to take in this call.
+        max_steps : int, default=None
+            Global step to stop at. If a checkpoint has reached it, nothing happens.
+            With neither, training ends with the input.
+        saving_listeners : iterable of CheckpointListener, default=()
+            Called around every checkpoint.
+
+        Returns
+        -------
+        Estimator
+            This object.
+
+        Raises
+        ------
+        ValueError
+            If both `steps` and `max_steps` are given or one is not positive.
+        CheckpointMismatchError
+            If the checkpoint belongs to another network.
+        NanLossDuringTrainingError
+            If the loss becomes NaN.
+        """
+        _check_steps(steps=steps, max_steps=max_steps)
+        hooks = _check_all(hooks, Hook, "hooks")
+        listeners = _check_all(saving_listeners, CheckpointListener, "saving_listeners")
+        start = self._store.latest_step() or 0
+        if max_steps is not None and start >= max_steps:
+            _logger.info("Training skipped: step %d has reached max_steps.", start)
+            return self
+        source = self._source(input_fn, ModeKeys.TRAIN)
+        first = source.first_batch()
+        if first is None:
+            _logger.warning("Training made no steps: the input has no batch.")
+            return self
+        device = resolve_device(self._config.device)
+        random = RunRandom(self._config.random_seed, device)
+        spec = self._build(first, ModeKeys.TRAIN, random)
+        self._restore(spec, self._store.latest(), random)
+        batches = self._batches(source, spec, device)
+        run = Run(
+            spec,
+            self._config,
+            global_step=start,
+            model_dir=self.model_dir,
+            save=functools.partial(_save, self._store, random),
+        )
+        stop = _stop_hooks(steps, max_steps)
+        all_hooks = [*stop, *self._training_hooks(spec, hooks, listeners)]
+        useful = threads_for(run.network, count_rows(first[0], "features"), passes=3)
+        with (
+            IntraOpThreads.limited_to(useful, wanted=self._config.num_threads),
+            random.attach(run.network, spec.loss, *spec.optimizers),
+        ):
+            _run_training(run, batches, all_hooks)
+        _logger.info(
+            "Training stopped at step %d: %s.", run.global_step, run.stop_reason
+        )
+        return self
+
+    def evaluate(
+        self,
+        input_fn: Callable[..., Any],
+        steps: int | None = None,
+        hooks: Iterable[Hook] = (),
+        checkpoint_path: str | os.PathLike[str] | None = None,
+        name: str | None = None,
+    ) -> dict[str, float]:
+        """Evaluate a checkpoint.
+
+        Parameters
+        ----------
+        input_fn : callable
+            As for `train`.
+        steps : int, default=None
+            Batches to evaluate; None takes all.
+        hooks : iterable of Hook, default=()
+            Run around every step.
+        checkpoint_path : str or path, default=None
+            The checkpoint directory to evaluate; None is the latest.
+        name : str, default=None
+            Names this evaluation where several are kept apart (see `eval_dir`).
+
+        Returns
+        -------
+        dict of str to float
+            Metrics, "loss" (mean over batches) and "global_step".
+
+        Raises
+        ------
+        NotFittedError
+            If there is no checkpoint.
+        ValueError
+            If `steps` is not positive, `checkpoint_path` is no checkpoint or the input
+            is empty.
+        """
+        _check_steps(steps=steps)
+        hooks = _check_all(hooks, Hook, "hooks")
+        checkpoint = self._checkpoint(checkpoint_path)
+        source = self._source(input_fn, ModeKeys.EVAL)
+        first = source.first_batch()
+        if first is None:
+            raise ValueError(
+                "The input of evaluate has no batch; it needs at least one."
+            )
+        device = resolve_device(self._config.device)
+        spec = self._build(first, ModeKeys.EVAL, RunRandom(0, device))
+        self._restore(spec, checkpoint)
+        run = Run(
+            spec,
+            self._config,
+            global_step=checkpoint.global_step,
+            model_dir=self.model_dir,
+        )
+        useful = threads_for(run.network, count_rows(first[0], "features"), passes=1)
+        with IntraOpThreads.limited_to(useful, wanted=self._config.num_threads):
+            batches = self._batches(source, spec, device)
+            results = evaluate_loop(
+                run, batches, [*hooks, *spec.evaluation_hooks], steps
+            )
+        _logger.info("Evaluation%s: %s", f" {name!r}" if name else "", results)
+        return results
+
+    def predict(
+        self,
+        input_fn: Callable[..., Any],
+        predict_keys: Sequence[str] | str | None = None,
+        hooks: Iterable[Hook] = (),
+        checkpoint_path: str | os.PathLike[str] | None = None,
+        yield_single_examples: bool = True,
+    ) -> Iterator[dict[str, Any]]:
+        """Yield predictions.
+
+        Parameters
+        ----------
+        input_fn : callable
+            As for `train`; labels are ignored.
+        predict_keys : str or sequence of str, default=None
+            The predictions wanted; None is all.
+        hooks : iterable of Hook, default=()
+            Run around every step.
+        checkpoint_path : str or path, default=None
+            The checkpoint directory to use; None is the latest.
+        yield_single_examples : bool, default=True
+            Yield row by row; otherwise batch by batch.
+
+        Yields
+        ------
+        dict of str to ndarray
+            Predictions of a row, or of a batch.
+
+        Raises
+        ------
+        NotFittedError
+            If there is no checkpoint. It is raised here, not by the first ``next``.
+        ValueError
+            If a key is not among the predictions.
+        """
+        keys = [predict_keys] if isinstance(predict_keys, str) else predict_keys
+        hooks = _check_all(hooks, Hook, "hooks")
+        checkpoint = self._checkpoint(checkpoint_path)
+        return self._predict(input_fn, keys, hooks, checkpoint, yield_single_examples)
+
+    def _predict(
+        self,
+        input_fn: Callable[..., Any],
+        keys: Sequence[str] | None,
+        hooks: list[Hook],
+        checkpoint: Checkpoint,
+        yield_single_examples: bool,
+    ) -> Iterator[dict[str, Any]]:
+        source = self._source(input_fn, ModeKeys.PREDICT)
+        first = source.first_batch()
+        if first is None:
+            return
+        device = resolve_device(self._config.device)
+        spec = self._build((first[0], None), ModeKeys.PREDICT, RunRandom(0, device))
+        self._restore(spec, checkpoint)
+        run = Run(spec, self._config, global_step=checkpoint.global_step)
+        run.network.eval()
+        useful = threads_for(run.network, count_rows(first[0], "features"), passes=1)
+        all_hooks = [*hooks, *spec.prediction_hooks]
+        for hook in all_hooks:
+            hook.begin(run)
+        for features, _ in self._batches(source, spec, device, with_labels=False):
+            for hook in all_hooks:
+                hook.before_step(run)
+            # Entered for every batch: nothing may stay set while the caller has control.
+            with IntraOpThreads.limited_to(useful, wanted=self._config.num_threads):
+                predictions = predict_batch(spec, features, keys)
+            for hook in all_hooks:
+                hook.after_step(run, None)
+            if yield_single_examples:
+                yield from split_rows(predictions)
+            else:
+                yield predictions
+            if run.should_stop:
+                break
+        for hook in all_hooks:
+            hook.end(run)
+
+    # What a trained Estimator knows
+
+    @property
+    def checkpoint(self) -> Checkpoint | None:
+        """The latest checkpoint, or None. Setting it makes another one the latest."""
+        return self._store.latest()
+
+    @checkpoint.setter
+    def checkpoint(self, checkpoint: Checkpoint) -> None:
+        self._store.save(checkpoint)
+
+    def latest_checkpoint(self) -> Path | None:
+        """Return the directory of the latest checkpoint.
+
+        Returns
+        -------
+        Path or None
+            None if there is none, or it is in memory.
+        """
+        if isinstance(self._store, DirectoryStore):
+            return self._store.latest_path()
+        return None
+
+    def eval_dir(self, name: str | None = None) -> Path | None:
+        """Return the directory for results of an evaluation; None without model_dir."""
+        if self.model_dir is None:
+            return None
+        return self.model_dir / (f"eval_{name}" if name else "eval")
+
+    def get_variable_names(self) -> list[str]:
+        """Return the names of all variables, optimizer slots and the global step.
+
+        Raises
+        ------
+        NotFittedError
+            If there is no checkpoint.
+        """
+        return sorted(self._variables())
+
+    def get_variable_value(self, name: str) -> np.ndarray:
+        """Return the value of a variable.
+
+        Parameters
+        ----------
+        name : str
+            One of `get_variable_names`.
+
+        Returns
+        -------
+        ndarray
+            A copy of the value in the latest checkpoint.
+
+        Raises
+        ------
+        NotFittedError
+            If there is no checkpoint.
+        ValueError
+            If there is no such variable.
+        """
+        variables = self._variables()
+        if name not in variables:
+            raise ValueError(
+                f"There is no variable {name!r}; there are {', '.join(sorted(variables))}."
+            )
+        return np.array(np.asarray(variables[name]))
+
+    def _variables(self) -> dict[str, Any]:
+        checkpoint = self._checkpoint(None)
+        slots = {
+            name.partition(":")[2]: slot
+            for name, slot in checkpoint.optimizer.items()
+            if not name.startswith("random:")
+        }
+        step = {"global_step": np.asarray(checkpoint.global_step)}
+        return {**slots, **checkpoint.variables, **step}
+
+    # Parts of a call
+
+    def _source(self, input_fn: Callable[..., Any], mode: str) -> Source:
+        data = call_input_fn(
+            input_fn,
+            mode=mode,
+            params=self.params,
+            config=self._config,
+            input_context=None,
+        )
+        return Source(data)
+
+    def _build(
+        self, first: tuple[Any, Any], mode: str, random: RunRandom
+    ) -> EstimatorSpec:
+        """Call model_fn and move what it built to the device."""
+        with random.as_global():
+            spec = self._call_model_fn(*first, mode, self._config)
+        if not isinstance(spec, EstimatorSpec):
+            raise TypeError(
+                f"model_fn must return an EstimatorSpec; got {type(spec).__name__}."
+            )
+        if spec.mode != mode:
+            raise ValueError(
+                f"model_fn was called with mode '{mode}', but returned an EstimatorSpec "
+                f"of mode '{spec.mode}'. Pass on the mode that it is called with."
+            )
+        if spec.network is not None and random.device.type != "cpu":
+            spec.network.to(random.device)
+            for optimizer in spec.optimizers:
+                _move_state(optimizer, random.device)
+        return spec
+
+    def _call_model_fn(
+        self, features: Any, labels: Any, mode: str, config: RunConfig
+    ) -> EstimatorSpec:
+        if labels is not None and "labels" not in self._arguments:
+            raise ValueError(
+                "input_fn returns labels, but model_fn does not take 'labels'. Add the "
+                "argument, or return features only."
+            )
+        values = {
+            "features": features,
+            "labels": labels,
+            "mode": mode,
+            "params": self.params,
+            "config": config,
+        }
+        return self._model_fn(**{name: values[name] for name in self._arguments})
+
+    def _restore(
+        self,
+        spec: EstimatorSpec,
+        checkpoint: Checkpoint | None,
+        random: RunRandom | None = None,
+    ) -> None:
+        if checkpoint is None or spec.network is None:
+            return
+        training = spec.mode == ModeKeys.TRAIN
+        checkpoint.restore(
+            spec.network,
+            spec.optimizers if training else (),
+            spec.lr_schedulers if training else (),
+            random,
+        )
+
+    def _batches(
+        self,
+        source: Source,
+        spec: EstimatorSpec,
+        device: torch.device,
+        with_labels: bool = True,
+    ) -> Iterator[tuple[Any, Any]]:
+        floats = (
+            p.dtype
+            for p in (spec.network.parameters() if spec.network else ())
+            if p.is_floating_point()
+        )
+        dtype = next(floats, torch.get_default_dtype())
+        return tensor_batches(
+            source, spec.encode, spec.encode_labels, device, dtype, with_labels
+        )
+
+    def _checkpoint(self, path: str | os.PathLike[str] | None) -> Checkpoint:
+        if path is not None:
+            return read_checkpoint(path)
+        checkpoint = self._store.latest()
+        if checkpoint is None:
+            where = "" if self.model_dir is None else f" in {str(self.model_dir)!r}"
+            raise NotFittedError(
+                f"This Estimator has no checkpoint{where}. Call train first."
+            )
+        return checkpoint
+
+    def _new_store(self) -> CheckpointStore:
+        if self.model_dir is None:
+            return MemoryStore()
+        return DirectoryStore(
+            self.model_dir,
+            self._config.keep_checkpoint_max,
+            self._config.keep_checkpoint_every_n_hours,
+        )
+
+    def _training_hooks(
+        self,
+        spec: EstimatorSpec,
+        hooks: list[Hook],
+        listeners: list[CheckpointListener],
+    ) -> list[Hook]:
+        """Return the caller's hooks, those of the model and those of the configuration.
+
+        What saves comes last, so that nothing is saved that another hook refuses.
+        """
+        config = self._config
+        others = [*hooks, *spec.training_hooks, *spec.training_chief_hooks]
+        if not any(isinstance(hook, NanLossHook) for hook in others):
+            others.append(NanLossHook())
+        if config.log_step_count_steps is not None:
+            others.append(LoggingHook(every_steps=config.log_step_count_steps))
+        savers = [hook for hook in others if isinstance(hook, CheckpointSaverHook)]
+        if not savers:
+            steps, secs = config.save_checkpoints_steps, config.checkpoint_secs
+            if self.model_dir is None:
+                steps = secs = None  # a copy in memory serves only the end of the call
+            savers = [CheckpointSaverHook(steps or None, secs or None)]
+        others = [hook for hook in others if not isinstance(hook, CheckpointSaverHook)]
+        return [*others, savers[0].with_listeners(listeners), *savers[1:]]
+
+
+def _run_training(
+    run: Run, batches: Iterator[tuple[Any, Any]], hooks: list[Hook]
+) -> None:
+    """Run the loop; save a checkpoint if it is interrupted."""
+    try:
+        train_loop(run, batches, hooks)
+    except BaseException:
+        if _is_worth_saving(run):
+            _logger.warning("Interrupted at step %d; saving.", run.global_step)
+            _try_to_save(run)
+        raise
+
+
+def _is_worth_saving(run: Run) -> bool:
+    """Tell whether there is something new; behind a loss of NaN are no variables."""
+    if run.loss is None or run.global_step == run.start_step:
+        return False
+    return not math.isnan(run.loss.item())
+
+
+def _try_to_save(run: Run) -> None:
+    """Save without hiding the error that the training ended with."""
+    try:
+        run.save_checkpoint()
+    except Exception:
+        _logger.exception("The checkpoint of step %d is lost.", run.global_step)
+
+
+def _save(store: CheckpointStore, random: RunRandom, run: Run) -> None:
+    checkpoint = Checkpoint.capture(
+        run.network,
+        run.global_step,
+        run.spec.optimizers,
+        run.spec.lr_schedulers,
+        random,
+    )
+    store.save(checkpoint)
+
+
+def _call_public_model_fn(
+    estimator: Estimator,
+    features: Any,
+    labels: Any = None,
+    mode: str = ModeKeys.TRAIN,
+    config: RunConfig | None = None,
+) -> EstimatorSpec:
+    return estimator._call_model_fn(features, labels, mode, config or estimator.config)
+
+
+def _check_config(
+    config: RunConfig | None, model_dir: str | os.PathLike[str] | None
+) -> RunConfig:
+    if config is None:
+        config = RunConfig()
+    if not isinstance(config, RunConfig):
+        raise TypeError(f"'config' must be a RunConfig; got {type(config).__name__}.")
+    if model_dir is None:
+        return config
+    if config.model_dir is not None and Path(config.model_dir) != Path(model_dir):
+        raise ValueError(
+            "'model_dir' is given twice, with different values: "
+            f"{str(model_dir)!r} here and {str(config.model_dir)!r} in 'config'."
+        )
+    return config.replace(model_dir=model_dir)
+
+
+def _check_steps(**named: int | None) -> None:
+    given = {name: value for name, value in named.items() if value is not None}
+    if len(given) > 1:
+        raise ValueError(
+            f"Only one of {' and '.join(map(repr, given))} can be given; got {given}."
+        )
+    for name, value in given.items():
+        if isinstance(value, bool) or not isinstance(value, int | np.integer):
+            raise TypeError(f"'{name}' must be an integer; got {value!r}.")
+        if value <= 0:
+            raise ValueError(f"'{name}' must be positive; got {value}.")
+
+
+def _check_all(values: Iterable[Any], kind: type, name: str) -> list[Any]:
+    values = list(values)
+    for value in values:
+        if not isinstance(value, kind):
+            raise TypeError(
+                f"'{name}' must be instances of skest.hooks.{kind.__name__}; "
+                f"got {value!r}."
+            )
+    return values
+
+
+def _stop_hooks(steps: int | None, max_steps: int | None) -> list[Hook]:
+    if steps is None and max_steps is None:
+        return []
+    return [StopAtStepHook(num_steps=steps, last_step=max_steps)]
+
+
+def _move_state(optimizer: Any, device: torch.device) -> None:
+    """Move slots that exist from construction on to the device of their variables."""
+    for parameter, slots in optimizer.state.items():
+        for name, slot in slots.items():
+            if isinstance(slot, torch.Tensor) and slot.shape == parameter.shape:
+                slots[name] = slot.to(device)

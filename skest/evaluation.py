@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The loops of evaluation and prediction, with hooks around them."""
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from skest.hooks.base import Hook, Run
+from skest.keys import MetricKeys
+from skest.spec import EstimatorSpec
+from skest.training import scalar_loss
+
+__all__ = ["evaluate_loop", "predict_batch", "split_rows"]
+
+
+def evaluate_loop(
+    run: Run,
+    batches: Iterable[tuple[Any, Any]],
+    hooks: Sequence[Hook] = (),
+    steps: int | None = None,
+) -> dict[str, float]:
+    """Evaluate the network of a run; it is left in the mode that it was in.
+
+    Parameters
+    ----------
+    run : Run
+        Gives the specification and the global step.
+    batches : iterable of (features, labels)
+        Encoded batches on the device of the network.
+    hooks : sequence of Hook, default=()
+        Called in this order.
+    steps : int, default=None
+        Batches to evaluate; None takes all.
+
+    Returns
+    -------
+    dict of str to float
+        Metrics by name; "loss", the unweighted mean of the losses of the batches as
+        TensorFlow has it; and "global_step".
+
+    Raises
+    ------
+    ValueError
+        If there is no batch.
+    """
+    was_training = run.network.training
+    run.network.eval()
+    metrics = dict(run.spec.eval_metrics or {})
+    losses: list[Tensor] = []
+    for hook in hooks:
+        hook.begin(run)
+    try:
+        for features, labels in islice(batches, steps):
+            for hook in hooks:
+                hook.before_step(run)
+            with torch.no_grad():
+                run.loss = _evaluate_batch(run.spec, features, labels, metrics)
+            losses.append(run.loss)
+            for hook in hooks:
+                hook.after_step(run, run.loss)
+            if run.should_stop:
+                break
+    finally:
+        run.network.train(was_training)
+    if not losses:
+        raise ValueError("The input of evaluate has no batch; at least one is needed.")
+    for hook in hooks:
+        hook.end(run)
+    results = {name: _result(metric) for name, metric in metrics.items()}
+    results[MetricKeys.LOSS] = torch.stack(losses).double().mean().item()
+    results[MetricKeys.GLOBAL_STEP] = run.global_step
+    return dict(sorted(results.items()))
+
+
+def predict_batch(
+    spec: EstimatorSpec, features: Any, keys: Sequence[str] | None
+) -> dict[str, Any]:
+    """Return the predictions for one encoded batch as arrays.
+
+    Parameters
+    ----------
+    spec : EstimatorSpec
+        Model of mode PREDICT, its network in evaluation mode.
+    features : tensors
+        One encoded batch on the device of the network.
+    keys : sequence of str or None
+        The predictions asked for; None is all.
+
+    Returns
+    -------
+    dict of str to ndarray
+        Rows along the first dimension.
+
+    Raises
+    ------
+    ValueError
+        If a key is not among the predictions.
+    TypeError
+        If the predictions are no dictionary.
+    """
+    if spec.network is None or spec.predictions is None:
+        raise ValueError("Prediction needs an EstimatorSpec of mode 'infer'.")
+    with torch.no_grad():
+        asked = (
+            {} if keys is None or not _takes_keys(spec.predictions) else {"keys": keys}
+        )
+        predictions = spec.predictions(spec.network(features), **asked)
+        if not isinstance(predictions, Mapping):
+            raise TypeError(
+                "'predictions' of an EstimatorSpec must return a dictionary; "
+                f"got {type(predictions).__name__}."
+            )
+        arrays = {name: _as_array(value) for name, value in predictions.items()}
+    if keys is None:
+        return arrays
+    unknown = [key for key in keys if key not in arrays]
+    if unknown:
+        raise ValueError(
+            f"'predict_keys' names {', '.join(map(repr, unknown))}, but the predictions "
+            f"are {', '.join(map(repr, arrays))}."
+        )
+    return {key: arrays[key] for key in keys}
+
+
+def split_rows(predictions: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the predictions of one row after the other.
+
+    Raises
+    ------
+    ValueError
+        If the values differ in their number of rows.
+    """
+    shapes = {name: np.shape(value) for name, value in predictions.items()}
+    counts = {shape[:1] for shape in shapes.values()}
+    if len(counts) > 1 or () in counts:
+        raise ValueError(
+            "Predictions can only be split into rows if all have the same number of "
+            f"rows; got the shapes {shapes}. Pass yield_single_examples=False."
+        )
+    for i in range(*next(iter(counts), (0,))):
+        yield {name: value[i] for name, value in predictions.items()}
+
+
+def _evaluate_batch(
+    spec: EstimatorSpec, features: Any, labels: Any, metrics: Mapping[str, Any]
+) -> Tensor:
+    if spec.network is None or spec.loss is None:
+        raise ValueError("Evaluation needs an EstimatorSpec of mode 'eval'.")
+    logits = spec.network(features)
+    if spec.update_metrics is not None:
+        spec.update_metrics(metrics, labels, logits, features)
+    else:
+        for metric in metrics.values():
+            if isinstance(metric, tuple):
+                metric, inputs = metric
+                metric.update(*inputs(labels, logits, features))
+            else:
+                metric.update(logits, labels)
+    return scalar_loss(spec.loss(labels, logits, features))
+
+
+def _takes_keys(predictions: Callable[..., Any]) -> bool:
+    return "keys" in inspect.signature(predictions).parameters
+
+
+def _result(metric: Any) -> float:
+    value = (metric[0] if isinstance(metric, tuple) else metric).compute()
+    return float(value)
+
+
+def _as_array(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.detach().cpu().numpy()
+    return np.asarray(value)

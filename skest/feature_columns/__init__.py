@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Descriptions of how raw columns become what a model takes, as in TensorFlow."""
+
+from skest.feature_columns.base import CategoricalColumn, DenseColumn, FeatureColumn
+from skest.feature_columns.bucketized import BucketizedColumn, bucketized_column
+from skest.feature_columns.categorical import (
+    HashBucketColumn,
+    IdentityColumn,
+    categorical_column_with_hash_bucket,
+    categorical_column_with_identity,
+)
+from skest.feature_columns.columns import FeatureColumns
+from skest.feature_columns.crossed import CrossedColumn, crossed_column
+from skest.feature_columns.dense import (
+    EmbeddingColumn,
+    IndicatorColumn,
+    embedding_column,
+    indicator_column,
+)
+from skest.feature_columns.infer import infer_feature_columns
+from skest.feature_columns.modules import DenseFeatures, LinearFeatures
+from skest.feature_columns.numeric import NumericColumn, numeric_column
+from skest.feature_columns.vocabulary import (
+    VocabularyListColumn,
+    categorical_column_with_vocabulary_list,
+)
+
+__all__ = [
+    "BucketizedColumn",
+    "CategoricalColumn",
+    "CrossedColumn",
+    "DenseColumn",
+    "DenseFeatures",
+    "EmbeddingColumn",
+    "FeatureColumn",
+    "FeatureColumns",
+    "HashBucketColumn",
+    "IdentityColumn",
+    "IndicatorColumn",
+    "LinearFeatures",
+    "NumericColumn",
+    "VocabularyListColumn",
+    "bucketized_column",
+    "categorical_column_with_hash_bucket",
+    "categorical_column_with_identity",
+    "categorical_column_with_vocabulary_list",
+    "crossed_column",
+    "embedding_column",
+    "indicator_column",
+    "infer_feature_columns",
+    "numeric_column",
+]

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`bucketized_column`: numbers cut at boundaries."""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from skest.feature_columns.base import CategoricalColumn, DenseColumn, FittedPart
+from skest.feature_columns.numeric import NumericColumn
+from skest.feature_columns.table import Key, Table
+
+__all__ = ["BucketizedColumn", "bucketized_column"]
+
+_QUANTILES = re.compile(r"quantiles:([1-9][0-9]*)")
+
+
+def bucketized_column(
+    source_column: NumericColumn, boundaries: Sequence[float] | str
+) -> "BucketizedColumn":
+    """Cut numbers into buckets.
+
+    It is dense and categorical at once: a deep model and `transform` take a one-hot
+    vector for each element of the source; a linear model, an embedding or a cross take
+    ids, ``element * (n_boundaries + 1) + bucket``. The bucket of x is the number of
+    boundaries that are not greater than x, after the source has filled and scaled it. A
+    missing number for which the source has no value falls in the last bucket.
+
+    Parameters
+    ----------
+    source_column : NumericColumn
+        With a shape of one dimension, and without indicators of missing numbers.
+    boundaries : sequence of float, or "quantiles:N"
+        Strictly increasing boundaries; "quantiles:10" learns the deciles of the
+        training data, equal ones once.
+
+    Returns
+    -------
+    BucketizedColumn
+
+    Raises
+    ------
+    ValueError, TypeError
+        If a parameter is wrong.
+
+    Notes
+    -----
+    The semantics are those of ``tf.feature_column.bucketized_column``; learned
+    boundaries are an addition. Boundaries are cast to the dtype of the source.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skest.feature_columns import bucketized_column, numeric_column
+    >>> column = bucketized_column(numeric_column("age"), [18, 65])
+    >>> column.encode({"age": np.array([3.0, 18.0, 70.0])})["age_bucketized"]
+    array([[0],
+           [1],
+           [2]])
+    """
+    return BucketizedColumn(source_column, boundaries).validated()
+
+
+class BucketizedColumn(DenseColumn, CategoricalColumn):
+    """Column made by `bucketized_column`, where the parameters are documented.
+
+    Attributes
+    ----------
+    source_column_ : NumericColumn
+        The fitted source.
+    boundaries_ : ndarray of shape (n_boundaries,)
+        Boundaries, given or learned, in the dtype of the source.
+    """
+
+    _source = FittedPart("source_column")
+
+    def __init__(
+        self, source_column: NumericColumn, boundaries: Sequence[float] | str
+    ) -> None:
+        self.source_column = source_column
+        self.boundaries = boundaries
+
+    @property
+    def name(self) -> str:
+        """Name of the source and ``_bucketized``."""
+        return f"{self.source_column.name}_bucketized"
+
+    @property
+    def feature_keys(self) -> tuple[Key, ...]:
+        """The key of the source."""
+        return self.source_column.feature_keys
+
+    @property
+    def num_buckets(self) -> int:
+        """Buckets of all elements together."""
+        return (len(self._cuts) + 1) * self.source_column.n_elements
+
+    @property
+    def size(self) -> int:
+        """Width of the one-hot output, `num_buckets`."""
+        return self.num_buckets
+
+    @property
+    def _cuts(self) -> np.ndarray:
+        if "boundaries_" not in vars(self) and not isinstance(self.boundaries, str):
+            return np.asarray(self.boundaries).astype(self.source_column.dtype)
+        return self._learned("boundaries_", "give 'boundaries' as numbers")
+
+    def _validate(self) -> None:
+        if not isinstance(self.source_column, NumericColumn):
+            raise TypeError(
+                "'source_column' of a bucketized column must come from numeric_column; "
+                f"got {self.source_column!r}."
+            )
+        self.source_column.validated()
+        owner = f"bucketized column {self.source_column.name!r}"
+        if len(self.source_column.cell_shape) != 1:
+            raise ValueError(
+                f"The source of {owner} must have a shape of one dimension; got "
+                f"{self.source_column.cell_shape}. Flatten its cells."
+            )
+        if self.source_column.indicate_missing:
+            raise ValueError(
+                f"The source of {owner} must have indicate_missing=False; indicators "
+                "cannot be cut into buckets. Use another numeric column for them."
+            )
+        if isinstance(self.boundaries, str):
+            if not _QUANTILES.fullmatch(self.boundaries) or self._n_quantiles < 2:
+                raise ValueError(
+                    f"'boundaries' of {owner} must be numbers or 'quantiles:N' with N "
+                    f"of at least 2; got {self.boundaries!r}."
+                )
+            return
+        boundaries = np.asarray(self.boundaries)
+        numbers = boundaries.ndim == 1 and boundaries.dtype.kind in "iuf"
+        if not numbers or boundaries.size == 0:
+            raise ValueError(
+                f"'boundaries' of {owner} must be a non-empty list of numbers, or "
+                f"'quantiles:N'; got {self.boundaries!r}."
+            )
+        if not (np.isfinite(boundaries).all() and (np.diff(boundaries) > 0).all()):
+            raise ValueError(
+                f"'boundaries' of {owner} must be finite and sorted, each greater than "
+                f"the one before; got {self.boundaries!r}."
+            )
+
+    @property
+    def _n_quantiles(self) -> int:
+        return int(str(self.boundaries).removeprefix("quantiles:"))
+
+    def _learn(self, table: Table, sample_weight: np.ndarray | None) -> dict[str, Any]:
+        source = self.source_column.fitted(table, sample_weight)
+        learned: dict[str, Any] = {"source_column_": source}
+        if not isinstance(self.boundaries, str):
+            return learned | {"boundaries_": self._cuts}
+        values, missing = source.values(table)
+        known = ~missing if source.default_value is None else np.ones_like(missing)
+        weights = None
+        if sample_weight is not None:
+            known &= (sample_weight > 0)[:, np.newaxis]
+            weights = np.broadcast_to(sample_weight[:, np.newaxis], known.shape)[known]
+        if not known.any():
+            raise ValueError(
+                f"Column {source.key!r} has no numbers to learn boundaries from. Give "
+                "'boundaries' as numbers, or leave the column out."
+            )
+        # Boundaries that are values of the data: weights act as repetitions of rows.
+        levels = np.arange(1, self._n_quantiles) / self._n_quantiles
+        quantiles = np.quantile(
+            values[known], levels, weights=weights, method="inverted_cdf"
+        )
+        return learned | {"boundaries_": np.unique(quantiles).astype(source.dtype)}
+
+    def ids(self, table: Table) -> tuple[np.ndarray, np.ndarray]:
+        """Return the ids; every cell holds a value, since NaN has a bucket."""
+        values, missing = self._source.values(table)
+        cuts = self._cuts
+        ids = np.searchsorted(cuts, values.ravel(), side="right").reshape(values.shape)
+        if self._source.default_value is None:
+            ids[missing] = len(cuts)
+        ids += np.arange(values.shape[1]) * (len(cuts) + 1)
+        return ids, np.ones(ids.shape, dtype=bool)
+
+    def _bucket_names(self) -> list[str]:
+        buckets = range(len(self._cuts) + 1)
+        if self.source_column.n_elements == 1:
+            return [str(bucket) for bucket in buckets]
+        elements = range(self.source_column.n_elements)
+        return [f"{element}_{bucket}" for element in elements for bucket in buckets]

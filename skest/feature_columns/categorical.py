@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Columns whose cells are categories: what they share, identity and hash buckets."""
+
+import numpy as np
+
+from skest._checks import check_choice, check_integer
+from skest.feature_columns.base import CategoricalColumn, check_key
+from skest.feature_columns.cells import Factorized
+from skest.feature_columns.hashing import bucket_ids
+from skest.feature_columns.table import Key, Table
+
+__all__ = [
+    "CELL_DTYPES",
+    "HashBucketColumn",
+    "IdentityColumn",
+    "KeyedCategoricalColumn",
+    "categorical_column_with_hash_bucket",
+    "categorical_column_with_identity",
+    "check_kind",
+    "present_codes",
+]
+
+CELL_DTYPES = (None, "string", "int64")
+_LARGEST_HASH = 2**32
+
+
+class KeyedCategoricalColumn(CategoricalColumn):
+    """Categorical column that reads one raw column.
+
+    A missing cell has no id: None, NaN, pd.NA, the empty string, and, as in TensorFlow,
+    the integer -1. A cell may hold several values (an array of two dimensions). A
+    subclass has the parameter `key` and gives ids to distinct values.
+    """
+
+    key: Key
+
+    @property
+    def name(self) -> str:
+        """The key."""
+        return str(self.key)
+
+    @property
+    def feature_keys(self) -> tuple[Key, ...]:
+        """The key alone."""
+        return (self.key,)
+
+    def _ids_of(self, distinct: np.ndarray) -> np.ndarray:
+        """Return the ids of distinct values, -1 for none."""
+        raise NotImplementedError
+
+    def _check_cells(self, cells: Factorized) -> None:
+        """Raise ValueError if the cells have a type that this column cannot take."""
+
+    def ids(self, table: Table) -> tuple[np.ndarray, np.ndarray]:
+        """Return the ids, looked up once for each distinct value."""
+        cells = table.factorized(self.key)
+        self._check_cells(cells)
+        codes = present_codes(cells).reshape(table.n_rows, -1)
+        return np.append(self._ids_of(cells.distinct), -1)[codes], codes >= 0
+
+
+def categorical_column_with_identity(
+    key: Key, num_buckets: int, default_value: int | None = None
+) -> "IdentityColumn":
+    """Integers that are ids already.
+
+    Parameters
+    ----------
+    key : str or int
+        Name of the raw column, or its position in an array.
+    num_buckets : int
+        Ids are 0 to ``num_buckets - 1``.
+    default_value : int or None, default=None
+        Id of all integers outside that range, except -1, which means missing. None
+        gives negative integers no id and refuses those of `num_buckets` and more.
+
+    Returns
+    -------
+    IdentityColumn
+
+    Raises
+    ------
+    ValueError, TypeError
+        If a parameter is wrong.
+
+    Notes
+    -----
+    The semantics are those of ``tf.feature_column.categorical_column_with_identity``
+    (whose indicator drops integers that are too large without a word).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skest.feature_columns import categorical_column_with_identity
+    >>> column = categorical_column_with_identity("month", 12)
+    >>> column.encode({"month": np.array([0, 11, -1])})["month"]
+    array([[ 0],
+           [11],
+           [-1]])
+    """
+    return IdentityColumn(key, num_buckets, default_value).validated()
+
+
+class IdentityColumn(KeyedCategoricalColumn):
+    """Column made by `categorical_column_with_identity`, see there."""
+
+    num_buckets: int = 0  # a parameter here, in place of the property
+
+    def __init__(
+        self, key: Key, num_buckets: int, default_value: int | None = None
+    ) -> None:
+        self.key = key
+        self.num_buckets = num_buckets
+        self.default_value = default_value
+
+    def _validate(self) -> None:
+        owner = f"identity column {self.key!r}"
+        check_key(self.key, owner)
+        check_integer(self.num_buckets, "num_buckets", owner, minimum=1)
+        if self.default_value is not None:
+            check_integer(self.default_value, "default_value", owner, minimum=0)
+            if self.default_value >= self.num_buckets:
+                raise ValueError(
+                    f"'default_value' of {owner} must be less than 'num_buckets', "
+                    f"{self.num_buckets}; got {self.default_value}."
+                )
+
+    def _check_cells(self, cells: Factorized) -> None:
+        if cells.are_strings:
+            raise ValueError(
+                f"Column {self.key!r} must hold integers for an identity column; got the "
+                f"string {cells.example!r}. Use "
+                "categorical_column_with_vocabulary_list, or convert the column."
+            )
+        if self.default_value is None and cells.are_integers:
+            large = np.flatnonzero(cells.distinct >= self.num_buckets)
+            used = large[np.isin(large, cells.codes)] if len(large) else large
+            if len(used):
+                raise ValueError(
+                    f"Column {self.key!r} holds {cells.distinct[used[0]]}, but its "
+                    f"identity column has num_buckets={self.num_buckets}. Raise "
+                    "'num_buckets', or set 'default_value' to the id of such values."
+                )
+
+    def _ids_of(self, distinct: np.ndarray) -> np.ndarray:
+        outside = -1 if self.default_value is None else self.default_value
+        inside = (distinct >= 0) & (distinct < self.num_buckets)
+        return np.where(inside, distinct, outside).astype(np.int64)
+
+
+def categorical_column_with_hash_bucket(
+    key: Key, hash_bucket_size: int, dtype: str | None = None
+) -> "HashBucketColumn":
+    """Strings or integers, spread over buckets by their hash.
+
+    There is nothing to learn and no value is unknown, but different values may meet in
+    one bucket. A missing cell (None, NaN, "" or the integer -1) has no id.
+
+    Parameters
+    ----------
+    key : str or int
+        Name of the raw column, or its position in an array.
+    hash_bucket_size : int
+        Number of buckets.
+    dtype : {"string", "int64"} or None, default=None
+        Type that the cells must have; None takes both. Integers are hashed as their
+        decimal string, so 7 and "7" have the same id.
+
+    Returns
+    -------
+    HashBucketColumn
+
+    Raises
+    ------
+    ValueError, TypeError
+        If a parameter is wrong.
+
+    Notes
+    -----
+    The semantics are those of ``tf.feature_column.categorical_column_with_hash_bucket``,
+    except for the hash function: MurmurHash3 here, FarmHash there.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skest.feature_columns import categorical_column_with_hash_bucket
+    >>> column = categorical_column_with_hash_bucket("url", 1000)
+    >>> column.encode({"url": np.array(["a.org", "b.org", ""])})["url"]
+    array([[132],
+           [281],
+           [ -1]])
+    """
+    return HashBucketColumn(key, hash_bucket_size, dtype).validated()
+
+
+class HashBucketColumn(KeyedCategoricalColumn):
+    """Column made by `categorical_column_with_hash_bucket`, see there."""
+
+    def __init__(
+        self, key: Key, hash_bucket_size: int, dtype: str | None = None
+    ) -> None:
+        self.key = key
+        self.hash_bucket_size = hash_bucket_size
+        self.dtype = dtype
+
+    @property
+    def num_buckets(self) -> int:
+        """The parameter `hash_bucket_size`."""
+        return self.hash_bucket_size
+
+    def _validate(self) -> None:
+        owner = f"hash bucket column {self.key!r}"
+        check_key(self.key, owner)
+        check_integer(self.hash_bucket_size, "hash_bucket_size", owner, minimum=1)
+        check_choice(self.dtype, "dtype", owner, CELL_DTYPES)
+        if self.hash_bucket_size > _LARGEST_HASH:
+            raise ValueError(
+                f"'hash_bucket_size' of {owner} must be at most {_LARGEST_HASH}, the "
+                f"number of hashes; got {self.hash_bucket_size}."
+            )
+
+    def _check_cells(self, cells: Factorized) -> None:
+        if self.dtype is not None:
+            check_kind(cells, self.dtype, f"'dtype' of hash bucket column {self.key!r}")
+
+    def _ids_of(self, distinct: np.ndarray) -> np.ndarray:
+        return bucket_ids(distinct, self.hash_bucket_size)
+
+
+def present_codes(cells: Factorized) -> np.ndarray:
+    """Codes of cells, with -1 also where the cell is the integer -1."""
+    if cells.are_integers:
+        minus_one = np.flatnonzero(cells.distinct == -1)
+        if len(minus_one):
+            return np.where(cells.codes == minus_one[0], -1, cells.codes)
+    return cells.codes
+
+
+def check_kind(cells: Factorized, expected: str | None, source: str) -> None:
+    """Raise ValueError if cells are strings or integers, and the other is expected."""
+    if (cells.are_strings and expected == "int64") or (
+        cells.are_integers and expected == "string"
+    ):
+        found = "string" if cells.are_strings else "int64"
+        raise ValueError(
+            f"Cells must be of type {expected!r}, by {source}; got {cells.example!r} "
+            f"of type {found!r}. Convert the column, or change the feature column."
+        )

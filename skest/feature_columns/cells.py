@@ -1,0 +1,274 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cells of one raw column, read as numbers or as categories.
+
+Raw cells come as a NumPy array, or as a pandas Series if they are from a DataFrame. The
+difference matters once: a DataFrame stores integers with gaps as floats, so floats of a
+Series may stand for integers, and floats of an array may not.
+"""
+
+from collections.abc import Hashable
+from typing import Any, NamedTuple, NoReturn
+
+import numpy as np
+import pandas as pd
+from pandas.api.types import infer_dtype, is_numeric_dtype
+
+__all__ = ["Cells", "Factorized", "factorize", "holds_numbers", "numbers"]
+
+Cells = np.ndarray | pd.Series
+
+# Floats hold every integer up to here, and not every one beyond.
+_EXACT_INTEGERS = 2.0**53
+_NUMBERS_AMONG_OBJECTS = ("integer", "floating", "mixed-integer-float", "decimal")
+
+
+class Factorized(NamedTuple):
+    """Cells as positions among their distinct values.
+
+    Attributes
+    ----------
+    codes : ndarray of int64, of the shape of the cells
+        Position in `distinct`, or -1 for a missing cell (None, NaN, pd.NA, "").
+    distinct : ndarray of shape (n_distinct,)
+        Either int64, or str with dtype object. Values that no cell has may occur.
+    """
+
+    codes: np.ndarray
+    distinct: np.ndarray
+
+    @property
+    def are_strings(self) -> bool:
+        """Whether there are distinct values and they are strings."""
+        return self.distinct.dtype == object and len(self.distinct) > 0
+
+    @property
+    def are_integers(self) -> bool:
+        """Whether there are distinct values and they are integers."""
+        return self.distinct.dtype != object and len(self.distinct) > 0
+
+    @property
+    def example(self) -> str | int:
+        """One of the distinct values."""
+        return self.distinct[:1].tolist()[0]
+
+
+def factorize(cells: Cells, key: Hashable) -> Factorized:
+    """Read cells as categories: strings or integers, each distinct one judged once.
+
+    Booleans become the strings "True" and "False", bytes are decoded as UTF-8.
+
+    Parameters
+    ----------
+    cells : ndarray of shape (n_rows,) or (n_rows, n_values), or Series
+        The raw cells.
+    key : str or int
+        Name of the column, for messages.
+
+    Raises
+    ------
+    ValueError
+        If the cells are neither strings nor integers, or a mix of them.
+    TypeError
+        If a cell holds an object that cannot be a category, such as a dict.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skest.feature_columns.cells import factorize
+    >>> factorize(np.array(["b", "", "a", "b"]), "c").codes
+    array([ 0, -1,  2,  0])
+    """
+    if cells.ndim > 2:
+        raise ValueError(
+            f"Column {key!r} must have one or two dimensions to be read as categories; "
+            f"got shape {cells.shape}."
+        )
+    if isinstance(cells.dtype, pd.CategoricalDtype):
+        codes, distinct = cells.cat.codes.to_numpy(np.int64), cells.cat.categories
+    else:
+        codes, distinct = _factorize_plain(cells, key)
+    values = _canonical(distinct.to_numpy(), key, isinstance(cells, pd.Series))
+    if values.dtype == object:
+        codes = _without(codes, np.flatnonzero(values == ""))
+    return Factorized(codes.astype(np.int64, copy=False).reshape(cells.shape), values)
+
+
+def _factorize_plain(cells: Cells, key: Hashable) -> tuple[np.ndarray, pd.Index]:
+    if cells.dtype.kind in "mMc":
+        _refuse_kind(cells, key)
+    if cells.dtype.kind == "f" and isinstance(cells, np.ndarray):
+        raise ValueError(
+            f"Column {key!r} holds floats of a NumPy array, not integer or string "
+            "categories. Convert it, e.g. with .astype('int64'), or cut it into buckets "
+            "with bucketized_column."
+        )
+    if isinstance(cells, np.ndarray):
+        cells = cells.ravel()
+        if cells.dtype.kind in "SUT":
+            cells = cells.astype(object)
+    try:
+        codes, distinct = pd.factorize(cells)
+    except TypeError as error:
+        raise TypeError(
+            f"Column {key!r}: a cell used as argument must be a string or an integer "
+            f"number ({error})."
+        ) from error
+    return codes, pd.Index(distinct)
+
+
+def _canonical(distinct: np.ndarray, key: Hashable, from_frame: bool) -> np.ndarray:
+    """Distinct values as int64 or as str objects."""
+    kind = distinct.dtype.kind
+    if kind == "b":
+        return np.array(["False", "True"], dtype=object)[distinct.astype(np.intp)]
+    if kind == "f" and from_frame:
+        whole = (distinct == np.floor(distinct)) & (abs(distinct) <= _EXACT_INTEGERS)
+        if not whole.all():
+            raise ValueError(
+                f"Column {key!r} holds numbers that are not whole, such as "
+                f"{distinct[~whole][0]}, where categories are expected. Use "
+                "numeric_column, or bucketized_column to cut it into buckets."
+            )
+        return distinct.astype(np.int64)
+    if kind in "iu":
+        return _as_int64(distinct, key)
+    if kind == "O":
+        return _canonical_objects(distinct, key)
+    _refuse_kind(distinct, key)
+
+
+def _canonical_objects(distinct: np.ndarray, key: Hashable) -> np.ndarray:
+    found = infer_dtype(distinct, skipna=False)
+    if found in ("string", "empty"):
+        return distinct.astype(object, copy=False)
+    if found == "integer":
+        return _as_int64(distinct, key)
+    if found == "boolean":
+        return np.array([str(value) for value in distinct], dtype=object)
+    if found == "bytes":
+        return np.array([_decoded(value, key) for value in distinct], dtype=object)
+    _refuse_mix(distinct, key)
+
+
+def _as_int64(distinct: np.ndarray, key: Hashable) -> np.ndarray:
+    limits = np.iinfo(np.int64)
+    for extreme in (distinct.min(), distinct.max()) if len(distinct) else ():
+        if not limits.min <= extreme <= limits.max:
+            raise ValueError(
+                f"Column {key!r} holds the integer {extreme}, which is outside the range "
+                "of int64. Convert the column to strings."
+            )
+    return distinct.astype(np.int64)
+
+
+def _decoded(value: bytes, key: Hashable) -> str:
+    try:
+        return value.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"Column {key!r} holds bytes that are not UTF-8: {value!r}. Decode the "
+            "column to str first."
+        ) from error
+
+
+def _without(codes: np.ndarray, dropped: np.ndarray) -> np.ndarray:
+    """Mark the cells of one distinct value as missing, if there is such a value."""
+    return np.where(codes == dropped[0], -1, codes) if len(dropped) else codes
+
+
+def numbers(cells: Cells, key: Hashable) -> np.ndarray:
+    """Read cells as real numbers; missing ones become NaN.
+
+    Parameters
+    ----------
+    cells : ndarray of shape (n_rows, ...), or Series
+        The raw cells.
+    key : str or int
+        Name of the column, for messages.
+
+    Returns
+    -------
+    ndarray of the same shape
+        Of a boolean, integer or float dtype. It may share memory with `cells`.
+
+    Raises
+    ------
+    ValueError
+        If the cells are strings, dates or complex numbers.
+    TypeError
+        If a cell holds an object that is not a number.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from skest.feature_columns.cells import numbers
+    >>> numbers(pd.Series([1, None], dtype="Int64"), "x")
+    array([ 1., nan])
+    """
+    if isinstance(cells, pd.Series):
+        if is_numeric_dtype(cells.dtype) and cells.hasnans:
+            values = cells.to_numpy(dtype=np.float64, na_value=np.nan)
+        else:
+            values = cells.to_numpy()
+    else:
+        values = cells
+    if values.dtype.kind in "SUT":
+        values = values.astype(object)
+    if values.dtype.kind == "O":
+        return _numbers_of_objects(values, key)
+    if values.dtype.kind not in "biuf":
+        _refuse_kind(values, key)
+    return values
+
+
+def _numbers_of_objects(values: np.ndarray, key: Hashable) -> np.ndarray:
+    missing = pd.isna(values)
+    present = values[~missing]
+    for value in present:
+        if isinstance(value, str | bytes):
+            raise ValueError(
+                f"Column {key!r} must hold numbers; got the string {value!r}. Convert it "
+                "with pandas.to_numeric, or use a categorical column."
+            )
+    result = np.full(values.shape, np.nan)
+    try:
+        result[~missing] = present.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"Column {key!r} must hold real numbers: {error}.") from error
+    return result
+
+
+def holds_numbers(cells: Cells) -> bool:
+    """Tell whether cells are numbers rather than categories; booleans are categories."""
+    if isinstance(cells.dtype, pd.CategoricalDtype):
+        return False
+    if cells.dtype.kind == "O" and not isinstance(cells.dtype, pd.StringDtype):
+        found = infer_dtype(np.asarray(cells).ravel(), skipna=True)
+        return found in _NUMBERS_AMONG_OBJECTS
+    return cells.dtype.kind in "iuf"
+
+
+def _refuse_kind(cells: Any, key: Hashable) -> NoReturn:
+    if cells.dtype.kind == "c":
+        raise ValueError(
+            f"Complex data not supported: column {key!r} has dtype {cells.dtype}. Split "
+            "it into its real and imaginary parts."
+        )
+    if cells.dtype.kind in "mM":
+        raise ValueError(
+            f"Column {key!r} holds dates or durations (dtype {cells.dtype}), which have "
+            "no meaning as a feature by themselves. Derive numbers or categories from "
+            "them first, e.g. the hour, the weekday or the days since an event."
+        )
+    raise ValueError(
+        f"Column {key!r} must hold numbers, strings or booleans; got dtype {cells.dtype}."
+    )
+
+
+def _refuse_mix(distinct: np.ndarray, key: Hashable) -> NoReturn:
+    kinds = {type(value): value for value in distinct[::-1]}
+    examples = " and ".join(f"{v!r} ({kind.__name__})" for kind, v in kinds.items())
+    raise ValueError(
+        f"Column {key!r} must hold either strings or integers only; got {examples}. "
+        "Convert the column to one type, e.g. with .astype(str)."
+    )

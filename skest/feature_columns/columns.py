@@ -1,0 +1,301 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`FeatureColumns`: the columns of one model, as one transformer."""
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+import numpy as np
+import scipy.sparse
+import torch
+from sklearn import get_config
+from sklearn.base import TransformerMixin, clone
+from sklearn.utils import Tags
+from sklearn.utils.metaestimators import _BaseComposition
+from torch import Tensor
+
+from skest.feature_columns.base import FeatureColumn, as_dense
+from skest.feature_columns.table import Table
+
+__all__ = ["FeatureColumns"]
+
+
+class FeatureColumns(TransformerMixin, _BaseComposition):
+    """Feature columns of one model, fitted and encoded together.
+
+    Parameters
+    ----------
+    columns : list of FeatureColumn, or list of (str, FeatureColumn)
+        The columns. With names, parameters of the columns are reached as
+        ``<name>__<parameter>``; without, the name of the column is used.
+    sparse_output : bool, default=False
+        Whether `transform` returns a CSR matrix. It saves memory where most columns are
+        one-hot.
+
+    Attributes
+    ----------
+    columns_ : list of (str, FeatureColumn)
+        The fitted columns.
+    n_features_in_ : int
+        Number of columns of X, if X was a frame or an array.
+    feature_names_in_ : ndarray of str, shape (n_features_in_,)
+        Names of the columns of X, if X was a frame whose names are all strings.
+
+    See Also
+    --------
+    infer_feature_columns : Choose columns by a look at the data.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from skest.feature_columns import (
+    ...     FeatureColumns,
+    ...     categorical_column_with_vocabulary_list,
+    ...     indicator_column,
+    ...     numeric_column,
+    ... )
+    >>> color = categorical_column_with_vocabulary_list("color")
+    >>> columns = FeatureColumns(
+    ...     [
+    ...         ("size", numeric_column("size", normalizer="standard")),
+    ...         ("color", indicator_column(color)),
+    ...     ]
+    ... )
+    >>> X = pd.DataFrame({"size": [1.0, 3.0], "color": ["red", "blue"]})
+    >>> columns.fit(X).encode(X)["color"]
+    tensor([[1],
+            [0]])
+    >>> columns.set_output(transform="pandas").transform(X)
+       size  color_blue  color_red
+    0  -1.0         0.0        1.0
+    1   1.0         1.0        0.0
+    """
+
+    def __init__(self, columns: Sequence[Any], *, sparse_output: bool = False) -> None:
+        self.columns = columns
+        self.sparse_output = sparse_output
+
+    @property
+    def _named_columns(self) -> list[tuple[str, FeatureColumn]]:
+        """The parameter `columns` with a name for each column."""
+        if not isinstance(self.columns, list | tuple):
+            return []
+        if all(isinstance(item, tuple | list) for item in self.columns):
+            return [tuple(item) for item in self.columns]
+        reserved = set(self._get_param_names())
+        named: dict[str, FeatureColumn] = {}
+        for column in self.columns:
+            name = str(getattr(column, "name", column)).replace("__", "_")
+            while name in reserved or name in named:
+                name += "_"
+            named[name] = column
+        return list(named.items())
+
+    @_named_columns.setter
+    def _named_columns(self, value: list[tuple[str, FeatureColumn]]) -> None:
+        self.columns = value
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return the parameters, with ``deep=True`` also those of the columns."""
+        return self._get_params("_named_columns", deep=deep)
+
+    def set_params(self, **params: Any) -> Self:
+        """Set parameters; those of a column as ``<name>__<parameter>``."""
+        return self._set_params("_named_columns", **params)
+
+    @property
+    def active(self) -> list[FeatureColumn]:
+        """The columns that encode: fitted ones after `fit`, before it those given.
+
+        Raises
+        ------
+        ValueError, TypeError
+            If the parameter `columns` is wrong.
+        """
+        if "columns_" in vars(self):
+            return [column for _, column in self.columns_]
+        self._validate()
+        return [column for _, column in self._named_columns]
+
+    def _validate(self) -> None:
+        if not isinstance(self.columns, list | tuple) or len(self.columns) == 0:
+            raise ValueError(
+                "'columns' of FeatureColumns must be a non-empty list of feature columns; "
+                f"got {self.columns!r}."
+            )
+        named = self._named_columns
+        for _, column in named:
+            if not isinstance(column, FeatureColumn):
+                raise TypeError(
+                    "'columns' of FeatureColumns must hold feature columns, such as "
+                    f"numeric_column('age'); got {column!r}."
+                )
+            column.validated()
+        self._validate_names([name for name, _ in named])
+        _check_distinct([column for _, column in named])
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Learn from X what the columns leave open.
+
+        Parameters
+        ----------
+        X : DataFrame, dict of arrays or array of shape (n_rows, n_features)
+            Training data; see `skest.feature_columns.table.Table`.
+        y : array-like, default=None
+            Passed on to the columns, none of which uses it so far.
+        sample_weight : array-like of shape (n_rows,), default=None
+            Weights of the rows.
+
+        Returns
+        -------
+        FeatureColumns
+            The object itself.
+
+        Raises
+        ------
+        ValueError, TypeError
+            If a parameter is wrong, or X is nothing that all columns can take. What an
+            earlier fit learned stays.
+        """
+        self._validate()
+        table = Table(X)
+        fitted = [
+            (name, clone(column).fit(table, y, sample_weight))
+            for name, column in self._named_columns
+        ]
+        self.columns_ = fitted
+        for name, value in (
+            ("n_features_in_", table.n_features),
+            ("feature_names_in_", table.feature_names),
+        ):
+            self.__dict__.pop(name, None)
+            if value is not None:
+                setattr(self, name, value)
+        return self
+
+    def encode(self, X: Any, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
+        """Turn raw cells into what the network takes.
+
+        Parameters
+        ----------
+        X : DataFrame, dict of arrays or array of shape (n_rows, n_features)
+            Raw data.
+        dtype : torch.dtype, default=torch.float32
+            Type of the numbers.
+
+        Returns
+        -------
+        dict of str to Tensor
+            Under `FeatureColumn.encoded_key`: numbers of shape (n_rows, size), or int64
+            ids of shape (n_rows, n_values), where -1 stands for no id. Columns over the
+            same categorical column share an entry.
+        """
+        table = self._table(X)
+        sources = {column.encoded_key: column for column in self.active}
+        encoded: dict[str, Tensor] = {}
+        for column in sources.values():
+            for key, values in column.encode(table).items():
+                tensor = torch.from_numpy(values)
+                encoded[key] = tensor.to(dtype) if values.dtype.kind == "f" else tensor
+        return encoded
+
+    def transform(self, X: Any) -> Any:
+        """Turn raw cells into a plain matrix for any other estimator.
+
+        Numbers are scaled, categories become counts of their ids, embeddings the
+        learned vectors; the columns are in the order of the parameter `columns`.
+
+        Parameters
+        ----------
+        X : DataFrame, dict of arrays or array of shape (n_rows, n_features)
+            Raw data.
+
+        Returns
+        -------
+        ndarray or CSR matrix of shape (n_rows, n_outputs)
+        """
+        table = self._table(X)
+        blocks = [column._matrix(table) for column in self.active]
+        if not self.sparse_output:
+            return np.hstack([as_dense(block) for block in blocks])
+        as_matrix = get_config()["sparse_interface"] == "spmatrix"
+        matrix = scipy.sparse.csr_matrix if as_matrix else scipy.sparse.csr_array
+        return matrix(scipy.sparse.hstack(blocks, format="csr"))
+
+    def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
+        """Return the names of the columns of `transform`.
+
+        Parameters
+        ----------
+        input_features : None
+            Not used; the names follow from the names of the columns.
+
+        Returns
+        -------
+        ndarray of str, shape (n_outputs,), dtype object
+        """
+        return np.concatenate([c.get_feature_names_out() for c in self.active])
+
+    def _table(self, X: Any) -> Table:
+        """View X by the names that `fit` saw, if it saw any."""
+        n_features = vars(self).get("n_features_in_")
+        names = vars(self).get("feature_names_in_")
+        table = Table(X)
+        if table is X or table.n_features is None or n_features is None:
+            return table
+        if table.feature_names is None or names is None:
+            if table.n_features != n_features:
+                raise ValueError(
+                    f"X has {table.n_features} features, but FeatureColumns is expecting "
+                    f"{n_features} features as input."
+                )
+            if table.feature_names is not names:
+                return Table(np.asarray(X), feature_names=names)
+        return table
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return "columns_" in vars(self)
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.dict = True
+        tags.transformer_tags.preserves_dtype = []  # the columns say their own
+        columns = [column for _, column in self._named_columns]
+        tags.input_tags.allow_nan = all(
+            isinstance(column, FeatureColumn) and column.allows_missing
+            for column in columns
+        )
+        return tags
+
+
+def _check_distinct(columns: list[FeatureColumn]) -> None:
+    """Raise ValueError if two columns want the same name or the same encoded entry."""
+    by_name: dict[str, FeatureColumn] = {}
+    by_key: dict[str, FeatureColumn] = {}
+    for column in columns:
+        if column.name in by_name:
+            raise ValueError(
+                f"Two feature columns have the name {column.name!r}. Leave one out, or "
+                "give X the raw column a second time under another name."
+            )
+        by_name[column.name] = column
+        source: Any = getattr(column, "categorical_column", column)
+        other = by_key.setdefault(column.encoded_key, source)
+        if not _same(other, source):
+            raise ValueError(
+                f"Two feature columns encode {column.encoded_key!r} in different ways: "
+                f"{other!r} and {source!r}. Make them equal, or give X the raw column a "
+                "second time under another name."
+            )
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Whether two parameters, possibly columns, are the same."""
+    if isinstance(a, FeatureColumn):
+        return type(a) is type(b) and _same(
+            list(a.get_params(deep=False).values()),
+            list(b.get_params(deep=False).values()),
+        )
+    if isinstance(a, list | tuple | np.ndarray):
+        same_length = isinstance(b, list | tuple | np.ndarray) and len(a) == len(b)
+        return same_length and all(map(_same, a, b))
+    return a is b or bool(a == b)

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`crossed_column`: combinations of categories, hashed."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from skest._checks import check_integer
+from skest.feature_columns.base import CategoricalColumn, FittedPart
+from skest.feature_columns.categorical import HashBucketColumn
+from skest.feature_columns.hashing import (
+    DEFAULT_HASH_KEY,
+    fingerprint_cat64,
+    int64_keys,
+)
+from skest.feature_columns.table import Key, Table
+
+__all__ = ["CrossedColumn", "crossed_column"]
+
+
+def crossed_column(
+    keys: Sequence[str | CategoricalColumn],
+    hash_bucket_size: int,
+    hash_key: int | None = None,
+) -> "CrossedColumn":
+    """Cross two or more categories: their combinations, hashed to buckets.
+
+    A row has no id where one of the crossed values is missing: None, NaN, "" or a cell
+    without value of a categorical column. Cells with several values are crossed each
+    with each.
+
+    Parameters
+    ----------
+    keys : sequence of str or CategoricalColumn
+        Names of raw columns, or columns made by
+        `categorical_column_with_vocabulary_list`, `categorical_column_with_identity`,
+        `bucketized_column` or `crossed_column` (whose keys are taken for it). The order
+        matters for the hash. An integer of a raw column is a value even if it is -1.
+    hash_bucket_size : int
+        Number of buckets.
+    hash_key : int or None, default=None
+        Where the chain of hashes starts; None is TensorFlow's 0xDECAFCAFFE.
+
+    Returns
+    -------
+    CrossedColumn
+
+    Raises
+    ------
+    ValueError, TypeError
+        If a parameter is wrong.
+
+    Notes
+    -----
+    Equal to ``tf.feature_column.crossed_column`` for integers and categorical columns.
+    Strings are hashed with another function, so their buckets differ, and TensorFlow
+    crosses a dense "".
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skest.feature_columns import crossed_column
+    >>> column = crossed_column(["day", "hour"], 1000)
+    >>> X = {"day": np.array([1, 1]), "hour": np.array([8, 9])}
+    >>> column.encode(X)["day_X_hour"].shape
+    (2, 1)
+    """
+    return CrossedColumn(keys, hash_bucket_size, hash_key).validated()
+
+
+class CrossedColumn(CategoricalColumn):
+    """Column made by `crossed_column`, where the parameters are documented.
+
+    Attributes
+    ----------
+    keys_ : list of str or CategoricalColumn
+        The keys, nested crosses flattened, with fitted columns.
+    """
+
+    _keys = FittedPart("keys")
+
+    def __init__(
+        self,
+        keys: Sequence[str | CategoricalColumn],
+        hash_bucket_size: int,
+        hash_key: int | None = None,
+    ) -> None:
+        self.keys = keys
+        self.hash_bucket_size = hash_bucket_size
+        self.hash_key = hash_key
+
+    @property
+    def name(self) -> str:
+        """Sorted names of what is crossed, joined by ``_X_``."""
+        names = (k.name if _is_column(k) else str(k) for k in _leaves(self.keys))
+        return "_X_".join(sorted(names))
+
+    @property
+    def feature_keys(self) -> tuple[Key, ...]:
+        """Keys of all raw columns that are crossed."""
+        return tuple(
+            raw
+            for key in _leaves(self.keys)
+            for raw in (key.feature_keys if _is_column(key) else (key,))
+        )
+
+    @property
+    def num_buckets(self) -> int:
+        """The parameter `hash_bucket_size`."""
+        return self.hash_bucket_size
+
+    def _validate(self) -> None:
+        if isinstance(self.keys, str) or len(self.keys) < 2:
+            raise ValueError(
+                "'keys' of a crossed column must be a list of two or more names or "
+                f"categorical columns; got {self.keys!r}."
+            )
+        for key in self.keys:
+            self._validate_key(key)
+        owner = f"crossed column {self.name!r}"
+        check_integer(self.hash_bucket_size, "hash_bucket_size", owner, minimum=1)
+        if self.hash_key is not None:
+            check_integer(self.hash_key, "hash_key", owner, minimum=0)
+            if self.hash_key >= 2**64:
+                raise ValueError(
+                    f"'hash_key' of {owner} must be less than 2**64; got {self.hash_key}."
+                )
+
+    def _validate_key(self, key: Any) -> None:
+        if isinstance(key, HashBucketColumn):
+            raise ValueError(
+                f"'keys' of a crossed column must not hold the hash bucket column "
+                f"{key.name!r}: hashing twice makes more values meet in one bucket. Use "
+                f"the name {key.key!r} itself."
+            )
+        if isinstance(key, CategoricalColumn):
+            key.validated()
+        elif not isinstance(key, str | int) or isinstance(key, bool):
+            raise TypeError(
+                "'keys' of a crossed column must be names of raw columns or categorical "
+                f"columns; got {key!r}. Cut numbers with bucketized_column first."
+            )
+
+    def _learn(self, table: Table, sample_weight: np.ndarray | None) -> dict[str, Any]:
+        fitted = [
+            key.fitted(table, sample_weight) if _is_column(key) else key
+            for key in _leaves(self.keys)
+        ]
+        return {"keys_": fitted}
+
+    def ids(self, table: Table) -> tuple[np.ndarray, np.ndarray]:
+        """Return the buckets of all combinations, cells with several values flat."""
+        leaves = list(_leaves(self._keys))
+        # TensorFlow's SparseCross takes its sparse inputs, the columns, before the dense.
+        ordered = [k for k in leaves if _is_column(k)]
+        ordered += [k for k in leaves if not _is_column(k)]
+        start = DEFAULT_HASH_KEY if self.hash_key is None else self.hash_key
+        hashes = np.array([[start]], dtype=np.uint64)
+        present = np.array([[True]])
+        for key in ordered:
+            keys, has_value = _int64_keys_of(key, table)
+            hashes = fingerprint_cat64(hashes[:, :, np.newaxis], keys[:, np.newaxis])
+            hashes = hashes.reshape(table.n_rows, -1)
+            present = present[:, :, np.newaxis] & has_value[:, np.newaxis]
+            present = present.reshape(table.n_rows, -1)
+        buckets = (hashes % np.uint64(self.hash_bucket_size)).astype(np.int64)
+        return np.where(present, buckets, -1), present
+
+
+def _int64_keys_of(
+    key: str | CategoricalColumn, table: Table
+) -> tuple[np.ndarray, np.ndarray]:
+    """64-bit keys of the cells, uint64, and which cells hold a value."""
+    if isinstance(key, CategoricalColumn):
+        ids, present = key.ids(table)
+        return ids.view(np.uint64), present
+    cells = table.factorized(key)
+    codes = cells.codes.reshape(table.n_rows, -1)
+    keys = np.append(int64_keys(cells.distinct), np.uint64(0))
+    return keys[codes], codes >= 0
+
+
+def _leaves(keys: Sequence[Any]) -> Iterator[Any]:
+    """Keys with nested crosses replaced by their own keys."""
+    for key in keys:
+        if isinstance(key, CrossedColumn):
+            yield from _leaves(key.keys)
+        else:
+            yield key
+
+
+def _is_column(key: Any) -> bool:
+    return isinstance(key, CategoricalColumn)

@@ -1,0 +1,274 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Categorical columns made dense: `indicator_column` and `embedding_column`."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.exceptions import NotFittedError
+from torch import Generator, Tensor, nn
+
+from skest._checks import check_choice, check_integer, check_positive
+from skest.feature_columns.base import (
+    CategoricalColumn,
+    DenseColumn,
+    FittedPart,
+    Matrix,
+)
+from skest.feature_columns.lookup import COMBINERS, combined_rows
+from skest.feature_columns.table import Key, Table
+
+__all__ = ["EmbeddingColumn", "IndicatorColumn", "embedding_column", "indicator_column"]
+
+Initializer = Callable[[Tensor, Generator], Any]
+
+_LARGEST_AUTO_DIMENSION = 16
+
+
+class CategoricalWrapper(DenseColumn):
+    """Dense column over a categorical one, the parameter `categorical_column`."""
+
+    categorical_column: CategoricalColumn
+    categorical = FittedPart("categorical_column")
+
+    @property
+    def feature_keys(self) -> tuple[Key, ...]:
+        """Keys of the categorical column."""
+        return self.categorical_column.feature_keys
+
+    @property
+    def encoded_key(self) -> str:
+        """Key of the categorical column: its ids serve all columns over it."""
+        return self.categorical_column.encoded_key
+
+    def _validate(self) -> None:
+        if not isinstance(self.categorical_column, CategoricalColumn):
+            raise TypeError(
+                f"'categorical_column' of an {type(self).__name__} must be a categorical "
+                f"or bucketized column; got {self.categorical_column!r}."
+            )
+        self.categorical_column.validated()
+
+    def _learn(self, table: Table, sample_weight: np.ndarray | None) -> dict[str, Any]:
+        fitted = self.categorical_column.fitted(table, sample_weight)
+        return {"categorical_column_": fitted}
+
+    def _encoded(self, table: Table) -> dict[str, np.ndarray]:
+        return self.categorical._encoded(table)
+
+
+def indicator_column(categorical_column: CategoricalColumn) -> "IndicatorColumn":
+    """Count the ids of a categorical column: one-hot, or multi-hot for several values.
+
+    Parameters
+    ----------
+    categorical_column : CategoricalColumn
+        Any categorical or bucketized column.
+
+    Returns
+    -------
+    IndicatorColumn
+
+    Raises
+    ------
+    TypeError
+        If the argument is something else.
+
+    Notes
+    -----
+    The semantics are those of ``tf.feature_column.indicator_column``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skest.feature_columns import categorical_column_with_identity
+    >>> from skest.feature_columns import indicator_column
+    >>> column = indicator_column(categorical_column_with_identity("c", 3))
+    >>> column.transform({"c": np.array([[0, 0], [2, -1]])})
+    array([[2., 0., 0.], [0., 0., 1.]], dtype=float32)
+    """
+    return IndicatorColumn(categorical_column).validated()
+
+
+class IndicatorColumn(CategoricalWrapper):
+    """Column made by `indicator_column`, where the parameter is documented.
+
+    Attributes
+    ----------
+    categorical_column_ : CategoricalColumn
+        The fitted categorical column.
+    """
+
+    def __init__(self, categorical_column: CategoricalColumn) -> None:
+        self.categorical_column = categorical_column
+
+    @property
+    def name(self) -> str:
+        """Name of the categorical column and ``_indicator``."""
+        return f"{self.categorical_column.name}_indicator"
+
+    @property
+    def size(self) -> int:
+        """Number of ids."""
+        return self.categorical.num_buckets
+
+    def _matrix(self, table: Table) -> Matrix:
+        return self.categorical._matrix(table)
+
+    def _output_names(self) -> list[str]:
+        return self.categorical._output_names()
+
+
+def embedding_column(
+    categorical_column: CategoricalColumn,
+    dimension: int | str,
+    combiner: str = "mean",
+    initializer: Initializer | None = None,
+    max_norm: float | None = None,
+    trainable: bool = True,
+) -> "EmbeddingColumn":
+    """Give each id of a categorical column a vector that the network learns.
+
+    Parameters
+    ----------
+    categorical_column : CategoricalColumn
+        Any categorical or bucketized column.
+    dimension : int or "auto"
+        Length of the vectors; "auto" is ``min(16, round(6 * num_buckets ** 0.25))``.
+    combiner : {"mean", "sqrtn", "sum"}, default="mean"
+        How the vectors of a cell with several values become one. A cell without id
+        gives zeros.
+    initializer : callable or None, default=None
+        ``initializer(tensor, generator)`` fills the table in place. None draws from a
+        normal distribution of mean 0 and standard deviation ``1 / sqrt(dimension)``,
+        cut off at two standard deviations.
+    max_norm : float or None, default=None
+        Longer vectors (L2 norm) are scaled to this length at look-up.
+    trainable : bool, default=True
+        Whether training changes the table.
+
+    Returns
+    -------
+    EmbeddingColumn
+
+    Raises
+    ------
+    ValueError, TypeError
+        If a parameter is wrong.
+
+    Notes
+    -----
+    The semantics are those of ``tf.feature_column.embedding_column``.
+
+    Examples
+    --------
+    >>> from skest.feature_columns import categorical_column_with_hash_bucket
+    >>> from skest.feature_columns import embedding_column
+    >>> column = embedding_column(categorical_column_with_hash_bucket("url", 81), "auto")
+    >>> column.size
+    16
+    """
+    return EmbeddingColumn(
+        categorical_column, dimension, combiner, initializer, max_norm, trainable
+    ).validated()
+
+
+class EmbeddingColumn(CategoricalWrapper):
+    """Column made by `embedding_column`, where the parameters are documented.
+
+    Attributes
+    ----------
+    categorical_column_ : CategoricalColumn
+        The fitted categorical column.
+    weights_ : ndarray of shape (num_buckets, size)
+        The learned table. A network learns it, so it is set by the estimator on its
+        fitted copy of the column; `transform` needs it.
+    """
+
+    weights_: np.ndarray
+
+    def __init__(
+        self,
+        categorical_column: CategoricalColumn,
+        dimension: int | str,
+        combiner: str = "mean",
+        initializer: Initializer | None = None,
+        max_norm: float | None = None,
+        trainable: bool = True,
+    ) -> None:
+        self.categorical_column = categorical_column
+        self.dimension = dimension
+        self.combiner = combiner
+        self.initializer = initializer
+        self.max_norm = max_norm
+        self.trainable = trainable
+
+    @property
+    def name(self) -> str:
+        """Name of the categorical column and ``_embedding``."""
+        return f"{self.categorical_column.name}_embedding"
+
+    @property
+    def size(self) -> int:
+        """Length of the vectors."""
+        if isinstance(self.dimension, str):
+            return auto_dimension(self.categorical.num_buckets)
+        return self.dimension
+
+    def _validate(self) -> None:
+        super()._validate()
+        owner = f"embedding column {self.name!r}"
+        if self.dimension != "auto":
+            check_integer(self.dimension, "dimension", owner, minimum=1)
+        check_choice(self.combiner, "combiner", owner, COMBINERS)
+        if self.initializer is not None and not callable(self.initializer):
+            raise TypeError(
+                f"'initializer' of {owner} must be a function of a tensor and a "
+                f"generator, or None; got {self.initializer!r}."
+            )
+        if self.max_norm is not None:
+            check_positive(self.max_norm, "max_norm", owner)
+
+    def initial_weights(self, generator: Generator, dtype: torch.dtype) -> Tensor:
+        """Return a new table.
+
+        Parameters
+        ----------
+        generator : torch.Generator
+            Source of all random numbers, on the CPU.
+        dtype : torch.dtype
+            A floating point type.
+
+        Returns
+        -------
+        Tensor of shape (num_buckets, size)
+        """
+        weights = torch.empty(self.categorical.num_buckets, self.size, dtype=dtype)
+        with torch.no_grad():
+            if self.initializer is None:
+                std = self.size**-0.5
+                nn.init.trunc_normal_(
+                    weights, std=std, a=-2 * std, b=2 * std, generator=generator
+                )
+            else:
+                self.initializer(weights, generator)
+        return weights
+
+    def _matrix(self, table: Table) -> np.ndarray:
+        if "weights_" not in vars(self):
+            raise NotFittedError(
+                f"Column {self.name!r} has no vectors yet, because a network learns them. "
+                "Take the column from the feature columns of a fitted estimator."
+            )
+        ids = torch.from_numpy(self._encoded(table)[self.encoded_key])
+        weights = torch.as_tensor(self.weights_)
+        return combined_rows(weights, ids, self.combiner, self.max_norm).numpy()
+
+    def _output_names(self) -> list[str]:
+        return [f"{self.name}_{i}" for i in range(self.size)]
+
+
+def auto_dimension(num_buckets: int) -> int:
+    """Return a length of embedding vectors that suits a number of ids."""
+    return min(_LARGEST_AUTO_DIMENSION, round(6 * num_buckets**0.25))

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`infer_feature_columns`: columns chosen by a look at the data."""
+
+from typing import Any
+
+import numpy as np
+
+from skest._checks import check_choice
+from skest.feature_columns.base import CategoricalColumn, FeatureColumn
+from skest.feature_columns.categorical import categorical_column_with_hash_bucket
+from skest.feature_columns.columns import FeatureColumns
+from skest.feature_columns.dense import embedding_column, indicator_column
+from skest.feature_columns.numeric import NumericColumn, numeric_column
+from skest.feature_columns.table import Key, Table
+from skest.feature_columns.vocabulary import categorical_column_with_vocabulary_list
+
+__all__ = [
+    "HASH_BUCKET_SIZE",
+    "MAX_INDICATOR_LEVELS",
+    "MAX_VOCABULARY_LEVELS",
+    "infer_feature_columns",
+]
+
+#: Categories with at most so many levels become an indicator, others an embedding.
+MAX_INDICATOR_LEVELS = 10
+#: Categories with more levels are hashed, in place of a vocabulary.
+MAX_VOCABULARY_LEVELS = 50_000
+#: Number of buckets for hashed categories.
+HASH_BUCKET_SIZE = 100_000
+
+
+def infer_feature_columns(
+    X: Any, kind: str = "dense", dtype: str | None = None
+) -> FeatureColumns:
+    """Choose feature columns for X.
+
+    Numbers are standardised; missing ones are replaced by the mean, and where the
+    training data had gaps an indicator of missing numbers is added. An array of numbers
+    becomes one column. Strings, booleans and pandas categories become categorical
+    columns with a learned vocabulary, or hash buckets if there are very many levels.
+
+    Parameters
+    ----------
+    X : DataFrame, dict of arrays or array of shape (n_rows, n_features)
+        Training data; see `skest.feature_columns.table.Table`.
+    kind : {"dense", "linear"}, default="dense"
+        Columns for a deep model, where categories become an indicator (few levels) or
+        an embedding, or for a linear model, which takes categorical columns as they are.
+    dtype : {"float32", "float64"} or None, default=None
+        Type in which numbers are scaled. None takes float32 for columns whose type it
+        can hold exactly (up to float32 and int16), and float64 for others.
+
+    Returns
+    -------
+    FeatureColumns
+        Not fitted.
+
+    Raises
+    ------
+    ValueError
+        If X has a column that is neither numbers nor categories, such as dates.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from skest.feature_columns import infer_feature_columns
+    >>> X = pd.DataFrame({"size": [1.0, None], "color": ["red", "blue"]})
+    >>> [column.name for column in infer_feature_columns(X).active]
+    ['size', 'color_indicator']
+    """
+    check_choice(kind, "kind", "infer_feature_columns", ("dense", "linear"))
+    table = Table(X)
+    keys = table.keys
+    if table.whole_key is not None and all(map(table.holds_numbers, keys)):
+        keys = [table.whole_key]
+    return FeatureColumns([_column(table, key, kind, dtype) for key in keys])
+
+
+def _column(table: Table, key: Key, kind: str, dtype: str | None) -> FeatureColumn:
+    if table.holds_numbers(key):
+        return _numeric(table, key, dtype)
+    codes = table.factorized(key).codes
+    n_levels = int(np.count_nonzero(np.bincount(codes[codes >= 0])))
+    categorical = _categorical(key, n_levels)
+    if kind == "linear":
+        return categorical
+    if n_levels <= MAX_INDICATOR_LEVELS:
+        return indicator_column(categorical)
+    return embedding_column(categorical, dimension="auto")
+
+
+def _numeric(table: Table, key: Key, dtype: str | None) -> NumericColumn:
+    values = table.numbers(key)
+    return numeric_column(
+        key,
+        shape=values.shape[1:] or (1,),
+        default_value="mean",
+        dtype=dtype or np.result_type(values.dtype, np.float32).name,
+        normalizer="standard",
+        indicate_missing="auto",
+    )
+
+
+def _categorical(key: Key, n_levels: int) -> CategoricalColumn:
+    if n_levels > MAX_VOCABULARY_LEVELS:
+        return categorical_column_with_hash_bucket(key, HASH_BUCKET_SIZE)
+    return categorical_column_with_vocabulary_list(key)

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of large tables by id: the look-up, its sparse gradient, and the combiners."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+__all__ = ["COMBINERS", "combined_rows", "row_lookup", "row_table"]
+
+COMBINERS = ("mean", "sqrtn", "sum")
+
+
+def row_lookup(weight: Tensor, ids: Tensor) -> Tensor:
+    """Look up rows of a table by id; an id of -1 gives zeros.
+
+    Parameters
+    ----------
+    weight : Tensor of shape (num_buckets, dimension)
+        The table.
+    ids : Tensor of int64
+        Row numbers, or -1; of shape (n_rows,) or (n_rows, n_values).
+
+    Returns
+    -------
+    Tensor of shape (*ids.shape, dimension)
+        Its gradient with respect to `weight` is sparse (COO, not coalesced) and holds
+        only the rows looked up, so that a step costs the same for every table size.
+
+    Notes
+    -----
+    An example without any id counts as a look-up of row 0 with a gradient of zero, as in
+    ``tf.nn.safe_embedding_lookup_sparse``. Only optimizers that move a row even then,
+    those with momentum, see a difference.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skest.feature_columns.lookup import row_lookup
+    >>> row_lookup(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([1, -1]))
+    tensor([[3., 4.],
+            [0., 0.]])
+    """
+    # Without a branch or a shape that depends on the ids: a recorded step must hold for
+    # every batch. So a missing id looks up another row, and its zeros carry no gradient.
+    missing, rows = ids < 0, ids.clamp(min=0)
+    if ids.dim() == 2:
+        rows = torch.where(missing, rows.amax(dim=1, keepdim=True), rows)
+    found = F.embedding(rows, weight, sparse=True)
+    return found.masked_fill(missing.unsqueeze(-1), 0)
+
+
+def combined_rows(
+    weight: Tensor, ids: Tensor, combiner: str, max_norm: float | None = None
+) -> Tensor:
+    """Combine the table rows of each example to one vector.
+
+    Parameters
+    ----------
+    weight : Tensor of shape (num_buckets, dimension)
+        The table.
+    ids : Tensor of int64, shape (n_rows, n_values)
+        Row numbers; -1 takes no part.
+    combiner : {"mean", "sqrtn", "sum"}
+        The sum of the rows, divided by their number n, by √n, or by 1.
+    max_norm : float, default=None
+        Table rows that are longer (L2 norm) are scaled to this length first.
+
+    Returns
+    -------
+    Tensor of shape (n_rows, dimension)
+        Zeros where an example has no id.
+
+    Notes
+    -----
+    The semantics are those of ``tf.nn.safe_embedding_lookup_sparse``.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skest.feature_columns.lookup import combined_rows
+    >>> table = torch.tensor([[1.0], [3.0]])
+    >>> combined_rows(table, torch.tensor([[0, 1], [1, -1], [-1, -1]]), "mean")
+    tensor([[2.],
+            [3.],
+            [0.]])
+    """
+    if ids.shape[1] == 1:  # all combiners agree on one value
+        return _clipped(row_lookup(weight, ids[:, 0]), max_norm)
+    total = _clipped(row_lookup(weight, ids), max_norm).sum(dim=1)
+    if combiner == "sum":
+        return total
+    count = (ids >= 0).sum(dim=1, keepdim=True).clamp(min=1).to(total.dtype)
+    return total / (count.sqrt() if combiner == "sqrtn" else count)
+
+
+def row_table(values: Tensor, *, trainable: bool = True) -> nn.Parameter:
+    """Make a parameter whose rows are looked up by id, with ``is_row_table`` set.
+
+    Optimizers update only the rows that a batch touched, see `skest.row_sparse`.
+    """
+    parameter = nn.Parameter(values, requires_grad=trainable)
+    parameter.is_row_table = True  # type: ignore[attr-defined]
+    return parameter
+
+
+def _clipped(rows: Tensor, max_norm: float | None) -> Tensor:
+    if max_norm is None:
+        return rows
+    norms = torch.linalg.vector_norm(rows, dim=-1, keepdim=True)
+    return rows * (max_norm / norms.clamp(min=max_norm))

@@ -1,0 +1,295 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The device side of feature columns: modules that hold the trainable tables."""
+
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Generator, Tensor, nn
+
+from skest._checks import check_choice, check_integer
+from skest.feature_columns.base import CategoricalColumn, DenseColumn, FeatureColumn
+from skest.feature_columns.columns import FeatureColumns
+from skest.feature_columns.dense import EmbeddingColumn
+from skest.feature_columns.lookup import COMBINERS, combined_rows, row_table
+from skest.feature_columns.numeric import NumericColumn
+
+__all__ = ["DenseFeatures", "LinearFeatures", "parameter_name"]
+
+
+def parameter_name(column_name: str) -> str:
+    """Return the name of a column's parameter in the state of a module.
+
+    Names of parameters have no ".", so it is written "%2E", and "%" is written "%25".
+
+    Examples
+    --------
+    >>> parameter_name("v1.0")
+    'v1%2E0_weights'
+    """
+    return f"{column_name.replace('%', '%25').replace('.', '%2E')}_weights"
+
+
+class _Values(NamedTuple):
+    """Output of a column whose encoded numbers are its output."""
+
+    column: str
+    key: str
+
+    def __call__(
+        self, encoded: Mapping[str, Tensor], module: "DenseFeatures"
+    ) -> Tensor:
+        return encoded[self.key].to(module.dtype)
+
+
+class _Counts(NamedTuple):
+    """Output of a column that counts its ids."""
+
+    column: str
+    key: str
+    size: int
+
+    def __call__(
+        self, encoded: Mapping[str, Tensor], module: "DenseFeatures"
+    ) -> Tensor:
+        ids = encoded[self.key]
+        shape = (len(ids), self.size + 1)  # the last column takes the ids of -1
+        counts = torch.zeros(shape, dtype=module.dtype, device=ids.device)
+        one = torch.ones((), dtype=module.dtype, device=ids.device).expand(ids.shape)
+        return counts.scatter_add(1, ids.remainder(self.size + 1), one)[:, : self.size]
+
+
+class _Embedding(NamedTuple):
+    """Output of an embedding column."""
+
+    column: str
+    key: str
+    combiner: str
+    max_norm: float | None
+
+    def __call__(
+        self, encoded: Mapping[str, Tensor], module: "DenseFeatures"
+    ) -> Tensor:
+        weights = module.get_parameter(parameter_name(self.column))
+        return combined_rows(weights, encoded[self.key], self.combiner, self.max_norm)
+
+
+class DenseFeatures(nn.Module):
+    """Encoded columns as one vector for each row.
+
+    Parameters
+    ----------
+    columns : FeatureColumns, or sequence of FeatureColumn
+        Dense columns only. What they learn from data must be learned already.
+    dtype : torch.dtype, default=torch.float32
+        Type of the tables and of the output.
+    generator : torch.Generator, default=None
+        Source of the initial tables, on the CPU. None takes a new one for each table,
+        with a seed from ``torch.initial_seed()`` and the name of the column: nothing is
+        drawn from torch's global generator.
+
+    Attributes
+    ----------
+    out_features : int
+        Width of the output.
+
+    Raises
+    ------
+    ValueError
+        If a column is categorical.
+
+    Notes
+    -----
+    As in ``tf.keras.layers.DenseFeatures``, outputs of the columns are concatenated in
+    alphabetical order of their names.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skest.feature_columns import DenseFeatures, FeatureColumns, numeric_column
+    >>> columns = FeatureColumns([numeric_column("b"), numeric_column("a")])
+    >>> X = {"a": np.array([1.0]), "b": np.array([2.0])}
+    >>> DenseFeatures(columns)(columns.encode(X))
+    tensor([[1., 2.]])
+    """
+
+    def __init__(
+        self,
+        columns: FeatureColumns | Sequence[FeatureColumn],
+        dtype: torch.dtype = torch.float32,
+        generator: Generator | None = None,
+    ) -> None:
+        super().__init__()
+        self.dtype = dtype
+        self._outputs: list[_Values | _Counts | _Embedding] = []
+        self.out_features = 0
+        for column in _sorted_by_name(columns):
+            if not isinstance(column, DenseColumn):
+                raise ValueError(
+                    f"Column {column.name!r} is categorical and has no dense output. "
+                    "Wrap it in indicator_column or embedding_column."
+                )
+            self._outputs.append(_output_of(column))
+            self.out_features += column.size
+            if isinstance(column, EmbeddingColumn):
+                source = generator or _generator_for(column.name)
+                weights = column.initial_weights(source, dtype)
+                self.register_parameter(
+                    parameter_name(column.name),
+                    row_table(weights, trainable=column.trainable),
+                )
+
+    def forward(self, encoded: Mapping[str, Tensor]) -> Tensor:
+        """Return the outputs of all columns side by side.
+
+        Parameters
+        ----------
+        encoded : dict of str to Tensor
+            What `FeatureColumns.encode` returned.
+
+        Returns
+        -------
+        Tensor of shape (n_rows, out_features)
+        """
+        return torch.cat([output(encoded, self) for output in self._outputs], dim=1)
+
+    def column_parameters(self) -> dict[str, nn.Parameter]:
+        """Return the tables of the embedding columns by column name."""
+        return {
+            output.column: self.get_parameter(parameter_name(output.column))
+            for output in self._outputs
+            if isinstance(output, _Embedding)
+        }
+
+
+class LinearFeatures(nn.Module):
+    """A linear function of encoded columns.
+
+    Categorical columns, and bucketized ones, have a weight for each id, which is looked
+    up; dense columns have a weight for each element of their output. All weights start
+    at zero.
+
+    Parameters
+    ----------
+    columns : FeatureColumns, or sequence of FeatureColumn
+        Dense and categorical columns. What they learn from data must be learned already.
+    units : int, default=1
+        Width of the output.
+    sparse_combiner : {"sum", "mean", "sqrtn"}, default="sum"
+        How the weights of a cell with several ids are combined; an indicator column has
+        a dense output and is not affected.
+    dtype : torch.dtype, default=torch.float32
+        Type of the weights and of the output.
+    generator : torch.Generator, default=None
+        Source of the initial tables of embedding columns, see `DenseFeatures`.
+
+    Attributes
+    ----------
+    bias : Parameter of shape (units,)
+        The bias.
+    dense : DenseFeatures or None
+        Outputs of the dense columns.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If `units` or `sparse_combiner` is wrong, or there are no columns.
+
+    Notes
+    -----
+    The semantics are those of ``linear_model`` of ``tf.feature_column``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skest.feature_columns import (
+    ...     FeatureColumns,
+    ...     LinearFeatures,
+    ...     categorical_column_with_identity,
+    ... )
+    >>> columns = FeatureColumns([categorical_column_with_identity("c", 3)])
+    >>> linear = LinearFeatures(columns, units=2)
+    >>> {name: tuple(p.shape) for name, p in linear.named_parameters()}
+    {'bias': (2,), 'c_weights': (3, 2)}
+    """
+
+    def __init__(
+        self,
+        columns: FeatureColumns | Sequence[FeatureColumn],
+        units: int = 1,
+        sparse_combiner: str = "sum",
+        dtype: torch.dtype = torch.float32,
+        generator: Generator | None = None,
+    ) -> None:
+        super().__init__()
+        check_integer(units, "units", "LinearFeatures", minimum=1)
+        check_choice(sparse_combiner, "sparse_combiner", "LinearFeatures", COMBINERS)
+        self.sparse_combiner = sparse_combiner
+        self.bias = nn.Parameter(torch.zeros(units, dtype=dtype))
+        self._looked_up: list[tuple[str, str]] = []
+        dense: list[FeatureColumn] = []
+        for column in _sorted_by_name(columns):
+            if isinstance(column, CategoricalColumn):
+                zeros = torch.zeros(column.num_buckets, units, dtype=dtype)
+                weights = row_table(zeros)
+                self._looked_up.append((column.name, column.encoded_key))
+            elif isinstance(column, DenseColumn):
+                weights = nn.Parameter(torch.zeros(column.size, units, dtype=dtype))
+                dense.append(column)
+            self.register_parameter(parameter_name(column.name), weights)
+        self._multiplied = [column.name for column in dense]
+        self.dense = DenseFeatures(dense, dtype, generator) if dense else None
+
+    def forward(self, encoded: Mapping[str, Tensor]) -> Tensor:
+        """Return the sum of bias, looked-up weights and weighted dense outputs.
+
+        Parameters
+        ----------
+        encoded : dict of str to Tensor
+            What `FeatureColumns.encode` returned.
+
+        Returns
+        -------
+        Tensor of shape (n_rows, units)
+        """
+        logits: Tensor = self.bias
+        for name, key in self._looked_up:
+            weights = self._parameter(name)
+            logits = logits + combined_rows(weights, encoded[key], self.sparse_combiner)
+        if self.dense is not None:
+            stacked = torch.cat([self._parameter(name) for name in self._multiplied])
+            logits = logits + self.dense(encoded) @ stacked
+        return logits
+
+    def column_parameters(self) -> dict[str, nn.Parameter]:
+        """Return the weights of shape (num_buckets or size, units) by column name."""
+        names = [name for name, _ in self._looked_up] + self._multiplied
+        return {name: self._parameter(name) for name in sorted(names)}
+
+    def _parameter(self, column_name: str) -> nn.Parameter:
+        return self.get_parameter(parameter_name(column_name))
+
+
+def _sorted_by_name(
+    columns: FeatureColumns | Sequence[FeatureColumn],
+) -> list[FeatureColumn]:
+    """Columns in TensorFlow's order."""
+    if not isinstance(columns, FeatureColumns):
+        columns = FeatureColumns(list(columns))
+    return sorted(columns.active, key=lambda column: column.name)
+
+
+def _output_of(column: DenseColumn) -> _Values | _Counts | _Embedding:
+    if isinstance(column, NumericColumn):
+        return _Values(column.name, column.encoded_key)
+    if isinstance(column, EmbeddingColumn):
+        return _Embedding(
+            column.name, column.encoded_key, column.combiner, column.max_norm
+        )
+    return _Counts(column.name, column.encoded_key, column.size)
+
+
+def _generator_for(column_name: str) -> Generator:
+    seed = torch.initial_seed() ^ zlib.crc32(column_name.encode())
+    return Generator().manual_seed(seed)

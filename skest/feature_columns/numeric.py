@@ -1,0 +1,340 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`numeric_column`: numbers, with the filling of gaps and the scaling they need."""
+
+from collections.abc import Callable
+from numbers import Integral, Real
+from typing import Any, NoReturn
+
+import numpy as np
+from sklearn.preprocessing import MinMaxScaler, StandardScaler
+
+from skest._checks import check_choice
+from skest.feature_columns.base import DenseColumn, check_key
+from skest.feature_columns.table import Key, Table
+
+__all__ = ["NumericColumn", "numeric_column"]
+
+_DTYPES = ("float32", "float64", "int32", "int64")
+_SCALERS = ("standard", "minmax")
+
+
+def numeric_column(
+    key: Key,
+    shape: int | tuple[int, ...] = (1,),
+    default_value: float | str | None = None,
+    dtype: Any = "float32",
+    normalizer: str | Callable[[np.ndarray], np.ndarray] | None = None,
+    indicate_missing: bool | str = False,
+) -> "NumericColumn":
+    """Numbers as they are, or scaled.
+
+    Cells are cast to `dtype`, then gaps are filled, then the numbers are scaled. A
+    missing number is NaN (in a DataFrame also None and pd.NA). Infinite numbers are
+    refused.
+
+    Parameters
+    ----------
+    key : str or int
+        Name of the raw column, or its position in an array.
+    shape : int or tuple of int, default=(1,)
+        Shape of one cell. The output is flat.
+    default_value : float, "mean" or None, default=None
+        What stands in for a missing number; "mean" is the (weighted) mean of the
+        training data, for each element. None refuses missing numbers.
+    dtype : {"float32", "float64", "int32", "int64"}, default="float32"
+        Type in which cells are held and scaled.
+    normalizer : {"standard", "minmax"}, callable or None, default=None
+        "standard" subtracts the mean and divides by the standard deviation of the
+        training data, "minmax" maps their range to [0, 1]; missing numbers are left
+        out of the statistics. A callable is TensorFlow's ``normalizer_fn``: it takes
+        and returns an array of shape (n_rows, *shape) and treats each row by itself.
+    indicate_missing : bool or "auto", default=False
+        True appends for each element a number that is 1 where the cell was missing.
+        "auto" does so only for elements with gaps in the training data.
+
+    Returns
+    -------
+    NumericColumn
+
+    Raises
+    ------
+    ValueError, TypeError
+        If a parameter is wrong.
+
+    Notes
+    -----
+    The semantics are those of ``tf.feature_column.numeric_column``, with two
+    differences: TensorFlow lets NaN and infinity pass, and uses ``default_value`` for
+    parsing only.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skest.feature_columns import numeric_column
+    >>> column = numeric_column("age", default_value="mean", normalizer="standard")
+    >>> column.fit_transform({"age": np.array([20.0, 40.0, np.nan])})
+    array([[-1.], [ 1.], [ 0.]], dtype=float32)
+    """
+    return NumericColumn(
+        key, shape, default_value, dtype, normalizer, indicate_missing
+    ).validated()
+
+
+class NumericColumn(DenseColumn):
+    """Column made by `numeric_column`, where the parameters are documented.
+
+    Attributes
+    ----------
+    fill_ : ndarray of float64, shape (n_elements,)
+        Learned means, if ``default_value="mean"``.
+    center_, scale_ : ndarray of float64, shape (n_elements,)
+        The output is ``(x - center_) / scale_``, computed in `dtype`, if `normalizer`
+        is "standard" (mean, standard deviation) or "minmax" (minimum, range).
+    indicated_ : ndarray of int64
+        Elements that get an indicator, if ``indicate_missing="auto"``.
+    """
+
+    def __init__(
+        self,
+        key: Key,
+        shape: int | tuple[int, ...] = (1,),
+        default_value: float | str | None = None,
+        dtype: Any = "float32",
+        normalizer: str | Callable[[np.ndarray], np.ndarray] | None = None,
+        indicate_missing: bool | str = False,
+    ) -> None:
+        self.key = key
+        self.shape = shape
+        self.default_value = default_value
+        self.dtype = dtype
+        self.normalizer = normalizer
+        self.indicate_missing = indicate_missing
+
+    @property
+    def name(self) -> str:
+        """The key."""
+        return str(self.key)
+
+    @property
+    def feature_keys(self) -> tuple[Key, ...]:
+        """The key alone."""
+        return (self.key,)
+
+    @property
+    def allows_missing(self) -> bool:
+        """Whether there is a value for missing numbers."""
+        return self.default_value is not None
+
+    @property
+    def cell_shape(self) -> tuple[int, ...]:
+        """Parameter `shape` as a tuple."""
+        return (self.shape,) if isinstance(self.shape, int) else tuple(self.shape)
+
+    @property
+    def n_elements(self) -> int:
+        """Numbers in one cell."""
+        return int(np.prod(self.cell_shape))
+
+    @property
+    def indicated(self) -> np.ndarray:
+        """Elements of a cell for which an indicator of missing numbers is appended."""
+        if self.indicate_missing == "auto":
+            return self._learned(
+                "indicated_", "set 'indicate_missing' to True or False"
+            )
+        return np.arange(self.n_elements if self.indicate_missing else 0)
+
+    @property
+    def size(self) -> int:
+        """Numbers in one cell, and indicators."""
+        return self.n_elements + len(self.indicated)
+
+    def _validate(self) -> None:
+        owner = f"numeric column {self.key!r}"
+        check_key(self.key, owner)
+        if not all(isinstance(n, Integral) and n > 0 for n in self.cell_shape):
+            raise ValueError(
+                f"'shape' of {owner} must hold integers greater than 0; got {self.shape}."
+            )
+        default = self.default_value
+        is_number = isinstance(default, Real) and np.isfinite(default)
+        is_mean = isinstance(default, str) and default == "mean"
+        if not (default is None or is_number or is_mean):
+            raise ValueError(
+                f"'default_value' of {owner} must be a finite number, 'mean' or None; "
+                f"got {default!r}."
+            )
+        check_choice(_dtype_name(self.dtype), "dtype", owner, _DTYPES)
+        if not callable(self.normalizer):
+            choices = (*_SCALERS, None)
+            check_choice(self.normalizer, "normalizer", owner, choices)
+        check_choice(
+            self.indicate_missing, "indicate_missing", owner, (True, False, "auto")
+        )
+        if self.indicate_missing and default is None:
+            raise ValueError(
+                f"{owner} has indicate_missing={self.indicate_missing!r} but no "
+                "'default_value' to put in place of missing numbers; give a number or "
+                "'mean'."
+            )
+        learns = self.normalizer is not None or is_mean
+        if learns and np.dtype(self.dtype).kind == "i":
+            raise ValueError(
+                f"{owner} has a 'normalizer' or the default_value 'mean', which do not "
+                "give integers; set dtype='float32' or 'float64'."
+            )
+
+    def _learn(self, table: Table, sample_weight: np.ndarray | None) -> dict[str, Any]:
+        values, missing = self._read(table)
+        learned: dict[str, Any] = {}
+        if self.indicate_missing == "auto":
+            learned["indicated_"] = np.flatnonzero(missing.any(axis=0))
+        if self.default_value == "mean" or self.normalizer in _SCALERS:
+            self._check_present(missing, sample_weight)
+            known = np.where(missing, np.nan, values).astype(np.float64, copy=False)
+            mean_scaler = StandardScaler().fit(known, sample_weight=sample_weight)
+        if self.default_value == "mean":
+            learned["fill_"] = mean_scaler.mean_
+        if self.normalizer == "standard":
+            learned["center_"], learned["scale_"] = (
+                mean_scaler.mean_,
+                mean_scaler.scale_,
+            )
+        elif self.normalizer == "minmax":
+            counted = slice(None) if sample_weight is None else sample_weight > 0
+            range_scaler = MinMaxScaler().fit(known[counted])
+            learned["center_"] = range_scaler.data_min_
+            learned["scale_"] = 1 / range_scaler.scale_
+        return learned
+
+    def _check_present(self, missing: np.ndarray, weight: np.ndarray | None) -> None:
+        counted = ~missing if weight is None else ~missing & (weight > 0)[:, np.newaxis]
+        empty = np.flatnonzero(~counted.any(axis=0))
+        if len(empty):
+            where = f" in element {empty[0]}" if self.n_elements > 1 else ""
+            raise ValueError(
+                f"Column {self.key!r} has no numbers{where} to learn a mean or range from. "
+                "Leave the column out, or give numbers for 'default_value' and no "
+                "'normalizer'."
+            )
+
+    def _read(self, table: Table) -> tuple[np.ndarray, np.ndarray]:
+        """Cells in the column's dtype, and where they are missing (there they are 0)."""
+        raw = table.numbers(self.key)
+        if raw.size != len(raw) * self.n_elements:
+            raise ValueError(
+                f"Cells of column {self.key!r} must have shape {self.cell_shape}; got "
+                f"{raw.shape[1:] or (1,)}. Set 'shape' of the numeric column."
+            )
+        raw = raw.reshape(len(raw), self.n_elements)
+        missing = np.isnan(raw) if raw.dtype.kind == "f" else np.zeros(raw.shape, bool)
+        if missing.any():
+            raw = np.where(missing, 0, raw)
+        with np.errstate(over="ignore", invalid="ignore"):
+            values = raw.astype(self.dtype)
+        if values.dtype.kind == "f":
+            self._check_finite(values, raw)
+        elif not np.array_equal(values, raw):
+            raise ValueError(
+                f"Column {self.key!r} holds {raw[values != raw][0]}, which dtype "
+                f"{values.dtype} cannot hold. Use dtype='float32' or 'float64'."
+            )
+        return values, missing
+
+    def _check_finite(self, values: np.ndarray, raw: np.ndarray) -> None:
+        finite = np.isfinite(values)
+        if finite.all():
+            return
+        value = raw[~finite][0]
+        if np.isfinite(value):
+            raise ValueError(
+                f"Column {self.key!r} holds {value}, which is infinity in dtype "
+                f"{values.dtype}. Use dtype='float64', or scale the column."
+            )
+        raise ValueError(
+            f"Column {self.key!r} holds {value}; infinity (inf) is never allowed. Replace "
+            "it by a number, or by NaN together with 'default_value'."
+        )
+
+    def values(self, table: Table) -> tuple[np.ndarray, np.ndarray]:
+        """Return filled and scaled numbers, and where they were missing.
+
+        Parameters
+        ----------
+        table : Table
+            Raw data.
+
+        Returns
+        -------
+        values : ndarray of shape (n_rows, n_elements)
+            Without meaning where a number was missing and there is none to fill in.
+        missing : ndarray of bool, shape (n_rows, n_elements)
+        """
+        values, missing = self._read(table)
+        if self.default_value is not None and missing.any():
+            fill = self.default_value
+            if fill == "mean":
+                fill = self._learned("fill_", "give a number for 'default_value'")
+            values = np.where(missing, np.asarray(fill).astype(values.dtype), values)
+        if callable(self.normalizer):
+            return self._called(self.normalizer, values, missing), missing
+        if self.normalizer is not None:
+            remedy = "give no 'normalizer' or a callable"
+            values -= self._learned("center_", remedy).astype(values.dtype)
+            values /= self._learned("scale_", remedy).astype(values.dtype)
+        return values, missing
+
+    def _called(
+        self,
+        normalizer: Callable[[np.ndarray], np.ndarray],
+        values: np.ndarray,
+        missing: np.ndarray,
+    ) -> np.ndarray:
+        shape = (len(values), *self.cell_shape)
+        result = np.asarray(normalizer(values.reshape(shape)), dtype=values.dtype)
+        if result.shape != shape:
+            raise ValueError(
+                f"'normalizer' of column {self.key!r} must return an array of shape "
+                f"{shape}, as it was given; got {result.shape}."
+            )
+        result = result.reshape(values.shape)
+        unfilled = missing if self.default_value is None else False
+        if not (np.isfinite(result) | unfilled).all():
+            raise ValueError(
+                f"'normalizer' of column {self.key!r} returned NaN or infinity for finite "
+                "numbers; it must be defined for every number in the column."
+            )
+        return result
+
+    def _refuse_missing(self) -> NoReturn:
+        raise ValueError(
+            f"Column {self.key!r} holds NaN (a missing number), and its numeric column "
+            "has no value to fill in. Set 'default_value' to a number or to 'mean'."
+        )
+
+    def _encoded(self, table: Table) -> dict[str, np.ndarray]:
+        numbers = self._matrix(table)  # int64 would stand for ids
+        dtype = np.promote_types(numbers.dtype, np.float32)
+        return {self.name: numbers.astype(dtype, copy=False)}
+
+    def _matrix(self, table: Table) -> np.ndarray:
+        values, missing = self.values(table)
+        if self.default_value is None and missing.any():
+            self._refuse_missing()
+        if len(self.indicated) == 0:
+            return values
+        return np.hstack([values, missing[:, self.indicated].astype(values.dtype)])
+
+    def _output_names(self) -> list[str]:
+        several = self.n_elements > 1
+        names = [
+            f"{self.name}_{i}" if several else self.name for i in range(self.n_elements)
+        ]
+        return names + [f"{names[i]}_missing" for i in self.indicated]
+
+
+def _dtype_name(dtype: Any) -> Any:
+    try:
+        return np.dtype(dtype).name
+    except TypeError:
+        return dtype

@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Table`: one read-only view over every kind of input that has columns."""
+
+import difflib
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+import numpy as np
+import pandas as pd
+import scipy.sparse
+
+from skest.feature_columns.cells import (
+    Cells,
+    Factorized,
+    factorize,
+    holds_numbers,
+    numbers,
+)
+
+__all__ = ["Key", "Table"]
+
+Key = str | int
+
+_NAMES_SHOWN = 12
+
+
+class Table:
+    """Columns of an input by key, each distinct category looked at once.
+
+    Parameters
+    ----------
+    X : DataFrame, dict of arrays, array-like of shape (n_rows, n_features), or Table
+        A pandas DataFrame, or any other eager frame that narwhals knows (polars,
+        pyarrow). Values of a dict have one row per cell: shape (n_rows,) or
+        (n_rows, ...). A two-dimensional array has the keys 0, 1, … and "x0", "x1", …
+        for its columns, and "x" for all of them together. A Table is itself.
+    feature_names : sequence of str, default=None
+        Names for the columns of an array, in place of its own keys.
+
+    Attributes
+    ----------
+    n_rows : int
+        Number of rows.
+    n_features : int or None
+        Number of columns of a frame or array, None for a dict.
+    feature_names : ndarray of str or None
+        Names of the columns of a frame whose names are all strings.
+    whole_key : str or None
+        Key of all columns of an array together.
+
+    Raises
+    ------
+    ValueError
+        If there are no rows or columns, columns differ in length, or an array has
+        another number of dimensions than two.
+    TypeError
+        If X is a sparse matrix.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skest.feature_columns.table import Table
+    >>> table = Table({"color": np.array(["red", "green", "red"])})
+    >>> table.factorized("color").codes
+    array([0, 1, 0])
+    """
+
+    n_rows: int
+    n_features: int | None
+    feature_names: np.ndarray | None
+    whole_key: str | None
+    _source: Mapping[Any, Any] | pd.DataFrame
+    _factorized: dict[Key, Factorized]
+
+    def __new__(cls, X: Any, feature_names: Any = None) -> "Table":
+        """Return `X` itself if it is a Table, else a view of it."""
+        if isinstance(X, cls):
+            return X
+        table = super().__new__(cls)
+        table._factorized = {}
+        table.feature_names = table.whole_key = None
+        if scipy.sparse.issparse(X):  # first, for one kind of them is a Mapping
+            raise TypeError(
+                "A sparse matrix is not supported as X; a dense array is required. Use "
+                "X.toarray()."
+            )
+        if isinstance(X, Mapping):
+            table._view_dict(X)
+        elif isinstance(X, pd.DataFrame):
+            table._view_frame(X, X, X.columns)
+        elif _is_other_frame(X):
+            frame = _narwhals(X)
+            series = {name: frame[name] for name in frame.columns}
+            table._view_frame(frame, series, frame.columns)
+        else:
+            table._view_array(X, feature_names)
+        if table.n_rows == 0:
+            raise ValueError(
+                f"Found X with 0 sample(s) (shape=(0, {len(list(table._source))})) while "
+                "a minimum of 1 is required."
+            )
+        return table
+
+    def _view_dict(self, X: Mapping[Any, Any]) -> None:
+        if not X:
+            raise ValueError("X is an empty dict; it must hold at least one column.")
+        self._source = {key: _cells(value, key) for key, value in X.items()}
+        self.n_features = None
+        lengths = {key: len(cells) for key, cells in self._source.items()}
+        first, self.n_rows = next(iter(lengths.items()))
+        for key, length in lengths.items():
+            if length != self.n_rows:
+                raise ValueError(
+                    "All columns must have the same number of rows; column "
+                    f"{first!r} has {self.n_rows} and column {key!r} has {length}."
+                )
+
+    def _view_frame(self, frame: Any, source: Any, names: Any) -> None:
+        self._source = source
+        self.n_rows, self.n_features = frame.shape
+        _check_has_features(frame.shape)
+        if all(isinstance(name, str) for name in names):
+            self.feature_names = np.asarray(names, dtype=object)
+
+    def _view_array(self, X: Any, feature_names: Any) -> None:
+        array = _cells(X, "X")
+        if array.ndim != 2:
+            raise ValueError(
+                f"Expected 2D array, got {array.ndim}D array instead. Reshape your data "
+                "with X.reshape(-1, 1) if it has a single feature, or X.reshape(1, -1) "
+                "if it has a single row."
+            )
+        self.n_rows, self.n_features = array.shape
+        _check_has_features(array.shape)
+        columns = [array[:, i] for i in range(array.shape[1])]
+        if feature_names is not None:
+            self.feature_names = np.asarray(feature_names, dtype=object)
+            self._source = dict(zip(self.feature_names, columns, strict=True))
+        else:
+            named = {f"x{i}": column for i, column in enumerate(columns)}
+            self._source = {"x": array, **named, **dict(enumerate(columns))}
+            self.whole_key = "x"
+
+    def __len__(self) -> int:
+        return self.n_rows
+
+    @property
+    def keys(self) -> list[Key]:
+        """Keys of the columns, each column once: "x0", "x1" and so on for an array."""
+        keys = list(self._source)
+        return keys if self.whole_key is None else keys[1 : 1 + (self.n_features or 0)]
+
+    def cells(self, key: Key) -> Cells:
+        """Return the raw cells: an array, or a Series where X is a frame.
+
+        Raises
+        ------
+        ValueError
+            If X has no such column, or more than one.
+        """
+        if key not in self._source:
+            self._refuse_unknown(key)
+        value = self._source[key]
+        if isinstance(value, pd.DataFrame):
+            raise ValueError(
+                f"Column {key!r} occurs {value.shape[1]} times in X; names must be unique."
+            )
+        return _cells(value, key)
+
+    def column(self, key: Key) -> np.ndarray:
+        """Return the raw cells as an array of shape (n_rows,) or (n_rows, ...)."""
+        return np.asarray(self.cells(key))
+
+    def numbers(self, key: Key) -> np.ndarray:
+        """Return the cells as real numbers, see `skest.feature_columns.cells.numbers`."""
+        return numbers(self.cells(key), key)
+
+    def factorized(self, key: Key) -> Factorized:
+        """Return the cells as categories, computed once for each key.
+
+        See `skest.feature_columns.cells.factorize`. The integer -1 is a value here; the
+        columns decide what it means.
+        """
+        if key not in self._factorized:
+            self._factorized[key] = factorize(self.cells(key), key)
+        return self._factorized[key]
+
+    def holds_numbers(self, key: Key) -> bool:
+        """Tell whether the cells are numbers rather than categories."""
+        return holds_numbers(self.cells(key))
+
+    def _refuse_unknown(self, key: Key) -> NoReturn:
+        names = [str(name) for name in self._source]
+        close = difflib.get_close_matches(str(key), names, n=1)
+        hint = f" Did you mean {close[0]!r}?" if close else ""
+        shown = ", ".join(map(repr, names[:_NAMES_SHOWN]))
+        more = ", …" if len(names) > _NAMES_SHOWN else ""
+        raise ValueError(
+            f"Column {key!r} is not in X, which has {shown}{more}.{hint} Add it to X, or "
+            "remove the feature column that reads it."
+        )
+
+
+def _check_has_features(shape: tuple[int, ...]) -> None:
+    if shape[1] == 0:
+        raise ValueError(
+            f"Found X with 0 feature(s) (shape={shape}) while a minimum of 1 is required."
+        )
+
+
+def _is_other_frame(X: Any) -> bool:
+    return hasattr(X, "columns") and hasattr(X, "schema") and hasattr(X, "shape")
+
+
+def _narwhals(X: Any, **kinds: bool) -> Any:
+    import narwhals.stable.v2 as nw  # only for frames that are not pandas
+
+    return nw.from_native(X, **(kinds or {"eager_only": True}))
+
+
+def _cells(value: Any, key: Any) -> Cells:
+    """Give the cells of a column as an array, or a Series if they are of a frame."""
+    if isinstance(value, np.ndarray | pd.Series):
+        return value
+    if scipy.sparse.issparse(value):
+        raise TypeError(
+            f"Column {key!r} is a sparse matrix; a dense array is required. Use "
+            ".toarray()."
+        )
+    if isinstance(value, pd.api.extensions.ExtensionArray | pd.Index):
+        return pd.Series(value)
+    if hasattr(value, "to_numpy"):
+        series = _narwhals(value, series_only=True, pass_through=True)
+        values = series.to_numpy()
+        return pd.Series(values, dtype=values.dtype)
+    array = np.asarray(value)
+    if array.dtype.kind in "US":
+        # NumPy turns a list of strings and numbers into strings without a word.
+        array = np.asarray(value, dtype=object)
+    if array.ndim == 0:
+        raise ValueError(f"Column {key!r} must be an array; got the scalar {value!r}.")
+    return array

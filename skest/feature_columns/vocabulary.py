@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`categorical_column_with_vocabulary_list`: values of a given or learned list."""
+
+from collections.abc import Sequence
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+
+from skest._checks import check_choice, check_integer
+from skest.feature_columns.base import check_key
+from skest.feature_columns.categorical import (
+    CELL_DTYPES,
+    KeyedCategoricalColumn,
+    check_kind,
+    present_codes,
+)
+from skest.feature_columns.cells import Factorized
+from skest.feature_columns.hashing import bucket_ids
+from skest.feature_columns.table import Key, Table
+
+__all__ = ["VocabularyListColumn", "categorical_column_with_vocabulary_list"]
+
+
+def categorical_column_with_vocabulary_list(
+    key: Key,
+    vocabulary_list: Sequence[str] | Sequence[int] | None = None,
+    dtype: str | None = None,
+    default_value: int = -1,
+    num_oov_buckets: int = 0,
+    min_frequency: int = 1,
+    max_categories: int | None = None,
+) -> "VocabularyListColumn":
+    """Strings or integers of a vocabulary, given or learned.
+
+    The id of a value is its position in the vocabulary. A value that is not in it has
+    no id, unless `default_value` or `num_oov_buckets` give it one. A missing cell (None,
+    NaN, "" or the integer -1) never has an id.
+
+    Parameters
+    ----------
+    key : str or int
+        Name of the raw column, or its position in an array.
+    vocabulary_list : sequence of str or of int, default=None
+        The vocabulary, without duplicates. None learns it: the sorted values of the
+        training data.
+    dtype : {"string", "int64"} or None, default=None
+        Type that the cells must have. None takes it from the vocabulary.
+    default_value : int, default=-1
+        Id of all values out of vocabulary; -1 is no id.
+    num_oov_buckets : int, default=0
+        Number of further ids, ``len(vocabulary)`` and up, over which values out of
+        vocabulary are spread by their hash. Excludes `default_value`.
+    min_frequency : int, default=1
+        A value is learned if it occurs in so many cells of rows with positive weight.
+    max_categories : int or None, default=None
+        Learn at most so many values, the most frequent ones.
+
+    Returns
+    -------
+    VocabularyListColumn
+
+    Raises
+    ------
+    ValueError, TypeError
+        If a parameter is wrong.
+
+    Notes
+    -----
+    The semantics are those of
+    ``tf.feature_column.categorical_column_with_vocabulary_list``; learning is an
+    addition.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skest.feature_columns import categorical_column_with_vocabulary_list
+    >>> column = categorical_column_with_vocabulary_list("color", num_oov_buckets=1)
+    >>> column = column.fit({"color": np.array(["red", "green", "red"])})
+    >>> column.vocabulary_
+    {'green': 0, 'red': 1}
+    >>> column.encode({"color": np.array(["red", "blue", ""])})["color"]
+    array([[ 1],
+           [ 2],
+           [-1]])
+    """
+    return VocabularyListColumn(
+        key,
+        vocabulary_list,
+        dtype,
+        default_value,
+        num_oov_buckets,
+        min_frequency,
+        max_categories,
+    ).validated()
+
+
+class VocabularyListColumn(KeyedCategoricalColumn):
+    """Column made by `categorical_column_with_vocabulary_list`, see there.
+
+    Attributes
+    ----------
+    vocabulary_ : dict of str or int to int
+        Ids of the values, in order of the ids.
+    """
+
+    def __init__(
+        self,
+        key: Key,
+        vocabulary_list: Sequence[str] | Sequence[int] | None = None,
+        dtype: str | None = None,
+        default_value: int = -1,
+        num_oov_buckets: int = 0,
+        min_frequency: int = 1,
+        max_categories: int | None = None,
+    ) -> None:
+        self.key = key
+        self.vocabulary_list = vocabulary_list
+        self.dtype = dtype
+        self.default_value = default_value
+        self.num_oov_buckets = num_oov_buckets
+        self.min_frequency = min_frequency
+        self.max_categories = max_categories
+
+    @property
+    def vocabulary(self) -> dict[Any, int]:
+        """Ids of the values, given or learned."""
+        if "vocabulary_" not in vars(self) and self.vocabulary_list is not None:
+            return {value: i for i, value in enumerate(self._given)}
+        return self._learned("vocabulary_", "give 'vocabulary_list'")
+
+    @property
+    def _given(self) -> list[Any]:
+        """The parameter `vocabulary_list` as a list, of Python numbers if an array."""
+        return np.array(self.vocabulary_list, dtype=object).tolist()
+
+    @property
+    def num_buckets(self) -> int:
+        """Size of the vocabulary, and buckets for other values."""
+        return len(self.vocabulary) + self.num_oov_buckets
+
+    def _validate(self) -> None:
+        owner = f"vocabulary column {self.key!r}"
+        check_key(self.key, owner)
+        check_choice(self.dtype, "dtype", owner, CELL_DTYPES)
+        check_integer(self.default_value, "default_value", owner, minimum=-1)
+        check_integer(self.num_oov_buckets, "num_oov_buckets", owner, minimum=0)
+        check_integer(self.min_frequency, "min_frequency", owner, minimum=1)
+        if self.max_categories is not None:
+            check_integer(self.max_categories, "max_categories", owner, minimum=1)
+        if self.num_oov_buckets and self.default_value != -1:
+            raise ValueError(
+                f"{owner} has both 'num_oov_buckets' and 'default_value', which give an "
+                "id to the same values; use one of them."
+            )
+        if self.vocabulary_list is not None:
+            self._validate_vocabulary(owner)
+
+    def _validate_vocabulary(self, owner: str) -> None:
+        if isinstance(self.vocabulary_list, str):
+            raise TypeError(
+                f"'vocabulary_list' of {owner} must be a list of values; got the string "
+                f"{self.vocabulary_list!r}."
+            )
+        values = self._given
+        found = _kind_of_values(values)
+        if found is None:
+            raise ValueError(
+                f"'vocabulary_list' of {owner} must be a non-empty list either of strings "
+                f"or of integers; got {self.vocabulary_list!r}."
+            )
+        if self.dtype not in (None, found):
+            raise ValueError(
+                f"'dtype' of {owner} is {self.dtype!r}, but its vocabulary is of "
+                f"{found!r}."
+            )
+        if len(set(values)) < len(values):
+            twice = next(v for i, v in enumerate(values) if v in values[:i])
+            raise ValueError(
+                f"'vocabulary_list' of {owner} must have no duplicates; got {twice!r} "
+                "more than once."
+            )
+        if self.min_frequency > 1 or self.max_categories is not None:
+            raise ValueError(
+                f"'min_frequency' and 'max_categories' of {owner} choose what to learn "
+                "and have no meaning when 'vocabulary_list' is given; leave one side out."
+            )
+        self._check_default(len(values))
+
+    def _check_default(self, n_values: int) -> None:
+        if self.default_value >= n_values:
+            raise ValueError(
+                f"'default_value' of vocabulary column {self.key!r} must be less than "
+                f"the size of the vocabulary, {n_values}; got {self.default_value}."
+            )
+
+    def _check_cells(self, cells: Factorized) -> None:
+        if self.dtype is None and self.vocabulary_list is None and not self._is_learned:
+            return
+        expected = self.dtype or _kind_of_values(list(self.vocabulary))
+        check_kind(cells, expected, f"the vocabulary of column {self.key!r}")
+
+    @property
+    def _is_learned(self) -> bool:
+        return "vocabulary_" in vars(self)
+
+    def _learn(self, table: Table, sample_weight: np.ndarray | None) -> dict[str, Any]:
+        if self.vocabulary_list is not None:
+            return {"vocabulary_": self.vocabulary}
+        cells = table.factorized(self.key)
+        self._check_cells(cells)
+        codes = present_codes(cells)
+        if sample_weight is not None:
+            codes = codes[sample_weight > 0]
+        counts = np.bincount(codes[codes >= 0], minlength=len(cells.distinct))
+        kept = np.flatnonzero(counts >= self.min_frequency)
+        kept = kept[np.argsort(cells.distinct[kept])]
+        if self.max_categories is not None:
+            most_frequent = np.argsort(-counts[kept], kind="stable")
+            kept = kept[np.sort(most_frequent[: self.max_categories])]
+        if len(kept) == 0:
+            raise ValueError(
+                f"Column {self.key!r} has no value that occurs {self.min_frequency} times "
+                "or more, so there is no vocabulary to learn. Leave the column out, lower "
+                "'min_frequency', or give 'vocabulary_list'."
+            )
+        self._check_default(len(kept))
+        values = cells.distinct[kept].tolist()
+        return {"vocabulary_": {value: i for i, value in enumerate(values)}}
+
+    def _ids_of(self, distinct: np.ndarray) -> np.ndarray:
+        vocabulary = self.vocabulary
+        found = (vocabulary.get(value, -1) for value in distinct.tolist())
+        ids = np.fromiter(found, dtype=np.int64, count=len(distinct))
+        unknown = ids < 0
+        if self.num_oov_buckets:
+            spread = bucket_ids(distinct[unknown], self.num_oov_buckets)
+            ids[unknown] = len(vocabulary) + spread
+        else:
+            ids[unknown] = self.default_value
+        return ids
+
+    def _bucket_names(self) -> list[str]:
+        names = [str(value) for value in self.vocabulary]
+        return names + [f"oov{i}" for i in range(self.num_oov_buckets)]
+
+
+def _kind_of_values(values: list[Any]) -> str | None:
+    """Return "string" or "int64" if all values are of that kind, else None."""
+    if values and all(isinstance(value, str) for value in values):
+        return "string"
+    integers = (isinstance(v, Integral) and not isinstance(v, bool) for v in values)
+    return "int64" if values and all(integers) else None

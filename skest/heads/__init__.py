@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Heads: all that lies behind the last hidden layer of a model."""
+
+from skest.heads.base import Head
+from skest.heads.binary_class import BinaryClassHead
+from skest.heads.logistic import LogisticRegressionHead
+from skest.heads.multi_class import MultiClassHead
+from skest.heads.multi_label import MultiLabelHead
+from skest.heads.poisson import PoissonRegressionHead
+from skest.heads.regression import RegressionHead
+
+__all__ = [
+    "BinaryClassHead",
+    "Head",
+    "LogisticRegressionHead",
+    "MultiClassHead",
+    "MultiLabelHead",
+    "PoissonRegressionHead",
+    "RegressionHead",
+]

@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Raw labels to checked arrays, on the host."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import scipy.sparse
+import torch
+from torch import Tensor
+
+__all__ = [
+    "as_tensor",
+    "check_dense",
+    "check_range",
+    "check_vocabulary",
+    "class_names",
+    "dense_array",
+    "first",
+    "is_text",
+    "numbers",
+    "vocabulary_ids",
+    "with_columns",
+]
+
+
+def check_vocabulary(vocabulary: Any, n_classes: int, owner: str) -> None:
+    """Raise unless the vocabulary is None or a sequence of `n_classes` distinct strings.
+
+    Parameters
+    ----------
+    vocabulary : object
+        What the user gave.
+    n_classes : int
+        Number of classes.
+    owner : str
+        Whose parameter it is, for the message.
+
+    Raises
+    ------
+    ValueError
+        If it is a single string, has another length, or names a class twice.
+    TypeError
+        If a class is no string.
+    """
+    if vocabulary is None:
+        return
+    if isinstance(vocabulary, str | bytes) or not isinstance(
+        vocabulary, Sequence | np.ndarray
+    ):
+        raise ValueError(
+            f"'label_vocabulary' of {owner} must be a list of strings; "
+            f"got {vocabulary!r}."
+        )
+    other = [name for name in vocabulary if not isinstance(name, str)]
+    if other:
+        raise TypeError(
+            f"'label_vocabulary' of {owner} must hold strings; got {other[0]!r}. "
+            "Without a vocabulary, labels are class ids from 0."
+        )
+    if len(vocabulary) != n_classes:
+        raise ValueError(
+            f"'label_vocabulary' of {owner} must name its {n_classes} classes; "
+            f"got {len(vocabulary)} names."
+        )
+    if len(set(vocabulary)) != n_classes:
+        raise ValueError(
+            f"'label_vocabulary' of {owner} names a class twice: {list(vocabulary)}."
+        )
+
+
+def class_names(vocabulary: Sequence[str] | None, n_classes: int) -> np.ndarray:
+    """Return the names of the classes, decimal numbers if there is no vocabulary.
+
+    Returns
+    -------
+    ndarray of str, shape (n_classes,), dtype object
+    """
+    names = map(str, range(n_classes)) if vocabulary is None else vocabulary
+    return np.array(list(names), dtype=object)
+
+
+def check_dense(labels: Any, owner: str) -> None:
+    """Raise ValueError if there are no labels or they are sparse."""
+    if labels is None:
+        raise ValueError(
+            f"{owner} needs labels to train or evaluate; got None. Let input_fn return "
+            "pairs (features, labels)."
+        )
+    if scipy.sparse.issparse(labels) or (
+        isinstance(labels, Tensor) and labels.layout != torch.strided
+    ):
+        raise ValueError(
+            f"{owner} does not take sparse labels; got {type(labels).__name__}. Pass a "
+            "dense array, for instance labels.toarray()."
+        )
+
+
+def dense_array(labels: Any, owner: str) -> np.ndarray:
+    """Return labels as an array, whatever they came in.
+
+    Parameters
+    ----------
+    labels : array-like, Series, one-column DataFrame or Tensor
+        What the user gave.
+    owner : str
+        Who needs them, for the message.
+
+    Returns
+    -------
+    ndarray of any shape but ()
+
+    Raises
+    ------
+    ValueError
+        If there are none, they are sparse, or rows differ in length.
+    TypeError
+        If they are a mapping.
+    """
+    check_dense(labels, owner)
+    if isinstance(labels, Mapping):
+        raise TypeError(
+            f"{owner} takes one array of labels; got a dictionary of {list(labels)}."
+        )
+    if isinstance(labels, Tensor):
+        return labels.detach().cpu().numpy()
+    try:
+        array = labels.to_numpy() if hasattr(labels, "to_numpy") else np.asarray(labels)
+    except ValueError as error:
+        raise ValueError(
+            f"{owner} got labels of unequal row lengths: {error}"
+        ) from None
+    if array.ndim == 0:
+        raise ValueError(
+            f"{owner} takes labels with one row per example; got {labels!r}."
+        )
+    return array
+
+
+def with_columns(array: np.ndarray, n_columns: int, owner: str) -> np.ndarray:
+    """Return labels of shape (..., n_columns); one column may be left out.
+
+    Raises
+    ------
+    ValueError
+        If the last dimension differs.
+    """
+    if n_columns == 1 and array.ndim == 1:
+        return array[:, None]
+    if array.ndim < 2 or array.shape[-1] != n_columns:
+        hint = (
+            "Pass class ids rather than one column per class, or use MultiLabelHead for "
+            "several labels at once."
+            if n_columns == 1
+            else "Check the number of classes or of label dimensions of the head."
+        )
+        raise ValueError(
+            f"{owner} needs labels of shape (n, {n_columns}); got {array.shape}. {hint}"
+        )
+    return array
+
+
+def is_text(array: np.ndarray) -> bool:
+    """Tell whether the values are strings or bytes, with or without missing ones."""
+    if array.dtype.kind in "US":
+        return True
+    return array.dtype.kind == "O" and pd.api.types.infer_dtype(
+        array.ravel(), skipna=True
+    ) in ("string", "bytes")
+
+
+def vocabulary_ids(
+    array: np.ndarray, vocabulary: Sequence[str] | None, owner: str
+) -> np.ndarray:
+    """Replace strings by their places in the vocabulary; without one, do nothing.
+
+    Parameters
+    ----------
+    array : ndarray of any shape
+        Class names, str or UTF-8 bytes; or class ids if there is no vocabulary.
+    vocabulary : sequence of str or None
+        Names of the classes, in the order of their ids.
+    owner : str
+        Who asks, for the message.
+
+    Returns
+    -------
+    ndarray of the same shape
+        int64 ids, or `array` itself.
+
+    Raises
+    ------
+    TypeError
+        If there is a vocabulary, but the values are not strings.
+    ValueError
+        If a value is not in the vocabulary, or there are strings but no vocabulary.
+    """
+    if vocabulary is None:
+        if is_text(array):
+            raise ValueError(
+                f"{owner} takes class ids; got strings such as {first(array)}. Name the "
+                "classes with 'label_vocabulary'."
+            )
+        return array
+    if array.size == 0:
+        return array.astype(np.int64)
+    if not is_text(array):
+        raise TypeError(
+            f"{owner} has a 'label_vocabulary', so its labels must be strings; got "
+            f"{first(array)} of dtype {array.dtype}. Pass class names, or leave out the "
+            "vocabulary."
+        )
+    names = array.ravel()
+    if isinstance(names[0], bytes):
+        names = np.char.decode(names.astype("S"), "utf-8")
+    known = pd.Index(np.array(list(vocabulary), dtype=object))
+    ids = known.get_indexer(pd.Index(names.astype(object)))
+    unknown = ids < 0
+    if unknown.any():
+        listed = ", ".join(repr(str(name)) for name in vocabulary[:10])
+        raise ValueError(
+            f"{owner} got the label {first(names[unknown])}, which is not in its "
+            f"'label_vocabulary': {listed}{', …' if len(vocabulary) > 10 else ''}."
+        )
+    return ids.astype(np.int64).reshape(array.shape)
+
+
+def numbers(array: np.ndarray, owner: str) -> np.ndarray:
+    """Return numbers as int64, float32 or float64.
+
+    Raises
+    ------
+    TypeError
+        If the values are no real numbers.
+    """
+    kind: str = array.dtype.kind
+    if kind == "O":
+        kind = pd.api.types.infer_dtype(array.ravel(), skipna=False)
+    if kind in ("b", "i", "u", "boolean", "integer"):
+        return array.astype(np.int64)
+    if kind in ("f", "floating", "mixed-integer-float"):
+        narrow = array.dtype.kind == "f" and array.dtype.itemsize <= 4
+        return array.astype(np.float32 if narrow else np.float64)
+    raise TypeError(
+        f"{owner} needs labels that are numbers; got {first(array)} of dtype "
+        f"{array.dtype}."
+    )
+
+
+def check_range(array: np.ndarray, highest: int, owner: str, meaning: str) -> None:
+    """Raise ValueError unless all values are in [0, highest]; NaN is not."""
+    wrong = ~((array >= 0) & (array <= highest))
+    if wrong.any():
+        place = f" in row {np.argwhere(wrong)[0][0]}" if array.ndim > 1 else ""
+        raise ValueError(
+            f"{owner} needs labels in [0, {highest}], {meaning}; got "
+            f"{first(array[wrong])}{place}."
+        )
+
+
+def first(array: np.ndarray) -> str:
+    """Return how a message shows the first value: '1', not np.int64(1)."""
+    return repr(array.ravel()[:1].tolist()[0])
+
+
+def as_tensor(array: np.ndarray, labels: Any) -> Tensor:
+    """Return a tensor with its own memory, on the device where the labels came from."""
+    device = labels.device if isinstance(labels, Tensor) else None
+    return torch.tensor(np.ascontiguousarray(array), device=device)

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Hook`, and the `Run` that hooks are called with."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from skest.run_config import RunConfig
+from skest.spec import EstimatorSpec
+
+__all__ = ["Hook", "Run"]
+
+
+class Run:
+    """One call of ``train``, ``evaluate`` or ``predict``, as hooks see it.
+
+    Attributes
+    ----------
+    mode : str
+        One of `skest.ModeKeys`.
+    spec : EstimatorSpec
+        The model of this call.
+    config : RunConfig
+        Settings of the Estimator.
+    model_dir : Path or None
+        Directory of checkpoints; None if they are in memory.
+    start_step, global_step : int
+        Training steps taken before this call, and until now.
+    loss : Tensor or None
+        Loss of the last step, on the device; reading its value waits for the device.
+    stop_reason : str or None
+        Why the run was asked to stop.
+    """
+
+    def __init__(
+        self,
+        spec: EstimatorSpec,
+        config: RunConfig,
+        *,
+        global_step: int = 0,
+        model_dir: Path | None = None,
+        save: Callable[["Run"], None] | None = None,
+    ) -> None:
+        self.mode = spec.mode
+        self.spec = spec
+        self.config = config
+        self.model_dir = model_dir
+        self.start_step = global_step
+        self.global_step = global_step
+        self.loss: Tensor | None = None
+        self.stop_reason: str | None = None
+        self._save = save
+
+    @property
+    def network(self) -> nn.Module:
+        """The network of this call."""
+        if self.spec.network is None:  # EstimatorSpec requires one in every mode
+            raise RuntimeError("The EstimatorSpec of this run has no network.")
+        return self.spec.network
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether a hook asked to stop; the loop looks before every step."""
+        return self.stop_reason is not None
+
+    def request_stop(self, reason: str) -> None:
+        """Ask the loop to stop before its next step; the first reason is kept."""
+        if self.stop_reason is None:
+            self.stop_reason = reason
+
+    def save_checkpoint(self) -> None:
+        """Save a checkpoint of the present state."""
+        if self._save is None:
+            raise RuntimeError(f"A run of mode '{self.mode}' saves no checkpoints.")
+        self._save(self)
+
+
+class Hook:
+    """Code that runs at fixed points of a run; override what is needed.
+
+    `end` is called when the loop has ended by itself or by `Run.request_stop`, and not
+    after an exception, as ``SessionRunHook.end`` in TensorFlow.
+
+    Examples
+    --------
+    >>> from skest.hooks import Hook
+    >>> class PrintLoss(Hook):
+    ...     def after_step(self, run, loss):
+    ...         print(f"step {run.global_step}: {loss.item():.3f}")
+    """
+
+    def begin(self, run: Run) -> None:
+        """Run once, when the model is built and restored, before the first step."""
+
+    def before_step(self, run: Run) -> None:
+        """Run before every step."""
+
+    def after_step(self, run: Run, loss: Any) -> None:
+        """Run after every step.
+
+        Parameters
+        ----------
+        run : Run
+            Its `global_step` counts the step already.
+        loss : Tensor of shape () or None
+            Detached loss of the step, read before the update; None in prediction.
+        """
+
+    def end(self, run: Run) -> None:
+        """Run once after the last step."""

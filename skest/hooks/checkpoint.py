@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`CheckpointSaverHook` and its listeners."""
+
+import copy
+from collections.abc import Iterable
+from typing import Any
+
+from skest.hooks.base import Hook, Run
+from skest.hooks.timer import Timer
+
+__all__ = ["CheckpointListener", "CheckpointSaverHook"]
+
+
+class CheckpointListener:
+    """Code that runs around every checkpoint; override what is needed.
+
+    As ``tf.estimator.CheckpointSaverListener``.
+    """
+
+    def begin(self, run: Run) -> None:
+        """Run once, before the first step."""
+
+    def before_save(self, run: Run) -> None:
+        """Run before a checkpoint is saved."""
+
+    def after_save(self, run: Run) -> bool | None:
+        """Run after a checkpoint was saved; returning True asks to stop training."""
+
+    def end(self, run: Run) -> None:
+        """Run once, after the last checkpoint."""
+
+
+class CheckpointSaverHook(Hook):
+    """Saves a checkpoint at the start, at every interval and at the end.
+
+    Parameters
+    ----------
+    save_steps : int, default=None
+        Steps between two checkpoints.
+    save_secs : float, seconds, default=None
+        Time between two checkpoints. With neither, there is one at the end only.
+    listeners : iterable of CheckpointListener, default=()
+        Called around every save.
+
+    Raises
+    ------
+    ValueError
+        If both intervals are given, or one is not positive.
+
+    Notes
+    -----
+    As ``tf.estimator.CheckpointSaverHook``.
+
+    Examples
+    --------
+    >>> from skest.hooks import CheckpointSaverHook
+    >>> hook = CheckpointSaverHook(save_steps=100)
+    """
+
+    def __init__(
+        self,
+        save_steps: int | None = None,
+        save_secs: float | None = None,
+        listeners: Iterable[CheckpointListener] = (),
+    ) -> None:
+        self._intervals = (save_steps, save_secs)
+        self._timer = self._new_timer()
+        self.listeners = list(listeners)
+        self._saved_step: int | None = None
+
+    def with_listeners(
+        self, listeners: Iterable[CheckpointListener]
+    ) -> "CheckpointSaverHook":
+        """Return such a hook with further listeners."""
+        extended = copy.copy(self)
+        extended.listeners = [*self.listeners, *listeners]
+        return extended
+
+    def begin(self, run: Run) -> None:
+        """Save the state that training starts from."""
+        self._timer, self._saved_step = self._new_timer(), None
+        for listener in self.listeners:
+            listener.begin(run)
+        if self._timer is not None:
+            self._save(run)
+
+    def after_step(self, run: Run, loss: Any) -> None:
+        """Save if it is due."""
+        if self._timer is not None and self._timer.is_due(run.global_step):
+            self._save(run)
+
+    def end(self, run: Run) -> None:
+        """Save the last state unless that is done."""
+        if self._saved_step != run.global_step:
+            self._save(run)
+        for listener in self.listeners:
+            listener.end(run)
+
+    def _new_timer(self) -> Timer | None:
+        steps, secs = self._intervals
+        return None if steps is None and secs is None else Timer(steps, secs)
+
+    def _save(self, run: Run) -> None:
+        if self._timer is not None:
+            self._timer.mark(run.global_step)
+        for listener in self.listeners:
+            listener.before_save(run)
+        run.save_checkpoint()
+        self._saved_step = run.global_step
+        for listener in self.listeners:
+            if listener.after_save(run) is True:
+                run.request_stop(f"{type(listener).__name__} asked to stop")

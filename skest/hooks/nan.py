@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`NanLossHook`."""
+
+import logging
+import math
+from typing import Any
+
+from skest.exceptions import NanLossDuringTrainingError
+from skest.hooks.base import Hook, Run
+
+__all__ = ["NanLossHook"]
+
+_logger = logging.getLogger("skest")
+
+
+class NanLossHook(Hook):
+    """Stops training when the loss is NaN.
+
+    Parameters
+    ----------
+    fail_on_nan_loss : bool, default=True
+        Raise an error; otherwise log it and stop.
+
+    Raises
+    ------
+    NanLossDuringTrainingError
+        From the step whose loss is NaN. The state after it is not saved.
+
+    Notes
+    -----
+    As ``tf.estimator.NanTensorHook``: an infinite loss passes.
+
+    Examples
+    --------
+    >>> from skest.hooks import NanLossHook
+    >>> hook = NanLossHook(fail_on_nan_loss=False)
+    """
+
+    def __init__(self, fail_on_nan_loss: bool = True) -> None:
+        self._fail = fail_on_nan_loss
+
+    def after_step(self, run: Run, loss: Any) -> None:
+        """Look at the loss."""
+        if not math.isnan(loss.item()):
+            return
+        message = (
+            f"The loss of step {run.global_step} is NaN. Lower the learning rate, "
+            "standardise the numeric features, and look for values that are NaN or huge."
+        )
+        if self._fail:
+            raise NanLossDuringTrainingError(message)
+        _logger.error(message)
+        run.request_stop("the loss is NaN")

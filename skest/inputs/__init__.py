@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Data for an Estimator: in-memory tables and ready-made input functions."""
+
+from skest.inputs.array_dataset import ArrayDataset
+from skest.inputs.input_fns import (
+    generator_input_fn,
+    numpy_input_fn,
+    pandas_input_fn,
+)
+
+__all__ = [
+    "ArrayDataset",
+    "generator_input_fn",
+    "numpy_input_fn",
+    "pandas_input_fn",
+]

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`ArrayDataset`: a table in memory, cut into batches."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skest._checks import check_integer
+from skest._random import seed_sequence
+
+__all__ = ["ArrayDataset", "count_rows", "take_rows"]
+
+
+class ArrayDataset:
+    """Features and labels in memory, iterated in batches.
+
+    It is what an ``input_fn`` returns for data that fits into memory. Because all rows
+    are at hand, an Estimator encodes the table once and then takes batches by index.
+
+    Parameters
+    ----------
+    features : dict of arrays, DataFrame or array
+        Rows along the first dimension.
+    labels : array, Series, DataFrame or dict of arrays, default=None
+        As many rows as `features`. None if there are none (prediction).
+    batch_size : int, default=128
+        Rows of a batch; the last batch of an epoch may be smaller.
+    shuffle : bool, default=False
+        Draw a new order in every epoch.
+    num_epochs : int or None, default=1
+        How often the table is gone through; None is without end.
+    seed : int, default=None
+        Seed of the orders: epoch ``e`` always has the order given by ``(seed, e)``. None
+        takes one from the operating system.
+
+    Raises
+    ------
+    ValueError
+        If there are no rows, features and labels differ in their number, or a number
+        is less than 1.
+    TypeError
+        If `batch_size` or `num_epochs` is no integer.
+
+    Examples
+    --------
+    >>> from skest.inputs import ArrayDataset
+    >>> data = ArrayDataset({"x": [1, 2, 3]}, [0, 1, 0], batch_size=2)
+    >>> for features, labels in data:
+    ...     print(features["x"], labels)
+    [1 2] [0 1]
+    [3] [0]
+    """
+
+    def __init__(
+        self,
+        features: Any,
+        labels: Any = None,
+        *,
+        batch_size: int = 128,
+        shuffle: bool = False,
+        num_epochs: int | None = 1,
+        seed: int | None = None,
+    ) -> None:
+        self.features = _as_arrays(features)
+        self.labels = None if labels is None else _as_arrays(labels)
+        self.n_rows = count_rows(self.features, "features")
+        if self.labels is not None:
+            _check_same_rows(self.n_rows, count_rows(self.labels, "labels"))
+        if self.n_rows == 0:
+            raise ValueError(
+                "'features' has 0 rows; at least one is needed. Check that the filter "
+                "or file that it comes from is not empty."
+            )
+        check_integer(batch_size, "batch_size", "ArrayDataset", minimum=1)
+        if num_epochs is not None:
+            check_integer(num_epochs, "num_epochs", "ArrayDataset", minimum=1)
+        self.batch_size = min(int(batch_size), self.n_rows)
+        self.shuffle = shuffle
+        self.num_epochs = num_epochs
+        self._entropy = seed_sequence(seed).entropy
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Number of batches in one epoch."""
+        return -(-self.n_rows // self.batch_size)
+
+    def index_batches(self) -> Iterator[slice | NDArray[np.intp]]:
+        """Yield the rows of one batch after the other.
+
+        Yields
+        ------
+        slice or ndarray of int
+            Slices if the order is the table's own, so that a batch is a view.
+        """
+        epoch = 0
+        while self.num_epochs is None or epoch < self.num_epochs:
+            order = self._order(epoch) if self.shuffle else None
+            for start in range(0, self.n_rows, self.batch_size):
+                rows = slice(start, start + self.batch_size)
+                yield rows if order is None else order[rows]
+            epoch += 1
+
+    def take(self, rows: slice | NDArray[np.intp]) -> tuple[Any, Any]:
+        """Return features and labels (or None) of some rows."""
+        labels = None if self.labels is None else take_rows(self.labels, rows)
+        return take_rows(self.features, rows), labels
+
+    def first_batch(self) -> tuple[Any, Any]:
+        """Return features and labels of the table's first `batch_size` rows."""
+        return self.take(slice(0, self.batch_size))
+
+    def __iter__(self) -> Iterator[Any]:
+        for rows in self.index_batches():
+            features, labels = self.take(rows)
+            yield features if labels is None else (features, labels)
+
+    def _order(self, epoch: int) -> NDArray[np.intp]:
+        entropy = np.random.SeedSequence(self._entropy, spawn_key=(epoch,))
+        return np.random.Generator(np.random.PCG64(entropy)).permutation(self.n_rows)
+
+
+def take_rows(data: Any, rows: slice | NDArray[np.intp]) -> Any:
+    """Return some rows of an array, a DataFrame or a dictionary of arrays."""
+    if isinstance(data, Mapping):
+        return {key: take_rows(value, rows) for key, value in data.items()}
+    if hasattr(data, "iloc"):
+        return data.iloc[rows]
+    return data[rows]
+
+
+def count_rows(data: Any, name: str) -> int:
+    """Return the number of rows of an array, a DataFrame or a dictionary of arrays.
+
+    Raises
+    ------
+    ValueError
+        If the values of a dictionary differ in length, or there are none.
+    TypeError
+        If `data` has no rows.
+    """
+    if isinstance(data, Mapping):
+        counts = {
+            key: count_rows(value, f"{name}[{key!r}]") for key, value in data.items()
+        }
+        if not counts:
+            raise ValueError(f"'{name}' is an empty dictionary; it needs a column.")
+        if len(set(counts.values())) > 1:
+            listed = ", ".join(f"{key!r}: {count}" for key, count in counts.items())
+            raise ValueError(
+                f"All columns of '{name}' must have the same number of rows; got {listed}."
+            )
+        return next(iter(counts.values()))
+    shape = getattr(data, "shape", None)
+    if not shape:
+        raise TypeError(
+            f"'{name}' must be an array, a DataFrame or a dictionary of arrays with rows "
+            f"along the first dimension; got {type(data).__name__}."
+        )
+    return int(shape[0])
+
+
+def _as_arrays(data: Any) -> Any:
+    """Turn lists and scalars into arrays; leave arrays, tables and tensors as they are."""
+    if isinstance(data, Mapping):
+        return {key: _as_arrays(value) for key, value in data.items()}
+    return data if hasattr(data, "shape") else np.asarray(data)
+
+
+def _check_same_rows(n_features: int, n_labels: int) -> None:
+    if n_features != n_labels:
+        raise ValueError(
+            "Features and labels must have the same number of rows; "
+            f"got {n_features} and {n_labels}."
+        )

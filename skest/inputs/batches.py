@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From what an ``input_fn`` returned to batches of tensors on the device."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from skest.inputs.array_dataset import ArrayDataset
+
+__all__ = ["Source", "tensor_batches"]
+
+
+_END = object()
+
+
+class Source:
+    """Data of one call: its first batch, and all batches in order.
+
+    Parameters
+    ----------
+    data : ArrayDataset or iterable
+        What ``input_fn`` returned; elements are ``(features, labels)`` or features.
+
+    Raises
+    ------
+    TypeError
+        If `data` is not iterable, or is itself one batch.
+    ValueError
+        If an element is a tuple but not a pair.
+    """
+
+    def __init__(self, data: Any) -> None:
+        is_one_batch = isinstance(data, Mapping | tuple) or hasattr(data, "shape")
+        if is_one_batch or not isinstance(data, Iterable):
+            raise TypeError(
+                "'input_fn' must return an ArrayDataset or an iterable of batches; "
+                f"got {type(data).__name__}. For arrays in memory use "
+                "skest.inputs.ArrayDataset or numpy_input_fn; for one batch, a list of it."
+            )
+        self.table = data if isinstance(data, ArrayDataset) else None
+        self._batches: Iterator[Any] = iter(()) if self.table else iter(data)
+
+    def first_batch(self) -> tuple[Any, Any] | None:
+        """Return raw features and labels of the first batch, or None if there is none."""
+        if self.table is not None:
+            return self.table.first_batch()
+        first = next(self._batches, _END)
+        if first is _END:
+            return None
+        self._batches = chain([first], self._batches)
+        return _split(first)
+
+    def batches(self) -> Iterator[tuple[Any, Any]]:
+        """Yield raw features and labels, batch by batch; for data without a table."""
+        return map(_split, self._batches)
+
+
+def tensor_batches(
+    source: Source,
+    encode: Callable[[Any], Any] | None,
+    encode_labels: Callable[[Any], Any] | None,
+    device: torch.device,
+    dtype: torch.dtype,
+    with_labels: bool = True,
+) -> Iterator[tuple[Any, Any]]:
+    """Return an iterator of encoded batches on the device.
+
+    A table in memory is encoded as a whole, here and now, so that wrong values are
+    refused before the first step; other data is encoded batch by batch.
+
+    Parameters
+    ----------
+    source : Source
+        The data of the call.
+    encode, encode_labels : callable or None
+        As in `EstimatorSpec`; with None, arrays become tensors, those of floats in
+        `dtype`.
+    device : torch.device
+        Where the batches are wanted.
+    dtype : torch.dtype
+        Floating type of the network.
+    with_labels : bool, default=True
+        Whether labels are wanted.
+
+    Returns
+    -------
+    iterator of (features, labels)
+        Tensors, or dictionaries of tensors; labels None if there are none.
+    """
+
+    def as_tensors(data: Any) -> Any:
+        return _map_leaves(data, lambda leaf: _as_tensor(leaf, dtype))
+
+    def encoded(features: Any, labels: Any) -> tuple[Any, Any]:
+        x = (encode or as_tensors)(features)
+        if labels is None or not with_labels:
+            return x, None
+        return x, (encode_labels or as_tensors)(labels)
+
+    if source.table is not None:
+        return _table_batches(
+            source.table, *encoded(source.table.features, source.table.labels), device
+        )
+    return (_to(encoded(*batch), device) for batch in source.batches())
+
+
+def _table_batches(
+    table: ArrayDataset, features: Any, labels: Any, device: torch.device
+) -> Iterator[tuple[Any, Any]]:
+    if _fits(features, device):
+        features, labels = _to((features, labels), device)
+    for rows in table.index_batches():
+        index = rows if isinstance(rows, slice) else torch.from_numpy(rows)
+        batch = _map_leaves((features, labels), partial(_rows_of, index))
+        yield _to(batch, device)
+
+
+def _rows_of(index: slice | Tensor, leaf: Any) -> Any:
+    if isinstance(index, slice):
+        return leaf[index]
+    if isinstance(leaf, Tensor):
+        return leaf.index_select(0, index.to(leaf.device))
+    return leaf[index.numpy()]
+
+
+def _fits(data: Any, device: torch.device) -> bool:
+    """Tell whether the table may live on the device beside the model."""
+    if device.type != "cuda":
+        return True
+    free, _ = torch.cuda.mem_get_info(device)
+    sizes: list[int] = []
+    _map_leaves(data, lambda leaf: sizes.append(getattr(leaf, "nbytes", 0)))
+    return sum(sizes) < free / 2
+
+
+def _as_tensor(value: Any, dtype: torch.dtype) -> Any:
+    """Return a tensor; strings and other objects stay arrays."""
+    if isinstance(value, Tensor):
+        return value
+    array = value.to_numpy() if hasattr(value, "to_numpy") else np.asarray(value)
+    if array.dtype.kind == "f":
+        return torch.as_tensor(_owned(array), dtype=dtype)
+    if array.dtype.kind in "biu":
+        return torch.as_tensor(_owned(array))
+    return array
+
+
+def _owned(array: np.ndarray) -> np.ndarray:
+    """Copy what torch can't take as it is: read-only or byte-swapped arrays."""
+    native = array.astype(array.dtype.newbyteorder("="), copy=False)
+    return native if native.flags.writeable else native.copy()
+
+
+def _map_leaves(data: Any, function: Callable[[Any], Any]) -> Any:
+    """Apply `function` to all arrays of a nest of dictionaries and tuples."""
+    if data is None:
+        return None
+    if isinstance(data, Mapping):
+        return {key: _map_leaves(value, function) for key, value in data.items()}
+    if isinstance(data, tuple):
+        return tuple(_map_leaves(value, function) for value in data)
+    if hasattr(data, "columns"):  # a DataFrame of pandas or polars
+        return {name: function(data[name]) for name in data.columns}
+    return function(data)
+
+
+def _to(data: Any, device: torch.device) -> Any:
+    if device.type == "cpu":
+        return data
+    return _map_leaves(
+        data, lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf
+    )
+
+
+def _split(element: Any) -> tuple[Any, Any]:
+    if not isinstance(element, tuple | list):  # a DataLoader makes lists of its pairs
+        return element, None
+    if len(element) != 2:
+        raise ValueError(
+            "A batch of 'input_fn' must be features or a pair (features, labels); "
+            f"got a {type(element).__name__} of {len(element)}."
+        )
+    return element[0], element[1]

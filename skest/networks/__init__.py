@@ -1,0 +1,17 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Networks: modules from encoded features to logits."""
+
+from skest.networks.activations import ACTIVATIONS, get_activation
+from skest.networks.batch_norm import BatchNorm
+from skest.networks.combined import Combined
+from skest.networks.dnn import DNN
+from skest.networks.dropout import Dropout
+
+__all__ = [
+    "ACTIVATIONS",
+    "DNN",
+    "BatchNorm",
+    "Combined",
+    "Dropout",
+    "get_activation",
+]

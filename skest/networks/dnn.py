@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`DNN`: fully connected layers on dense features."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from skest.networks.activations import get_activation
+from skest.networks.batch_norm import BatchNorm
+from skest.networks.dropout import Dropout
+
+__all__ = ["DNN"]
+
+
+class DNN(nn.Module):
+    """A multilayer perceptron behind an input layer.
+
+    Each hidden layer is: linear map, activation, dropout, batch normalisation, in this
+    order, as in TensorFlow's ``DNNClassifier``; the logits are a linear map of the last.
+    Kernels start Glorot-uniform and biases at zero.
+
+    Parameters
+    ----------
+    inputs : torch.nn.Module
+        Gives the dense input; `out_features` is its width.
+    hidden_units : sequence of int
+        Widths of the hidden layers; may be empty.
+    logits_dimension : int
+        Width of the output.
+    activation : str or callable, default="relu"
+        See `skest.networks.activations.ACTIVATIONS`.
+    dropout : float, default=0.0
+        Probability that an activation is dropped in training.
+    batch_norm : bool, default=False
+        Normalise after every hidden layer.
+    batch_norm_momentum : float, default=0.9
+        See `BatchNorm`.
+    dtype : torch.dtype, default=None
+        Floating type of the parameters; None is torch's default.
+    generator : torch.Generator, default=None
+        Draws the initial kernels; None is torch's global generator.
+    """
+
+    def __init__(
+        self,
+        inputs: nn.Module,
+        hidden_units: Sequence[int],
+        logits_dimension: int,
+        *,
+        activation: str | Callable[[Tensor], Tensor] = "relu",
+        dropout: float = 0.0,
+        batch_norm: bool = False,
+        batch_norm_momentum: float = 0.9,
+        dtype: torch.dtype | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        self.inputs = inputs
+        self.activation = get_activation(activation)
+        self.n_hidden = len(hidden_units)
+        n_inputs: Any = inputs.out_features
+        widths = [int(n_inputs), *hidden_units]
+        for i, (n_in, n_out) in enumerate(zip(widths, hidden_units, strict=False)):
+            self.add_module(f"hidden_{i}", _linear(n_in, n_out, dtype, generator))
+            if dropout:
+                self.add_module(f"dropout_{i}", Dropout(dropout))
+            if batch_norm:
+                normalised = BatchNorm(n_out, batch_norm_momentum).to(dtype)
+                self.add_module(f"batch_norm_{i}", normalised)
+        self.logits = _linear(widths[-1], logits_dimension, dtype, generator)
+
+    def forward(self, features: dict[str, Tensor]) -> Tensor:
+        """Return logits of shape (n_rows, logits_dimension)."""
+        return self.logits(self.hidden(features))
+
+    def hidden(self, features: dict[str, Tensor]) -> Tensor:
+        """Return the last hidden layer, of shape (n_rows, hidden_units[-1])."""
+        x = self.inputs(features)
+        modules = self._modules
+        for i in range(self.n_hidden):
+            x = self.activation(modules[f"hidden_{i}"](x))  # type: ignore[misc]
+            for kind in ("dropout", "batch_norm"):
+                layer = modules.get(f"{kind}_{i}")
+                x = x if layer is None else layer(x)
+        return x
+
+
+def _linear(
+    n_in: int,
+    n_out: int,
+    dtype: torch.dtype | None,
+    generator: torch.Generator | None,
+) -> nn.Linear:
+    layer = nn.utils.skip_init(nn.Linear, n_in, n_out, dtype=dtype)
+    nn.init.xavier_uniform_(layer.weight, generator=generator)
+    nn.init.zeros_(layer.bias)
+    return layer

@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lets any dense optimizer update only the touched rows of large tables."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, overload
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import Optimizer
+
+__all__ = ["RowSparse"]
+
+
+class _Loan(NamedTuple):
+    """Rows of a table that the inner optimizer updates in the table's place."""
+
+    table: Tensor
+    ids: Tensor
+    rows: Tensor
+    group: dict[str, Any]
+
+
+class RowSparse(Optimizer):
+    """Apply a dense optimizer to the rows that a batch touched, and only to those.
+
+    A parameter whose gradient is sparse (COO, sparse in dimension 0, as
+    ``nn.Embedding(sparse=True)`` makes it) is a *row table*. In every step its touched
+    rows and their optimizer slots are copied into small tensors, `inner` makes one
+    ordinary step over those and all dense parameters together, and the results are
+    copied back. The cost of a step does not depend on the number of rows.
+
+    Parameters
+    ----------
+    inner : torch.optim.Optimizer
+        The optimizer that holds the parameters; its rule must be elementwise, as those
+        of Adagrad, Adam, AdamW, Ftrl, RMSprop and SGD are. From now on call `step` of
+        the wrapper only.
+
+    Attributes
+    ----------
+    inner : torch.optim.Optimizer
+        As given.
+    param_groups, state, defaults
+        Those of `inner`, with slots as large as the tables: learning rate schedulers,
+        ``state_dict`` and ``load_state_dict`` work as if there were no wrapper.
+
+    Raises
+    ------
+    TypeError
+        If `inner` is no optimizer, or is wrapped already.
+    ValueError
+        In `step`: if a gradient is sparse in more than dimension 0, or if `inner` keeps
+        a slot that cannot be cut into rows (Adafactor does).
+
+    Notes
+    -----
+    Values of a row that occurs several times in a gradient are summed first. Touched
+    rows follow the dense rule; the others, and their slots, stay as they are: moments
+    do not decay and weights are not decayed until a row is touched again (known as
+    *lazy* Adam). A step counter belongs to the whole table and counts the steps that
+    touched any row. For Adagrad, Ftrl, SGD with momentum and RMSprop with momentum
+    this equals what TensorFlow does with ``IndexedSlices``; its Adam and its RMSprop
+    without momentum decay the moments of all rows in every step.
+
+    Slots that `inner` creates in its first step start, in rows not yet touched, from
+    what one step with gradient zero makes of a row of zeros. For all of torch.optim
+    this is the initial value (Adamax: up to its epsilon).
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skest.row_sparse import RowSparse
+    >>> embedding = torch.nn.Embedding(1000, 2, sparse=True)
+    >>> before = embedding.weight.detach().clone()
+    >>> optimizer = RowSparse(torch.optim.Adam([embedding.weight], lr=0.1))
+    >>> embedding(torch.tensor([3, 7, 3])).sum().backward()
+    >>> optimizer.step()
+    >>> (embedding.weight != before).any(1).nonzero().ravel()
+    tensor([3, 7])
+    """
+
+    def __init__(self, inner: Optimizer) -> None:
+        if not isinstance(inner, Optimizer) or isinstance(inner, RowSparse):
+            raise TypeError(
+                "RowSparse wraps a torch.optim.Optimizer that is not wrapped yet, got "
+                f"{type(inner).__name__}; write RowSparse(torch.optim.Adagrad(params))."
+            )
+        self.inner = inner
+        super().__init__(inner.param_groups, inner.defaults)
+        self.param_groups, self.state = inner.param_groups, inner.state
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "inner": self.inner}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # Also the last step of load_state_dict, which makes new groups and state.
+        super().__setstate__(state)
+        self.inner.__setstate__(
+            {"param_groups": self.param_groups, "state": self.state}
+        )
+
+    def __repr__(self) -> str:
+        return f"RowSparse({self.inner!r})"
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add parameters to `inner`, as in torch.optim."""
+        # The base constructor comes here with the groups that `inner` has already.
+        if not any(param_group is group for group in self.inner.param_groups):
+            self.inner.add_param_group(param_group)
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """Make one step of `inner` over dense parameters and touched rows.
+
+        Parameters
+        ----------
+        closure : callable, optional
+            Computes the gradients anew and returns the loss.
+
+        Returns
+        -------
+        loss : float or None
+            What `closure` returned.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        whole = [group["params"] for group in self.param_groups]
+        loans: list[_Loan] = []
+        try:
+            for group in self.param_groups:
+                group["params"] = self._lend(group, loans)
+            self.inner.step()
+            for loan in loans:
+                self._take_back(loan)
+        finally:
+            for group, params in zip(self.param_groups, whole, strict=True):
+                group["params"] = params
+            for loan in loans:
+                self.state.pop(loan.rows, None)
+        return loss
+
+    def _lend(self, group: dict[str, Any], loans: list[_Loan]) -> list[Tensor]:
+        """Parameters of a group with the touched rows in place of row tables."""
+        params = []
+        for param in group["params"]:
+            grad = param.grad
+            if grad is None or not grad.is_sparse:
+                params.append(param)
+            elif grad._nnz():
+                loan = self._gather(param, grad, group)
+                loans.append(loan)
+                params.append(loan.rows)
+        return params
+
+    def _gather(self, table: Tensor, grad: Tensor, group: dict[str, Any]) -> _Loan:
+        """Copy the touched rows of a table and of its slots."""
+        if grad.sparse_dim() != 1:
+            raise ValueError(
+                "A row table needs a gradient that is sparse in dimension 0 only, got "
+                f"one sparse in {grad.sparse_dim()} dimensions for a parameter of "
+                f"shape {tuple(table.shape)}."
+            )
+        grad = grad.coalesce()
+        ids = grad.indices()[0]
+        rows = table.index_select(0, ids)
+        rows.grad = grad.values()
+        if table in self.state:
+            self.state[rows] = {
+                name: slot.index_select(0, ids) if _is_like(slot, table) else slot
+                for name, slot in self.state[table].items()
+            }
+        return _Loan(table, ids, rows, group)
+
+    def _take_back(self, loan: _Loan) -> None:
+        """Copy updated rows and slots into the table and its slots."""
+        slots = self.state.get(loan.rows, {})
+        kept = self.state.get(loan.table, {})
+        new = {n: s for n, s in slots.items() if n not in kept}
+        if new:
+            kept.update(self._allocate(new, loan))
+            self.state[loan.table] = kept
+        loan.table.index_copy_(0, loan.ids, loan.rows)
+        for name, slot in slots.items():
+            if _is_like(slot, loan.rows):
+                kept[name].index_copy_(0, loan.ids, slot)
+            else:
+                kept[name] = slot
+
+    def _allocate(self, slots: dict[str, Any], loan: _Loan) -> dict[str, Any]:
+        """Slots that `inner` has just created for some rows, for the whole table."""
+        for name, slot in slots.items():
+            if not _is_like(slot, loan.rows) and getattr(slot, "ndim", 0) > 0:
+                raise ValueError(
+                    f"{type(self.inner).__name__} cannot update single rows: its slot "
+                    f"{name!r} has shape {tuple(slot.shape)} for rows of shape "
+                    f"{tuple(loan.rows.shape)}. Use an elementwise optimizer "
+                    "(Adagrad, Adam, Ftrl, RMSprop, SGD) or dense gradients."
+                )
+        if not any(_is_like(slot, loan.rows) for slot in slots.values()):
+            return slots
+        initial = self._initial_slots(loan)
+        return {
+            name: initial[name].expand_as(loan.table).contiguous()
+            if _is_like(slot, loan.rows)
+            else slot
+            for name, slot in slots.items()
+        }
+
+    def _initial_slots(self, loan: _Loan) -> dict[str, Any]:
+        """State of a row of zeros after one step of `inner` with gradient zero."""
+        probe = torch.zeros_like(loan.rows[:1])
+        probe.grad = torch.zeros_like(probe)
+        groups = self.inner.param_groups
+        self.inner.param_groups = [{**loan.group, "params": [probe]}]
+        try:
+            self.inner.step()
+        finally:
+            self.inner.param_groups = groups
+        return self.state.pop(probe)
+
+
+def _is_like(slot: Any, parameter: Tensor) -> bool:
+    """Whether a slot holds one value for every element of a parameter."""
+    return isinstance(slot, Tensor) and slot.shape == parameter.shape

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`RunConfig`: where and how an Estimator runs."""
+
+import dataclasses
+import math
+import os
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Any, Literal
+
+from skest._checks import check_positive
+
+__all__ = ["RunConfig"]
+
+_SAVE_SECS_DEFAULT = 600
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Settings of a run that do not belong to the model.
+
+    Parameters
+    ----------
+    model_dir : str or path, default=None
+        Directory of checkpoints. None keeps the checkpoint in memory, in the Estimator.
+    random_seed : int, default=None
+        Seed of initial weights, shuffling and dropout. None takes a new one for every
+        call.
+    save_checkpoints_steps : int, default=None
+        Steps between two checkpoints.
+    save_checkpoints_secs : float, seconds, default=None
+        Time between two checkpoints. If neither this nor `save_checkpoints_steps` is
+        given, it is 600. Zero for either means "only at the end of the call".
+    keep_checkpoint_max : int or None, default=5
+        How many of the newest checkpoints stay in `model_dir`; None or 0 keeps all.
+    keep_checkpoint_every_n_hours : float, hours, default=10000
+        One checkpoint for each such span stays in addition.
+    log_step_count_steps : int or None, default=100
+        Steps between two log lines of loss and speed (logger "skest", level INFO); None
+        writes none.
+    device : str or torch.device, default="auto"
+        "auto" is a CUDA device if there is one, else the CPU.
+    num_threads : int or "auto", default="auto"
+        Intra-op threads of PyTorch during a call; the caller's setting is restored
+        after it. "auto" chooses from the work of a step: one thread for small networks,
+        on which more threads lose time, and never more than the caller's setting.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If a value is out of range or of the wrong type, or both `save_checkpoints_steps`
+        and `save_checkpoints_secs` are given.
+
+    Notes
+    -----
+    The fields follow ``tf.estimator.RunConfig``.
+
+    Examples
+    --------
+    >>> from skest import RunConfig
+    >>> config = RunConfig(random_seed=7, save_checkpoints_steps=100)
+    >>> config.replace(save_checkpoints_secs=60).save_checkpoints_steps is None
+    True
+    """
+
+    model_dir: str | os.PathLike[str] | None = None
+    random_seed: int | None = None
+    save_checkpoints_steps: int | None = None
+    save_checkpoints_secs: float | None = None
+    keep_checkpoint_max: int | None = 5
+    keep_checkpoint_every_n_hours: float = 10_000
+    log_step_count_steps: int | None = 100
+    device: Any = "auto"
+    num_threads: int | Literal["auto"] = "auto"
+
+    def __post_init__(self) -> None:
+        if self.model_dir is not None and not os.fspath(self.model_dir):
+            raise ValueError(
+                "'model_dir' must not be empty; pass None to keep checkpoints in memory."
+            )
+        if self.random_seed is not None:
+            _check_number("random_seed", self.random_seed, Integral, minimum=0)
+        if self.save_checkpoints_steps is not None and (
+            self.save_checkpoints_secs is not None
+        ):
+            raise ValueError(
+                "Only one of 'save_checkpoints_steps' and 'save_checkpoints_secs' can be "
+                f"set; got {self.save_checkpoints_steps} and "
+                f"{self.save_checkpoints_secs}."
+            )
+        if self.save_checkpoints_steps is not None:
+            _check_number(
+                "save_checkpoints_steps",
+                self.save_checkpoints_steps,
+                Integral,
+                minimum=0,
+            )
+        if self.save_checkpoints_secs is not None:
+            _check_number(
+                "save_checkpoints_secs", self.save_checkpoints_secs, Real, minimum=0
+            )
+        if self.keep_checkpoint_max is not None:
+            _check_number(
+                "keep_checkpoint_max", self.keep_checkpoint_max, Integral, minimum=0
+            )
+        check_positive(
+            self.keep_checkpoint_every_n_hours,
+            "keep_checkpoint_every_n_hours",
+            "RunConfig",
+        )
+        if self.log_step_count_steps is not None:
+            _check_number(
+                "log_step_count_steps", self.log_step_count_steps, Integral, minimum=1
+            )
+        if self.num_threads != "auto":
+            _check_number("num_threads", self.num_threads, Integral, minimum=1)
+
+    @property
+    def checkpoint_secs(self) -> float | None:
+        """Seconds between two checkpoints, or None if steps decide."""
+        if self.save_checkpoints_steps is not None:
+            return None
+        if self.save_checkpoints_secs is None:
+            return _SAVE_SECS_DEFAULT
+        return self.save_checkpoints_secs
+
+    def replace(self, **changes: Any) -> "RunConfig":
+        """Return a copy with some fields changed.
+
+        Setting one of `save_checkpoints_steps` and `save_checkpoints_secs` clears the
+        other.
+
+        Parameters
+        ----------
+        **changes
+            New values by field name.
+
+        Returns
+        -------
+        RunConfig
+            The changed copy.
+
+        Raises
+        ------
+        ValueError
+            If a name is no field or a value is not allowed.
+        """
+        names = [field.name for field in dataclasses.fields(self)]
+        unknown = sorted(set(changes) - set(names))
+        if unknown:
+            raise ValueError(
+                f"RunConfig has no field {', '.join(map(repr, unknown))}; "
+                f"its fields are {', '.join(names)}."
+            )
+        pair = ("save_checkpoints_steps", "save_checkpoints_secs")
+        if sum(changes.get(name) is not None for name in pair) == 1:
+            changes = dict.fromkeys(pair) | changes
+        return dataclasses.replace(self, **changes)
+
+
+def _check_number(name: str, value: Any, kind: type, *, minimum: float) -> None:
+    expected = "an integer" if kind is Integral else "a number"
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise TypeError(f"'{name}' must be {expected}; got {value!r}.")
+    if not (minimum <= value and math.isfinite(value)):  # type: ignore[operator, arg-type]
+        raise ValueError(f"'{name}' must be {expected} >= {minimum}; got {value!r}.")

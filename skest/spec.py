@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`EstimatorSpec`: what a ``model_fn`` returns."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from skest.keys import MetricKeys, ModeKeys
+
+__all__ = ["EstimatorSpec"]
+
+_MODES = (ModeKeys.TRAIN, ModeKeys.EVAL, ModeKeys.PREDICT)
+_REQUIRED = {
+    ModeKeys.TRAIN: ("network", "loss", "optimizer"),
+    ModeKeys.EVAL: ("network", "loss"),
+    ModeKeys.PREDICT: ("network", "predictions"),
+}
+_RESERVED_METRICS = (MetricKeys.LOSS, MetricKeys.GLOBAL_STEP)
+
+
+@dataclass(frozen=True)
+class EstimatorSpec:
+    """A model, as one call of ``train``, ``evaluate`` or ``predict`` needs it.
+
+    It is the counterpart of ``tf.estimator.EstimatorSpec``: where TensorFlow has tensors
+    of a graph, this has the `network` and functions of its logits. A specification may
+    fill more than its mode needs, so one ``model_fn`` can return the same for all modes.
+
+    Parameters
+    ----------
+    mode : {"train", "eval", "infer"}
+        One of `skest.ModeKeys`.
+    network : torch.nn.Module
+        Maps the encoded features to logits: a tensor, or a dictionary of tensors.
+    encode : callable, default=None
+        ``encode(features) -> dict of tensors``, on the host. It must treat every row by
+        itself, because an in-memory table is encoded once, before it is cut into
+        batches. None means that the features are numbers already: arrays become
+        tensors and nothing else happens.
+    encode_labels : callable, default=None
+        ``encode_labels(labels) -> tensor or dict of tensors``, on the host, with the
+        same rule. None turns arrays into tensors.
+    loss : callable, default=None
+        ``loss(labels, logits, features) -> scalar tensor``. Required to train and to
+        evaluate. Labels and features are the encoded ones.
+    predictions : callable, default=None
+        ``predictions(logits) -> dict``; the first dimension of every value is the row.
+        It may take a second argument ``keys``, the names asked for. Required to predict.
+    optimizer : torch.optim.Optimizer or sequence of them, default=None
+        Built over the parameters of `network`. Required to train. Several optimizers
+        step one after the other on the gradients of the same loss.
+    eval_metrics : dict of str to metric, default=None
+        A metric has ``update`` and ``compute``, as those of `skest.metrics` and of
+        torchmetrics; it is updated with ``update(logits, labels)``. A pair
+        ``(metric, inputs)`` is updated with ``update(*inputs(labels, logits, features))``.
+        The names "loss" and "global_step" are taken.
+    update_metrics : callable, default=None
+        ``update_metrics(eval_metrics, labels, logits, features)`` updates all metrics at
+        once, in place of the rule above. Heads use it.
+    export_outputs : dict, default=None
+        Signatures of the exported model.
+    training_hooks, training_chief_hooks, evaluation_hooks, prediction_hooks : sequence of \
+Hook, default=()
+        Hooks of the model, run after those of the caller.
+    lr_scheduler : torch.optim.lr_scheduler.LRScheduler or sequence of them, default=None
+        Stepped once after every training step.
+
+    Raises
+    ------
+    ValueError
+        If the mode is unknown, something that the mode requires is missing, or a metric
+        has a reserved name.
+    TypeError
+        If a field has the wrong type.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skest import EstimatorSpec, ModeKeys
+    >>> spec = EstimatorSpec(
+    ...     ModeKeys.PREDICT,
+    ...     network=torch.nn.Identity(),
+    ...     predictions=lambda logits: {"twice": 2 * logits},
+    ... )
+    >>> EstimatorSpec(ModeKeys.TRAIN, network=torch.nn.Identity())
+    Traceback (most recent call last):
+        ...
+    ValueError: EstimatorSpec of mode 'train' lacks loss and optimizer; ...
+    """
+
+    mode: str
+    network: nn.Module | None = None
+    encode: Callable[[Any], Mapping[str, Tensor]] | None = None
+    encode_labels: Callable[[Any], Any] | None = None
+    loss: Callable[[Any, Any, Any], Tensor] | None = None
+    predictions: Callable[..., Mapping[str, Any]] | None = None
+    optimizer: Optimizer | Sequence[Optimizer] | None = None
+    eval_metrics: Mapping[str, Any] | None = None
+    update_metrics: Callable[[Mapping[str, Any], Any, Any, Any], None] | None = None
+    export_outputs: Mapping[str, Any] | None = None
+    training_hooks: Sequence[Any] = ()
+    training_chief_hooks: Sequence[Any] = ()
+    evaluation_hooks: Sequence[Any] = ()
+    prediction_hooks: Sequence[Any] = ()
+    lr_scheduler: LRScheduler | Sequence[LRScheduler] | None = None
+
+    def __post_init__(self) -> None:
+        if self.mode not in _MODES:
+            raise ValueError(
+                f"'mode' must be one of {', '.join(map(repr, _MODES))}; "
+                f"got {self.mode!r}. Pass on the mode that model_fn was called with."
+            )
+        self._check_types()
+        missing = [n for n in _REQUIRED[self.mode] if _is_empty(getattr(self, n))]
+        if missing:
+            raise ValueError(
+                f"EstimatorSpec of mode '{self.mode}' lacks {' and '.join(missing)}; "
+                f"it needs {', '.join(_REQUIRED[self.mode])}."
+            )
+
+    def _check_types(self) -> None:
+        if self.network is not None and not isinstance(self.network, nn.Module):
+            raise TypeError(
+                "'network' of an EstimatorSpec must be a torch.nn.Module; "
+                f"got {type(self.network).__name__}."
+            )
+        for name in (
+            "encode",
+            "encode_labels",
+            "loss",
+            "predictions",
+            "update_metrics",
+        ):
+            value = getattr(self, name)
+            if value is not None and not callable(value):
+                raise TypeError(
+                    f"'{name}' of an EstimatorSpec must be a function; "
+                    f"got {type(value).__name__}."
+                )
+        for optimizer in self.optimizers:
+            if not isinstance(optimizer, Optimizer):
+                raise TypeError(
+                    "'optimizer' of an EstimatorSpec must be a torch.optim.Optimizer or "
+                    f"a sequence of them; got {type(optimizer).__name__}. Names and "
+                    "classes become one with skest.optimizers.make_optimizer."
+                )
+        for name, metric in (self.eval_metrics or {}).items():
+            if name in _RESERVED_METRICS:
+                raise ValueError(
+                    f"The metric name {name!r} is taken by the result of evaluate; "
+                    "choose another."
+                )
+            metric = metric[0] if isinstance(metric, tuple) else metric
+            if not (hasattr(metric, "update") and hasattr(metric, "compute")):
+                raise TypeError(
+                    f"The metric {name!r} must have the methods update and compute; "
+                    f"got {type(metric).__name__}."
+                )
+
+    @property
+    def optimizers(self) -> tuple[Optimizer, ...]:
+        """The optimizers as a tuple, possibly empty."""
+        return _as_tuple(self.optimizer)
+
+    @property
+    def lr_schedulers(self) -> tuple[LRScheduler, ...]:
+        """The learning-rate schedulers as a tuple, possibly empty."""
+        return _as_tuple(self.lr_scheduler)
+
+
+def _as_tuple(value: Any) -> tuple[Any, ...]:
+    if value is None:
+        return ()
+    return tuple(value) if isinstance(value, Sequence) else (value,)
+
+
+def _is_empty(value: Any) -> bool:
+    return value is None or (isinstance(value, Sequence) and len(value) == 0)

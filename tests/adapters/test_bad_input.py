@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Wrong input: a clear error before training, and nothing lost."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from skest import DNNClassifier, DNNLinearCombinedClassifier, LinearClassifier
+from skest import feature_columns as fc
+from tests.adapters.conftest import make
+
+
+def columns():
+    city = fc.categorical_column_with_vocabulary_list("city", ["Bern", "Oslo", "Rome"])
+    return [fc.numeric_column("age", normalizer="standard"), fc.indicator_column(city)]
+
+
+@pytest.fixture
+def fitted(table):
+    X, y = table
+    return make(DNNClassifier, feature_columns=columns(), max_iter=3).fit(X, y)
+
+
+def without(column):
+    return lambda X: X.drop(columns=column)
+
+
+def changed(column, value, row=3):
+    def change(X):
+        X = X.astype({column: object})
+        X.iloc[row, X.columns.get_loc(column)] = value
+        return X
+
+    return change
+
+
+BAD_FEATURES = {
+    "unknown column": (without("age"), "(?s)'age'.*hours|age"),
+    "strings in a numeric column": (changed("age", "old"), "(?s)'age'.*'old'"),
+    "NaN without a fill value": (changed("age", np.nan), "(?s)'age'.*default_value"),
+    "infinity": (changed("age", np.inf), "(?s)'age'.*inf"),
+    "numbers among strings": (changed("city", 7), "(?s)'city'.*7"),
+    "empty table": (lambda X: X[:0], "0 sample"),
+    "dates": (lambda X: X.assign(age=pd.Timestamp("2026-01-01")), "(?s)'age'.*date"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD_FEATURES)
+def test_bad_features_are_refused_and_nothing_is_lost(kind, fitted, table):
+    X, y = table
+    change, message = BAD_FEATURES[kind]
+    before = fitted.predict_proba(X)
+    bad = change(X)
+    with pytest.raises((ValueError, TypeError), match=message):
+        fitted.fit(bad, y[: len(bad)])
+    np.testing.assert_array_equal(fitted.predict_proba(X), before)
+    assert fitted.n_features_in_ == 4
+    with pytest.raises((ValueError, TypeError), match=message):
+        fitted.predict(bad)
+
+
+def test_bad_features_of_a_new_estimator_leave_it_unfitted(table):
+    X, y = table
+    model = make(DNNClassifier, feature_columns=columns())
+    with pytest.raises(ValueError, match="'age'"):
+        model.fit(changed("age", "old")(X), y)
+    assert not [name for name in vars(model) if name.endswith("_")]
+
+
+def test_an_unseen_category_has_no_id(fitted, table):
+    X, _ = table
+    unseen = fitted.predict_proba(X.assign(city="Paris"))
+    missing = fitted.predict_proba(X.assign(city=None))
+    np.testing.assert_array_equal(unseen, missing)
+    assert np.isfinite(unseen).all()
+
+
+def test_a_category_outside_a_vocabulary_can_have_a_bucket(table):
+    X, y = table
+    city = fc.categorical_column_with_vocabulary_list(
+        "city", ["Bern"], num_oov_buckets=5
+    )
+    model = make(LinearClassifier, feature_columns=[city]).fit(X, y)
+    weights = model.estimator_.get_variable_value("city_weights")
+    assert weights.shape == (6, 1)
+    assert np.count_nonzero(weights) > 1
+
+
+@pytest.mark.parametrize("width", [3, 5])
+def test_wrong_width(estimator_class, blobs, width):
+    X, y = blobs
+    model = make(estimator_class, max_iter=1).fit(X, y)
+    wrong = np.zeros((2, width))
+    with pytest.raises(ValueError, match=f"X has {width} features.*expecting 4"):
+        model.predict(wrong)
+
+
+def test_a_label_that_was_not_seen(classifier_class, blobs):
+    X, y = blobs
+    model = make(classifier_class, max_iter=1).fit(X, y)
+    with pytest.raises(ValueError, match=r"not among the classes: \[9\].*\[0, 1, 2\]"):
+        model.evaluate(X, np.where(y == 1, 9, y))
+
+
+def test_missing_labels(classifier_class, blobs):
+    X, y = blobs
+    labels = np.where(y == 1, None, "a")
+    with pytest.raises(ValueError, match="40 label"):
+        make(classifier_class).fit(X, labels)
+    with pytest.raises(ValueError, match="NaN"):
+        make(classifier_class).fit(X, np.where(y == 1, np.nan, 1.0))
+
+
+def test_one_class(classifier_class, blobs):
+    X, _ = blobs
+    with pytest.raises(ValueError, match="only one class: 5"):
+        make(classifier_class).fit(X, np.full(len(X), 5))
+
+
+def test_lengths_differ(estimator_class, table):
+    X, y = table
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        make(estimator_class).fit(X, y[:-1])
+    with pytest.raises(ValueError, match="inconsistent|sample_weight"):
+        make(estimator_class).fit(X, y, sample_weight=np.ones(3))
+
+
+def test_zero_weights(estimator_class, blobs):
+    X, y = blobs
+    with pytest.raises(
+        ValueError, match="(?i)sample weights must contain at least one non-zero"
+    ):
+        make(estimator_class).fit(X, y, sample_weight=np.zeros(len(X)))
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"learning_rate": -1}, "'learning_rate' parameter of DNNClassifier must be"),
+        ({"hidden_units": (0,)}, "'hidden_units' must be positive integers"),
+        ({"activation": "rellu"}, "'activation' parameter"),
+        ({"optimizer": "adagard"}, "'optimizer' parameter"),
+        ({"dropout": 1.5}, "'dropout' parameter"),
+        ({"dtype": "float16"}, "'dtype' parameter"),
+        ({"device": "tpu"}, "'device' must be"),
+        ({"batch_size": 0}, "'batch_size' parameter"),
+        ({"feature_columns": "age"}, "'feature_columns' parameter"),
+        ({"feature_columns": []}, "non-empty"),
+        ({"optimizer": "ftrl", "weight_decay": 0.1}, "weight_decay"),
+        ({"hooks": (print,)}, "'hooks' must be instances of skest.hooks.Hook"),
+    ],
+)
+def test_wrong_parameters(params, message, blobs):
+    X, y = blobs
+    with pytest.raises((ValueError, TypeError), match=message):
+        make(DNNClassifier, **params).fit(X, y)
+
+
+def test_a_categorical_column_in_a_dnn_must_be_wrapped(table):
+    X, y = table
+    city = fc.categorical_column_with_vocabulary_list("city")
+    with pytest.raises(ValueError, match="(?s)'city'.*embedding_column"):
+        make(DNNClassifier, feature_columns=[city]).fit(X, y)
+
+
+def test_penalties_need_ftrl(table):
+    X, y = table
+    with pytest.raises(ValueError, match="'l1' and 'l2' need the optimizer"):
+        make(LinearClassifier, optimizer="sgd", l1=0.1).fit(X, y)
+    with pytest.raises(ValueError, match="'l1' and 'l2' need the optimizer"):
+        make(DNNLinearCombinedClassifier, linear_optimizer="sgd", l2=0.1).fit(X, y)
+
+
+def test_an_array_for_a_table(fitted):
+    with pytest.raises(TypeError, match="was fitted on a table with named columns"):
+        fitted.predict(np.zeros((2, 4)))
+
+
+def test_other_names(fitted, table):
+    X, _ = table
+    with pytest.raises(ValueError, match="feature names should match"):
+        fitted.predict(X.rename(columns={"age": "years"}))

@@ -1,0 +1,327 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a fitted estimator offers, and how fit behaves."""
+
+import pickle
+
+import joblib
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from skest import DNNClassifier, DNNLinearCombinedClassifier, DNNRegressor, RunConfig
+from skest import feature_columns as fc
+from skest.hooks import Hook
+from tests.adapters.conftest import make
+
+
+@pytest.fixture
+def columns():
+    city = fc.categorical_column_with_vocabulary_list("city")
+    return fc.FeatureColumns(
+        [
+            ("age", fc.numeric_column("age", normalizer="standard")),
+            ("city", fc.embedding_column(city, dimension=2)),
+        ]
+    )
+
+
+def test_classifier_learns_a_mixed_table(classifier_class, table):
+    X, y = table
+    model = make(classifier_class, max_iter=100, batch_size=32).fit(X, y)
+    floor = 0.6 if classifier_class.__name__ == "LinearClassifier" else 0.85
+    assert model.score(X, y) > floor
+    probability = model.predict_proba(X)
+    assert probability.shape == (200, 2)
+    np.testing.assert_allclose(probability.sum(axis=1), 1, rtol=1e-6)
+    np.testing.assert_array_equal(model.predict(X), probability.argmax(axis=1))
+    np.testing.assert_allclose(
+        model.predict_log_proba(X), np.log(probability), rtol=1e-4, atol=1e-5
+    )
+    assert model.decision_function(X).shape == (200,)
+
+
+def test_string_labels_of_several_classes(classifier_class, blobs):
+    X, y = blobs
+    names = np.array(["no", "maybe", "yes"])[y]
+    model = make(classifier_class, max_iter=60).fit(X, names)
+    assert model.classes_.tolist() == ["maybe", "no", "yes"]
+    assert model.score(X, names) > 0.9
+    assert model.decision_function(X).shape == (120, 3)
+
+
+@pytest.mark.parametrize("n_outputs", [None, 1, 3])
+def test_regressor_predicts_in_the_shape_of_y(regressor_class, blobs, n_outputs):
+    X, _ = blobs
+    y = X[:, 0] if n_outputs is None else X[:, :n_outputs]
+    model = make(regressor_class, max_iter=100).fit(X, y)
+    assert model.predict(X).shape == y.shape
+    assert model.score(X, y) > 0.5
+
+
+def test_same_seed_same_model(estimator_class, table):
+    X, y = table
+    kwargs = {"batch_size": 32, "max_iter": 3}
+    a = make(estimator_class, **kwargs).fit(X, y)
+    b = make(estimator_class, **kwargs).fit(X, y)
+    other = make(estimator_class, random_state=1, **kwargs).fit(X, y)
+    np.testing.assert_array_equal(a.predict(X), b.predict(X))
+    assert a.loss_curve_ == b.loss_curve_
+    assert a.loss_curve_ != other.loss_curve_
+
+
+def test_fit_leaves_global_state_alone(estimator_class, table):
+    X, y = table
+    numpy_state, torch_state = np.random.get_state()[1].copy(), torch.get_rng_state()
+    threads, dtype = torch.get_num_threads(), torch.get_default_dtype()
+    make(estimator_class, random_state=None, max_iter=2).fit(X, y).predict(X)
+    np.testing.assert_array_equal(numpy_state, np.random.get_state()[1])
+    assert torch.equal(torch_state, torch.get_rng_state())
+    assert (threads, dtype) == (torch.get_num_threads(), torch.get_default_dtype())
+
+
+def test_a_small_network_trains_with_one_thread(table):
+    X, y = table
+    seen = []
+
+    class Threads(Hook):
+        def before_step(self, run):
+            seen.append(torch.get_num_threads())
+
+    make(DNNClassifier, hooks=(Threads(),), max_iter=1).fit(X, y)
+    assert set(seen) == {1}
+    seen.clear()
+    config = RunConfig(num_threads=2)
+    make(DNNClassifier, hooks=(Threads(),), config=config, max_iter=1).fit(X, y)
+    assert set(seen) == {2}
+
+
+def test_fitted_attributes(table, columns):
+    X, y = table
+    model = make(DNNClassifier, feature_columns=columns, batch_size=50).fit(X, y)
+    assert model.n_features_in_ == 4
+    assert model.feature_names_in_.tolist() == list(X.columns)
+    assert model.n_iter_ == 20
+    assert model.n_steps_ == 80
+    assert len(model.loss_curve_) == 20
+    assert model.loss_ == model.loss_curve_[-1] < model.loss_curve_[0]
+    assert model.validation_scores_ is None
+    assert model.model_dir_ is None
+    fitted = dict(model.feature_columns_.columns_)["city"]
+    assert list(fitted.categorical_column_.vocabulary_) == ["Bern", "Oslo", "Rome"]
+    assert not hasattr(columns, "columns_"), "the caller's object stays unfitted"
+    names = model.estimator_.get_variable_names()
+    assert "inputs.city_embedding_weights" in names
+    assert "global_step" in names
+
+
+def test_evaluate_returns_the_metrics_of_the_head(table):
+    X, y = table
+    model = make(DNNClassifier).fit(X, y)
+    metrics = model.evaluate(X, y)
+    assert metrics["accuracy"] == pytest.approx(model.score(X, y))
+    assert {"auc", "average_loss", "loss", "precision", "recall"} <= metrics.keys()
+    weight = (y == 1).astype(float)
+    assert model.evaluate(X, y, weight)["label/mean"] == 1
+
+
+def test_max_steps_ends_training(table):
+    X, y = table
+    model = make(DNNClassifier, batch_size=50, max_steps=6).fit(X, y)
+    assert (model.n_steps_, model.n_iter_) == (6, 2)
+
+
+def test_training_stops_when_the_loss_no_longer_improves(table):
+    X, y = table
+    model = make(DNNClassifier, tol=10.0, n_iter_no_change=3, max_iter=50).fit(X, y)
+    assert model.n_iter_ == 5  # the first epoch always improves
+    model.set_params(n_iter_no_change=np.inf).fit(X, y)
+    assert model.n_iter_ == 50
+
+
+def test_early_stopping_restores_the_best_state(table):
+    X, y = table
+    model = make(
+        DNNClassifier,
+        early_stopping=True,
+        max_iter=60,
+        n_iter_no_change=60,
+        validation_fraction=0.25,
+        batch_size=16,
+    ).fit(X, y)
+    assert len(model.validation_scores_) == model.n_iter_ == 60
+    assert model.best_validation_score_ == max(model.validation_scores_)
+    best_epoch = int(np.argmax(model.validation_scores_)) + 1
+    assert model.n_steps_ == best_epoch * -(-150 // 16)
+
+
+def test_given_validation_rows(table):
+    X, y = table
+    X_val, y_val = X[:50], y[:50]
+    model = make(DNNClassifier, n_iter_no_change=60, max_iter=10)
+    model.fit(X[50:], y[50:], X_val=X_val, y_val=y_val)
+    assert model.score(X_val, y_val) == pytest.approx(model.best_validation_score_)
+    weight = np.arange(50.0)
+    model.fit(X, y, X_val=X_val, y_val=y_val, sample_weight_val=weight)
+    assert model.score(X_val, y_val, weight) == pytest.approx(
+        model.best_validation_score_
+    )
+    with pytest.raises(ValueError, match="'X_val' and 'y_val' must be given together"):
+        model.fit(X, y, X_val=X_val)
+    with pytest.raises(ValueError, match="'sample_weight_val' needs"):
+        model.fit(X, y, sample_weight_val=weight)
+
+
+def test_partial_fit_goes_on(classifier_class, blobs):
+    X, y = blobs
+    model = make(classifier_class)
+    for _ in range(30):
+        model.partial_fit(X, y, classes=[0, 1, 2])
+    assert (model.n_iter_, len(model.loss_curve_)) == (30, 30)
+    assert model.score(X, y) > 0.8
+    with pytest.raises(ValueError, match=r"not among the classes: \[7\]"):
+        model.partial_fit(X, np.where(y == 2, 7, y))
+    with pytest.raises(ValueError, match="early_stopping"):
+        model.set_params(early_stopping=True).partial_fit(X, y)
+
+
+def test_warm_start_goes_on(estimator_class, blobs):
+    X, y = blobs
+    model = make(estimator_class, warm_start=True, max_iter=5, batch_size=30).fit(X, y)
+    first = model.loss_curve_[-1]
+    model.fit(X, y)
+    assert model.n_iter_ == 10
+    assert model.n_steps_ == 40
+    assert model.loss_curve_[5] < first
+    model.set_params(warm_start=False).fit(X, y)
+    assert model.n_iter_ == 5
+
+
+def test_class_weight(classifier_class):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 2))
+    y = (X[:, 0] + rng.normal(size=300) > 1.8).astype(int)
+    plain = make(classifier_class, max_iter=50).fit(X, y)
+    balanced = make(classifier_class, max_iter=50, class_weight="balanced").fit(X, y)
+    assert balanced.predict(X).sum() > 2 * plain.predict(X).sum()
+
+
+def test_weights_of_a_table_are_not_features(table):
+    X, y = table
+    weight = np.where(y == 1, 5.0, 1.0)
+    plain = make(DNNClassifier).fit(X, y)
+    model = make(DNNClassifier).fit(X, y, sample_weight=weight)
+    assert model.n_features_in_ == 4
+    assert model.predict_proba(X)[:, 1].mean() > plain.predict_proba(X)[:, 1].mean()
+
+
+def test_pickle_and_joblib(estimator_class, table, tmp_path):
+    X, y = table
+    model = make(estimator_class, max_iter=2).fit(X, y)
+    expected = model.predict(X)
+    np.testing.assert_array_equal(
+        pickle.loads(pickle.dumps(model)).predict(X), expected
+    )
+    joblib.dump(model, tmp_path / "model.joblib")
+    loaded = joblib.load(tmp_path / "model.joblib", mmap_mode="r")
+    np.testing.assert_array_equal(loaded.predict(X), expected)
+
+
+def test_clones_do_not_share_a_model_dir(table, tmp_path):
+    X, y = table
+    model = make(DNNClassifier, config=RunConfig(model_dir=tmp_path), max_iter=2)
+    first = model.fit(X, y).model_dir_
+    second = clone(model).fit(X, y).model_dir_
+    assert first != second
+    assert {first.parent, second.parent} == {tmp_path}
+    assert model.estimator_.latest_checkpoint().parent == first
+    assert model.n_iter_ == 2
+
+
+def test_predict_needs_fit(estimator_class, table):
+    X, y = table
+    with pytest.raises(NotFittedError):
+        estimator_class().predict(X)
+    with pytest.raises(NotFittedError):
+        estimator_class().evaluate(X, y)
+
+
+def test_verbose_prints_a_line_an_epoch(table, capsys):
+    X, y = table
+    make(DNNClassifier, max_iter=3).fit(X, y)
+    assert capsys.readouterr().out == ""
+    make(DNNClassifier, max_iter=3, verbose=1, early_stopping=True).fit(X, y)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3
+    assert "Epoch 3: loss = " in lines[2]
+    assert "validation score = " in lines[2]
+
+
+def test_dtype(blobs):
+    X, y = blobs
+    assert make(DNNClassifier).fit(X, y).predict_proba(X).dtype == np.float64
+    X32 = X.astype(np.float32)
+    assert make(DNNClassifier).fit(X32, y).predict_proba(X32).dtype == np.float32
+    model = make(DNNClassifier, dtype="float32").fit(X, y)
+    assert model.predict_proba(X).dtype == np.float32
+    table = pd.DataFrame(X, columns=list("abcd")).assign(word="w")
+    assert make(DNNClassifier).fit(table, y).predict_proba(table).dtype == np.float32
+
+
+def test_kinds_of_tables_agree(table):
+    pl = pytest.importorskip("polars")
+    X, y = table
+    as_dict = {name: X[name].to_numpy() for name in X}
+    expected = make(DNNClassifier, max_iter=3).fit(X, y).predict_proba(X)
+    for other in (as_dict, pl.DataFrame(as_dict), X.astype({"city": "category"})):
+        model = make(DNNClassifier, max_iter=3).fit(other, y)
+        np.testing.assert_allclose(model.predict_proba(other), expected, rtol=1e-6)
+
+
+def test_missing_values_of_inferred_columns(table):
+    X, y = table
+    X = X.copy()
+    X.loc[::7, "hours"] = np.nan
+    X.loc[::5, "city"] = None
+    model = make(DNNClassifier, max_iter=5).fit(X, y)
+    assert np.isfinite(model.predict_proba(X)).all()
+    array = X[["age", "hours"]].to_numpy(float)
+    assert np.isfinite(make(DNNClassifier).fit(array, y).predict_proba(array)).all()
+
+
+def test_in_a_pipeline_and_a_search(table, columns):
+    X, y = table
+    model = DNNLinearCombinedClassifier(
+        (8,),
+        linear_feature_columns=[fc.crossed_column(["city", "job"], 50)],
+        dnn_feature_columns=columns,
+        max_iter=3,
+        random_state=0,
+    )
+    name = "dnnlinearcombinedclassifier"
+    search = GridSearchCV(
+        make_pipeline(model),
+        {
+            f"{name}__dnn_feature_columns__city__dimension": [1, 3],
+            f"{name}__dnn_hidden_units": [(4,), (8, 4)],
+        },
+        cv=2,
+    ).fit(X, y)
+    assert len(search.cv_results_["params"]) == 4
+    best = search.best_params_[f"{name}__dnn_feature_columns__city__dimension"]
+    weights = search.best_estimator_[-1].estimator_.get_variable_value(
+        "dnn.inputs.city_embedding_weights"
+    )
+    assert weights.shape == (3, best)
+
+
+def test_cross_validation_with_a_scaler(blobs):
+    X, _ = blobs
+    model = make_pipeline(StandardScaler(), make(DNNRegressor, max_iter=60))
+    folds = KFold(3, shuffle=True, random_state=0)
+    assert cross_val_score(model, X, X[:, 0], cv=folds).min() > 0.5

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""scikit-learn's own checks, with no expected failures."""
+
+import pytest
+from sklearn.utils.estimator_checks import check_estimator, parametrize_with_checks
+
+from skest import (
+    DNNClassifier,
+    DNNLinearCombinedClassifier,
+    DNNLinearCombinedRegressor,
+    DNNRegressor,
+    LinearClassifier,
+    LinearRegressor,
+)
+
+# Small networks and fewer epochs than the defaults, so that a run takes minutes. The
+# defaults themselves are checked below.
+ESTIMATORS = [
+    DNNClassifier((16,), max_iter=40),
+    DNNRegressor((16,), max_iter=60),
+    LinearClassifier(max_iter=60),
+    LinearRegressor(),
+    DNNLinearCombinedClassifier((16,), max_iter=40),
+    DNNLinearCombinedRegressor((16,), max_iter=60),
+]
+
+
+@parametrize_with_checks(ESTIMATORS, xfail_strict=True)
+def test_scikit_learn_checks(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("estimator", [type(e)() for e in ESTIMATORS], ids=repr)
+def test_scikit_learn_checks_with_default_parameters(estimator):
+    results = check_estimator(estimator, on_skip=None)
+    assert {result["status"] for result in results} == {"passed"}

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every column has in common."""
+
+import pickle
+from typing import Any
+
+import joblib
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.testing import assert_array_equal
+from sklearn.base import clone
+from sklearn.compose import ColumnTransformer
+from sklearn.utils.estimator_checks import check_no_attributes_set_in_init
+
+from skest.feature_columns import (
+    CategoricalColumn,
+    bucketized_column,
+    categorical_column_with_hash_bucket,
+    categorical_column_with_identity,
+    categorical_column_with_vocabulary_list,
+    crossed_column,
+    embedding_column,
+    indicator_column,
+    numeric_column,
+)
+
+
+def all_columns() -> dict[str, Any]:
+    number = numeric_column("x", default_value="mean", normalizer="standard")
+    vocabulary = categorical_column_with_vocabulary_list("c")
+    return {
+        "numeric": number,
+        "indicated": numeric_column("x", default_value=0, indicate_missing="auto"),
+        "bucketized": bucketized_column(number, "quantiles:4"),
+        "identity": categorical_column_with_identity("n", 9),
+        "vocabulary": vocabulary,
+        "hash bucket": categorical_column_with_hash_bucket("c", 9),
+        "crossed": crossed_column([vocabulary, "n"], 9),
+        "indicator": indicator_column(vocabulary),
+        "embedding": embedding_column(vocabulary, dimension=2),
+    }
+
+
+COLUMNS = pytest.mark.parametrize("kind", all_columns())
+X = pd.DataFrame(
+    {
+        "x": [1.0, np.nan, 3.0, 5.0, 8.0],
+        "n": [1, -1, 3, 4, 8],
+        "c": ["a", "b", None, "", "a"],
+    }
+)
+
+
+def fitted(kind: str) -> Any:
+    column = all_columns()[kind].fit(X)
+    if kind == "embedding":
+        column.weights_ = np.arange(4.0).reshape(2, 2)
+    return column
+
+
+def assert_same(a: Any, b: Any, rows: Any = X) -> None:
+    first, second = a.encode(rows), b.encode(rows)
+    assert list(first) == list(second)
+    for key, values in first.items():
+        assert_array_equal(values, second[key])
+
+
+@COLUMNS
+def test_fit_learns_on_the_column_only(kind: str) -> None:
+    column = all_columns()[kind]
+    before = joblib.hash(column.get_params())
+    data_before = joblib.hash(X)
+    assert column.fit(X) is column
+    assert joblib.hash(column.get_params()) == before
+    assert joblib.hash(X) == data_before
+
+
+@COLUMNS
+def test_encode_changes_nothing(kind: str) -> None:
+    column = fitted(kind)
+    before = joblib.hash(column.__dict__)
+    column.encode(X)
+    column.transform(X)
+    assert joblib.hash(column.__dict__) == before
+
+
+@COLUMNS
+def test_nothing_is_set_in_init(kind: str) -> None:
+    check_no_attributes_set_in_init(kind, all_columns()[kind])
+
+
+@COLUMNS
+def test_clone_forgets_and_learns_the_same(kind: str) -> None:
+    column = fitted(kind)
+    copy = clone(column)
+    assert all(not name.endswith("_") for name in vars(copy))
+    assert_same(copy.fit(X), column)
+
+
+@COLUMNS
+def test_pickle(kind: str) -> None:
+    column = fitted(kind)
+    assert_same(pickle.loads(pickle.dumps(column)), column)
+
+
+@COLUMNS
+def test_chunks_are_encoded_alike(kind: str) -> None:
+    column = fitted(kind)
+    whole = column.encode(X)[column.encoded_key]
+    parts = [column.encode(part)[column.encoded_key] for part in (X[:2], X[2:])]
+    assert_array_equal(np.concatenate(parts), whole)
+
+
+@COLUMNS
+def test_transform_has_the_names_it_says(kind: str) -> None:
+    column = fitted(kind)
+    names = column.get_feature_names_out()
+    matrix = column.transform(X)
+    assert isinstance(matrix, np.ndarray)
+    assert matrix.shape == (len(X), len(names))
+    assert names.dtype == object
+    assert len(set(names)) == len(names)
+    frame = column.set_output(transform="pandas").transform(X)
+    assert list(frame.columns) == list(names)
+    assert_array_equal(frame.to_numpy(), matrix)
+
+
+@COLUMNS
+def test_reads_only_the_columns_it_names(kind: str) -> None:
+    column = fitted(kind)
+    assert_same(column, column, X[list(column.feature_keys)])
+    for key in column.feature_keys:
+        with pytest.raises(ValueError, match=f"Column {key!r} is not in X"):
+            column.encode(X.drop(columns=key).assign(other=1))
+
+
+@COLUMNS
+def test_a_failed_fit_leaves_the_column_as_it_was(kind: str) -> None:
+    column = fitted(kind)
+    with pytest.raises(ValueError, match="not in X"):
+        column.fit(pd.DataFrame({"other": [1]}))
+    assert_same(column, fitted(kind))
+
+
+@COLUMNS
+def test_ids_are_in_range(kind: str) -> None:
+    column = fitted(kind)
+    if isinstance(column, CategoricalColumn):
+        ids = column.encode(X)[column.name]
+        assert ids.dtype == np.int64
+        assert ids.min() >= -1
+        assert ids.max() < column.num_buckets
+
+
+@pytest.mark.parametrize("kind", sorted(all_columns().keys() - {"embedding"}))
+def test_works_in_a_column_transformer(kind: str) -> None:
+    column = all_columns()[kind]
+    transformer = ColumnTransformer([("c", column, list(column.feature_keys))])
+    assert_array_equal(transformer.fit_transform(X), fitted(kind).transform(X))
+
+
+def test_parameters_of_nested_columns_are_reached() -> None:
+    column = all_columns()["embedding"]
+    column.set_params(categorical_column__max_categories=1, dimension=3)
+    assert list(column.fit(X).categorical_column_.vocabulary_) == ["a"]
+    assert column.size == 3
+
+
+def test_missing_values_and_tags() -> None:
+    allowed = {
+        kind: column.__sklearn_tags__().input_tags.allow_nan
+        for kind, column in all_columns().items()
+    }
+    assert all(allowed.values())
+    assert not numeric_column("x").__sklearn_tags__().input_tags.allow_nan

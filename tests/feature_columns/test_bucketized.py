@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+from sklearn.exceptions import NotFittedError
+
+from skest.feature_columns import bucketized_column, numeric_column
+
+NAN = np.nan
+
+
+def ids(column: Any, values: Any) -> list[Any]:
+    return column.encode({"x": np.asarray(values)})["x_bucketized"].tolist()
+
+
+def test_buckets_are_closed_on_the_left() -> None:
+    column = bucketized_column(numeric_column("x"), [0, 10])
+    assert ids(column, [-1, 0, 9.9, 10, NAN]) == [[0], [1], [1], [2], [2]]
+    assert column.size == column.num_buckets == 3
+    assert column.get_feature_names_out().tolist() == [
+        "x_bucketized_0",
+        "x_bucketized_1",
+        "x_bucketized_2",
+    ]
+
+
+def test_boundaries_and_values_are_cast_to_the_dtype_of_the_source() -> None:
+    value = [float(np.float32(0.7))]  # a little less than 0.7
+    assert ids(bucketized_column(numeric_column("x"), [0.7]), value) == [[1]]
+    exact = numeric_column("x", dtype="float64")
+    assert ids(bucketized_column(exact, [0.7]), value) == [[0]]
+
+
+def test_ids_of_several_elements() -> None:
+    column = bucketized_column(numeric_column("x", shape=2), [0])
+    assert ids(column, [[-1, -1], [1, NAN]]) == [[0, 2], [1, 3]]
+    assert column.transform({"x": [[1, NAN]]}).tolist() == [[0, 1, 0, 1]]
+    assert column.get_feature_names_out()[-1] == "x_bucketized_1_1"
+
+
+def test_default_value_of_the_source_is_filled_in() -> None:
+    source = numeric_column("x", default_value=-1)
+    assert ids(bucketized_column(source, [0, 1]), [NAN, 5]) == [[0], [2]]
+
+
+def test_missing_integers_fall_in_the_last_bucket() -> None:
+    source = numeric_column("x", dtype="int64")
+    assert ids(bucketized_column(source, [0, 1]), [NAN, 0]) == [[2], [1]]
+
+
+def test_missing_numbers_do_not_reach_the_normalizer_check() -> None:
+    source = numeric_column("x", normalizer=lambda x: 1 / (x - 0))
+    with np.errstate(divide="ignore"):
+        assert ids(bucketized_column(source, [1]), [NAN, 0.5]) == [[1], [1]]
+
+
+def test_quantiles_are_learned() -> None:
+    column = bucketized_column(numeric_column("x"), "quantiles:4")
+    with pytest.raises(NotFittedError, match="has not learned its boundaries yet"):
+        column.num_buckets  # noqa: B018
+    column.fit({"x": np.arange(100.0)})
+    assert column.boundaries_.tolist() == [24, 49, 74]
+    assert column.boundaries_.dtype == np.float32
+    assert column.num_buckets == 4
+
+
+def test_equal_quantiles_once() -> None:
+    column = bucketized_column(numeric_column("x"), "quantiles:10")
+    assert column.fit({"x": np.array([1.0, 1.0, 1.0, 2.0])}).boundaries_.tolist() == [
+        1,
+        2,
+    ]
+
+
+@pytest.mark.parametrize("default_value", [None, 7.0])
+def test_quantile_weights_are_repetitions(
+    default_value: float | None, rng: np.random.Generator
+) -> None:
+    X = rng.normal(size=40)
+    X[3] = NAN
+    weight = rng.integers(0, 4, size=40)
+    columns = [
+        bucketized_column(
+            numeric_column("x", default_value=default_value), "quantiles:5"
+        )
+        for _ in range(2)
+    ]
+    weighted = columns[0].fit({"x": X}, sample_weight=weight)
+    repeated = columns[1].fit({"x": np.repeat(X, weight)})
+    assert_array_equal(weighted.boundaries_, repeated.boundaries_)
+
+
+def test_source_is_fitted_too() -> None:
+    source = numeric_column("x", normalizer="standard")
+    column = bucketized_column(source, [0]).fit({"x": [0.0, 10.0]})
+    assert ids(column, [4.9, 5.1]) == [[0], [1]]
+    assert not hasattr(source, "center_")
+
+
+@pytest.mark.parametrize(
+    ("source", "boundaries", "error", "message"),
+    [
+        ("x", [0], TypeError, "must come from numeric_column; got 'x'"),
+        (numeric_column("x", shape=(2, 2)), [0], ValueError, "one dimension"),
+        (numeric_column("x"), [], ValueError, "non-empty list of numbers"),
+        (numeric_column("x"), ["a"], ValueError, "non-empty list of numbers"),
+        (numeric_column("x"), [1, 1], ValueError, "finite and sorted"),
+        (numeric_column("x"), [1, NAN], ValueError, "finite and sorted"),
+        (numeric_column("x"), "quantiles:1", ValueError, "'quantiles:N' with N"),
+        (numeric_column("x"), "deciles", ValueError, "'quantiles:N' with N"),
+        (
+            numeric_column("x", default_value=0, indicate_missing=True),
+            [0],
+            ValueError,
+            "must have indicate_missing=False",
+        ),
+    ],
+)
+def test_parameters_refused(
+    source: Any, boundaries: Any, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        bucketized_column(source, boundaries)
+
+
+def test_infinity_is_refused() -> None:
+    with pytest.raises(ValueError, match="'x' holds inf"):
+        ids(bucketized_column(numeric_column("x"), [0]), [np.inf])
+
+
+def test_no_numbers_to_learn_from() -> None:
+    column = bucketized_column(numeric_column("x"), "quantiles:4")
+    with pytest.raises(ValueError, match="'x' has no numbers to learn boundaries"):
+        column.fit({"x": [NAN, NAN]})

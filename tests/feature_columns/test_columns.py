@@ -1,0 +1,295 @@
+# SPDX-License-Identifier: Apache-2.0
+import pickle
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+import scipy.sparse
+import sklearn
+import torch
+from numpy.testing import assert_array_equal
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.utils import estimator_html_repr
+from sklearn.utils.validation import check_is_fitted
+
+from skest.feature_columns import (
+    FeatureColumns,
+    bucketized_column,
+    categorical_column_with_hash_bucket,
+    categorical_column_with_identity,
+    categorical_column_with_vocabulary_list,
+    crossed_column,
+    embedding_column,
+    indicator_column,
+    numeric_column,
+)
+from skest.feature_columns.table import Table
+
+X = pd.DataFrame({"age": [20.0, 40.0, 60.0, 40.0], "education": ["b", "a", "b", "c"]})
+
+
+def columns(**options: Any) -> FeatureColumns:
+    education = categorical_column_with_vocabulary_list("education")
+    return FeatureColumns(
+        [
+            ("age", numeric_column("age", normalizer="standard")),
+            ("education", indicator_column(education)),
+        ],
+        **options,
+    )
+
+
+def test_encode() -> None:
+    education = categorical_column_with_vocabulary_list("education")
+    both = FeatureColumns(
+        [
+            numeric_column("age"),
+            indicator_column(education),
+            embedding_column(education, 2),
+            education,
+        ]
+    )
+    encoded = both.fit(X).encode(X)
+    assert list(encoded) == ["age", "education"]
+    assert encoded["age"].dtype == torch.float32
+    assert encoded["education"].tolist() == [[1], [0], [1], [2]]
+    assert both.encode(X, torch.float64)["age"].dtype == torch.float64
+
+
+def test_encode_of_equal_columns_shares_the_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    education = categorical_column_with_vocabulary_list("education", ["a", "b"])
+    both = FeatureColumns([indicator_column(education), embedding_column(education, 2)])
+    calls = []
+    original = type(education).ids
+    monkeypatch.setattr(
+        type(education), "ids", lambda *args: calls.append(1) or original(*args)
+    )
+    both.encode(X)
+    assert len(calls) == 1
+
+
+def test_columns_with_nothing_open_need_no_fit() -> None:
+    closed = FeatureColumns([numeric_column("age")])
+    assert closed.encode(X)["age"][:, 0].tolist() == X["age"].tolist()
+    with pytest.raises(NotFittedError, match="'age' has not learned"):
+        columns().encode(X)
+
+
+def test_fit_leaves_the_parameters_alone_and_keeps_no_data() -> None:
+    made = columns()
+    given = [column for _, column in made.columns]
+    made.fit(X)
+    assert [column for _, column in made.columns] == given
+    assert not hasattr(made.columns[0][1], "center_")
+    assert [name for name, _ in made.columns_] == ["age", "education"]
+    assert len(pickle.dumps(made.fit(pd.concat([X] * 1000)))) < 10_000
+
+
+def test_features_in() -> None:
+    made = columns().fit(X)
+    assert made.n_features_in_ == 2
+    assert made.feature_names_in_.tolist() == ["age", "education"]
+    made.fit({name: X[name].to_numpy() for name in X})
+    assert not hasattr(made, "n_features_in_")
+    assert not hasattr(made, "feature_names_in_")
+    check_is_fitted(made)
+
+
+@pytest.mark.parametrize("sparse_output", [False, True])
+@pytest.mark.parametrize("interface", ["spmatrix", "sparray"])
+def test_transform(sparse_output: bool, interface: str) -> None:
+    made = columns(sparse_output=sparse_output).fit(X)
+    with sklearn.config_context(sparse_interface=interface):
+        matrix = made.transform(X)
+    assert scipy.sparse.issparse(matrix) == sparse_output
+    if sparse_output:
+        assert scipy.sparse.isspmatrix(matrix) == (interface == "spmatrix")
+        matrix = matrix.toarray()
+    assert matrix.dtype == np.float32
+    assert_array_equal(matrix[:, 1:], [[0, 1, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1]])
+    names = ["age", "education_a", "education_b", "education_c"]
+    assert made.get_feature_names_out().tolist() == names
+
+
+def test_categorical_columns_are_one_hot_in_transform() -> None:
+    made = FeatureColumns([categorical_column_with_vocabulary_list("education")])
+    assert_array_equal(made.fit_transform(X).sum(axis=1), 1)
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_set_output(library: str) -> None:
+    frame = columns().set_output(transform=library).fit_transform(X)
+    assert type(frame).__module__.startswith(library)
+    assert next(iter(frame.columns)) == "age"
+
+
+def test_forms_of_input_agree() -> None:
+    made = columns().fit(X)
+    expected = made.transform(X)
+    as_dict = {name: X[name].to_numpy() for name in X}
+    for same in (as_dict, pl.DataFrame(X.to_dict("list")), X.to_numpy(), Table(X)):
+        assert_array_equal(made.transform(same), expected)
+    assert_array_equal(made.transform(X[["education", "age"]].assign(more=1)), expected)
+
+
+def test_fitted_on_an_array() -> None:
+    made = FeatureColumns([numeric_column("x1"), numeric_column(0)])
+    array = np.array([[1.0, 2.0], [3.0, 4.0]])
+    assert made.fit(array).n_features_in_ == 2
+    assert_array_equal(made.transform(array), array[:, ::-1])
+    frame = pd.DataFrame(array, columns=["a", "b"])
+    assert_array_equal(made.transform(frame), array[:, ::-1])
+    with pytest.raises(
+        ValueError, match="X has 3 features, but FeatureColumns is expec"
+    ):
+        made.transform(np.ones((1, 3)))
+
+
+def test_failed_fit_leaves_what_was_learned() -> None:
+    made = columns().fit(X)
+    expected = made.transform(X)
+    for wrong, message in (
+        (X.assign(age=np.inf), "'age' holds inf"),
+        (X.assign(education=1.5), "'education' holds numbers that are not whole"),
+        (X.drop(columns="education"), "'education' is not in X"),
+        (X[:0], r"0 sample\(s\)"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            made.fit(wrong)
+        assert_array_equal(made.transform(X), expected)
+
+
+def test_sample_weight() -> None:
+    made = columns().fit(X, sample_weight=[1, 1, 0, 0])
+    assert made.columns_[0][1].center_.tolist() == [30]
+    assert list(made.columns_[1][1].categorical_column_.vocabulary_) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        ([], ValueError, "must be a non-empty list of feature columns"),
+        (None, ValueError, "must be a non-empty list of feature columns; got None"),
+        (["age"], TypeError, "must hold feature columns, .*; got 'age'"),
+        ([("age", "age")], TypeError, "must hold feature columns"),
+        (
+            [numeric_column("a")] * 2,
+            ValueError,
+            "Two feature columns have the name 'a'",
+        ),
+        (
+            [("a", numeric_column("a")), ("a", numeric_column("b"))],
+            ValueError,
+            "not unique",
+        ),
+        ([("columns", numeric_column("a"))], ValueError, "conflict with constructor"),
+        (
+            [
+                numeric_column("a"),
+                indicator_column(categorical_column_with_identity("a", 3)),
+            ],
+            ValueError,
+            "Two feature columns encode 'a' in different ways",
+        ),
+        (
+            [
+                categorical_column_with_identity("a", 4),
+                indicator_column(categorical_column_with_identity("a", 3)),
+            ],
+            ValueError,
+            "Two feature columns encode 'a' in different ways",
+        ),
+    ],
+)
+def test_columns_refused(given: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        FeatureColumns(given).fit(X)
+    with pytest.raises(error, match=message):
+        FeatureColumns(given).encode(X)
+
+
+def test_equal_columns_may_share_an_entry() -> None:
+    vocabulary = np.array(["a", "b"])
+    first, second = (
+        categorical_column_with_vocabulary_list("education", v)
+        for v in (vocabulary, list(vocabulary))
+    )
+    made = FeatureColumns([indicator_column(first), embedding_column(second, 2)])
+    assert list(made.encode(X)) == ["education"]
+
+
+def test_parameters_are_reached_by_name() -> None:
+    made = columns()
+    params = made.get_params()
+    assert params["age__normalizer"] == "standard"
+    assert params["education__categorical_column__min_frequency"] == 1
+    made.set_params(
+        education__categorical_column__max_categories=1, age__dtype="float64"
+    )
+    made.set_params(age=numeric_column("age"), sparse_output=True)
+    assert made.sparse_output
+    assert made.fit_transform(X).shape == (4, 2)
+
+
+def test_names_of_a_plain_list_of_columns() -> None:
+    keys = ["age", "a__b", "columns", "a_b"]
+    made = FeatureColumns([numeric_column(key) for key in keys])
+    names = [name for name, _ in made._named_columns]
+    assert names == ["age", "a_b", "columns_", "a_b_"]
+    made.set_params(a_b__default_value=7)
+    assert made.active[1].default_value == 7
+    assert made.get_params(deep=False)["columns"] is made.columns
+    assert [column.key for column in made.active] == keys
+
+
+def test_clone_and_pickle() -> None:
+    made = columns(sparse_output=True).fit(X)
+    copy = clone(made)
+    assert not hasattr(copy, "columns_")
+    assert copy.get_params()["age__normalizer"] == "standard"
+    again = pickle.loads(pickle.dumps(made))
+    assert_array_equal(again.transform(X).toarray(), made.transform(X).toarray())
+
+
+def test_grid_search_reaches_into_columns() -> None:
+    search = GridSearchCV(
+        make_pipeline(columns(), LogisticRegression()),
+        {"featurecolumns__education__categorical_column__max_categories": [1, 3]},
+        cv=2,
+    )
+    search.fit(pd.concat([X] * 3), [0, 1, 0, 1] * 3)
+    assert search.best_score_ > 0.9
+
+
+def test_tags() -> None:
+    assert not columns().__sklearn_tags__().input_tags.allow_nan
+    filled = columns().set_params(age__default_value="mean")
+    assert filled.__sklearn_tags__().input_tags.allow_nan
+    assert isinstance(repr(FeatureColumns(None)), str)
+    assert "education" in estimator_html_repr(columns())
+
+
+def test_all_kinds_together() -> None:
+    age = numeric_column("age")
+    made = FeatureColumns(
+        [
+            age,
+            bucketized_column(age, "quantiles:3"),
+            crossed_column([bucketized_column(age, [30]), "education"], 5),
+            categorical_column_with_hash_bucket("education", 7),
+        ]
+    )
+    encoded = made.fit(X).encode(X)
+    shapes = {key: tuple(value.shape) for key, value in encoded.items()}
+    assert shapes == dict.fromkeys(
+        ("age", "age_bucketized", "age_bucketized_X_education", "education"), (4, 1)
+    )
+    assert made.transform(X).shape == (4, 1 + 2 + 5 + 7)  # the quantiles are 40 twice

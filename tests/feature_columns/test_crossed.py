@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+import itertools
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skest.feature_columns import (
+    bucketized_column,
+    categorical_column_with_hash_bucket,
+    categorical_column_with_identity,
+    categorical_column_with_vocabulary_list,
+    crossed_column,
+    numeric_column,
+)
+from skest.feature_columns.hashing import (
+    DEFAULT_HASH_KEY,
+    fingerprint_cat64,
+    int64_keys,
+)
+
+VOCABULARY = categorical_column_with_vocabulary_list("v", ["ant", "bee"])
+
+
+def ids(column: Any, **X: Any) -> list[Any]:
+    return column.encode({k: np.asarray(v) for k, v in X.items()})[column.name].tolist()
+
+
+def bucket(*values: Any, size: int, start: int = DEFAULT_HASH_KEY) -> int:
+    chain = np.array([start], dtype=np.uint64)
+    for value in values:
+        array = np.array([value], dtype=object if isinstance(value, str) else np.int64)
+        chain = fingerprint_cat64(chain, int64_keys(array))
+    return int(chain[0] % np.uint64(size))
+
+
+def test_chain_of_raw_names_in_their_order() -> None:
+    a_then_b = crossed_column(["b", "a"], 1000)
+    assert a_then_b.name == "a_X_b"
+    assert a_then_b.feature_keys == ("b", "a")
+    assert ids(a_then_b, a=["x"], b=[3]) == [[bucket(3, "x", size=1000)]]
+    assert ids(crossed_column(["a", "b"], 1000), a=["x"], b=[3]) == [
+        [bucket("x", 3, size=1000)]
+    ]
+
+
+def test_columns_come_before_raw_names() -> None:
+    column = crossed_column(["a", VOCABULARY], 1000)
+    assert ids(column, a=["x"], v=["bee"]) == [[bucket(1, "x", size=1000)]]
+
+
+def test_nested_crosses_are_flat() -> None:
+    nested = crossed_column([crossed_column(["a", VOCABULARY], 5), "b"], 1000)
+    flat = crossed_column(["a", VOCABULARY, "b"], 1000)
+    X = {"a": ["x"], "b": ["y"], "v": ["ant"]}
+    assert nested.name == flat.name == "a_X_b_X_v"
+    assert ids(nested, **X) == ids(flat, **X)
+
+
+def test_hash_key_and_bucketized_column() -> None:
+    buckets = bucketized_column(numeric_column("x"), [0])
+    column = crossed_column([buckets, "a"], 1000, hash_key=7)
+    assert column.name == "a_X_x_bucketized"
+    assert ids(column, x=[np.nan], a=["y"]) == [[bucket(1, "y", size=1000, start=7)]]
+
+
+def test_missing_cells_give_no_cross() -> None:
+    column = crossed_column(["a", VOCABULARY], 1000)
+    X = {
+        "a": np.array(["x", "", None, "x", "x"], object),
+        "v": ["ant"] * 3 + ["", "zzz"],
+    }
+    encoded = ids(column, **X)
+    assert encoded[1:4] == [[-1]] * 3
+    out_of_vocabulary = bucket(-1, "x", size=1000)
+    assert encoded[4] == [out_of_vocabulary]
+
+
+def test_integers_by_raw_name() -> None:
+    column = crossed_column(["a", "n"], 1000)
+    assert ids(column, a=["x"], n=[-1]) == [[bucket("x", -1, size=1000)]]
+    X = pd.DataFrame({"a": ["x", "x"], "n": pd.array([None, 4], dtype="Int64")})
+    assert column.encode(X)["a_X_n"].tolist() == [[-1], [bucket("x", 4, size=1000)]]
+
+
+def test_several_values_are_crossed_each_with_each() -> None:
+    column = crossed_column(["a", "b"], 1000)
+    a, b = [["p", "q"]], [["r", "s", ""]]
+    expected = [
+        bucket(*pair, size=1000) if all(pair) else -1
+        for pair in itertools.product(*a, *b)
+    ]
+    assert ids(column, a=a, b=b) == [expected]
+
+
+@given(
+    st.lists(
+        st.tuples(st.text(max_size=3), st.integers(-(2**63), 2**63 - 1)), min_size=1
+    )
+)
+def test_rows_are_independent(rows: list[tuple[str, int]]) -> None:
+    column = crossed_column(["a", "b"], 2**40)
+    a, b = zip(*rows, strict=True)
+    X = {"a": np.array(a, dtype=object), "b": np.array(b, dtype=np.int64)}
+    expected = [[bucket(*row, size=2**40) if row[0] else -1] for row in rows]
+    assert ids(column, **X) == expected
+
+
+def test_columns_inside_are_fitted() -> None:
+    learned = categorical_column_with_vocabulary_list("v")
+    column = crossed_column([learned, "a"], 1000)
+    X = {"v": ["bee", "ant"], "a": ["x", "x"]}
+    assert ids(column.fit(X), **X)[0] == [bucket(1, "x", size=1000)]
+    assert not hasattr(learned, "vocabulary_")
+
+
+@pytest.mark.parametrize(
+    ("keys", "options", "error", "message"),
+    [
+        (["a"], {}, ValueError, "two or more names or categorical columns; got"),
+        ("ab", {}, ValueError, "two or more names or categorical columns; got 'ab'"),
+        (
+            ["a", numeric_column("x")],
+            {},
+            TypeError,
+            "Cut numbers with bucketized_column",
+        ),
+        (["a", 1.5], {}, TypeError, "names of raw columns or categorical columns"),
+        (
+            ["a", categorical_column_with_hash_bucket("h", 5)],
+            {},
+            ValueError,
+            "hash bucket column 'h': hashing twice .* Use the name 'h' itself",
+        ),
+        (
+            ["a", "b"],
+            {"hash_bucket_size": 0},
+            ValueError,
+            "'hash_bucket_size' of crossed",
+        ),
+        (["a", "b"], {"hash_key": -1}, ValueError, "'hash_key' .* at least 0"),
+        (["a", "b"], {"hash_key": 2**64}, ValueError, r"less than 2\*\*64"),
+    ],
+)
+def test_parameters_refused(
+    keys: Any, options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        crossed_column(keys, **{"hash_bucket_size": 5, **options})
+
+
+def test_errors_of_a_column_inside() -> None:
+    inside = categorical_column_with_identity("c", 2)
+    with pytest.raises(ValueError, match="'c' holds 2"):
+        ids(crossed_column([inside, "a"], 10), c=[2], a=["x"])
+    inside.set_params(num_buckets=0)
+    with pytest.raises(ValueError, match="'num_buckets' of identity column 'c'"):
+        crossed_column([inside, "a"], 10)

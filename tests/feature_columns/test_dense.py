@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_allclose
+from sklearn.exceptions import NotFittedError
+
+from skest.feature_columns import (
+    bucketized_column,
+    categorical_column_with_identity,
+    categorical_column_with_vocabulary_list,
+    embedding_column,
+    indicator_column,
+    numeric_column,
+)
+
+IDENTITY = categorical_column_with_identity("c", 3)
+LEARNED = categorical_column_with_vocabulary_list("c")
+
+
+@pytest.mark.parametrize("wrap", [indicator_column, lambda c: embedding_column(c, 2)])
+def test_wrapped_column_is_fitted_as_a_copy(wrap: Any) -> None:
+    column = wrap(LEARNED)
+    with pytest.raises(NotFittedError, match="'c' has not learned its vocabulary"):
+        column.encode({"c": ["a"]})
+    column.fit({"c": ["b", "a"]})
+    assert column.encode({"c": ["b"]})["c"].tolist() == [[1]]
+    assert column.encoded_key == "c"
+    assert column.feature_keys == ("c",)
+    assert not hasattr(LEARNED, "vocabulary_")
+
+
+def test_indicator_counts() -> None:
+    column = indicator_column(IDENTITY)
+    X = {"c": np.array([[0, 0], [2, -1]])}
+    assert (column.name, column.size) == ("c_indicator", 3)
+    assert column.transform(X).tolist() == IDENTITY.transform(X).tolist()
+    assert column.transform(X).tolist() == [[2, 0, 0], [0, 0, 1]]
+    assert column.get_feature_names_out().tolist() == ["c_0", "c_1", "c_2"]
+
+
+def test_bucketized_column_can_be_embedded() -> None:
+    source = bucketized_column(numeric_column("x"), "quantiles:4")
+    column = embedding_column(source, "auto").fit({"x": np.arange(8.0)})
+    assert column.name == "x_bucketized_embedding"
+    assert column.size == 8  # round(6 * 4 ** 0.25)
+    assert column.encode({"x": [0.0]})["x_bucketized"].tolist() == [[0]]
+
+
+@pytest.mark.parametrize(
+    ("num_buckets", "dimension"), [(1, 6), (2, 7), (16, 12), (81, 16), (10**6, 16)]
+)
+def test_automatic_dimension(num_buckets: int, dimension: int) -> None:
+    categorical = categorical_column_with_identity("c", num_buckets)
+    assert embedding_column(categorical, "auto").size == dimension
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_initial_weights(dtype: torch.dtype) -> None:
+    column = embedding_column(categorical_column_with_identity("c", 5000), 4)
+    before = torch.get_rng_state()
+    first, second = (
+        column.initial_weights(torch.Generator().manual_seed(1), dtype)
+        for _ in range(2)
+    )
+    assert torch.equal(before, torch.get_rng_state())
+    assert torch.equal(first, second)
+    assert first.shape == (5000, 4)
+    assert first.dtype == dtype
+    assert first.abs().max() <= 1.0  # two standard deviations of 1 / sqrt(4)
+    assert_allclose(first.std(), 0.44, atol=0.01)  # cut off: 0.88 of the deviation
+
+
+def test_initializer() -> None:
+    def ones(tensor: torch.Tensor, generator: torch.Generator) -> None:
+        tensor.fill_(1)
+
+    column = embedding_column(IDENTITY, 2, initializer=ones)
+    weights = column.initial_weights(torch.Generator(), torch.float32)
+    assert weights.tolist() == [[1, 1]] * 3
+
+
+def test_transform_gives_learned_vectors() -> None:
+    column = embedding_column(IDENTITY, 2, combiner="sum", max_norm=5)
+    X = {"c": np.array([[0, 1], [2, -1], [-1, -1]])}
+    with pytest.raises(NotFittedError, match="'c_embedding' has no vectors yet"):
+        column.fit(X).transform(X)
+    column.weights_ = np.array([[1, 0], [0, 2], [6, 8]], dtype=np.float32)
+    assert_allclose(column.transform(X), [[1, 2], [3, 4], [0, 0]])
+    names = ["c_embedding_0", "c_embedding_1"]
+    assert column.get_feature_names_out().tolist() == names
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"dimension": 0}, ValueError, "'dimension' of embedding column 'c_embedding'"),
+        ({"dimension": 1.5}, TypeError, "'dimension' .*; got 1.5"),
+        ({"dimension": "large"}, TypeError, "'dimension' .*; got 'large'"),
+        (
+            {"combiner": "max"},
+            ValueError,
+            "'combiner' .* one of 'mean', 'sqrtn', 'sum'",
+        ),
+        ({"initializer": "normal"}, TypeError, "'initializer' .* got 'normal'"),
+        ({"max_norm": 0}, ValueError, "'max_norm' .* greater than 0; got 0"),
+        ({"max_norm": np.inf}, ValueError, "'max_norm' .* finite number"),
+        ({"max_norm": "1"}, TypeError, "'max_norm' .* got '1'"),
+        (
+            {"categorical_column": numeric_column("x")},
+            TypeError,
+            "'categorical_column' of an EmbeddingColumn must be a categorical or",
+        ),
+    ],
+)
+def test_parameters_refused(
+    options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        embedding_column(**{"categorical_column": IDENTITY, "dimension": 2, **options})
+
+
+def test_indicator_of_something_else() -> None:
+    with pytest.raises(TypeError, match=r"of an IndicatorColumn must be .*; got 'c'"):
+        indicator_column("c")  # type: ignore[arg-type]

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.utils import murmurhash3_32
+
+from skest.feature_columns import hashing
+
+WORD = st.integers(0, 2**64 - 1)
+
+
+def strings(*values: str) -> np.ndarray:
+    return np.array(values, dtype=object)
+
+
+def fingerprint_in_python(a: int, b: int) -> int:
+    k, mask = 0xC6A4A7935BD1E995, 2**64 - 1
+
+    def shift_mix(value: int) -> int:
+        return value ^ (value >> 47)
+
+    result = a ^ k
+    result ^= shift_mix(b * k & mask) * k & mask
+    result = result * k & mask
+    result = shift_mix(result) * k & mask
+    return shift_mix(result)
+
+
+@given(WORD, WORD)
+def test_fingerprint_cat64(a: int, b: int) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        result = hashing.fingerprint_cat64(np.array([a], "u8"), np.array([b], "u8"))
+    assert int(result[0]) == fingerprint_in_python(a, b)
+
+
+@given(st.lists(st.text(), max_size=5), st.integers(1, 2**32))
+def test_buckets_of_strings(values: list[str], n_buckets: int) -> None:
+    expected = [murmurhash3_32(v, seed=0, positive=True) % n_buckets for v in values]
+    assert hashing.bucket_ids(strings(*values), n_buckets).tolist() == expected
+
+
+@given(st.integers(-(2**63), 2**63 - 1))
+def test_integers_and_their_decimals_share_a_bucket(value: int) -> None:
+    of_int = hashing.bucket_ids(np.array([value], dtype=np.int64), 1000)
+    assert of_int == hashing.bucket_ids(strings(str(value)), 1000)
+
+
+def test_int64_keys() -> None:
+    keys = hashing.int64_keys(np.array([-1, 5]))
+    assert keys.tolist() == [2**64 - 1, 5]
+    low, high = (murmurhash3_32("é", seed=seed, positive=True) for seed in (0, 1))
+    assert hashing.int64_keys(strings("é")).tolist() == [low | high << 32]
+
+
+def test_nul_is_hashed() -> None:
+    a, b = hashing.string_to_int64keys(strings("a\0b", "a\0c"))
+    assert a != b
+
+
+def test_lone_surrogate() -> None:
+    with pytest.raises(ValueError, match="lone surrogate"):
+        hashing.string_hashes(strings("\ud800"))

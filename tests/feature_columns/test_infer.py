@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+
+from skest.feature_columns import infer, infer_feature_columns
+from skest.feature_columns.table import Table
+
+FRAME = pd.DataFrame(
+    {
+        "f64": np.arange(12.0),
+        "f32": np.arange(12, dtype=np.float32),
+        "gaps": [None, *range(11)],
+        "flag": [True, False] * 6,
+        "few": [*"abcdefghija", None],
+        "many": [f"m{i}" for i in range(11)] + [""],
+        "level": pd.Categorical(["u", "v"] * 6, categories=list("stuvwxyzabcdef")),
+        "object": pd.Series(["a", "b", None] * 4, dtype=object),
+    }
+)
+CATEGORICAL = ["flag", "few", "many", "level", "object"]
+
+
+def test_frame_for_a_deep_model() -> None:
+    columns = infer_feature_columns(FRAME)
+    assert [column.name for column in columns.active] == [
+        "f64",
+        "f32",
+        "gaps",
+        "flag_indicator",
+        "few_indicator",
+        "many_embedding",
+        "level_indicator",
+        "object_indicator",
+    ]
+    f64, f32, gaps = columns.active[:3]
+    assert (f64.dtype, f32.dtype) == ("float64", "float32")
+    encoded = columns.fit(FRAME).encode(FRAME)
+    assert encoded["gaps"].shape == (12, 2)
+    assert encoded["f64"].shape == (12, 1)
+    assert (f64.normalizer, f64.default_value) == ("standard", "mean")
+    assert gaps.indicate_missing == "auto"
+
+
+def test_frame_for_a_linear_model() -> None:
+    columns = infer_feature_columns(FRAME, kind="linear")
+    assert [column.name for column in columns.active][3:] == CATEGORICAL
+    assert "vocabulary_" in vars(columns.fit(FRAME).active[-1])
+
+
+def test_dtype_can_be_chosen() -> None:
+    columns = infer_feature_columns(FRAME, dtype="float32")
+    assert columns.active[0].dtype == "float32"
+
+
+@pytest.mark.parametrize("kind", ["dense", "linear"])
+def test_very_many_levels_are_hashed(
+    monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(infer, "MAX_VOCABULARY_LEVELS", 11)
+    many = {"c": np.array([f"m{i}" for i in range(12)])}
+    column = infer_feature_columns(many, kind).active[0]
+    if kind == "dense":
+        assert column.size == 16
+        column = column.categorical_column
+    assert column.num_buckets == infer.HASH_BUCKET_SIZE == 100_000
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int64, np.int8, object])
+def test_array_of_numbers_becomes_one_column(dtype: Any) -> None:
+    X = np.arange(12).reshape(4, 3).astype(dtype)
+    columns = infer_feature_columns(X)
+    (column,) = columns.active
+    assert column.name == "x"
+    assert column.shape == (3,)
+    assert column.dtype == ("float32" if dtype in (np.float32, np.int8) else "float64")
+    np.testing.assert_allclose(columns.fit_transform(X).mean(axis=0), 0, atol=1e-7)
+
+
+def test_dict_with_one_array() -> None:
+    (column,) = infer_feature_columns({"pixels": np.ones((4, 3))}).active
+    assert (column.name, column.shape) == ("pixels", (3,))
+
+
+def test_array_of_mixed_objects() -> None:
+    X = np.array([["a", 1.0], ["b", None]], dtype=object)
+    columns = infer_feature_columns(X)
+    assert [column.name for column in columns.active] == ["x0_indicator", "x1"]
+    assert columns.fit(X).encode(X)["x1"].shape == (2, 2)
+
+
+def test_polars_and_tables() -> None:
+    frame = pl.DataFrame({"a": [1.0, None], "b": ["x", None]})
+    for X in (frame, Table(frame)):
+        columns = infer_feature_columns(X)
+        assert [column.name for column in columns.active] == ["a", "b_indicator"]
+        assert columns.fit(X).n_features_in_ == 2
+
+
+@pytest.mark.parametrize(
+    ("X", "error", "message"),
+    [
+        (
+            pd.DataFrame({"when": pd.to_datetime(["2020"])}),
+            ValueError,
+            "'when' holds dates .* Derive numbers or categories",
+        ),
+        ({"x": np.array([1j])}, ValueError, "Complex data not supported: column 'x'"),
+        (
+            np.array([[{"foo": "bar"}, 1.0]], dtype=object),
+            TypeError,
+            "argument must be .* string.* number",
+        ),
+    ],
+)
+def test_neither_numbers_nor_categories(
+    X: Any, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        infer_feature_columns(X)
+
+
+def test_unknown_kind() -> None:
+    with pytest.raises(ValueError, match=r"'kind' .* must be one of 'dense', 'linear'"):
+        infer_feature_columns(FRAME, kind="wide")

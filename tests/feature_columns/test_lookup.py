@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+import pytest
+import torch
+from torch import Tensor
+
+from skest.feature_columns.lookup import COMBINERS, combined_rows, row_lookup, row_table
+
+IDS = torch.tensor([[0, 2, 2], [-1, 1, -1], [-1, -1, -1]])
+
+
+def table(n: int = 3, dtype: torch.dtype = torch.float64) -> Tensor:
+    values = torch.arange(n * 2, dtype=dtype).reshape(n, 2) + 1
+    return row_table(values)
+
+
+def reference(weight: Tensor, ids: Tensor, combiner: str) -> Tensor:
+    """The same by a dense matrix of counts."""
+    one_hot = torch.nn.functional.one_hot(ids + 1, len(weight) + 1)[..., 1:]
+    counts = one_hot.sum(dim=1).to(weight.dtype)
+    n = counts.sum(dim=1, keepdim=True).clamp(min=1)
+    divisor = {"sum": torch.ones_like(n), "mean": n, "sqrtn": n.sqrt()}[combiner]
+    return counts @ weight / divisor
+
+
+@pytest.mark.parametrize("ids", [IDS, IDS[:, 1:2]], ids=["several", "one"])
+@pytest.mark.parametrize("combiner", COMBINERS)
+def test_values_and_gradient(ids: Tensor, combiner: str) -> None:
+    weight = table()
+    result = combined_rows(weight, ids, combiner)
+    torch.testing.assert_close(result, reference(weight, ids, combiner))
+    upstream = torch.randn(result.shape, dtype=result.dtype)
+    (gradient,) = torch.autograd.grad(result, weight, upstream)
+    dense = torch.autograd.grad(reference(weight, ids, combiner), weight, upstream)
+    assert gradient.is_sparse
+    torch.testing.assert_close(gradient.to_dense(), dense[0])
+
+
+def test_gradient_holds_only_the_rows_looked_up() -> None:
+    weight = row_table(torch.zeros(10**6, 2))
+    row_lookup(weight, IDS).sum().backward()
+    assert weight.grad is not None
+    assert not weight.grad.is_coalesced()
+    assert set(weight.grad._indices().flatten().tolist()) == {0, 1, 2}
+    assert weight.grad.shape == (10**6, 2)
+
+
+def test_a_missing_id_has_no_gradient() -> None:
+    weight = table()
+    row_lookup(weight, torch.tensor([[2, -1], [-1, 1]])).sum().backward()
+    assert weight.grad is not None
+    # It stands for another id of its example.
+    assert weight.grad._indices().tolist() == [[2, 2, 1, 1]]
+    assert weight.grad.to_dense().tolist() == [[0, 0], [1, 1], [1, 1]]
+
+
+def test_an_example_without_ids_touches_row_0_with_zero() -> None:
+    """As tf.nn.safe_embedding_lookup_sparse."""
+    weight = table()
+    row_lookup(weight, torch.tensor([-1])).sum().backward()
+    assert weight.grad is not None
+    assert weight.grad._indices().tolist() == [[0]]
+    assert weight.grad.to_dense().tolist() == [[0, 0]] * 3
+
+
+def test_a_bad_first_row_does_not_leak_into_missing_cells() -> None:
+    weight = row_table(torch.full((2, 2), torch.nan))
+    assert row_lookup(weight, torch.tensor([-1])).tolist() == [[0, 0]]
+
+
+def test_gradients_of_two_uses_add_up() -> None:
+    weight = table()
+    (
+        row_lookup(weight, torch.tensor([0])) + row_lookup(weight, torch.tensor([2]))
+    ).sum().backward()
+    assert weight.grad is not None
+    assert weight.grad.to_dense().tolist() == [[1, 1], [0, 0], [1, 1]]
+
+
+def test_max_norm_clips_with_its_gradient() -> None:
+    weight = row_table(torch.tensor([[3.0, 4.0], [0.3, 0.4]], dtype=torch.float64))
+    ids = torch.tensor([[0], [1], [-1]])
+    result = combined_rows(weight, ids, "sum", max_norm=1.0)
+    torch.testing.assert_close(
+        result, torch.tensor([[0.6, 0.8], [0.3, 0.4], [0, 0]], dtype=torch.float64)
+    )
+    (gradient,) = torch.autograd.grad(result[:, 0].sum(), weight)
+    # d(x / |x|) / dx = (1 - x xᵀ / |x|²) / |x| where the row is clipped
+    expected = torch.tensor([[0.128, -0.096], [1, 0]], dtype=torch.float64)
+    torch.testing.assert_close(gradient.to_dense(), expected)
+
+
+def test_row_table() -> None:
+    assert row_table(torch.zeros(1, 1)).is_row_table
+    assert not row_table(torch.zeros(1, 1), trainable=False).requires_grad

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+import copy
+import io
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from skest.feature_columns import (
+    DenseFeatures,
+    FeatureColumns,
+    LinearFeatures,
+    bucketized_column,
+    categorical_column_with_identity,
+    categorical_column_with_vocabulary_list,
+    embedding_column,
+    indicator_column,
+    numeric_column,
+)
+from skest.feature_columns.modules import parameter_name
+
+IDENTITY = categorical_column_with_identity("k", 4)
+X = {"k": np.array([0, 3, -1]), "x": np.array([0.5, -1.0, 2.0])}
+
+
+def dense_columns() -> FeatureColumns:
+    number = numeric_column("x")
+    return FeatureColumns(
+        [
+            number,
+            bucketized_column(number, [0.0]),
+            indicator_column(IDENTITY),
+            embedding_column(IDENTITY, 2),
+        ]
+    )
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_dense_output_is_sorted_by_name(dtype: torch.dtype) -> None:
+    columns = dense_columns()
+    module = DenseFeatures(columns, dtype, seeded())
+    output = module(columns.encode(X, dtype))
+    assert output.dtype == dtype
+    assert output.shape == (3, module.out_features) == (3, 4 + 2 + 1 + 2)
+    embedded = module.column_parameters()["k_embedding"]
+    assert embedded.is_row_table
+    torch.testing.assert_close(output[:2, :2], embedded[[0, 3]])
+    assert output[:, 2:6].tolist() == [[1, 0, 0, 0], [0, 0, 0, 1], [0, 0, 0, 0]]
+    assert output[:, 6].tolist() == X["x"].tolist()
+    assert output[:, 7:].tolist() == [[0, 1], [1, 0], [0, 1]]
+
+
+def test_initial_tables_come_from_the_generator_only() -> None:
+    columns = dense_columns()
+    before = torch.get_rng_state()
+    tables = [
+        DenseFeatures(columns, generator=seeded(s)).state_dict()["k_embedding_weights"]
+        for s in (0, 0, 1)
+    ]
+    assert torch.equal(tables[0], tables[1])
+    assert not torch.equal(tables[0], tables[2])
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_without_a_generator_the_seed_of_torch_decides() -> None:
+    columns = [embedding_column(IDENTITY, 2)]
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        before = torch.get_rng_state()
+        first, second = (
+            DenseFeatures(columns).state_dict()["k_embedding_weights"] for _ in range(2)
+        )
+        assert torch.equal(before, torch.get_rng_state())
+        torch.manual_seed(4)
+        other = DenseFeatures(columns).state_dict()["k_embedding_weights"]
+    assert torch.equal(first, second)
+    assert not torch.equal(first, other)
+
+
+def test_tables_that_are_not_trained() -> None:
+    column = embedding_column(IDENTITY, 2, trainable=False)
+    (parameter,) = DenseFeatures([column]).parameters()
+    assert not parameter.requires_grad
+
+
+def test_gradients_of_dense_features_are_sparse() -> None:
+    columns = dense_columns()
+    module = DenseFeatures(columns, generator=seeded())
+    module(columns.encode(X)).sum().backward()
+    gradient = module.column_parameters()["k_embedding"].grad
+    assert gradient is not None
+    assert gradient.is_sparse
+    assert gradient.coalesce().indices().tolist() == [[0, 3]]
+
+
+@pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
+def test_linear_equals_a_dense_matrix(combiner: str) -> None:
+    columns = FeatureColumns(
+        [
+            numeric_column("y", shape=2),
+            IDENTITY,
+            bucketized_column(numeric_column("x"), [0.0]),
+        ]
+    )
+    cells = {
+        "k": np.array([[0, 3, 3], [1, -1, -1], [-1, -1, -1]]),
+        "x": X["x"],
+        "y": np.arange(6.0).reshape(3, 2),
+    }
+    linear = LinearFeatures(columns, units=3, sparse_combiner=combiner)
+    encoded = columns.encode(cells)
+    assert linear(encoded).tolist() == [[0] * 3] * 3
+    for parameter in linear.parameters():
+        nn.init.normal_(parameter, generator=seeded())
+    weights = torch.cat(list(linear.column_parameters().values()))
+    counts = torch.from_numpy(
+        np.hstack([columns.active[i].transform(cells) for i in (1, 2, 0)])
+    )
+    divisor = counts[:, :4].sum(1, keepdim=True).clamp(min=1)
+    counts[:, :4] /= {"sum": 1, "mean": divisor, "sqrtn": divisor.sqrt()}[combiner]
+    assert list(linear.column_parameters()) == ["k", "x_bucketized", "y"]
+    torch.testing.assert_close(linear(encoded), counts @ weights + linear.bias)
+    linear(encoded).sum().backward()
+    sparse = {n: p.grad.is_sparse for n, p in linear.column_parameters().items()}
+    assert sparse == {"k": True, "x_bucketized": True, "y": False}
+
+
+def test_linear_over_an_embedding() -> None:
+    columns = FeatureColumns([embedding_column(IDENTITY, 2)])
+    linear = LinearFeatures(columns, generator=seeded())
+    names = {name: tuple(p.shape) for name, p in linear.named_parameters()}
+    assert names == {
+        "bias": (1,),
+        "k_embedding_weights": (2, 1),
+        "dense.k_embedding_weights": (4, 2),
+    }
+    nn.init.ones_(linear.column_parameters()["k_embedding"])
+    table = linear.dense.column_parameters()["k_embedding"]
+    torch.testing.assert_close(linear(columns.encode(X))[1], table[3].sum()[None])
+
+
+AWKWARD = ["a.b", "a%2Eb", "type", "keys", "bias", "", "é x/y", "dense", "forward"]
+
+
+@pytest.mark.parametrize("name", AWKWARD)
+@pytest.mark.parametrize("make", [DenseFeatures, LinearFeatures])
+def test_awkward_names_of_columns(make: Any, name: str) -> None:
+    categorical = categorical_column_with_identity(name, 3)
+    column = embedding_column(categorical, 2) if make is DenseFeatures else categorical
+    module = make([column])
+    assert list(module.column_parameters()) == [column.name]
+    assert parameter_name(column.name) in module.state_dict()
+    assert module(FeatureColumns([column]).encode({name: [1]})).shape[0] == 1
+
+
+def test_names_of_parameters_differ() -> None:
+    assert len({parameter_name(name) for name in AWKWARD}) == len(AWKWARD)
+
+
+def test_copies_and_checkpoints() -> None:
+    columns = dense_columns()
+    module = DenseFeatures(columns, generator=seeded())
+    encoded = columns.encode(X)
+    expected = module(encoded)
+    for again in (copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
+        torch.testing.assert_close(again(encoded), expected)
+    buffer = io.BytesIO()
+    torch.save(module.state_dict(), buffer)
+    buffer.seek(0)
+    other = DenseFeatures(columns, generator=seeded(9))
+    other.load_state_dict(torch.load(buffer))
+    torch.testing.assert_close(other(encoded), expected)
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (
+            lambda: DenseFeatures([IDENTITY]),
+            ValueError,
+            "'k' is categorical and has no dense output. Wrap it in indicator_column or",
+        ),
+        (lambda: DenseFeatures([]), ValueError, "non-empty list of feature columns"),
+        (lambda: LinearFeatures([]), ValueError, "non-empty list of feature columns"),
+        (
+            lambda: LinearFeatures([IDENTITY], 0),
+            ValueError,
+            "'units' .* at least 1; got 0",
+        ),
+        (
+            lambda: LinearFeatures([IDENTITY], sparse_combiner="max"),
+            ValueError,
+            "'sparse_combiner' of LinearFeatures must be one of",
+        ),
+        (
+            lambda: DenseFeatures(
+                [indicator_column(categorical_column_with_vocabulary_list("v"))]
+            ),
+            ValueError,
+            "'v' has not learned its vocabulary yet",
+        ),
+    ],
+)
+def test_columns_refused(make: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        make()

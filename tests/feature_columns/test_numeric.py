@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.exceptions import NotFittedError
+from sklearn.preprocessing import MinMaxScaler, StandardScaler
+
+from skest.feature_columns import numeric_column
+
+NAN = np.nan
+
+
+def encoded(column: Any, values: Any) -> np.ndarray:
+    return column.encode({column.key: np.asarray(values)})[column.name]
+
+
+def test_encode_casts_and_copies() -> None:
+    values = np.array([1.0, 2.0], dtype=np.float32)
+    result = encoded(numeric_column("x"), values)
+    assert result.shape == (2, 1)
+    assert result.dtype == np.float32
+    assert not np.shares_memory(result, values)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", np.float64])
+@pytest.mark.parametrize(
+    ("normalizer", "scaler"),
+    [("standard", StandardScaler()), ("minmax", MinMaxScaler())],
+)
+def test_scaling_is_that_of_scikit_learn(
+    dtype: Any, normalizer: str, scaler: Any, rng: np.random.Generator
+) -> None:
+    X = rng.normal(3, 2, size=(50, 3)).astype(dtype)
+    X[:, 1] = 4  # constant
+    column = numeric_column("x", shape=3, dtype=dtype, normalizer=normalizer)
+    result = column.fit({"x": X}).transform({"x": X})
+    assert result.dtype == dtype
+    assert_allclose(result, scaler.fit_transform(X), rtol=1e-4, atol=1e-5)
+
+
+def test_computes_in_its_dtype_as_onnx_does(rng: np.random.Generator) -> None:
+    X = {"x": rng.normal(100, 7, size=1000)}
+    column = numeric_column("x", normalizer="standard").fit(X)
+    x, center, scale = (
+        np.asarray(a, dtype=np.float32) for a in (X["x"], column.center_, column.scale_)
+    )
+    assert_array_equal(column.transform(X)[:, 0], (x - center) / scale)
+
+
+@pytest.mark.parametrize("normalizer", ["standard", "minmax"])
+def test_weights_are_repetitions(normalizer: str, rng: np.random.Generator) -> None:
+    X = rng.normal(size=(8, 2))
+    X[2, 0] = X[6, 1] = NAN
+    weight = np.array([0, 3, 1, 2, 0, 1, 2, 1])
+    options = {"default_value": "mean", "dtype": "float64", "normalizer": normalizer}
+    weighted, repeated = (numeric_column("x", shape=2, **options) for _ in range(2))
+    weighted.fit({"x": X}, sample_weight=weight)
+    repeated.fit({"x": np.repeat(X, weight, axis=0)})
+    for name in ("fill_", "center_", "scale_"):
+        assert_allclose(getattr(weighted, name), getattr(repeated, name))
+
+
+def test_default_value_fills_before_scaling() -> None:
+    column = numeric_column("x", default_value=5, normalizer=lambda x: x * 10)
+    assert encoded(column, [NAN, 1.0]).tolist() == [[50.0], [10.0]]
+
+
+def test_mean_is_learned() -> None:
+    column = numeric_column("x", shape=(2,), default_value="mean")
+    column.fit({"x": np.array([[1.0, NAN], [3.0, 8.0]])})
+    assert column.fill_.tolist() == [2.0, 8.0]
+    assert encoded(column, [[NAN, NAN]]).tolist() == [[2.0, 8.0]]
+
+
+def test_indicators() -> None:
+    X = {"x": np.array([[1.0, NAN], [3.0, 8.0]])}
+    column = numeric_column("x", shape=2, default_value=0, indicate_missing=True)
+    assert column.size == 4
+    assert encoded(column, X["x"]).tolist() == [[1, 0, 0, 1], [3, 8, 0, 0]]
+    names = ["x_0", "x_1", "x_0_missing", "x_1_missing"]
+    assert column.get_feature_names_out().tolist() == names
+
+
+def test_automatic_indicators_are_learned() -> None:
+    X = {"x": np.array([[1.0, NAN], [3.0, 8.0]])}
+    column = numeric_column("x", shape=2, default_value=0, indicate_missing="auto")
+    with pytest.raises(NotFittedError, match="'x' has not learned its indicated yet"):
+        column.size  # noqa: B018
+    column.fit(X)
+    assert column.size == 3
+    assert encoded(column, [[NAN, 1.0]]).tolist() == [[0, 1, 0]]
+    assert column.get_feature_names_out().tolist() == ["x_0", "x_1", "x_1_missing"]
+
+
+@pytest.mark.parametrize(
+    ("options", "learned"),
+    [
+        ({"default_value": "mean"}, "fill"),
+        ({"normalizer": "standard"}, "center"),
+        ({"normalizer": "minmax"}, "center"),
+    ],
+)
+def test_not_fitted(options: dict[str, Any], learned: str) -> None:
+    with pytest.raises(NotFittedError, match=f"'x' has not learned its {learned} yet"):
+        encoded(
+            numeric_column("x", **options), [NAN if "default_value" in options else 1]
+        )
+
+
+def test_closed_column_needs_no_fit() -> None:
+    column = numeric_column("x", normalizer=np.log1p)
+    assert_allclose(column.transform({"x": [0.0, 1.0]}), [[0], [np.log(2)]], rtol=1e-6)
+
+
+def test_integers_are_encoded_as_floats_for_int64_means_ids() -> None:
+    column = numeric_column("x", dtype="int64")
+    assert encoded(column, [1, 2]).dtype == np.float64
+    assert column.transform({"x": [1, 2]}).dtype == np.int64
+
+
+@pytest.mark.parametrize("shape", [6, (6,), (2, 3)])
+def test_cells_are_flat_in_the_output(shape: Any) -> None:
+    column = numeric_column("x", shape=shape)
+    assert encoded(column, np.arange(12).reshape(2, 2, 3)).shape == (2, 6)
+
+
+def test_normalizer_sees_the_shape_of_the_cells() -> None:
+    column = numeric_column("x", shape=(2, 2), normalizer=lambda x: x[:, ::-1])
+    assert encoded(column, [[[1, 2], [3, 4]]]).tolist() == [[3, 4, 1, 2]]
+
+
+@pytest.mark.parametrize(
+    ("options", "values", "message"),
+    [
+        ({}, [1, NAN], "'x' holds NaN .* Set 'default_value' to a number or to 'mean'"),
+        ({}, [1, np.inf], "'x' holds inf; infinity"),
+        ({"default_value": 0}, [1, -np.inf], "'x' holds -inf; infinity"),
+        ({}, [1e300], r"'x' holds 1e\+300, which is infinity in dtype float32"),
+        ({"shape": 2}, [1.0], r"'x' must have shape \(2,\); got \(1,\)"),
+        ({"dtype": "int64"}, [1.5], r"'x' holds 1\.5, which dtype int64 cannot hold"),
+        ({"dtype": "int32"}, [2**40], "which dtype int32 cannot hold"),
+        (
+            {"normalizer": np.log},
+            [1.0, 0.0],
+            "'normalizer' of column 'x' returned NaN or",
+        ),
+        ({"normalizer": lambda x: x[:1]}, [1.0, 2.0], "must return an array of shape"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:divide by zero")
+def test_cells_refused(options: dict[str, Any], values: Any, message: str) -> None:
+    column = numeric_column("x", **options)
+    with pytest.raises(ValueError, match=message):
+        encoded(column, values)
+    with pytest.raises(ValueError, match=message):
+        column.fit({"x": np.asarray(values)})
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"key": 1.5}, TypeError, "'key' of numeric column 1.5 must be the name"),
+        ({"shape": (0,)}, ValueError, "'shape' of numeric column 'x'"),
+        ({"shape": (1.5,)}, ValueError, "'shape' of numeric column 'x'"),
+        ({"default_value": "median"}, ValueError, "a finite number, 'mean' or None"),
+        (
+            {"default_value": NAN},
+            ValueError,
+            "a finite number, 'mean' or None; got nan",
+        ),
+        ({"dtype": "float16"}, ValueError, "'dtype' .* must be one of 'float32'"),
+        ({"dtype": "number"}, ValueError, "'dtype' .* got 'number'"),
+        (
+            {"normalizer": "robust"},
+            ValueError,
+            "'normalizer' .* must be one of 'standa",
+        ),
+        ({"indicate_missing": "yes"}, ValueError, "'indicate_missing' .* one of True"),
+        ({"indicate_missing": True}, ValueError, "no 'default_value' to put in place"),
+        (
+            {"normalizer": "standard", "dtype": "int64"},
+            ValueError,
+            "which do not give integers",
+        ),
+        (
+            {"default_value": "mean", "dtype": "int64"},
+            ValueError,
+            "which do not give integers",
+        ),
+    ],
+)
+def test_parameters_refused(
+    options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        numeric_column(**{"key": "x", **options})
+    column = numeric_column("x").set_params(**options)
+    with pytest.raises(error, match=message):
+        column.fit({"x": [1.0]})
+
+
+@pytest.mark.parametrize(
+    ("values", "weight", "where"),
+    [
+        ([[NAN], [NAN]], None, ""),
+        ([[1.0, NAN], [2.0, NAN]], None, " in element 1"),
+        ([[1.0], [NAN]], [0, 1], ""),
+    ],
+)
+def test_nothing_to_learn_from(values: Any, weight: Any, where: str) -> None:
+    column = numeric_column("x", shape=len(values[0]), default_value="mean")
+    with pytest.raises(ValueError, match=f"'x' has no numbers{where} to learn"):
+        column.fit({"x": np.array(values)}, sample_weight=weight)
+
+
+def test_failed_fit_leaves_what_was_learned() -> None:
+    column = numeric_column("x", normalizer="standard").fit({"x": [0.0, 2.0]})
+    with pytest.raises(ValueError, match="infinity"):
+        column.fit({"x": [5.0, np.inf]})
+    assert column.center_.tolist() == [1.0]
+
+
+def test_fit_forgets_what_is_no_longer_open() -> None:
+    column = numeric_column("x", normalizer="standard").fit({"x": [0.0, 2.0]})
+    column.set_params(normalizer=None).fit({"x": [0.0, 2.0]})
+    assert not hasattr(column, "center_")
+
+
+@pytest.mark.parametrize(
+    ("weight", "message"),
+    [
+        ([1.0], "sample_weight.shape"),
+        ([1, -1], "Negative values"),
+        ([0, 0], "non-zero"),
+    ],
+)
+def test_weights_refused(weight: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        numeric_column("x").fit({"x": [1.0, 2.0]}, sample_weight=weight)
+
+
+def test_frame_with_nullable_numbers() -> None:
+    X = pd.DataFrame({"x": pd.array([1, None], dtype="Int64")})
+    assert encoded(
+        numeric_column("x", default_value=9), X["x"].to_numpy()
+    ).tolist() == [
+        [1],
+        [9],
+    ]
+    assert numeric_column("x", default_value=9).transform(X).tolist() == [[1], [9]]

@@ -1,0 +1,304 @@
+# SPDX-License-Identifier: Apache-2.0
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+import scipy.sparse
+import torch
+
+from skest.feature_columns.table import Table
+
+STRINGS = ["b", None, "", "a", "b"]
+CODES = [0, -1, -1, 1, 0]
+
+
+def string_columns() -> dict[str, Any]:
+    return {
+        "str dtype": pd.DataFrame({"c": STRINGS}),
+        "string dtype": pd.DataFrame({"c": pd.array(STRINGS, dtype="string")}),
+        "object dtype": pd.DataFrame({"c": pd.Series(STRINGS, dtype=object)}),
+        "pd.NA": pd.DataFrame(
+            {"c": pd.Series(["b", pd.NA, "", "a", "b"], dtype=object)}
+        ),
+        "NaN": {"c": np.array(["b", np.nan, "", "a", "b"], dtype=object)},
+        "polars": pl.DataFrame({"c": STRINGS}),
+        "polars categorical": pl.DataFrame(
+            {"c": pl.Series(STRINGS, dtype=pl.Categorical)}
+        ),
+        "polars series in a dict": {"c": pl.Series(STRINGS)},
+        "bytes": {"c": np.array([b"b", None, b"", b"a", b"b"], dtype=object)},
+        "fixed width": {"c": np.array(["b", "", "", "a", "b"])},
+        "fixed width bytes": {"c": np.array([b"b", b"", b"", b"a", b"b"])},
+        "NumPy strings": {
+            "c": np.array(["b", "", "", "a", "b"], np.dtypes.StringDType())
+        },
+        "list": {"c": STRINGS},
+        "object array": np.array([STRINGS], dtype=object).T,
+    }
+
+
+@pytest.mark.parametrize("form", string_columns())
+def test_strings_of_every_form_give_the_same(form: str) -> None:
+    X = string_columns()[form]
+    table = Table(X)
+    cells = table.factorized("x0" if isinstance(X, np.ndarray) else "c")
+    assert cells.codes.dtype == np.int64
+    values = [cells.distinct[code] if code >= 0 else None for code in cells.codes]
+    assert values == ["b", None, None, "a", "b"]
+    assert cells.are_strings
+
+
+def test_pandas_category_uses_its_codes() -> None:
+    values = pd.Categorical(["b", None, "a"], categories=["unused", "a", "b"])
+    cells = Table(pd.DataFrame({"c": values})).factorized("c")
+    assert cells.codes.tolist() == [2, -1, 1]
+    assert cells.distinct.tolist() == ["unused", "a", "b"]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.array([7, -1, 7]),
+        np.array([7, -1, 7], dtype=np.int8),
+        np.array([7, -1, 7], dtype=object),
+        pd.Series([7, -1, 7], dtype="Int16"),
+        pd.Series([7.0, -1.0, 7.0]),
+        pd.Series([7, -1, 7], dtype="category"),
+        [7, -1, 7],
+    ],
+    ids=lambda values: str(getattr(values, "dtype", "list")),
+)
+def test_integers_of_every_form_give_the_same(values: Any) -> None:
+    cells = Table({"c": values}).factorized("c")
+    assert cells.distinct[cells.codes].tolist() == [7, -1, 7]
+    assert cells.distinct.dtype == np.int64
+    assert cells.are_integers
+
+
+@pytest.mark.parametrize("dtype", ["float64", "Int64", "object"])
+def test_integers_with_gaps_of_a_frame(dtype: str) -> None:
+    table = Table(pd.DataFrame({"c": pd.Series([3, None, 5], dtype=dtype)}))
+    cells = table.factorized("c")
+    assert cells.codes.tolist() == [0, -1, 1]
+    assert cells.distinct.tolist() == [3, 5]
+
+
+def test_polars_integers_with_gaps() -> None:
+    cells = Table(pl.DataFrame({"c": [3, None, 5]})).factorized("c")
+    assert cells.distinct[cells.codes[[0, 2]]].tolist() == [3, 5]
+    assert cells.codes[1] == -1
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.array([True, False]),
+        pd.Series([True, False], dtype="boolean"),
+        np.array([True, False], dtype=object),
+    ],
+)
+def test_booleans_are_strings(values: Any) -> None:
+    cells = Table({"c": values}).factorized("c")
+    assert cells.distinct[cells.codes].tolist() == ["True", "False"]
+
+
+def test_cells_with_several_values_keep_their_shape() -> None:
+    cells = Table({"c": np.array([["a", ""], ["b", "a"]])}).factorized("c")
+    assert cells.codes.shape == (2, 2)
+    assert cells.codes[0, 1] == -1
+    assert cells.codes[0, 0] == cells.codes[1, 1]
+
+
+@pytest.mark.parametrize("form", ["object", "str"])
+def test_strings_with_nul_and_unicode_stay_distinct(form: str) -> None:
+    values = ["a\0b", "a\0c", "a", "é", "e\u0301", "日本", "\U0001f600"]
+    X = pd.DataFrame({"c": pd.Series(values, dtype=form)})
+    cells = Table(X).factorized("c")
+    assert cells.distinct[cells.codes].tolist() == values
+
+
+def test_all_missing_is_neither_strings_nor_integers() -> None:
+    cells = Table(pd.DataFrame({"c": [np.nan, np.nan]})).factorized("c")
+    assert cells.codes.tolist() == [-1, -1]
+    assert not cells.are_strings
+    assert not cells.are_integers
+
+
+def test_factorized_once() -> None:
+    table = Table({"c": np.array(["a"])})
+    assert table.factorized("c") is table.factorized("c")
+
+
+def test_table_of_table_is_itself() -> None:
+    table = Table({"c": np.array(["a"])})
+    assert Table(table) is table
+
+
+def test_keys_of_arrays() -> None:
+    X = np.arange(6.0).reshape(2, 3)
+    table = Table(X)
+    assert table.keys == ["x0", "x1", "x2"]
+    assert (len(table), table.n_rows, table.n_features) == (2, 2, 3)
+    for key in (1, "x1"):
+        np.testing.assert_array_equal(table.column(key), X[:, 1])
+    np.testing.assert_array_equal(table.column("x"), X)
+    named = Table(X, feature_names=["a", "b", "c"])
+    np.testing.assert_array_equal(named.column("b"), X[:, 1])
+    assert Table(torch.from_numpy(X)).column("x0").tolist() == [0.0, 3.0]
+    assert Table(X.tolist()).keys == table.keys
+
+
+def test_names_of_frames() -> None:
+    assert Table(pl.DataFrame({"a": [1], "b": [2]})).feature_names.tolist() == [
+        "a",
+        "b",
+    ]
+    assert Table(pd.DataFrame([[1, 2]])).feature_names is None
+    assert Table(pd.DataFrame([[1, 2]])).column(1).tolist() == [2]
+    assert Table({"a": [1]}).n_features is None
+
+
+@pytest.mark.parametrize(
+    ("X", "error", "message"),
+    [
+        ({}, ValueError, "empty dict"),
+        ({"a": [1], "b": [1, 2]}, ValueError, "column 'a' has 1 and column 'b' has 2"),
+        ({"a": 3}, ValueError, "Column 'a' must be an array; got the scalar 3"),
+        ({"a": scipy.sparse.eye_array(2)}, TypeError, "'a' is a sparse matrix"),
+        (scipy.sparse.eye_array(2), TypeError, "sparse .*toarray"),
+        (scipy.sparse.eye_array(2).todok(), TypeError, "sparse .*toarray"),
+        (np.ones(3), ValueError, "Expected 2D array, got 1D array instead"),
+        (None, ValueError, "must be an array; got the scalar None"),
+        (np.ones((0, 2)), ValueError, r"0 sample\(s\)"),
+        (pd.DataFrame({"a": []}), ValueError, r"0 sample\(s\)"),
+        (
+            np.ones((2, 0)),
+            ValueError,
+            r"0 feature\(s\) \(shape=\(2, 0\)\) while a minimum of 1 is required\.",
+        ),
+        (pd.DataFrame(index=[1]), ValueError, r"0 feature\(s\)"),
+    ],
+)
+def test_inputs_that_are_no_table(X: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        Table(X)
+
+
+def test_unknown_column() -> None:
+    with pytest.raises(ValueError, match=r"'agee' is not in X, .*Did you mean 'age'\?"):
+        Table({"age": [1]}).column("agee")
+    with pytest.raises(ValueError, match=r"has 'x', 'x0', .*, …\. Add"):
+        Table(np.ones((1, 30))).column("income")
+
+
+def test_column_twice_in_a_frame() -> None:
+    X = pd.DataFrame([[1, 2]], columns=["a", "a"])
+    with pytest.raises(ValueError, match="'a' occurs 2 times"):
+        Table(X).column("a")
+
+
+@pytest.mark.parametrize(
+    ("values", "error", "message"),
+    [
+        (
+            ["a", 1],
+            ValueError,
+            r"'c' must hold either strings or .*1 \(int\) and 'a' \(str\)",
+        ),
+        (["a", b"a"], ValueError, "'c' must hold either strings or integers only"),
+        (np.array([1.0]), ValueError, "'c' holds floats of a NumPy array"),
+        (pd.Series([1.5]), ValueError, r"'c' holds numbers that are not whole, .*1\.5"),
+        (pd.Series([1e300]), ValueError, "not whole"),
+        (np.array([2**63], dtype=np.uint64), ValueError, "outside the range of int64"),
+        (np.array([2**70, 1], dtype=object), ValueError, "outside the range of int64"),
+        (np.array([1j]), ValueError, "Complex data not supported: column 'c'"),
+        (np.array(["2020"], "M8[D]"), ValueError, "'c' holds dates or durations"),
+        (pd.Series(pd.to_datetime(["2020"], utc=True)), ValueError, "'c' holds dates"),
+        (
+            pd.Series([pd.Period("2020")]),
+            ValueError,
+            "must hold either strings or integers only",
+        ),
+        (pd.cut(pd.Series([1, 2]), 2), ValueError, r"Interval\)\. Convert the column"),
+        (np.array([b"\xff"]), ValueError, "'c' holds bytes that are not UTF-8"),
+        (
+            np.array([{"a": 1}], object),
+            TypeError,
+            "argument must be a string or an .*num",
+        ),
+        (np.zeros((1, 2, 3), int), ValueError, "one or two dimensions"),
+        (
+            pd.Series(pd.to_datetime(["2020"])).astype("category"),
+            ValueError,
+            "holds dates",
+        ),
+    ],
+    ids=str,
+)
+def test_no_categories(values: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        Table({"c": values}).factorized("c")
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [1, None],
+        np.array([1.0, np.nan]),
+        np.array([1, None], dtype=object),
+        np.array([1.0, pd.NA], dtype=object),
+        pd.Series([1, None], dtype="Int64"),
+        pd.Series([True, None], dtype="boolean"),
+        pd.Series([1.0, None], dtype="category"),
+        pl.Series([1, None]),
+    ],
+    ids=lambda values: f"{type(values).__module__} {getattr(values, 'dtype', '')}",
+)
+def test_numbers_of_every_form(values: Any) -> None:
+    np.testing.assert_array_equal(Table({"x": values}).numbers("x"), [1.0, np.nan])
+
+
+@pytest.mark.parametrize(
+    ("values", "error", "message"),
+    [
+        (
+            ["1", "2"],
+            ValueError,
+            "'x' must hold numbers; got the string '1'.*to_numeric",
+        ),
+        (pd.Series(["1"]), ValueError, "got the string '1'"),
+        (pd.Series(["1"], dtype="category"), ValueError, "got the string '1'"),
+        (np.array([1.0, "a"], dtype=object), ValueError, "got the string 'a'"),
+        (np.array([b"a"]), ValueError, "got the string b'a'"),
+        (np.array([1j]), ValueError, "Complex data not supported"),
+        (np.array(["2020"], "M8[D]"), ValueError, "'x' holds dates or durations"),
+        (np.array([{"a": 1}], object), TypeError, "argument must be a string .*number"),
+        (np.zeros(1, dtype=[("f", "i4")]), ValueError, "must hold numbers, strings or"),
+    ],
+    ids=str,
+)
+def test_no_numbers(values: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        Table({"x": values}).numbers("x")
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (np.array([1]), True),
+        (np.array([1.5]), True),
+        (np.array([1, 2.5, None], dtype=object), True),
+        (np.array([True]), False),
+        (pd.Series([True, None], dtype="boolean"), False),
+        (pd.Series([1, 2], dtype="category"), False),
+        (pd.Series([1, None], dtype="Int64"), True),
+        (pd.Series(["a"]), False),
+        (np.array(["a"]), False),
+        (np.array(["2020"], "M8[D]"), False),
+    ],
+    ids=str,
+)
+def test_holds_numbers(values: Any, expected: bool) -> None:
+    assert Table({"c": values}).holds_numbers("c") is expected

@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.exceptions import NotFittedError
+from sklearn.utils import murmurhash3_32
+
+from skest.feature_columns import categorical_column_with_vocabulary_list
+
+TEXT = st.text(max_size=4)
+HUGE = st.integers(-(2**63), 2**63 - 1)
+
+
+def ids(column: Any, values: Any) -> list[Any]:
+    return column.encode({"c": values})["c"].tolist()
+
+
+class TestVocabularyList:
+    def test_given(self) -> None:
+        column = categorical_column_with_vocabulary_list("c", ["b", "a"])
+        assert ids(column, ["a", "b", "z", ""]) == [[1], [0], [-1], [-1]]
+        assert column.get_feature_names_out().tolist() == ["c_b", "c_a"]
+
+    def test_missing_markers_are_missing_even_in_the_vocabulary(self) -> None:
+        strings = categorical_column_with_vocabulary_list("c", ["", "a"])
+        assert ids(strings, ["", "a"]) == [[-1], [1]]
+        integers = categorical_column_with_vocabulary_list("c", np.array([-1, 5]))
+        assert ids(integers, [-1, 5]) == [[-1], [1]]
+
+    def test_default_value(self) -> None:
+        column = categorical_column_with_vocabulary_list(
+            "c", ["b", "a"], default_value=1
+        )
+        assert ids(column, ["z", "b", None]) == [[1], [0], [-1]]
+
+    @pytest.mark.parametrize(
+        ("vocabulary", "values"),
+        [(["b", "a"], ["zz", "b", None]), ([7, 8], [99, 7, -1])],
+    )
+    def test_oov_buckets(self, vocabulary: Any, values: Any) -> None:
+        column = categorical_column_with_vocabulary_list(
+            "c", vocabulary, num_oov_buckets=10
+        )
+        spread = murmurhash3_32(str(values[0]), positive=True) % 10
+        assert ids(column, values) == [[2 + spread], [0], [-1]]
+        assert column.num_buckets == 12
+        assert column.get_feature_names_out()[-1] == "c_oov9"
+
+    @pytest.mark.parametrize(
+        ("values", "expected"),
+        [
+            (["b", "a", "b", None, ""], ["a", "b"]),
+            ([30, 4, -1, 30], [4, 30]),
+            ([True, False], ["False", "True"]),
+            (pd.Series(["b", "a"], dtype="category").iloc[:1], ["b"]),
+            (np.array([["b", "a"], ["", "b"]]), ["a", "b"]),
+        ],
+    )
+    def test_learned(self, values: Any, expected: list[Any]) -> None:
+        column = categorical_column_with_vocabulary_list("c").fit({"c": values})
+        assert column.vocabulary_ == {value: i for i, value in enumerate(expected)}
+
+    @pytest.mark.parametrize(
+        ("options", "expected"),
+        [
+            ({"min_frequency": 2}, ["a", "b", "d"]),
+            ({"max_categories": 2}, ["b", "d"]),
+            ({"max_categories": 3, "min_frequency": 2}, ["a", "b", "d"]),
+            ({"max_categories": 9}, ["a", "b", "c", "d"]),
+        ],
+    )
+    def test_frequent_ones_are_learned(
+        self, options: dict[str, Any], expected: list[str]
+    ) -> None:
+        column = categorical_column_with_vocabulary_list("c", **options)
+        column.fit({"c": list("ddd" + "bbb" + "aa" + "c")})
+        assert list(column.vocabulary_) == expected
+
+    def test_rows_of_weight_zero_are_not_learned(self) -> None:
+        column = categorical_column_with_vocabulary_list("c")
+        column.fit({"c": ["a", "b"]}, sample_weight=[0, 0.1])
+        assert column.vocabulary_ == {"b": 0}
+
+    def test_not_fitted(self) -> None:
+        column = categorical_column_with_vocabulary_list("c")
+        with pytest.raises(NotFittedError, match="'c' has not learned its vocabulary"):
+            column.encode({"c": ["a"]})
+        with pytest.raises(NotFittedError, match="or give 'vocabulary_list'"):
+            column.num_buckets  # noqa: B018
+
+    @pytest.mark.parametrize(
+        ("column", "values", "message"),
+        [
+            (("c", ["a"]), [1], "type 'string', .*'c'; got 1 of type 'int64'"),
+            (("c", [1]), ["a"], "type 'int64', .*'c'; got 'a' of type 'string'"),
+            (
+                ("c", None, "int64"),
+                ["a"],
+                "type 'int64', .*'c'; got 'a' of type 'string'",
+            ),
+            (("c",), [None, ""], "'c' has no value that occurs 1 times"),
+        ],
+    )
+    def test_cells_refused(self, column: Any, values: Any, message: str) -> None:
+        with pytest.raises(ValueError, match=message):
+            categorical_column_with_vocabulary_list(*column).fit({"c": values})
+
+    def test_type_of_cells_is_learned(self) -> None:
+        column = categorical_column_with_vocabulary_list("c").fit({"c": ["a"]})
+        with pytest.raises(ValueError, match="vocabulary of column 'c'; got 1 of type"):
+            column.encode({"c": [1]})
+        assert ids(column, pd.Series([np.nan])) == [[-1]]
+
+    def test_failed_fit_leaves_what_was_learned(self) -> None:
+        column = categorical_column_with_vocabulary_list("c").fit({"c": ["a"]})
+        with pytest.raises(ValueError, match="no value that occurs"):
+            column.fit({"c": [""]})
+        assert column.vocabulary_ == {"a": 0}
+
+    @pytest.mark.parametrize(
+        ("options", "error", "message"),
+        [
+            ({"vocabulary_list": []}, ValueError, "non-empty list"),
+            ({"vocabulary_list": "abc"}, TypeError, "a list of values; got the string"),
+            (
+                {"vocabulary_list": [1.0]},
+                ValueError,
+                "either of strings or of integers",
+            ),
+            (
+                {"vocabulary_list": [True]},
+                ValueError,
+                "either of strings or of integers",
+            ),
+            ({"vocabulary_list": ["a", 1]}, ValueError, "either of strings or of"),
+            ({"vocabulary_list": ["a", "a"]}, ValueError, "no duplicates; got 'a'"),
+            (
+                {"dtype": "float32"},
+                ValueError,
+                "'dtype' .* must be one of None, 'string'",
+            ),
+            (
+                {"vocabulary_list": ["a"], "dtype": "int64"},
+                ValueError,
+                "is 'int64', but",
+            ),
+            (
+                {"default_value": -2},
+                ValueError,
+                "'default_value' .* at least -1; got -2",
+            ),
+            (
+                {"vocabulary_list": ["a"], "default_value": 1},
+                ValueError,
+                "less than the size of the vocabulary, 1; got 1",
+            ),
+            ({"num_oov_buckets": -1}, ValueError, "'num_oov_buckets' .* at least 0"),
+            ({"num_oov_buckets": 1, "default_value": 0}, ValueError, "use one of them"),
+            ({"min_frequency": 0}, ValueError, "'min_frequency' .* at least 1"),
+            ({"max_categories": 0}, ValueError, "'max_categories' .* at least 1"),
+            (
+                {"vocabulary_list": ["a"], "max_categories": 3},
+                ValueError,
+                "no meaning when 'vocabulary_list' is given",
+            ),
+        ],
+    )
+    def test_parameters_refused(
+        self, options: dict[str, Any], error: type[Exception], message: str
+    ) -> None:
+        with pytest.raises(error, match=message):
+            categorical_column_with_vocabulary_list("c", **options)
+
+    def test_default_value_beyond_what_was_learned(self) -> None:
+        column = categorical_column_with_vocabulary_list("c", default_value=3)
+        with pytest.raises(ValueError, match="size of the vocabulary, 1; got 3"):
+            column.fit({"c": ["a"]})
+
+    @given(st.lists(TEXT, min_size=1, unique=True).filter(any))
+    def test_round_trip_of_strings(self, values: list[str]) -> None:
+        check_round_trip([v for v in values if v])
+
+    @given(st.lists(HUGE.filter(lambda v: v != -1), min_size=1, unique=True))
+    def test_round_trip_of_integers(self, values: list[int]) -> None:
+        check_round_trip(values)
+
+
+def check_round_trip(values: list[Any]) -> None:
+    column = categorical_column_with_vocabulary_list("c")
+    X = {"c": np.array(values, dtype=object)}
+    encoded = column.fit(X).encode(X)["c"]
+    vocabulary = list(column.vocabulary_)
+    assert vocabulary == sorted(values)
+    assert [vocabulary[i] for i in encoded[:, 0]] == values

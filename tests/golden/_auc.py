@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Areas under curves as TensorFlow estimates them; those of skest are exact."""
+
+from collections.abc import Mapping
+
+from skest.metrics import AUC, Metric
+
+
+class TensorFlowAUC(AUC):
+    """AUC from TensorFlow's 200 thresholds at once, which makes 199 buckets."""
+
+    _BUCKETS = 199
+
+    def __init__(self, curve: str) -> None:
+        super().__init__(curve, max_points=0)
+
+
+def as_tensorflow(metrics: Mapping[str, Metric]) -> dict[str, Metric]:
+    return {
+        key: TensorFlowAUC(metric.curve) if isinstance(metric, AUC) else metric
+        for key, metric in metrics.items()
+    }

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads the golden cases: JSON files of what tf.estimator 2.15 computed.
+
+A file is a list of ``{"id", "component", "config", "inputs", "expected", "note"}``.
+Dense arrays are written ``{"dtype", "shape", "data"}``, sparse ones ``{"sparse": true,
+"dtype", "indices", "values", "dense_shape"}``; NaN and infinities stand as strings.
+"""
+
+import functools
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+FOLDER = Path(__file__).parent
+RTOL, ATOL = 1e-5, 1e-6
+
+
+class Sparse(NamedTuple):
+    """TensorFlow's coordinate form: values at indices [n, rank] of dense_shape."""
+
+    indices: np.ndarray
+    values: np.ndarray
+    dense_shape: tuple[int, ...]
+
+
+@functools.cache
+def load(name: str) -> list[dict[str, Any]]:
+    """All cases of ``<name>.json``, in their order; treat them as read-only."""
+    return json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def params(name: str, not_applicable: dict[str, str] | None = None) -> list[Any]:
+    """The cases of a file as ``pytest.param``, less those listed with a reason.
+
+    Raises ValueError for an id listed there that the file does not hold, so that
+    cases run and cases listed always add up to the whole file.
+    """
+    listed = not_applicable or {}
+    cases = load(name)
+    unknown = set(listed) - {case["id"] for case in cases}
+    if unknown:
+        raise ValueError(f"{name}.json has no cases {sorted(unknown)}.")
+    return [pytest.param(c, id=c["id"]) for c in cases if c["id"] not in listed]
+
+
+def is_array(encoded: Any) -> bool:
+    """Whether a JSON value is the form of a dense or sparse array."""
+    return isinstance(encoded, dict) and "dtype" in encoded
+
+
+def decode(encoded: Any) -> Any:
+    """JSON value → arrays and numbers, through dictionaries and lists.
+
+    Dense arrays become ndarrays (strings of dtype object), sparse ones `Sparse`,
+    the strings "nan", "inf" and "-inf" floats.
+    """
+    if is_array(encoded):
+        if encoded.get("sparse"):
+            return Sparse(
+                np.array(encoded["indices"], dtype=np.int64),
+                _ndarray(encoded["values"], encoded["dtype"]),
+                tuple(encoded["dense_shape"]),
+            )
+        return _ndarray(encoded["data"], encoded["dtype"]).reshape(encoded["shape"])
+    if isinstance(encoded, dict):
+        return {key: decode(value) for key, value in encoded.items()}
+    if isinstance(encoded, list):
+        return [decode(value) for value in encoded]
+    if encoded in ("nan", "inf", "-inf"):
+        return float(encoded)
+    return encoded
+
+
+def _ndarray(data: Iterable[Any], dtype: str) -> np.ndarray:
+    is_text = dtype in ("string", "str", "bytes", "object")
+    return np.array(data, dtype=object if is_text else dtype)

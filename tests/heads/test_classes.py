@@ -1,0 +1,312 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Heads for classes: vocabularies, ranges, multi-label forms."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+import scipy.sparse
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skest.heads import BinaryClassHead, Head, MultiClassHead, MultiLabelHead
+
+NAMES = ["cat", "dog", "emu"]
+
+
+def objects(cells: list[Any]) -> np.ndarray:
+    array = np.empty(len(cells), dtype=object)
+    array[:] = cells
+    return array
+
+
+# Vocabularies
+
+
+@pytest.mark.parametrize(
+    "container",
+    [
+        list,
+        np.array,
+        lambda y: np.array(y, dtype=object),
+        lambda y: np.array(y, dtype="S"),
+        lambda y: objects([name.encode() for name in y]),
+        pd.Series,
+        lambda y: pd.Series(y, dtype="category"),
+        lambda y: pd.Series(y, dtype=object),
+        pl.Series,
+        lambda y: pd.DataFrame({"animal": y}),
+    ],
+)
+def test_names_become_ids(container: Callable[[Any], Any]) -> None:
+    head = MultiClassHead(3, label_vocabulary=NAMES)
+    labels = head.encode_labels(container(["emu", "cat", "emu", "dog"]))
+    assert labels.tolist() == [[2], [0], [2], [1]]
+    assert labels.dtype == torch.int64
+
+
+@given(st.lists(st.text(), min_size=3, max_size=6, unique=True), st.data())
+def test_names_come_back(names: list[str], data: st.DataObject) -> None:
+    head = MultiClassHead(len(names), label_vocabulary=names)
+    labels = data.draw(st.lists(st.sampled_from(names), min_size=1))
+    logits = torch.eye(len(names))[head.encode_labels(objects(labels))[:, 0]]
+    classes = head.predictions(logits, ["classes"])["classes"]
+    assert classes.tolist() == [[name] for name in labels]
+
+
+def test_non_ascii_bytes_are_utf8() -> None:
+    head = BinaryClassHead(label_vocabulary=["á", "ß"])
+    assert head.encode_labels(np.array(["ß".encode()])).tolist() == [[1]]
+
+
+@pytest.mark.parametrize("label", ["gnu", None, ""])
+def test_a_label_outside_the_vocabulary(label: Any) -> None:
+    head = MultiClassHead(3, label_vocabulary=NAMES)
+    with pytest.raises(ValueError, match=rf"the label {label!r}, which is not in its"):
+        head.encode_labels(np.array(["cat", label, "dog"], dtype=object))
+
+
+@pytest.mark.parametrize("labels", [[0, 1], [0.0], np.array(["cat", 1], dtype=object)])
+def test_a_vocabulary_needs_names(labels: Any) -> None:
+    head = MultiClassHead(3, label_vocabulary=NAMES)
+    with pytest.raises(TypeError, match="so its labels must be strings"):
+        head.encode_labels(labels)
+
+
+@pytest.mark.parametrize("head", [BinaryClassHead(), MultiClassHead(3)])
+def test_names_need_a_vocabulary(head: Head) -> None:
+    with pytest.raises(ValueError, match=r"'cat'\. Name the classes with 'label_vocab"):
+        head.encode_labels(["cat"])
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "error", "match"),
+    [
+        ("ab", ValueError, "must be a list of strings; got 'ab'"),
+        ({"a", "b"}, ValueError, "must be a list of strings"),
+        (["a"], ValueError, "must name its 2 classes; got 1"),
+        (["a", "a"], ValueError, "names a class twice"),
+        ([0, 1], TypeError, "must hold strings; got 0"),
+    ],
+)
+def test_wrong_vocabularies(
+    vocabulary: Any, error: type[Exception], match: str
+) -> None:
+    with pytest.raises(error, match=rf"'label_vocabulary' of .*Head {match}"):
+        BinaryClassHead(label_vocabulary=vocabulary)
+    with pytest.raises(error, match=rf"'label_vocabulary' of .*Head {match}"):
+        MultiLabelHead(2, label_vocabulary=vocabulary)
+
+
+# Ranges
+
+
+@pytest.mark.parametrize("label", [-1, 2, 1.01, np.nan])
+def test_range_of_binary_labels(label: float) -> None:
+    with pytest.raises(
+        ValueError, match=r"BinaryClassHead needs labels in \[0, 1\].*row 1"
+    ):
+        BinaryClassHead().encode_labels([0, label])
+
+
+@pytest.mark.parametrize("label", [-1, 3])
+def test_range_of_class_ids(label: int) -> None:
+    with pytest.raises(ValueError, match=rf"in \[0, 2\].* got {label} in row 2"):
+        MultiClassHead(3).encode_labels([0, 1, label])
+
+
+def test_class_ids_are_integers() -> None:
+    with pytest.raises(ValueError, match="needs integer labels; got float64"):
+        MultiClassHead(3).encode_labels([0.0, 1.0])
+
+
+@pytest.mark.parametrize("head", [BinaryClassHead(), MultiClassHead(3)])
+def test_one_hot_labels_are_refused(head: Head) -> None:
+    with pytest.raises(ValueError, match="rather than one column per class"):
+        head.encode_labels(np.eye(3, dtype=int))
+
+
+@pytest.mark.parametrize(
+    ("n_classes", "error", "match"),
+    [
+        (2, ValueError, "must be greater than 2; got 2. Use BinaryClassHead"),
+        (1, ValueError, "at least 3; got 1"),
+        (3.0, TypeError, "integer"),
+    ],
+)
+def test_number_of_classes(n_classes: Any, error: type[Exception], match: str) -> None:
+    with pytest.raises(error, match=f"'n_classes' of MultiClassHead .*{match}"):
+        MultiClassHead(n_classes)
+
+
+@pytest.mark.parametrize("thresholds", [[0.0], [0.5, 1.0], [-1], [np.nan]])
+def test_thresholds(thresholds: list[float]) -> None:
+    for make in (
+        BinaryClassHead,
+        lambda thresholds: MultiLabelHead(2, None, thresholds),
+    ):
+        with pytest.raises(ValueError, match=r"'thresholds' of .* between 0 and 1"):
+            make(thresholds=thresholds)
+
+
+def test_names_of_metrics_at_thresholds() -> None:
+    metrics = BinaryClassHead(thresholds=[0.5, 0.125], name="h").metrics()
+    assert "recall/positive_threshold_0.125/h" in metrics
+    assert "accuracy/positive_threshold_0.5/h" in metrics
+
+
+# Predictions
+
+
+def test_small_probabilities_keep_their_digits() -> None:
+    logits = torch.tensor([[50.0]])
+    probabilities = BinaryClassHead().predictions(logits)["probabilities"]
+    assert probabilities[0, 0].item() == pytest.approx(np.exp(-50.0), rel=1e-5)
+
+
+def test_names_of_the_classes() -> None:
+    predictions = MultiClassHead(3).predictions(torch.zeros(2, 3))
+    assert predictions["classes"].tolist() == [["0"], ["0"]]
+    assert predictions["all_classes"].tolist() == [["0", "1", "2"]] * 2
+    assert predictions["all_class_ids"].dtype == torch.int32
+
+
+# Several labels at once
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        [[1, 0, 1], [0, 0, 0], [0, 1, 0]],
+        np.array([[1, 0, 1], [0, 0, 0], [0, 1, 0]], dtype=bool),
+        scipy.sparse.csr_matrix([[1, 0, 1], [0, 0, 0], [0, 1, 0]]),
+        scipy.sparse.coo_array([[1, 0, 1], [0, 0, 0], [0, 1, 0]]),
+        pd.DataFrame([[1, 0, 1], [0, 0, 0], [0, 1, 0]], columns=NAMES),
+        [[0, 2], [], [1]],
+        [[2, 0, 2], (), (1,)],
+        objects([[0, 2], [], [1]]),
+        objects([{0, 2}, set(), {1}]),
+        pd.Series([[0, 2], [], [1]]),
+        pl.Series([[0, 2], [], [1]]),
+    ],
+    ids=lambda labels: type(labels).__name__,
+)
+def test_forms_of_multi_label(labels: Any) -> None:
+    encoded = MultiLabelHead(3).encode_labels(labels)
+    assert encoded.tolist() == [[1, 0, 1], [0, 0, 0], [0, 1, 0]]
+    assert encoded.dtype == torch.uint8
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        [["emu", "cat"], [], ["dog"]],
+        objects([["emu", "cat"], [], ["dog"]]),
+        objects([np.array(["emu", "cat"]), np.array([]), np.array(["dog"])]),
+        pd.Series([["emu", "cat"], [], ["dog"]]),
+        pl.Series([["emu", "cat"], [], ["dog"]]),
+        [[1, 0, 1], [0, 0, 0], [0, 1, 0]],
+    ],
+    ids=lambda labels: type(labels).__name__,
+)
+def test_forms_of_multi_label_with_names(labels: Any) -> None:
+    head = MultiLabelHead(3, label_vocabulary=NAMES)
+    assert head.encode_labels(labels).tolist() == [[1, 0, 1], [0, 0, 0], [0, 1, 0]]
+
+
+def test_rows_of_equal_length() -> None:
+    head = MultiLabelHead(3, label_vocabulary=NAMES)
+    assert head.encode_labels([["emu"], ["cat"]]).tolist() == [[0, 0, 1], [1, 0, 0]]
+    assert head.encode_labels([[], []]).tolist() == [[0, 0, 0]] * 2
+    ids = MultiLabelHead(3).encode_labels(objects([[0, 1, 2], [0, 0, 0]]))
+    assert ids.tolist() == [[1, 1, 1], [1, 0, 0]]
+
+
+def test_probabilities_as_labels() -> None:
+    encoded = MultiLabelHead(2).encode_labels([[0.25, 1.0]])
+    assert encoded.tolist() == [[0.25, 1.0]] and encoded.dtype == torch.float64
+
+
+@given(st.lists(st.sets(st.integers(0, 4)), min_size=1, max_size=8))
+def test_lists_and_indicators_agree(cells: list[set[int]]) -> None:
+    head = MultiLabelHead(5)
+    indicators = np.array([[i in cell for i in range(5)] for cell in cells])
+    assert torch.equal(
+        head.encode_labels(objects(cells)), head.encode_labels(indicators)
+    )
+
+
+@pytest.mark.parametrize(
+    ("labels", "error", "match"),
+    [
+        (
+            [[0, 2, 0]],
+            ValueError,
+            r"in \[0, 1\], 0 or 1 for every class; got 2 in row 0",
+        ),
+        ([[0, 1]], ValueError, r"shape \(n, 3\); got \(1, 2\)"),
+        ([0, 1, 2], ValueError, r"shape \(n, 3\); got \(3,\)"),
+        ([[0, 3], []], ValueError, r"in \[0, 2\], ids of classes; got 3"),
+        ([[-1], []], ValueError, "ids of classes; got -1"),
+        ([[0.5], []], ValueError, "integer class ids; got 0.5"),
+        ([["cat"], []], ValueError, "Name the classes with 'label_vocabulary'"),
+        ([["cat"], ["dog"]], ValueError, "Name the classes with 'label_vocabulary'"),
+        (objects([[0], None]), TypeError, "a NoneType among the lists of classes"),
+        (objects([[0], "cat"]), TypeError, "a str among the lists of classes"),
+    ],
+)
+def test_wrong_multi_labels(labels: Any, error: type[Exception], match: str) -> None:
+    with pytest.raises(error, match=f"MultiLabelHead .*{match}"):
+        MultiLabelHead(3).encode_labels(labels)
+
+
+def test_names_of_multi_labels() -> None:
+    head = MultiLabelHead(3, label_vocabulary=NAMES)
+    with pytest.raises(ValueError, match="the label 'gnu', which"):
+        head.encode_labels([["cat", "gnu"], []])
+    with pytest.raises(TypeError, match="must be strings; got 0"):
+        head.encode_labels(objects([[0], [1]]))
+
+
+@pytest.mark.parametrize("n_classes", [1, 0, 2.5, True])
+def test_number_of_multi_label_classes(n_classes: Any) -> None:
+    with pytest.raises((ValueError, TypeError), match="'n_classes' of MultiLabelHead"):
+        MultiLabelHead(n_classes)
+
+
+def test_class_based_metrics() -> None:
+    head = MultiLabelHead(3, classes_for_class_based_metrics=[2, 0], name="zoo")
+    names = list(head.metrics())
+    assert names[-3:] == [
+        f"{key}/class0/zoo"
+        for key in ("probability_mean", "auc", "auc_precision_recall")
+    ]
+    assert "auc/class2/zoo" in names and "auc/class1/zoo" not in names
+    head = MultiLabelHead(
+        3, label_vocabulary=NAMES, classes_for_class_based_metrics=("dog", 2)
+    )
+    assert {"auc/dog", "auc/emu"} < set(head.metrics())
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "class_", "match"),
+    [
+        (None, 3, r"must hold ids in \[0, 2\]; got 3"),
+        (None, -1, r"must hold ids in \[0, 2\]; got -1"),
+        (None, "cat", "holds the name 'cat', which needs 'label_vocabulary'"),
+        (NAMES, "gnu", "holds 'gnu', which is not in 'label_vocabulary'"),
+    ],
+)
+def test_wrong_class_based_metrics(vocabulary: Any, class_: Any, match: str) -> None:
+    with pytest.raises(
+        ValueError, match=f"'classes_for_class_based_metrics' .*{match}"
+    ):
+        MultiLabelHead(
+            3,
+            label_vocabulary=vocabulary,
+            classes_for_class_based_metrics=[class_],
+        )

@@ -1,0 +1,495 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all heads have in common."""
+
+import copy
+import functools
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+import torch
+from numpy.testing import assert_allclose
+from torch import Tensor
+
+from skest.feature_columns.numeric import numeric_column
+from skest.heads import (
+    BinaryClassHead,
+    Head,
+    LogisticRegressionHead,
+    MultiClassHead,
+    MultiLabelHead,
+    PoissonRegressionHead,
+    RegressionHead,
+)
+from skest.keys import ModeKeys
+from skest.losses import absolute_error, quantile_error
+from skest.metrics import AUC
+
+Make = Callable[..., Head]
+HEADS: dict[str, tuple[Make, Any]] = {
+    "binary": (BinaryClassHead, [0, 1, 1]),
+    "multi_class": (functools.partial(MultiClassHead, 3), [2, 0, 1]),
+    "multi_label": (
+        functools.partial(MultiLabelHead, 3),
+        [[0, 1, 1], [0, 0, 0], [1, 0, 0]],
+    ),
+    "regression": (RegressionHead, [0.5, -1.0, 3.0]),
+    "regression_2": (
+        functools.partial(RegressionHead, 2),
+        [[0.5, 1.0], [-1.0, 3.0], [0.0, 0.0]],
+    ),
+    "logistic": (LogisticRegressionHead, [0.0, 0.25, 1.0]),
+    "poisson": (PoissonRegressionHead, [0, 3, 7]),
+}
+each_head = pytest.mark.parametrize(
+    ("make", "labels"), HEADS.values(), ids=HEADS.keys()
+)
+
+
+def logits_for(head: Head, n: int = 3, dtype: torch.dtype = torch.float32) -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(n, head.logits_dimension, dtype=dtype, generator=generator)
+
+
+# Labels
+
+
+@each_head
+def test_encoding_twice_is_encoding_once(make: Make, labels: Any) -> None:
+    head = make()
+    encoded = head.encode_labels(labels)
+    assert encoded.ndim == 2
+    torch.testing.assert_close(head.encode_labels(encoded), encoded, rtol=0, atol=0)
+
+
+@each_head
+@pytest.mark.parametrize(
+    "container",
+    [np.array, pd.DataFrame, pl.DataFrame, torch.tensor, lambda y: np.array(y, object)],
+)
+def test_containers(make: Make, labels: Any, container: Callable[[Any], Any]) -> None:
+    head = make()
+    expected = head.encode_labels(labels).double()
+    table = np.reshape(labels, (len(labels), -1))
+    if container is pl.DataFrame:
+        table = {str(i): table[:, i] for i in range(table.shape[1])}
+    actual = head.encode_labels(container(table))
+    torch.testing.assert_close(actual.double(), expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("container", [list, np.array, pd.Series, pl.Series])
+def test_one_column_may_be_flat(container: Callable[[Any], Any]) -> None:
+    encoded = BinaryClassHead().encode_labels(container([0, 1, 1]))
+    assert encoded.tolist() == [[0], [1], [1]]
+
+
+def test_nullable_and_boolean_labels() -> None:
+    for labels in (pd.array([0, 1], dtype="Int64"), [False, True]):
+        assert BinaryClassHead().encode_labels(labels).tolist() == [[0], [1]]
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8", ">f8"])
+def test_real_labels_keep_their_precision(dtype: str) -> None:
+    encoded = RegressionHead().encode_labels(np.array([0.5], dtype=dtype))
+    wide = np.dtype(dtype).itemsize == 8
+    assert encoded.dtype == (torch.float64 if wide else torch.float32)
+    assert RegressionHead().encode_labels(np.array([1], "i2")).dtype == torch.int64
+
+
+@each_head
+def test_encoded_labels_have_their_own_memory(make: Make, labels: Any) -> None:
+    array = make().encode_labels(labels).numpy()
+    before = array.copy()
+    encoded = make().encode_labels(array)
+    array[...] = 1
+    assert np.array_equal(encoded, before)
+
+
+@each_head
+def test_labels_are_needed(make: Make, labels: Any) -> None:
+    head = make()
+    logits = logits_for(head)
+    for call in (
+        lambda: head.loss(None, logits),
+        lambda: head.compute_loss(None, logits),  # type: ignore[arg-type]
+        lambda: head.update_metrics(head.metrics(), None, logits),
+        lambda: head.create_estimator_spec({}, ModeKeys.TRAIN, torch.nn.Identity()),
+    ):
+        with pytest.raises(ValueError, match=rf"{type(head).__name__} needs labels"):
+            call()
+
+
+@each_head
+def test_labels_of_another_kind(make: Make, labels: Any) -> None:
+    head = make()
+    with pytest.raises(TypeError, match="takes one array of labels; got a dictionary"):
+        head.encode_labels({"a": labels})
+    with pytest.raises(ValueError, match="one row per example; got 1"):
+        head.encode_labels(1)
+
+
+def test_ragged_labels() -> None:
+    with pytest.raises(ValueError, match="unequal row lengths"):
+        RegressionHead(2).encode_labels([[1.0], [1.0, 2.0]])
+
+
+def test_labels_that_are_no_numbers() -> None:
+    for labels in (np.array([1j]), np.array([{}]), ["a"], [None]):
+        with pytest.raises(TypeError, match="RegressionHead needs labels that are num"):
+            RegressionHead().encode_labels(labels)
+
+
+def test_shapes_of_labels_and_logits() -> None:
+    head = RegressionHead(2)
+    with pytest.raises(ValueError, match=r"shape \(n, 2\); got \(3,\)"):
+        head.encode_labels([1.0, 2.0, 3.0])
+    with pytest.raises(ValueError, match=r"shape \(3, 2\) for logits .* got \(4, 2\)"):
+        head.compute_loss(torch.zeros(4, 2), torch.zeros(3, 2))
+
+
+@each_head
+def test_logits_are_checked(make: Make, labels: Any) -> None:
+    head = make()
+    n = head.logits_dimension
+    wrong: list[Any] = [torch.zeros(3, n + 1), torch.zeros(3)]
+    for logits in wrong:
+        for call in (head.predictions, lambda z: head.loss(labels, z)):
+            with pytest.raises(ValueError, match=rf"\(\.\.\., {n}\).* {n} output"):
+                call(logits)
+    for logits in (torch.zeros(3, n, dtype=torch.int64), np.zeros((3, n))):
+        with pytest.raises(TypeError, match="needs logits as a tensor of floats"):
+            head.predictions(logits)  # type: ignore[arg-type]
+
+
+# Losses and types
+
+
+@each_head
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_type_of_the_logits_rules(
+    make: Make, labels: Any, dtype: torch.dtype
+) -> None:
+    head = make(weight_column="w")
+    logits = logits_for(head, dtype=dtype)
+    features = {"w": np.array([1, 2, 3])}
+    assert head.loss(labels, logits, features).dtype == dtype
+    predictions = head.predictions(logits)
+    for key in ("logits", "probabilities", "logistic", "predictions"):
+        assert key not in predictions or predictions[key].dtype == dtype
+
+
+@each_head
+def test_checked_and_unchecked_way_agree(make: Make, labels: Any) -> None:
+    head = make(weight_column="w")
+    logits, features = logits_for(head), {"w": [1.0, 0.0, 2.0]}
+    encoded = head.encode_features(features, {"x": torch.ones(3)})
+    assert set(encoded) == {"x", head.weight_key}
+    loss = head.compute_loss(head.encode_labels(labels), logits, encoded)
+    assert loss == head.loss(labels, logits, features)
+    raw, tensors = head.metrics(), head.metrics()
+    head.update_metrics(raw, labels, logits, features)
+    head.update_metrics(tensors, head.encode_labels(labels), logits, encoded)
+    assert {k: m.compute() for k, m in raw.items()} == {
+        k: m.compute() for k, m in tensors.items()
+    }
+
+
+@each_head
+def test_weights_are_repetitions(make: Make, labels: Any) -> None:
+    head = make(weight_column="w", loss_reduction="sum")
+    logits, repeated = logits_for(head), [0, 1, 1, 2, 2, 2]
+    weighted = head.metrics()
+    head.update_metrics(weighted, labels, logits, {"w": [1, 2, 3]})
+    plain, twin = make(loss_reduction="sum"), make().metrics()
+    plain.update_metrics(twin, np.array(labels)[repeated], logits[repeated])
+    for key, metric in weighted.items():
+        assert metric.compute() == pytest.approx(twin[key].compute()), key
+    loss = head.loss(labels, logits, {"w": [1, 2, 3]})
+    expected = plain.loss(np.array(labels)[repeated], logits[repeated])
+    torch.testing.assert_close(loss, expected)
+
+
+@each_head
+def test_steps_do_not_wait_for_the_device(make: Make, labels: Any) -> None:
+    """On the meta device, a look at any value is an error."""
+    head = make(weight_column="w")
+    encoded = head.encode_labels(labels).to("meta")
+    features = {head.weight_key: torch.ones(3, device="meta")}
+    logits = logits_for(head).to("meta")
+    loss = head.compute_loss(encoded, logits, features)
+    assert loss.shape == () and loss.device.type == "meta"
+    head.update_metrics(head.metrics(), encoded, logits, features)
+
+
+def test_regularization_losses() -> None:
+    head = RegressionHead(name="price")
+    logits = torch.zeros(1, 1)
+    loss = head.loss([1.0], logits, regularization_losses=[0.5, torch.tensor(0.25)])
+    assert loss.item() == 1.75
+    metrics = head.metrics([0.5])
+    head.update_metrics(metrics, [1.0], logits, regularization_losses=[0.5])
+    assert metrics["regularization_loss/price"].compute() == 0.5
+
+
+# A user's own loss
+
+
+def test_loss_fn_gets_what_it_names() -> None:
+    given: dict[str, Any] = {}
+
+    def loss_fn(
+        labels: Tensor,
+        logits: Tensor,
+        features: Any,
+        loss_reduction: str,
+        scale: int = 2,
+    ) -> Tensor:
+        given.update(features=features, loss_reduction=loss_reduction)
+        return scale * absolute_error(labels, logits) * features["x"]
+
+    head = RegressionHead(loss_fn=loss_fn, loss_reduction="sum")
+    features = {"x": torch.tensor([[3.0]])}
+    assert head.loss([1], torch.zeros(1, 1), features).item() == 6.0
+    assert given == {"features": features, "loss_reduction": "sum"}
+
+
+def test_loss_fn_may_be_a_partial_function() -> None:
+    head = RegressionHead(loss_fn=functools.partial(quantile_error, quantile=0.9))
+    assert head.loss([1.0], torch.zeros(1, 1)).item() == pytest.approx(0.9)
+    metrics = head.metrics()
+    head.update_metrics(metrics, [1.0], torch.zeros(1, 1))
+    assert metrics["average_loss"].compute() == pytest.approx(0.9)
+
+
+@pytest.mark.parametrize(
+    "loss_fn", [lambda y, z: z, lambda labels: labels, lambda labels, logits, w: labels]
+)
+def test_arguments_of_loss_fn(loss_fn: Any) -> None:
+    with pytest.raises(
+        ValueError, match="'loss_fn' of RegressionHead must have the arg"
+    ):
+        RegressionHead(loss_fn=loss_fn)
+
+
+def test_loss_fn_is_a_function() -> None:
+    with pytest.raises(
+        TypeError, match="'loss_fn' of RegressionHead must be a function"
+    ):
+        RegressionHead(loss_fn="mse")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "reduce", [lambda e: e.mean(), lambda e: e.sum(-1), lambda e: e[:1]]
+)
+def test_loss_fn_must_keep_the_rows(reduce: Callable[[Tensor], Tensor]) -> None:
+    def loss_fn(labels: Tensor, logits: Tensor) -> Tensor:
+        return reduce(absolute_error(labels, logits))
+
+    head = RegressionHead(2, loss_fn=loss_fn)
+    with pytest.raises(ValueError, match=r"one loss per example, of shape \(3, 1\)"):
+        head.loss(np.zeros((3, 2)), torch.zeros(3, 2))
+
+
+# Weights
+
+
+@pytest.mark.parametrize(
+    "features",
+    [
+        {"w": [1.0, 3.0]},
+        {"w": np.array([[1], [3]], dtype="i2")},
+        {"w": torch.tensor([1.0, 3.0])},
+        pd.DataFrame({"w": [1.0, 3.0]}),
+        pl.DataFrame({"w": [1.0, 3.0]}),
+    ],
+)
+def test_where_weights_come_from(features: Any) -> None:
+    head = RegressionHead(weight_column="w", loss_reduction="sum")
+    assert head.loss([1.0, 2.0], torch.zeros(2, 1), features).item() == 13.0
+
+
+def test_weights_from_a_column() -> None:
+    column = numeric_column("w", normalizer=lambda x: x * 10)
+    head = RegressionHead(weight_column=column, name="r")
+    assert head.weight_key == "r/weights"
+    encoded = head.encode_features({"w": [0.1, 0.3], "x": [0, 0]}, {})
+    assert_allclose(encoded["r/weights"], [[1.0], [3.0]])
+    with pytest.raises(
+        ValueError, match="RegressionHead 'r' needs its weight_column 'w'"
+    ):
+        head.encode_features({"x": [1.0]}, {})
+
+
+@pytest.mark.parametrize("features", [None, {"x": [1.0]}, pd.DataFrame({"x": [1.0]})])
+def test_weights_must_be_there(features: Any) -> None:
+    head = RegressionHead(weight_column="w")
+    with pytest.raises(ValueError, match="needs its weight_column 'w' among the feat"):
+        head.loss([1.0], torch.zeros(1, 1), features)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_weights_must_be_finite(value: float) -> None:
+    head = RegressionHead(weight_column="w")
+    with pytest.raises(
+        ValueError, match=r"column 'w', must be finite; got \w+ in row 1"
+    ):
+        head.encode_features({"w": [1.0, value]}, {})
+
+
+def test_weights_must_be_numbers() -> None:
+    head = RegressionHead(weight_column="w")
+    with pytest.raises(TypeError, match="column 'w', must be numbers; got '1'"):
+        head.encode_features({"w": ["1"]}, {})
+
+
+@pytest.mark.parametrize(
+    ("head", "shape"),
+    [
+        (MultiClassHead(3, weight_column="w"), (2, 3)),
+        (MultiLabelHead(3, weight_column="w"), (2, 3)),
+        (RegressionHead(3, weight_column="w"), (2, 2)),
+        (RegressionHead(3, weight_column="w"), (3,)),
+    ],
+)
+def test_shapes_of_weights(head: Head, shape: tuple[int, ...]) -> None:
+    labels = torch.zeros(2, head._label_dimension, dtype=torch.int64)
+    with pytest.raises(ValueError, match=r"must have shape \(2,\), \(2, 1\)"):
+        head.compute_loss(labels, torch.zeros(2, 3), {"w": torch.ones(shape)})
+
+
+@pytest.mark.parametrize("column", [1, ["w"]])
+def test_weight_column_is_a_key_or_a_column(column: Any) -> None:
+    with pytest.raises(TypeError, match="'weight_column' of RegressionHead must be"):
+        RegressionHead(weight_column=column)
+
+
+# Predictions and metrics
+
+
+@each_head
+def test_only_the_keys_asked_for(make: Make, labels: Any) -> None:
+    head = make()
+    logits = logits_for(head)
+    everything = head.predictions(logits)
+    for key in everything:
+        assert list(head.predictions(logits, keys=[key])) == [key]
+    assert head.predictions(logits, keys=[]) == {}
+    with pytest.raises(ValueError, match=f"no prediction 'odds'; it has .*{key}"):
+        head.predictions(logits, keys=["odds"])
+
+
+@each_head
+def test_a_name_ends_the_names_of_metrics(make: Make, labels: Any) -> None:
+    plain, named = make(), make(name="h")
+    assert list(named.metrics()) == [f"{key}/h" for key in plain.metrics()]
+    metrics = named.metrics()
+    named.update_metrics(metrics, labels, logits_for(named))
+    assert all(np.isfinite(metric.compute()) for metric in metrics.values())
+
+
+# The object
+
+
+@each_head
+def test_copies_and_pickles(make: Make, labels: Any) -> None:
+    head = make(weight_column="w", name="h")
+    logits, features = logits_for(head), {"w": [1.0, 2.0, 3.0]}
+    for twin in (copy.deepcopy(head), pickle.loads(pickle.dumps(head))):
+        assert repr(twin) == repr(head)
+        assert twin.loss(labels, logits, features) == head.loss(
+            labels, logits, features
+        )
+
+
+def test_reprs() -> None:
+    assert repr(RegressionHead()) == "RegressionHead()"
+    head = BinaryClassHead("w", thresholds=(0.5,), name="click")
+    assert (
+        repr(head)
+        == "BinaryClassHead(weight_column='w', thresholds=(0.5,), name='click')"
+    )
+    assert repr(MultiClassHead(3)) == "MultiClassHead(n_classes=3)"
+
+
+def test_arguments_may_be_arrays() -> None:
+    head = BinaryClassHead(
+        thresholds=np.array([0.25, 0.5]), label_vocabulary=np.array(["no", "yes"])
+    )
+    assert "thresholds=array([0.25" in repr(head)
+    assert head.encode_labels(["yes"]).tolist() == [[1]]
+    assert "auc" in head.metrics()
+
+
+@each_head
+@pytest.mark.parametrize("name", ["", 3])
+def test_names(make: Make, labels: Any, name: Any) -> None:
+    with pytest.raises(TypeError, match=r"'name' of .*Head must be a string"):
+        make(name=name)
+
+
+@each_head
+@pytest.mark.parametrize("reduction", ["none", "mean", None])
+def test_reductions(make: Make, labels: Any, reduction: Any) -> None:
+    with pytest.raises(ValueError, match=r"'loss_reduction' of .*Head must be one of"):
+        make(loss_reduction=reduction)
+
+
+# Specs
+
+
+def encode(features: Any) -> dict[str, Tensor]:
+    return {"x": torch.tensor(features["x"])}
+
+
+@each_head
+def test_spec_of_every_mode(make: Make, labels: Any) -> None:
+    head = make(weight_column="w")
+    network = torch.nn.Linear(1, head.logits_dimension)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    features = {"x": [[1.0], [2.0], [3.0]], "w": [1.0, 2.0, 3.0]}
+    for mode in (ModeKeys.TRAIN, ModeKeys.EVAL):
+        spec = head.create_estimator_spec(
+            features, mode, network, labels, optimizer=optimizer, encode=encode
+        )
+        assert spec.mode == mode and spec.optimizers == (optimizer,)
+        assert spec.encode and spec.encode_labels and spec.loss and spec.update_metrics
+        encoded = spec.encode(features)
+        logits = network(encoded["x"])
+        loss = spec.loss(spec.encode_labels(labels), logits, encoded)
+        torch.testing.assert_close(loss, head.loss(labels, logits, features))
+        assert spec.eval_metrics is not None
+        assert set(spec.eval_metrics) == set(head.metrics())
+    del features["w"]
+    spec = head.create_estimator_spec(
+        features, ModeKeys.PREDICT, network, encode=encode
+    )
+    assert spec.encode is encode and spec.predictions == head.predictions
+
+
+def test_spec_without_encode_takes_the_weights_from_the_tensors() -> None:
+    head = RegressionHead(weight_column="w")
+    network = torch.nn.Identity()
+    spec = head.create_estimator_spec({}, ModeKeys.EVAL, network, [1.0])
+    assert spec.encode is None and spec.loss is not None
+    features = {"x": torch.zeros(1, 1), "w": torch.tensor([3.0])}
+    assert spec.loss(torch.ones(1, 1), torch.zeros(1, 1), features).item() == 3.0
+
+
+def test_a_weight_column_needs_encode() -> None:
+    head = RegressionHead(weight_column=numeric_column("w"))
+    with pytest.raises(ValueError, match="'encode' is needed when the weight_column"):
+        head.create_estimator_spec({}, ModeKeys.EVAL, torch.nn.Identity(), [1.0])
+
+
+def test_metrics_of_a_spec_are_new() -> None:
+    head = BinaryClassHead()
+    specs = [
+        head.create_estimator_spec({}, ModeKeys.EVAL, torch.nn.Identity(), [1])
+        for _ in range(2)
+    ]
+    first, second = (spec.eval_metrics["auc"] for spec in specs if spec.eval_metrics)
+    assert first is not second and isinstance(first, AUC)

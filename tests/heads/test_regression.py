@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Heads for real numbers, probabilities and counts."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_allclose
+
+from skest.heads import LogisticRegressionHead, PoissonRegressionHead, RegressionHead
+
+
+def test_inverse_link_gives_predictions_and_their_mean() -> None:
+    head = RegressionHead(inverse_link_fn=torch.exp)
+    logits = torch.tensor([[0.0], [1.0]])
+    predictions = head.predictions(logits)
+    assert_allclose(predictions["predictions"], np.exp([[0.0], [1.0]]), rtol=1e-6)
+    assert predictions["logits"] is logits
+    metrics = head.metrics()
+    head.update_metrics(metrics, [1.0, 2.0], logits)
+    assert metrics["prediction/mean"].compute() == pytest.approx((1 + np.e) / 2)
+    assert metrics["label/mean"].compute() == 1.5
+
+
+def test_without_a_link_there_are_no_logits() -> None:
+    assert list(RegressionHead().predictions(torch.zeros(1, 1))) == ["predictions"]
+
+
+def test_weights_per_number() -> None:
+    head = RegressionHead(2, weight_column="w")
+    features = {"w": [[1.0, 0.0], [0.0, 3.0]]}
+    loss = head.loss([[1.0, 9.0], [9.0, 2.0]], torch.zeros(2, 2), features)
+    assert loss.item() == (1 + 3 * 4) / 4
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("head", [RegressionHead(), PoissonRegressionHead()])
+def test_labels_are_finite(head: RegressionHead, value: float) -> None:
+    with pytest.raises(ValueError, match=r"needs finite labels; got \S+ in row 1"):
+        head.encode_labels([0.0, value])
+
+
+@pytest.mark.parametrize(
+    ("dimension", "error"), [(0, ValueError), (1.0, TypeError), (None, TypeError)]
+)
+def test_label_dimension(dimension: Any, error: type[Exception]) -> None:
+    with pytest.raises(
+        error, match="'label_dimension' of RegressionHead must be an int"
+    ):
+        RegressionHead(dimension)
+
+
+def test_inverse_link_is_a_function() -> None:
+    with pytest.raises(
+        TypeError, match="'inverse_link_fn' of RegressionHead must be a f"
+    ):
+        RegressionHead(inverse_link_fn="exp")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("label", [-0.1, 1.01])
+def test_range_of_logistic_labels(label: float) -> None:
+    with pytest.raises(ValueError, match=r"\[0, 1\], probabilities; got .* in row 1"):
+        LogisticRegressionHead().encode_labels([0.5, label])
+
+
+def test_poisson_loss_with_and_without_the_term_of_the_label() -> None:
+    logits = torch.ones(1, 1)
+    full = PoissonRegressionHead().loss([3], logits).item()
+    short = PoissonRegressionHead(compute_full_loss=False).loss([3], logits).item()
+    stirling = 3 * np.log(3) - 3 + 0.5 * np.log(2 * np.pi * 3)
+    assert full - short == pytest.approx(stirling, rel=1e-5)

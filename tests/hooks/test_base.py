@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+import pytest
+import torch
+
+from skest import EstimatorSpec, ModeKeys, RunConfig
+from skest.hooks import Hook, Run
+
+SPEC = EstimatorSpec(ModeKeys.PREDICT, network=torch.nn.Identity(), predictions=dict)
+
+
+def test_a_run_tells_where_it_is(tmp_path):
+    config = RunConfig()
+    run = Run(SPEC, config, global_step=7, model_dir=tmp_path)
+    assert (run.mode, run.spec, run.config) == (ModeKeys.PREDICT, SPEC, config)
+    assert run.network is SPEC.network
+    assert run.start_step == run.global_step == 7
+    assert run.model_dir == tmp_path
+    assert run.loss is None
+
+
+def test_the_first_reason_to_stop_is_kept():
+    run = Run(SPEC, RunConfig())
+    assert not run.should_stop
+    run.request_stop("enough")
+    run.request_stop("more than enough")
+    assert run.should_stop
+    assert run.stop_reason == "enough"
+
+
+def test_saving():
+    saved = []
+    run = Run(SPEC, RunConfig(), save=saved.append)
+    run.save_checkpoint()
+    assert saved == [run]
+    with pytest.raises(
+        RuntimeError, match="A run of mode 'infer' saves no checkpoints"
+    ):
+        Run(SPEC, RunConfig()).save_checkpoint()
+
+
+def test_a_hook_does_nothing_by_itself():
+    run, hook = Run(SPEC, RunConfig()), Hook()
+    hook.begin(run)
+    hook.before_step(run)
+    hook.after_step(run, None)
+    hook.end(run)
+    assert not run.should_stop

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+import pytest
+
+from skest import Estimator, RunConfig
+from skest.checkpoints import DirectoryStore
+from skest.hooks import CheckpointListener, CheckpointSaverHook, Hook
+from tests._models import model_fn, table_fn
+
+
+class Listener(CheckpointListener):
+    def __init__(self, stop_after=None):
+        self.calls, self.stop_after = [], stop_after
+
+    def begin(self, run):
+        self.calls.append("begin")
+
+    def before_save(self, run):
+        self.calls.append(("before_save", run.global_step))
+
+    def after_save(self, run):
+        self.calls.append(("after_save", run.global_step))
+        return run.global_step == self.stop_after
+
+    def end(self, run):
+        self.calls.append(("end", run.global_step))
+
+
+def calls(*saved):
+    pairs = [((f"{when}_save", step)) for step in saved for when in ("before", "after")]
+    return ["begin", *pairs, ("end", saved[-1])]
+
+
+@pytest.fixture
+def train(tmp_path):
+    def train(steps, config=None, **arguments):
+        config = (config or RunConfig()).replace(model_dir=tmp_path)
+        estimator = Estimator(model_fn, config=config)
+        return estimator.train(table_fn(num_epochs=None), steps=steps, **arguments)
+
+    return train
+
+
+@pytest.mark.parametrize(
+    ("config", "steps", "saved"),
+    [
+        # What tf.estimator does: golden cases checkpoint/...
+        (
+            RunConfig(save_checkpoints_steps=2, keep_checkpoint_max=3),
+            12,
+            range(0, 13, 2),
+        ),
+        (RunConfig(save_checkpoints_steps=3), 7, [0, 3, 6, 7]),
+        (RunConfig(save_checkpoints_steps=1), 3, [0, 1, 2, 3]),
+        (RunConfig(), 5, [0, 5]),
+        # tf.estimator saves nothing here.
+        (RunConfig(save_checkpoints_steps=0), 5, [5]),
+        (RunConfig(save_checkpoints_secs=0), 5, [5]),
+    ],
+)
+def test_what_is_saved_and_heard(train, config, steps, saved):
+    listener = Listener()
+    train(steps, config, saving_listeners=[listener])
+    assert listener.calls == calls(*saved)
+
+
+def test_the_clock_starts_anew_in_every_call(train):
+    saver = CheckpointSaverHook(save_steps=3)
+    for first in (0, 4):
+        listener = Listener()
+        train(4, hooks=[saver], saving_listeners=[listener])
+        assert listener.calls == calls(first, first + 3, first + 4)
+
+
+def test_in_memory_there_is_one_save_at_the_end():
+    listener = Listener()
+    config = RunConfig(save_checkpoints_steps=2)
+    Estimator(model_fn, config=config).train(table_fn(), saving_listeners=[listener])
+    assert listener.calls == calls(5)
+
+
+def test_a_hook_of_the_caller_replaces_the_one_of_the_configuration(train):
+    listener = Listener()
+    saver = CheckpointSaverHook(save_steps=4)
+    config = RunConfig(save_checkpoints_steps=1)
+    train(6, config, hooks=[saver], saving_listeners=[listener])
+    assert listener.calls == calls(0, 4, 6)
+
+
+def test_listeners_join_those_of_the_hook_and_leave_it_as_it_was(train):
+    own, added = Listener(), Listener()
+    saver = CheckpointSaverHook(save_steps=2, listeners=[own])
+    train(2, hooks=[saver], saving_listeners=[added])
+    assert own.calls == added.calls == calls(0, 2)
+    assert saver.listeners == [own]
+
+
+def test_a_subclass_stays_what_it_is(train):
+    class Saver(CheckpointSaverHook):
+        ended = False
+
+        def end(self, run):
+            super().end(run)
+            Saver.ended = True
+
+    train(2, hooks=[Saver()], saving_listeners=[Listener()])
+    assert Saver.ended
+
+
+@pytest.mark.parametrize(("stop_after", "steps"), [(0, 0), (4, 4)])
+def test_a_listener_can_stop_the_training(train, stop_after, steps):
+    listener = Listener(stop_after)
+    estimator = train(
+        20, RunConfig(save_checkpoints_steps=2), saving_listeners=[listener]
+    )
+    assert estimator.checkpoint.global_step == steps
+    assert listener.calls == calls(*range(0, steps + 1, 2))
+
+
+def test_saving_comes_after_all_other_hooks(train, tmp_path):
+    class Refuses(Hook):
+        def after_step(self, run, loss):
+            if run.global_step == 3:
+                raise ValueError("refused")
+
+    listener = Listener()
+    saver = CheckpointSaverHook(save_steps=1)
+    with pytest.raises(ValueError, match="refused"):
+        train(5, hooks=[saver, Refuses()], saving_listeners=[listener])
+    assert ("before_save", 3) not in listener.calls
+    # The last state is saved all the same, because training was interrupted.
+    assert DirectoryStore(tmp_path).latest_step() == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"save_steps": 2, "save_secs": 3}, "Exactly one of"),
+        ({"save_steps": 0}, "'every_steps' must be positive; got 0"),
+        ({"save_secs": -1}, "'every_secs' must be positive; got -1"),
+    ],
+)
+def test_wrong_intervals_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        CheckpointSaverHook(**arguments)

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+import scipy.sparse
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from skest.inputs import ArrayDataset
+from skest.inputs.array_dataset import count_rows, take_rows
+
+NUMBERS = np.arange(5)
+WORDS = np.array(["a", "b", "c", "d", "e"])
+COLUMNS = {"x": NUMBERS, "word": WORDS}
+TABLES = {
+    "array": NUMBERS,
+    "matrix": np.arange(10).reshape(5, 2),
+    "dict of arrays": COLUMNS,
+    "dict of lists": {name: value.tolist() for name, value in COLUMNS.items()},
+    "dict of Series": {
+        name: pd.Series(v, index=list("pqrst")) for name, v in COLUMNS.items()
+    },
+    "DataFrame": pd.DataFrame(COLUMNS, index=[4, 3, 2, 1, 0]),
+    "polars": pl.DataFrame(COLUMNS),
+    "dict of polars Series": {name: pl.Series(v) for name, v in COLUMNS.items()},
+    "tensor": torch.arange(5),
+    "nested": {"a": COLUMNS, "b": NUMBERS},
+    "sparse": scipy.sparse.csr_array(np.eye(5)),
+}
+
+
+def as_lists(data):
+    """Bring all kinds of tables to nested lists."""
+    if isinstance(data, dict):
+        return {name: as_lists(value) for name, value in data.items()}
+    if isinstance(data, pl.DataFrame):
+        return as_lists(data.to_dict(as_series=True))
+    if isinstance(data, pd.DataFrame):
+        return as_lists({name: data[name] for name in data.columns})
+    if scipy.sparse.issparse(data):
+        data = data.toarray()
+    return list(
+        data.to_list() if isinstance(data, pl.Series) else np.asarray(data).tolist()
+    )
+
+
+def rows_of(data, rows):
+    if isinstance(data, dict):
+        return {name: rows_of(value, rows) for name, value in data.items()}
+    return [data[row] for row in rows]
+
+
+@pytest.mark.parametrize("kind", TABLES)
+@pytest.mark.parametrize("rows", [slice(1, 3), np.array([4, 0, 2]), slice(4, 9)])
+def test_rows_are_taken_from_every_kind_of_table(kind, rows):
+    table = TABLES[kind]
+    data = ArrayDataset(table, NUMBERS)
+    features, labels = data.take(rows)
+    expected = np.arange(5)[rows].tolist()
+    assert as_lists(features) == rows_of(as_lists(table), expected)
+    assert labels.tolist() == expected
+    assert type(features) is type(data.features)
+
+
+@pytest.mark.parametrize("kind", TABLES)
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_an_epoch_has_every_row_once(kind, shuffle):
+    data = ArrayDataset(TABLES[kind], NUMBERS, batch_size=2, shuffle=shuffle, seed=0)
+    features, labels = zip(*data, strict=True)
+    order = [row for part in labels for row in part.tolist()]
+    assert [len(part) for part in labels] == [2, 2, 1]
+    assert sorted(order) == list(range(5))
+    expected = as_lists(TABLES[kind])
+    if not isinstance(expected, dict):
+        got = [row for part in features for row in as_lists(part)]
+        assert got == rows_of(expected, order)
+
+
+def test_without_labels_there_are_only_features():
+    data = ArrayDataset(NUMBERS, batch_size=3)
+    assert [batch.tolist() for batch in data] == [[0, 1, 2], [3, 4]]
+    assert data.take(slice(0, 2))[1] is None
+
+
+def test_batches_in_order_are_views():
+    data = ArrayDataset(NUMBERS, batch_size=2)
+    assert all(np.shares_memory(batch, NUMBERS) for batch in data)
+
+
+def orders(n_epochs, **options):
+    data = ArrayDataset(np.arange(30), shuffle=True, num_epochs=n_epochs, **options)
+    rows = np.concatenate([data.take(rows)[0] for rows in data.index_batches()])
+    return rows.reshape(n_epochs, 30).tolist()
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 2**40), batch_size=st.integers(1, 40))
+def test_shuffled_epochs_are_seeded_permutations(seed, batch_size):
+    first, second, third = orders(3, seed=seed, batch_size=batch_size)
+    assert sorted(first) == sorted(second) == sorted(third) == list(range(30))
+    assert first != second != third != first
+    # The order does not depend on the size of batches, and epochs are numbered.
+    assert orders(2, seed=seed) == [first, second]
+    assert orders(1, seed=seed + 1) != [first]
+
+
+def test_without_a_seed_every_dataset_has_its_own_order_and_keeps_it():
+    assert orders(2) != orders(2)
+    data = ArrayDataset(np.arange(30), shuffle=True, batch_size=30)
+    assert next(iter(data)).tolist() == next(iter(data)).tolist()
+
+
+def test_the_global_generator_is_left_alone():
+    before = np.random.get_state()[1].tolist()
+    orders(2)
+    assert np.random.get_state()[1].tolist() == before
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    n_rows=st.integers(1, 40),
+    batch_size=st.integers(1, 50),
+    num_epochs=st.integers(1, 3),
+    shuffle=st.booleans(),
+)
+def test_sizes(n_rows, batch_size, num_epochs, shuffle):
+    data = ArrayDataset(
+        np.arange(n_rows), batch_size=batch_size, num_epochs=num_epochs, shuffle=shuffle
+    )
+    sizes = [len(batch) for batch in data]
+    assert len(sizes) == num_epochs * data.steps_per_epoch
+    assert sum(sizes) == num_epochs * n_rows
+    assert max(sizes) == data.batch_size == min(batch_size, n_rows)
+    assert len(data.first_batch()[0]) == data.batch_size
+
+
+def test_no_end():
+    batches = iter(ArrayDataset(NUMBERS, batch_size=5, num_epochs=None))
+    for _ in range(50):
+        next(batches)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        (
+            {"features": {"a": [1, 2], "b": [1]}},
+            ValueError,
+            "columns of 'features'.*'a': 2",
+        ),
+        ({"features": {}}, ValueError, "'features' is an empty dictionary"),
+        ({"features": np.zeros((0, 3))}, ValueError, "'features' has 0 rows"),
+        ({"features": 3}, TypeError, "'features' must be an array.*ndarray"),
+        ({"features": {"a": 3}}, TypeError, "'features.'a'.' must be an array"),
+        ({"labels": [1, 2]}, ValueError, "same number of rows; got 5 and 2"),
+        ({"labels": {"a": [1], "b": [1, 2]}}, ValueError, "columns of 'labels'"),
+        (
+            {"batch_size": 0},
+            ValueError,
+            "'batch_size' of ArrayDataset .*at least 1; got 0",
+        ),
+        ({"batch_size": 2.5}, TypeError, "'batch_size' .*must be an integer"),
+        ({"batch_size": "auto"}, TypeError, "'batch_size' .*got 'auto'"),
+        ({"num_epochs": 0}, ValueError, "'num_epochs' .*at least 1; got 0"),
+    ],
+)
+def test_wrong_arguments_are_refused(arguments, error, message):
+    with pytest.raises(error, match=message):
+        ArrayDataset(**{"features": NUMBERS, **arguments})
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_count_rows(kind):
+    data = ArrayDataset(TABLES[kind])
+    assert count_rows(data.features, "features") == data.n_rows == 5
+    assert count_rows(take_rows(data.features, slice(0, 2)), "features") == 2

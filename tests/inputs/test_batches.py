@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from skest.inputs import ArrayDataset
+from skest.inputs.batches import Source, tensor_batches
+
+CPU = torch.device("cpu")
+FLOATS = np.arange(5, dtype=np.float64) / 2
+COLUMNS = {"x": FLOATS, "i": np.arange(5), "word": np.array(list("abcde"))}
+LABELS = np.arange(5) % 2
+
+
+def make(data, encode=None, encode_labels=None, dtype=torch.float32, with_labels=True):
+    batches = tensor_batches(
+        Source(data), encode, encode_labels, CPU, dtype, with_labels
+    )
+    return list(batches)
+
+
+# Source
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        None,
+        3,
+        {"x": FLOATS},
+        (FLOATS, LABELS),
+        FLOATS,
+        pd.DataFrame(COLUMNS),
+        pl.DataFrame(COLUMNS),
+        torch.ones(2),
+    ],
+)
+def test_one_batch_is_no_iterable_of_batches(data):
+    with pytest.raises(
+        TypeError, match=f"got {type(data).__name__}. For arrays in memory"
+    ):
+        Source(data)
+
+
+@pytest.mark.parametrize("n_calls", [0, 1, 3])
+def test_looking_at_the_first_batch_loses_nothing(n_calls):
+    source = Source(iter([(1, 10), (2, 20)]))
+    for _ in range(n_calls):
+        assert source.first_batch() == (1, 10)
+    assert list(source.batches()) == [(1, 10), (2, 20)]
+
+
+def test_an_iterator_is_not_read_ahead():
+    stream = iter(range(5))
+    batches = Source(stream).batches()
+    next(batches), next(batches)
+    assert next(stream) == 2
+
+
+@pytest.mark.parametrize(
+    ("element", "expected"),
+    [((1, 2), (1, 2)), ([1, 2], (1, 2)), ({"a": 1}, ({"a": 1}, None)), (7, (7, None))],
+)
+def test_elements_are_pairs_or_features(element, expected):
+    assert Source([element]).first_batch() == expected
+
+
+@pytest.mark.parametrize("element", [(1,), (1, 2, 3), [1, 2, 3]])
+def test_other_elements_are_refused(element):
+    with pytest.raises(
+        ValueError, match=f"pair .features, labels.; got a .* of {len(element)}"
+    ):
+        list(Source([element]).batches())
+
+
+def test_no_batches():
+    assert Source(iter(())).first_batch() is None
+    assert make(iter(())) == []
+
+
+# Types
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("as_table", [True, False])
+def test_floats_follow_the_network_and_all_else_stays(dtype, as_table):
+    table = ArrayDataset(COLUMNS, LABELS)
+    ((features, labels),) = make(table if as_table else list(table), dtype=dtype)
+    assert features["x"].dtype == dtype
+    assert features["i"].dtype == labels.dtype == torch.int64
+    assert isinstance(features["word"], np.ndarray)
+    assert features["word"].tolist() == list("abcde")
+    assert features["x"].tolist() == FLOATS.tolist()
+
+
+@pytest.mark.parametrize(
+    ("array", "dtype"),
+    [
+        (np.ones(2, np.float16), torch.float32),
+        (np.ones(2, ">f8"), torch.float32),
+        (np.ones(2, ">i4"), torch.int32),
+        (np.ones(2, np.uint8), torch.uint8),
+        (np.ones(2, bool), torch.bool),
+        (pd.Series([1.0, 2.0]), torch.float32),
+        (pl.Series([1, 2]), torch.int64),
+        (torch.ones(2, dtype=torch.float64), torch.float64),  # is one already
+    ],
+)
+def test_types_of_arrays(array, dtype):
+    ((features, _),) = make([array])
+    assert features.dtype == dtype
+
+
+@pytest.mark.parametrize("array", [np.ones(3), np.ones(3, np.float32), np.arange(3)])
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_read_only_arrays(recwarn, array, shuffle):
+    array = array.copy()
+    array.setflags(write=False)
+    ((features, labels),) = make(ArrayDataset(array, array, shuffle=shuffle))
+    features += 1
+    assert array.max() <= 2
+    assert len(features) == len(labels) == 3
+    assert not recwarn.list
+
+
+@pytest.mark.parametrize("library", [pd, pl])
+def test_data_frames_become_dictionaries(library):
+    frame = library.DataFrame({"x": [1.0, 2.0], "word": ["a", "b"]})
+    for data in (ArrayDataset(frame), [frame]):
+        ((features, labels),) = make(data)
+        assert features["x"].tolist() == [1.0, 2.0]
+        assert list(features["word"]) == ["a", "b"]
+        assert labels is None
+
+
+def test_nested_dictionaries():
+    ((features, labels),) = make([({"a": {"b": FLOATS}}, {"c": LABELS})])
+    assert torch.is_tensor(features["a"]["b"])
+    assert torch.is_tensor(labels["c"])
+
+
+def test_data_loaders():
+    loader = DataLoader(TensorDataset(torch.ones(5, 2), torch.zeros(5)), batch_size=2)
+    batches = make(loader)
+    assert [len(features) for features, _ in batches] == [2, 2, 1]
+    assert [len(labels) for _, labels in batches] == [2, 2, 1]
+
+
+# Encoding
+
+
+@pytest.mark.parametrize("as_table", [True, False])
+def test_encoders(as_table):
+    calls = []
+
+    def encode(features):
+        calls.append(len(features["x"]))
+        return {"double": torch.as_tensor(2 * features["x"])}
+
+    table = ArrayDataset(COLUMNS, LABELS, batch_size=2, num_epochs=2)
+    batches = make(
+        table if as_table else list(table),
+        encode,
+        lambda labels: torch.as_tensor(labels + 1),
+    )
+    # A table is encoded once, other data batch by batch.
+    assert calls == ([5] if as_table else [2, 2, 1, 2, 2, 1])
+    doubled = torch.cat([features["double"] for features, _ in batches])
+    assert doubled.tolist() == 2 * (2 * FLOATS).tolist()
+    assert torch.cat([labels for _, labels in batches]).tolist() == 2 * [1, 2, 1, 2, 1]
+
+
+def test_a_table_is_encoded_before_the_first_batch_is_wanted():
+    def encode(features):
+        raise ValueError("wrong value")
+
+    with pytest.raises(ValueError, match="wrong value"):
+        tensor_batches(Source(ArrayDataset(FLOATS)), encode, None, CPU, torch.float32)
+
+
+def test_labels_that_are_not_wanted_are_not_encoded():
+    def encode_labels(labels):
+        raise AssertionError("labels were encoded")
+
+    for data in (ArrayDataset(FLOATS, LABELS), [(FLOATS, LABELS)]):
+        ((_, labels),) = make(data, None, encode_labels, with_labels=False)
+        assert labels is None
+
+
+@pytest.mark.parametrize("n_rows", [1, 5, 9])
+def test_the_last_batch_may_be_one_row(n_rows):
+    x = np.arange(n_rows, dtype=np.float32).reshape(-1, 1)
+    batches = make(ArrayDataset(x, x, batch_size=4))
+    assert batches[-1][0].shape == batches[-1][1].shape == (1, 1)
+
+
+def test_shuffled_tables_are_cut_as_their_rows_are():
+    table = ArrayDataset(
+        COLUMNS, np.arange(5), batch_size=2, shuffle=True, num_epochs=3
+    )
+    for features, labels in make(table):
+        assert features["i"].tolist() == labels.tolist()
+        assert (features["x"] * 2).tolist() == labels.tolist()
+        assert "".join(features["word"]) == "".join("abcde"[i] for i in labels)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_batches_come_to_the_device(shuffle):
+    table = ArrayDataset(COLUMNS, LABELS, batch_size=2, shuffle=shuffle)
+    device = torch.device("cuda")
+    for features, labels in tensor_batches(
+        Source(table), None, None, device, torch.float32
+    ):
+        assert features["x"].is_cuda
+        assert labels.is_cuda
+        assert isinstance(features["word"], np.ndarray)

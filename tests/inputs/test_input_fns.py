@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+from functools import partial
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from skest import RunConfig
+from skest.inputs import (
+    ArrayDataset,
+    generator_input_fn,
+    numpy_input_fn,
+    pandas_input_fn,
+)
+from skest.inputs.input_fns import call_input_fn
+
+X = {"a": np.arange(6), "b": np.arange(6) * 0.5}
+Y = np.arange(6) % 2
+FRAME = pd.DataFrame(X, index=list("uvwxyz"))
+
+
+def order(input_fn, config=None):
+    return np.concatenate([features["a"] for features, _ in input_fn(config)]).tolist()
+
+
+@pytest.mark.parametrize(("make", "x"), [(numpy_input_fn, X), (pandas_input_fn, FRAME)])
+class TestTables:
+    def test_returns_a_new_dataset_for_every_call(self, make, x):
+        input_fn = make(x, Y, batch_size=4, num_epochs=2, shuffle=False)
+        first, second = input_fn(), input_fn(RunConfig())
+        assert isinstance(first, ArrayDataset)
+        assert first is not second
+        assert [len(labels) for _, labels in first] == [4, 2, 4, 2]
+        assert order(input_fn) == [*range(6), *range(6)]
+
+    def test_labels_may_be_missing(self, make, x):
+        assert [len(batch["a"]) for batch in make(x, shuffle=False)()] == [6]
+
+    def test_the_seed_of_the_run_orders_unless_one_is_given(self, make, x):
+        config, other = RunConfig(random_seed=1), RunConfig(random_seed=2)
+        free = make(x, Y, num_epochs=4, shuffle=True)
+        assert order(free, config) == order(free, config) != order(free, other)
+        seeded = make(x, Y, num_epochs=4, shuffle=True, seed=1)
+        assert order(seeded) == order(seeded, other) == order(free, config)
+
+    @pytest.mark.parametrize("shuffle", [None, 1, "yes"])
+    def test_shuffle_must_be_said(self, make, x, shuffle):
+        with pytest.raises(
+            ValueError, match=f"'shuffle' must be True.*got {shuffle!r}"
+        ):
+            make(x, Y, shuffle=shuffle)
+
+    def test_wrong_data_is_refused_at_once(self, make, x):
+        with pytest.raises(ValueError, match="same number of rows; got 6 and 2"):
+            make(x, Y[:2], shuffle=False)
+        with pytest.raises(ValueError, match="'batch_size'"):
+            make(x, Y, batch_size=0, shuffle=False)
+
+
+def test_pandas_checks():
+    with pytest.raises(TypeError, match="'x' must be a pandas DataFrame; got dict"):
+        pandas_input_fn(X, shuffle=False)
+    with pytest.raises(ValueError, match="'x' and 'y' must have the same index"):
+        pandas_input_fn(FRAME, pd.Series(Y), shuffle=False)
+    aligned = pd.Series(Y, index=FRAME.index)
+    features, labels = next(iter(pandas_input_fn(FRAME, aligned, 2, shuffle=False)()))
+    assert features.index.tolist() == labels.index.tolist() == ["u", "v"]
+
+
+# Generators
+
+
+def rows(n=5):
+    for i in range(n):
+        yield {"x": i, "word": "ab"[i % 2]}, float(i)
+
+
+def test_generator_rows_become_batches():
+    input_fn = generator_input_fn(rows, batch_size=2)
+    for _ in range(2):  # every call starts anew
+        batches = list(input_fn())
+        assert [features["x"].tolist() for features, _ in batches] == [
+            [0, 1],
+            [2, 3],
+            [4],
+        ]
+        assert [features["word"].tolist() for features, _ in batches][2] == ["a"]
+        assert [labels.tolist() for _, labels in batches] == [[0, 1], [2, 3], [4]]
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([np.ones(3), np.zeros(3)], (2, 3)),
+        ([1.0, 2.0], (2,)),
+        ([[1, 2], [3, 4]], (2, 2)),
+        ([], None),
+    ],
+)
+def test_generator_rows_without_labels(values, expected):
+    batches = list(generator_input_fn(lambda: iter(values))())
+    assert [batch.shape for batch in batches] == (
+        [] if expected is None else [expected]
+    )
+
+
+def test_generator_labels_may_be_dictionaries():
+    def both():
+        yield {"x": 1}, {"a": 1, "b": 2.0}
+        yield {"x": 2}, {"a": 3, "b": 4.0}
+
+    ((_, labels),) = generator_input_fn(both)()
+    assert {name: value.tolist() for name, value in labels.items()} == {
+        "a": [1, 3],
+        "b": [2.0, 4.0],
+    }
+
+
+def test_generator_is_lazy():
+    def endless():
+        i = 0
+        while True:
+            yield {"x": i}, i
+            i += 1
+
+    iterator = generator_input_fn(endless, batch_size=3)()
+    assert next(iterator)[1].tolist() == [0, 1, 2]
+    assert next(iterator)[1].tolist() == [3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ((rows(),), TypeError, "'rows' must be a function .*without calling it"),
+        ((rows, 0), ValueError, "'batch_size' of generator_input_fn must be .*got 0"),
+        ((rows, 1.5), TypeError, "'batch_size' of generator_input_fn must be"),
+    ],
+)
+def test_generator_checks(arguments, error, message):
+    with pytest.raises(error, match=message):
+        generator_input_fn(*arguments)
+
+
+# Calling
+
+
+AVAILABLE = {"mode": "train", "params": {"a": 1}, "config": None, "input_context": None}
+
+
+@pytest.mark.parametrize(
+    ("input_fn", "expected"),
+    [
+        (lambda: "none", "none"),
+        (lambda mode: mode, "train"),
+        (lambda *, params, mode="x": (params["a"], mode), (1, "train")),
+        (lambda mode, extra=2: (mode, extra), ("train", 2)),
+        (lambda *args, **kwargs: (args, kwargs), ((), {})),
+        (partial(lambda path, mode: (path, mode), "file"), ("file", "train")),
+        (partial(lambda mode: mode, mode="mine"), "mine"),
+    ],
+)
+def test_call_input_fn_passes_what_is_named(input_fn, expected):
+    assert call_input_fn(input_fn, **AVAILABLE) == expected
+
+
+def test_call_input_fn_checks():
+    with pytest.raises(
+        TypeError, match="requires 'foo', 'bar', but only mode, params, "
+    ):
+        call_input_fn(lambda foo, mode, bar: None, **AVAILABLE)
+    with pytest.raises(TypeError, match=r"must be a function .*got list. Wrap data as"):
+        call_input_fn([1, 2], **AVAILABLE)

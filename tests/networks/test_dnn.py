@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from skest.networks import DNN
+
+
+class Inputs(nn.Module):
+    """Passes the dense input through."""
+
+    def __init__(self, out_features):
+        super().__init__()
+        self.out_features = out_features
+
+    def forward(self, features):
+        return features
+
+
+def n_parameters(module):
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    n_inputs=st.integers(1, 6),
+    hidden_units=st.lists(st.integers(1, 8), max_size=3),
+    n_logits=st.integers(1, 4),
+    n_rows=st.integers(1, 5),
+    batch_norm=st.booleans(),
+)
+def test_shapes(n_inputs, hidden_units, n_logits, n_rows, batch_norm):
+    network = DNN(Inputs(n_inputs), hidden_units, n_logits, batch_norm=batch_norm)
+    x = torch.randn(n_rows, n_inputs)
+    widths = [n_inputs, *hidden_units]
+    assert network(x).shape == (n_rows, n_logits)
+    assert network.hidden(x).shape == (n_rows, widths[-1])
+    expected = sum(
+        (a + 1) * b for a, b in zip(widths, [*hidden_units, n_logits], strict=True)
+    )
+    expected += 2 * sum(hidden_units) * batch_norm
+    assert n_parameters(network) == expected
+
+
+def test_names_of_variables():
+    network = DNN(Inputs(3), (4, 2), 1, batch_norm=True, dropout=0.5)
+    layers = {name.partition(".")[0] for name in network.state_dict()}
+    assert layers == {"hidden_0", "batch_norm_0", "hidden_1", "batch_norm_1", "logits"}
+
+
+def test_without_hidden_layers_it_is_linear():
+    network, x = DNN(Inputs(3), (), 2), torch.randn(5, 3)
+    assert torch.equal(network.hidden(x), x)
+    assert torch.equal(network(x), network.logits(x))
+    assert set(network.state_dict()) == {"logits.weight", "logits.bias"}
+
+
+def test_order_in_a_layer():
+    # tf.estimator: linear, activation, dropout, batch normalisation.
+    network = DNN(
+        Inputs(3), (4,), 1, activation="tanh", batch_norm=True, batch_norm_momentum=0.5
+    )
+    x = torch.randn(6, 3)
+    expected = torch.tanh(network.hidden_0(x))
+    network(x)
+    torch.testing.assert_close(network.batch_norm_0.running_mean, expected.mean(0) / 2)
+
+
+@pytest.mark.parametrize("activation", ["relu", torch.sin, nn.PReLU()])
+def test_activations(activation):
+    network = DNN(Inputs(2), (3,), 1, activation=activation)
+    x = torch.randn(4, 2)
+    function = torch.relu if activation == "relu" else activation
+    assert torch.equal(network.hidden(x), function(network.hidden_0(x)))
+
+
+def test_dropout_draws_from_the_generator_of_its_layers_in_training():
+    network = DNN(Inputs(8), (200, 200), 1, dropout=0.5)
+    x = torch.ones(1, 8)
+
+    def hidden(seed):
+        generator = torch.Generator().manual_seed(seed)
+        for i in range(2):
+            getattr(network, f"dropout_{i}").generator = generator
+        return network.hidden(x)
+
+    assert torch.equal(hidden(0), hidden(0))
+    assert not torch.equal(hidden(0), hidden(1))
+    network.eval()
+    assert torch.equal(hidden(0), hidden(1))
+
+
+@pytest.mark.parametrize("dtype", [None, torch.float32, torch.float64])
+def test_types(dtype):
+    network = DNN(Inputs(2), (3,), 1, batch_norm=True, dtype=dtype)
+    expected = dtype or torch.get_default_dtype()
+    assert {v.dtype for v in network.state_dict().values()} == {expected}
+    assert network(torch.ones(2, 2, dtype=expected)).dtype == expected
+
+
+def test_initial_values():
+    generator = torch.Generator().manual_seed(0)
+    before = torch.get_rng_state()
+    network = DNN(Inputs(50), (80,), 1, generator=generator)
+    assert torch.equal(torch.get_rng_state(), before)
+    limit = math.sqrt(6 / (50 + 80))  # Glorot
+    weight = network.hidden_0.weight
+    assert weight.abs().max() <= limit
+    assert weight.std().item() == pytest.approx(limit / math.sqrt(3), rel=0.05)
+    assert not network.hidden_0.bias.any()
+    assert not network.logits.bias.any()
+    again = DNN(Inputs(50), (80,), 1, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(again.hidden_0.weight, weight)
+
+
+def test_wrong_dropout_is_refused():
+    with pytest.raises(ValueError, match="'dropout' must be in"):
+        DNN(Inputs(2), (3,), 1, dropout=1.0)

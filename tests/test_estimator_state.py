@@ -1,0 +1,430 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an Estimator keeps, repeats, and leaves as it was."""
+
+import gc
+import itertools
+import pickle
+import subprocess
+import sys
+import threading
+import weakref
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from skest import Estimator, EstimatorSpec, RunConfig
+from skest.checkpoints import read_checkpoint
+from skest.exceptions import NanLossDuringTrainingError
+from skest.hooks import CheckpointSaverHook
+from skest.networks import DNN
+from tests._models import (
+    NETWORKS,
+    At,
+    Recorder,
+    assert_same_checkpoint,
+    batches,
+    model_fn,
+    raising,
+    squared_loss,
+    table_fn,
+)
+
+SHUFFLED = table_fn(shuffle=True, num_epochs=None, seed=1)
+
+
+def make(model_dir=None, seed=0, model_fn=model_fn, **params):
+    config = RunConfig(model_dir=model_dir, random_seed=seed)
+    return Estimator(model_fn, config=config, params=params)
+
+
+def in_order(n_batches=10):
+    """Return an input function whose batches go on from call to call."""
+    stream = iter(batches(n_batches))
+    return lambda: stream
+
+
+# The same again
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("with_dir", [False, True])
+def test_a_seed_repeats_training_bit_for_bit(tmp_path, network, with_dir):
+    results = []
+    for i in range(2):
+        torch.manual_seed(i)
+        torch.rand(i)
+        estimator = make(tmp_path / str(i) if with_dir else None, network=network)
+        results.append(estimator.train(SHUFFLED, steps=8).checkpoint)
+    assert_same_checkpoint(*results)
+
+
+@pytest.mark.parametrize("seeds", [(0, 1), (None, None)])
+def test_other_seeds_train_otherwise(seeds):
+    a, b = (make(seed=seed).train(table_fn(), steps=1) for seed in seeds)
+    assert not np.array_equal(
+        a.get_variable_value("weight"), b.get_variable_value("weight")
+    )
+
+
+def halving(optimizer):
+    return torch.optim.lr_scheduler.MultiStepLR(optimizer, [3, 7], gamma=0.5)
+
+
+@pytest.mark.parametrize("with_dir", [False, True])
+@pytest.mark.parametrize("optimizer", ["adagrad", "adam", "momentum", "ftrl"])
+@pytest.mark.parametrize("network", NETWORKS)
+def test_ten_steps_are_four_and_then_six(tmp_path, network, optimizer, with_dir):
+    params = {"network": network, "optimizer": optimizer, "scheduler": halving}
+    whole = make(**params).train(in_order())
+    input_fn = in_order()
+    directory = tmp_path if with_dir else None
+    parts = make(directory, **params).train(input_fn, steps=4)
+    if with_dir:  # another object goes on
+        parts = make(directory, seed=99, **params)
+    parts.train(input_fn, steps=6)
+    assert_same_checkpoint(parts.checkpoint, whole.checkpoint)
+
+
+@pytest.mark.parametrize("network", ["skest_dropout", "torch_dropout"])
+def test_a_checkpoint_in_the_middle_holds_the_random_streams(tmp_path, network):
+    whole = make(tmp_path / "whole", network=network)
+    whole.train(in_order(), hooks=[CheckpointSaverHook(save_steps=4)])
+    middle = read_checkpoint(tmp_path / "whole" / "ckpt-4")
+    again = make(seed=99, network=network)
+    again.checkpoint = middle
+    input_fn = in_order()
+    for _ in range(4):
+        next(input_fn())
+    assert_same_checkpoint(again.train(input_fn).checkpoint, whole.checkpoint)
+
+
+def test_another_process_goes_on(tmp_path):
+    whole = make(network="torch_dropout", optimizer="adam").train(in_order())
+    make(tmp_path, network="torch_dropout", optimizer="adam").train(in_order(), steps=4)
+    script = (
+        "import sys\n"
+        "from tests.test_estimator_state import in_order, make\n"
+        "input_fn = in_order()\n"
+        "for _ in range(4):\n"
+        "    next(input_fn())\n"
+        "make(sys.argv[1], network='torch_dropout', optimizer='adam').train(input_fn)\n"
+    )
+    subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)], check=True, timeout=120
+    )
+    assert_same_checkpoint(make(tmp_path).checkpoint, whole.checkpoint)
+
+
+@pytest.mark.parametrize("with_dir", [False, True])
+def test_an_estimator_can_be_pickled(tmp_path, with_dir):
+    estimator = make(tmp_path if with_dir else None, network="torch_dropout")
+    estimator.train(table_fn())
+    copied = pickle.loads(pickle.dumps(estimator))
+    assert copied.config == estimator.config
+    assert copied.params == estimator.params
+    assert copied.evaluate(table_fn()) == estimator.evaluate(table_fn())
+    if not with_dir:
+        assert_same_checkpoint(
+            copied.train(SHUFFLED, steps=3).checkpoint,
+            estimator.train(SHUFFLED, steps=3).checkpoint,
+        )
+
+
+def known_loss(labels, logits, features):
+    return squared_loss(labels, logits, features)
+
+
+known_loss.__module__ = "skest.losses"  # as that of a head: needs no global generator
+
+
+def parallel_model_fn(features, labels, mode, params):
+    spec = model_fn(features, labels, mode, params)
+    return EstimatorSpec(**{**spec.__dict__, "loss": known_loss})
+
+
+@pytest.mark.parametrize("network", ["skest_dropout", "torch_dropout"])
+def test_threads_train_as_if_they_were_alone(network):
+    def train(seed):
+        estimator = make(seed=seed, model_fn=parallel_model_fn, network=network)
+        return estimator.train(SHUFFLED, steps=60)
+
+    expected = [train(seed).checkpoint for seed in range(2)]
+    results = {}
+    threads = [
+        threading.Thread(target=lambda s=seed: results.update({s: train(s).checkpoint}))
+        for seed in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for seed in range(2):
+        assert_same_checkpoint(results[seed], expected[seed])
+
+
+def test_threads_may_use_one_estimator():
+    estimator = make(network="skest_dropout").train(table_fn())
+    expected = [row["y"] for row in estimator.predict(table_fn())]
+    results = []
+
+    def predict():
+        results.append([row["y"] for row in estimator.predict(table_fn())])
+
+    threads = [threading.Thread(target=predict) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == 4 * [expected]
+
+
+# What belongs to the caller
+
+
+def surroundings():
+    return {
+        "torch": torch.get_rng_state().tolist(),
+        "numpy": np.random.get_state()[1].tolist(),
+        "numpy position": np.random.get_state()[2],
+        "threads": torch.get_num_threads(),
+        "interop threads": torch.get_num_interop_threads(),
+        "dtype": torch.get_default_dtype(),
+        "grad": torch.is_grad_enabled(),
+        "inference": torch.is_inference_mode_enabled(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+    }
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("num_threads", ["auto", 3])
+def test_no_call_changes_what_belongs_to_the_caller(network, num_threads):
+    config = RunConfig(num_threads=num_threads)
+    estimator = Estimator(model_fn, config=config, params={"network": network})
+    before = surroundings()
+    estimator.train(SHUFFLED, steps=3)
+    assert surroundings() == before
+    estimator.evaluate(table_fn())
+    assert surroundings() == before
+    predictions = estimator.predict(table_fn())
+    for _ in range(6):
+        next(predictions)
+        assert surroundings() == before
+    predictions.close()
+    assert surroundings() == before
+    list(estimator.predict(table_fn()))
+    assert surroundings() == before
+
+
+def test_a_loss_that_draws_random_numbers_is_seeded_too():
+    def noisy_model_fn(features, labels, mode):
+        spec = model_fn(features, labels, mode, {})
+
+        def loss(labels, logits, features):
+            return squared_loss(labels, logits + torch.randn_like(logits), features)
+
+        return EstimatorSpec(**{**spec.__dict__, "loss": loss})
+
+    before = surroundings()
+    results = [make(model_fn=noisy_model_fn).train(table_fn()) for _ in range(2)]
+    assert surroundings() == before
+    assert_same_checkpoint(*(estimator.checkpoint for estimator in results))
+
+
+@pytest.mark.parametrize("no_grad", [torch.no_grad, torch.enable_grad])
+def test_predictions_do_not_depend_on_the_callers_gradient_mode(no_grad):
+    estimator = make().train(table_fn())
+    with no_grad():
+        rows = list(estimator.predict(table_fn()))
+        results = estimator.evaluate(table_fn())
+    assert len(rows) == 20
+    assert results == estimator.evaluate(table_fn())
+
+
+def test_the_callers_hooks_and_arrays_stay_as_they_were():
+    features, labels = batches(1)[0]
+    features.setflags(write=False)
+    labels.setflags(write=False)
+    before = features.copy()
+    make().train(lambda: [(features, labels)])
+    assert np.array_equal(features, before)
+
+
+# Letting go
+
+
+@pytest.fixture
+def no_collector():
+    """Switch the collector off: only counted references may keep a network."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def watched():
+    """Return a model function and weak references to what it built."""
+    references = []
+
+    def watched_model_fn(features, labels, mode, params):
+        spec = model_fn(features, labels, mode, params)
+        parts = [spec.network, *spec.network.parameters(), *spec.optimizers]
+        references.extend(weakref.ref(part) for part in parts)
+        return spec
+
+    return watched_model_fn, references
+
+
+def alive(references):
+    assert references
+    return [r() for r in references if r() is not None]
+
+
+@pytest.mark.parametrize("params", [{}, {"scheduler": halving, "optimizer": "adam"}])
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("with_dir", [False, True])
+def test_networks_are_let_go(no_collector, tmp_path, network, with_dir, params):
+    function, references = watched()
+    estimator = make(
+        tmp_path if with_dir else None, model_fn=function, network=network, **params
+    )
+    estimator.train(table_fn())
+    assert alive(references) == []
+    estimator.evaluate(table_fn())
+    assert alive(references) == []
+    predictions = estimator.predict(table_fn())
+    next(predictions)
+    assert alive(references) != []
+    list(predictions)
+    assert alive(references) == []
+    abandoned = estimator.predict(table_fn())
+    next(abandoned)
+    del abandoned
+    assert alive(references) == []
+
+
+def test_a_network_is_let_go_after_an_error(no_collector):
+    function, references = watched()
+    estimator = make(model_fn=function)
+    with pytest.raises(OSError, match="broken") as caught:
+        estimator.train(table_fn(), hooks=[At(2, raising(OSError("broken")))])
+    del caught  # its traceback holds the frames
+    gc.collect()
+    assert alive(references) == []
+
+
+# Interruptions
+
+
+def interrupted_input(error, after):
+    def input_fn():
+        yield from itertools.islice(table_fn()(), after)
+        raise error
+
+    return input_fn
+
+
+@pytest.mark.parametrize(
+    "error", [KeyboardInterrupt(), SystemExit(3), OSError("broken")]
+)
+@pytest.mark.parametrize("source", ["hook", "input"])
+@pytest.mark.parametrize("with_dir", [False, True])
+def test_an_interruption_saves_the_last_state(tmp_path, error, source, with_dir):
+    arguments = {
+        "hook": {"input_fn": table_fn(), "hooks": [At(3, raising(error))]},
+        "input": {"input_fn": interrupted_input(error, 3)},
+    }[source]
+    expected = make(network="torch_dropout").train(table_fn(), steps=3).checkpoint
+    estimator = make(tmp_path if with_dir else None, network="torch_dropout")
+    recorder = Recorder()
+    with pytest.raises(type(error)) as caught:
+        hooks = [recorder, *arguments.pop("hooks", ())]
+        estimator.train(**arguments, hooks=hooks)
+    assert caught.value is error
+    assert "end" not in recorder.calls
+    assert_same_checkpoint(estimator.checkpoint, expected)
+    assert estimator.train(table_fn(), steps=2).checkpoint.global_step == 5
+
+
+def test_an_interruption_before_the_first_step_saves_nothing(tmp_path):
+    estimator = make(tmp_path)
+    with pytest.raises(OSError, match="broken"):
+        estimator.train(interrupted_input(OSError("broken"), 0))
+    assert estimator.checkpoint is None
+
+
+def nan_after(n_batches):
+    def input_fn():
+        for i, (x, y) in enumerate(batches(10)):
+            yield x, y * np.float32("nan" if i >= n_batches else 1)
+
+    return input_fn
+
+
+@pytest.mark.parametrize("with_dir", [False, True])
+def test_a_loss_of_nan_keeps_the_older_checkpoint(tmp_path, with_dir):
+    estimator = make(tmp_path if with_dir else None).train(nan_after(4), steps=4)
+    before = estimator.checkpoint
+    with pytest.raises(NanLossDuringTrainingError, match="loss of step 7 is NaN"):
+        estimator.train(nan_after(2))
+    assert_same_checkpoint(estimator.checkpoint, before)
+
+
+def test_an_interruption_behind_a_loss_of_nan_saves_nothing():
+    estimator = make().train(nan_after(4), steps=4)
+    before = estimator.checkpoint
+    hook = At(7, raising(KeyboardInterrupt()))  # runs before the check for NaN
+    with pytest.raises(KeyboardInterrupt):
+        estimator.train(nan_after(2), hooks=[hook])
+    assert_same_checkpoint(estimator.checkpoint, before)
+
+
+# Modules of the user
+
+
+class Noise(nn.Module):
+    """A module of the user's that draws from torch's global generator."""
+
+    def __init__(self):
+        super().__init__()
+        self.generator = nn.Linear(3, 1)
+
+    def forward(self, x):
+        return self.generator(x) + (torch.randn(len(x), 1) if self.training else 0)
+
+
+def test_modules_of_the_user_draw_from_the_run():
+    def noisy_model_fn(features, labels, mode):
+        network = Noise()
+        return EstimatorSpec(
+            mode,
+            network=network,
+            loss=squared_loss,
+            predictions=lambda z: {"z": z},
+            optimizer=torch.optim.SGD(network.parameters(), lr=0.1),
+        )
+
+    before = surroundings()
+    whole = make(model_fn=noisy_model_fn).train(in_order())
+    assert surroundings() == before
+    input_fn = in_order()
+    parts = make(model_fn=noisy_model_fn).train(input_fn, steps=4).train(input_fn)
+    assert_same_checkpoint(parts.checkpoint, whole.checkpoint)
+
+
+def test_float64_networks():
+    def double_model_fn(features, labels, mode):
+        network = DNN(
+            nn.Linear(3, 4).double(), (5,), 1, dtype=torch.float64, dropout=0.5
+        )
+        return EstimatorSpec(
+            mode,
+            network=network,
+            loss=squared_loss,
+            predictions=lambda z: {"z": z},
+            optimizer=torch.optim.SGD(network.parameters(), lr=0.1),
+        )
+
+    estimator = make(model_fn=double_model_fn).train(table_fn())
+    assert next(estimator.predict(table_fn()))["z"].dtype == np.float64

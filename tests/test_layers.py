@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The house: imports go down the layers, and are absolute.
+
+A layer may import from those above it in `LAYERS`, which begins at the ground. Inside a
+layer imports are free as long as they make no circle.
+"""
+
+import ast
+import functools
+import importlib
+import subprocess
+import sys
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1] / "skest"
+
+LAYERS = [
+    {"exceptions", "keys", "_checks", "_compat", "_random", "_resources"},
+    # What a head and a hook share; both need nothing but names of the ground.
+    {"run_config", "spec"},
+    {"losses", "metrics", "optimizers", "ftrl", "row_sparse"},
+    {"feature_columns"},
+    {"heads"},
+    {"networks"},
+    {"checkpoints", "model_fn", "warm_start", "inputs", "hooks"},
+    {"training", "evaluation"},
+    {"distributed"},
+    {"estimator", "train_and_evaluate"},
+    {"export"},
+    {"adapters"},
+]
+RANK = {part: rank for rank, layer in enumerate(LAYERS) for part in layer}
+
+
+def module_name(path):
+    parts = path.relative_to(ROOT.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+FILES = {module_name(path): path for path in sorted(ROOT.rglob("*.py"))}
+PACKAGES = {name for name, path in FILES.items() if path.name == "__init__.py"}
+MODULES = sorted(set(FILES) - PACKAGES)
+
+
+@functools.cache
+def tree(module):
+    return ast.parse(FILES[module].read_text(encoding="utf-8"))
+
+
+@functools.cache
+def imports(module):
+    """Return (module, name or None, line) of all imports, also those in functions."""
+    found = []
+    for node in ast.walk(tree(module)):
+        if isinstance(node, ast.Import):
+            found += [(alias.name, None, node.lineno) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            source = "." * node.level + (node.module or "")
+            found += [(source, alias.name, node.lineno) for alias in node.names]
+    return found
+
+
+def own_imports(module):
+    """Return (module, name, line) of imports from skest; submodules are resolved."""
+    for source, name, line in imports(module):
+        if source.partition(".")[0] == "skest":
+            if f"{source}.{name}" in FILES:
+                source, name = f"{source}.{name}", None
+            yield source, name, line
+
+
+def part_of(module):
+    return module.split(".")[1]
+
+
+def defined(module):
+    """Return the names that a module defines, and those in its ``__all__``."""
+    names = set(exported(module))
+    for node in tree(module).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Assign):
+            names |= {ast.unparse(target) for target in node.targets}
+        elif isinstance(node, ast.AnnAssign):
+            names.add(ast.unparse(node.target))
+    return names
+
+
+def exported(module):
+    """Return ``__all__`` of a module; every module has one."""
+    (value,) = (
+        node.value
+        for node in tree(module).body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+    )
+    return ast.literal_eval(value)
+
+
+def test_every_module_has_a_layer():
+    unknown = {part_of(module) for module in MODULES} - set(RANK)
+    assert not unknown, f"Give {sorted(unknown)} a place in LAYERS."
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_imports_go_down(module):
+    rank = RANK[part_of(module)]
+    upward = [
+        f"line {line}: {source}"
+        for source, _, line in own_imports(module)
+        if source != "skest" and RANK[part_of(source)] > rank
+    ]
+    assert not upward, f"{module} imports from a layer above its own: {upward}"
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_imports_are_absolute_and_from_the_defining_module(module):
+    wrong = []
+    for source, _, line in imports(module):
+        if source.startswith("."):
+            wrong.append(f"line {line}: {source} is relative")
+    for source, name, line in own_imports(module):
+        if source in PACKAGES:
+            wrong.append(f"line {line}: {name} comes from the __init__ of {source}")
+        elif source not in FILES:
+            wrong.append(f"line {line}: there is no module {source}")
+        elif name is not None and name not in defined(source):
+            wrong.append(f"line {line}: {name} is not defined in {source}")
+    assert not wrong, f"{module}: {wrong}"
+
+
+def test_there_are_no_circles():
+    graph = {
+        module: {source for source, _, _ in own_imports(module) if source in MODULES}
+        for module in MODULES
+    }
+    TopologicalSorter(graph).prepare()  # raises CycleError, which names the circle
+
+
+@pytest.mark.parametrize("package", sorted(PACKAGES))
+def test_a_package_lists_its_names_and_all_can_be_imported(package):
+    listed = exported(package)
+    assert listed == sorted(set(listed), key=isort_key)
+    module = importlib.import_module(package)
+    for name in listed:
+        assert getattr(module, name, None) is not None, name
+    names = {name for source, name, _ in imports(package) if source.startswith("skest")}
+    assert names == set(listed)
+    for source, name, _ in own_imports(package):
+        assert source in MODULES, f"{name} comes from the __init__ of {source}"
+        assert name in defined(source), f"{name} is not defined in {source}"
+
+
+def isort_key(name):
+    """The order of ruff: constants, classes, functions."""
+    kind = 0 if name.isupper() else 1 if name[:1].isupper() else 2
+    return kind, name
+
+
+def test_the_lazy_names_are_those_for_type_checkers():
+    skest = importlib.import_module("skest")
+    assert set(skest._MODULES) == set(skest.__all__)
+    for source, name, _ in imports("skest"):
+        if source.startswith("skest"):
+            assert f"skest.{skest._MODULES[name]}" == source
+    for name in skest._SUBPACKAGES:
+        assert getattr(skest, name).__name__ == f"skest.{name}"
+        assert name in dir(skest)
+    with pytest.raises(AttributeError, match="'skest' has no attribute 'nothing'"):
+        _ = skest.nothing
+
+
+def test_importing_skest_is_cheap():
+    script = (
+        "import sys, skest\n"
+        "heavy = ('torch', 'sklearn', 'pandas', 'numpy', 'scipy', 'skorch')\n"
+        "print([name for name in heavy if name in sys.modules])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("module", sorted(FILES))
+def test_modules_begin_with_license_and_docstring(module):
+    first = FILES[module].read_text(encoding="utf-8").partition("\n")[0]
+    assert first == "# SPDX-License-Identifier: Apache-2.0"
+    assert ast.get_docstring(tree(module))

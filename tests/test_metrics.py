@@ -1,0 +1,301 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Metrics against scikit-learn, under splits, merges and odd inputs."""
+
+import copy
+import math
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from numpy.testing import assert_allclose
+from sklearn import metrics as sk
+
+from skest.metrics import AUC, Accuracy, BinaryBaseline, Mean, Metric, Precision, Recall
+
+
+class SmallAUC(AUC):
+    """With few buckets, which is quick; the scores below never share one."""
+
+    _BUCKETS = 1024
+
+
+LABELLED = [
+    Accuracy,
+    lambda: Accuracy(0.3),
+    lambda: Precision(0.3),
+    lambda: Recall(0.3),
+    AUC,
+    lambda: AUC("PR"),
+    lambda: SmallAUC(max_points=3),
+    lambda: SmallAUC("PR", max_points=3),
+]
+Data = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+
+@st.composite
+def data(draw: Any, min_size: int = 1, max_size: int = 40) -> Data:
+    """Scores with ties, labels and weights ≥ 0 of some examples."""
+    n = draw(st.integers(min_size, max_size))
+    scores = draw(
+        arrays(np.float64, n, elements=st.integers(0, 12).map(lambda i: i / 12))
+    )
+    labels = draw(arrays(np.int64, n, elements=st.integers(0, 1)))
+    weights = draw(arrays(np.float64, n, elements=st.integers(0, 4).map(float)))
+    return scores, labels, weights
+
+
+def of(metric: Metric, *batches: tuple[Any, ...]) -> float:
+    for batch in batches:
+        metric.update(*batch)
+    return metric.compute()
+
+
+# Values
+
+
+@given(data())
+def test_against_scikit_learn(sample: Data) -> None:
+    scores, labels, weights = sample
+    if weights.sum() == 0:
+        return
+    predicted = scores > 0.3
+    accuracy = sk.accuracy_score(labels, predicted, sample_weight=weights)
+    assert of(Accuracy(0.3), sample) == pytest.approx(accuracy)
+    for metric, function in (
+        (Precision, sk.precision_score),
+        (Recall, sk.recall_score),
+    ):
+        expected = function(labels, predicted, sample_weight=weights, zero_division=0)
+        assert of(metric(0.3), sample) == pytest.approx(expected)
+    mean = np.average(scores, weights=weights)
+    assert of(Mean(), (scores, weights)) == pytest.approx(mean)
+    share = np.average(labels, weights=weights)
+    expected = max(share, 1 - share)
+    assert of(BinaryBaseline(), (labels, weights)) == pytest.approx(expected)
+
+
+@given(data())
+def test_auc_against_scikit_learn(sample: Data) -> None:
+    scores, labels, weights = sample
+    both = weights[labels == 1].sum() * weights[labels == 0].sum() > 0
+    expected = sk.roc_auc_score(labels, scores, sample_weight=weights) if both else 0.0
+    assert of(AUC(), sample) == pytest.approx(expected)
+
+
+@given(data())
+def test_precision_recall_area_is_the_integral(sample: Data) -> None:
+    """Interpolated: many small steps from point to point, each with its precision."""
+    scores, labels, weights = sample
+    positives = weights[labels == 1].sum()
+    if positives == 0:
+        assert of(AUC("PR"), sample) == 0
+        return
+    area, tp, fp = 0.0, 0.0, 0.0
+    for threshold in np.unique(scores)[::-1]:
+        here = scores == threshold
+        new_tp, new_fp = (weights[here & (labels == c)].sum() for c in (1, 0))
+        steps = (np.arange(2000) + 0.5) / 2000
+        tps, fps = tp + new_tp * steps, fp + new_fp * steps
+        precision = np.divide(tps, tps + fps, where=tps > 0, out=np.zeros(2000))
+        area += precision.mean() * new_tp / positives
+        tp, fp = tp + new_tp, fp + new_fp
+    assert of(AUC("PR"), sample) == pytest.approx(area, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("curve", "labels", "expected"),
+    [
+        ("ROC", [1, 1], 0.0),
+        ("ROC", [0, 0], 0.0),
+        ("PR", [1, 1], 1.0),
+        ("PR", [0, 0], 0.0),
+        ("ROC", [0, 1], 1.0),
+        ("PR", [0, 1], 1.0),
+    ],
+)
+@pytest.mark.parametrize("max_points", [0, 10])
+def test_auc_at_the_edges(
+    curve: str, labels: list[int], expected: float, max_points: int
+) -> None:
+    assert of(AUC(curve, max_points), ([0.2, 0.7], labels)) == expected
+
+
+@pytest.mark.parametrize("make", [Mean, BinaryBaseline, *LABELLED])
+def test_without_weight_everything_is_0(make: Callable[[], Metric]) -> None:
+    metric = make()
+    assert metric.compute() == 0
+    zero = [0.0, 0.0]
+    values = ([0.2, 0.7],) if isinstance(metric, Mean) else ([0.2, 0.7], [0, 1])
+    assert of(metric, (*values, zero)) == 0
+
+
+def test_a_score_at_the_threshold_is_negative() -> None:
+    scores = torch.tensor([0.3])  # as float32 above 0.3, but equal in its own type
+    assert of(Accuracy(0.3), (scores, [0])) == 1.0
+    assert of(Recall(0.3), (scores, [1])) == 0.0
+
+
+def test_soft_labels_count_as_positive_except_for_accuracy() -> None:
+    batch = ([0.9], [0.25])
+    assert of(Precision(), batch) == of(Recall(), batch) == 1.0
+    assert of(Accuracy(0.5), batch) == 0.0
+
+
+def test_sums_are_float64() -> None:
+    """In float32, 2**24 + 1 is 2**24."""
+    mean = Mean()
+    for value in [2.0**24, 1.0, 1.0]:
+        mean.update(torch.tensor([value]))
+    assert mean.compute() * 3 == 2**24 + 2
+
+
+@pytest.mark.parametrize("max_points", [0, 10])
+def test_auc_of_nan_is_nan(max_points: int) -> None:
+    auc = AUC(max_points=max_points)
+    assert math.isnan(of(auc, ([0.1, math.nan, 0.3], [0, 1, 1])))
+
+
+def test_auc_of_any_scores_while_points_are_kept() -> None:
+    assert of(AUC(), ([-math.inf, -3.0, 4.0, math.inf], [0, 0, 1, 1])) == 1.0
+
+
+# State
+
+
+@pytest.mark.parametrize("make", LABELLED)
+@given(sample=data(2), cut=st.integers(0, 40))
+def test_splits_and_merges_do_not_matter(
+    make: Callable[[], Metric], sample: Data, cut: int
+) -> None:
+    parts = [tuple(column[:cut] for column in sample)]
+    parts += [tuple(column[cut:] for column in sample)]
+    expected = of(make(), sample)
+    assert_allclose(of(make(), *parts), expected, atol=1e-12)
+    first, second = make(), make()
+    first.update(*parts[0])
+    second.update(*parts[1])
+    assert first.merge(second) is first
+    assert_allclose(first.compute(), expected, atol=1e-12)
+    assert_allclose(second.compute(), of(make(), parts[1]), atol=1e-12)
+
+
+@given(data())
+@pytest.mark.parametrize("curve", ["ROC", "PR"])
+@pytest.mark.parametrize("buckets", [2, 5, 1024])
+def test_error_bound_of_buckets_holds(curve: str, buckets: int, sample: Data) -> None:
+    exact, rough = AUC(curve), AUC(curve, max_points=0)
+    rough._BUCKETS = buckets
+    difference = abs(of(exact, sample) - of(rough, sample))
+    assert exact.error_bound() == 0
+    assert difference <= rough.error_bound() + 1e-12
+    if buckets == 1024:
+        assert difference < 1e-12
+
+
+@pytest.mark.parametrize("curve", ["ROC", "PR"])
+def test_buckets_are_fine(curve: str) -> None:
+    rng = np.random.default_rng(0)
+    labels = rng.integers(2, size=5000)
+    sample = (rng.beta(1 + labels, 20), labels)
+    exact, rough = AUC(curve), AUC(curve, max_points=1000)
+    assert abs(of(exact, sample) - of(rough, sample)) <= rough.error_bound() < 2e-5
+
+
+@pytest.mark.parametrize("make", [Mean, BinaryBaseline, *LABELLED])
+def test_copies_pickles_and_resets(make: Callable[[], Metric]) -> None:
+    metric = make()
+    batch = ([0.1, 0.6, 0.3, 0.8, 0.2],)
+    batch = batch if isinstance(metric, Mean) else (*batch, [0, 1, 1, 0, 0])
+    metric.update(*batch)
+    value = metric.compute()
+    for twin in (copy.deepcopy(metric), pickle.loads(pickle.dumps(metric))):
+        assert twin.compute() == value
+        assert repr(twin) == repr(metric)
+        assert of(twin, batch) == pytest.approx(value)
+    metric.reset()
+    assert metric.compute() == 0
+    assert of(metric, batch) == value
+
+
+@pytest.mark.parametrize("make", [Mean, *LABELLED])
+def test_updates_do_not_wait_for_the_device(make: Callable[[], Metric]) -> None:
+    """On the meta device, a look at any value is an error."""
+    metric = make()
+    values = torch.rand(4, 1, device="meta")
+    arguments = (values,) if isinstance(metric, Mean) else (values, values)
+    metric.update(*arguments, torch.rand(4, device="meta"))
+
+
+def test_updates_neither_keep_history_nor_change_their_arguments() -> None:
+    scores = torch.tensor([0.2, 0.9], requires_grad=True)
+    labels = torch.tensor([0, 1])
+    for metric in (AUC(), Recall(), Accuracy(0.5)):
+        assert of(metric, (scores, labels)) == 1.0
+    assert of(Mean(), (scores,)) == pytest.approx(0.55)
+    assert labels.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    "weights", [[1.0, 3.0], [[1.0], [3.0]], [[1.0] * 2, [3.0] * 2]]
+)
+def test_shapes_of_weights(weights: Any) -> None:
+    assert of(Mean(), ([[0.0, 0.0], [1.0, 1.0]], weights)) == 0.75
+
+
+def test_shapes_for_one_column() -> None:
+    assert of(Accuracy(), ([[1], [2]], [[1], [1]], [3.0, 1.0])) == 0.75
+
+
+def test_reprs() -> None:
+    assert repr(Mean()) == "Mean()"
+    assert repr(Precision(0.25)) == "Precision(threshold=0.25)"
+    assert repr(AUC("PR")) == "AUC(curve='PR', max_points=1000000)"
+
+
+# Errors
+
+
+def test_unknown_curve() -> None:
+    with pytest.raises(ValueError, match="'curve' must be 'ROC' or 'PR'; got 'roc'"):
+        AUC("roc")
+
+
+@pytest.mark.parametrize("make", LABELLED)
+def test_shapes_must_agree(make: Callable[[], Metric]) -> None:
+    with pytest.raises(ValueError, match=r"same shape; got \(2, 1\) and \(2,\)"):
+        make().update([[0.1], [0.2]], [0, 1])
+
+
+@pytest.mark.parametrize("weights", [[1.0, 2.0], [[1.0, 2.0]], 1.0])
+def test_weights_must_fit(weights: Any) -> None:
+    with pytest.raises(
+        ValueError, match=r"'weights' must fit values of shape \(3, 1\)"
+    ):
+        Mean().update([[1.0], [2.0], [3.0]], weights)
+
+
+def test_only_metrics_of_a_kind_merge() -> None:
+    with pytest.raises(TypeError, match="Precision merges with its own kind"):
+        Precision().merge(Recall())
+    with pytest.raises(ValueError, match="settings differ"):
+        Precision(0.1).merge(Precision(0.2))
+
+
+@pytest.mark.parametrize("score", [-0.1, 1.5, math.inf])
+def test_buckets_need_scores_in_the_unit_interval(score: float) -> None:
+    auc = AUC(max_points=2)
+    auc.update([0.1, score, 0.3], [0, 1, 1])
+    with pytest.raises(
+        ValueError, match=r"max_points=2 predictions needs scores in \[0"
+    ):
+        auc.compute()
+    other = AUC(max_points=2)
+    other.update([0.5], [1])
+    with pytest.raises(ValueError, match="Pass probabilities"):
+        other.merge(auc).compute()

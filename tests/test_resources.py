@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+import threading
+
+import pytest
+import torch
+from torch import nn
+
+from skest import Estimator, RunConfig
+from skest._resources import (
+    FLOP_PER_THREAD,
+    IntraOpThreads,
+    resolve_device,
+    threads_for,
+)
+from tests._models import At, model_fn, raising, table_fn
+
+
+@pytest.fixture(autouse=True)
+def three_threads():
+    """Let the caller's setting be one that nothing else would choose."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(before)
+
+
+def in_thread(function):
+    thread = threading.Thread(target=function)
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize("device", ["cpu", torch.device("cpu")])
+def test_devices(device):
+    assert resolve_device(device) == torch.device("cpu")
+
+
+def test_auto_is_what_there_is():
+    expected = "cuda" if torch.cuda.is_available() else "cpu"
+    assert resolve_device("auto").type == expected
+
+
+@pytest.mark.parametrize("device", ["gpu", "", 3.5, None])
+def test_unknown_devices_are_refused(device):
+    with pytest.raises(ValueError, match="'device' must be"):
+        resolve_device(device)
+
+
+def test_a_missing_device_is_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert resolve_device("auto") == torch.device("cpu")
+    with pytest.raises(ValueError, match=r"'device' is 'cuda:0', but .*device='auto'"):
+        resolve_device("cuda:0")
+
+
+@pytest.mark.parametrize(
+    ("work", "threads"), [(0.0, 1), (0.99, 1), (1.0, 2), (2.5, 3), (7.0, 8)]
+)
+@pytest.mark.parametrize("passes", [1, 3])
+def test_threads_grow_with_the_work_of_a_step(work, threads, passes):
+    n_parameters = 1000
+    network = nn.Linear(n_parameters, 1, bias=False)
+    rows = round(work * FLOP_PER_THREAD / (2 * passes * n_parameters) + 0.5)
+    rows = rows if work else 0
+    assert threads_for(network, rows, passes=passes) == threads
+
+
+def test_row_tables_cost_nothing():
+    table = nn.Embedding(1_000_000, 8)
+    assert threads_for(table, 1000, passes=1) > 1
+    table.weight.is_row_table = True
+    assert threads_for(table, 1000, passes=1) == 1
+
+
+@pytest.mark.parametrize(
+    ("useful", "wanted", "expected"),
+    [(1, "auto", 1), (2, "auto", 2), (8, "auto", 3), (1, 2, 2), (1, 4, 4)],
+)
+@pytest.mark.parametrize("fails", [False, True])
+def test_threads_are_set_for_a_while(useful, wanted, expected, fails):
+    try:
+        with IntraOpThreads.limited_to(useful, wanted=wanted):
+            assert torch.get_num_threads() == expected
+            if fails:
+                raise OSError("broken")
+    except OSError:
+        pass
+    assert torch.get_num_threads() == 3
+
+
+def test_nested_calls():
+    with IntraOpThreads.limited_to(1, wanted="auto"):
+        with IntraOpThreads.limited_to(8, wanted="auto"):
+            assert torch.get_num_threads() == 3
+        assert torch.get_num_threads() == 1
+        with IntraOpThreads.limited_to(1, wanted=2):
+            assert torch.get_num_threads() == 2
+        assert torch.get_num_threads() == 1
+    assert torch.get_num_threads() == 3
+
+
+@pytest.mark.parametrize("first_to_leave", ["this", "other"])
+def test_overlapping_threads_get_the_callers_setting_back(first_to_leave):
+    entered, leave = threading.Event(), threading.Event()
+    found = {}
+
+    def other():
+        with IntraOpThreads.limited_to(8, wanted="auto"):
+            found["inside"] = torch.get_num_threads()
+            entered.set()
+            assert leave.wait(10)
+        found["outside"] = torch.get_num_threads()
+
+    with IntraOpThreads.limited_to(1, wanted="auto"):
+        thread = in_thread(other)  # it starts with the limit of this thread
+        assert entered.wait(10)
+        if first_to_leave == "other":
+            leave.set()
+            thread.join()
+        assert torch.get_num_threads() == 1
+    leave.set()
+    thread.join()
+    assert found == {"inside": 3, "outside": 3}
+    assert torch.get_num_threads() == 3
+    in_thread(lambda: found.update(later=torch.get_num_threads())).join()
+    assert found["later"] == 3
+
+
+def test_a_thread_keeps_a_setting_of_its_own():
+    found = {}
+
+    def other():
+        torch.set_num_threads(2)
+        with IntraOpThreads.limited_to(8, wanted="auto"):
+            found["inside"] = torch.get_num_threads()
+        found["outside"] = torch.get_num_threads()
+
+    with IntraOpThreads.limited_to(1, wanted="auto"):
+        in_thread(other).join()
+    assert found == {"inside": 2, "outside": 2}
+    assert torch.get_num_threads() == 3
+
+
+@pytest.mark.parametrize(
+    ("num_threads", "expected"), [("auto", 1), (1, 1), (2, 2), (4, 4)]
+)
+def test_training_runs_with_the_threads_it_needs(num_threads, expected):
+    seen = []
+    estimator = Estimator(model_fn, config=RunConfig(num_threads=num_threads))
+    hook = At(2, lambda run: seen.append(torch.get_num_threads()))
+    estimator.train(table_fn(), hooks=[hook], max_steps=2)
+    estimator.evaluate(table_fn(), hooks=[hook], steps=1)
+    assert seen == [expected, expected]
+    assert torch.get_num_threads() == 3
+
+
+@pytest.mark.parametrize("num_threads", ["auto", 2])
+def test_training_that_fails_brings_the_setting_back(num_threads):
+    estimator = Estimator(model_fn, config=RunConfig(num_threads=num_threads))
+    with pytest.raises(OSError, match="broken"):
+        estimator.train(table_fn(), hooks=[At(2, raising(OSError("broken")))])
+    assert torch.get_num_threads() == 3

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+import dataclasses
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from skest import RunConfig
+
+
+def test_defaults():
+    config = RunConfig()
+    assert config.model_dir is None
+    assert config.random_seed is None
+    assert config.keep_checkpoint_max == 5
+    assert config.keep_checkpoint_every_n_hours == 10_000
+    assert config.log_step_count_steps == 100
+    assert config.device == config.num_threads == "auto"
+
+
+def test_is_frozen_and_can_be_pickled():
+    config = RunConfig(model_dir=Path("models"), random_seed=np.int64(3))
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        config.random_seed = 4
+    assert pickle.loads(pickle.dumps(config)) == config
+
+
+@pytest.mark.parametrize(
+    ("args", "secs"),
+    [
+        ({}, 600),
+        ({"save_checkpoints_steps": 5}, None),
+        ({"save_checkpoints_steps": 0}, None),
+        ({"save_checkpoints_secs": 2.5}, 2.5),
+        ({"save_checkpoints_secs": 0}, 0),
+    ],
+)
+def test_time_decides_about_checkpoints_unless_steps_do(args, secs):
+    assert RunConfig(**args).checkpoint_secs == secs
+
+
+@pytest.mark.parametrize(
+    ("args", "error", "message"),
+    [
+        ({"model_dir": ""}, ValueError, "'model_dir' must not be empty"),
+        ({"random_seed": -1}, ValueError, "'random_seed' must be an integer >= 0"),
+        ({"random_seed": 1.5}, TypeError, "'random_seed' must be an integer"),
+        ({"random_seed": True}, TypeError, "'random_seed' must be an integer"),
+        (
+            {"save_checkpoints_steps": 10, "save_checkpoints_secs": 20},
+            ValueError,
+            "Only one of .*got 10 and 20",
+        ),
+        (
+            {"save_checkpoints_steps": -1},
+            ValueError,
+            "'save_checkpoints_steps' must be an integer >= 0; got -1",
+        ),
+        (
+            {"save_checkpoints_steps": 2.5},
+            TypeError,
+            "'save_checkpoints_steps' must be an integer",
+        ),
+        (
+            {"save_checkpoints_secs": float("nan")},
+            ValueError,
+            "'save_checkpoints_secs' must be a number >= 0; got nan",
+        ),
+        (
+            {"save_checkpoints_secs": "10"},
+            TypeError,
+            "'save_checkpoints_secs' must be a number; got '10'",
+        ),
+        (
+            {"keep_checkpoint_max": -1},
+            ValueError,
+            "'keep_checkpoint_max' must be an integer >= 0",
+        ),
+        (
+            {"keep_checkpoint_every_n_hours": 0},
+            ValueError,
+            "'keep_checkpoint_every_n_hours' of RunConfig must be .*greater than 0",
+        ),
+        (
+            {"keep_checkpoint_every_n_hours": None},
+            TypeError,
+            "'keep_checkpoint_every_n_hours'",
+        ),
+        (
+            {"log_step_count_steps": 0},
+            ValueError,
+            "'log_step_count_steps' must be an integer >= 1",
+        ),
+        ({"num_threads": 0}, ValueError, "'num_threads' must be an integer >= 1"),
+        ({"num_threads": "many"}, TypeError, "'num_threads' must be an integer"),
+    ],
+)
+def test_wrong_values_are_refused_by_name(args, error, message):
+    with pytest.raises(error, match=message):
+        RunConfig(**args)
+
+
+@pytest.mark.parametrize(
+    ("before", "changes", "steps", "secs"),
+    [
+        ({"save_checkpoints_secs": 10}, {"save_checkpoints_steps": 5}, 5, None),
+        ({"save_checkpoints_steps": 10}, {"save_checkpoints_secs": 5}, None, 5),
+        ({"save_checkpoints_steps": 10}, {"random_seed": 5}, 10, None),
+        ({"save_checkpoints_steps": 10}, {"save_checkpoints_steps": None}, None, None),
+    ],
+)
+def test_replace(before, changes, steps, secs):
+    config = RunConfig(**before)
+    replaced = config.replace(**changes)
+    assert replaced.save_checkpoints_steps == steps
+    assert replaced.save_checkpoints_secs == secs
+    assert config == RunConfig(**before)
+
+
+def test_replace_checks_names_and_values():
+    with pytest.raises(ValueError, match=r"RunConfig has no field 'seed'.*random_seed"):
+        RunConfig().replace(seed=1)
+    with pytest.raises(ValueError, match="'num_threads' must be"):
+        RunConfig().replace(num_threads=0)

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+import dataclasses
+
+import pytest
+import torch
+from torch import nn
+
+from skest import EstimatorSpec, ModeKeys
+from tests._models import Mean, squared_loss
+
+NETWORK = nn.Linear(2, 1)
+OPTIMIZER = torch.optim.SGD(NETWORK.parameters(), lr=0.1)
+COMPLETE = {
+    "network": NETWORK,
+    "loss": squared_loss,
+    "optimizer": OPTIMIZER,
+    "predictions": dict,
+}
+MODES = (ModeKeys.TRAIN, ModeKeys.EVAL, ModeKeys.PREDICT)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_one_specification_serves_all_modes(mode):
+    spec = EstimatorSpec(mode, **COMPLETE)
+    assert spec.optimizers == (OPTIMIZER,)
+    assert spec.lr_schedulers == ()
+
+
+@pytest.mark.parametrize(
+    ("mode", "given", "missing"),
+    [
+        (ModeKeys.TRAIN, ["network", "optimizer"], "lacks loss"),
+        (ModeKeys.TRAIN, ["network", "loss"], "lacks optimizer"),
+        (ModeKeys.TRAIN, ["loss", "optimizer"], "lacks network"),
+        (ModeKeys.EVAL, ["network"], "lacks loss; it needs network, loss"),
+        (ModeKeys.EVAL, [], "lacks network and loss"),
+        (ModeKeys.PREDICT, ["network", "loss"], "lacks predictions"),
+    ],
+)
+def test_what_a_mode_requires_is_named(mode, given, missing):
+    with pytest.raises(ValueError, match=f"of mode '{mode}' {missing}"):
+        EstimatorSpec(mode, **{name: COMPLETE[name] for name in given})
+
+
+def test_an_empty_list_of_optimizers_is_missing():
+    with pytest.raises(ValueError, match="lacks optimizer"):
+        EstimatorSpec(ModeKeys.TRAIN, **{**COMPLETE, "optimizer": []})
+
+
+@pytest.mark.parametrize("mode", ["predict", "", None])
+def test_unknown_modes_are_refused(mode):
+    with pytest.raises(
+        ValueError, match=r"'mode' must be one of 'train', 'eval', 'inf"
+    ):
+        EstimatorSpec(mode, **COMPLETE)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("network", lambda x: x, "'network' .*torch.nn.Module; got function"),
+        ("encode", {"a": 1}, "'encode' .*must be a function; got dict"),
+        ("encode_labels", 1, "'encode_labels' .*must be a function; got int"),
+        ("loss", 0.5, "'loss' .*must be a function; got float"),
+        ("predictions", {"a": 1}, "'predictions' .*must be a function; got dict"),
+        ("update_metrics", [], "'update_metrics' .*must be a function; got list"),
+        ("optimizer", "adam", "must be a torch.optim.Optimizer.*make_optimizer"),
+        ("optimizer", torch.optim.SGD, "'optimizer' .*got type"),
+        ("optimizer", [OPTIMIZER, 3], "'optimizer' .*sequence of them; got int"),
+        ("eval_metrics", {"m": 3.0}, "The metric 'm' must have .*update and compute"),
+    ],
+)
+def test_wrong_types_are_refused_by_name(field, value, message):
+    with pytest.raises(TypeError, match=message):
+        EstimatorSpec(ModeKeys.TRAIN, **{**COMPLETE, field: value})
+
+
+@pytest.mark.parametrize("name", ["loss", "global_step"])
+def test_reserved_metric_names_are_refused(name):
+    with pytest.raises(ValueError, match=f"metric name '{name}' is taken"):
+        EstimatorSpec(ModeKeys.EVAL, **COMPLETE, eval_metrics={name: Mean()})
+
+
+def test_metrics_may_come_with_their_inputs():
+    metrics = {"m": (Mean(), lambda labels, logits, features: (logits, labels))}
+    spec = EstimatorSpec(ModeKeys.EVAL, **COMPLETE, eval_metrics=metrics)
+    assert spec.eval_metrics is metrics
+
+
+def test_several_optimizers_and_schedulers():
+    second = torch.optim.SGD(NETWORK.parameters(), lr=0.1)
+    schedulers = [torch.optim.lr_scheduler.StepLR(OPTIMIZER, 1)]
+    spec = EstimatorSpec(
+        ModeKeys.TRAIN,
+        **{**COMPLETE, "optimizer": [OPTIMIZER, second], "lr_scheduler": schedulers},
+    )
+    assert spec.optimizers == (OPTIMIZER, second)
+    assert spec.lr_schedulers == tuple(schedulers)
+
+
+def test_is_frozen():
+    spec = EstimatorSpec(ModeKeys.TRAIN, **COMPLETE)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        spec.mode = ModeKeys.EVAL

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+import pytest
+import torch
+from torch import nn
+
+from skest import EstimatorSpec, ModeKeys, RunConfig
+from skest.hooks import Run, StopAtStepHook
+from skest.training import scalar_loss, train_loop, train_step
+from tests._models import At, Recorder, raising, squared_loss
+
+STEP = ["before_step", "after_step"]
+
+
+def make_spec(**changes):
+    network = nn.Linear(2, 1)
+    fields = {
+        "network": network,
+        "loss": squared_loss,
+        "optimizer": torch.optim.SGD(network.parameters(), lr=0.1),
+    }
+    return EstimatorSpec(ModeKeys.TRAIN, **{**fields, **changes})
+
+
+def make_batches(n=3):
+    return iter([(torch.ones(4, 2), torch.zeros(4))] * n)
+
+
+def test_hooks_are_called_around_every_step_until_the_input_ends():
+    run, hook = Run(make_spec(), RunConfig()), Recorder()
+    train_loop(run, make_batches(3), [hook])
+    # tf.estimator calls before_run once more, for the step that finds no input.
+    assert hook.calls == ["begin", *3 * STEP, "end"]
+    assert run.global_step == 3
+    assert run.stop_reason == "the input ended"
+
+
+def test_hooks_are_called_in_their_order():
+    log = []
+
+    class Named(Recorder):
+        def __init__(self, name):
+            self.name = name
+            self.calls, self.losses, self.steps = self, [], []
+
+        def append(self, call):
+            log.append((call, self.name))
+
+    train_loop(Run(make_spec(), RunConfig()), make_batches(1), [Named("a"), Named("b")])
+    calls = ["begin", *STEP, "end"]
+    assert log == [(call, name) for call in calls for name in "ab"]
+
+
+def test_a_stop_takes_effect_before_the_next_step_and_takes_no_batch():
+    run, hook, batches = Run(make_spec(), RunConfig()), Recorder(), make_batches(5)
+    train_loop(run, batches, [StopAtStepHook(num_steps=2), hook])
+    assert hook.calls == ["begin", *2 * STEP, "end"]
+    assert len(list(batches)) == 3
+
+
+def test_a_stop_in_begin_takes_no_step():
+    run, hook, batches = Run(make_spec(), RunConfig()), Recorder(), make_batches(5)
+    train_loop(run, batches, [StopAtStepHook(last_step=0), hook])
+    assert hook.calls == ["begin", "end"]
+    assert len(list(batches)) == 5
+
+
+def test_there_is_no_end_after_an_exception():
+    run, hook = Run(make_spec(), RunConfig()), Recorder()
+    with pytest.raises(OSError, match="broken"):
+        train_loop(run, make_batches(), [hook, At(2, raising(OSError("broken")))])
+    assert hook.calls == ["begin", *2 * STEP]
+    assert run.global_step == 2
+
+
+def test_a_step_counts_before_after_step_is_called():
+    hook = Recorder()
+    train_loop(Run(make_spec(), RunConfig(), global_step=5), make_batches(2), [hook])
+    assert hook.steps == [6, 7]
+
+
+def test_the_network_trains_in_training_mode():
+    network, modes = nn.Linear(2, 1).eval(), []
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    run = Run(make_spec(network=network, optimizer=optimizer), RunConfig())
+    train_loop(
+        run, make_batches(1), [At(1, lambda run: modes.append(network.training))]
+    )
+    assert modes == [True]
+
+
+def test_a_step_returns_the_loss_before_the_update():
+    spec = make_spec()
+    x, y = next(make_batches())
+    expected = squared_loss(y, spec.network(x), x)
+    before = spec.network.weight.detach().clone()
+    loss = train_step(spec, x, y)
+    assert torch.equal(loss, expected.detach())
+    assert loss.shape == ()
+    assert not loss.requires_grad
+    assert not torch.equal(spec.network.weight, before)
+
+
+def test_gradients_do_not_add_up_over_steps():
+    spec = make_spec()
+    x, y = next(make_batches())
+    reference = [p.detach().clone().requires_grad_() for p in spec.network.parameters()]
+    for _ in range(3):
+        train_step(spec, x, y)
+        loss = squared_loss(y, nn.functional.linear(x, *reference), x)
+        gradients = torch.autograd.grad(loss, reference)
+        with torch.no_grad():
+            for parameter, gradient in zip(reference, gradients, strict=True):
+                parameter -= 0.1 * gradient
+    for ours, theirs in zip(spec.network.parameters(), reference, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_several_optimizers_use_the_gradients_of_one_loss():
+    network = nn.Linear(2, 1)
+    optimizers = [
+        torch.optim.SGD([network.weight], lr=0.1),
+        torch.optim.SGD([network.bias], lr=0.0),
+    ]
+    bias, weight = network.bias.item(), network.weight.detach().clone()
+    train_step(make_spec(network=network, optimizer=optimizers), *next(make_batches()))
+    assert network.bias.item() == bias
+    assert network.bias.grad is not None
+    assert not torch.equal(network.weight, weight)
+
+
+def test_schedulers_step_after_the_optimizers():
+    spec = make_spec()
+    (optimizer,) = spec.optimizers
+    halved = torch.optim.lr_scheduler.StepLR(optimizer, 2, gamma=0.5)
+    spec = make_spec(network=spec.network, optimizer=optimizer, lr_scheduler=halved)
+    rates = []
+    for x, y in make_batches(4):
+        rates.append(optimizer.param_groups[0]["lr"])
+        train_step(spec, x, y)
+    assert rates == [0.1, 0.1, 0.05, 0.05]
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1)])
+def test_one_number_is_a_loss(shape):
+    assert scalar_loss(torch.full(shape, 2.0)).shape == ()
+
+
+def test_other_losses_are_refused():
+    with pytest.raises(ValueError, match=r"one number; got a tensor of shape \(2,\)"):
+        scalar_loss(torch.zeros(2))
+    with pytest.raises(TypeError, match=r"'loss' .*must return a tensor; got float"):
+        scalar_loss(1.0)
+    spec = make_spec(loss=lambda labels, logits, features: logits[:, 0])
+    with pytest.raises(ValueError, match=r"got a tensor of shape \(4,\)"):
+        train_step(spec, *next(make_batches()))
+
+
+def test_a_specification_of_another_mode_cannot_train():
+    spec = EstimatorSpec(
+        ModeKeys.PREDICT, network=nn.Linear(2, 1), predictions=dict, optimizer=None
+    )
+    with pytest.raises(ValueError, match="EstimatorSpec of mode 'train'"):
+        train_step(spec, *next(make_batches()))
