@@ -115,6 +115,9 @@ class Checkpoint:
     ) -> None:
         """Load this state into a fresh network, its optimizers and generators.
 
+        Options of the optimizers, such as the learning rate, are what the model function
+        says now; only with schedulers, which change them, are they what they were.
+
         Raises
         ------
         CheckpointMismatchError
@@ -130,7 +133,11 @@ class Checkpoint:
         load_variables(network, self.variables)
         for i, (optimizer, options) in enumerate(zip(optimizers, saved, strict=False)):
             slots = _with_prefix(self.optimizer, f"{i}:")
+            now = [_options(group) for group in optimizer.param_groups]
             load_named_state(optimizer, network.named_parameters(), slots, options)
+            if not lr_schedulers:
+                for group, options_now in zip(optimizer.param_groups, now, strict=True):
+                    group.update(options_now)
         states = self.scalars.get("lr_schedulers", [])
         for scheduler, state in zip(lr_schedulers, states, strict=False):
             scheduler.load_state_dict(_from_json(state, scheduler.state_dict()))
@@ -459,6 +466,10 @@ def _step_of(path: Path) -> int:
     if kept:
         return int(kept[1])
     return int(retired[2]) if retired else -1
+
+
+def _options(group: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in group.items() if name != "params"}
 
 
 def _scheduler_state(scheduler: Any) -> dict[str, Any]:

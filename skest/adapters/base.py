@@ -356,7 +356,8 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
             self._dtype_name = self._choose_dtype(X.dtype)
         if self._all_inferred():
             return {_ARRAY_KEY: X}
-        return {f"x{i}": X[:, i] for i in range(X.shape[1])}
+        named = {f"x{i}": X[:, i] for i in range(X.shape[1])}
+        return {_ARRAY_KEY: X, **named}
 
     def _check_table(self, X: Any, *, reset: bool) -> dict[str, Any]:
         if not _is_table(X):

@@ -18,12 +18,12 @@ from skest.feature_columns.modules import DenseFeatures
 from skest.keys import ModeKeys
 from skest.networks.activations import ACTIVATIONS
 from skest.networks.dnn import DNN
-from skest.optimizers import OPTIMIZERS, make_optimizer
+from skest.optimizers import make_optimizer
 from skest.spec import EstimatorSpec
 
 __all__ = ["DNNClassifier", "DNNRegressor", "dnn_model_fn"]
 
-OPTIMIZER_CONSTRAINT = [StrOptions(set(OPTIMIZERS)), type, callable]
+OPTIMIZER_CONSTRAINT = [str, type, callable]
 LEARNING_RATE_CONSTRAINT = [Interval(Real, 0, None, closed="neither"), None]
 HIDDEN_UNITS_CONSTRAINT = ["array-like", Interval(Integral, 1, None, closed="left")]
 COLUMNS_CONSTRAINT = [FeatureColumns, list, tuple, None]

@@ -243,11 +243,16 @@ class CategoricalColumn(FeatureColumn):
         """
         raise NotImplementedError
 
+    @property
+    def encoded_key(self) -> str:
+        """Key of the ids, apart from that of a numeric column of the same name."""
+        return f"{self.name}_ids"
+
     def _encoded(self, table: Table) -> dict[str, np.ndarray]:
-        return {self.name: self.ids(table)[0]}
+        return {self.encoded_key: self.ids(table)[0]}
 
     def _matrix(self, table: Table) -> Matrix:
-        return one_hot(self._encoded(table)[self.name], self.num_buckets)
+        return one_hot(self.ids(table)[0], self.num_buckets)
 
     def _output_names(self) -> list[str]:
         return [f"{self.name}_{bucket}" for bucket in self._bucket_names()]

@@ -54,7 +54,7 @@ def bucketized_column(
     >>> import numpy as np
     >>> from skest.feature_columns import bucketized_column, numeric_column
     >>> column = bucketized_column(numeric_column("age"), [18, 65])
-    >>> column.encode({"age": np.array([3.0, 18.0, 70.0])})["age_bucketized"]
+    >>> column.encode({"age": np.array([3.0, 18.0, 70.0])})["age_bucketized_ids"]
     array([[0],
            [1],
            [2]])

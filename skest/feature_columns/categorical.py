@@ -93,7 +93,7 @@ def categorical_column_with_identity(
     >>> import numpy as np
     >>> from skest.feature_columns import categorical_column_with_identity
     >>> column = categorical_column_with_identity("month", 12)
-    >>> column.encode({"month": np.array([0, 11, -1])})["month"]
+    >>> column.encode({"month": np.array([0, 11, -1])})["month_ids"]
     array([[ 0],
            [11],
            [-1]])
@@ -185,7 +185,7 @@ def categorical_column_with_hash_bucket(
     >>> import numpy as np
     >>> from skest.feature_columns import categorical_column_with_hash_bucket
     >>> column = categorical_column_with_hash_bucket("url", 1000)
-    >>> column.encode({"url": np.array(["a.org", "b.org", ""])})["url"]
+    >>> column.encode({"url": np.array(["a.org", "b.org", ""])})["url_ids"]
     array([[132],
            [281],
            [ -1]])

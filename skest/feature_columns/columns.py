@@ -61,7 +61,7 @@ class FeatureColumns(TransformerMixin, _BaseComposition):
     ...     ]
     ... )
     >>> X = pd.DataFrame({"size": [1.0, 3.0], "color": ["red", "blue"]})
-    >>> columns.fit(X).encode(X)["color"]
+    >>> columns.fit(X).encode(X)["color_ids"]
     tensor([[1],
             [0]])
     >>> columns.set_output(transform="pandas").transform(X)

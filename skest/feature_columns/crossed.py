@@ -63,7 +63,7 @@ def crossed_column(
     >>> from skest.feature_columns import crossed_column
     >>> column = crossed_column(["day", "hour"], 1000)
     >>> X = {"day": np.array([1, 1]), "hour": np.array([8, 9])}
-    >>> column.encode(X)["day_X_hour"].shape
+    >>> column.encode(X)["day_X_hour_ids"].shape
     (2, 1)
     """
     return CrossedColumn(keys, hash_bucket_size, hash_key).validated()

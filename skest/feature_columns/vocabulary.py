@@ -79,7 +79,7 @@ def categorical_column_with_vocabulary_list(
     >>> column = column.fit({"color": np.array(["red", "green", "red"])})
     >>> column.vocabulary_
     {'green': 0, 'red': 1}
-    >>> column.encode({"color": np.array(["red", "blue", ""])})["color"]
+    >>> column.encode({"color": np.array(["red", "blue", ""])})["color_ids"]
     array([[ 1],
            [ 2],
            [-1]])

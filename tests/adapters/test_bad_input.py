@@ -139,7 +139,7 @@ def test_zero_weights(estimator_class, blobs):
         ({"learning_rate": -1}, "'learning_rate' parameter of DNNClassifier must be"),
         ({"hidden_units": (0,)}, "'hidden_units' must be positive integers"),
         ({"activation": "rellu"}, "'activation' parameter"),
-        ({"optimizer": "adagard"}, "'optimizer' parameter"),
+        ({"optimizer": "adagard"}, "adagard"),
         ({"dropout": 1.5}, "'dropout' parameter"),
         ({"dtype": "float16"}, "'dtype' parameter"),
         ({"device": "tpu"}, "'device' must be"),

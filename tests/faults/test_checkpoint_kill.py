@@ -1,15 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
 """A process that saves checkpoints is killed at any moment."""
 
+import functools
 import multiprocessing
+import os
 import random
+import shutil
+import signal
 import time
+from pathlib import Path
 
 import pytest
 import torch
 
+from skest import checkpoints
 from skest.checkpoints import Checkpoint, DirectoryStore
 
+OPERATIONS = [
+    (os, "fsync"),
+    (shutil, "rmtree"),
+    (checkpoints, "save_file"),
+    (Path, "mkdir"),
+    (Path, "rename"),
+    (Path, "replace"),
+]
 N_VALUES = 1_250_000  # 5 MB
 SECONDS_TO_START = 60.0
 
@@ -55,14 +69,19 @@ def check(model_dir, least):
     return step
 
 
+@pytest.fixture(scope="module")
+def context():
+    """A server that has imported torch, and forks quickly."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["skest.checkpoints"])
+    return context
+
+
 @pytest.mark.parametrize(
     "n_kills",
     [20, pytest.param(100, marks=[pytest.mark.slow, pytest.mark.timeout(600)])],
 )
-def test_the_latest_checkpoint_survives(tmp_path, n_kills):
-    # A server that has imported torch forks quickly.
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["skest.checkpoints"])
+def test_the_latest_checkpoint_survives(context, tmp_path, n_kills):
     delays = random.Random(0)
     step = 0
     for _ in range(n_kills):
@@ -74,3 +93,49 @@ def test_the_latest_checkpoint_survives(tmp_path, n_kills):
     names = [path.name for path in tmp_path.iterdir()]
     assert not [name for name in names if name.startswith(".")]
     assert len(names) <= 4  # three checkpoints and the pointer
+
+
+def save_until(model_dir, step, value, n_operations):
+    """Save a checkpoint, but kill this process instead of operation `n_operations`."""
+    done = iter(range(n_operations))
+
+    def killing(operation):
+        @functools.wraps(operation)
+        def function(*args, **kwargs):
+            if next(done, None) is None:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return operation(*args, **kwargs)
+
+        return function
+
+    for owner, name in OPERATIONS:
+        setattr(owner, name, killing(getattr(owner, name)))
+    DirectoryStore(model_dir, keep_max=2).save(of_value(step, value))
+
+
+def of_value(step, value):
+    return Checkpoint(step, {"variable": torch.full((10,), value)})
+
+
+@pytest.mark.parametrize("step", [2, 3])
+def test_every_moment_of_saving(context, tmp_path, step):
+    for n_operations in range(1000):
+        model_dir = tmp_path / str(n_operations)
+        store = DirectoryStore(model_dir, keep_max=2)
+        store.save(of_value(1, 1.0))
+        store.save(of_value(2, 2.0))
+        arguments = (model_dir, step, 9.0, n_operations)
+        process = context.Process(target=save_until, args=arguments)
+        process.start()
+        process.join()
+        latest = DirectoryStore(model_dir).latest()
+        found = (latest.global_step, latest.variables["variable"].unique().tolist())
+        assert found in ((2, [2.0]), (step, [9.0]))
+        store.save(of_value(4, 4.0))
+        assert store.latest_step() == 4
+        assert not list(model_dir.glob(".*"))
+        if process.exitcode == 0:
+            break
+        assert process.exitcode == -signal.SIGKILL
+    assert found == (step, [9.0])
+    assert n_operations > 10

@@ -147,7 +147,7 @@ def test_a_failed_fit_leaves_the_column_as_it_was(kind: str) -> None:
 def test_ids_are_in_range(kind: str) -> None:
     column = fitted(kind)
     if isinstance(column, CategoricalColumn):
-        ids = column.encode(X)[column.name]
+        ids = column.encode(X)[column.encoded_key]
         assert ids.dtype == np.int64
         assert ids.min() >= -1
         assert ids.max() < column.num_buckets

@@ -12,7 +12,7 @@ NAN = np.nan
 
 
 def ids(column: Any, values: Any) -> list[Any]:
-    return column.encode({"x": np.asarray(values)})["x_bucketized"].tolist()
+    return column.encode({"x": np.asarray(values)})["x_bucketized_ids"].tolist()
 
 
 def test_buckets_are_closed_on_the_left() -> None:

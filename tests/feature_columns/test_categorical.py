@@ -18,7 +18,7 @@ HUGE = st.integers(-(2**63), 2**63 - 1)
 
 
 def ids(column: Any, values: Any) -> list[Any]:
-    return column.encode({"c": values})["c"].tolist()
+    return column.encode({"c": values})["c_ids"].tolist()
 
 
 class TestIdentity:
@@ -122,8 +122,8 @@ class TestHashBucket:
 )
 def test_cells_with_several_values(column: Any) -> None:
     several = np.array([[3, 4, -1], [-1, 3, 3]])
-    one = column.encode({"c": several.ravel()})["c"]
-    encoded = column.encode({"c": several})["c"]
+    one = column.encode({"c": several.ravel()})["c_ids"]
+    encoded = column.encode({"c": several})["c_ids"]
     assert encoded.dtype == np.int64
     assert encoded.tolist() == one.reshape(2, 3).tolist()
     assert encoded[0, 2] == encoded[1, 0] == -1

@@ -56,9 +56,9 @@ def test_encode() -> None:
         ]
     )
     encoded = both.fit(X).encode(X)
-    assert list(encoded) == ["age", "education"]
+    assert list(encoded) == ["age", "education_ids"]
     assert encoded["age"].dtype == torch.float32
-    assert encoded["education"].tolist() == [[1], [0], [1], [2]]
+    assert encoded["education_ids"].tolist() == [[1], [0], [1], [2]]
     assert both.encode(X, torch.float64)["age"].dtype == torch.float64
 
 
@@ -193,19 +193,11 @@ def test_sample_weight() -> None:
         ([("columns", numeric_column("a"))], ValueError, "conflict with constructor"),
         (
             [
-                numeric_column("a"),
-                indicator_column(categorical_column_with_identity("a", 3)),
-            ],
-            ValueError,
-            "Two feature columns encode 'a' in different ways",
-        ),
-        (
-            [
                 categorical_column_with_identity("a", 4),
                 indicator_column(categorical_column_with_identity("a", 3)),
             ],
             ValueError,
-            "Two feature columns encode 'a' in different ways",
+            "Two feature columns encode 'a_ids' in different ways",
         ),
     ],
 )
@@ -223,7 +215,15 @@ def test_equal_columns_may_share_an_entry() -> None:
         for v in (vocabulary, list(vocabulary))
     )
     made = FeatureColumns([indicator_column(first), embedding_column(second, 2)])
-    assert list(made.encode(X)) == ["education"]
+    assert list(made.encode(X)) == ["education_ids"]
+
+
+def test_one_raw_column_as_number_and_as_category() -> None:
+    hour = categorical_column_with_identity("hour", 24)
+    made = FeatureColumns([numeric_column("hour"), embedding_column(hour, 2)])
+    encoded = made.encode({"hour": [7, 23]})
+    assert encoded["hour"].tolist() == [[7.0], [23.0]]
+    assert encoded["hour_ids"].tolist() == [[7], [23]]
 
 
 def test_parameters_are_reached_by_name() -> None:
@@ -290,6 +290,12 @@ def test_all_kinds_together() -> None:
     encoded = made.fit(X).encode(X)
     shapes = {key: tuple(value.shape) for key, value in encoded.items()}
     assert shapes == dict.fromkeys(
-        ("age", "age_bucketized", "age_bucketized_X_education", "education"), (4, 1)
+        (
+            "age",
+            "age_bucketized_ids",
+            "age_bucketized_X_education_ids",
+            "education_ids",
+        ),
+        (4, 1),
     )
     assert made.transform(X).shape == (4, 1 + 2 + 5 + 7)  # the quantiles are 40 twice

@@ -26,7 +26,9 @@ VOCABULARY = categorical_column_with_vocabulary_list("v", ["ant", "bee"])
 
 
 def ids(column: Any, **X: Any) -> list[Any]:
-    return column.encode({k: np.asarray(v) for k, v in X.items()})[column.name].tolist()
+    return column.encode({k: np.asarray(v) for k, v in X.items()})[
+        column.encoded_key
+    ].tolist()
 
 
 def bucket(*values: Any, size: int, start: int = DEFAULT_HASH_KEY) -> int:
@@ -83,7 +85,7 @@ def test_integers_by_raw_name() -> None:
     column = crossed_column(["a", "n"], 1000)
     assert ids(column, a=["x"], n=[-1]) == [[bucket("x", -1, size=1000)]]
     X = pd.DataFrame({"a": ["x", "x"], "n": pd.array([None, 4], dtype="Int64")})
-    assert column.encode(X)["a_X_n"].tolist() == [[-1], [bucket("x", 4, size=1000)]]
+    assert column.encode(X)["a_X_n_ids"].tolist() == [[-1], [bucket("x", 4, size=1000)]]
 
 
 def test_several_values_are_crossed_each_with_each() -> None:

@@ -26,8 +26,8 @@ def test_wrapped_column_is_fitted_as_a_copy(wrap: Any) -> None:
     with pytest.raises(NotFittedError, match="'c' has not learned its vocabulary"):
         column.encode({"c": ["a"]})
     column.fit({"c": ["b", "a"]})
-    assert column.encode({"c": ["b"]})["c"].tolist() == [[1]]
-    assert column.encoded_key == "c"
+    assert column.encode({"c": ["b"]})["c_ids"].tolist() == [[1]]
+    assert column.encoded_key == "c_ids"
     assert column.feature_keys == ("c",)
     assert not hasattr(LEARNED, "vocabulary_")
 
@@ -46,7 +46,7 @@ def test_bucketized_column_can_be_embedded() -> None:
     column = embedding_column(source, "auto").fit({"x": np.arange(8.0)})
     assert column.name == "x_bucketized_embedding"
     assert column.size == 8  # round(6 * 4 ** 0.25)
-    assert column.encode({"x": [0.0]})["x_bucketized"].tolist() == [[0]]
+    assert column.encode({"x": [0.0]})["x_bucketized_ids"].tolist() == [[0]]
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ HUGE = st.integers(-(2**63), 2**63 - 1)
 
 
 def ids(column: Any, values: Any) -> list[Any]:
-    return column.encode({"c": values})["c"].tolist()
+    return column.encode({"c": values})["c_ids"].tolist()
 
 
 class TestVocabularyList:
@@ -192,7 +192,7 @@ class TestVocabularyList:
 def check_round_trip(values: list[Any]) -> None:
     column = categorical_column_with_vocabulary_list("c")
     X = {"c": np.array(values, dtype=object)}
-    encoded = column.fit(X).encode(X)["c"]
+    encoded = column.fit(X).encode(X)["c_ids"]
     vocabulary = list(column.vocabulary_)
     assert vocabulary == sorted(values)
     assert [vocabulary[i] for i in encoded[:, 0]] == values

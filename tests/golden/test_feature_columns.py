@@ -246,7 +246,7 @@ def check_ids(column: Any, encoded: Any, expected: dict[str, Any]) -> None:
     sparse = _cases.decode(expected["ids"])
     ids = np.full(sparse.dense_shape, -1)
     ids[tuple(sparse.indices.T)] = sparse.values
-    np.testing.assert_array_equal(encoded[column.name], ids)
+    np.testing.assert_array_equal(encoded[column.encoded_key], ids)
 
 
 def test_every_case_is_run_or_listed(account_for_all_cases: Any) -> None:
@@ -263,4 +263,4 @@ def test_rows_left_out_differ_by_design() -> None:
     with pytest.raises(ValueError, match="'x' holds inf"):
         build(edges["config"]["columns"][0]).encode(features(edges))
     column = build(crossed["config"]["columns"][0])
-    assert column.encode(features(crossed))["a_X_b"][2] == -1
+    assert column.encode(features(crossed))["a_X_b_ids"][2] == -1
