@@ -134,12 +134,16 @@ def main() -> None:
     parser.add_argument(
         "--offline", action="store_true", help="download nothing; use a smaller survey"
     )
+    parser.add_argument(
+        "--survey", action="store_true", help="use the smaller survey in any case"
+    )
     parser.add_argument("--search-rows", type=int, default=6000, metavar="N")
     parser.add_argument("--jobs", type=int, default=2, metavar="N")
     parser.add_argument("--epochs", type=int, default=15, metavar="N")
     options = parser.parse_args()
 
-    table = load_census(options.data, offline=options.offline) or load_fair()
+    census = None if options.survey else load_census(options.data, options.offline)
+    table = census or load_fair()
     print(f"Table: {table.name}")
     print(
         f"  {len(table.X_train):,} training rows, {len(table.X_test):,} test rows; "

@@ -31,7 +31,7 @@ class MixedTable:
     y_test: pd.Series
 
 
-def load_census(data: Path | None, *, offline: bool) -> MixedTable | None:
+def load_census(data: Path | None, offline: bool) -> MixedTable | None:
     """Load Census income: from `data`, from beside the checkout, or from OpenML.
 
     Returns None if it is not at hand and `offline`.

@@ -33,8 +33,11 @@ from skest._resources import resolve_device
 from skest.adapters.epochs import EpochHook
 from skest.estimator import Estimator
 from skest.evaluation import predict_batch
+from skest.feature_columns.base import FeatureColumn
 from skest.feature_columns.columns import FeatureColumns
+from skest.feature_columns.dense import EmbeddingColumn
 from skest.feature_columns.infer import infer_feature_columns
+from skest.feature_columns.modules import parameter_name
 from skest.hooks.base import Run
 from skest.inputs.array_dataset import ArrayDataset, take_rows
 from skest.inputs.batches import Source, tensor_batches
@@ -314,6 +317,21 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
         self.n_steps_ = 0 if checkpoint is None else checkpoint.global_step
         self.model_dir_ = estimator.model_dir
         self.estimator_ = estimator
+        self._keep_embeddings()
+
+    def _keep_embeddings(self) -> None:
+        """Give the fitted embedding columns their learned vectors, for `transform`."""
+        checkpoint = self.estimator_.checkpoint
+        for parameter in self._column_parameters:
+            columns = getattr(self, f"{parameter}_")
+            if columns is None or checkpoint is None:
+                continue
+            columns = copy.copy(columns)
+            columns.columns_ = [
+                (name, _with_weights(column, checkpoint.variables))
+                for name, column in columns.columns_
+            ]
+            setattr(self, f"{parameter}_", columns)
 
     def _new_estimator(self, seed: int | None, weighted: bool) -> Estimator:
         config = self.config or RunConfig(log_step_count_steps=None)
@@ -500,6 +518,19 @@ class _LiveScore:
                 with_labels=False,
             )
         )
+
+
+def _with_weights(column: FeatureColumn, variables: Mapping[str, Any]) -> FeatureColumn:
+    """Return a column, if it is an embedding with its learned vectors."""
+    if not isinstance(column, EmbeddingColumn):
+        return column
+    # The network may be a part of another one, so the name may have a prefix.
+    wanted = f"inputs.{parameter_name(column.name)}"
+    learned = [v for k, v in variables.items() if f".{k}".endswith(f".{wanted}")]
+    column = copy.copy(column)
+    if learned:
+        column.weights_ = np.array(learned[0].numpy())
+    return column
 
 
 def _with_normalised_weight(rows: _Rows) -> dict[str, Any]:

@@ -120,6 +120,21 @@ def test_fitted_attributes(table, columns):
     assert "global_step" in names
 
 
+def test_embeddings_are_transformed_to_learned_vectors(table, columns):
+    X, y = table
+    model = DNNLinearCombinedClassifier(
+        (4,), dnn_feature_columns=columns, max_iter=3, random_state=0
+    ).fit(X, y)
+    matrix = model.dnn_feature_columns_.transform(X)
+    weights = model.estimator_.get_variable_value("dnn.inputs.city_embedding_weights")
+    ids = X["city"].map({"Bern": 0, "Oslo": 1, "Rome": 2}).to_numpy()
+    np.testing.assert_allclose(matrix[:, 1:], weights[ids], rtol=1e-6)
+    before = model.dnn_feature_columns_
+    model.partial_fit(X, y)
+    np.testing.assert_array_equal(before.transform(X), matrix)
+    assert not np.allclose(model.dnn_feature_columns_.transform(X), matrix)
+
+
 def test_evaluate_returns_the_metrics_of_the_head(table):
     X, y = table
     model = make(DNNClassifier).fit(X, y)

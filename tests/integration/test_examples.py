@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The examples run on real tables and reach their figures."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+CENSUS = EXAMPLES.parents[1] / "shared" / "data" / "adult"
+
+pytestmark = pytest.mark.slow
+
+
+def run_census_wide_deep(*arguments):
+    """Run the example; return its output and the scores of its last table."""
+    completed = subprocess.run(
+        [sys.executable, EXAMPLES / "census_wide_deep.py", *arguments],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    lines = completed.stdout.splitlines()
+    header = next(i for i, line in enumerate(lines) if line.split()[:1] == ["accuracy"])
+    rows = [line.rsplit(maxsplit=4) for line in lines[header + 1 : header + 4]]
+    return completed.stdout, {
+        name: [float(v) for v in values] for name, *values in rows
+    }
+
+
+@pytest.mark.skipif(not CENSUS.is_dir(), reason=f"the Census table is not at {CENSUS}")
+def test_census():
+    output, scores = run_census_wide_deep("--data", str(CENSUS), "--offline")
+    assert "Census income" in output
+    accuracy, auc, log_loss, _ = scores["DNNLinearCombinedClassifier"]
+    assert accuracy >= 0.850
+    assert auc >= 0.905
+    assert log_loss < scores["LogisticRegression, one-hot"][2]
+
+
+def test_survey_without_a_download(tmp_path):
+    output, scores = run_census_wide_deep("--survey")
+    assert "Fair 1978" in output
+    accuracy, auc, *_ = scores["DNNLinearCombinedClassifier"]
+    assert accuracy > 0.70
+    assert auc > 0.72
