@@ -40,7 +40,9 @@ _SHARED = {
         L1 and L2 penalties of "ftrl".
     weight_decay : float, default=0.0
         L2 penalty of other optimizers.""",
-    "combined_columns": """linear_feature_columns, dnn_feature_columns : FeatureColumns or list
+    "combined_columns": """\
+linear_feature_columns, dnn_feature_columns : FeatureColumns or list of columns, \
+default=None
         What the linear model and the DNN take; see `skest.feature_columns`. If both are
         None, they are inferred. If only one is given, there is only that part.""",
     "combined_network": """dnn_activation : str or callable, default="relu"
