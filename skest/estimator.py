@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`Estimator`: trains, evaluates and predicts with a model function."""
 
-import copy
 import functools
 import logging
 import math
@@ -15,13 +14,13 @@ import torch
 
 from skest._random import RunRandom
 from skest._resources import IntraOpThreads, resolve_device, threads_for
-from skest.checkpoints import (
-    Checkpoint,
+from skest.checkpoint_store import (
     CheckpointStore,
     DirectoryStore,
     MemoryStore,
     read_checkpoint,
 )
+from skest.checkpoints import Checkpoint
 from skest.evaluation import evaluate_loop, predict_batch, split_rows
 from skest.exceptions import NotFittedError
 from skest.hooks.base import Hook, Run
@@ -33,7 +32,7 @@ from skest.inputs.array_dataset import count_rows
 from skest.inputs.batches import Source, tensor_batches
 from skest.inputs.input_fns import call_input_fn
 from skest.keys import ModeKeys
-from skest.model_fn import model_fn_arguments
+from skest.model_fn import ModelFn
 from skest.run_config import RunConfig
 from skest.spec import EstimatorSpec
 from skest.training import train_loop
@@ -110,10 +109,8 @@ class Estimator:
         config: RunConfig | None = None,
         params: dict[str, Any] | None = None,
     ) -> None:
-        self._arguments = model_fn_arguments(model_fn, params)
-        self._model_fn = model_fn
+        self._model_fn = ModelFn(model_fn, params)
         self._config = _check_config(config, model_dir)
-        self._params = copy.deepcopy(params) if params is not None else {}
         self._store = self._new_store()
 
     # What an Estimator is made of
@@ -132,12 +129,12 @@ class Estimator:
     @property
     def params(self) -> dict[str, Any]:
         """A copy of the hyperparameters."""
-        return copy.deepcopy(self._params)
+        return self._model_fn.params
 
     @property
     def model_fn(self) -> Callable[..., EstimatorSpec]:
         """The model function of ``(features, labels, mode, config)``, params bound."""
-        return functools.partial(_call_public_model_fn, self)
+        return self._model_fn.with_default_config(self._config)
 
     # Training, evaluation and prediction
 
@@ -194,7 +191,7 @@ class Estimator:
             return self
         device = resolve_device(self._config.device)
         random = RunRandom(self._config.random_seed, device)
-        spec = self._build(first, ModeKeys.TRAIN, random)
+        spec = self._model_fn.build(*first, ModeKeys.TRAIN, self._config, random)
         self._restore(spec, self._store.latest(), random)
         batches = self._batches(source, spec, device)
         run = Run(
@@ -263,7 +260,9 @@ class Estimator:
                 "The input of evaluate has no batch; it needs at least one."
             )
         device = resolve_device(self._config.device)
-        spec = self._build(first, ModeKeys.EVAL, RunRandom(0, device))
+        spec = self._model_fn.build(
+            *first, ModeKeys.EVAL, self._config, RunRandom(0, device)
+        )
         self._restore(spec, checkpoint)
         run = Run(
             spec,
@@ -333,7 +332,9 @@ class Estimator:
         if first is None:
             return
         device = resolve_device(self._config.device)
-        spec = self._build((first[0], None), ModeKeys.PREDICT, RunRandom(0, device))
+        spec = self._model_fn.build(
+            first[0], None, ModeKeys.PREDICT, self._config, RunRandom(0, device)
+        )
         self._restore(spec, checkpoint)
         run = Run(spec, self._config, global_step=checkpoint.global_step)
         run.network.eval()
@@ -445,44 +446,6 @@ class Estimator:
             input_context=None,
         )
         return Source(data)
-
-    def _build(
-        self, first: tuple[Any, Any], mode: str, random: RunRandom
-    ) -> EstimatorSpec:
-        """Call model_fn and move what it built to the device."""
-        with random.as_global():
-            spec = self._call_model_fn(*first, mode, self._config)
-        if not isinstance(spec, EstimatorSpec):
-            raise TypeError(
-                f"model_fn must return an EstimatorSpec; got {type(spec).__name__}."
-            )
-        if spec.mode != mode:
-            raise ValueError(
-                f"model_fn was called with mode '{mode}', but returned an EstimatorSpec "
-                f"of mode '{spec.mode}'. Pass on the mode that it is called with."
-            )
-        if spec.network is not None and random.device.type != "cpu":
-            spec.network.to(random.device)
-            for optimizer in spec.optimizers:
-                _move_state(optimizer, random.device)
-        return spec
-
-    def _call_model_fn(
-        self, features: Any, labels: Any, mode: str, config: RunConfig
-    ) -> EstimatorSpec:
-        if labels is not None and "labels" not in self._arguments:
-            raise ValueError(
-                "input_fn returns labels, but model_fn does not take 'labels'. Add the "
-                "argument, or return features only."
-            )
-        values = {
-            "features": features,
-            "labels": labels,
-            "mode": mode,
-            "params": self.params,
-            "config": config,
-        }
-        return self._model_fn(**{name: values[name] for name in self._arguments})
 
     def _restore(
         self,
@@ -602,16 +565,6 @@ def _save(store: CheckpointStore, random: RunRandom, run: Run) -> None:
     store.save(checkpoint)
 
 
-def _call_public_model_fn(
-    estimator: Estimator,
-    features: Any,
-    labels: Any = None,
-    mode: str = ModeKeys.TRAIN,
-    config: RunConfig | None = None,
-) -> EstimatorSpec:
-    return estimator._call_model_fn(features, labels, mode, config or estimator.config)
-
-
 def _check_config(
     config: RunConfig | None, model_dir: str | os.PathLike[str] | None
 ) -> RunConfig:
@@ -657,11 +610,3 @@ def _stop_hooks(steps: int | None, max_steps: int | None) -> list[Hook]:
     if steps is None and max_steps is None:
         return []
     return [StopAtStepHook(num_steps=steps, last_step=max_steps)]
-
-
-def _move_state(optimizer: Any, device: torch.device) -> None:
-    """Move slots that exist from construction on to the device of their variables."""
-    for parameter, slots in optimizer.state.items():
-        for name, slot in slots.items():
-            if isinstance(slot, torch.Tensor) and slot.shape == parameter.shape:
-                slots[name] = slot.to(device)

@@ -1,14 +1,115 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which arguments a model function takes."""
+"""`ModelFn`: a model function with its hyperparameters, called by names."""
 
+import copy
 import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["model_fn_arguments"]
+import torch
+from torch.optim import Optimizer
+
+from skest._random import RunRandom
+from skest.keys import ModeKeys
+from skest.run_config import RunConfig
+from skest.spec import EstimatorSpec
+
+__all__ = ["ModelFn", "model_fn_arguments"]
 
 _MODEL_FN_ARGUMENTS = ("features", "labels", "mode", "params", "config")
+
+
+class ModelFn:
+    """Builds models with a user's function.
+
+    Parameters
+    ----------
+    model_fn : callable
+        See `skest.Estimator`.
+    params : dict or None
+        Hyperparameters; copied here and for every call, so that no call can change them
+        for another.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As `model_fn_arguments`.
+    """
+
+    def __init__(
+        self, model_fn: Callable[..., EstimatorSpec], params: dict[str, Any] | None
+    ) -> None:
+        self._arguments = model_fn_arguments(model_fn, params)
+        self._function = model_fn
+        self._params = copy.deepcopy(params) if params is not None else {}
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """A copy of the hyperparameters."""
+        return copy.deepcopy(self._params)
+
+    def __call__(
+        self, features: Any, labels: Any, mode: str, config: RunConfig
+    ) -> EstimatorSpec:
+        """Call the function with those arguments that it names.
+
+        Raises
+        ------
+        ValueError
+            If there are labels, but the function takes none.
+        """
+        if labels is not None and "labels" not in self._arguments:
+            raise ValueError(
+                "input_fn returns labels, but model_fn does not take 'labels'. Add the "
+                "argument, or return features only."
+            )
+        values = {
+            "features": features,
+            "labels": labels,
+            "mode": mode,
+            "params": self.params,
+            "config": config,
+        }
+        return self._function(**{name: values[name] for name in self._arguments})
+
+    def build(
+        self,
+        features: Any,
+        labels: Any,
+        mode: str,
+        config: RunConfig,
+        random: RunRandom,
+    ) -> EstimatorSpec:
+        """Build a fresh model on the device of `random`.
+
+        Raises
+        ------
+        TypeError
+            If the function returns no EstimatorSpec.
+        ValueError
+            If the specification has another mode.
+        """
+        with random.as_global():
+            spec = self(features, labels, mode, config)
+        if not isinstance(spec, EstimatorSpec):
+            raise TypeError(
+                f"model_fn must return an EstimatorSpec; got {type(spec).__name__}."
+            )
+        if spec.mode != mode:
+            raise ValueError(
+                f"model_fn was called with mode '{mode}', but returned an EstimatorSpec "
+                f"of mode '{spec.mode}'. Pass on the mode that it is called with."
+            )
+        if spec.network is not None and random.device.type != "cpu":
+            spec.network.to(random.device)
+            for optimizer in spec.optimizers:
+                _move_state(optimizer, random.device)
+        return spec
+
+    def with_default_config(self, config: RunConfig) -> Callable[..., EstimatorSpec]:
+        """Return ``model_fn(features, labels=None, mode="train", config=config)``."""
+        return functools.partial(_call, self, config)
 
 
 def model_fn_arguments(
@@ -77,3 +178,22 @@ def _is_option(parameter: inspect.Parameter) -> bool:
         and parameter.default is not parameter.empty
         and parameter.name not in _MODEL_FN_ARGUMENTS
     )
+
+
+def _call(
+    model_fn: ModelFn,
+    default_config: RunConfig,
+    features: Any,
+    labels: Any = None,
+    mode: str = ModeKeys.TRAIN,
+    config: RunConfig | None = None,
+) -> EstimatorSpec:
+    return model_fn(features, labels, mode, config or default_config)
+
+
+def _move_state(optimizer: Optimizer, device: torch.device) -> None:
+    """Move slots that exist from construction on to the device of their variables."""
+    for parameter, slots in optimizer.state.items():
+        for name, slot in slots.items():
+            if isinstance(slot, torch.Tensor) and slot.shape == parameter.shape:
+                slots[name] = slot.to(device)

@@ -13,13 +13,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from skest import checkpoints
-from skest.checkpoints import Checkpoint, DirectoryStore
+from skest import checkpoint_store
+from skest.checkpoint_store import DirectoryStore
+from skest.checkpoints import Checkpoint
 
 OPERATIONS = [
     (os, "fsync"),
     (shutil, "rmtree"),
-    (checkpoints, "save_file"),
+    (checkpoint_store, "save_file"),
     (Path, "mkdir"),
     (Path, "rename"),
     (Path, "replace"),
@@ -73,7 +74,7 @@ def check(model_dir, least):
 def context():
     """A server that has imported torch, and forks quickly."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["skest.checkpoints"])
+    context.set_forkserver_preload(["skest.checkpoint_store"])
     return context
 
 

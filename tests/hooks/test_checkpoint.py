@@ -2,7 +2,7 @@
 import pytest
 
 from skest import Estimator, RunConfig
-from skest.checkpoints import DirectoryStore
+from skest.checkpoint_store import DirectoryStore
 from skest.hooks import CheckpointListener, CheckpointSaverHook, Hook
 from tests._models import model_fn, table_fn
 

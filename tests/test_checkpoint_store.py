@@ -1,0 +1,404 @@
+# SPDX-License-Identifier: Apache-2.0
+import dataclasses
+import json
+import logging
+import os
+import pickle
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from skest import Estimator, RunConfig, checkpoint_store
+from skest.checkpoint_store import DirectoryStore, MemoryStore, read_checkpoint
+from skest.checkpoints import Checkpoint
+from skest.exceptions import CorruptCheckpointError
+from tests._models import (
+    FakeClock,
+    assert_same_checkpoint,
+    model_fn,
+    raising,
+    table_fn,
+)
+
+FILES = ("optimizer.safetensors", "state.json", "variables.safetensors")
+
+
+def checkpoint_of(step):
+    return Checkpoint(
+        step,
+        {"weight": torch.full((3, 2), float(step)), "empty": torch.zeros(0)},
+        {"0:weight/sum": torch.full((3, 2), 0.5)},
+        {"optimizers": [{"class": "Adagrad"}]},
+    )
+
+
+def saved(model_dir, *steps, **options):
+    store = DirectoryStore(model_dir, **options)
+    for step in steps:
+        store.save(checkpoint_of(step))
+    return store
+
+
+def on_disk(model_dir):
+    return sorted(int(p.name.removeprefix("ckpt-")) for p in model_dir.glob("ckpt-*"))
+
+
+def leftovers(model_dir):
+    return [p.name for p in model_dir.iterdir() if p.name.startswith(".")]
+
+
+def point_to(model_dir, name):
+    pointer = json.loads((model_dir / "checkpoint").read_text())
+    (model_dir / "checkpoint").write_text(json.dumps({**pointer, "latest": name}))
+
+
+# Stores
+
+
+@pytest.mark.parametrize("kind", ["memory", "directory"])
+def test_a_store_gives_back_what_was_saved_last(kind, tmp_path):
+    store = (
+        MemoryStore() if kind == "memory" else DirectoryStore(tmp_path / "new" / "dir")
+    )
+    assert store.latest() is None
+    assert store.latest_step() is None
+    for step in (0, 3, 7):
+        store.save(checkpoint_of(step))
+    assert store.latest_step() == 7
+    assert_same_checkpoint(store.latest(), checkpoint_of(7))
+
+
+def test_reading_makes_no_directory(tmp_path):
+    store = DirectoryStore(tmp_path / "new")
+    assert store.latest_path() is None
+    assert not (tmp_path / "new").exists()
+
+
+def test_layout(tmp_path):
+    saved(tmp_path, 2, 5)
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        "checkpoint",
+        "ckpt-2",
+        "ckpt-5",
+    ]
+    assert sorted(p.name for p in (tmp_path / "ckpt-5").iterdir()) == list(FILES)
+    pointer = json.loads((tmp_path / "checkpoint").read_text())
+    assert pointer["latest"] == "ckpt-5"
+    assert [entry["name"] for entry in pointer["all"]] == ["ckpt-2", "ckpt-5"]
+
+
+@pytest.mark.parametrize("kind", ["memory", "directory"])
+def test_stores_can_be_pickled(kind, tmp_path):
+    store = MemoryStore() if kind == "memory" else DirectoryStore(tmp_path)
+    store.save(checkpoint_of(4))
+    copied = pickle.loads(pickle.dumps(store))
+    assert_same_checkpoint(copied.latest(), checkpoint_of(4))
+
+
+# Retention
+
+
+@pytest.mark.parametrize(
+    ("keep_max", "kept"),
+    [(1, [12]), (3, [8, 10, 12]), (None, range(0, 13, 2)), (0, range(0, 13, 2))],
+)
+def test_the_newest_are_kept(tmp_path, keep_max, kept):
+    saved(tmp_path, *range(0, 13, 2), keep_max=keep_max)
+    assert on_disk(tmp_path) == list(kept)
+    pointer = json.loads((tmp_path / "checkpoint").read_text())
+    assert [entry["name"] for entry in pointer["all"]] == [f"ckpt-{s}" for s in kept]
+
+
+def test_retention_goes_on_in_a_new_object(tmp_path):
+    saved(tmp_path, 0, 2, 4, 5, keep_max=2)
+    assert on_disk(tmp_path) == [4, 5]
+    saved(tmp_path, 7, keep_max=2)
+    assert on_disk(tmp_path) == [5, 7]
+
+
+def test_one_checkpoint_in_every_so_many_hours_stays(tmp_path):
+    clock = FakeClock(now=1e9)
+    for step in range(13):  # one in every half hour
+        store = DirectoryStore(tmp_path, 2, keep_every_n_hours=2, clock=clock)
+        store.save(checkpoint_of(step))
+        clock.now += 1800
+    assert on_disk(tmp_path) == [4, 8, 11, 12]
+
+
+def test_saving_a_step_again_replaces_it(tmp_path):
+    store = saved(tmp_path, 3, 5, 3, keep_max=2)
+    assert store.latest_step() == 3
+    assert on_disk(tmp_path) == [3, 5]
+    changed = dataclasses.replace(checkpoint_of(3), variables={"a": torch.ones(1)})
+    store.save(changed)
+    assert_same_checkpoint(store.latest(), changed)
+    assert leftovers(tmp_path) == []
+
+
+def test_checkpoints_without_an_entry_are_the_oldest(tmp_path):
+    saved(tmp_path, 1, 2, 3, keep_max=None)
+    (tmp_path / "checkpoint").unlink()
+    saved(tmp_path, 4, keep_max=3)
+    assert on_disk(tmp_path) == [2, 3, 4]
+
+
+# The pointer
+
+
+def test_editing_the_pointer_goes_back(tmp_path):
+    store = saved(tmp_path, 1, 2, 3)
+    point_to(tmp_path, "ckpt-2")
+    assert store.latest_step() == 2
+    assert_same_checkpoint(store.latest(), checkpoint_of(2))
+
+
+def test_training_goes_on_from_where_the_pointer_was_set(tmp_path):
+    config = RunConfig(model_dir=tmp_path, save_checkpoints_steps=2, random_seed=0)
+    estimator = Estimator(model_fn, config=config)
+    estimator.train(table_fn(num_epochs=None), steps=6)
+    point_to(tmp_path, "ckpt-2")
+    assert estimator.evaluate(table_fn())["global_step"] == 2
+    estimator.train(table_fn(num_epochs=None), steps=2)
+    assert estimator.latest_checkpoint() == tmp_path / "ckpt-4"
+    assert on_disk(tmp_path) == [0, 2, 4, 6]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b'{"latest": "ckpt-9"}',
+        b'{"latest": "elsewhere"}',
+        b'{"latest": 3}',
+        b"{}",
+        b"[]",
+        b"",
+        b"\xff\xfe",
+        b'{"latest": "ckp',
+        None,
+    ],
+)
+def test_a_pointer_to_nothing_falls_back_to_the_highest_step(tmp_path, content):
+    store = saved(tmp_path, 9, 10, keep_max=None)
+    shutil.rmtree(tmp_path / "ckpt-9")
+    (tmp_path / "ckpt-11").mkdir()  # is not complete
+    (tmp_path / "checkpoint").unlink()
+    if content is not None:
+        (tmp_path / "checkpoint").write_bytes(content)
+    assert store.latest_step() == 10
+    store.save(checkpoint_of(12))
+    assert store.latest_step() == 12
+
+
+# Damage
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize(
+    "damage", ["truncated", "garbage", "empty", "longer", "missing"]
+)
+def test_damaged_files_are_refused(tmp_path, name, damage):
+    store = saved(tmp_path, 1, 2)
+    path = tmp_path / "ckpt-2" / name
+    content = path.read_bytes()
+    if damage == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(
+            {
+                "truncated": content[:-3],
+                "garbage": b"\xa5" * len(content),
+                "empty": b"",
+                "longer": content + b"}",
+            }[damage]
+        )
+    if (name, damage) == ("state.json", "missing"):  # then it is no checkpoint
+        assert store.latest_step() == 1
+    else:
+        with pytest.raises(
+            CorruptCheckpointError, match=r"ckpt-2' is damaged:.*Delete it"
+        ):
+            store.latest()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"format": "skest.checkpoint/2"},
+        {"format": None},
+        {"global_step": None},
+        {"files": []},
+        {"files": None},
+        {"files": {"variables.safetensors": 3}},
+    ],
+)
+def test_a_damaged_state_is_refused(tmp_path, changes):
+    store = saved(tmp_path, 2)
+    path = tmp_path / "ckpt-2" / "state.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    with pytest.raises(CorruptCheckpointError, match="is damaged"):
+        store.latest()
+
+
+@pytest.fixture(scope="module")
+def one_checkpoint():
+    with tempfile.TemporaryDirectory() as folder:
+        saved(folder, 2)
+        yield Path(folder) / "ckpt-2"
+
+
+@settings(max_examples=60, deadline=None)
+@given(name=st.sampled_from(FILES), content=st.binary(max_size=64) | st.none())
+def test_random_files_never_raise_anything_else(one_checkpoint, name, content):
+    path = one_checkpoint / name
+    before = path.read_bytes()
+    path.write_bytes(content if content is not None else before[: len(before) // 2])
+    try:
+        with pytest.raises(CorruptCheckpointError, match="is damaged"):
+            read_checkpoint(one_checkpoint)
+    finally:
+        path.write_bytes(before)
+
+
+def test_what_is_no_checkpoint_is_refused(tmp_path):
+    for path in (tmp_path, tmp_path / "ckpt-3", str(tmp_path / "file")):
+        with pytest.raises(ValueError, match="There is no checkpoint at"):
+            read_checkpoint(path)
+
+
+def test_a_checkpoint_that_was_read_outlives_its_file(tmp_path):
+    store = saved(tmp_path, 1)
+    first = store.latest()
+    store.save(
+        dataclasses.replace(checkpoint_of(1), variables={"weight": torch.ones(9)})
+    )
+    assert_same_checkpoint(first, checkpoint_of(1))
+
+
+# Leftovers of killed processes
+
+
+def test_unfinished_files_are_swept(tmp_path):
+    store = saved(tmp_path, 1)
+    (tmp_path / ".tmp-ckpt-2-abc").mkdir()
+    (tmp_path / ".tmp-ckpt-2-abc" / "variables.safetensors").write_bytes(b"half")
+    (tmp_path / ".tmp-checkpoint-abc").write_bytes(b"{")
+    (tmp_path / ".tmp-of-others").write_bytes(b"x")
+    shutil.copytree(tmp_path / "ckpt-1", tmp_path / ".del-ckpt-1-abc")
+    assert store.latest_step() == 1
+    store.save(checkpoint_of(2))
+    assert leftovers(tmp_path) == [".tmp-of-others"]
+    assert on_disk(tmp_path) == [1, 2]
+
+
+def test_a_checkpoint_that_was_being_replaced_is_not_lost(tmp_path):
+    store = saved(tmp_path, 1, 2)
+    (tmp_path / "ckpt-2").rename(tmp_path / ".del-ckpt-2-abc")
+    assert store.latest_step() == 2
+    assert_same_checkpoint(store.latest(), checkpoint_of(2))
+    store.save(checkpoint_of(3))
+    assert on_disk(tmp_path) == [1, 2, 3]
+    assert leftovers(tmp_path) == []
+
+
+# Failing to write
+
+
+def trained(model_dir):
+    config = RunConfig(model_dir=model_dir, random_seed=0)
+    return Estimator(model_fn, config=config).train(table_fn(), steps=2)
+
+
+@pytest.mark.parametrize("replaces", [False, True])
+def test_a_full_disk_keeps_the_older_checkpoint(tmp_path, monkeypatch, replaces):
+    store = saved(tmp_path, 1, 2)
+    full = OSError(28, "No space left on device")
+    monkeypatch.setattr(checkpoint_store, "save_file", raising(full))
+    with pytest.raises(OSError, match="No space left"):
+        store.save(checkpoint_of(2 if replaces else 3))
+    assert_same_checkpoint(store.latest(), checkpoint_of(2))
+    assert leftovers(tmp_path) == []
+
+
+@pytest.mark.parametrize("step", [2, 3])
+@pytest.mark.parametrize(
+    ("method", "name"),
+    [
+        ("rename", "ckpt-"),
+        ("rename", ".tmp-ckpt-"),
+        ("replace", ".tmp-state.json-"),
+        ("replace", ".tmp-checkpoint-"),
+    ],
+)
+def test_a_failure_at_the_end_of_writing_keeps_the_older_checkpoint(
+    tmp_path, monkeypatch, method, name, step
+):
+    store = saved(tmp_path, 1, 2, keep_max=1)
+    original = getattr(Path, method)
+
+    def failing(path, target):
+        if path.name.startswith(name):
+            raise OSError(5, "Input/output error")
+        return original(path, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, method, failing)
+        # A new checkpoint renames an older one only to delete it, when all is done.
+        if (name, step) != ("ckpt-", 3):
+            with pytest.raises(OSError, match="Input/output error"):
+                store.save(checkpoint_of(step))
+    assert_same_checkpoint(store.latest(), checkpoint_of(2))
+    assert leftovers(tmp_path) == []
+
+
+def test_training_on_a_full_disk(tmp_path, monkeypatch, caplog):
+    estimator = trained(tmp_path)
+    before = estimator.checkpoint
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            checkpoint_store, "save_file", raising(OSError(28, "No space left"))
+        )
+        with pytest.raises(OSError, match="No space left"):
+            estimator.train(table_fn(), steps=2)
+    assert_same_checkpoint(estimator.checkpoint, before)
+    assert estimator.train(table_fn(), steps=2).checkpoint.global_step == 4
+
+
+@pytest.mark.parametrize("allowed", [0o500, None])
+def test_a_read_only_directory(tmp_path, monkeypatch, allowed):
+    estimator = trained(tmp_path)
+    before = estimator.checkpoint
+    if allowed is None:
+        monkeypatch.setattr(Path, "mkdir", raising(PermissionError(13, "denied")))
+    elif os.geteuid() == 0:
+        pytest.skip("root may write everywhere")
+    else:
+        tmp_path.chmod(allowed)
+    try:
+        with pytest.raises(PermissionError):
+            estimator.train(table_fn(), steps=2)
+        assert_same_checkpoint(estimator.checkpoint, before)
+        assert "loss" in estimator.evaluate(table_fn())
+    finally:
+        tmp_path.chmod(0o700)
+
+
+def test_an_error_of_training_is_not_hidden_by_one_of_saving(tmp_path, caplog):
+    estimator = trained(tmp_path)
+
+    def broken_input():
+        yield from table_fn()()
+        shutil.rmtree(tmp_path)
+        tmp_path.write_text("a file is in the way")
+        raise KeyError("of the input")
+
+    with (
+        caplog.at_level(logging.ERROR, "skest"),
+        pytest.raises(KeyError, match="input"),
+    ):
+        estimator.train(broken_input)
+    assert "The checkpoint of step 7 is lost" in caplog.text
