@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scripts that measure skest; each runs with ``python -m benchmarks.<name>``."""
