@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The private names of scikit-learn that skest uses, in one place."""
 
-from sklearn.utils._param_validation import Hidden, Interval, Options, StrOptions
+from sklearn.utils._param_validation import Interval, Options, StrOptions
+from sklearn.utils.metaestimators import _BaseComposition
 from sklearn.utils.validation import _check_sample_weight, _check_y
 
 __all__ = [
-    "Hidden",
+    "BaseComposition",
     "Interval",
     "Options",
     "StrOptions",
@@ -13,5 +14,6 @@ __all__ = [
     "check_y",
 ]
 
+BaseComposition = _BaseComposition
 check_sample_weight = _check_sample_weight
 check_y = _check_y

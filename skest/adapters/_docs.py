@@ -77,10 +77,11 @@ default=None
     "class_weight": """class_weight : dict, "balanced" or None, default=None
         Weights of the classes, multiplied with the sample weights. "balanced" makes
         all classes weigh the same.""",
-    "stopping": """early_stopping : bool, default=False
+    "stopping": """early_stopping : bool or "auto", default="auto"
         Score held-out rows after every epoch, stop when the score no longer improves,
-        and return to the best state. Without it, training stops when its own loss no
-        longer improves.
+        and return to the best state. "auto" does so with more than 10,000 rows, or if
+        ``fit`` is given `X_val`. Without it, training stops when its own loss no longer
+        improves.
     validation_fraction : float, default=0.1
         Part of the training data to hold out, if `early_stopping`.
     n_iter_no_change : int, default=10

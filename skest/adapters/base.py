@@ -18,19 +18,26 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.sparse import issparse
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, clone
 from sklearn.model_selection import train_test_split
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import (
     check_consistent_length,
     check_is_fitted,
-    validate_data,
 )
 
 from skest._compat import Interval, Options, StrOptions, check_sample_weight
+from skest._random import seed_sequence
 from skest._resources import resolve_device
 from skest.adapters.epochs import EpochHook
+from skest.adapters.features import (
+    ARRAY_KEY,
+    WEIGHT_KEY,
+    holds_only_numbers,
+    is_table,
+    read_array,
+    read_table,
+)
 from skest.estimator import Estimator
 from skest.evaluation import predict_batch
 from skest.feature_columns.base import FeatureColumn
@@ -38,6 +45,7 @@ from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.dense import EmbeddingColumn
 from skest.feature_columns.infer import infer_feature_columns
 from skest.feature_columns.modules import parameter_name
+from skest.feature_columns.table import Table
 from skest.hooks.base import Run
 from skest.inputs.array_dataset import ArrayDataset, take_rows
 from skest.inputs.batches import Source, tensor_batches
@@ -46,9 +54,8 @@ from skest.spec import EstimatorSpec
 
 __all__ = ["SkestEstimator"]
 
-# Name of the column of sample weights beside the features; no user's column has it.
-WEIGHT_KEY = "__sample_weight__"
-_ARRAY_KEY = "x"
+# "auto" of early_stopping holds rows out above this, as HistGradientBoosting does.
+_MANY_ROWS = 10_000
 _PREDICT_BATCH_SIZE = 4096
 
 
@@ -75,7 +82,7 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
         ],
         "max_iter": [Interval(Integral, 1, None, closed="left")],
         "max_steps": [Interval(Integral, 1, None, closed="left"), None],
-        "early_stopping": ["boolean"],
+        "early_stopping": ["boolean", StrOptions({"auto"})],
         "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
         "n_iter_no_change": [
             Interval(Integral, 1, None, closed="left"),
@@ -154,8 +161,13 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
         # Work on a copy, so that a failure leaves nothing half done.
         trial = copy.copy(self)
         trial._fit(X, y, sample_weight, (X_val, y_val, sample_weight_val))
-        self.__dict__.update(trial.__dict__)
+        self._become(trial)
         return self
+
+    def _become(self, trial: "SkestEstimator") -> None:
+        """Take over the state of a copy that was fitted."""
+        self.__dict__.clear()
+        self.__dict__.update(trial.__dict__)
 
     def _fit(
         self, X: Any, y: Any, sample_weight: Any, validation: Sequence[Any]
@@ -172,14 +184,14 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
     def _partial_fit(self, X: Any, y: Any, sample_weight: Any, **target: Any) -> Any:
         trial = copy.copy(self)
         trial._validate_params()
-        if trial.early_stopping:
+        if trial.early_stopping is True:
             raise ValueError("partial_fit does not support early_stopping=True.")
         resume = trial.__sklearn_is_fitted__()
         rows = trial._check_rows(X, y, sample_weight, reset=not resume, **target)
         if not resume:
             trial._start(rows)
         trial._train(rows, None, 1, resume=resume)
-        self.__dict__.update(trial.__dict__)
+        self._become(trial)
         return self
 
     def _check_rows(
@@ -229,7 +241,10 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
         if X_val is None and y_val is None:
             if weight_val is not None:
                 raise ValueError("'sample_weight_val' needs 'X_val' and 'y_val'.")
-            if not self.early_stopping:
+            enabled = self.early_stopping
+            if enabled == "auto":
+                enabled = len(rows.y) > _MANY_ROWS
+            if not enabled:
                 return rows, None
             train, held_out = train_test_split(
                 np.arange(len(rows.y)),
@@ -240,6 +255,11 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
             return rows.take(train), rows.take(held_out)
         if X_val is None or y_val is None:
             raise ValueError("'X_val' and 'y_val' must be given together.")
+        if not self.early_stopping:
+            raise ValueError(
+                "'X_val' and 'y_val' serve early stopping, but early_stopping=False. Set "
+                'it to True or "auto", or leave them out.'
+            )
         features = self._check_features(X_val, reset=False)
         y_val = self._check_target(y_val, reset=False)
         check_consistent_length(next(iter(features.values())), y_val)
@@ -265,12 +285,13 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
     ) -> FeatureColumns | None:
         columns = getattr(self, parameter)
         if columns is None:
-            return infer_feature_columns(features, kind=kind, dtype=self._dtype_name)
+            # Of two kinds of columns, one that is not given is left out.
+            return (
+                infer_feature_columns(features, kind) if self._all_inferred() else None
+            )
         if not isinstance(columns, FeatureColumns):
             columns = FeatureColumns(columns)
-        return FeatureColumns(
-            columns.columns
-        )  # its own object: the caller's is not fitted
+        return clone(columns)  # the caller's object stays unfitted
 
     def _train(
         self, rows: _Rows, held_out: _Rows | None, n_epochs: int, *, resume: bool
@@ -281,6 +302,10 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
         before = self.estimator_.checkpoint if resume else None
         if before is not None:
             estimator.checkpoint = before
+            if seed is not None:  # another order than in the calls before
+                seed = int(seed_sequence(seed, before.global_step).generate_state(1)[0])
+        if held_out is not None:
+            self._encode(held_out.features)  # refuses wrong values before training
         dataset = ArrayDataset(
             _with_normalised_weight(rows),
             rows.y,
@@ -302,6 +327,14 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
         )
         self._finish(estimator, epochs, resume)
 
+    def _encode(self, features: Mapping[Any, Any]) -> None:
+        """Encode features as training will."""
+        table = Table(features)
+        for parameter in self._column_parameters:
+            columns = getattr(self, f"{parameter}_")
+            if columns is not None:
+                columns.encode(table)
+
     def _finish(self, estimator: Estimator, epochs: EpochHook, resume: bool) -> None:
         """Keep what training has learned."""
         if epochs.best is not None:
@@ -309,7 +342,7 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
         self.loss_curve_ = [*self.loss_curve_, *epochs.loss_curve]
         if epochs.scores:
             self.validation_scores_ = [*(self.validation_scores_ or []), *epochs.scores]
-            self.best_validation_score_ = max(self.validation_scores_)
+            self.best_validation_score_ = max(epochs.scores)
         self.loss_ = self.loss_curve_[-1]
         n_before: int = self.n_iter_ if resume else 0
         self.n_iter_: int = n_before + epochs.n_iter
@@ -317,6 +350,7 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
         self.n_steps_ = 0 if checkpoint is None else checkpoint.global_step
         self.model_dir_ = estimator.model_dir
         self.estimator_ = estimator
+        self._params_in_fit = self.get_params(deep=False)
         self._keep_embeddings()
 
     def _keep_embeddings(self) -> None:
@@ -341,7 +375,11 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
             config = config.replace(model_dir=Path(config.model_dir) / run)
         config = config.replace(random_seed=seed, device=self.device)
         head = self._make_head(WEIGHT_KEY if weighted else None)
-        return Estimator(self._model_fn(head), config=config)
+        return Estimator(self._bound_model_fn(head), config=config)
+
+    def _bound_model_fn(self, head: Any) -> Callable[..., EstimatorSpec]:
+        """Return the model function of this fit."""
+        return self._model_fn(head)
 
     def _seed(self) -> int | None:
         """Return the seed of this fit; None leaves it to the operating system."""
@@ -355,55 +393,20 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
 
     # Features
 
-    def _check_features(self, X: Any, *, reset: bool) -> dict[str, Any]:
-        """Return the features as columns by name."""
+    def _check_features(self, X: Any, *, reset: bool) -> dict[Any, Any]:
+        """Return the features as columns by key."""
         if reset:
-            self._takes_table = _is_table(X) and (
-                not self._all_inferred() or _has_other_than_numbers(X)
+            # Without a description of the features, numbers need no columns of their own.
+            self._reads_array = self._all_inferred() and (
+                not is_table(X) or holds_only_numbers(X)
             )
-        if self._takes_table:
-            return self._check_table(X, reset=reset)
-        X = validate_data(
-            self,
-            X,
-            reset=reset,
-            dtype=[np.float64, np.float32],
-            ensure_all_finite="allow-nan" if self._all_inferred() else True,
-        )
+        read = read_array if self._reads_array else read_table
+        features = read(self, X, reset=reset)
         if reset:
-            self._dtype_name = self._choose_dtype(X.dtype)
-        if self._all_inferred():
-            return {_ARRAY_KEY: X}
-        named = {f"x{i}": X[:, i] for i in range(X.shape[1])}
-        return {_ARRAY_KEY: X, **named}
-
-    def _check_table(self, X: Any, *, reset: bool) -> dict[str, Any]:
-        if not _is_table(X):
-            raise TypeError(
-                f"This {type(self).__name__} was fitted on a table with named columns; "
-                f"got {type(X).__name__}. Pass a DataFrame or a dictionary of arrays."
-            )
-        if isinstance(X, Mapping):
-            names = np.asarray(list(X), dtype=object)
-            if reset:
-                self.feature_names_in_, self.n_features_in_ = names, len(names)
-            features = {str(name): _as_column(values) for name, values in X.items()}
-        else:
-            validate_data(self, X, reset=reset, skip_check_array=True)
-            features = {str(name): X[name] for name in X.columns}
-        lengths = {name: len(column) for name, column in features.items()}
-        if not lengths or not all(lengths.values()):
-            raise ValueError(
-                f"Found {'an empty table' if lengths else 'a table without columns'} "
-                f"(0 sample(s)) while a minimum of 1 is required by "
-                f"{type(self).__name__}."
-            )
-        check_consistent_length(*features.values())
-        if reset:
-            self._dtype_name = self._choose_dtype(None)
+            self._dtype_name = self._choose_dtype(features)
         return features
 
-    def _choose_dtype(self, dtype: Any) -> str:
+    def _choose_dtype(self, features: Mapping[Any, Any]) -> str:
         """Return the floating type to compute in.
 
         As scikit-learn's MLP, "auto" follows an array: float64 stays float64, but on an
@@ -412,7 +415,9 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
         if self.dtype != "auto":
             return str(self.dtype)
         on_cpu = resolve_device(self.device).type == "cpu"
-        return "float64" if dtype == np.float64 and on_cpu else "float32"
+        array = np.asarray(features.get(ARRAY_KEY))
+        is_double = array.ndim == 2 and array.dtype == np.float64
+        return "float64" if is_double and on_cpu else "float32"
 
     def _all_inferred(self) -> bool:
         return all(getattr(self, name) is None for name in self._column_parameters)
@@ -463,8 +468,10 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
 
     def _new_evaluator(self, weighted: bool) -> Estimator:
         config = self.estimator_.config.replace(model_dir=None)
-        head = self._make_head(WEIGHT_KEY if weighted else None)
-        estimator = Estimator(self._model_fn(head), config=config)
+        fitted = copy.copy(self)
+        fitted.__dict__.update(self._params_in_fit)  # whatever set_params did since
+        head = fitted._make_head(WEIGHT_KEY if weighted else None)
+        estimator = Estimator(fitted._bound_model_fn(head), config=config)
         checkpoint = self.estimator_.checkpoint
         if checkpoint is not None:
             estimator.checkpoint = checkpoint
@@ -543,25 +550,3 @@ def _with_normalised_weight(rows: _Rows) -> dict[str, Any]:
     if rows.weight is None:
         return rows.features
     return {**rows.features, WEIGHT_KEY: rows.weight / rows.weight.mean()}
-
-
-def _is_table(X: Any) -> bool:
-    # Some sparse matrices of SciPy are dictionaries.
-    return hasattr(X, "columns") or (isinstance(X, Mapping) and not issparse(X))
-
-
-def _has_other_than_numbers(X: Any) -> bool:
-    """Tell whether a table has columns that are not numbers."""
-    columns = X.values() if isinstance(X, Mapping) else (X[name] for name in X.columns)
-    return isinstance(X, Mapping) or any(not _is_numeric(c) for c in columns)
-
-
-def _is_numeric(column: Any) -> bool:
-    dtype = column.dtype
-    if hasattr(dtype, "is_numeric"):  # polars
-        return bool(dtype.is_numeric())
-    return getattr(dtype, "kind", "O") in "iuf" and str(dtype) != "category"
-
-
-def _as_column(values: Any) -> Any:
-    return values if hasattr(values, "shape") else np.asarray(values)

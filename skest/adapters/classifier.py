@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin
 from sklearn.metrics import accuracy_score
@@ -51,6 +52,12 @@ class SkestClassifier(ClassifierMixin, SkestEstimator):
         object
             This estimator.
         """
+        if self.class_weight == "balanced":
+            raise ValueError(
+                "class_weight='balanced' needs all rows at once, which partial_fit does "
+                "not have. Compute the weights with "
+                "sklearn.utils.class_weight.compute_class_weight and pass a dictionary."
+            )
         return self._partial_fit(X, y, sample_weight, classes=classes)
 
     def predict(self, X: Any) -> NDArray[Any]:
@@ -127,16 +134,24 @@ class SkestClassifier(ClassifierMixin, SkestEstimator):
         check_classification_targets(y)
         if reset:
             self.classes_ = np.unique(y if classes is None else np.asarray(classes))
-        ids = np.searchsorted(self.classes_, y)
-        ids = np.minimum(ids, len(self.classes_) - 1)
-        unknown = np.unique(y[self.classes_[ids] != y])
-        if len(unknown):
+        elif classes is not None and not np.array_equal(
+            np.unique(np.asarray(classes)), self.classes_
+        ):
             raise ValueError(
-                f"y contains labels that are not among the classes: {unknown.tolist()}; "
+                f"classes={np.unique(classes).tolist()} is not the same as in the first "
+                f"call, where it was {self.classes_.tolist()}."
+            )
+        codes, labels = pd.factorize(y)
+        id_of = {label: i for i, label in enumerate(self.classes_.tolist())}
+        ids = np.array([id_of.get(label, -1) for label in labels.tolist()])
+        unknown = [label for label in labels.tolist() if label not in id_of]
+        if unknown:
+            raise ValueError(
+                f"y contains labels that are not among the classes: {unknown}; "
                 f"the classes are {self.classes_.tolist()}. Name all classes in the "
                 "first call (classes=...), or fit anew."
             )
-        return ids
+        return ids[codes]
 
     def _balanced_weight(
         self, weight: NDArray[Any] | None, y: NDArray[Any]
@@ -188,7 +203,7 @@ def _refuse_missing(y: NDArray[Any]) -> None:
     if y.dtype.kind == "f":
         assert_all_finite(y, input_name="y")
     elif y.dtype.kind == "O":
-        n_missing = sum(label is None or label != label for label in y)
+        n_missing = int(pd.isna(y).sum())
         if n_missing:
             raise ValueError(
                 f"Input y contains NaN: {n_missing} label(s) are missing. Drop these rows."

@@ -97,13 +97,15 @@ def dnn_model_fn(
     )
 
 
-def as_units(hidden_units: Sequence[int] | int) -> tuple[int, ...]:
-    """Return hidden_units as a tuple of positive integers."""
+def as_units(
+    hidden_units: Sequence[int] | int, name: str = "hidden_units"
+) -> tuple[int, ...]:
+    """Return the parameter `name` as a tuple of positive integers."""
     units = (hidden_units,) if isinstance(hidden_units, Integral) else hidden_units
     wrong = [n for n in units if not isinstance(n, Integral) or n < 1]  # type: ignore[union-attr]
     if wrong:
         raise ValueError(
-            f"'hidden_units' must be positive integers; got {tuple(units)!r}."  # type: ignore[arg-type]
+            f"'{name}' must be positive integers; got {tuple(units)!r}."  # type: ignore[arg-type]
         )
     return tuple(int(n) for n in units)  # type: ignore[union-attr]
 
@@ -212,7 +214,7 @@ class DNNClassifier(_DNN, SkestClassifier):
         max_iter: int = 200,
         max_steps: int | None = None,
         class_weight: Any = None,
-        early_stopping: bool = False,
+        early_stopping: bool | str = "auto",
         validation_fraction: float = 0.1,
         n_iter_no_change: float = 10,
         tol: float = 1e-4,
@@ -308,7 +310,7 @@ class DNNRegressor(_DNN, SkestRegressor):
         batch_size: int | str = "auto",
         max_iter: int = 200,
         max_steps: int | None = None,
-        early_stopping: bool = False,
+        early_stopping: bool | str = "auto",
         validation_fraction: float = 0.1,
         n_iter_no_change: float = 10,
         tol: float = 1e-4,

@@ -97,7 +97,7 @@ weight_decay
     if dnn_columns is not None:
         dnn = DNN(
             DenseFeatures(dnn_columns, dtype=dtype),
-            as_units(dnn_hidden_units),
+            as_units(dnn_hidden_units, "dnn_hidden_units"),
             head.logits_dimension,
             activation=dnn_activation,
             dropout=dnn_dropout,
@@ -279,7 +279,7 @@ class DNNLinearCombinedClassifier(_Combined, SkestClassifier):
         max_iter: int = 200,
         max_steps: int | None = None,
         class_weight: Any = None,
-        early_stopping: bool = False,
+        early_stopping: bool | str = "auto",
         validation_fraction: float = 0.1,
         n_iter_no_change: float = 10,
         tol: float = 1e-4,
@@ -385,7 +385,7 @@ class DNNLinearCombinedRegressor(_Combined, SkestRegressor):
         batch_size: int | str = "auto",
         max_iter: int = 200,
         max_steps: int | None = None,
-        early_stopping: bool = False,
+        early_stopping: bool | str = "auto",
         validation_fraction: float = 0.1,
         n_iter_no_change: float = 10,
         tol: float = 1e-4,

@@ -6,7 +6,10 @@ from functools import partial
 from numbers import Real
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from sklearn.utils.validation import check_is_fitted
 
 from skest._compat import Interval, StrOptions
 from skest.adapters._docs import with_shared_docs
@@ -17,8 +20,9 @@ from skest.adapters.dnn import (
     OPTIMIZER_CONSTRAINT,
 )
 from skest.adapters.regressor import SkestRegressor
+from skest.estimator import Estimator
 from skest.feature_columns.columns import FeatureColumns
-from skest.feature_columns.modules import LinearFeatures
+from skest.feature_columns.modules import LinearFeatures, parameter_name
 from skest.keys import ModeKeys
 from skest.optimizers import make_optimizer
 from skest.spec import EstimatorSpec
@@ -110,6 +114,8 @@ def ftrl_penalties(optimizer: Any, l1: float, l2: float) -> dict[str, float]:
 class _Linear:
     """What `LinearClassifier` and `LinearRegressor` have in common."""
 
+    estimator_: Estimator
+
     sparse_combiner: str
     optimizer: Any
     learning_rate: Any
@@ -128,6 +134,32 @@ class _Linear:
         "l1": [Interval(Real, 0, None, closed="left")],
         "l2": [Interval(Real, 0, None, closed="left")],
     }
+
+    @property
+    def coef_(self) -> NDArray[Any]:
+        """Weights of the encoded features.
+
+        The features are the columns of ``feature_columns_.transform(X)``, whose names are
+        ``feature_columns_.get_feature_names_out()``. The shape is that of
+        ``sklearn.linear_model``: (n_features,) for a single target of a regression,
+        (n_logits, n_features) otherwise.
+        """
+        check_is_fitted(self)
+        return self._weights_and_bias()[0]
+
+    @property
+    def intercept_(self) -> NDArray[Any]:
+        """Biases: a number for a single target of a regression, else (n_logits,)."""
+        check_is_fitted(self)
+        return self._weights_and_bias()[1]
+
+    def _weights_and_bias(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        value = self.estimator_.get_variable_value
+        weights = [
+            value(parameter_name(column.name))
+            for column in self.feature_columns_.active
+        ]
+        return np.concatenate(weights).T, value("bias")
 
     def _model_fn(self, head: Any) -> Callable[..., EstimatorSpec]:
         return partial(
@@ -207,7 +239,7 @@ class LinearClassifier(_Linear, SkestClassifier):
         max_iter: int = 200,
         max_steps: int | None = None,
         class_weight: Any = None,
-        early_stopping: bool = False,
+        early_stopping: bool | str = "auto",
         validation_fraction: float = 0.1,
         n_iter_no_change: float = 10,
         tol: float = 1e-4,
@@ -301,7 +333,7 @@ class LinearRegressor(_Linear, SkestRegressor):
         batch_size: int | str = "auto",
         max_iter: int = 200,
         max_steps: int | None = None,
-        early_stopping: bool = False,
+        early_stopping: bool | str = "auto",
         validation_fraction: float = 0.1,
         n_iter_no_change: float = 10,
         tol: float = 1e-4,
@@ -334,3 +366,9 @@ class LinearRegressor(_Linear, SkestRegressor):
         self.hooks = hooks
         self.config = config
         self.verbose = verbose
+
+    def _weights_and_bias(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        weights, bias = super()._weights_and_bias()
+        weights = weights * np.reshape(self._target_scale, (-1, 1))
+        bias = bias * self._target_scale + self._target_center
+        return (weights, bias) if self._target_shape else (weights[0], bias[0])

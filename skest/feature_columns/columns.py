@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`FeatureColumns`: the columns of one model, as one transformer."""
 
+import re
 from collections.abc import Sequence
 from typing import Any, Self
 
@@ -10,16 +11,16 @@ import torch
 from sklearn import get_config
 from sklearn.base import TransformerMixin, clone
 from sklearn.utils import Tags
-from sklearn.utils.metaestimators import _BaseComposition
 from torch import Tensor
 
+from skest._compat import BaseComposition
 from skest.feature_columns.base import FeatureColumn, as_dense
 from skest.feature_columns.table import Table
 
 __all__ = ["FeatureColumns"]
 
 
-class FeatureColumns(TransformerMixin, _BaseComposition):
+class FeatureColumns(TransformerMixin, BaseComposition):
     """Feature columns of one model, fitted and encoded together.
 
     Parameters
@@ -84,7 +85,7 @@ class FeatureColumns(TransformerMixin, _BaseComposition):
         reserved = set(self._get_param_names())
         named: dict[str, FeatureColumn] = {}
         for column in self.columns:
-            name = str(getattr(column, "name", column)).replace("__", "_")
+            name = re.sub("__+", "_", str(getattr(column, "name", column)))
             while name in reserved or name in named:
                 name += "_"
             named[name] = column

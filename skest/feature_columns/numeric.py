@@ -192,7 +192,9 @@ class NumericColumn(DenseColumn):
         if self.default_value == "mean" or self.normalizer in _SCALERS:
             self._check_present(missing, sample_weight)
             known = np.where(missing, np.nan, values).astype(np.float64, copy=False)
-            mean_scaler = StandardScaler().fit(known, sample_weight=sample_weight)
+            with np.errstate(over="ignore", invalid="ignore"):
+                mean_scaler = StandardScaler().fit(known, sample_weight=sample_weight)
+            self._check_statistics(mean_scaler.scale_)
         if self.default_value == "mean":
             learned["fill_"] = mean_scaler.mean_
         if self.normalizer == "standard":
@@ -206,6 +208,13 @@ class NumericColumn(DenseColumn):
             learned["center_"] = range_scaler.data_min_
             learned["scale_"] = 1 / range_scaler.scale_
         return learned
+
+    def _check_statistics(self, scale: np.ndarray) -> None:
+        if not np.isfinite(scale).all():
+            raise ValueError(
+                f"Column {self.key!r} holds numbers too large to learn their deviation. "
+                "Scale it, for example by taking logarithms."
+            )
 
     def _check_present(self, missing: np.ndarray, weight: np.ndarray | None) -> None:
         counted = ~missing if weight is None else ~missing & (weight > 0)[:, np.newaxis]

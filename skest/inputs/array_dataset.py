@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from skest._checks import check_integer
 from skest._random import seed_sequence
 
-__all__ = ["ArrayDataset", "count_rows", "take_rows"]
+__all__ = ["ArrayDataset", "check_same_rows", "count_rows", "take_rows"]
 
 
 class ArrayDataset:
@@ -67,7 +67,7 @@ class ArrayDataset:
         self.labels = None if labels is None else _as_arrays(labels)
         self.n_rows = count_rows(self.features, "features")
         if self.labels is not None:
-            _check_same_rows(self.n_rows, count_rows(self.labels, "labels"))
+            check_same_rows(self.n_rows, count_rows(self.labels, "labels"))
         if self.n_rows == 0:
             raise ValueError(
                 "'features' has 0 rows; at least one is needed. Check that the filter "
@@ -168,7 +168,8 @@ def _as_arrays(data: Any) -> Any:
     return data if hasattr(data, "shape") else np.asarray(data)
 
 
-def _check_same_rows(n_features: int, n_labels: int) -> None:
+def check_same_rows(n_features: int, n_labels: int) -> None:
+    """Raise ValueError if features and labels differ in their number of rows."""
     if n_features != n_labels:
         raise ValueError(
             "Features and labels must have the same number of rows; "

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skest.inputs.array_dataset import ArrayDataset
+from skest.inputs.array_dataset import ArrayDataset, check_same_rows, count_rows
 
 __all__ = ["Source", "tensor_batches"]
 
@@ -100,7 +100,9 @@ def tensor_batches(
         x = (encode or as_tensors)(features)
         if labels is None or not with_labels:
             return x, None
-        return x, (encode_labels or as_tensors)(labels)
+        y = (encode_labels or as_tensors)(labels)
+        check_same_rows(count_rows(x, "features"), count_rows(y, "labels"))
+        return x, y
 
     if source.table is not None:
         return _table_batches(

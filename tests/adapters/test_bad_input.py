@@ -7,6 +7,7 @@ import pytest
 
 from skest import DNNClassifier, DNNLinearCombinedClassifier, LinearClassifier
 from skest import feature_columns as fc
+from skest.hooks import Hook
 from tests.adapters.conftest import make
 
 
@@ -171,12 +172,100 @@ def test_penalties_need_ftrl(table):
         make(DNNLinearCombinedClassifier, linear_optimizer="sgd", l2=0.1).fit(X, y)
 
 
-def test_an_array_for_a_table(fitted):
-    with pytest.raises(TypeError, match="was fitted on a table with named columns"):
-        fitted.predict(np.zeros((2, 4)))
+def test_an_array_for_a_table_is_read_by_its_names(fitted, table):
+    X, _ = table
+    with pytest.warns(UserWarning, match="does not have valid feature names"):
+        predicted = fitted.predict_proba(X.to_numpy())
+    np.testing.assert_array_equal(predicted, fitted.predict_proba(X))
 
 
 def test_other_names(fitted, table):
     X, _ = table
     with pytest.raises(ValueError, match="feature names should match"):
         fitted.predict(X.rename(columns={"age": "years"}))
+
+
+def test_wrong_values_of_an_all_numeric_frame_name_the_column(blobs):
+    X, y = blobs
+    frame = pd.DataFrame(X, columns=["a", "b", "c", "d"])
+    model = make(DNNClassifier, max_iter=1).fit(frame, y)
+    with pytest.raises(ValueError, match="(?s)'b'.*'x'"):
+        model.predict(frame.astype(object).assign(b="x"))
+    with pytest.raises(ValueError, match="'c' holds infinity"):
+        model.predict(frame.assign(c=np.inf))
+    with pytest.raises(TypeError, match="was fitted on an array; got a dictionary"):
+        model.predict({"a": X[:, 0]})
+
+
+@pytest.mark.parametrize(
+    ("X", "message"),
+    [
+        (
+            pd.DataFrame([[1, "a"]] * 4, columns=["age", "age"]),
+            "'age' occurs 2 times",
+        ),
+        ({"age": 3, "city": "Rome"}, "'age' must be an array; got the scalar 3"),
+        ({"age": [1, 2, 3, 4], "city": ["a"]}, "'age' has 4 and column 'city' has 1"),
+        (pd.DataFrame(index=range(4)), "0 feature"),
+        ({}, "must hold at least one column"),
+        (pd.DataFrame({"__sample_weight__": ["a"] * 4}), "'__sample_weight__'.*Rename"),
+    ],
+    ids=["duplicates", "scalars", "lengths", "no columns", "empty dict", "reserved"],
+)
+def test_tables_that_are_none(X, message):
+    with pytest.raises(ValueError, match=message):
+        make(DNNClassifier).fit(X, [0, 1, 0, 1])
+
+
+def test_a_lazy_frame_must_be_collected(table):
+    pl = pytest.importorskip("polars")
+    X, y = table
+    lazy = pl.LazyFrame({"city": X["city"].to_list()})
+    with pytest.raises(TypeError, match=r"collect\(\)"):
+        make(DNNClassifier).fit(lazy, y)
+
+
+def test_wrong_validation_rows_are_refused_before_training(table):
+    X, y = table
+    steps = []
+
+    class Count(Hook):
+        def before_step(self, run):
+            steps.append(run.global_step)
+
+    model = make(DNNClassifier, feature_columns=columns(), hooks=(Count(),))
+    with pytest.raises(ValueError, match="'age'"):
+        model.fit(X, y, X_val=changed("age", np.nan)(X), y_val=y)
+    assert steps == []
+
+
+def test_labels_of_another_kind(classifier_class, blobs):
+    X, y = blobs
+    names = np.array(["a", "b", "c"])[y]
+    model = make(classifier_class).partial_fit(X, names)
+    with pytest.raises(ValueError, match=r"not among the classes: \[0, 1, 2\]"):
+        model.partial_fit(X, y)
+    with pytest.raises(ValueError, match="is not the same as in the first call"):
+        model.partial_fit(X, names, classes=["a", "b"])
+    with pytest.raises(ValueError, match="'balanced' needs all rows at once"):
+        make(classifier_class, class_weight="balanced").partial_fit(X, y)
+
+
+def test_labels_for_a_regressor(regressor_class, blobs):
+    X, y = blobs
+    with pytest.raises(ValueError, match="must be numbers; .*'a'.*classifier"):
+        make(regressor_class).fit(X, np.array(["a", "b", "c"], dtype=object)[y])
+
+
+def test_missing_nullable_labels(blobs):
+    X, y = blobs
+    labels = pd.Series(np.array(["a", "b", "c"])[y], dtype="string")
+    labels[3] = pd.NA
+    with pytest.raises(ValueError, match=r"1 label\(s\) are missing"):
+        make(DNNClassifier).fit(X, labels)
+
+
+def test_numbers_too_large(estimator_class, blobs):
+    X, y = blobs
+    with pytest.raises(ValueError, match="too large"):
+        make(estimator_class).fit(X * 1e300, y)

@@ -14,7 +14,14 @@ from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from skest import DNNClassifier, DNNLinearCombinedClassifier, DNNRegressor, RunConfig
+from skest import (
+    DNNClassifier,
+    DNNLinearCombinedClassifier,
+    DNNRegressor,
+    LinearClassifier,
+    LinearRegressor,
+    RunConfig,
+)
 from skest import feature_columns as fc
 from skest.hooks import Hook
 from tests.adapters.conftest import make
@@ -188,6 +195,8 @@ def test_given_validation_rows(table):
     )
     with pytest.raises(ValueError, match="'X_val' and 'y_val' must be given together"):
         model.fit(X, y, X_val=X_val)
+    with pytest.raises(ValueError, match="but early_stopping=False"):
+        model.set_params(early_stopping=False).fit(X, y, X_val=X_val, y_val=y_val)
     with pytest.raises(ValueError, match="'sample_weight_val' needs"):
         model.fit(X, y, sample_weight_val=weight)
 
@@ -340,3 +349,128 @@ def test_cross_validation_with_a_scaler(blobs):
     model = make_pipeline(StandardScaler(), make(DNNRegressor, max_iter=60))
     folds = KFold(3, shuffle=True, random_state=0)
     assert cross_val_score(model, X, X[:, 0], cv=folds).min() > 0.5
+
+
+def test_many_rows_are_held_out_for_early_stopping():
+    X = np.random.default_rng(0).normal(size=(10_001, 2)).astype(np.float32)
+    y = X[:, 0] > 0
+    model = make(LinearClassifier, max_iter=2, batch_size=1000)
+    assert len(model.fit(X, y).validation_scores_) == 2
+    assert model.fit(X[:10_000], y[:10_000]).validation_scores_ is None
+
+
+def test_columns_of_an_array_by_number_and_by_name(blobs):
+    X, y = blobs
+    X = X.copy()
+    X[::5, 2] = np.nan
+    codes = np.arange(120).reshape(-1, 1) % 3
+    columns = [
+        fc.numeric_column(0),
+        fc.numeric_column("x2", default_value="mean"),
+    ]
+    model = make(DNNClassifier, feature_columns=columns, max_iter=3).fit(X, y)
+    assert np.isfinite(model.predict_proba(X)).all()
+    category = fc.categorical_column_with_vocabulary_list("x0")
+    model = make(LinearClassifier, feature_columns=[category], max_iter=3)
+    assert model.fit(codes, y).estimator_.get_variable_value("x0_weights").shape == (
+        3,
+        3,
+    )
+    words = np.array([["a"], ["b"], ["c"]], dtype=object)[y]
+    assert model.set_params(max_iter=60).fit(words, y).score(words, y) == 1
+
+
+def test_integer_column_names(blobs):
+    X, y = blobs
+    model = make(DNNClassifier, feature_columns=[fc.numeric_column(1)], max_iter=3)
+    assert model.fit(pd.DataFrame(X), y).n_features_in_ == 4
+
+
+def test_a_refit_forgets_names(blobs):
+    X, y = blobs
+    model = make(DNNClassifier, max_iter=1)
+    model.fit(pd.DataFrame(X, columns=list("abcd")), y)
+    assert model.feature_names_in_.tolist() == list("abcd")
+    model.fit(X, y)
+    assert not hasattr(model, "feature_names_in_")
+
+
+def test_evaluate_after_set_params(table):
+    X, y = table
+    model = make(DNNClassifier, max_iter=2).fit(X, y)
+    before = model.evaluate(X, y)
+    model.set_params(hidden_units=(3,), dropout=0.5)
+    assert model.evaluate(X, y) == before
+
+
+def test_unit_weights_change_nothing_in_evaluation(table):
+    X, y = table
+    model = make(DNNClassifier, max_iter=2).fit(X, y)
+    weighted = model.evaluate(X, y, np.ones(len(y)))
+    assert weighted == pytest.approx(model.evaluate(X, y))
+
+
+@pytest.mark.parametrize(("center", "scale"), [(0, 1), (1e6, 1e4), (-50, 1e-3)])
+def test_regressors_learn_targets_of_any_scale(regressor_class, blobs, center, scale):
+    X, _ = blobs
+    y = center + scale * X[:, 0]
+    model = make(regressor_class, max_iter=100).fit(X, y)
+    assert model.score(X, y) > 0.9
+    metrics = model.evaluate(X, y)
+    assert metrics["label/mean"] == pytest.approx(y.mean(), rel=1e-5)
+    assert metrics["prediction/mean"] == pytest.approx(y.mean(), abs=scale, rel=1e-5)
+    assert metrics["average_loss"] == pytest.approx(
+        np.mean((model.predict(X) - y) ** 2), rel=1e-3
+    )
+
+
+def test_a_constant_target(regressor_class, blobs):
+    X, _ = blobs
+    model = make(regressor_class, max_iter=3).fit(X, np.full(len(X), 7.0))
+    np.testing.assert_allclose(model.predict(X), 7, atol=1)
+
+
+def test_repeated_partial_fits_have_orders_of_their_own(blobs):
+    X, y = blobs
+    seen = []
+
+    class FirstRow(Hook):
+        def after_step(self, run, loss):
+            seen.append(round(loss.item(), 12))
+
+    model = make(DNNClassifier, batch_size=1, hooks=(FirstRow(),), learning_rate=1e-12)
+    model.partial_fit(X, y).partial_fit(X, y)
+    first, second = seen[:120], seen[120:]
+    assert sorted(first) == pytest.approx(sorted(second), abs=1e-6)
+    assert first[:10] != pytest.approx(second[:10], abs=1e-6)
+
+
+def test_only_one_part_of_wide_and_deep(table, columns):
+    X, y = table
+    model = make(DNNLinearCombinedClassifier, dnn_feature_columns=columns, max_iter=1)
+    model.fit(X, y)
+    assert model.linear_feature_columns_ is None
+    assert not [n for n in model.estimator_.get_variable_names() if "linear." in n]
+
+
+def test_weights_of_linear_models(blobs):
+    X, y = blobs
+    model = make(LinearClassifier, max_iter=5).fit(X, y)
+    assert model.coef_.shape == (3, 4)
+    assert model.intercept_.shape == (3,)
+    encoded = model.feature_columns_.transform(X)
+    logits = encoded @ model.coef_.T + model.intercept_
+    np.testing.assert_allclose(logits, model.decision_function(X), rtol=1e-6)
+    with pytest.raises(NotFittedError):
+        LinearClassifier().coef_  # noqa: B018
+
+
+def test_weights_of_a_linear_regression(blobs):
+    X, _ = blobs
+    y = 1e3 + 10 * X[:, 0]
+    model = make(LinearRegressor, max_iter=5).fit(X, y)
+    assert model.coef_.shape == (4,)
+    encoded = model.feature_columns_.transform(X)
+    np.testing.assert_allclose(
+        encoded @ model.coef_ + model.intercept_, model.predict(X), rtol=1e-6
+    )

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads ``X`` of scikit-learn's methods as columns by key."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from scipy.sparse import issparse
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import validate_data
+
+from skest.feature_columns.table import Table
+
+__all__ = ["ARRAY_KEY", "WEIGHT_KEY", "is_table", "read_array", "read_table"]
+
+#: Key of an array as a whole.
+ARRAY_KEY = "x"
+#: Key of the sample weights beside the features.
+WEIGHT_KEY = "__sample_weight__"
+
+
+def is_table(X: Any) -> bool:
+    """Tell whether X has columns by name: a frame, or a dictionary of arrays."""
+    # Some sparse matrices of SciPy are dictionaries. The class is asked, because a lazy
+    # frame warns when it is asked for its columns.
+    return hasattr(type(X), "columns") or (isinstance(X, Mapping) and not issparse(X))
+
+
+def holds_only_numbers(X: Any) -> bool:
+    """Tell whether all columns of a frame are numbers; of a dictionary, nothing is said."""
+    if isinstance(X, Mapping) or not hasattr(X, "shape"):
+        return False
+    table = Table(X)
+    return all(map(table.holds_numbers, table.keys))
+
+
+def read_array(estimator: BaseEstimator, X: Any, *, reset: bool) -> dict[Any, Any]:
+    """Return X as one column of real numbers, of shape (n_rows, n_features).
+
+    Parameters
+    ----------
+    estimator : BaseEstimator
+        Learns or checks the number and names of features.
+    X : array-like or frame of numbers
+        NaN is allowed, infinity is not.
+    reset : bool
+        Learn rather than check.
+
+    Returns
+    -------
+    dict
+        X under `ARRAY_KEY`, as float64 or float32.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If a value is no finite number; of a frame, its column is named.
+    """
+    if isinstance(X, Mapping) and not issparse(X):
+        raise TypeError(
+            f"This {type(estimator).__name__} was fitted on an array; got a dictionary. "
+            "Pass an array or a DataFrame with the same columns."
+        )
+    if hasattr(X, "columns"):
+        _check_numbers(X)
+    X = validate_data(
+        estimator,
+        X,
+        reset=reset,
+        dtype=[np.float64, np.float32],
+        ensure_all_finite="allow-nan",
+    )
+    return {ARRAY_KEY: X}
+
+
+def read_table(estimator: BaseEstimator, X: Any, *, reset: bool) -> dict[Any, Any]:
+    """Return X as columns by key, unchanged; what they hold is for feature columns.
+
+    Parameters
+    ----------
+    estimator : BaseEstimator
+        Learns or checks the number and names of features.
+    X : frame, dict of arrays or array-like
+        Columns of an array are found as 0, 1, …, as "x0", "x1", …, and all together
+        as `ARRAY_KEY`; if `estimator` was fitted on a frame, by its names.
+    reset : bool
+        Learn rather than check.
+
+    Returns
+    -------
+    dict
+        Arrays, or columns of the frame.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If there are no rows or columns, lengths differ, or names are not unique.
+    """
+    if hasattr(X, "collect") and not hasattr(X, "shape"):
+        raise TypeError(f"X is a {type(X).__name__}; call its method collect() first.")
+    if isinstance(X, Mapping) and not issparse(X):
+        features = _read_dict(estimator, X, reset=reset)
+    elif hasattr(X, "columns"):
+        names = list(X.columns)
+        twice = sorted({str(name) for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(
+                f"Column names of X must be unique; {', '.join(map(repr, twice))} occurs "
+                "more than once. Rename or drop columns."
+            )
+        validate_data(estimator, X, reset=reset, skip_check_array=True)
+        features = {name: X[name] for name in names}
+    else:
+        features = _read_columns_of_array(estimator, X, reset=reset)
+    if WEIGHT_KEY in features:
+        raise ValueError(
+            f"A column of X is called {WEIGHT_KEY!r}, a name that skest needs for the "
+            "sample weights. Rename it."
+        )
+    Table(features)  # refuses what has no rows, or columns of different lengths
+    return features
+
+
+def _read_dict(
+    estimator: BaseEstimator, X: Mapping[Any, Any], *, reset: bool
+) -> dict[Any, Any]:
+    if reset:
+        names = np.asarray(list(X), dtype=object)
+        estimator.feature_names_in_, estimator.n_features_in_ = names, len(names)
+    return {key: _as_array(values) for key, values in X.items()}
+
+
+def _as_array(values: Any) -> Any:
+    """Turn lists into arrays; what is no column at all is left for `Table` to refuse."""
+    if hasattr(values, "shape") or np.ndim(values) == 0:
+        return values
+    array = np.asarray(values)
+    # NumPy turns a list of strings and numbers into strings without a word.
+    return np.asarray(values, dtype=object) if array.dtype.kind in "US" else array
+
+
+def _read_columns_of_array(
+    estimator: BaseEstimator, X: Any, *, reset: bool
+) -> dict[Any, Any]:
+    X = validate_data(estimator, X, reset=reset, dtype=None, ensure_all_finite=False)
+    columns = [X[:, i] for i in range(X.shape[1])]
+    names = getattr(estimator, "feature_names_in_", None)
+    if names is not None:
+        return dict(zip(names, columns, strict=True))
+    named = {f"x{i}": column for i, column in enumerate(columns)}
+    return {ARRAY_KEY: X, **named, **dict(enumerate(columns))}
+
+
+def _check_numbers(X: Any) -> None:
+    """Refuse columns of a frame that hold anything but numbers, by name."""
+    names = list(X.columns)
+    if len(set(names)) < len(names) or 0 in X.shape:
+        return  # scikit-learn has the right words for these
+    table = Table(X)
+    for key in table.keys:
+        values = table.numbers(key)
+        if values.dtype.kind == "f" and np.isinf(values).any():
+            raise ValueError(
+                f"Column {key!r} holds infinity (inf), which is never allowed. Replace it "
+                "by a number or by NaN."
+            )
