@@ -270,5 +270,5 @@ def _refuse_mix(distinct: np.ndarray, key: Hashable) -> NoReturn:
     examples = " and ".join(f"{v!r} ({kind.__name__})" for kind, v in kinds.items())
     raise ValueError(
         f"Column {key!r} must hold either strings or integers only; got {examples}. "
-        "Convert the column to one type, e.g. with .astype(str)."
+        "Convert the column to one type, e.g. with pandas.to_numeric or .astype(str)."
     )

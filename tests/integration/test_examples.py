@@ -6,6 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from sklearn.metrics import roc_auc_score
+
+from skest import DNNLinearCombinedClassifier
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 CENSUS = EXAMPLES.parents[1] / "shared" / "data" / "adult"
@@ -38,6 +41,20 @@ def test_census():
     assert accuracy >= 0.850
     assert auc >= 0.905
     assert log_loss < scores["LogisticRegression, one-hot"][2]
+
+
+@pytest.mark.skipif(not CENSUS.is_dir(), reason=f"the Census table is not at {CENSUS}")
+def test_census_with_default_parameters(monkeypatch):
+    monkeypatch.syspath_prepend(EXAMPLES)
+    from mixed_tables import load_census
+
+    table = load_census(CENSUS, offline=True)
+    model = DNNLinearCombinedClassifier(random_state=0).fit(
+        table.X_train, table.y_train
+    )
+    probability = model.predict_proba(table.X_test)[:, 1]
+    assert model.score(table.X_test, table.y_test) >= 0.850
+    assert roc_auc_score(table.y_test, probability) >= 0.905
 
 
 def test_survey_without_a_download(tmp_path):
