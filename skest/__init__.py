@@ -46,7 +46,16 @@ _MODULES = {
     "ModeKeys": "keys",
     "RunConfig": "run_config",
 }
-_SUBPACKAGES = ("feature_columns", "heads", "hooks", "inputs", "metrics", "optimizers")
+_SUBPACKAGES = (
+    "adapters",
+    "feature_columns",
+    "heads",
+    "hooks",
+    "inputs",
+    "metrics",
+    "networks",
+    "optimizers",
+)
 
 
 def __getattr__(name: str) -> Any:

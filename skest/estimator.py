@@ -199,7 +199,8 @@ class Estimator:
             self._config,
             global_step=start,
             model_dir=self.model_dir,
-            save=functools.partial(_save, self._store, random),
+            capture=functools.partial(_capture, random),
+            save=self._store.save,
         )
         stop = _stop_hooks(steps, max_steps)
         all_hooks = [*stop, *self._training_hooks(spec, hooks, listeners)]
@@ -554,15 +555,14 @@ def _try_to_save(run: Run) -> None:
         _logger.exception("The checkpoint of step %d is lost.", run.global_step)
 
 
-def _save(store: CheckpointStore, random: RunRandom, run: Run) -> None:
-    checkpoint = Checkpoint.capture(
+def _capture(random: RunRandom, run: Run) -> Checkpoint:
+    return Checkpoint.capture(
         run.network,
         run.global_step,
         run.spec.optimizers,
         run.spec.lr_schedulers,
         random,
     )
-    store.save(checkpoint)
 
 
 def _check_config(

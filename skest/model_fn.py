@@ -5,7 +5,8 @@ import copy
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any
+from contextlib import nullcontext
+from typing import Any, TypeVar
 
 import torch
 from torch.optim import Optimizer
@@ -15,7 +16,9 @@ from skest.keys import ModeKeys
 from skest.run_config import RunConfig
 from skest.spec import EstimatorSpec
 
-__all__ = ["ModelFn", "model_fn_arguments"]
+__all__ = ["ModelFn", "draws_only_to_train", "model_fn_arguments"]
+
+_F = TypeVar("_F", bound=Callable[..., EstimatorSpec])
 
 _MODEL_FN_ARGUMENTS = ("features", "labels", "mode", "params", "config")
 
@@ -90,7 +93,8 @@ class ModelFn:
         ValueError
             If the specification has another mode.
         """
-        with random.as_global():
+        draws = mode == ModeKeys.TRAIN or not _is_quiet(self._function)
+        with random.as_global() if draws else nullcontext():
             spec = self(features, labels, mode, config)
         if not isinstance(spec, EstimatorSpec):
             raise TypeError(
@@ -178,6 +182,22 @@ def _is_option(parameter: inspect.Parameter) -> bool:
         and parameter.default is not parameter.empty
         and parameter.name not in _MODEL_FN_ARGUMENTS
     )
+
+
+def draws_only_to_train(model_fn: _F) -> _F:
+    """Mark a model function that needs no random numbers but in mode TRAIN.
+
+    It leaves variables that a checkpoint will fill as they are, so that evaluation and
+    prediction are quick and need not wait for torch's global generator.
+    """
+    model_fn.draws_only_to_train = True  # type: ignore[attr-defined]
+    return model_fn
+
+
+def _is_quiet(model_fn: Callable[..., Any]) -> bool:
+    while isinstance(model_fn, functools.partial):
+        model_fn = model_fn.func
+    return getattr(model_fn, "draws_only_to_train", False)
 
 
 def _call(

@@ -40,7 +40,6 @@ from skest.adapters.features import (
 )
 from skest.estimator import Estimator
 from skest.evaluation import predict_batch
-from skest.feature_columns.base import FeatureColumn
 from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.dense import EmbeddingColumn
 from skest.feature_columns.infer import infer_feature_columns
@@ -57,6 +56,8 @@ __all__ = ["SkestEstimator"]
 # "auto" of early_stopping holds rows out above this, as HistGradientBoosting does.
 _MANY_ROWS = 10_000
 _PREDICT_BATCH_SIZE = 4096
+# Where a network keeps the embedding tables of its columns.
+_SCOPES = {"dense": "inputs.", "linear": "dense."}
 
 
 class _Rows(NamedTuple):
@@ -159,10 +160,16 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
             This estimator. If fitting fails, an earlier fitted state stays as it was.
         """
         # Work on a copy, so that a failure leaves nothing half done.
-        trial = copy.copy(self)
+        trial = self._copy()
         trial._fit(X, y, sample_weight, (X_val, y_val, sample_weight_val))
         self._become(trial)
         return self
+
+    def _copy(self) -> Any:
+        """Return a shallow copy; that of `copy` would go through the form for pickle."""
+        copied = object.__new__(type(self))
+        copied.__dict__.update(self.__dict__)
+        return copied
 
     def _become(self, trial: "SkestEstimator") -> None:
         """Take over the state of a copy that was fitted."""
@@ -173,24 +180,26 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
         self, X: Any, y: Any, sample_weight: Any, validation: Sequence[Any]
     ) -> None:
         self._validate_params()
+        seed = self._seed()
         resume = self.warm_start and self.__sklearn_is_fitted__()
         rows = self._check_rows(X, y, sample_weight, reset=not resume)
-        train, held_out = self._split_validation(rows, validation)
+        train, held_out = self._split_validation(rows, validation, seed)
+        train = train._replace(weight=self._balanced_weight(train.weight, train.y))
         if not resume:
             self._start(train)
-        n_epochs = int(self.max_iter)
-        self._train(train, held_out, n_epochs, resume=resume)
+        self._train(train, held_out, int(self.max_iter), seed, resume=resume)
 
     def _partial_fit(self, X: Any, y: Any, sample_weight: Any, **target: Any) -> Any:
-        trial = copy.copy(self)
+        trial = self._copy()
         trial._validate_params()
         if trial.early_stopping is True:
             raise ValueError("partial_fit does not support early_stopping=True.")
         resume = trial.__sklearn_is_fitted__()
         rows = trial._check_rows(X, y, sample_weight, reset=not resume, **target)
+        rows = rows._replace(weight=trial._balanced_weight(rows.weight, rows.y))
         if not resume:
             trial._start(rows)
-        trial._train(rows, None, 1, resume=resume)
+        trial._train(rows, None, 1, trial._seed(), resume=resume)
         self._become(trial)
         return self
 
@@ -213,7 +222,7 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
             weight = weight[kept]
         y = self._check_target(y, reset=reset, **target)
         self._check_enough(y)
-        return _Rows(features, y, self._balanced_weight(weight, y))
+        return _Rows(features, y, weight)
 
     def _check_weight(self, sample_weight: Any, n_rows: int) -> NDArray[Any] | None:
         """Return the weights of the rows, or None if there are none."""
@@ -234,7 +243,7 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
         """Refuse a target that nothing can be learned from."""
 
     def _split_validation(
-        self, rows: _Rows, validation: Sequence[Any]
+        self, rows: _Rows, validation: Sequence[Any], seed: int | None
     ) -> tuple[_Rows, _Rows | None]:
         """Return training and validation rows, the latter only for early stopping."""
         X_val, y_val, weight_val = validation
@@ -249,7 +258,8 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
             train, held_out = train_test_split(
                 np.arange(len(rows.y)),
                 test_size=self.validation_fraction,
-                random_state=self._seed(),
+                # Not None: that would draw from NumPy's global generator.
+                random_state=int(seed_sequence(seed).generate_state(1)[0]),
                 stratify=self._strata(rows.y),
             )
             return rows.take(train), rows.take(held_out)
@@ -294,16 +304,20 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
         return clone(columns)  # the caller's object stays unfitted
 
     def _train(
-        self, rows: _Rows, held_out: _Rows | None, n_epochs: int, *, resume: bool
+        self,
+        rows: _Rows,
+        held_out: _Rows | None,
+        n_epochs: int,
+        seed: int | None,
+        *,
+        resume: bool,
     ) -> None:
-        seed = self._seed()
         weighted = rows.weight is not None
+        self._drop_embeddings()
         estimator = self._new_estimator(seed, weighted)
         before = self.estimator_.checkpoint if resume else None
         if before is not None:
             estimator.checkpoint = before
-            if seed is not None:  # another order than in the calls before
-                seed = int(seed_sequence(seed, before.global_step).generate_state(1)[0])
         if held_out is not None:
             self._encode(held_out.features)  # refuses wrong values before training
         dataset = ArrayDataset(
@@ -313,13 +327,14 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
             shuffle=True,
             num_epochs=n_epochs,
             seed=seed,
+            first_epoch=self.n_iter_ if resume else 0,
         )
         epochs = EpochHook(
             dataset.n_rows,
             dataset.batch_size,
             tol=self.tol,
             n_iter_no_change=self.n_iter_no_change,
-            score=None if held_out is None else _LiveScore(self, held_out),
+            score=None if held_out is None else _LiveScore(self, held_out, weighted),
             report=print if self.verbose else None,
         )
         estimator.train(
@@ -343,7 +358,7 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
         if epochs.scores:
             self.validation_scores_ = [*(self.validation_scores_ or []), *epochs.scores]
             self.best_validation_score_ = max(epochs.scores)
-        self.loss_ = self.loss_curve_[-1]
+        self.loss_ = self.loss_curve_[-1] if self.loss_curve_ else float("nan")
         n_before: int = self.n_iter_ if resume else 0
         self.n_iter_: int = n_before + epochs.n_iter
         checkpoint = estimator.checkpoint
@@ -356,16 +371,30 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
     def _keep_embeddings(self) -> None:
         """Give the fitted embedding columns their learned vectors, for `transform`."""
         checkpoint = self.estimator_.checkpoint
-        for parameter in self._column_parameters:
+        variables = {} if checkpoint is None else checkpoint.variables
+        for parameter, kind in self._column_parameters.items():
             columns = getattr(self, f"{parameter}_")
-            if columns is None or checkpoint is None:
-                continue
-            columns = copy.copy(columns)
-            columns.columns_ = [
-                (name, _with_weights(column, checkpoint.variables))
-                for name, column in columns.columns_
-            ]
-            setattr(self, f"{parameter}_", columns)
+            if columns is not None:
+                part = parameter.removesuffix("feature_columns").replace("_", ".")
+                scope = part + _SCOPES[kind]
+                setattr(self, f"{parameter}_", _with_weights(columns, scope, variables))
+
+    def _drop_embeddings(self) -> None:
+        """Undo `_keep_embeddings`: the vectors are in the checkpoint anyway."""
+        for parameter in self._column_parameters:
+            columns = getattr(self, f"{parameter}_", None)
+            if columns is not None:
+                setattr(self, f"{parameter}_", _with_weights(columns, "", {}))
+
+    def __getstate__(self) -> dict[str, Any]:
+        slim = self._copy()
+        slim._drop_embeddings()
+        return super(SkestEstimator, slim).__getstate__()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if self.__sklearn_is_fitted__():
+            self._keep_embeddings()
 
     def _new_estimator(self, seed: int | None, weighted: bool) -> Estimator:
         config = self.config or RunConfig(log_step_count_steps=None)
@@ -373,7 +402,9 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
             # Clones share the parameter `config`, and no fit may go on from another's.
             run = f"fit-{uuid.uuid4().hex[:12]}"
             config = config.replace(model_dir=Path(config.model_dir) / run)
-        config = config.replace(random_seed=seed, device=self.device)
+        if self.device != "auto":
+            config = config.replace(device=self.device)
+        config = config.replace(random_seed=seed)
         head = self._make_head(WEIGHT_KEY if weighted else None)
         return Estimator(self._bound_model_fn(head), config=config)
 
@@ -384,7 +415,7 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
     def _seed(self) -> int | None:
         """Return the seed of this fit; None leaves it to the operating system."""
         if self.random_state is None:
-            return None
+            return None if self.config is None else self.config.random_seed
         return int(check_random_state(self.random_state).randint(2**31 - 1))
 
     def _batch_size(self, n_rows: int) -> int:
@@ -461,14 +492,13 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
         check_consistent_length(next(iter(features.values())), y)
         weight = self._check_weight(sample_weight, len(y))
         estimator = self._new_evaluator(weight is not None)
-        if weight is not None:
-            features = {**features, WEIGHT_KEY: weight}
+        features = _with_normalised_weight(_Rows(features, y, weight))
         dataset = ArrayDataset(features, y, batch_size=_PREDICT_BATCH_SIZE)
         return estimator.evaluate(lambda: dataset)
 
     def _new_evaluator(self, weighted: bool) -> Estimator:
         config = self.estimator_.config.replace(model_dir=None)
-        fitted = copy.copy(self)
+        fitted = self._copy()
         fitted.__dict__.update(self._params_in_fit)  # whatever set_params did since
         head = fitted._make_head(WEIGHT_KEY if weighted else None)
         estimator = Estimator(fitted._bound_model_fn(head), config=config)
@@ -491,9 +521,12 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
 class _LiveScore:
     """Scores the network in training on validation rows, which are encoded once."""
 
-    def __init__(self, estimator: SkestEstimator, rows: _Rows) -> None:
+    def __init__(self, estimator: SkestEstimator, rows: _Rows, weighted: bool) -> None:
         self._estimator = estimator
         self._rows = rows
+        # The model in training asks for weights if it has them; the score has its own.
+        ones = {WEIGHT_KEY: np.ones(len(rows.y))} if weighted else {}
+        self._features = {**rows.features, **ones}
         self._batches: list[Any] | None = None
 
     def __call__(self, run: Run) -> float:
@@ -513,7 +546,7 @@ class _LiveScore:
         )
 
     def _encode(self, run: Run) -> list[Any]:
-        dataset = ArrayDataset(self._rows.features, batch_size=_PREDICT_BATCH_SIZE)
+        dataset = ArrayDataset(self._features, batch_size=_PREDICT_BATCH_SIZE)
         parameter = next(run.network.parameters())
         return list(
             tensor_batches(
@@ -527,17 +560,22 @@ class _LiveScore:
         )
 
 
-def _with_weights(column: FeatureColumn, variables: Mapping[str, Any]) -> FeatureColumn:
-    """Return a column, if it is an embedding with its learned vectors."""
-    if not isinstance(column, EmbeddingColumn):
-        return column
-    # The network may be a part of another one, so the name may have a prefix.
-    wanted = f"inputs.{parameter_name(column.name)}"
-    learned = [v for k, v in variables.items() if f".{k}".endswith(f".{wanted}")]
-    column = copy.copy(column)
-    if learned:
-        column.weights_ = np.array(learned[0].numpy())
-    return column
+def _with_weights(
+    columns: FeatureColumns, scope: str, variables: Mapping[str, Any]
+) -> FeatureColumns:
+    """Return columns whose embeddings have their learned vectors, if there are some."""
+    changed = []
+    for name, column in columns.columns_:
+        if isinstance(column, EmbeddingColumn):
+            column = copy.copy(column)
+            column.__dict__.pop("weights_", None)
+            learned = variables.get(scope + parameter_name(column.name))
+            if learned is not None:
+                column.weights_ = learned.numpy()  # the checkpoint's memory
+        changed.append((name, column))
+    columns = copy.copy(columns)
+    columns.columns_ = changed
+    return columns
 
 
 def _with_normalised_weight(rows: _Rows) -> dict[str, Any]:

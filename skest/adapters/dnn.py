@@ -16,6 +16,7 @@ from skest.adapters.regressor import SkestRegressor
 from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.modules import DenseFeatures
 from skest.keys import ModeKeys
+from skest.model_fn import draws_only_to_train
 from skest.networks.activations import ACTIVATIONS
 from skest.networks.dnn import DNN
 from skest.optimizers import make_optimizer
@@ -29,6 +30,7 @@ HIDDEN_UNITS_CONSTRAINT = ["array-like", Interval(Integral, 1, None, closed="lef
 COLUMNS_CONSTRAINT = [FeatureColumns, list, tuple, None]
 
 
+@draws_only_to_train
 def dnn_model_fn(
     features: Any,
     labels: Any,
@@ -71,7 +73,7 @@ def dnn_model_fn(
         The model, for every mode.
     """
     network = DNN(
-        DenseFeatures(columns, dtype=dtype),
+        DenseFeatures(columns, dtype=dtype, initialize=mode == ModeKeys.TRAIN),
         as_units(hidden_units),
         head.logits_dimension,
         activation=activation,
@@ -79,6 +81,7 @@ def dnn_model_fn(
         batch_norm=batch_norm,
         batch_norm_momentum=batch_norm_momentum,
         dtype=dtype,
+        initialize=mode == ModeKeys.TRAIN,
     )
     return head.create_estimator_spec(
         features,

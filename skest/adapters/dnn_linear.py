@@ -26,6 +26,7 @@ from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.modules import DenseFeatures, LinearFeatures
 from skest.feature_columns.table import Table
 from skest.keys import ModeKeys
+from skest.model_fn import draws_only_to_train
 from skest.networks.activations import ACTIVATIONS
 from skest.networks.combined import Combined
 from skest.networks.dnn import DNN
@@ -41,6 +42,7 @@ __all__ = [
 _MAX_LINEAR_LEARNING_RATE = 0.05
 
 
+@draws_only_to_train
 def dnn_linear_combined_model_fn(
     features: Any,
     labels: Any,
@@ -89,20 +91,26 @@ weight_decay
     EstimatorSpec
         The model, for every mode.
     """
+    initialize = mode == ModeKeys.TRAIN
     linear = dnn = None
     if linear_columns is not None:
         linear = LinearFeatures(
-            linear_columns, head.logits_dimension, linear_sparse_combiner, dtype=dtype
+            linear_columns,
+            head.logits_dimension,
+            linear_sparse_combiner,
+            dtype=dtype,
+            initialize=initialize,
         )
     if dnn_columns is not None:
         dnn = DNN(
-            DenseFeatures(dnn_columns, dtype=dtype),
+            DenseFeatures(dnn_columns, dtype=dtype, initialize=initialize),
             as_units(dnn_hidden_units, "dnn_hidden_units"),
             head.logits_dimension,
             activation=dnn_activation,
             dropout=dnn_dropout,
             batch_norm=batch_norm,
             dtype=dtype,
+            initialize=initialize,
         )
     optimizers: list[Optimizer] = []
     if mode == ModeKeys.TRAIN and dnn is not None:

@@ -110,10 +110,7 @@ class EpochHook(Hook):
         if value > self._best_value:
             self._best_value = value
             if self._score is not None:
-                spec = run.spec
-                self.best = Checkpoint.capture(
-                    run.network, run.global_step, spec.optimizers, spec.lr_schedulers
-                )
+                self.best = run.capture_checkpoint()
         if self._n_without_improvement > self._patience:
             what = "training loss" if self._score is None else "validation score"
             run.request_stop(

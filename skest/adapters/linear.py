@@ -24,6 +24,7 @@ from skest.estimator import Estimator
 from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.modules import LinearFeatures, parameter_name
 from skest.keys import ModeKeys
+from skest.model_fn import draws_only_to_train
 from skest.optimizers import make_optimizer
 from skest.spec import EstimatorSpec
 
@@ -32,6 +33,7 @@ __all__ = ["LinearClassifier", "LinearRegressor", "linear_model_fn"]
 _MAX_LEARNING_RATE = 0.2
 
 
+@draws_only_to_train
 def linear_model_fn(
     features: Any,
     labels: Any,
@@ -70,7 +72,11 @@ def linear_model_fn(
         The model, for every mode.
     """
     network = LinearFeatures(
-        columns, head.logits_dimension, sparse_combiner, dtype=dtype
+        columns,
+        head.logits_dimension,
+        sparse_combiner,
+        dtype=dtype,
+        initialize=mode == ModeKeys.TRAIN,
     )
     return head.create_estimator_spec(
         features,

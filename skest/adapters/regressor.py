@@ -16,6 +16,7 @@ from skest._compat import check_y
 from skest.adapters.base import SkestEstimator
 from skest.heads.regression import RegressionHead
 from skest.keys import ModeKeys, PredictionKeys
+from skest.model_fn import draws_only_to_train
 from skest.spec import EstimatorSpec
 
 __all__ = ["SkestRegressor"]
@@ -125,6 +126,7 @@ class SkestRegressor(RegressorMixin, SkestEstimator):
         return tags
 
 
+@draws_only_to_train
 def _scaled_target_model_fn(
     features: Any,
     labels: Any,

@@ -85,9 +85,11 @@ class FeatureColumns(TransformerMixin, BaseComposition):
         reserved = set(self._get_param_names())
         named: dict[str, FeatureColumn] = {}
         for column in self.columns:
-            name = re.sub("__+", "_", str(getattr(column, "name", column)))
+            # The ends of a name and two underscores divide it from a parameter's.
+            stem = re.sub("__+", "_", str(getattr(column, "name", column))).strip("_")
+            name, number = stem or "column", 2
             while name in reserved or name in named:
-                name += "_"
+                name, number = f"{stem}_{number}", number + 1
             named[name] = column
         return list(named.items())
 

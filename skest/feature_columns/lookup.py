@@ -29,8 +29,8 @@ def row_lookup(weight: Tensor, ids: Tensor) -> Tensor:
     Notes
     -----
     An example without any id counts as a look-up of row 0 with a gradient of zero, as in
-    ``tf.nn.safe_embedding_lookup_sparse``. Only optimizers that move a row even then,
-    those with momentum, see a difference.
+    ``tf.nn.safe_embedding_lookup_sparse``. It matters for optimizers that move a row
+    even then: with momentum, with weight decay, and FTRL at the first touch.
 
     Examples
     --------

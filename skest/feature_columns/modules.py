@@ -88,6 +88,8 @@ class DenseFeatures(nn.Module):
         Source of the initial tables, on the CPU. None takes a new one for each table,
         with a seed from ``torch.initial_seed()`` and the name of the column: nothing is
         drawn from torch's global generator.
+    initialize : bool, default=True
+        Without, the tables are left as memory was, for a checkpoint to fill.
 
     Attributes
     ----------
@@ -119,6 +121,7 @@ class DenseFeatures(nn.Module):
         columns: FeatureColumns | Sequence[FeatureColumn],
         dtype: torch.dtype = torch.float32,
         generator: Generator | None = None,
+        initialize: bool = True,
     ) -> None:
         super().__init__()
         self.dtype = dtype
@@ -133,8 +136,13 @@ class DenseFeatures(nn.Module):
             self._outputs.append(_output_of(column))
             self.out_features += column.size
             if isinstance(column, EmbeddingColumn):
-                source = generator or _generator_for(column.name)
-                weights = column.initial_weights(source, dtype)
+                if initialize:
+                    source = generator or _generator_for(column.name)
+                    weights = column.initial_weights(source, dtype)
+                else:
+                    weights = torch.empty(
+                        column.categorical.num_buckets, column.size, dtype=dtype
+                    )
                 self.register_parameter(
                     parameter_name(column.name),
                     row_table(weights, trainable=column.trainable),
@@ -183,6 +191,8 @@ class LinearFeatures(nn.Module):
         Type of the weights and of the output.
     generator : torch.Generator, default=None
         Source of the initial tables of embedding columns, see `DenseFeatures`.
+    initialize : bool, default=True
+        See `DenseFeatures`.
 
     Attributes
     ----------
@@ -221,6 +231,7 @@ class LinearFeatures(nn.Module):
         sparse_combiner: str = "sum",
         dtype: torch.dtype = torch.float32,
         generator: Generator | None = None,
+        initialize: bool = True,
     ) -> None:
         super().__init__()
         check_integer(units, "units", "LinearFeatures", minimum=1)
@@ -239,7 +250,9 @@ class LinearFeatures(nn.Module):
                 dense.append(column)
             self.register_parameter(parameter_name(column.name), weights)
         self._multiplied = [column.name for column in dense]
-        self.dense = DenseFeatures(dense, dtype, generator) if dense else None
+        self.dense = (
+            DenseFeatures(dense, dtype, generator, initialize) if dense else None
+        )
 
     def forward(self, encoded: Mapping[str, Tensor]) -> Tensor:
         """Return the sum of bias, looked-up weights and weighted dense outputs.

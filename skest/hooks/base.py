@@ -41,7 +41,8 @@ class Run:
         *,
         global_step: int = 0,
         model_dir: Path | None = None,
-        save: Callable[["Run"], None] | None = None,
+        capture: Callable[["Run"], Any] | None = None,
+        save: Callable[[Any], None] | None = None,
     ) -> None:
         self.mode = spec.mode
         self.spec = spec
@@ -51,6 +52,7 @@ class Run:
         self.global_step = global_step
         self.loss: Tensor | None = None
         self.stop_reason: str | None = None
+        self._capture = capture
         self._save = save
 
     @property
@@ -70,11 +72,17 @@ class Run:
         if self.stop_reason is None:
             self.stop_reason = reason
 
+    def capture_checkpoint(self) -> Any:
+        """Return a `Checkpoint` of the present state."""
+        if self._capture is None:
+            raise RuntimeError(f"A run of mode '{self.mode}' has no state to capture.")
+        return self._capture(self)
+
     def save_checkpoint(self) -> None:
         """Save a checkpoint of the present state."""
         if self._save is None:
             raise RuntimeError(f"A run of mode '{self.mode}' saves no checkpoints.")
-        self._save(self)
+        self._save(self.capture_checkpoint())
 
 
 class Hook:

@@ -2,6 +2,7 @@
 """`ArrayDataset`: a table in memory, cut into batches."""
 
 from collections.abc import Iterator, Mapping
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,8 @@ class ArrayDataset:
     seed : int, default=None
         Seed of the orders: epoch ``e`` always has the order given by ``(seed, e)``. None
         takes one from the operating system.
+    first_epoch : int, default=0
+        Number of the first epoch, for going on where an earlier dataset ended.
 
     Raises
     ------
@@ -62,6 +65,7 @@ class ArrayDataset:
         shuffle: bool = False,
         num_epochs: int | None = 1,
         seed: int | None = None,
+        first_epoch: int = 0,
     ) -> None:
         self.features = _as_arrays(features)
         self.labels = None if labels is None else _as_arrays(labels)
@@ -79,6 +83,7 @@ class ArrayDataset:
         self.batch_size = min(int(batch_size), self.n_rows)
         self.shuffle = shuffle
         self.num_epochs = num_epochs
+        self.first_epoch = first_epoch
         self._entropy = seed_sequence(seed).entropy
 
     @property
@@ -94,13 +99,12 @@ class ArrayDataset:
         slice or ndarray of int
             Slices if the order is the table's own, so that a batch is a view.
         """
-        epoch = 0
-        while self.num_epochs is None or epoch < self.num_epochs:
-            order = self._order(epoch) if self.shuffle else None
+        epochs = count() if self.num_epochs is None else range(self.num_epochs)
+        for epoch in epochs:
+            order = self._order(self.first_epoch + epoch) if self.shuffle else None
             for start in range(0, self.n_rows, self.batch_size):
                 rows = slice(start, start + self.batch_size)
                 yield rows if order is None else order[rows]
-            epoch += 1
 
     def take(self, rows: slice | NDArray[np.intp]) -> tuple[Any, Any]:
         """Return features and labels (or None) of some rows."""

@@ -153,9 +153,8 @@ def _as_tensor(value: Any, dtype: torch.dtype) -> Any:
 
 
 def _owned(array: np.ndarray) -> np.ndarray:
-    """Copy what torch can't take as it is: read-only or byte-swapped arrays."""
-    native = array.astype(array.dtype.newbyteorder("="), copy=False)
-    return native if native.flags.writeable else native.copy()
+    """Copy an array in native byte order: a network may change its input in place."""
+    return array.astype(array.dtype.newbyteorder("="), copy=True)
 
 
 def _map_leaves(data: Any, function: Callable[[Any], Any]) -> Any:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`DNN`: fully connected layers on dense features."""
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -41,6 +42,8 @@ class DNN(nn.Module):
         Floating type of the parameters; None is torch's default.
     generator : torch.Generator, default=None
         Draws the initial kernels; None is torch's global generator.
+    initialize : bool, default=True
+        Without, the parameters are left as memory was, for a checkpoint to fill.
     """
 
     def __init__(
@@ -55,21 +58,30 @@ class DNN(nn.Module):
         batch_norm_momentum: float = 0.9,
         dtype: torch.dtype | None = None,
         generator: torch.Generator | None = None,
+        initialize: bool = True,
     ) -> None:
         super().__init__()
         self.inputs = inputs
+        if isinstance(activation, nn.Module):
+            activation = copy.deepcopy(
+                activation
+            )  # every network has variables of its own
         self.activation = get_activation(activation)
         self.n_hidden = len(hidden_units)
         n_inputs: Any = inputs.out_features
         widths = [int(n_inputs), *hidden_units]
         for i, (n_in, n_out) in enumerate(zip(widths, hidden_units, strict=False)):
-            self.add_module(f"hidden_{i}", _linear(n_in, n_out, dtype, generator))
+            self.add_module(
+                f"hidden_{i}", _linear(n_in, n_out, dtype, generator, initialize)
+            )
             if dropout:
                 self.add_module(f"dropout_{i}", Dropout(dropout))
             if batch_norm:
                 normalised = BatchNorm(n_out, batch_norm_momentum).to(dtype)
                 self.add_module(f"batch_norm_{i}", normalised)
-        self.logits = _linear(widths[-1], logits_dimension, dtype, generator)
+        self.logits = _linear(
+            widths[-1], logits_dimension, dtype, generator, initialize
+        )
 
     def forward(self, features: dict[str, Tensor]) -> Tensor:
         """Return logits of shape (n_rows, logits_dimension)."""
@@ -92,8 +104,11 @@ def _linear(
     n_out: int,
     dtype: torch.dtype | None,
     generator: torch.Generator | None,
+    initialize: bool,
 ) -> nn.Linear:
     layer = nn.utils.skip_init(nn.Linear, n_in, n_out, dtype=dtype)
+    if not initialize:
+        return layer
     nn.init.xavier_uniform_(layer.weight, generator=generator)
     nn.init.zeros_(layer.bias)
     return layer

@@ -2,13 +2,14 @@
 """What a fitted estimator offers, and how fit behaves."""
 
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 
 import joblib
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from sklearn.base import clone
+from sklearn.base import ClassifierMixin, clone
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
 from sklearn.pipeline import make_pipeline
@@ -23,6 +24,7 @@ from skest import (
     RunConfig,
 )
 from skest import feature_columns as fc
+from skest.feature_columns.dense import EmbeddingColumn
 from skest.hooks import Hook
 from tests.adapters.conftest import make
 
@@ -474,3 +476,169 @@ def test_weights_of_a_linear_regression(blobs):
     np.testing.assert_allclose(
         encoded @ model.coef_ + model.intercept_, model.predict(X), rtol=1e-6
     )
+
+
+@pytest.mark.parametrize("validation", ["fraction", "rows"])
+@pytest.mark.parametrize("weights", ["sample", "class", "both"])
+def test_early_stopping_with_weights(estimator_class, weights, validation, table):
+    X, y = table
+    params, given = {}, {}
+    if weights != "class":
+        given["sample_weight"] = np.linspace(0.5, 2, len(y))
+    if weights != "sample" and issubclass(estimator_class, ClassifierMixin):
+        params["class_weight"] = {0: 1, 1: 9}
+    if validation == "rows":
+        given |= {"X_val": X[:30], "y_val": y[:30]}
+    model = make(estimator_class, early_stopping=True, max_iter=3, **params)
+    model.fit(X, y, **given)
+    assert len(model.validation_scores_) == 3
+    if validation == "rows":  # weights of the classes are for training
+        assert model.best_validation_score_ == pytest.approx(
+            model.score(X[:30], y[:30]), rel=1e-4
+        )
+
+
+@pytest.mark.parametrize("how", ["partial_fit", "warm_start"])
+def test_going_on_equals_fitting_at_once(estimator_class, how, table):
+    X, y = table
+    params = {"batch_size": 30, "tol": 0.0}
+    for name in ("dropout", "dnn_dropout"):
+        if name in estimator_class().get_params():
+            params[name] = 0.3
+    at_once = make(estimator_class, max_iter=4, **params).fit(X, y)
+    model = make(estimator_class, max_iter=1, warm_start=True, **params)
+    for _ in range(4):
+        model.partial_fit(X, y) if how == "partial_fit" else model.fit(X, y)
+    np.testing.assert_array_equal(model.predict(X), at_once.predict(X))
+    assert model.loss_curve_ == at_once.loss_curve_
+
+
+def test_seed_and_device_of_the_configuration_are_kept(table):
+    X, y = table
+    config = RunConfig(random_seed=7, device="cpu")
+    fits = [
+        make(DNNClassifier, random_state=None, config=config, max_iter=2).fit(X, y)
+        for _ in range(2)
+    ]
+    assert fits[0].loss_curve_ == fits[1].loss_curve_
+    assert fits[0].estimator_.config.device == "cpu"
+
+
+def test_holding_rows_out_leaves_numpys_generator_alone(table):
+    X, y = table
+    before = np.random.get_state()[1].copy()
+    model = make(DNNClassifier, random_state=None, early_stopping=True, max_iter=1)
+    model.fit(X, y)
+    np.testing.assert_array_equal(before, np.random.get_state()[1])
+
+
+def test_activations_of_the_user(blobs):
+    X, y = blobs
+    shared = torch.nn.PReLU(dtype=torch.float64)
+    a = make(DNNClassifier, activation=shared).fit(X, y)
+    b = make(DNNClassifier, activation=shared).fit(X, y)
+    assert shared.weight.item() == 0.25
+    np.testing.assert_array_equal(a.predict_proba(X), b.predict_proba(X))
+
+    def noisy(x):
+        return torch.nn.functional.dropout(x, 0.5)
+
+    state = torch.get_rng_state()
+    a, b = (make(DNNClassifier, activation=noisy).fit(X, y) for _ in range(2))
+    assert a.loss_curve_ == b.loss_curve_
+    assert torch.equal(state, torch.get_rng_state())
+
+
+def test_prediction_draws_no_initial_weights(table, columns, monkeypatch):
+    X, y = table
+    model = make(DNNClassifier, feature_columns=columns, max_iter=1).fit(X, y)
+    expected = model.predict_proba(X)
+
+    def refuse(*arguments, **keywords):
+        raise AssertionError
+
+    monkeypatch.setattr(
+        "skest.feature_columns.dense.EmbeddingColumn.initial_weights", refuse
+    )
+    monkeypatch.setattr("torch.nn.init.xavier_uniform_", refuse)
+    np.testing.assert_array_equal(model.predict_proba(X), expected)
+    model.evaluate(X, y)
+
+
+def test_prediction_does_not_wait_for_training_of_another_model(table):
+    X, y = table
+    model = make(DNNClassifier, max_iter=1).fit(X, y)
+    answered = []
+
+    class PredictElsewhere(Hook):
+        def after_step(self, run, loss):
+            with ThreadPoolExecutor(1) as pool:
+                answered.append(pool.submit(model.predict, X).result(timeout=30))
+
+    noisy = make(DNNClassifier, activation=lambda x: torch.relu(x), max_iter=1)
+    noisy.set_params(hooks=(PredictElsewhere(),)).fit(X, y)
+    assert len(answered) == 1
+
+
+def test_a_table_is_pickled_once(table):
+    X, y = table
+    job = fc.categorical_column_with_hash_bucket("job", 20_000)
+    model = make(
+        DNNClassifier, feature_columns=[fc.embedding_column(job, 16)], max_iter=1
+    )
+    model.partial_fit(X, y).partial_fit(X, y)
+    table_and_slot = 2 * 20_000 * 16 * 4
+    pickled = pickle.dumps(model)
+    assert len(pickled) < 1.1 * table_and_slot
+    ids = pickle.loads(pickled).feature_columns_.transform(X)
+    np.testing.assert_array_equal(ids, model.feature_columns_.transform(X))
+
+
+def test_embeddings_of_both_parts(table):
+    X, y = table
+    city = fc.categorical_column_with_vocabulary_list("city")
+    model = make(
+        DNNLinearCombinedClassifier,
+        linear_feature_columns=[fc.embedding_column(city, 3)],
+        dnn_feature_columns=[fc.embedding_column(city, 5)],
+        max_iter=1,
+    ).fit(X, y)
+    assert model.linear_feature_columns_.transform(X).shape == (200, 3)
+    assert model.dnn_feature_columns_.transform(X).shape == (200, 5)
+
+
+def test_the_best_score_is_that_of_the_state_kept(table):
+    X, y = table
+    model = make(DNNClassifier, early_stopping=True, warm_start=True, max_iter=5)
+    for _ in range(3):
+        model.fit(X[:150], y[:150], X_val=X[150:], y_val=y[150:])
+        score = model.score(X[150:], y[150:])
+        assert score == pytest.approx(model.best_validation_score_)
+
+
+def test_a_hook_that_stops_at_once(table):
+    X, y = table
+
+    class Stop(Hook):
+        def begin(self, run):
+            run.request_stop("at once")
+
+    model = make(DNNClassifier, hooks=(Stop(),)).fit(X, y)
+    assert (model.n_iter_, model.loss_curve_) == (0, [])
+    assert np.isnan(model.loss_)
+
+
+def test_a_column_with_missing_cells_in_a_list(blobs):
+    _, y = blobs
+    words = ["a", float("nan"), "b", None] * 30
+    model = make(LinearClassifier, max_iter=1).fit({"c": words}, y)
+    (column,) = model.feature_columns_.active
+    assert list(column.vocabulary_) == ["a", "b"]
+
+
+def test_numbers_with_a_large_offset():
+    rng = np.random.default_rng(0)
+    x = 1e9 + rng.normal(size=400)
+    X = pd.DataFrame({"x": x, "word": ["a", "b"] * 200})
+    y = x > 1e9
+    assert make(DNNClassifier, max_iter=30).fit(X, y).score(X, y) > 0.95

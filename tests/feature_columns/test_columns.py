@@ -243,9 +243,10 @@ def test_names_of_a_plain_list_of_columns() -> None:
     keys = ["age", "a__b", "columns", "a_b"]
     made = FeatureColumns([numeric_column(key) for key in keys])
     names = [name for name, _ in made._named_columns]
-    assert names == ["age", "a_b", "columns_", "a_b_"]
-    made.set_params(a_b__default_value=7)
-    assert made.active[1].default_value == 7
+    assert names == ["age", "a_b", "columns_2", "a_b_2"]
+    for name in names:
+        made.set_params(**{f"{name}__default_value": 7})
+    assert [column.default_value for column in made.active] == [7] * 4
     assert made.get_params(deep=False)["columns"] is made.columns
     assert [column.key for column in made.active] == keys
 

@@ -29,9 +29,13 @@ def test_the_first_reason_to_stop_is_kept():
 
 def test_saving():
     saved = []
-    run = Run(SPEC, RunConfig(), save=saved.append)
+    run = Run(SPEC, RunConfig(), capture=lambda run: run.global_step, save=saved.append)
     run.save_checkpoint()
-    assert saved == [run]
+    assert saved == [run.capture_checkpoint()] == [0]
+    with pytest.raises(
+        RuntimeError, match="A run of mode 'infer' has no state to capture"
+    ):
+        Run(SPEC, RunConfig()).capture_checkpoint()
     with pytest.raises(
         RuntimeError, match="A run of mode 'infer' saves no checkpoints"
     ):

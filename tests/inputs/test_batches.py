@@ -218,3 +218,12 @@ def test_batches_come_to_the_device(shuffle):
         assert features["x"].is_cuda
         assert labels.is_cuda
         assert isinstance(features["word"], np.ndarray)
+
+
+def test_a_network_that_works_in_place_leaves_the_callers_array_alone():
+    X = np.linspace(-1, 1, 8, dtype=np.float32).reshape(-1, 1)
+    before = X.copy()
+    source = Source(ArrayDataset(X, batch_size=4))
+    for features, _ in tensor_batches(source, None, None, CPU, torch.float32):
+        features.relu_()
+    np.testing.assert_array_equal(X, before)
