@@ -24,7 +24,6 @@ from skest import (
     RunConfig,
 )
 from skest import feature_columns as fc
-from skest.feature_columns.dense import EmbeddingColumn
 from skest.hooks import Hook
 from tests.adapters.conftest import make
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The examples run on real tables and reach their figures."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -24,6 +25,7 @@ def run_census_wide_deep(*arguments):
         capture_output=True,
         text=True,
         timeout=600,
+        env={**os.environ, "PYTHONPATH": str(EXAMPLES.parent)},
     )
     lines = completed.stdout.splitlines()
     header = next(i for i, line in enumerate(lines) if line.split()[:1] == ["accuracy"])
