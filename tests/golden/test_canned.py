@@ -18,6 +18,7 @@ import torch.nn.functional as F
 import skest.heads
 from skest import Estimator, RunConfig
 from skest import feature_columns as fc
+from skest.adapters.baseline import baseline_model_fn
 from skest.adapters.dnn import dnn_model_fn
 from skest.adapters.dnn_linear import dnn_linear_combined_model_fn
 from skest.adapters.linear import linear_model_fn
@@ -35,11 +36,6 @@ NOT_APPLICABLE = {
     "keep their moments (the table k_embedding); see test_adam_with_dense_gradients",
     "dnn/opt_rmsprop_momentum": "torch's centered RMSprop adds epsilon outside the root; "
     "see tests/golden/test_optimizers.py",
-    "baseline/binary_default": "the Baseline estimators belong to a later part",
-    "baseline/vocab_weights": "the Baseline estimators belong to a later part",
-    "baseline/regressor": "the Baseline estimators belong to a later part",
-    "baseline/regressor_dim2_sum": "the Baseline estimators belong to a later part",
-    "baseline/estimator_poisson": "the Baseline estimators belong to a later part",
     "dnn/opt_schedule": "learning-rate schedules belong to a later part",
     "err/no_feature_columns": "see test_a_model_without_columns_is_refused",
     "err/combined_no_columns": "see test_a_model_without_columns_is_refused",
@@ -146,6 +142,13 @@ def model_fn(config):
             linear_optimizer=optimizer(config.get("linear_optimizer", "Ftrl"), rate),
             linear_learning_rate=None,
         )
+    if config["class"].startswith("Baseline"):
+        return partial(
+            baseline_model_fn,
+            head=head(config),
+            optimizer=optimizer(config.get("optimizer", "Ftrl"), 0.3),
+            learning_rate=None,
+        )
     dense = columns(config["feature_columns"])
     if config["class"].startswith("DNN"):
         return partial(
@@ -195,6 +198,7 @@ def variable_name(tf_name, combined):
             r"dnn/input_from_feature_columns/input_layer/(\w+)/embedding_weights",
             r"dnn.inputs.\1_weights",
         ),
+        (r"baseline/bias", "baseline.bias"),
         (r"linear/linear_model/bias_weights", "linear.bias"),
         (r"linear/linear_model/(\w+)/weights", r"linear.\1_weights"),
     ]
