@@ -8,6 +8,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from skest.adapters.baseline import BaselineClassifier, BaselineRegressor
     from skest.adapters.dnn import DNNClassifier, DNNRegressor
     from skest.adapters.dnn_linear import (
         DNNLinearCombinedClassifier,
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "BaselineClassifier",
+    "BaselineRegressor",
     "DNNClassifier",
     "DNNLinearCombinedClassifier",
     "DNNLinearCombinedRegressor",
@@ -35,6 +38,8 @@ __all__ = [
 ]
 
 _MODULES = {
+    "BaselineClassifier": "adapters.baseline",
+    "BaselineRegressor": "adapters.baseline",
     "DNNClassifier": "adapters.dnn",
     "DNNLinearCombinedClassifier": "adapters.dnn_linear",
     "DNNLinearCombinedRegressor": "adapters.dnn_linear",

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The scikit-learn face of skest."""
 
+from skest.adapters.baseline import BaselineClassifier, BaselineRegressor
 from skest.adapters.dnn import DNNClassifier, DNNRegressor
 from skest.adapters.dnn_linear import (
     DNNLinearCombinedClassifier,
@@ -9,6 +10,8 @@ from skest.adapters.dnn_linear import (
 from skest.adapters.linear import LinearClassifier, LinearRegressor
 
 __all__ = [
+    "BaselineClassifier",
+    "BaselineRegressor",
     "DNNClassifier",
     "DNNLinearCombinedClassifier",
     "DNNLinearCombinedRegressor",

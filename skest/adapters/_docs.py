@@ -40,6 +40,11 @@ _SHARED = {
         L1 and L2 penalties of "ftrl".
     weight_decay : float, default=0.0
         L2 penalty of other optimizers.""",
+    "baseline_optimizer": """optimizer : str, class or callable, default="ftrl"
+        A name of `skest.optimizers.OPTIMIZERS`, a class of `torch.optim`, or a function
+        from parameters to an optimizer.
+    learning_rate : float or None, default=0.3
+        None is the optimizer's own default.""",
     "combined_columns": """\
 linear_feature_columns, dnn_feature_columns : FeatureColumns or list of columns, \
 default=None

@@ -5,16 +5,20 @@ from skest.heads.base import Head
 from skest.heads.binary_class import BinaryClassHead
 from skest.heads.logistic import LogisticRegressionHead
 from skest.heads.multi_class import MultiClassHead
+from skest.heads.multi_head import MultiHead
 from skest.heads.multi_label import MultiLabelHead
 from skest.heads.poisson import PoissonRegressionHead
 from skest.heads.regression import RegressionHead
+from skest.heads.single_task import SingleTaskHead
 
 __all__ = [
     "BinaryClassHead",
     "Head",
     "LogisticRegressionHead",
     "MultiClassHead",
+    "MultiHead",
     "MultiLabelHead",
     "PoissonRegressionHead",
     "RegressionHead",
+    "SingleTaskHead",
 ]

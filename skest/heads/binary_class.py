@@ -38,13 +38,13 @@ class BinaryClassHead(SingleLabelHead):
     Parameters
     ----------
     weight_column : str or NumericColumn, default=None
-        See `skest.heads.Head`.
+        See `skest.heads.SingleTaskHead`.
     thresholds : sequence of float in (0, 1), default=None
         Where to take "accuracy/positive_threshold_<t>", precision and recall.
     label_vocabulary : sequence of two str, default=None
         Names of class 0 and class 1.
     loss_reduction, loss_fn, name
-        See `skest.heads.Head`.
+        See `skest.heads.SingleTaskHead`.
 
     Raises
     ------

@@ -22,9 +22,9 @@ class LogisticRegressionHead(RegressionHead):
     Parameters
     ----------
     weight_column : str or NumericColumn, default=None
-        See `skest.heads.Head`.
+        See `skest.heads.SingleTaskHead`.
     loss_reduction, name
-        See `skest.heads.Head`.
+        See `skest.heads.SingleTaskHead`.
 
     Raises
     ------

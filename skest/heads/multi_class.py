@@ -32,11 +32,11 @@ class MultiClassHead(SingleLabelHead):
     n_classes : int, at least 3
         Number of classes.
     weight_column : str or NumericColumn, default=None
-        See `skest.heads.Head`.
+        See `skest.heads.SingleTaskHead`.
     label_vocabulary : sequence of n_classes str, default=None
         Names of the classes, in the order of their ids.
     loss_reduction, loss_fn, name
-        See `skest.heads.Head`.
+        See `skest.heads.SingleTaskHead`.
 
     Raises
     ------

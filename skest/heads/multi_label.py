@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from skest._checks import check_integer
-from skest.heads.base import Head
 from skest.heads.labels import (
     as_tensor,
     check_range,
@@ -22,6 +21,7 @@ from skest.heads.labels import (
     numbers,
     vocabulary_ids,
 )
+from skest.heads.single_task import SingleTaskHead
 from skest.heads.thresholds import (
     check_thresholds,
     threshold_inputs,
@@ -38,7 +38,7 @@ _PROBABILITY_MEAN = "probability_mean"
 _LISTS = (list, tuple, set, frozenset, np.ndarray)
 
 
-class MultiLabelHead(Head):
+class MultiLabelHead(SingleTaskHead):
     """Head for several classes that exclude nothing (``tf.estimator.MultiLabelHead``).
 
     The loss of an example is the mean of the sigmoid cross-entropies of its classes.
@@ -60,18 +60,18 @@ class MultiLabelHead(Head):
     n_classes : int, at least 2
         Number of classes.
     weight_column : str or NumericColumn, default=None
-        See `skest.heads.Head`.
+        See `skest.heads.SingleTaskHead`.
     thresholds : sequence of float in (0, 1), default=None
         Where to take "accuracy/positive_threshold_<t>", precision and recall.
     label_vocabulary : sequence of n_classes str, default=None
         Names of the classes, in the order of their ids.
     loss_reduction, loss_fn
-        See `skest.heads.Head`.
+        See `skest.heads.SingleTaskHead`.
     classes_for_class_based_metrics : sequence of int or str, default=None
         Ids or names of classes that get their own "probability_mean/…", "auc/…" and
         "auc_precision_recall/…": by name if there is a vocabulary, else as "class<id>".
     name : str, default=None
-        See `skest.heads.Head`.
+        See `skest.heads.SingleTaskHead`.
 
     Raises
     ------

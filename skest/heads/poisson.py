@@ -23,11 +23,11 @@ class PoissonRegressionHead(RegressionHead):
     label_dimension : int, at least 1, default=1
         Counts per example.
     weight_column, loss_reduction
-        See `skest.heads.Head`.
+        See `skest.heads.SingleTaskHead`.
     compute_full_loss : bool, default=True
         Whether the loss has the term of the label alone.
     name : str, default=None
-        See `skest.heads.Head`.
+        See `skest.heads.SingleTaskHead`.
 
     Raises
     ------

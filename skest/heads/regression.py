@@ -8,8 +8,8 @@ import numpy as np
 from torch import Tensor
 
 from skest._checks import check_integer
-from skest.heads.base import Head
 from skest.heads.labels import numbers
+from skest.heads.single_task import SingleTaskHead
 from skest.heads.weights import WeightColumn
 from skest.keys import MetricKeys, PredictionKeys
 from skest.losses import squared_error
@@ -18,7 +18,7 @@ from skest.metrics import Mean, Metric
 __all__ = ["RegressionHead"]
 
 
-class RegressionHead(Head):
+class RegressionHead(SingleTaskHead):
     """Head for real numbers (``tf.estimator.RegressionHead``).
 
     The loss is the squared error, of which the batch takes the mean over rows and label
@@ -32,11 +32,11 @@ class RegressionHead(Head):
     label_dimension : int, at least 1, default=1
         Numbers per example.
     weight_column, loss_reduction, loss_fn
-        See `skest.heads.Head`.
+        See `skest.heads.SingleTaskHead`.
     inverse_link_fn : callable, default=None
         Logits to predictions, as `torch.exp`; None leaves them as they are.
     name : str, default=None
-        See `skest.heads.Head`.
+        See `skest.heads.SingleTaskHead`.
 
     Raises
     ------

@@ -9,15 +9,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skest.heads.base import Head
 from skest.heads.labels import check_vocabulary, class_names, vocabulary_ids
+from skest.heads.single_task import SingleTaskHead
 from skest.heads.weights import WeightColumn
 from skest.keys import PredictionKeys
 
 __all__ = ["SingleLabelHead"]
 
 
-class SingleLabelHead(Head):
+class SingleLabelHead(SingleTaskHead):
     """Base of the heads whose labels name one of several classes.
 
     A subclass defines `n_classes` before it calls this constructor.
@@ -28,7 +28,7 @@ class SingleLabelHead(Head):
         Names of the classes, in the order of their ids. With it, raw labels are names;
         without, they are ids from 0, and the names are their decimal digits.
     weight_column, loss_reduction, loss_fn, name
-        See `skest.heads.Head`.
+        See `skest.heads.SingleTaskHead`.
     """
 
     n_classes: int

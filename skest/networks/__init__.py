@@ -2,6 +2,7 @@
 """Networks: modules from encoded features to logits."""
 
 from skest.networks.activations import ACTIVATIONS, get_activation
+from skest.networks.baseline import Baseline
 from skest.networks.batch_norm import BatchNorm
 from skest.networks.combined import Combined
 from skest.networks.dnn import DNN
@@ -10,6 +11,7 @@ from skest.networks.dropout import Dropout
 __all__ = [
     "ACTIVATIONS",
     "DNN",
+    "Baseline",
     "BatchNorm",
     "Combined",
     "Dropout",

@@ -5,6 +5,8 @@ import pytest
 from sklearn.utils.estimator_checks import check_estimator, parametrize_with_checks
 
 from skest import (
+    BaselineClassifier,
+    BaselineRegressor,
     DNNClassifier,
     DNNLinearCombinedClassifier,
     DNNLinearCombinedRegressor,
@@ -16,6 +18,8 @@ from skest import (
 # Small networks and fewer epochs than the defaults, so that a run takes minutes. The
 # defaults themselves are checked below.
 ESTIMATORS = [
+    BaselineClassifier(),
+    BaselineRegressor(),
     DNNClassifier((16,), max_iter=40),
     DNNRegressor((16,), max_iter=60),
     LinearClassifier(max_iter=60),

@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`BaselineClassifier` and `BaselineRegressor`: what can be said without features."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from skest.adapters._docs import with_shared_docs
+from skest.adapters.classifier import SkestClassifier
+from skest.adapters.dnn import LEARNING_RATE_CONSTRAINT, OPTIMIZER_CONSTRAINT
+from skest.adapters.regressor import SkestRegressor
+from skest.inputs.array_dataset import count_rows
+from skest.keys import ModeKeys
+from skest.model_fn import draws_only_to_train
+from skest.networks.baseline import Baseline
+from skest.optimizers import make_optimizer
+from skest.spec import EstimatorSpec
+
+__all__ = ["BaselineClassifier", "BaselineRegressor", "baseline_model_fn"]
+
+
+@draws_only_to_train
+def baseline_model_fn(
+    features: Any,
+    labels: Any,
+    mode: str,
+    *,
+    head: Any,
+    optimizer: Any = "ftrl",
+    learning_rate: float | None = 0.3,
+    dtype: torch.dtype = torch.float32,
+) -> EstimatorSpec:
+    """Describe a model without features for `skest.Estimator`; bind what follows `mode`.
+
+    Parameters
+    ----------
+    features, labels : arrays or dictionaries of arrays
+        The first batch; labels are None in prediction.
+    mode : str
+        One of `skest.ModeKeys`.
+    head : Head
+        Loss, predictions and metrics.
+    optimizer, learning_rate
+        See `BaselineClassifier`.
+    dtype : torch.dtype, default=torch.float32
+        Floating type of the network.
+
+    Returns
+    -------
+    EstimatorSpec
+        The model, for every mode.
+    """
+    network = Baseline(head.logits_dimension, dtype)
+    return head.create_estimator_spec(
+        features,
+        mode,
+        network,
+        labels=labels,
+        encode=_encode_rows,
+        optimizer=make_optimizer(optimizer, network.named_parameters(), learning_rate)
+        if mode == ModeKeys.TRAIN
+        else None,
+    )
+
+
+def _encode_rows(features: Any) -> dict[str, Tensor]:
+    return {"rows": torch.empty(count_rows(features, "features"), 0)}
+
+
+class _Baseline:
+    """What `BaselineClassifier` and `BaselineRegressor` have in common."""
+
+    optimizer: Any
+    learning_rate: float | None
+    _torch_dtype: torch.dtype
+
+    _own_constraints: ClassVar[dict[str, list[Any]]] = {
+        "optimizer": OPTIMIZER_CONSTRAINT,
+        "learning_rate": LEARNING_RATE_CONSTRAINT,
+    }
+
+    def _model_fn(self, head: Any) -> Callable[..., EstimatorSpec]:
+        return partial(
+            baseline_model_fn,
+            head=head,
+            optimizer=self.optimizer,
+            learning_rate=self.learning_rate,
+            dtype=self._torch_dtype,
+        )
+
+
+@with_shared_docs
+class BaselineClassifier(_Baseline, SkestClassifier):
+    """A classifier that ignores the features and predicts how frequent the classes are.
+
+    It trains like the other estimators, so that their metrics have something to be
+    compared with; without that need, scikit-learn's `DummyClassifier` counts at once.
+
+    Parameters
+    ----------
+    <baseline_optimizer>
+    <training>
+    <class_weight>
+    <stopping>
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+        Class labels, sorted.
+    <fitted>
+
+    Notes
+    -----
+    As ``tf.estimator.BaselineClassifier``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skest import BaselineClassifier
+    >>> X, y = np.zeros((8, 1)), ["no", "yes", "no", "no"] * 2
+    >>> model = BaselineClassifier(random_state=0).fit(X, y)
+    >>> model.predict_proba(X[:1]).round(2)
+    array([[0.75, 0.25]])
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **SkestClassifier._parameter_constraints,
+        **_Baseline._own_constraints,
+    }
+
+    def __init__(
+        self,
+        *,
+        optimizer: Any = "ftrl",
+        learning_rate: float | None = 0.3,
+        batch_size: int | str = "auto",
+        max_iter: int = 200,
+        max_steps: int | None = None,
+        class_weight: Any = None,
+        early_stopping: bool | str = "auto",
+        validation_fraction: float = 0.1,
+        n_iter_no_change: float = 10,
+        tol: float = 1e-4,
+        warm_start: bool = False,
+        random_state: Any = None,
+        dtype: str = "auto",
+        device: Any = "auto",
+        hooks: Sequence[Any] = (),
+        config: Any = None,
+        verbose: int = 0,
+    ) -> None:
+        self.optimizer = optimizer
+        self.learning_rate = learning_rate
+        self.batch_size = batch_size
+        self.max_iter = max_iter
+        self.max_steps = max_steps
+        self.class_weight = class_weight
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.n_iter_no_change = n_iter_no_change
+        self.tol = tol
+        self.warm_start = warm_start
+        self.random_state = random_state
+        self.dtype = dtype
+        self.device = device
+        self.hooks = hooks
+        self.config = config
+        self.verbose = verbose
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.poor_score = True
+        return tags
+
+
+@with_shared_docs
+class BaselineRegressor(_Baseline, SkestRegressor):
+    """A regression that ignores the features and predicts the mean of the target.
+
+    It trains like the other estimators, so that their metrics have something to be
+    compared with; without that need, scikit-learn's `DummyRegressor` averages at once.
+
+    Parameters
+    ----------
+    <baseline_optimizer>
+    <training>
+    <stopping>
+
+    Attributes
+    ----------
+    <fitted>
+
+    Notes
+    -----
+    As ``tf.estimator.BaselineRegressor``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skest import BaselineRegressor
+    >>> X, y = np.zeros((4, 1)), [1.0, 2.0, 3.0, 6.0]
+    >>> model = BaselineRegressor(random_state=0).fit(X, y)
+    >>> model.predict(X[:1]).round(1)
+    array([3.])
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **SkestRegressor._parameter_constraints,
+        **_Baseline._own_constraints,
+    }
+
+    def __init__(
+        self,
+        *,
+        optimizer: Any = "ftrl",
+        learning_rate: float | None = 0.3,
+        batch_size: int | str = "auto",
+        max_iter: int = 200,
+        max_steps: int | None = None,
+        early_stopping: bool | str = "auto",
+        validation_fraction: float = 0.1,
+        n_iter_no_change: float = 10,
+        tol: float = 1e-4,
+        warm_start: bool = False,
+        random_state: Any = None,
+        dtype: str = "auto",
+        device: Any = "auto",
+        hooks: Sequence[Any] = (),
+        config: Any = None,
+        verbose: int = 0,
+    ) -> None:
+        self.optimizer = optimizer
+        self.learning_rate = learning_rate
+        self.batch_size = batch_size
+        self.max_iter = max_iter
+        self.max_steps = max_steps
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.n_iter_no_change = n_iter_no_change
+        self.tol = tol
+        self.warm_start = warm_start
+        self.random_state = random_state
+        self.dtype = dtype
+        self.device = device
+        self.hooks = hooks
+        self.config = config
+        self.verbose = verbose
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.regressor_tags.poor_score = True
+        return tags

@@ -1,0 +1,394 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`MultiHead`: several targets of one network."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from numbers import Real
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from skest.heads.base import REGULARIZATION_LOSS, Head
+from skest.heads.missing import encode_with_gaps, labels_and_known
+from skest.heads.single_task import SingleTaskHead
+from skest.heads.weights import WeightColumn
+from skest.keys import MetricKeys
+from skest.metrics import Mean, Metric
+
+__all__ = ["MultiHead"]
+
+
+class MultiHead(Head):
+    """Head for several targets (``tf.estimator.MultiHead``).
+
+    The loss is the sum of the losses of the heads, times `head_weights`. Labels are a
+    dictionary or a DataFrame with one entry for each head, by name. Logits are one
+    tensor, with those of the heads side by side, or a dictionary.
+
+    A label may be missing: None, NaN or pandas.NA. It counts as one of weight 0, in the
+    loss (whose divisor still is the number of rows) and in the metrics of its head.
+
+    Predictions have keys ``(head, key)``, as ``("click", "probabilities")``; metrics
+    end in "/<head>", and "loss/<head>" is the mean over the batches of the loss of a
+    head, without its weight.
+
+    Parameters
+    ----------
+    heads : sequence of SingleTaskHead
+        Heads with different names and the same `loss_reduction`.
+    head_weights : sequence of float, not negative, default=None
+        Factors of the losses; None is 1 for all.
+
+    Raises
+    ------
+    ValueError
+        If there is no head, a name is missing or there twice, reductions differ, or the
+        number of weights or a weight is wrong.
+    TypeError
+        If a head is none, or a weight is no number.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skest.heads import BinaryClassHead, MultiHead, RegressionHead
+    >>> head = MultiHead(
+    ...     [BinaryClassHead(name="click"), RegressionHead(name="price")],
+    ...     head_weights=[1.0, 0.5],
+    ... )
+    >>> head.logits_dimension
+    2
+    >>> logits = torch.tensor([[0.0, 1.0], [0.0, 2.0]])
+    >>> head.loss({"click": [1, 0], "price": [3.0, None]}, logits)
+    tensor(1.6931)
+    >>> head.predictions(logits, keys=[("price", "predictions")])
+    {('price', 'predictions'): tensor([[1.],
+            [2.]])}
+    """
+
+    def __init__(
+        self,
+        heads: Sequence[SingleTaskHead],
+        head_weights: Sequence[float] | None = None,
+    ) -> None:
+        self.heads = heads
+        self.head_weights = head_weights
+        self._by_name = _check_heads(heads)
+        self._factors = _check_head_weights(head_weights, list(self._by_name))
+        self.name = "_".join(self._by_name)
+        self.loss_reduction = heads[0].loss_reduction
+
+    @property
+    def logits_dimension(self) -> int:
+        """Sum of the dimensions of all heads."""
+        return sum(head.logits_dimension for head in self.heads)
+
+    @property
+    def _weight_columns(self) -> list[str | WeightColumn]:
+        return [column for head in self.heads for column in head._weight_columns]
+
+    # Encoding, on the host
+
+    def encode_labels(self, labels: Any) -> dict[str, Any]:
+        """Check raw labels and return what `compute_loss` takes.
+
+        Parameters
+        ----------
+        labels : dict or DataFrame
+            Raw labels by the name of the head; other entries are ignored.
+
+        Returns
+        -------
+        dict of str to Tensor, or to a dict of two if labels are missing
+            Encoded labels of shape (n, label_dimension) by head; see
+            `skest.heads.missing.encode_with_gaps`.
+
+        Raises
+        ------
+        ValueError
+            If there are no labels, those of a head lack, or their shape or a value is
+            wrong.
+        TypeError
+            If they are of the wrong type.
+        """
+        given = self._by_head(labels, "labels")
+        return {
+            name: encode_with_gaps(head, given[name])
+            for name, head in self._by_name.items()
+        }
+
+    def encode_features(
+        self, features: Any, encoded: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """Add to encoded features the weights of all heads, as each head does."""
+        for head in self.heads:
+            encoded = head.encode_features(features, encoded)
+        return dict(encoded)
+
+    def _encode_beside(self, logits: Any, labels: Any) -> dict[str, Any]:
+        given = self._by_head(labels, "labels")
+        return {
+            name: _move(encode_with_gaps(self._by_name[name], given[name]), part.device)
+            for name, part in self._split(logits).items()
+        }
+
+    # Loss
+
+    def compute_loss(self, labels: Any, logits: Any, features: Any = None) -> Tensor:
+        """Return the weighted sum of the losses; values are not checked, shapes are.
+
+        Parameters
+        ----------
+        labels : dict
+            Result of `encode_labels`.
+        logits : Tensor of shape (..., logits_dimension), or dict of Tensor by head
+            Result of the network.
+        features : dict, default=None
+            Result of `encode_features`.
+
+        Returns
+        -------
+        Tensor of shape ()
+
+        Raises
+        ------
+        ValueError
+            If a head has no labels or logits, shapes don't match or weights are missing.
+        """
+        losses = self._losses(labels, logits, features)
+        factors = zip(self._factors, losses.values(), strict=True)
+        return torch.stack([factor * loss for factor, loss in factors]).sum()
+
+    def _losses(self, labels: Any, logits: Any, features: Any) -> dict[str, Tensor]:
+        """Losses of the heads by name."""
+        parts, given = self._split(logits), self._by_head(labels, "labels")
+        losses = {}
+        for name, head in self._by_name.items():
+            encoded, known = labels_and_known(given[name])
+            losses[name] = head.compute_loss(encoded, parts[name], features, known)
+        return losses
+
+    # Predictions
+
+    def predictions(
+        self, logits: Any, keys: Sequence[tuple[str, str]] | None = None
+    ) -> dict[tuple[str, str], Any]:
+        """Return what the logits say.
+
+        Parameters
+        ----------
+        logits : Tensor of shape (..., logits_dimension), or dict of Tensor by head
+            Result of the network.
+        keys : sequence of (head, key), default=None
+            Predictions wanted; nothing else is computed. None is all.
+
+        Returns
+        -------
+        dict of (str, str) to Tensor or ndarray
+            Class names are ndarrays of dtype object, all others tensors.
+
+        Raises
+        ------
+        ValueError
+            If a key is unknown or the logits have the wrong shape.
+        """
+        parts = self._split(logits)
+        wanted: dict[str, list[str] | None] = dict.fromkeys(parts)
+        if keys is not None:
+            wanted = self._keys_by_head(keys)
+        return {
+            (name, key): value
+            for name, keys_of_head in wanted.items()
+            for key, value in self._by_name[name]
+            .predictions(parts[name], keys_of_head)
+            .items()
+        }
+
+    def _keys_by_head(self, keys: Sequence[Any]) -> dict[str, list[str] | None]:
+        grouped: dict[str, list[str] | None] = {}
+        for key in keys:
+            if not (
+                isinstance(key, tuple) and len(key) == 2 and key[0] in self._by_name
+            ):
+                raise ValueError(
+                    f"{self._title} has no prediction {key!r}. Its keys are pairs of a "
+                    f"head, {_listed(self._by_name)}, and a key of that head: "
+                    f"[({self.heads[0].name!r}, 'logits')]."
+                )
+            grouped[key[0]] = [*(grouped.get(key[0]) or []), key[1]]
+        return grouped
+
+    # Metrics
+
+    def metrics(
+        self, regularization_losses: Sequence[Any] | None = None
+    ) -> dict[str, Metric]:
+        """Return new metrics by name, for `update_metrics`.
+
+        Parameters
+        ----------
+        regularization_losses : sequence of scalars, default=None
+            If there are any, a metric of their sum is added.
+
+        Returns
+        -------
+        dict of str to Metric
+            "loss/<head>" and the metrics of every head.
+        """
+        metrics: dict[str, Metric] = {}
+        if regularization_losses:
+            metrics[self._metric_name(REGULARIZATION_LOSS)] = Mean()
+        for head in self.heads:
+            metrics[_loss_name(head)] = Mean()
+            metrics |= head.metrics()
+        return metrics
+
+    def update_metrics(
+        self,
+        eval_metrics: Mapping[str, Any],
+        labels: Any,
+        logits: Any,
+        features: Any = None,
+        regularization_losses: Sequence[Any] | None = None,
+    ) -> None:
+        """Add a batch to metrics that `metrics` returned.
+
+        Parameters
+        ----------
+        eval_metrics : dict of str to Metric
+            The metrics of this head, perhaps among others.
+        labels : dict or DataFrame
+            By the name of the head: encoded labels, whose values are not checked again,
+            or raw ones.
+        logits : Tensor of shape (..., logits_dimension), or dict of Tensor by head
+            Result of the network.
+        features : DataFrame or dict of arrays, default=None
+            Raw or encoded features, for the weights and `loss_fn`.
+        regularization_losses : sequence of scalars, default=None
+            As given to `metrics`.
+
+        Raises
+        ------
+        ValueError
+            If a shape or value is wrong.
+        TypeError
+            If something is of the wrong type.
+        """
+        parts, given = self._split(logits), self._by_head(labels, "labels")
+        for name, head in self._by_name.items():
+            part, of_head = parts[name], given[name]
+            if not isinstance(of_head, Tensor):
+                of_head = _move(encode_with_gaps(head, of_head), part.device)
+            encoded, known = labels_and_known(of_head)
+            loss = head.compute_loss(encoded, part, features, known)
+            eval_metrics[_loss_name(head)].update(loss)
+            head.update_metrics(eval_metrics, encoded, part, features, known=known)
+        if regularization_losses:
+            total = torch.as_tensor(sum(regularization_losses))
+            eval_metrics[self._metric_name(REGULARIZATION_LOSS)].update(total)
+
+    # Entries by head
+
+    def _check_logits(self, logits: Any) -> None:
+        for name, part in self._split(logits).items():
+            self._by_name[name]._check_logits(part)
+
+    def _split(self, logits: Any) -> dict[str, Tensor]:
+        """Return the logits of the heads by name."""
+        if not isinstance(logits, Tensor):
+            return self._by_head(logits, "logits")
+        if logits.ndim < 2 or logits.shape[-1] != self.logits_dimension:
+            raise ValueError(
+                f"{self._title} needs logits of shape (..., {self.logits_dimension}), "
+                f"those of {_listed(self._by_name)} side by side; got "
+                f"{tuple(logits.shape)}."
+            )
+        sizes = [head.logits_dimension for head in self.heads]
+        return dict(zip(self._by_name, logits.split(sizes, dim=-1), strict=True))
+
+    def _by_head(self, values: Any, what: str) -> dict[str, Any]:
+        """Return what a dictionary or DataFrame has for the heads."""
+        if isinstance(values, Mapping):
+            names = list(values)
+        elif hasattr(values, "columns"):
+            names = list(values.columns)
+        else:
+            raise ValueError(
+                f"{self._title} needs {what} as a dictionary with the keys "
+                f"{_listed(self._by_name)}; got {type(values).__name__}."
+            )
+        missing = [name for name in self._by_name if name not in names]
+        if missing:
+            raise ValueError(
+                f"{self._title} needs {what} of its head(s) {_listed(missing)}; got "
+                f"those of {_listed(names) or 'none'}."
+            )
+        return {name: values[name] for name in self._by_name}
+
+
+def _check_heads(heads: Any) -> dict[str, SingleTaskHead]:
+    """Return the heads by name, if they go together."""
+    if not isinstance(heads, Sequence) or not heads:
+        raise ValueError(
+            f"'heads' of MultiHead must be a list of heads; got {heads!r}."
+        )
+    by_name: dict[str, SingleTaskHead] = {}
+    for head in heads:
+        if not isinstance(head, SingleTaskHead):
+            raise TypeError(
+                f"'heads' of MultiHead must hold heads for one target; got {head!r}."
+            )
+        if head.name is None:
+            raise ValueError(
+                f"Every head of a MultiHead needs a name; {head!r} has none. Pass name=... "
+                "to it: labels, metrics and predictions are found by it."
+            )
+        if head.name in by_name:
+            raise ValueError(
+                f"The heads of a MultiHead need different names; got {head.name!r} twice."
+            )
+        if head.loss_reduction != heads[0].loss_reduction:
+            raise ValueError(
+                "The heads of a MultiHead need the same 'loss_reduction'; got "
+                f"{heads[0].loss_reduction!r} of {heads[0].name!r} and "
+                f"{head.loss_reduction!r} of {head.name!r}."
+            )
+        by_name[head.name] = head
+    return by_name
+
+
+def _check_head_weights(weights: Any, names: list[str]) -> list[float]:
+    """Return the factors of the losses."""
+    if weights is None:
+        return [1.0] * len(names)
+    factors = list(weights)
+    if len(factors) != len(names):
+        raise ValueError(
+            f"'head_weights' of MultiHead must have one number for each of the "
+            f"{len(names)} heads; got {len(factors)}."
+        )
+    for factor, name in zip(factors, names, strict=True):
+        if not isinstance(factor, Real):
+            raise TypeError(
+                f"'head_weights' of MultiHead must be numbers; got {factor!r} for {name!r}."
+            )
+        if not 0 <= float(factor) < math.inf:
+            raise ValueError(
+                "'head_weights' of MultiHead must be finite and not negative; got "
+                f"{factor!r} for {name!r}."
+            )
+    return [float(factor) for factor in factors]
+
+
+def _loss_name(head: SingleTaskHead) -> str:
+    return f"{MetricKeys.LOSS}/{head.name}"
+
+
+def _move(encoded: Tensor | dict[str, Tensor], device: torch.device) -> Any:
+    if isinstance(encoded, Tensor):
+        return encoded.to(device)
+    return {key: tensor.to(device) for key, tensor in encoded.items()}
+
+
+def _listed(names: Iterable[Any]) -> str:
+    return ", ".join(map(repr, names))

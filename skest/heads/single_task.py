@@ -1,0 +1,372 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`SingleTaskHead`: the base of all heads for one target."""
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from skest._checks import check_choice
+from skest.heads.base import REGULARIZATION_LOSS, Head
+from skest.heads.labels import as_tensor, check_dense, dense_array, with_columns
+from skest.heads.loss_fn import check_losses, extra_arguments
+from skest.heads.weights import (
+    WeightColumn,
+    align_weights,
+    check_weight_column,
+    encode_weights,
+)
+from skest.keys import MetricKeys
+from skest.losses import LOSS_REDUCTIONS, reduce_loss
+from skest.metrics import Mean, Metric
+
+__all__ = ["SingleTaskHead"]
+
+
+class SingleTaskHead(Head):
+    """A head with one target, whose labels and logits are one tensor each.
+
+    Constructors keep each argument in an attribute of its name. A subclass defines
+    `logits_dimension`, ``_label_dimension``, ``_encode_array``, ``_default_loss``,
+    ``_predictors``, ``_metrics`` and ``_metric_inputs``.
+
+    Parameters
+    ----------
+    weight_column : str or NumericColumn, default=None
+        Feature with the weights of the examples, of shape (n,) or (n, 1). They multiply
+        losses and count in metrics. It need not be there to predict.
+    loss_reduction : {"sum_over_batch_size", "sum", "auto"}, \
+default="sum_over_batch_size"
+        How losses of examples become one of the batch; see `skest.losses.reduce_loss`.
+    loss_fn : callable, default=None
+        ``loss_fn(labels, logits)`` in place of the loss of the head. It gives one loss
+        per example, of shape (..., 1), or one per logit. Labels come in the type of the
+        logits, class ids as int64. It may also name ``features``, the dictionary of
+        encoded features, and ``loss_reduction``.
+    name : str, default=None
+        Ends the names of the metrics, as in "accuracy/<name>".
+
+    Raises
+    ------
+    ValueError
+        If the reduction is unknown, or `loss_fn` takes other arguments.
+    TypeError
+        If an argument has the wrong type.
+    """
+
+    _labels_are_ids: ClassVar[bool] = False
+    _weights_per_logit: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        weight_column: str | WeightColumn | None,
+        loss_reduction: str,
+        loss_fn: Callable[..., Tensor] | None,
+        name: str | None,
+    ) -> None:
+        if name is not None and not (isinstance(name, str) and name):
+            raise TypeError(
+                f"'name' of {type(self).__name__} must be a string; got {name!r}."
+            )
+        self.name = name
+        check_weight_column(weight_column, self._title)
+        check_choice(loss_reduction, "loss_reduction", self._title, LOSS_REDUCTIONS)
+        self.weight_column = weight_column
+        self.loss_reduction = loss_reduction
+        self.loss_fn = loss_fn
+        self._loss_extras = extra_arguments(loss_fn, self._title)
+
+    # What a subclass says
+
+    @property
+    @abstractmethod
+    def _label_dimension(self) -> int:
+        """Size of the last dimension of encoded labels."""
+
+    @abstractmethod
+    def _encode_array(self, array: np.ndarray, is_encoded: bool) -> np.ndarray:
+        """Check raw labels (..., label_dimension), turn them into numbers."""
+
+    @abstractmethod
+    def _default_loss(self, labels: Tensor, logits: Tensor) -> Tensor:
+        """Losses of the examples if there is no `loss_fn`."""
+
+    @abstractmethod
+    def _predictors(self) -> dict[str, Callable[[Tensor], Any]]:
+        """Functions of the logits by prediction key."""
+
+    @abstractmethod
+    def _metrics(self) -> dict[str, Metric]:
+        """Return new metrics by key, without the name of the head."""
+
+    @abstractmethod
+    def _metric_inputs(
+        self, labels: Tensor, logits: Tensor
+    ) -> dict[str, tuple[Tensor, ...]]:
+        """Arguments of ``update``, less the weights, for every key of `_metrics`."""
+
+    # Encoding, on the host
+
+    def encode_labels(self, labels: Any) -> Tensor:
+        """Check raw labels and return the tensor that `compute_loss` takes.
+
+        Parameters
+        ----------
+        labels : array-like, Series or DataFrame of shape (n,) or (n, label_dimension)
+            What the user has. A tensor counts as encoded: it is checked but not looked
+            up in a vocabulary.
+
+        Returns
+        -------
+        Tensor of shape (n, label_dimension)
+            Integers as int64, real numbers in their own type.
+
+        Raises
+        ------
+        ValueError
+            If there are no labels, or their shape or a value is wrong.
+        TypeError
+            If they are of the wrong type.
+        """
+        array = dense_array(labels, self._title)
+        array = with_columns(array, self._label_dimension, self._title)
+        return as_tensor(self._encode_array(array, isinstance(labels, Tensor)), labels)
+
+    def encode_features(
+        self, features: Any, encoded: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """Add to encoded features what the head needs from the raw ones: the weights.
+
+        Parameters
+        ----------
+        features : DataFrame or dict of arrays
+            Raw features.
+        encoded : dict of str to Tensor
+            What the network takes.
+
+        Returns
+        -------
+        dict of str to Tensor
+            A new dictionary, with the weights under `weight_key` if the head has a
+            `weight_column`.
+
+        Raises
+        ------
+        ValueError
+            If the weight column is missing or has values that are not finite.
+        TypeError
+            If the weights are not numbers.
+        """
+        if self.weight_column is None:
+            return dict(encoded)
+        weights = encode_weights(features, self.weight_column, self._title)
+        return {**encoded, self.weight_key: weights}
+
+    @property
+    def weight_key(self) -> str:
+        """Key of the weights among the encoded features."""
+        return f"{self.name or 'head'}/weights"
+
+    @property
+    def _weight_columns(self) -> tuple[str | WeightColumn, ...]:
+        return () if self.weight_column is None else (self.weight_column,)
+
+    def _encode_beside(self, logits: Tensor, labels: Any) -> Tensor:
+        return self.encode_labels(labels).to(logits.device)
+
+    # Loss
+
+    def compute_loss(
+        self,
+        labels: Tensor,
+        logits: Tensor,
+        features: Any = None,
+        known: Tensor | None = None,
+    ) -> Tensor:
+        """Return the loss of a batch; values are not checked, shapes are.
+
+        Parameters
+        ----------
+        labels : Tensor of shape (..., label_dimension)
+            Result of `encode_labels`.
+        logits : Tensor of shape (..., logits_dimension)
+            Result of the network; its type is that of the loss.
+        features : dict, default=None
+            Result of `encode_features`; needed if there is a `weight_column` or
+            `loss_fn` takes features.
+        known : Tensor of bool, shape (..., 1), default=None
+            False where the label stands for a missing one, which has the weight 0;
+            None is True everywhere.
+
+        Returns
+        -------
+        Tensor of shape ()
+
+        Raises
+        ------
+        ValueError
+            If shapes don't match or the weights are missing.
+        """
+        labels = self._matched(labels, logits)
+        losses, weights = self._losses(labels, logits, features, known)
+        return reduce_loss(losses, weights, self.loss_reduction)
+
+    def _losses(
+        self, labels: Tensor, logits: Tensor, features: Any, known: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Losses of the examples and their weights."""
+        if self.loss_fn is None:
+            losses = self._default_loss(labels, logits)
+        else:
+            given = {"features": features, "loss_reduction": self.loss_reduction}
+            extras = {name: given[name] for name in self._loss_extras}
+            losses = self.loss_fn(labels=labels, logits=logits, **extras)
+            check_losses(losses, logits, self._title)
+        weights = self._weights(features, logits)
+        if known is None:
+            return losses, weights
+        # Not only a weight of 0: what stands for a label may have a loss of NaN.
+        losses = losses.where(known, 0.0)
+        return losses, known if weights is None else weights * known
+
+    def _weights(self, features: Any, logits: Tensor) -> Tensor | None:
+        if self.weight_column is None:
+            return None
+        if isinstance(features, Mapping) and self.weight_key in features:
+            weights = features[self.weight_key]
+        else:
+            weights = encode_weights(features, self.weight_column, self._title)
+            weights = weights.to(logits.device)
+        return align_weights(weights, logits, self._weights_per_logit, self._title)
+
+    def _matched(self, labels: Tensor, logits: Tensor) -> Tensor:
+        """Check the shapes; return the labels in the type of the logits unless ids."""
+        check_dense(labels, self._title)
+        self._check_logits(logits)
+        expected = (*logits.shape[:-1], self._label_dimension)
+        if labels.shape != expected:
+            raise ValueError(
+                f"{self._title} needs labels of shape {expected} for logits of shape "
+                f"{tuple(logits.shape)}; got {tuple(labels.shape)}."
+            )
+        return labels if self._labels_are_ids else labels.to(logits.dtype)
+
+    def _check_logits(self, logits: Any) -> None:
+        if not isinstance(logits, Tensor) or not logits.is_floating_point():
+            kind = logits.dtype if isinstance(logits, Tensor) else type(logits).__name__
+            raise TypeError(
+                f"{self._title} needs logits as a tensor of floats; got {kind}."
+            )
+        if logits.ndim < 2 or logits.shape[-1] != self.logits_dimension:
+            raise ValueError(
+                f"{self._title} needs logits of shape (..., {self.logits_dimension}); "
+                f"got {tuple(logits.shape)}. Give the last layer of the network "
+                f"{self.logits_dimension} output(s)."
+            )
+
+    # Predictions
+
+    def predictions(
+        self, logits: Tensor, keys: Sequence[str] | None = None
+    ) -> dict[str, Any]:
+        """Return what the logits say.
+
+        Parameters
+        ----------
+        logits : Tensor of shape (..., logits_dimension)
+            Result of the network.
+        keys : sequence of str, default=None
+            Predictions wanted, see `skest.keys.PredictionKeys`; nothing else is
+            computed. None is all.
+
+        Returns
+        -------
+        dict of str to Tensor or ndarray
+            Class names are ndarrays of dtype object, all others tensors.
+
+        Raises
+        ------
+        ValueError
+            If a key is unknown or the logits have the wrong shape.
+        """
+        self._check_logits(logits)
+        known = self._predictors()
+        unknown = [key for key in keys or () if key not in known]
+        if unknown:
+            raise ValueError(
+                f"{self._title} has no prediction {', '.join(map(repr, unknown))}; it "
+                f"has {', '.join(map(repr, known))}."
+            )
+        return {key: known[key](logits) for key in (known if keys is None else keys)}
+
+    # Metrics
+
+    def metrics(
+        self, regularization_losses: Sequence[Any] | None = None
+    ) -> dict[str, Metric]:
+        """Return new metrics by name, for `update_metrics`.
+
+        Parameters
+        ----------
+        regularization_losses : sequence of scalars, default=None
+            If there are any, a metric of their sum is added.
+
+        Returns
+        -------
+        dict of str to Metric
+            The names end in "/<name>" if the head has one.
+        """
+        metrics: dict[str, Metric] = {MetricKeys.AVERAGE_LOSS: Mean()}
+        if regularization_losses:
+            metrics[REGULARIZATION_LOSS] = Mean()
+        metrics |= self._metrics()
+        return {self._metric_name(key): metric for key, metric in metrics.items()}
+
+    def update_metrics(
+        self,
+        eval_metrics: Mapping[str, Any],
+        labels: Any,
+        logits: Tensor,
+        features: Any = None,
+        regularization_losses: Sequence[Any] | None = None,
+        known: Tensor | None = None,
+    ) -> None:
+        """Add a batch to metrics that `metrics` returned.
+
+        Parameters
+        ----------
+        eval_metrics : dict of str to Metric
+            The metrics of this head, perhaps among others.
+        labels : Tensor or array-like of shape (n,) or (n, label_dimension)
+            Encoded labels as a tensor, whose values are not checked again; or raw ones.
+        logits : Tensor of shape (..., logits_dimension)
+            Result of the network.
+        features : DataFrame or dict of arrays, default=None
+            Raw or encoded features, for the weights and `loss_fn`.
+        regularization_losses : sequence of scalars, default=None
+            As given to `metrics`.
+        known : Tensor of bool, shape (..., 1), default=None
+            As in `compute_loss`.
+
+        Raises
+        ------
+        ValueError
+            If a shape or value is wrong.
+        TypeError
+            If something is of the wrong type.
+        """
+        self._check_logits(logits)
+        if not isinstance(labels, Tensor):
+            labels = self._encode_beside(logits, labels)
+        labels = self._matched(labels, logits)
+        losses, weights = self._losses(labels, logits, features, known)
+        inputs = self._metric_inputs(labels, logits)
+        inputs[MetricKeys.AVERAGE_LOSS] = (losses,)
+        for key, arguments in inputs.items():
+            eval_metrics[self._metric_name(key)].update(*arguments, weights)
+        if regularization_losses:
+            total = torch.as_tensor(sum(regularization_losses))
+            eval_metrics[self._metric_name(REGULARIZATION_LOSS)].update(total)

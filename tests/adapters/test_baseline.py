@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Estimators that ignore the features."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.dummy import DummyClassifier, DummyRegressor
+from sklearn.utils import get_tags
+
+from skest import BaselineClassifier, BaselineRegressor, Estimator, RunConfig
+from skest.adapters.baseline import baseline_model_fn
+from skest.heads import RegressionHead
+
+
+@pytest.fixture(name="X")
+def features():
+    return pd.DataFrame({"x": [1.0, np.nan, 3.0, 4.0, 5.0, 6.0], "k": list("abcabc")})
+
+
+def test_probabilities_are_class_priors(X):
+    y = ["no", "yes", "yes", "maybe", "yes", "no"]
+    model = BaselineClassifier(random_state=0, tol=0, n_iter_no_change=200).fit(X, y)
+    dummy = DummyClassifier(strategy="prior").fit(X, y)
+    np.testing.assert_allclose(
+        model.predict_proba(X), dummy.predict_proba(X), atol=1e-2
+    )
+    np.testing.assert_array_equal(model.predict(X), dummy.predict(X))
+
+
+@pytest.mark.parametrize("n_outputs", [None, 2])
+def test_prediction_is_the_weighted_mean(X, n_outputs):
+    rng = np.random.default_rng(0)
+    y = rng.normal(size=6 if n_outputs is None else (6, n_outputs))
+    weight = rng.random(6)
+    model = BaselineRegressor(random_state=0).fit(X, y, sample_weight=weight)
+    dummy = DummyRegressor().fit(X, y, sample_weight=weight)
+    assert model.predict(X).shape == y.shape
+    np.testing.assert_allclose(model.predict(X), dummy.predict(X), atol=1e-2)
+
+
+def test_features_do_not_matter(X):
+    y = np.arange(6.0)
+    model = BaselineRegressor(random_state=0).fit(X, y)
+    other = BaselineRegressor(random_state=0).fit(X[::-1].reset_index(drop=True), y)
+    np.testing.assert_array_equal(model.predict(X), other.predict(X))
+    assert model.estimator_.get_variable_value("bias").shape == (1,)
+
+
+@pytest.mark.parametrize("estimator", [BaselineClassifier(), BaselineRegressor()])
+def test_tags_say_that_scores_are_poor(estimator):
+    tags = get_tags(estimator)
+    of_kind = tags.classifier_tags or tags.regressor_tags
+    assert of_kind.poor_score
+    assert tags.input_tags.allow_nan
+
+
+@pytest.mark.parametrize(
+    ("params", "match"),
+    [
+        ({"learning_rate": 0.0}, "'learning_rate' parameter of BaselineRegressor"),
+        ({"optimizer": "nothing"}, "Unknown 'optimizer' 'nothing'"),
+    ],
+)
+def test_wrong_parameters(X, params, match):
+    with pytest.raises(ValueError, match=match):
+        BaselineRegressor(**params).fit(X, np.arange(6.0))
+
+
+def test_features_need_rows():
+    def model_fn(features, labels, mode):
+        return baseline_model_fn(features, labels, mode, head=RegressionHead())
+
+    estimator = Estimator(model_fn, config=RunConfig(random_seed=0))
+    with pytest.raises(ValueError, match="'features' is an empty dictionary"):
+        estimator.train(lambda: [({}, np.zeros(2))])

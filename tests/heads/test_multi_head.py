@@ -1,0 +1,358 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several targets of one network."""
+
+import copy
+import pickle
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose
+
+from skest import Estimator, ModeKeys, RunConfig
+from skest.feature_columns.numeric import numeric_column
+from skest.heads import (
+    BinaryClassHead,
+    Head,
+    MultiClassHead,
+    MultiHead,
+    MultiLabelHead,
+    PoissonRegressionHead,
+    RegressionHead,
+)
+from skest.inputs import ArrayDataset
+
+LOGITS = torch.tensor([[0.5, 1.0, 0.0, 2.0], [-1.0, 0.0, 3.0, 1.0], [2.0, 0.0, 0, 0]])
+LABELS: dict[str, Any] = {"click": [1, 0, 1], "animal": [2, 1, 0]}
+
+
+def two_heads(**arguments: Any) -> MultiHead:
+    return MultiHead(
+        [BinaryClassHead(name="click"), MultiClassHead(3, name="animal")], **arguments
+    )
+
+
+def computed(metrics: Mapping[str, Any]) -> dict[str, float]:
+    return {name: metric.compute() for name, metric in metrics.items()}
+
+
+def test_loss_is_the_weighted_sum() -> None:
+    head = two_heads(head_weights=[2.0, 0.0])
+    alone = BinaryClassHead().loss(LABELS["click"], LOGITS[:, :1])
+    assert_allclose(head.loss(LABELS, LOGITS), 2 * alone, rtol=1e-6)
+
+
+@pytest.mark.parametrize("container", [dict, pd.DataFrame, pl.DataFrame])
+def test_containers_of_labels(container: Callable[[Any], Any]) -> None:
+    head = two_heads()
+    expected = head.loss(LABELS, LOGITS)
+    assert_allclose(head.loss(container(LABELS), LOGITS), expected)
+
+
+def test_other_columns_are_ignored() -> None:
+    encoded = two_heads().encode_labels({**LABELS, "more": ["a", "b", "c"]})
+    assert list(encoded) == ["click", "animal"]
+
+
+def test_encoding_twice_is_encoding_once() -> None:
+    head = two_heads()
+    once = head.encode_labels({**LABELS, "click": [1, None, 0]})
+    twice = head.encode_labels(once)
+    torch.testing.assert_close(twice, once, rtol=0, atol=0)
+
+
+def test_predictions_that_are_wanted() -> None:
+    wanted = [("animal", "class_ids"), ("click", "logistic"), ("animal", "logits")]
+    predictions = two_heads().predictions(LOGITS, wanted)
+    assert set(predictions) == set(wanted)
+    assert predictions["animal", "class_ids"].tolist() == [[2], [1], [0]]
+
+
+@pytest.mark.parametrize(
+    ("key", "match"),
+    [
+        ("click", r"no prediction 'click'. Its keys are pairs .*\('click', 'logits'\)"),
+        (("mouse", "logits"), r"no prediction \('mouse', 'logits'\)"),
+        (("click", "price"), "BinaryClassHead 'click' has no prediction 'price'"),
+    ],
+)
+def test_unknown_predictions(key: Any, match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        two_heads().predictions(LOGITS, [key])
+
+
+def test_regularization_is_added_once() -> None:
+    head = two_heads()
+    plain = head.loss(LABELS, LOGITS)
+    assert_allclose(head.loss(LABELS, LOGITS, regularization_losses=[1.0]), plain + 1)
+    metrics = head.metrics([1.0])
+    head.update_metrics(metrics, LABELS, LOGITS, regularization_losses=[1.0, 2.0])
+    assert metrics["regularization_loss/click_animal"].compute() == 3
+
+
+def test_copies_and_repr() -> None:
+    head = two_heads(head_weights=[1.0, 0.5])
+    assert repr(head) == (
+        "MultiHead(heads=[BinaryClassHead(name='click'), MultiClassHead(n_classes=3, "
+        "name='animal')], head_weights=[1.0, 0.5])"
+    )
+    for other in (copy.deepcopy(head), pickle.loads(pickle.dumps(head))):
+        assert repr(other) == repr(head)
+        assert_allclose(other.loss(LABELS, LOGITS), head.loss(LABELS, LOGITS))
+
+
+# Missing labels
+
+
+HEADS: list[tuple[Head, Any]] = [
+    (BinaryClassHead(name="a"), [1.0, 0.0, 1.0]),
+    (BinaryClassHead(label_vocabulary=["n", "y"], name="a"), ["y", "n", "y"]),
+    (MultiClassHead(3, name="a"), [2, 0, 1]),
+    (MultiClassHead(3, label_vocabulary=list("xyz"), name="a"), ["z", "x", "y"]),
+    (RegressionHead(name="a"), [0.5, 1.0, -3.0]),
+    (RegressionHead(2, name="a"), [[0.5, 1.0], [2.0, 3.0], [0.0, -1.0]]),
+    (PoissonRegressionHead(name="a"), [5, 0, 2]),
+    (MultiLabelHead(3, name="a"), [[1, 0, 1], [0, 0, 0], [0, 1, 0]]),
+]
+
+
+@pytest.mark.parametrize(("head", "labels"), HEADS, ids=lambda v: type(v).__name__)
+@pytest.mark.parametrize("known", [[0, 1, 2], [0, 2], [1], []])
+def test_a_missing_label_is_one_of_weight_zero(
+    head: Head, labels: Any, known: list[int]
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(3, head.logits_dimension, generator=generator)
+    gaps = pd.DataFrame(labels).astype(object)
+    gaps.iloc[[i for i in range(3) if i not in known]] = None
+    given = {"a": gaps.to_numpy() if gaps.shape[1] > 1 else gaps[0]}
+    present = {"a": [labels[i] for i in known]}
+    multi = MultiHead([head])
+    metrics, expected = multi.metrics(), multi.metrics()
+    multi.update_metrics(metrics, given, logits)
+    if not known:
+        assert multi.loss(given, logits).item() == 0
+        assert metrics["average_loss/a"].compute() == 0
+        return
+    share = len(known) / 3
+    loss = multi.loss(present, logits[known]) * share
+    assert_allclose(multi.loss(given, logits), loss, rtol=1e-5)
+    multi.update_metrics(expected, present, logits[known])
+    for name, value in computed(expected).items():
+        factor = share if name == "loss/a" else 1
+        assert_allclose(metrics[name].compute(), value * factor, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        [2.0, None, 1.0],
+        np.array([2.0, np.nan, 1.0]),
+        np.array([2, None, 1], dtype=object),
+        pd.Series([2, None, 1]),
+        pd.array([2, pd.NA, 1], dtype="Int64"),
+        pl.Series([2, None, 1]),
+        pd.DataFrame({"y": [2, None, 1]}),
+    ],
+    ids=lambda labels: type(labels).__name__,
+)
+def test_class_ids_with_gaps(labels: Any) -> None:
+    encoded = MultiHead([MultiClassHead(3, name="a")]).encode_labels({"a": labels})
+    assert encoded["a"]["labels"].tolist() == [[2], [0], [1]]
+    assert encoded["a"]["known"].tolist() == [[True], [False], [True]]
+    assert encoded["a"]["labels"].dtype == torch.int64
+
+
+def test_gaps_among_lists_of_classes() -> None:
+    head = MultiHead([MultiLabelHead(3, name="a")])
+    encoded = head.encode_labels({"a": pd.Series([[0, 2], None, []])})["a"]
+    assert encoded["labels"].tolist() == [[1, 0, 1], [0, 0, 0], [0, 0, 0]]
+    assert encoded["known"].tolist() == [[True], [False], [True]]
+    ragged = head.encode_labels({"a": [[0, 2], [1]]})["a"]
+    assert ragged.tolist() == [[1, 0, 1], [0, 1, 0]]
+
+
+def test_a_row_that_lacks_some_numbers_is_refused() -> None:
+    head = MultiHead([RegressionHead(2, name="a")])
+    with pytest.raises(ValueError, match="RegressionHead 'a' needs finite labels"):
+        head.encode_labels({"a": [[1.0, np.nan], [1.0, 1.0]]})
+
+
+def test_class_ids_that_are_no_whole_numbers_are_refused() -> None:
+    head = MultiHead([MultiClassHead(3, name="a")])
+    with pytest.raises(ValueError, match="integer labels"):
+        head.encode_labels({"a": [0.5, np.nan]})
+    with pytest.raises(ValueError, match=r"labels in \[0, 2\]"):
+        head.encode_labels({"a": [-1, 0]})
+
+
+@given(st.lists(st.none() | st.integers(0, 9), min_size=1, max_size=20))
+def test_gradients_of_missing_labels_are_zero(labels: list[int | None]) -> None:
+    head = MultiHead([PoissonRegressionHead(name="a")])
+    logits = torch.zeros(len(labels), 1, requires_grad=True)
+    head.loss({"a": np.array(labels, dtype=object)}, logits).backward()
+    assert logits.grad is not None
+    for label, gradient in zip(labels, logits.grad.tolist(), strict=True):
+        expected = 0 if label is None else (1 - label) / len(labels)
+        assert gradient[0] == pytest.approx(expected)
+
+
+# In a run
+
+
+def model_fn(features: Any, labels: Any, mode: str) -> Any:
+    head = MultiHead(
+        [
+            BinaryClassHead(name="click", weight_column="w"),
+            RegressionHead(name="price", weight_column=numeric_column("v")),
+        ]
+    )
+    network = torch.nn.Linear(2, head.logits_dimension)
+    optimizer = torch.optim.Adam(network.parameters(), lr=0.1)
+
+    class Network(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = network
+
+        def forward(self, features: Any) -> Any:
+            logits = self.linear(features["x"])
+            return {"price": logits[:, 1:], "click": logits[:, :1]}
+
+    return head.create_estimator_spec(
+        features,
+        mode,
+        Network(),
+        labels=labels,
+        optimizer=optimizer,
+        encode=lambda features: {"x": torch.tensor(features["x"])},
+    )
+
+
+def test_training_on_a_table_with_gaps_and_weights() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(200, 2)).astype(np.float32)
+    price = np.where(rng.random(200) < 0.3, np.nan, 3 * x[:, 0])
+    labels = {"click": (x[:, 1] > 0).astype(int), "price": price}
+    features = {"x": x, "w": np.ones(200), "v": np.ones(200)}
+    estimator = Estimator(model_fn, config=RunConfig(random_seed=0))
+    data = ArrayDataset(features, labels, batch_size=50, num_epochs=30)
+    estimator.train(lambda: data)
+    results = estimator.evaluate(lambda: ArrayDataset(features, labels))
+    assert results["accuracy/click"] > 0.95
+    assert results["average_loss/price"] < 0.1
+    predicted = estimator.predict(
+        lambda: ArrayDataset({"x": x}), predict_keys=[("price", "predictions")]
+    )
+    rows = np.stack([row["price", "predictions"] for row in predicted])
+    assert_allclose(rows[:, 0], 3 * x[:, 0], atol=0.5)
+
+
+def test_weight_columns_need_an_encoding() -> None:
+    head = MultiHead([RegressionHead(name="a", weight_column=numeric_column("v"))])
+    with pytest.raises(ValueError, match="'encode' is needed .* MultiHead 'a'"):
+        head.create_estimator_spec(
+            {}, ModeKeys.TRAIN, torch.nn.Identity(), labels={"a": [1]}
+        )
+
+
+# Errors
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "match"),
+    [
+        ({"heads": []}, ValueError, r"'heads' of MultiHead must be a list .* \[\]"),
+        ({"heads": RegressionHead()}, ValueError, "must be a list of heads"),
+        ({"heads": ["a"]}, TypeError, "must hold heads for one target; got 'a'"),
+        ({"heads": [two_heads()]}, TypeError, "heads for one target; got MultiHead"),
+        ({"heads": [RegressionHead()]}, ValueError, r"RegressionHead\(\) has none"),
+        (
+            {"heads": [RegressionHead(name="a"), BinaryClassHead(name="a")]},
+            ValueError,
+            "different names; got 'a' twice",
+        ),
+        (
+            {
+                "heads": [
+                    RegressionHead(name="a"),
+                    RegressionHead(name="b", loss_reduction="sum"),
+                ]
+            },
+            ValueError,
+            "'sum_over_batch_size' of 'a' and 'sum' of 'b'",
+        ),
+        (
+            {"heads": [RegressionHead(name="a")], "head_weights": [1, 2]},
+            ValueError,
+            "'head_weights' .* each of the 1 heads; got 2",
+        ),
+        (
+            {"heads": [RegressionHead(name="a")], "head_weights": ["1"]},
+            TypeError,
+            "'head_weights' .* numbers; got '1' for 'a'",
+        ),
+        (
+            {"heads": [RegressionHead(name="a")], "head_weights": [-1]},
+            ValueError,
+            "not negative; got -1 for 'a'",
+        ),
+        (
+            {"heads": [RegressionHead(name="a")], "head_weights": [np.nan]},
+            ValueError,
+            "finite .* got nan",
+        ),
+    ],
+)
+def test_wrong_arguments(
+    arguments: dict[str, Any], error: type[Exception], match: str
+) -> None:
+    with pytest.raises(error, match=match):
+        MultiHead(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("labels", "match"),
+    [
+        (None, "labels"),
+        ([1, 0, 1], "labels as a dictionary with the keys 'click', 'animal'; got list"),
+        (
+            {"click": [1, 0, 1]},
+            r"labels of its head\(s\) 'animal'; got those of 'click'",
+        ),
+        ({**LABELS, "click": None}, "BinaryClassHead 'click' needs labels"),
+        ({**LABELS, "click": [1, 0]}, "BinaryClassHead 'click' needs labels of shape"),
+    ],
+)
+def test_wrong_labels(labels: Any, match: str) -> None:
+    head = two_heads()
+    for call in (
+        lambda: head.loss(labels, LOGITS),
+        lambda: head.update_metrics(head.metrics(), labels, LOGITS),
+    ):
+        with pytest.raises(ValueError, match=match):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("logits", "match"),
+    [
+        (torch.zeros(3, 3), r"MultiHead .* logits of shape \(..., 4\), .* \(3, 3\)"),
+        (torch.zeros(4), r"logits of shape \(..., 4\)"),
+        ({"click": torch.zeros(3, 1)}, r"logits of its head\(s\) 'animal'"),
+        (
+            {"click": torch.zeros(3, 2), "animal": torch.zeros(3, 3)},
+            r"BinaryClassHead 'click' needs logits of shape \(..., 1\)",
+        ),
+        (np.zeros((3, 4)), "logits as a dictionary .* got ndarray"),
+    ],
+)
+def test_wrong_logits(logits: Any, match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        two_heads().loss(LABELS, logits)
