@@ -183,6 +183,7 @@ class BaselineRegressor(_Baseline, SkestRegressor):
 
     Parameters
     ----------
+    <regression_loss>
     <baseline_optimizer>
     <training>
     <stopping>
@@ -213,6 +214,8 @@ class BaselineRegressor(_Baseline, SkestRegressor):
     def __init__(
         self,
         *,
+        loss: str = "squared_error",
+        quantile: float = 0.5,
         optimizer: Any = "ftrl",
         learning_rate: float | None = 0.3,
         batch_size: int | str = "auto",
@@ -230,6 +233,8 @@ class BaselineRegressor(_Baseline, SkestRegressor):
         config: Any = None,
         verbose: int = 0,
     ) -> None:
+        self.loss = loss
+        self.quantile = quantile
         self.optimizer = optimizer
         self.learning_rate = learning_rate
         self.batch_size = batch_size

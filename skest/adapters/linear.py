@@ -252,6 +252,7 @@ class LinearRegressor(_Linear, SkestRegressor):
 
     Parameters
     ----------
+    <regression_loss>
     <linear_columns>
     sparse_combiner : {"sum", "mean", "sqrtn"}, default="sum"
         How the weights of several values in one cell are combined.
@@ -291,6 +292,8 @@ class LinearRegressor(_Linear, SkestRegressor):
     def __init__(
         self,
         *,
+        loss: str = "squared_error",
+        quantile: float = 0.5,
         feature_columns: Any = None,
         sparse_combiner: str = "sum",
         optimizer: Any = "ftrl",
@@ -313,6 +316,8 @@ class LinearRegressor(_Linear, SkestRegressor):
         config: Any = None,
         verbose: int = 0,
     ) -> None:
+        self.loss = loss
+        self.quantile = quantile
         self.feature_columns = feature_columns
         self.sparse_combiner = sparse_combiner
         self.optimizer = optimizer
