@@ -40,6 +40,16 @@ _SHARED = {
         L1 and L2 penalties of "ftrl".
     weight_decay : float, default=0.0
         L2 penalty of other optimizers.""",
+    "regression_loss": """loss : {"squared_error", "absolute_error", "huber", "quantile", \
+"poisson", "logistic"}, default="squared_error"
+        What is minimised. "absolute_error" predicts medians; "huber" is half the squared
+        error up to a difference of one standard deviation of `y`, and linear beyond (in
+        ``evaluate``: up to a difference of 1); "poisson"
+        is for counts, `y >= 0`, and predicts the exponential of the network's output;
+        "logistic" is for shares, `y` in [0, 1], and predicts its sigmoid. Early stopping
+        goes by R² for "squared_error", and by the mean loss, with a minus, for the others.
+    quantile : float in (0, 1), default=0.5
+        What loss="quantile" predicts; another loss takes no other value.""",
     "baseline_optimizer": """optimizer : str, class or callable, default="ftrl"
         A name of `skest.optimizers.OPTIMIZERS`, a class of `torch.optim`, or a function
         from parameters to an optimizer.

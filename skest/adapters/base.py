@@ -125,7 +125,10 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
     ) -> float:
         """Return the score of predictions for checked targets."""
 
-    _prediction_key: ClassVar[str]
+    @property
+    @abstractmethod
+    def _prediction_key(self) -> str:
+        """Key of the predictions that `_score` takes."""
 
     # Training
 

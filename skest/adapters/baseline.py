@@ -185,6 +185,7 @@ class BaselineRegressor(_Baseline, SkestRegressor):
 
     Parameters
     ----------
+    <regression_loss>
     <baseline_optimizer>
     <training>
     <stopping>
@@ -215,6 +216,8 @@ class BaselineRegressor(_Baseline, SkestRegressor):
     def __init__(
         self,
         *,
+        loss: str = "squared_error",
+        quantile: float = 0.5,
         optimizer: Any = "ftrl",
         learning_rate: float | None = 0.3,
         batch_size: int | str = "auto",
@@ -232,6 +235,8 @@ class BaselineRegressor(_Baseline, SkestRegressor):
         config: Any = None,
         verbose: int = 0,
     ) -> None:
+        self.loss = loss
+        self.quantile = quantile
         self.optimizer = optimizer
         self.learning_rate = learning_rate
         self.batch_size = batch_size

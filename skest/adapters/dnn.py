@@ -262,6 +262,7 @@ class DNNRegressor(_DNN, SkestRegressor):
     ----------
     hidden_units : sequence of int, default=(128, 64)
         Widths of the hidden layers.
+    <regression_loss>
     <columns>
     <network>
     <optimizer>
@@ -303,6 +304,8 @@ class DNNRegressor(_DNN, SkestRegressor):
         self,
         hidden_units: Sequence[int] | int = (128, 64),
         *,
+        loss: str = "squared_error",
+        quantile: float = 0.5,
         feature_columns: Any = None,
         activation: Any = "relu",
         dropout: float = 0.0,
@@ -326,6 +329,8 @@ class DNNRegressor(_DNN, SkestRegressor):
         verbose: int = 0,
     ) -> None:
         self.hidden_units = hidden_units
+        self.loss = loss
+        self.quantile = quantile
         self.feature_columns = feature_columns
         self.activation = activation
         self.dropout = dropout

@@ -341,6 +341,7 @@ class DNNLinearCombinedRegressor(_Combined, SkestRegressor):
     ----------
     dnn_hidden_units : sequence of int, default=(128, 64)
         Widths of the hidden layers.
+    <regression_loss>
     <combined_columns>
     <combined_network>
     <training>
@@ -377,6 +378,8 @@ class DNNLinearCombinedRegressor(_Combined, SkestRegressor):
         self,
         dnn_hidden_units: Sequence[int] | int = (128, 64),
         *,
+        loss: str = "squared_error",
+        quantile: float = 0.5,
         linear_feature_columns: Any = None,
         dnn_feature_columns: Any = None,
         dnn_activation: Any = "relu",
@@ -406,6 +409,8 @@ class DNNLinearCombinedRegressor(_Combined, SkestRegressor):
         verbose: int = 0,
     ) -> None:
         self.dnn_hidden_units = dnn_hidden_units
+        self.loss = loss
+        self.quantile = quantile
         self.linear_feature_columns = linear_feature_columns
         self.dnn_feature_columns = dnn_feature_columns
         self.dnn_activation = dnn_activation

@@ -290,6 +290,7 @@ class LinearRegressor(_Linear, SkestRegressor):
 
     Parameters
     ----------
+    <regression_loss>
     <linear_columns>
     sparse_combiner : {"sum", "mean", "sqrtn"}, default="sum"
         How the weights of several values in one cell are combined.
@@ -329,6 +330,8 @@ class LinearRegressor(_Linear, SkestRegressor):
     def __init__(
         self,
         *,
+        loss: str = "squared_error",
+        quantile: float = 0.5,
         feature_columns: Any = None,
         sparse_combiner: str = "sum",
         optimizer: Any = "ftrl",
@@ -351,6 +354,8 @@ class LinearRegressor(_Linear, SkestRegressor):
         config: Any = None,
         verbose: int = 0,
     ) -> None:
+        self.loss = loss
+        self.quantile = quantile
         self.feature_columns = feature_columns
         self.sparse_combiner = sparse_combiner
         self.optimizer = optimizer
@@ -375,6 +380,6 @@ class LinearRegressor(_Linear, SkestRegressor):
 
     def _weights_and_bias(self) -> tuple[NDArray[Any], NDArray[Any]]:
         weights, bias = super()._weights_and_bias()
-        weights = weights * np.reshape(self._target_scale, (-1, 1))
-        bias = bias * self._target_scale + self._target_center
+        weights = weights * np.reshape(self._target.scale, (-1, 1))
+        bias = bias * self._target.scale + self._target.center
         return (weights, bias) if self._target_shape else (weights[0], bias[0])

@@ -2,9 +2,9 @@
 """`SkestRegressor`: regression with ``X, y``."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
-from typing import Any
+from numbers import Real
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -12,20 +12,51 @@ from numpy.typing import NDArray
 from sklearn.base import RegressorMixin
 from sklearn.metrics import r2_score
 
-from skest._compat import check_y
+from skest._compat import Interval, StrOptions, check_y
 from skest.adapters.base import SkestEstimator
+from skest.adapters.features import WEIGHT_KEY
+from skest.adapters.target_scale import TargetScale, scaled_target_model_fn
+from skest.heads.logistic import LogisticRegressionHead
+from skest.heads.poisson import PoissonRegressionHead
 from skest.heads.regression import RegressionHead
-from skest.keys import ModeKeys, PredictionKeys
-from skest.model_fn import draws_only_to_train
+from skest.keys import MetricKeys, PredictionKeys
+from skest.losses import absolute_error, huber_error, quantile_error
 from skest.spec import EstimatorSpec
 
 __all__ = ["SkestRegressor"]
+
+_MEDIAN = 0.5  # the default of `quantile`
+# What `loss` stands for; "quantile" has a parameter of its own.
+_HEADS: dict[str, Callable[..., RegressionHead]] = {
+    "squared_error": RegressionHead,
+    "absolute_error": partial(RegressionHead, loss_fn=absolute_error),
+    "huber": partial(RegressionHead, loss_fn=huber_error),
+    "poisson": PoissonRegressionHead,
+    "logistic": LogisticRegressionHead,
+}
+_RANGES = {
+    "poisson": (0.0, np.inf, "that is not negative"),
+    "logistic": (0.0, 1.0, "in [0, 1]"),
+}
 
 
 class SkestRegressor(RegressorMixin, SkestEstimator):
     """What the regressors of skest have in common; not for direct use."""
 
-    _prediction_key = PredictionKeys.PREDICTIONS
+    loss: str
+    quantile: float
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **SkestEstimator._parameter_constraints,
+        "loss": [StrOptions(set(_HEADS) | {"quantile"})],
+        "quantile": [Interval(Real, 0, 1, closed="neither")],
+    }
+
+    @property
+    def _prediction_key(self) -> str:
+        # The losses of these heads are functions of logits.
+        has_link = self.loss in _RANGES
+        return PredictionKeys.LOGITS if has_link else PredictionKeys.PREDICTIONS
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
         """Train one epoch, going on from the present state.
@@ -65,7 +96,9 @@ class SkestRegressor(RegressorMixin, SkestEstimator):
         return predicted.astype(np.float64)
 
     def _check_target(self, y: Any, *, reset: bool) -> NDArray[Any]:
+        self._check_quantile()
         y = self._as_numbers(y)
+        self._check_range(y)
         if reset:
             self._target_shape = y.shape[1:]
         elif y.shape[1:] != self._target_shape:
@@ -89,25 +122,41 @@ class SkestRegressor(RegressorMixin, SkestEstimator):
 
     def _start(self, rows: Any) -> None:
         super()._start(rows)
-        # The network learns y with mean 0 and deviation 1: its first steps would not
-        # reach numbers far from zero, and the rates suit no other scale.
-        self._target_center = np.average(rows.y, axis=0, weights=rows.weight)
-        deviation = rows.y - self._target_center
-        variance = np.average(deviation**2, axis=0, weights=rows.weight)
-        constant = variance <= np.finfo(np.float64).eps * self._target_center**2
-        self._target_scale = np.where(constant, 1.0, np.sqrt(variance))
+        self._target = TargetScale.of(rows.y, rows.weight, self.loss)
 
     def _bound_model_fn(self, head: Any) -> Callable[..., EstimatorSpec]:
         return partial(
-            _scaled_target_model_fn,
+            scaled_target_model_fn,
             model_fn=super()._bound_model_fn(head),
-            center=self._target_center,
-            scale=self._target_scale,
+            target=self._target,
         )
 
-    def _make_head(self, weight_column: str | None) -> Any:
+    def _check_quantile(self) -> None:
+        if self.loss != "quantile" and self.quantile != _MEDIAN:
+            raise ValueError(
+                f"'quantile' needs loss=\"quantile\"; got quantile={self.quantile!r} and "
+                f"loss={self.loss!r}. Set the loss, or leave the quantile at {_MEDIAN}."
+            )
+
+    def _check_range(self, y: NDArray[Any]) -> None:
+        """Refuse values that the loss is not made for."""
+        if self.loss not in _RANGES:
+            return
+        lowest, highest, meaning = _RANGES[self.loss]
+        wrong = (y < lowest) | (y > highest)
+        if wrong.any():
+            raise ValueError(
+                f"loss={self.loss!r} needs y {meaning}; got {y[wrong][0]:g} in row "
+                f"{np.argwhere(wrong)[0][0]}. Correct or rescale y, or choose "
+                'loss="squared_error".'
+            )
+
+    def _make_head(self, weight_column: str | None) -> RegressionHead:
         (n_outputs,) = self._target_shape or (1,)
-        return RegressionHead(n_outputs, weight_column=weight_column)
+        if self.loss == "quantile":
+            loss_fn = partial(quantile_error, quantile=float(self.quantile))
+            return RegressionHead(n_outputs, weight_column, loss_fn=loss_fn)
+        return _HEADS[self.loss](label_dimension=n_outputs, weight_column=weight_column)
 
     def _score(
         self,
@@ -115,46 +164,19 @@ class SkestRegressor(RegressorMixin, SkestEstimator):
         y: NDArray[Any],
         sample_weight: NDArray[Any] | None,
     ) -> float:
-        predicted = predictions[PredictionKeys.PREDICTIONS]
-        return float(
-            r2_score(y.reshape(len(y), -1), predicted, sample_weight=sample_weight)
-        )
+        predicted = predictions[self._prediction_key]
+        if self.loss == "squared_error":
+            y = y.reshape(len(y), -1)
+            return float(r2_score(y, predicted, sample_weight=sample_weight))
+        weighted = sample_weight is not None
+        head = self._make_head(WEIGHT_KEY if weighted else None)
+        metrics = head.metrics()
+        logits = torch.from_numpy(predicted)
+        head.update_metrics(metrics, y, logits, {WEIGHT_KEY: sample_weight})
+        return -metrics[MetricKeys.AVERAGE_LOSS].compute()
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
+        tags.target_tags.positive_only = self.loss == "poisson"
         return tags
-
-
-@draws_only_to_train
-def _scaled_target_model_fn(
-    features: Any,
-    labels: Any,
-    mode: str,
-    *,
-    model_fn: Callable[..., EstimatorSpec],
-    center: NDArray[Any],
-    scale: NDArray[Any],
-) -> EstimatorSpec:
-    """Let a network train on ``(y - center) / scale`` and otherwise speak of ``y``."""
-    spec = model_fn(features, labels, mode)
-    if spec.network is not None:
-        spec.network.register_forward_hook(partial(_unscale, center, scale))
-    if mode != ModeKeys.TRAIN or spec.encode_labels is None:
-        return spec
-    encode_labels = spec.encode_labels
-    return replace(
-        spec, encode_labels=lambda y: encode_labels((np.asarray(y) - center) / scale)
-    )
-
-
-def _unscale(
-    center: NDArray[Any],
-    scale: NDArray[Any],
-    network: torch.nn.Module,
-    inputs: Any,
-    logits: torch.Tensor,
-) -> torch.Tensor:
-    if network.training:
-        return logits
-    return logits * logits.new_tensor(scale) + logits.new_tensor(center)

@@ -25,11 +25,13 @@ class LogisticRegressionHead(RegressionHead):
         See `skest.heads.SingleTaskHead`.
     loss_reduction, name
         See `skest.heads.SingleTaskHead`.
+    label_dimension : int, at least 1, default=1
+        Probabilities per example; the original has one.
 
     Raises
     ------
     ValueError
-        If the reduction is wrong.
+        If the reduction or the dimension is wrong.
     TypeError
         If an argument has the wrong type.
 
@@ -49,8 +51,10 @@ class LogisticRegressionHead(RegressionHead):
         weight_column: str | WeightColumn | None = None,
         loss_reduction: str = "sum_over_batch_size",
         name: str | None = None,
+        label_dimension: int = 1,
     ) -> None:
         super().__init__(
+            label_dimension=label_dimension,
             weight_column=weight_column,
             loss_reduction=loss_reduction,
             inverse_link_fn=torch.sigmoid,

@@ -26,6 +26,8 @@ ESTIMATORS = [
     LinearRegressor(),
     DNNLinearCombinedClassifier((16,), max_iter=40),
     DNNLinearCombinedRegressor((16,), max_iter=60),
+    LinearRegressor(loss="huber"),
+    DNNRegressor((16,), loss="quantile", max_iter=60),
 ]
 
 
@@ -35,7 +37,9 @@ def test_scikit_learn_checks(estimator, check):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("estimator", [type(e)() for e in ESTIMATORS], ids=repr)
+@pytest.mark.parametrize(
+    "estimator", {type(e): type(e)() for e in ESTIMATORS}.values(), ids=repr
+)
 def test_scikit_learn_checks_with_default_parameters(estimator):
     results = check_estimator(estimator, on_skip=None)
     assert {result["status"] for result in results} == {"passed"}

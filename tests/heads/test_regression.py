@@ -70,3 +70,11 @@ def test_poisson_loss_with_and_without_the_term_of_the_label() -> None:
     short = PoissonRegressionHead(compute_full_loss=False).loss([3], logits).item()
     stirling = 3 * np.log(3) - 3 + 0.5 * np.log(2 * np.pi * 3)
     assert full - short == pytest.approx(stirling, rel=1e-5)
+
+
+def test_logistic_labels_of_several_dimensions() -> None:
+    head = LogisticRegressionHead(label_dimension=2)
+    loss = head.loss([[0.0, 1.0]], torch.tensor([[0.0, 0.0]]))
+    assert loss.item() == pytest.approx(np.log(2))
+    with pytest.raises(ValueError, match=r"labels of shape \(n, 2\)"):
+        head.encode_labels([0.0, 1.0])

@@ -12,7 +12,8 @@ from sklearn.metrics import roc_auc_score
 from skest import DNNLinearCombinedClassifier
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-CENSUS = EXAMPLES.parents[1] / "shared" / "data" / "adult"
+DATA = EXAMPLES.parents[1] / "shared" / "data"
+CENSUS, BIKES = DATA / "adult", DATA / "bike_sharing"
 
 pytestmark = pytest.mark.slow
 
@@ -65,3 +66,18 @@ def test_survey_without_a_download(tmp_path):
     accuracy, auc, *_ = scores["DNNLinearCombinedClassifier"]
     assert accuracy > 0.70
     assert auc > 0.72
+
+
+@pytest.mark.skipif(not BIKES.is_dir(), reason=f"the bike table is not at {BIKES}")
+def test_bike_counts():
+    completed = subprocess.run(
+        [sys.executable, EXAMPLES / "bike_counts.py", "--data", str(BIKES)],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    rows = [line.rsplit(maxsplit=2) for line in completed.stdout.splitlines()[2:]]
+    deviance = {name.split("(")[0]: float(value) for name, value, _ in rows}
+    assert deviance["DNNRegressor"] <= 10
+    assert deviance["PoissonRegressor, one-hot"] > 30

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What regressors minimise."""
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.metrics import mean_absolute_error, mean_pinball_loss
+from sklearn.utils import get_tags
+
+from skest import BaselineRegressor, DNNRegressor
+from skest.heads import LogisticRegressionHead, PoissonRegressionHead
+from tests.adapters.conftest import make
+
+LOSSES = [
+    "squared_error",
+    "absolute_error",
+    "huber",
+    "quantile",
+    "poisson",
+    "logistic",
+]
+
+
+@pytest.fixture(name="shares")
+def shares_in_the_unit_interval():
+    """Rows, and a skewed target in [0, 1] that follows from them."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(201, 2))
+    return X, 1 / (1 + np.exp(-2 * X[:, 0] + 1))
+
+
+def huber_location(y):
+    """The constant with the least Huber loss, found on a grid."""
+    grid = np.linspace(y.min(), y.max(), 2001)
+    difference = np.abs(y[:, None] - grid)
+    loss = np.where(difference < 1, difference**2 / 2, difference - 0.5).sum(axis=0)
+    return grid[loss.argmin()]
+
+
+@pytest.mark.parametrize(
+    ("params", "statistic", "scale"),
+    [
+        ({"loss": "squared_error"}, np.mean, 4),
+        ({"loss": "absolute_error"}, np.median, 4),
+        ({"loss": "huber"}, huber_location, 4),
+        ({"loss": "quantile"}, np.median, 4),
+        ({"loss": "quantile", "quantile": 0.9}, lambda y: np.quantile(y, 0.9), 4),
+        ({"loss": "poisson"}, np.mean, 4),
+        ({"loss": "logistic"}, np.mean, 1),
+    ],
+    ids=["mean", "median", "huber", "quantile", "quantile_90", "poisson", "logistic"],
+)
+def test_the_best_constant_is_the_statistic_of_the_loss(
+    params, statistic, scale, shares
+):
+    X, y = shares[0], scale * shares[1]
+    model = BaselineRegressor(
+        **params, max_iter=1000, n_iter_no_change=1000, batch_size=201, random_state=0
+    ).fit(X, y)
+    assert model.predict(X)[0] == pytest.approx(statistic(y), abs=0.02 * scale)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_every_regressor_learns_with_every_loss(regressor_class, loss, shares):
+    X, y = shares
+    model = make(regressor_class, loss=loss, max_iter=100).fit(X, y)
+    assert model.score(X, y) > 0.5
+    assert model.evaluate(X, y)["average_loss"] <= model.loss_curve_[0]
+    assert model.predict(X).shape == y.shape
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_several_outputs(loss, shares):
+    X, y = shares
+    Y = np.stack([y, 1 - y], axis=1)
+    model = make(DNNRegressor, loss=loss, max_iter=100).fit(X, Y)
+    assert model.predict(X).shape == Y.shape
+    assert model.score(X, Y) > 0.5
+
+
+@pytest.mark.parametrize(
+    ("loss", "head"),
+    [("poisson", PoissonRegressionHead), ("logistic", LogisticRegressionHead)],
+)
+def test_the_heads_of_that_name(loss, head, shares):
+    model = make(DNNRegressor, loss=loss, max_iter=1).fit(*shares)
+    assert type(model._make_head(None)) is head
+    logits = model._predict(shares[0], "logits")[:, 0]
+    link = np.log if loss == "poisson" else lambda p: np.log(p / (1 - p))
+    np.testing.assert_allclose(link(model.predict(shares[0])), logits, atol=1e-6)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(
+    ("params", "loss"),
+    [
+        ({"loss": "absolute_error"}, mean_absolute_error),
+        (
+            {"loss": "quantile", "quantile": 0.8},
+            lambda *a, **k: mean_pinball_loss(*a, alpha=0.8, **k),
+        ),
+    ],
+    ids=["absolute_error", "quantile"],
+)
+def test_early_stopping_goes_by_the_loss(params, loss, weighted, shares):
+    X, y = shares
+    weight = np.linspace(0.1, 2, 101) if weighted else None
+    model = make(DNNRegressor, **params, early_stopping=True)
+    model.fit(
+        *(X[:100], y[:100]), X_val=X[100:], y_val=y[100:], sample_weight_val=weight
+    )
+    expected = -loss(y[100:], model.predict(X[100:]), sample_weight=weight)
+    assert model.best_validation_score_ == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("loss", ["poisson", "logistic"])
+def test_early_stopping_with_a_link(loss, shares):
+    model = make(DNNRegressor, loss=loss, early_stopping=True).fit(*shares)
+    assert model.best_validation_score_ == max(model.validation_scores_) < 0
+
+
+@pytest.mark.parametrize(
+    ("loss", "wrong", "match"),
+    [
+        (
+            "poisson",
+            -1.0,
+            r"needs y that is not negative; got -1 in row 3\. Correct or",
+        ),
+        ("logistic", -0.5, r"needs y in \[0, 1\]; got -0.5 in row 3"),
+        ("logistic", 1.5, r"got 1.5 in row 3.*choose loss=\"squared_error\""),
+    ],
+)
+def test_values_that_a_loss_is_not_made_for(
+    regressor_class, loss, wrong, match, shares
+):
+    X, y = shares
+    bad = y.copy()
+    bad[3] = wrong
+    model = make(regressor_class, loss=loss, max_iter=2)
+    with pytest.raises(ValueError, match=match):
+        clone(model).fit(X, bad)
+    model.fit(X, y)
+    before = model.predict(X)
+    for call in (model.fit, model.partial_fit, model.evaluate):
+        with pytest.raises(ValueError, match=match):
+            call(X, bad)
+    np.testing.assert_array_equal(model.predict(X), before)
+
+
+@pytest.mark.parametrize(
+    ("params", "match"),
+    [
+        ({"quantile": 0.9}, "'quantile' needs loss=\"quantile\"; got quantile=0.9 and"),
+        ({"loss": "quantile", "quantile": 1.0}, "'quantile' parameter of DNNRegressor"),
+        ({"loss": "mean"}, "'loss' parameter of DNNRegressor"),
+    ],
+)
+def test_wrong_parameters(params, match, shares):
+    with pytest.raises(ValueError, match=match):
+        DNNRegressor(**params).fit(*shares)
+
+
+def test_only_poisson_asks_for_positive_targets():
+    assert get_tags(DNNRegressor(loss="poisson")).target_tags.positive_only
+    assert not get_tags(DNNRegressor()).target_tags.positive_only
