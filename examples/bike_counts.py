@@ -49,7 +49,7 @@ def models(seed: int) -> dict[str, object]:
             random_state=seed,
         ),
         "PoissonRegressor, one-hot": make_pipeline(
-            one_hot, PoissonRegressor(alpha=1e-4, max_iter=300)
+            one_hot, PoissonRegressor(alpha=1e-4, solver="newton-cholesky")
         ),
         "HistGradientBoostingRegressor": HistGradientBoostingRegressor(
             loss="poisson", random_state=seed

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random numbers of one run, apart from the global generators of NumPy and torch."""
 
-import inspect
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -138,22 +137,16 @@ def seed_sequence(seed: int | None, *spawn_key: int) -> np.random.SeedSequence:
     return np.random.SeedSequence(seed, spawn_key=spawn_key)
 
 
-def _functions_of(part: Any) -> list[Any]:
-    """Return the functions that a module keeps, such as an activation."""
-    if not isinstance(part, nn.Module):
-        return []
-    return [v for v in vars(part).values() if inspect.isfunction(v)]
-
-
 def draws_from_global_generator(network: nn.Module, *others: Any) -> bool:
     """Tell whether training may draw from torch's global generator.
 
-    The code of ``torch.nn``, ``torch.optim`` and skest is known. A module, function or
+    The code of ``torch.nn``, ``torch.optim`` and skest is known, unless it says that it
+    ``may_draw``. A module, function or
     optimizer of the user's may call anything, so the answer for it is yes.
     """
     return any(
         isinstance(part, _DRAWING_MODULES)
         or not f"{getattr(part, '__module__', '')}.".startswith(_KNOWN_PACKAGES)
-        for module in (*network.modules(), *others)
-        for part in (module, *_functions_of(module))
+        or getattr(part, "may_draw", False)
+        for part in (*network.modules(), *others)
     )

@@ -176,8 +176,7 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
 
     def _become(self, trial: "SkestEstimator") -> None:
         """Take over the state of a copy that was fitted."""
-        self.__dict__.clear()
-        self.__dict__.update(trial.__dict__)
+        self.__dict__ = trial.__dict__  # at once: another thread may be predicting
 
     def _fit(
         self, X: Any, y: Any, sample_weight: Any, validation: Sequence[Any]

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`SkestClassifier`: classification with ``X, y``."""
 
+import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -158,13 +159,27 @@ class SkestClassifier(ClassifierMixin, SkestEstimator):
     ) -> NDArray[Any] | None:
         if self.class_weight is None:
             return weight
-        by_class = compute_class_weight(
-            self.class_weight,
-            classes=self.classes_,
+        present = np.unique(y)  # a rare class may be held out as a whole
+        given = self.class_weight
+        if isinstance(given, dict):
+            self._check_class_weight(given)
+            given = {k: v for k, v in given.items() if k in self.classes_[present]}
+        by_class = np.ones(len(self.classes_))
+        by_class[present] = compute_class_weight(
+            given,
+            classes=self.classes_[present],
             y=self.classes_[y],
             sample_weight=weight,
         )
         return by_class[y] if weight is None else weight * by_class[y]
+
+    def _check_class_weight(self, class_weight: dict[Any, float]) -> None:
+        unknown = [label for label in class_weight if label not in self.classes_]
+        if unknown:
+            raise ValueError(
+                f"The classes, {unknown}, of 'class_weight' are not in y; the classes are "
+                f"{self.classes_.tolist()}."
+            )
 
     def _check_enough(self, y: NDArray[Any]) -> None:
         if len(self.classes_) < 2:
@@ -174,8 +189,12 @@ class SkestClassifier(ClassifierMixin, SkestEstimator):
             )
 
     def _strata(self, y: NDArray[Any]) -> NDArray[Any] | None:
-        # A class with a single row can't be in both parts.
-        return y if np.bincount(y)[np.unique(y)].min() > 1 else None
+        """Return the classes if all of them fit into both parts."""
+        counts = np.bincount(y)
+        counts = counts[counts > 0]
+        n_held_out = math.ceil(self.validation_fraction * len(y))
+        smaller = min(n_held_out, len(y) - n_held_out)
+        return y if counts.min() > 1 and len(counts) <= smaller else None
 
     def _make_head(self, weight_column: str | None) -> Any:
         if len(self.classes_) == 2:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads ``X`` of scikit-learn's methods as columns by key."""
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -63,13 +64,21 @@ def read_array(estimator: BaseEstimator, X: Any, *, reset: bool) -> dict[Any, An
         )
     if hasattr(X, "columns"):
         _check_numbers(X)
-    X = validate_data(
-        estimator,
-        X,
-        reset=reset,
-        dtype=[np.float64, np.float32],
-        ensure_all_finite="allow-nan",
-    )
+    try:
+        X = validate_data(
+            estimator,
+            X,
+            reset=reset,
+            dtype=[np.float64, np.float32],
+            ensure_all_finite="allow-nan",
+        )
+    except ValueError as error:
+        if "could not convert string to float" not in str(error):
+            raise
+        raise ValueError(
+            f"An array without 'feature_columns' must hold numbers; {error}. For strings, "
+            "pass a DataFrame or a dictionary of arrays, or describe the columns."
+        ) from error
     return {ARRAY_KEY: X}
 
 
@@ -101,8 +110,8 @@ def read_table(estimator: BaseEstimator, X: Any, *, reset: bool) -> dict[Any, An
     if isinstance(X, Mapping) and not issparse(X):
         features = _read_dict(estimator, X, reset=reset)
     elif hasattr(X, "columns"):
-        names = list(X.columns)
-        twice = sorted({str(name) for name in names if names.count(name) > 1})
+        names = _names_of(X)
+        twice = sorted(str(name) for name, n in Counter(names).items() if n > 1)
         if twice:
             raise ValueError(
                 f"Column names of X must be unique; {', '.join(map(repr, twice))} occurs "
@@ -119,6 +128,11 @@ def read_table(estimator: BaseEstimator, X: Any, *, reset: bool) -> dict[Any, An
         )
     Table(features)  # refuses what has no rows, or columns of different lengths
     return features
+
+
+def _names_of(X: Any) -> list[Any]:
+    """Return the names of the columns of a frame; pyarrow has another word for them."""
+    return list(X.column_names if hasattr(X, "column_names") else X.columns)
 
 
 def _read_dict(
@@ -153,7 +167,7 @@ def _read_columns_of_array(
 
 def _check_numbers(X: Any) -> None:
     """Refuse columns of a frame that hold anything but numbers, by name."""
-    names = list(X.columns)
+    names = _names_of(X)
     if len(set(names)) < len(names) or 0 in X.shape:
         return  # scikit-learn has the right words for these
     table = Table(X)

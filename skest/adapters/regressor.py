@@ -111,6 +111,7 @@ class SkestRegressor(RegressorMixin, SkestEstimator):
     def _as_numbers(self, y: Any) -> NDArray[Any]:
         try:
             y = check_y(y, multi_output=True, y_numeric=True, estimator=self)
+            return y.astype(np.float64, copy=False)
         except ValueError as error:
             if "could not convert string to float" not in str(error):
                 raise
@@ -118,7 +119,6 @@ class SkestRegressor(RegressorMixin, SkestEstimator):
                 f"y of {type(self).__name__} must be numbers; {error}. For labels, use the "
                 "classifier of the same name."
             ) from error
-        return y.astype(np.float64, copy=False)
 
     def _start(self, rows: Any) -> None:
         super()._start(rows)

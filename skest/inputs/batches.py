@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skest.inputs.array_dataset import ArrayDataset, check_same_rows, count_rows
+from skest.inputs.array_dataset import ArrayDataset, check_same_rows
 
 __all__ = ["Source", "tensor_batches"]
 
@@ -101,7 +101,9 @@ def tensor_batches(
         if labels is None or not with_labels:
             return x, None
         y = (encode_labels or as_tensors)(labels)
-        check_same_rows(count_rows(x, "features"), count_rows(y, "labels"))
+        n_features, n_labels = _common_rows(x), _common_rows(y)
+        if n_features is not None and n_labels is not None:
+            check_same_rows(n_features, n_labels)
         return x, y
 
     if source.table is not None:
@@ -109,6 +111,15 @@ def tensor_batches(
             source.table, *encoded(source.table.features, source.table.labels), device
         )
     return (_to(encoded(*batch), device) for batch in source.batches())
+
+
+def _common_rows(data: Any) -> int | None:
+    """Return the number of rows of tensors that agree in it; None for other structures."""
+    sizes = {
+        len(leaf) if isinstance(leaf, Tensor) and leaf.ndim else None
+        for leaf in (data.values() if isinstance(data, Mapping) else [data])
+    }
+    return sizes.pop() if len(sizes) == 1 else None
 
 
 def _table_batches(

@@ -67,6 +67,8 @@ class DNN(nn.Module):
                 activation
             )  # every network has variables of its own
         self.activation = get_activation(activation)
+        # A function of the user's may draw from torch's global generator.
+        self.may_draw = not isinstance(activation, str | nn.Module)
         self.n_hidden = len(hidden_units)
         n_inputs: Any = inputs.out_features
         widths = [int(n_inputs), *hidden_units]

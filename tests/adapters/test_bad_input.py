@@ -5,7 +5,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from skest import DNNClassifier, DNNLinearCombinedClassifier, LinearClassifier
+from skest import (
+    DNNClassifier,
+    DNNLinearCombinedClassifier,
+    DNNRegressor,
+    LinearClassifier,
+)
 from skest import feature_columns as fc
 from skest.hooks import Hook
 from tests.adapters.conftest import make
@@ -269,3 +274,19 @@ def test_numbers_too_large(estimator_class, blobs):
     X, y = blobs
     with pytest.raises(ValueError, match="too large"):
         make(estimator_class).fit(X * 1e300, y)
+
+
+def test_strings_in_arrays(blobs):
+    X, y = blobs
+    words = X.astype(object)
+    words[3, 1] = "a"
+    with pytest.raises(ValueError, match="must hold numbers; .*'a'.*DataFrame"):
+        make(DNNClassifier).fit(words, y)
+    with pytest.raises(ValueError, match="must be numbers; .*'q'"):
+        make(DNNRegressor).fit(X, ["q"] * len(X))
+
+
+def test_class_weights_of_unknown_classes(classifier_class, blobs):
+    X, y = blobs
+    with pytest.raises(ValueError, match=r"The classes, \[7\], of 'class_weight'"):
+        make(classifier_class, class_weight={7: 2.0}).fit(X, y)

@@ -2,7 +2,9 @@
 """What a fitted estimator offers, and how fit behaves."""
 
 import pickle
+import sys
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import joblib
 import numpy as np
@@ -539,9 +541,17 @@ def test_activations_of_the_user(blobs):
     assert shared.weight.item() == 0.25
     np.testing.assert_array_equal(a.predict_proba(X), b.predict_proba(X))
 
-    def noisy(x):
-        return torch.nn.functional.dropout(x, 0.5)
 
+@pytest.mark.parametrize(
+    "noisy",
+    [
+        lambda x: torch.nn.functional.dropout(x, 0.5),
+        partial(torch.dropout, p=0.5, train=True),
+    ],
+    ids=["function", "partial"],
+)
+def test_activations_that_draw(noisy, blobs):
+    X, y = blobs
     state = torch.get_rng_state()
     a, b = (make(DNNClassifier, activation=noisy).fit(X, y) for _ in range(2))
     assert a.loss_curve_ == b.loss_curve_
@@ -641,3 +651,54 @@ def test_numbers_with_a_large_offset():
     X = pd.DataFrame({"x": x, "word": ["a", "b"] * 200})
     y = x > 1e9
     assert make(DNNClassifier, max_iter=30).fit(X, y).score(X, y) > 0.95
+
+
+def test_more_classes_than_held_out_rows():
+    X = np.random.default_rng(0).normal(size=(300, 2))
+    y = np.arange(300) % 100
+    model = make(DNNClassifier, early_stopping=True, max_iter=1).fit(X, y)
+    assert len(model.validation_scores_) == 1
+
+
+@pytest.mark.parametrize("class_weight", ["balanced", {0: 1.0, 1: 2.0, 2: 3.0}])
+def test_a_rare_class_may_be_held_out(class_weight):
+    X = np.random.default_rng(0).normal(size=(60, 2))
+    y = np.arange(60) % 2
+    y[0] = 2
+    for seed in range(12):
+        model = make(
+            DNNClassifier,
+            class_weight=class_weight,
+            early_stopping=True,
+            validation_fraction=0.5,
+            random_state=seed,
+            max_iter=1,
+        )
+        assert model.fit(X, y).classes_.tolist() == [0, 1, 2]
+
+
+def test_predicting_while_a_fit_ends(table):
+    X, y = table
+    model = make(DNNClassifier, max_iter=1).fit(X, y)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            predictions = [pool.submit(model.predict, X) for _ in range(10)]
+            for _ in range(2000):
+                model._become(model._copy())
+            assert all(len(p.result()) == len(X) for p in predictions)
+    finally:
+        sys.setswitchinterval(interval)
+
+
+def test_a_pyarrow_table(table):
+    pa = pytest.importorskip("pyarrow")
+    X, y = table
+    arrow = pa.table({name: X[name].tolist() for name in X})
+    model = make(DNNClassifier, max_iter=2).fit(arrow, y)
+    np.testing.assert_allclose(
+        model.predict_proba(arrow),
+        make(DNNClassifier, max_iter=2).fit(X, y).predict_proba(X),
+        rtol=1e-5,
+    )

@@ -227,3 +227,27 @@ def test_a_network_that_works_in_place_leaves_the_callers_array_alone():
     for features, _ in tensor_batches(source, None, None, CPU, torch.float32):
         features.relu_()
     np.testing.assert_array_equal(X, before)
+
+
+@pytest.mark.parametrize(
+    ("features", "labels"),
+    [
+        (torch.zeros(8, 2), (torch.zeros(8), torch.zeros(8))),
+        (torch.zeros(8, 2), {"y": torch.zeros(8), "rate": torch.tensor(0.1)}),
+        ({"values": torch.zeros(20), "offsets": torch.zeros(8)}, torch.zeros(8)),
+    ],
+    ids=["tuple", "scalar", "ragged"],
+)
+def test_structures_of_the_user_pass(features, labels):
+    source = Source([(features, labels)])
+    ((got_features, got_labels),) = tensor_batches(
+        source, lambda x: x, lambda y: y, CPU, torch.float32
+    )
+    assert got_features is features
+    assert got_labels is labels
+
+
+def test_labels_of_another_length_are_refused():
+    source = Source([(torch.zeros(8, 2), torch.zeros(5))])
+    with pytest.raises(ValueError, match="same number of rows; got 8 and 5"):
+        next(tensor_batches(source, None, None, CPU, torch.float32))
