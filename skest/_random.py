@@ -141,8 +141,8 @@ def draws_from_global_generator(network: nn.Module, *others: Any) -> bool:
     """Tell whether training may draw from torch's global generator.
 
     The code of ``torch.nn``, ``torch.optim`` and skest is known, unless it says that it
-    ``may_draw``. A module, function or
-    optimizer of the user's may call anything, so the answer for it is yes.
+    ``may_draw``. A module, function or optimizer of the user's may call anything, so the
+    answer for it is yes.
     """
     return any(
         isinstance(part, _DRAWING_MODULES)
