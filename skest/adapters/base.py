@@ -44,7 +44,6 @@ from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.dense import EmbeddingColumn
 from skest.feature_columns.infer import infer_feature_columns
 from skest.feature_columns.modules import parameter_name
-from skest.feature_columns.table import Table
 from skest.hooks.base import Run
 from skest.inputs.array_dataset import ArrayDataset, take_rows
 from skest.inputs.batches import Source, tensor_batches
@@ -282,7 +281,7 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
         return None
 
     def _start(self, rows: _Rows) -> None:
-        """Learn the feature columns and make a new core Estimator's settings."""
+        """Learn the feature columns and forget an earlier training."""
         for parameter, kind in self._column_parameters.items():
             columns = self._given_columns(parameter, kind, rows.features)
             if columns is not None:
@@ -320,8 +319,6 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
         before = self.estimator_.checkpoint if resume else None
         if before is not None:
             estimator.checkpoint = before
-        if held_out is not None:
-            self._encode(held_out.features)  # refuses wrong values before training
         dataset = ArrayDataset(
             _with_normalised_weight(rows),
             rows.y,
@@ -343,14 +340,6 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
             lambda: dataset, hooks=[epochs, *self.hooks], steps=self.max_steps
         )
         self._finish(estimator, epochs, resume)
-
-    def _encode(self, features: Mapping[Any, Any]) -> None:
-        """Encode features as training will."""
-        table = Table(features)
-        for parameter in self._column_parameters:
-            columns = getattr(self, f"{parameter}_")
-            if columns is not None:
-                columns.encode(table)
 
     def _finish(self, estimator: Estimator, epochs: EpochHook, resume: bool) -> None:
         """Keep what training has learned."""
@@ -404,9 +393,7 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
             # Clones share the parameter `config`, and no fit may go on from another's.
             run = f"fit-{uuid.uuid4().hex[:12]}"
             config = config.replace(model_dir=Path(config.model_dir) / run)
-        if self.device != "auto":
-            config = config.replace(device=self.device)
-        config = config.replace(random_seed=seed)
+        config = config.replace(random_seed=seed, device=self._device())
         head = self._make_head(WEIGHT_KEY if weighted else None)
         return Estimator(self._bound_model_fn(head), config=config)
 
@@ -419,6 +406,12 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
         if self.random_state is None:
             return None if self.config is None else self.config.random_seed
         return int(check_random_state(self.random_state).randint(2**31 - 1))
+
+    def _device(self) -> Any:
+        """Return the device wanted; the configuration has a say if `device` is "auto"."""
+        if self.device == "auto" and self.config is not None:
+            return self.config.device
+        return self.device
 
     def _batch_size(self, n_rows: int) -> int:
         size = 200 if self.batch_size == "auto" else int(self.batch_size)
@@ -447,7 +440,7 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
         """
         if self.dtype != "auto":
             return str(self.dtype)
-        on_cpu = resolve_device(self.device).type == "cpu"
+        on_cpu = resolve_device(self._device()).type == "cpu"
         array = np.asarray(features.get(ARRAY_KEY))
         is_double = array.ndim == 2 and array.dtype == np.float64
         return "float64" if is_double and on_cpu else "float32"
@@ -529,12 +522,24 @@ class _LiveScore:
         # The model in training asks for weights if it has them; the score has its own.
         ones = {WEIGHT_KEY: np.ones(len(rows.y))} if weighted else {}
         self._features = {**rows.features, **ones}
-        self._batches: list[Any] | None = None
+        self._batches: list[Any] = []
+
+    def begin(self, run: Run) -> None:
+        dataset = ArrayDataset(self._features, batch_size=_PREDICT_BATCH_SIZE)
+        parameter = next(run.network.parameters())
+        self._batches = list(
+            tensor_batches(
+                Source(dataset),
+                run.spec.encode,
+                None,
+                parameter.device,
+                parameter.dtype,
+                with_labels=False,
+            )
+        )
 
     def __call__(self, run: Run) -> float:
         key = self._estimator._prediction_key
-        if self._batches is None:
-            self._batches = self._encode(run)
         run.network.eval()
         try:
             predicted = [
@@ -545,20 +550,6 @@ class _LiveScore:
             run.network.train()
         return self._estimator._score(
             {key: np.concatenate(predicted)}, self._rows.y, self._rows.weight
-        )
-
-    def _encode(self, run: Run) -> list[Any]:
-        dataset = ArrayDataset(self._features, batch_size=_PREDICT_BATCH_SIZE)
-        parameter = next(run.network.parameters())
-        return list(
-            tensor_batches(
-                Source(dataset),
-                run.spec.encode,
-                None,
-                parameter.device,
-                parameter.dtype,
-                with_labels=False,
-            )
         )
 
 

@@ -2,6 +2,7 @@
 """`EpochHook`: what happens once an epoch in ``fit``."""
 
 from collections.abc import Callable
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -9,7 +10,17 @@ from torch import Tensor
 from skest.checkpoints import Checkpoint
 from skest.hooks.base import Hook, Run
 
-__all__ = ["EpochHook"]
+__all__ = ["EpochHook", "ValidationScore"]
+
+
+class ValidationScore(Protocol):
+    """What scores a network in training."""
+
+    def begin(self, run: Run) -> None:
+        """Prepare the validation rows; wrong ones are refused before the first step."""
+
+    def __call__(self, run: Run) -> float:
+        """Return the score of the present network."""
 
 
 class EpochHook(Hook):
@@ -29,9 +40,9 @@ class EpochHook(Hook):
         An improvement must exceed it.
     n_iter_no_change : int
         Epochs without improvement to wait for.
-    score : callable, default=None
-        ``score(run) -> float``, of the present network on validation rows; higher is
-        better. The state of the best epoch is kept then.
+    score : ValidationScore, default=None
+        Of the present network on validation rows; higher is better. The state of the
+        best epoch is kept then.
     report : callable, default=None
         Called with a line of text about every epoch.
 
@@ -54,7 +65,7 @@ class EpochHook(Hook):
         *,
         tol: float,
         n_iter_no_change: float,
-        score: Callable[[Run], float] | None = None,
+        score: ValidationScore | None = None,
         report: Callable[[str], None] | None = None,
     ) -> None:
         full, rest = divmod(n_rows, batch_size)
@@ -74,6 +85,11 @@ class EpochHook(Hook):
     def n_iter(self) -> int:
         """Epochs begun."""
         return len(self.loss_curve)
+
+    def begin(self, run: Run) -> None:
+        """Prepare the validation rows."""
+        if self._score is not None:
+            self._score.begin(run)
 
     def after_step(self, run: Run, loss: Tensor) -> None:
         """Note the loss; at the end of an epoch, look at the progress."""
