@@ -8,13 +8,19 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from skest.adapters.baseline import BaselineClassifier, BaselineRegressor
-    from skest.adapters.dnn import DNNClassifier, DNNRegressor
+    from skest.adapters.baseline import (
+        BaselineClassifier,
+        BaselineEstimator,
+        BaselineRegressor,
+    )
+    from skest.adapters.dnn import DNNClassifier, DNNEstimator, DNNRegressor
     from skest.adapters.dnn_linear import (
         DNNLinearCombinedClassifier,
+        DNNLinearCombinedEstimator,
         DNNLinearCombinedRegressor,
     )
-    from skest.adapters.linear import LinearClassifier, LinearRegressor
+    from skest.adapters.linear import LinearClassifier, LinearEstimator, LinearRegressor
+    from skest.adapters.multi_head import MultiHeadEstimator
     from skest.estimator import Estimator
     from skest.keys import ModeKeys
     from skest.run_config import RunConfig
@@ -24,31 +30,41 @@ __version__ = "0.1.0"
 
 __all__ = [
     "BaselineClassifier",
+    "BaselineEstimator",
     "BaselineRegressor",
     "DNNClassifier",
+    "DNNEstimator",
     "DNNLinearCombinedClassifier",
+    "DNNLinearCombinedEstimator",
     "DNNLinearCombinedRegressor",
     "DNNRegressor",
     "Estimator",
     "EstimatorSpec",
     "LinearClassifier",
+    "LinearEstimator",
     "LinearRegressor",
     "ModeKeys",
+    "MultiHeadEstimator",
     "RunConfig",
 ]
 
 _MODULES = {
     "BaselineClassifier": "adapters.baseline",
+    "BaselineEstimator": "adapters.baseline",
     "BaselineRegressor": "adapters.baseline",
     "DNNClassifier": "adapters.dnn",
+    "DNNEstimator": "adapters.dnn",
     "DNNLinearCombinedClassifier": "adapters.dnn_linear",
+    "DNNLinearCombinedEstimator": "adapters.dnn_linear",
     "DNNLinearCombinedRegressor": "adapters.dnn_linear",
     "DNNRegressor": "adapters.dnn",
     "Estimator": "estimator",
     "EstimatorSpec": "spec",
     "LinearClassifier": "adapters.linear",
+    "LinearEstimator": "adapters.linear",
     "LinearRegressor": "adapters.linear",
     "ModeKeys": "keys",
+    "MultiHeadEstimator": "adapters.multi_head",
     "RunConfig": "run_config",
 }
 _SUBPACKAGES = (

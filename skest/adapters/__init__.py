@@ -1,21 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
 """The scikit-learn face of skest."""
 
-from skest.adapters.baseline import BaselineClassifier, BaselineRegressor
-from skest.adapters.dnn import DNNClassifier, DNNRegressor
+from skest.adapters.baseline import (
+    BaselineClassifier,
+    BaselineEstimator,
+    BaselineRegressor,
+)
+from skest.adapters.dnn import DNNClassifier, DNNEstimator, DNNRegressor
 from skest.adapters.dnn_linear import (
     DNNLinearCombinedClassifier,
+    DNNLinearCombinedEstimator,
     DNNLinearCombinedRegressor,
 )
-from skest.adapters.linear import LinearClassifier, LinearRegressor
+from skest.adapters.linear import LinearClassifier, LinearEstimator, LinearRegressor
+from skest.adapters.multi_head import MultiHeadEstimator
 
 __all__ = [
     "BaselineClassifier",
+    "BaselineEstimator",
     "BaselineRegressor",
     "DNNClassifier",
+    "DNNEstimator",
     "DNNLinearCombinedClassifier",
+    "DNNLinearCombinedEstimator",
     "DNNLinearCombinedRegressor",
     "DNNRegressor",
     "LinearClassifier",
+    "LinearEstimator",
     "LinearRegressor",
+    "MultiHeadEstimator",
 ]

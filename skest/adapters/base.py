@@ -3,14 +3,14 @@
 
 ``X, y`` are validated, a head is chosen from ``y``, feature columns learn what was left
 open, and then a core `Estimator` trains and predicts. Subclasses say which networks
-there are (`_model_fn`, `_column_parameters`) and what ``y`` means (`_check_target`,
-`_make_head`, `_score`).
+there are (`_model_fn`, `_column_parameters`) and what ``y`` means (`_new_target`).
 """
 
 import copy
 import uuid
 from abc import ABCMeta, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -21,10 +21,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, clone
 from sklearn.model_selection import train_test_split
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import (
-    check_consistent_length,
-    check_is_fitted,
-)
+from sklearn.utils.validation import check_is_fitted
 
 from skest._compat import Interval, Options, StrOptions, check_sample_weight
 from skest._random import seed_sequence
@@ -38,6 +35,9 @@ from skest.adapters.features import (
     read_array,
     read_table,
 )
+from skest.adapters.target_scale import scaled_target_model_fn
+from skest.adapters.targets.base import Target
+from skest.adapters.targets.forms import as_rows, check_same_length
 from skest.estimator import Estimator
 from skest.evaluation import predict_batch
 from skest.feature_columns.columns import FeatureColumns
@@ -59,16 +59,24 @@ _PREDICT_BATCH_SIZE = 4096
 _SCOPES = {"dense": "inputs.", "linear": "dense."}
 
 
-class _Rows(NamedTuple):
-    """A table with its target and weights."""
+class Rows(NamedTuple):
+    """A table with its labels and weights."""
 
     features: dict[str, Any]
-    y: NDArray[Any]
+    labels: Any
     weight: NDArray[Any] | None
 
-    def take(self, rows: NDArray[Any]) -> "_Rows":
+    @property
+    def n_rows(self) -> int:
+        """Number of rows."""
+        return _n_rows(self.features)
+
+    def take(self, rows: NDArray[Any]) -> "Rows":
+        """Return some of the rows."""
         weight = None if self.weight is None else self.weight[rows]
-        return _Rows(take_rows(self.features, rows), self.y[rows], weight)
+        return Rows(
+            take_rows(self.features, rows), take_rows(self.labels, rows), weight
+        )
 
 
 class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
@@ -108,26 +116,8 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
         """Return the model function of this estimator."""
 
     @abstractmethod
-    def _check_target(self, y: Any, *, reset: bool) -> NDArray[Any]:
-        """Return `y` as the head takes it; learn its kind if `reset`."""
-
-    @abstractmethod
-    def _make_head(self, weight_column: str | None) -> Any:
-        """Return the head for the target seen in fit."""
-
-    @abstractmethod
-    def _score(
-        self,
-        predictions: Mapping[str, NDArray[Any]],
-        y: NDArray[Any],
-        sample_weight: NDArray[Any] | None,
-    ) -> float:
-        """Return the score of predictions for checked targets."""
-
-    @property
-    @abstractmethod
-    def _prediction_key(self) -> str:
-        """Key of the predictions that `_score` takes."""
+    def _new_target(self, y: Any) -> Target:
+        """Return a target for `y`, which has not learned from it yet."""
 
     # Training
 
@@ -183,9 +173,11 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
         self._validate_params()
         seed = self._seed()
         resume = self.warm_start and self.__sklearn_is_fitted__()
+        if resume:
+            self._check_resumed()
         rows = self._check_rows(X, y, sample_weight, reset=not resume)
         train, held_out = self._split_validation(rows, validation, seed)
-        train = train._replace(weight=self._balanced_weight(train.weight, train.y))
+        train = train._replace(weight=self._balanced_weight(train))
         if not resume:
             self._start(train)
         self._train(train, held_out, int(self.max_iter), seed, resume=resume)
@@ -196,8 +188,10 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
         if trial.early_stopping is True:
             raise ValueError("partial_fit does not support early_stopping=True.")
         resume = trial.__sklearn_is_fitted__()
+        if resume:
+            trial._check_resumed()
         rows = trial._check_rows(X, y, sample_weight, reset=not resume, **target)
-        rows = rows._replace(weight=trial._balanced_weight(rows.weight, rows.y))
+        rows = rows._replace(weight=trial._balanced_weight(rows))
         if not resume:
             trial._start(rows)
         trial._train(rows, None, 1, trial._seed(), resume=resume)
@@ -206,7 +200,7 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
 
     def _check_rows(
         self, X: Any, y: Any, sample_weight: Any, *, reset: bool, **target: Any
-    ) -> _Rows:
+    ) -> Rows:
         """Validate training data; rows of weight zero are dropped."""
         if y is None:
             raise ValueError(
@@ -214,16 +208,28 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
                 "target y is None."
             )
         features = self._check_features(X, reset=reset)
-        some_column = next(iter(features.values()))
-        check_consistent_length(some_column, y)
-        weight = self._check_weight(sample_weight, len(some_column))
+        y = as_rows(y)
+        check_same_length(features, y)
+        weight = self._check_weight(sample_weight, _n_rows(features))
         if weight is not None and not weight.all():
             kept = np.flatnonzero(weight)
-            features, y = take_rows(features, kept), np.asarray(y)[kept]
+            features, y = take_rows(features, kept), take_rows(y, kept)
             weight = weight[kept]
-        y = self._check_target(y, reset=reset, **target)
-        self._check_enough(y)
-        return _Rows(features, y, weight)
+        if reset:
+            self._learn_target(y, **target)
+        labels = self._encode_target(y, **target)
+        return Rows(features, labels, weight)
+
+    def _learn_target(self, y: Any, **target: Any) -> None:
+        self._target = self._new_target(y)
+        self._target.learn(y, **target)
+
+    def _encode_target(self, y: Any, **target: Any) -> Any:
+        """Return `y` as labels for the head."""
+        return self._target.encode(y)
+
+    def _check_resumed(self) -> None:
+        """Refuse changes of parameters that an earlier fit cannot go on with."""
 
     def _check_weight(self, sample_weight: Any, n_rows: int) -> NDArray[Any] | None:
         """Return the weights of the rows, or None if there are none."""
@@ -234,18 +240,13 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
             sample_weight, np.empty((n_rows, 1)), dtype=np.float64, copy=True
         )
 
-    def _balanced_weight(
-        self, weight: NDArray[Any] | None, y: NDArray[Any]
-    ) -> NDArray[Any] | None:
+    def _balanced_weight(self, rows: Rows) -> NDArray[Any] | None:
         """Return the weights to train with."""
-        return weight
-
-    def _check_enough(self, y: NDArray[Any]) -> None:
-        """Refuse a target that nothing can be learned from."""
+        return rows.weight
 
     def _split_validation(
-        self, rows: _Rows, validation: Sequence[Any], seed: int | None
-    ) -> tuple[_Rows, _Rows | None]:
+        self, rows: Rows, validation: Sequence[Any], seed: int | None
+    ) -> tuple[Rows, Rows | None]:
         """Return training and validation rows, the latter only for early stopping."""
         X_val, y_val, weight_val = validation
         if X_val is None and y_val is None:
@@ -253,15 +254,15 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
                 raise ValueError("'sample_weight_val' needs 'X_val' and 'y_val'.")
             enabled = self.early_stopping
             if enabled == "auto":
-                enabled = len(rows.y) > _MANY_ROWS
+                enabled = rows.n_rows > _MANY_ROWS
             if not enabled:
                 return rows, None
             train, held_out = train_test_split(
-                np.arange(len(rows.y)),
+                np.arange(rows.n_rows),
                 test_size=self.validation_fraction,
                 # Not None: that would draw from NumPy's global generator.
                 random_state=int(seed_sequence(seed).generate_state(1)[0]),
-                stratify=self._strata(rows.y),
+                stratify=self._strata(rows.labels),
             )
             return rows.take(train), rows.take(held_out)
         if X_val is None or y_val is None:
@@ -271,22 +272,28 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
                 "'X_val' and 'y_val' serve early stopping, but early_stopping=False. Set "
                 'it to True or "auto", or leave them out.'
             )
-        features = self._check_features(X_val, reset=False)
-        y_val = self._check_target(y_val, reset=False)
-        check_consistent_length(next(iter(features.values())), y_val)
-        weight_val = self._check_weight(weight_val, len(y_val))
-        return rows, _Rows(features, y_val, weight_val)
+        return rows, self._check_evaluation_rows(X_val, y_val, weight_val)
 
-    def _strata(self, y: NDArray[Any]) -> NDArray[Any] | None:
+    def _check_evaluation_rows(self, X: Any, y: Any, sample_weight: Any) -> Rows:
+        """Validate rows that are not trained on."""
+        features = self._check_features(X, reset=False)
+        y = as_rows(y)
+        check_same_length(features, y)
+        weight = self._check_weight(sample_weight, _n_rows(features))
+        return Rows(features, self._encode_target(y), weight)
+
+    def _strata(self, labels: Any) -> NDArray[Any] | None:
+        """Return the groups of which a validation part should have its share."""
         return None
 
-    def _start(self, rows: _Rows) -> None:
+    def _start(self, rows: Rows) -> None:
         """Learn the feature columns and forget an earlier training."""
         for parameter, kind in self._column_parameters.items():
             columns = self._given_columns(parameter, kind, rows.features)
             if columns is not None:
-                columns = columns.fit(rows.features, rows.y, sample_weight=rows.weight)
+                columns = columns.fit(rows.features, sample_weight=rows.weight)
             setattr(self, f"{parameter}_", columns)
+        self._scale = self._target.scale(rows.labels, rows.weight)
         self.loss_curve_: list[float] = []
         self.validation_scores_: list[float] | None = None
         self.best_validation_score_: float | None = None
@@ -306,8 +313,8 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
 
     def _train(
         self,
-        rows: _Rows,
-        held_out: _Rows | None,
+        rows: Rows,
+        held_out: Rows | None,
         n_epochs: int,
         seed: int | None,
         *,
@@ -321,8 +328,8 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
             estimator.checkpoint = before
         dataset = ArrayDataset(
             _with_normalised_weight(rows),
-            rows.y,
-            batch_size=self._batch_size(len(rows.y)),
+            rows.labels,
+            batch_size=self._batch_size(rows.n_rows),
             shuffle=True,
             num_epochs=n_epochs,
             seed=seed,
@@ -394,12 +401,19 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
             run = f"fit-{uuid.uuid4().hex[:12]}"
             config = config.replace(model_dir=Path(config.model_dir) / run)
         config = config.replace(random_seed=seed, device=self._device())
-        head = self._make_head(WEIGHT_KEY if weighted else None)
-        return Estimator(self._bound_model_fn(head), config=config)
+        return Estimator(self._bound_model_fn(weighted), config=config)
 
-    def _bound_model_fn(self, head: Any) -> Callable[..., EstimatorSpec]:
+    def _bound_model_fn(self, weighted: bool) -> Callable[..., EstimatorSpec]:
         """Return the model function of this fit."""
-        return self._model_fn(head)
+        model_fn = self._model_fn(self._target.head(WEIGHT_KEY if weighted else None))
+        if self._scale is None:
+            return model_fn
+        return partial(
+            scaled_target_model_fn,
+            model_fn=model_fn,
+            scale=self._scale,
+            scaled_labels=partial(self._target.scaled, scale=self._scale),
+        )
 
     def _seed(self) -> int | None:
         """Return the seed of this fit; None leaves it to the operating system."""
@@ -454,15 +468,34 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
 
     # Prediction
 
-    def _predict(self, X: Any, key: str) -> NDArray[Any]:
-        """Return one of the head's predictions for all rows."""
+    def _predict(self, X: Any, keys: Sequence[Any]) -> dict[Any, NDArray[Any]]:
+        """Return some of the head's predictions for all rows."""
         check_is_fitted(self)
         features = self._check_features(X, reset=False)
         dataset = ArrayDataset(features, batch_size=_PREDICT_BATCH_SIZE)
-        batches = self.estimator_.predict(
-            lambda: dataset, predict_keys=[key], yield_single_examples=False
+        batches = list(
+            self.estimator_.predict(
+                lambda: dataset, predict_keys=keys, yield_single_examples=False
+            )
         )
-        return np.concatenate([batch[key] for batch in batches])
+        return {key: np.concatenate([batch[key] for batch in batches]) for key in keys}
+
+    def predict(self, X: Any) -> Any:
+        """Return the prediction for each row, in the form that `y` had in `fit`.
+
+        Parameters
+        ----------
+        X : array-like, DataFrame or dict of arrays
+            Data as in `fit`.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,) or (n_samples, n_outputs)
+            Of a classifier the most probable classes, elements of `classes_`; at a tie
+            the first one.
+        """
+        check_is_fitted(self)
+        return self._target.answer(self._predict(X, self._target.answer_keys))
 
     def evaluate(self, X: Any, y: Any, sample_weight: Any = None) -> dict[str, float]:
         """Return all metrics of the head.
@@ -482,21 +515,17 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
             For example "accuracy", "auc" and "average_loss" of a binary classifier.
         """
         check_is_fitted(self)
-        features = self._check_features(X, reset=False)
-        y = self._check_target(y, reset=False)
-        check_consistent_length(next(iter(features.values())), y)
-        weight = self._check_weight(sample_weight, len(y))
-        estimator = self._new_evaluator(weight is not None)
-        features = _with_normalised_weight(_Rows(features, y, weight))
-        dataset = ArrayDataset(features, y, batch_size=_PREDICT_BATCH_SIZE)
+        rows = self._check_evaluation_rows(X, y, sample_weight)
+        estimator = self._new_evaluator(rows.weight is not None)
+        features = _with_normalised_weight(rows)
+        dataset = ArrayDataset(features, rows.labels, batch_size=_PREDICT_BATCH_SIZE)
         return estimator.evaluate(lambda: dataset)
 
     def _new_evaluator(self, weighted: bool) -> Estimator:
         config = self.estimator_.config.replace(model_dir=None)
         fitted = self._copy()
         fitted.__dict__.update(self._params_in_fit)  # whatever set_params did since
-        head = fitted._make_head(WEIGHT_KEY if weighted else None)
-        estimator = Estimator(fitted._bound_model_fn(head), config=config)
+        estimator = Estimator(fitted._bound_model_fn(weighted), config=config)
         checkpoint = self.estimator_.checkpoint
         if checkpoint is not None:
             estimator.checkpoint = checkpoint
@@ -516,11 +545,11 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
 class _LiveScore:
     """Scores the network in training on validation rows, which are encoded once."""
 
-    def __init__(self, estimator: SkestEstimator, rows: _Rows, weighted: bool) -> None:
+    def __init__(self, estimator: SkestEstimator, rows: Rows, weighted: bool) -> None:
         self._estimator = estimator
         self._rows = rows
         # The model in training asks for weights if it has them; the score has its own.
-        ones = {WEIGHT_KEY: np.ones(len(rows.y))} if weighted else {}
+        ones = {WEIGHT_KEY: np.ones(rows.n_rows)} if weighted else {}
         self._features = {**rows.features, **ones}
         self._batches: list[Any] = []
 
@@ -539,18 +568,23 @@ class _LiveScore:
         )
 
     def __call__(self, run: Run) -> float:
-        key = self._estimator._prediction_key
+        target = self._estimator._target
+        keys = target.validation_keys
         run.network.eval()
         try:
-            predicted = [
-                predict_batch(run.spec, features, [key])[key]
-                for features, _ in self._batches
+            batches = [
+                predict_batch(run.spec, features, keys) for features, _ in self._batches
             ]
         finally:
             run.network.train()
-        return self._estimator._score(
-            {key: np.concatenate(predicted)}, self._rows.y, self._rows.weight
+        predictions = {key: np.concatenate([b[key] for b in batches]) for key in keys}
+        return target.validation_score(
+            predictions, self._rows.labels, self._rows.weight
         )
+
+
+def _n_rows(features: Mapping[Any, Any]) -> int:
+    return len(next(iter(features.values())))
 
 
 def _with_weights(
@@ -571,7 +605,7 @@ def _with_weights(
     return columns
 
 
-def _with_normalised_weight(rows: _Rows) -> dict[str, Any]:
+def _with_normalised_weight(rows: Rows) -> dict[str, Any]:
     """Add the weights to the features, scaled to a mean of one over the table.
 
     A head divides the weighted loss of a batch by its rows. With weights of mean one,

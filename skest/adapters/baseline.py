@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`BaselineClassifier` and `BaselineRegressor`: what can be said without features."""
+"""`BaselineClassifier`, `…Regressor`, `…Estimator`: what can be said without features."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -11,7 +11,9 @@ from torch import Tensor
 from skest.adapters._docs import with_shared_docs
 from skest.adapters.classifier import SkestClassifier
 from skest.adapters.dnn import LEARNING_RATE_CONSTRAINT, OPTIMIZER_CONSTRAINT
+from skest.adapters.mixed import SkestHeadEstimator
 from skest.adapters.regressor import SkestRegressor
+from skest.heads.base import Head
 from skest.inputs.array_dataset import count_rows
 from skest.keys import ModeKeys
 from skest.model_fn import draws_only_to_train
@@ -19,7 +21,12 @@ from skest.networks.baseline import Baseline
 from skest.optimizers import make_optimizer
 from skest.spec import EstimatorSpec
 
-__all__ = ["BaselineClassifier", "BaselineRegressor", "baseline_model_fn"]
+__all__ = [
+    "BaselineClassifier",
+    "BaselineEstimator",
+    "BaselineRegressor",
+    "baseline_model_fn",
+]
 
 
 @draws_only_to_train
@@ -71,7 +78,7 @@ def _encode_rows(features: Any) -> dict[str, Tensor]:
 
 
 class _Baseline:
-    """What `BaselineClassifier` and `BaselineRegressor` have in common."""
+    """What the baseline estimators have in common."""
 
     optimizer: Any
     learning_rate: float | None
@@ -90,6 +97,14 @@ class _Baseline:
             learning_rate=self.learning_rate,
             dtype=self._torch_dtype,
         )
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()  # type: ignore[misc]
+        if tags.classifier_tags is not None:
+            tags.classifier_tags.poor_score = True
+        if tags.regressor_tags is not None:
+            tags.regressor_tags.poor_score = True
+        return tags
 
 
 @with_shared_docs
@@ -170,11 +185,6 @@ class BaselineClassifier(_Baseline, SkestClassifier):
         self.config = config
         self.verbose = verbose
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.classifier_tags.poor_score = True
-        return tags
-
 
 @with_shared_docs
 class BaselineRegressor(_Baseline, SkestRegressor):
@@ -254,7 +264,84 @@ class BaselineRegressor(_Baseline, SkestRegressor):
         self.config = config
         self.verbose = verbose
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.regressor_tags.poor_score = True
-        return tags
+
+@with_shared_docs
+class BaselineEstimator(_Baseline, SkestHeadEstimator):
+    """A model that ignores the features, with a head of your choice.
+
+    Parameters
+    ----------
+    head : Head, default=None
+        Loss, predictions and metrics: a head of `skest.heads`, also a `MultiHead` for
+        several targets. None chooses one for the kind of `y`, as `MultiHeadEstimator`
+        does.
+    <baseline_optimizer>
+    <training>
+    <stopping>
+
+    Attributes
+    ----------
+    <fitted>
+
+    See Also
+    --------
+    MultiHeadEstimator : Names the heads by kind, and fits tables of targets.
+
+    Notes
+    -----
+    As ``tf.estimator.BaselineEstimator``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skest import BaselineEstimator
+    >>> from skest.heads import MultiLabelHead
+    >>> X, y = np.zeros((4, 1)), np.array([[1, 0], [1, 1], [1, 0], [0, 0]])
+    >>> model = BaselineEstimator(MultiLabelHead(2), max_iter=900, tol=0).fit(X, y)
+    >>> model.predict_proba(X[:1]).round(2)
+    array([[0.75, 0.25]])
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **SkestHeadEstimator._parameter_constraints,
+        **_Baseline._own_constraints,
+    }
+
+    def __init__(
+        self,
+        head: Head | None = None,
+        *,
+        optimizer: Any = "ftrl",
+        learning_rate: float | None = 0.3,
+        batch_size: int | str = "auto",
+        max_iter: int = 200,
+        max_steps: int | None = None,
+        early_stopping: bool | str = "auto",
+        validation_fraction: float = 0.1,
+        n_iter_no_change: float = 10,
+        tol: float = 1e-4,
+        warm_start: bool = False,
+        random_state: Any = None,
+        dtype: str = "auto",
+        device: Any = "auto",
+        hooks: Sequence[Any] = (),
+        config: Any = None,
+        verbose: int = 0,
+    ) -> None:
+        self.head = head
+        self.optimizer = optimizer
+        self.learning_rate = learning_rate
+        self.batch_size = batch_size
+        self.max_iter = max_iter
+        self.max_steps = max_steps
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.n_iter_no_change = n_iter_no_change
+        self.tol = tol
+        self.warm_start = warm_start
+        self.random_state = random_state
+        self.dtype = dtype
+        self.device = device
+        self.hooks = hooks
+        self.config = config
+        self.verbose = verbose

@@ -2,22 +2,18 @@
 """`SkestClassifier`: classification with ``X, y``."""
 
 import math
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin
-from sklearn.metrics import accuracy_score
-from sklearn.utils import assert_all_finite, compute_class_weight
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import column_or_1d
+from sklearn.utils import compute_class_weight
+from sklearn.utils.multiclass import type_of_target
 
 from skest._compat import StrOptions
-from skest.adapters.base import SkestEstimator
-from skest.heads.binary_class import BinaryClassHead
-from skest.heads.multi_class import MultiClassHead
+from skest.adapters.base import Rows, SkestEstimator
+from skest.adapters.targets.classes import ClassTarget
+from skest.adapters.targets.labels import LabelsTarget
 from skest.keys import PredictionKeys
 
 __all__ = ["SkestClassifier"]
@@ -26,11 +22,11 @@ __all__ = ["SkestClassifier"]
 class SkestClassifier(ClassifierMixin, SkestEstimator):
     """What the classifiers of skest have in common; not for direct use."""
 
+    _target: ClassTarget | LabelsTarget
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **SkestEstimator._parameter_constraints,
         "class_weight": [StrOptions({"balanced"}), dict, None],
     }
-    _prediction_key = PredictionKeys.LOGITS
 
     def partial_fit(
         self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None
@@ -41,8 +37,8 @@ class SkestClassifier(ClassifierMixin, SkestEstimator):
         ----------
         X : array-like of shape (n_samples, n_features), DataFrame or dict of arrays
             Training data.
-        y : array-like of shape (n_samples,)
-            Class labels.
+        y : array-like of shape (n_samples,) or (n_samples, n_labels)
+            Class labels, or indicators of several labels.
         classes : array-like of shape (n_classes,), default=None
             All classes; required in the first call unless `y` has them all.
         sample_weight : array-like of shape (n_samples,), default=None
@@ -61,22 +57,6 @@ class SkestClassifier(ClassifierMixin, SkestEstimator):
             )
         return self._partial_fit(X, y, sample_weight, classes=classes)
 
-    def predict(self, X: Any) -> NDArray[Any]:
-        """Return the most probable class of each row.
-
-        Parameters
-        ----------
-        X : array-like, DataFrame or dict of arrays
-            Data as in `fit`.
-
-        Returns
-        -------
-        ndarray of shape (n_samples,)
-            Elements of `classes_`; at a tie the first one.
-        """
-        ids = _class_ids(self._predict(X, PredictionKeys.LOGITS))
-        return self.classes_[ids]
-
     def predict_proba(self, X: Any) -> NDArray[Any]:
         """Return the probabilities of the classes.
 
@@ -88,9 +68,12 @@ class SkestClassifier(ClassifierMixin, SkestEstimator):
         Returns
         -------
         ndarray of shape (n_samples, n_classes)
-            Columns in the order of `classes_`.
+            Columns in the order of `classes_`. With several labels per row, the
+            probability of each.
         """
-        return self._predict(X, PredictionKeys.PROBABILITIES)
+        return self._predict(X, [PredictionKeys.PROBABILITIES])[
+            PredictionKeys.PROBABILITIES
+        ]
 
     def predict_log_proba(self, X: Any) -> NDArray[Any]:
         """Return the logarithms of the probabilities, computed from the logits.
@@ -105,7 +88,9 @@ class SkestClassifier(ClassifierMixin, SkestEstimator):
         ndarray of shape (n_samples, n_classes)
             Columns in the order of `classes_`.
         """
-        logits = self._predict(X, PredictionKeys.LOGITS)
+        logits = self._logits(X)
+        if isinstance(self._target, LabelsTarget):
+            return -np.logaddexp(0, -logits)
         if logits.shape[1] == 1:
             logits = np.concatenate([np.zeros_like(logits), logits], axis=1)
         logits = logits - logits.max(axis=1, keepdims=True)
@@ -124,42 +109,43 @@ class SkestClassifier(ClassifierMixin, SkestEstimator):
         ndarray of shape (n_samples,) or (n_samples, n_classes)
             One column for two classes: positive values mean ``classes_[1]``.
         """
-        logits = self._predict(X, PredictionKeys.LOGITS)
+        logits = self._logits(X)
         return logits[:, 0] if logits.shape[1] == 1 else logits
 
-    def _check_target(
-        self, y: Any, *, reset: bool, classes: Any = None
-    ) -> NDArray[Any]:
-        y = column_or_1d(y, warn=True)
-        _refuse_missing(y)
-        check_classification_targets(y)
-        if reset:
-            self.classes_ = np.unique(y if classes is None else np.asarray(classes))
-        elif classes is not None and not np.array_equal(
+    def _logits(self, X: Any) -> NDArray[Any]:
+        return self._predict(X, [PredictionKeys.LOGITS])[PredictionKeys.LOGITS]
+
+    def _new_target(self, y: Any) -> ClassTarget | LabelsTarget:
+        is_matrix = np.ndim(y) == 2
+        if is_matrix and type_of_target(y, input_name="y") == "multilabel-indicator":
+            return LabelsTarget(type(self).__name__)
+        return ClassTarget(type(self).__name__)
+
+    def _learn_target(self, y: Any, **target: Any) -> None:
+        super()._learn_target(y, **target)
+        self.classes_ = self._target.classes
+
+    def _encode_target(self, y: Any, **target: Any) -> NDArray[Any]:
+        classes = target.get("classes")
+        if classes is not None and not np.array_equal(
             np.unique(np.asarray(classes)), self.classes_
         ):
             raise ValueError(
                 f"classes={np.unique(classes).tolist()} is not the same as in the first "
                 f"call, where it was {self.classes_.tolist()}."
             )
-        codes, labels = pd.factorize(y)
-        id_of = {label: i for i, label in enumerate(self.classes_.tolist())}
-        ids = np.array([id_of.get(label, -1) for label in labels.tolist()])
-        unknown = [label for label in labels.tolist() if label not in id_of]
-        if unknown:
-            raise ValueError(
-                f"y contains labels that are not among the classes: {unknown}; "
-                f"the classes are {self.classes_.tolist()}. Name all classes in the "
-                "first call (classes=...), or fit anew."
-            )
-        return ids[codes]
+        return self._target.encode(y)
 
-    def _balanced_weight(
-        self, weight: NDArray[Any] | None, y: NDArray[Any]
-    ) -> NDArray[Any] | None:
+    def _balanced_weight(self, rows: Rows) -> NDArray[Any] | None:
+        weight, ids = rows.weight, rows.labels
         if self.class_weight is None:
             return weight
-        present = np.unique(y)  # a rare class may be held out as a whole
+        if isinstance(self._target, LabelsTarget):
+            raise ValueError(
+                "'class_weight' is for one class per row; y has several labels per row. "
+                "Pass 'sample_weight' instead."
+            )
+        present = np.unique(ids)  # a rare class may be held out as a whole
         given = self.class_weight
         if isinstance(given, dict):
             self._check_class_weight(given)
@@ -168,10 +154,10 @@ class SkestClassifier(ClassifierMixin, SkestEstimator):
         by_class[present] = compute_class_weight(
             given,
             classes=self.classes_[present],
-            y=self.classes_[y],
+            y=self.classes_[ids],
             sample_weight=weight,
         )
-        return by_class[y] if weight is None else weight * by_class[y]
+        return by_class[ids] if weight is None else weight * by_class[ids]
 
     def _check_class_weight(self, class_weight: dict[Any, float]) -> None:
         unknown = [label for label in class_weight if label not in self.classes_]
@@ -181,49 +167,17 @@ class SkestClassifier(ClassifierMixin, SkestEstimator):
                 f"{self.classes_.tolist()}."
             )
 
-    def _check_enough(self, y: NDArray[Any]) -> None:
-        if len(self.classes_) < 2:
-            raise ValueError(
-                f"{type(self).__name__} needs samples of at least 2 classes in the "
-                f"data, but the data contains only one class: {self.classes_[0]}."
-            )
-
-    def _strata(self, y: NDArray[Any]) -> NDArray[Any] | None:
+    def _strata(self, labels: NDArray[Any]) -> NDArray[Any] | None:
         """Return the classes if all of them fit into both parts."""
-        counts = np.bincount(y)
+        if isinstance(self._target, LabelsTarget):
+            return None
+        counts = np.bincount(labels)
         counts = counts[counts > 0]
-        n_held_out = math.ceil(self.validation_fraction * len(y))
-        smaller = min(n_held_out, len(y) - n_held_out)
-        return y if counts.min() > 1 and len(counts) <= smaller else None
+        n_held_out = math.ceil(self.validation_fraction * len(labels))
+        smaller = min(n_held_out, len(labels) - n_held_out)
+        return labels if counts.min() > 1 and len(counts) <= smaller else None
 
-    def _make_head(self, weight_column: str | None) -> Any:
-        if len(self.classes_) == 2:
-            return BinaryClassHead(weight_column=weight_column)
-        return MultiClassHead(len(self.classes_), weight_column=weight_column)
-
-    def _score(
-        self,
-        predictions: Mapping[str, NDArray[Any]],
-        y: NDArray[Any],
-        sample_weight: NDArray[Any] | None,
-    ) -> float:
-        ids = _class_ids(predictions[PredictionKeys.LOGITS])
-        return float(accuracy_score(y, ids, sample_weight=sample_weight))
-
-
-def _class_ids(logits: NDArray[Any]) -> NDArray[Any]:
-    if logits.shape[1] == 1:
-        return (logits[:, 0] > 0).astype(int)
-    return logits.argmax(axis=1)
-
-
-def _refuse_missing(y: NDArray[Any]) -> None:
-    """Refuse NaN, None and infinity, which np.unique would take for classes."""
-    if y.dtype.kind == "f":
-        assert_all_finite(y, input_name="y")
-    elif y.dtype.kind == "O":
-        n_missing = int(pd.isna(y).sum())
-        if n_missing:
-            raise ValueError(
-                f"Input y contains NaN: {n_missing} label(s) are missing. Drop these rows."
-            )
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_label = True
+        return tags

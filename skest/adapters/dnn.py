@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`DNNClassifier` and `DNNRegressor`: a multilayer perceptron on feature columns."""
+"""`DNNClassifier`, `DNNRegressor`, `DNNEstimator`: perceptrons on feature columns."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -12,9 +12,11 @@ from torch import Tensor
 from skest._compat import Interval, StrOptions
 from skest.adapters._docs import with_shared_docs
 from skest.adapters.classifier import SkestClassifier
+from skest.adapters.mixed import SkestHeadEstimator
 from skest.adapters.regressor import SkestRegressor
 from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.modules import DenseFeatures
+from skest.heads.base import Head
 from skest.keys import ModeKeys
 from skest.model_fn import draws_only_to_train
 from skest.networks.activations import ACTIVATIONS
@@ -22,7 +24,13 @@ from skest.networks.dnn import DNN
 from skest.optimizers import make_optimizer
 from skest.spec import EstimatorSpec
 
-__all__ = ["DNNClassifier", "DNNRegressor", "dnn_model_fn"]
+__all__ = [
+    "DNNClassifier",
+    "DNNEstimator",
+    "DNNParameters",
+    "DNNRegressor",
+    "dnn_model_fn",
+]
 
 OPTIMIZER_CONSTRAINT = [str, type, callable]
 LEARNING_RATE_CONSTRAINT = [Interval(Real, 0, None, closed="neither"), None]
@@ -113,8 +121,8 @@ def as_units(
     return tuple(int(n) for n in units)  # type: ignore[union-attr]
 
 
-class _DNN:
-    """What `DNNClassifier` and `DNNRegressor` have in common."""
+class DNNParameters:
+    """What estimators with a DNN have in common."""
 
     hidden_units: Any
     activation: Any
@@ -154,7 +162,7 @@ class _DNN:
 
 
 @with_shared_docs
-class DNNClassifier(_DNN, SkestClassifier):
+class DNNClassifier(DNNParameters, SkestClassifier):
     """A multilayer perceptron that classifies rows of arrays or mixed tables.
 
     Parameters
@@ -199,7 +207,7 @@ class DNNClassifier(_DNN, SkestClassifier):
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **SkestClassifier._parameter_constraints,
-        **_DNN._own_constraints,
+        **DNNParameters._own_constraints,
     }
 
     def __init__(
@@ -255,7 +263,7 @@ class DNNClassifier(_DNN, SkestClassifier):
 
 
 @with_shared_docs
-class DNNRegressor(_DNN, SkestRegressor):
+class DNNRegressor(DNNParameters, SkestRegressor):
     """A multilayer perceptron that predicts numbers from arrays or mixed tables.
 
     Parameters
@@ -297,7 +305,7 @@ class DNNRegressor(_DNN, SkestRegressor):
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **SkestRegressor._parameter_constraints,
-        **_DNN._own_constraints,
+        **DNNParameters._own_constraints,
     }
 
     def __init__(
@@ -331,6 +339,112 @@ class DNNRegressor(_DNN, SkestRegressor):
         self.hidden_units = hidden_units
         self.loss = loss
         self.quantile = quantile
+        self.feature_columns = feature_columns
+        self.activation = activation
+        self.dropout = dropout
+        self.batch_norm = batch_norm
+        self.optimizer = optimizer
+        self.learning_rate = learning_rate
+        self.weight_decay = weight_decay
+        self.batch_size = batch_size
+        self.max_iter = max_iter
+        self.max_steps = max_steps
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.n_iter_no_change = n_iter_no_change
+        self.tol = tol
+        self.warm_start = warm_start
+        self.random_state = random_state
+        self.dtype = dtype
+        self.device = device
+        self.hooks = hooks
+        self.config = config
+        self.verbose = verbose
+
+
+@with_shared_docs
+class DNNEstimator(DNNParameters, SkestHeadEstimator):
+    """A multilayer perceptron with a head of your choice.
+
+    Parameters
+    ----------
+    head : Head, default=None
+        Loss, predictions and metrics: a head of `skest.heads`, also a `MultiHead` for
+        several targets. None chooses one for the kind of `y`, as `MultiHeadEstimator`
+        does.
+    hidden_units : sequence of int, default=(128, 64)
+        Widths of the hidden layers.
+    <columns>
+    <network>
+    <optimizer>
+    <training>
+    <stopping>
+
+    Attributes
+    ----------
+    feature_columns_ : FeatureColumns
+        The fitted columns.
+    <fitted>
+
+    See Also
+    --------
+    MultiHeadEstimator : Names the heads by kind, and fits tables of targets.
+
+    Notes
+    -----
+    As ``tf.estimator.DNNEstimator``. Targets of a plain `RegressionHead`, of a
+    `PoissonRegressionHead` and of a `LogisticRegressionHead` are learned in standard
+    units, as by `DNNRegressor`; those of other heads as they are.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skest import DNNEstimator
+    >>> from skest.heads import BinaryClassHead
+    >>> X = np.linspace(-1, 1, 100).reshape(-1, 1)
+    >>> y = np.where(X[:, 0] > 0, "up", "down")
+    >>> head = BinaryClassHead(label_vocabulary=["down", "up"], thresholds=[0.3])
+    >>> model = DNNEstimator(head, (8,), max_iter=50, random_state=0).fit(X, y)
+    >>> model.predict([[-0.9], [0.9]]).tolist()
+    ['down', 'up']
+    >>> "recall/positive_threshold_0.3" in model.evaluate(X, y)
+    True
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **SkestHeadEstimator._parameter_constraints,
+        **DNNParameters._own_constraints,
+    }
+
+    def __init__(
+        self,
+        head: Head | None = None,
+        hidden_units: Sequence[int] | int = (128, 64),
+        *,
+        feature_columns: Any = None,
+        activation: Any = "relu",
+        dropout: float = 0.0,
+        batch_norm: bool = False,
+        optimizer: Any = "adagrad",
+        learning_rate: float | None = 0.05,
+        weight_decay: float = 0.0,
+        batch_size: int | str = "auto",
+        max_iter: int = 200,
+        max_steps: int | None = None,
+        early_stopping: bool | str = "auto",
+        validation_fraction: float = 0.1,
+        n_iter_no_change: float = 10,
+        tol: float = 1e-4,
+        warm_start: bool = False,
+        random_state: Any = None,
+        dtype: str = "auto",
+        device: Any = "auto",
+        hooks: Sequence[Any] = (),
+        config: Any = None,
+        verbose: int = 0,
+    ) -> None:
+        self.head = head
+        self.hidden_units = hidden_units
         self.feature_columns = feature_columns
         self.activation = activation
         self.dropout = dropout

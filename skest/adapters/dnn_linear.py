@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`DNNLinearCombinedClassifier` and `DNNLinearCombinedRegressor`: wide & deep."""
+"""`DNNLinearCombinedClassifier`, `…Regressor` and `…Estimator`: wide & deep."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -21,10 +21,12 @@ from skest.adapters.dnn import (
     as_units,
 )
 from skest.adapters.linear import auto_learning_rate, ftrl_penalties
+from skest.adapters.mixed import SkestHeadEstimator
 from skest.adapters.regressor import SkestRegressor
 from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.modules import DenseFeatures, LinearFeatures
 from skest.feature_columns.table import Table
+from skest.heads.base import Head
 from skest.keys import ModeKeys
 from skest.model_fn import draws_only_to_train
 from skest.networks.activations import ACTIVATIONS
@@ -35,6 +37,7 @@ from skest.spec import EstimatorSpec
 
 __all__ = [
     "DNNLinearCombinedClassifier",
+    "DNNLinearCombinedEstimator",
     "DNNLinearCombinedRegressor",
     "dnn_linear_combined_model_fn",
 ]
@@ -158,7 +161,7 @@ def _encode_parts(
 
 
 class _Combined:
-    """What the two wide & deep estimators have in common."""
+    """What the wide & deep estimators have in common."""
 
     linear_feature_columns: Any
     dnn_feature_columns: Any
@@ -411,6 +414,119 @@ class DNNLinearCombinedRegressor(_Combined, SkestRegressor):
         self.dnn_hidden_units = dnn_hidden_units
         self.loss = loss
         self.quantile = quantile
+        self.linear_feature_columns = linear_feature_columns
+        self.dnn_feature_columns = dnn_feature_columns
+        self.dnn_activation = dnn_activation
+        self.dnn_dropout = dnn_dropout
+        self.batch_norm = batch_norm
+        self.dnn_optimizer = dnn_optimizer
+        self.dnn_learning_rate = dnn_learning_rate
+        self.linear_optimizer = linear_optimizer
+        self.linear_learning_rate = linear_learning_rate
+        self.linear_sparse_combiner = linear_sparse_combiner
+        self.l1 = l1
+        self.l2 = l2
+        self.weight_decay = weight_decay
+        self.batch_size = batch_size
+        self.max_iter = max_iter
+        self.max_steps = max_steps
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.n_iter_no_change = n_iter_no_change
+        self.tol = tol
+        self.warm_start = warm_start
+        self.random_state = random_state
+        self.dtype = dtype
+        self.device = device
+        self.hooks = hooks
+        self.config = config
+        self.verbose = verbose
+
+
+@with_shared_docs
+class DNNLinearCombinedEstimator(_Combined, SkestHeadEstimator):
+    """A wide & deep model with a head of your choice.
+
+    Parameters
+    ----------
+    head : Head, default=None
+        Loss, predictions and metrics: a head of `skest.heads`, also a `MultiHead` for
+        several targets. None chooses one for the kind of `y`, as `MultiHeadEstimator`
+        does.
+    dnn_hidden_units : sequence of int, default=(128, 64)
+        Widths of the hidden layers.
+    <combined_columns>
+    <combined_network>
+    <training>
+    <stopping>
+
+    Attributes
+    ----------
+    linear_feature_columns_, dnn_feature_columns_ : FeatureColumns or None
+        The fitted columns of the parts.
+    <fitted>
+
+    See Also
+    --------
+    MultiHeadEstimator : Names the heads by kind, and fits tables of targets.
+
+    Notes
+    -----
+    As ``tf.estimator.DNNLinearCombinedEstimator``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skest import DNNLinearCombinedEstimator
+    >>> from skest.heads import MultiHead, BinaryClassHead, RegressionHead
+    >>> X = np.linspace(-1, 1, 100).reshape(-1, 1)
+    >>> y = {"sign": (X[:, 0] > 0).astype(int), "square": X[:, 0] ** 2}
+    >>> head = MultiHead([BinaryClassHead(name="sign"), RegressionHead(name="square")])
+    >>> model = DNNLinearCombinedEstimator(head, (16,), random_state=0).fit(X, y)
+    >>> sorted(model.predict(X))
+    ['sign', 'square']
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **SkestHeadEstimator._parameter_constraints,
+        **_Combined._own_constraints,
+    }
+
+    def __init__(
+        self,
+        head: Head | None = None,
+        dnn_hidden_units: Sequence[int] | int = (128, 64),
+        *,
+        linear_feature_columns: Any = None,
+        dnn_feature_columns: Any = None,
+        dnn_activation: Any = "relu",
+        dnn_dropout: float = 0.0,
+        batch_norm: bool = False,
+        dnn_optimizer: Any = "adagrad",
+        dnn_learning_rate: float | None = 0.05,
+        linear_optimizer: Any = "ftrl",
+        linear_learning_rate: float | str | None = "auto",
+        linear_sparse_combiner: str = "sum",
+        l1: float = 0.0,
+        l2: float = 0.0,
+        weight_decay: float = 0.0,
+        batch_size: int | str = "auto",
+        max_iter: int = 200,
+        max_steps: int | None = None,
+        early_stopping: bool | str = "auto",
+        validation_fraction: float = 0.1,
+        n_iter_no_change: float = 10,
+        tol: float = 1e-4,
+        warm_start: bool = False,
+        random_state: Any = None,
+        dtype: str = "auto",
+        device: Any = "auto",
+        hooks: Sequence[Any] = (),
+        config: Any = None,
+        verbose: int = 0,
+    ) -> None:
+        self.head = head
+        self.dnn_hidden_units = dnn_hidden_units
         self.linear_feature_columns = linear_feature_columns
         self.dnn_feature_columns = dnn_feature_columns
         self.dnn_activation = dnn_activation

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`LinearClassifier` and `LinearRegressor`: a linear model on feature columns."""
+"""`LinearClassifier`, `LinearRegressor`, `LinearEstimator`: linear models."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -19,16 +19,24 @@ from skest.adapters.dnn import (
     LEARNING_RATE_CONSTRAINT,
     OPTIMIZER_CONSTRAINT,
 )
+from skest.adapters.mixed import SkestHeadEstimator
 from skest.adapters.regressor import SkestRegressor
+from skest.adapters.target_scale import TargetScale
 from skest.estimator import Estimator
 from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.modules import LinearFeatures, parameter_name
+from skest.heads.base import Head
 from skest.keys import ModeKeys
 from skest.model_fn import draws_only_to_train
 from skest.optimizers import make_optimizer
 from skest.spec import EstimatorSpec
 
-__all__ = ["LinearClassifier", "LinearRegressor", "linear_model_fn"]
+__all__ = [
+    "LinearClassifier",
+    "LinearEstimator",
+    "LinearRegressor",
+    "linear_model_fn",
+]
 
 _MAX_LEARNING_RATE = 0.2
 
@@ -118,7 +126,7 @@ def ftrl_penalties(optimizer: Any, l1: float, l2: float) -> dict[str, float]:
 
 
 class _Linear:
-    """What `LinearClassifier` and `LinearRegressor` have in common."""
+    """What the linear estimators have in common."""
 
     estimator_: Estimator
 
@@ -129,6 +137,7 @@ class _Linear:
     l2: float
     weight_decay: float
     feature_columns_: FeatureColumns
+    _scale: TargetScale | None
     _torch_dtype: torch.dtype
 
     _column_parameters: ClassVar[dict[str, str]] = {"feature_columns": "linear"}
@@ -165,7 +174,11 @@ class _Linear:
             value(parameter_name(column.name))
             for column in self.feature_columns_.active
         ]
-        return np.concatenate(weights).T, value("bias")
+        weight, bias = np.concatenate(weights).T, value("bias")
+        if self._scale is not None:
+            weight = weight * self._scale.scale[:, None]
+            bias = bias * self._scale.scale + self._scale.center
+        return weight, bias
 
     def _model_fn(self, head: Any) -> Callable[..., EstimatorSpec]:
         return partial(
@@ -380,6 +393,102 @@ class LinearRegressor(_Linear, SkestRegressor):
 
     def _weights_and_bias(self) -> tuple[NDArray[Any], NDArray[Any]]:
         weights, bias = super()._weights_and_bias()
-        weights = weights * np.reshape(self._target.scale, (-1, 1))
-        bias = bias * self._target.scale + self._target.center
-        return (weights, bias) if self._target_shape else (weights[0], bias[0])
+        return (weights, bias) if self._target.shape else (weights[0], bias[0])
+
+
+@with_shared_docs
+class LinearEstimator(_Linear, SkestHeadEstimator):
+    """A linear model with a head of your choice.
+
+    Parameters
+    ----------
+    head : Head, default=None
+        Loss, predictions and metrics: a head of `skest.heads`, also a `MultiHead` for
+        several targets. None chooses one for the kind of `y`, as `MultiHeadEstimator`
+        does.
+    <linear_columns>
+    sparse_combiner : {"sum", "mean", "sqrtn"}, default="sum"
+        How the weights of several values in one cell are combined.
+    <linear_optimizer>
+    <training>
+    <stopping>
+
+    Attributes
+    ----------
+    feature_columns_ : FeatureColumns
+        The fitted columns.
+    <fitted>
+
+    See Also
+    --------
+    MultiHeadEstimator : Names the heads by kind, and fits tables of targets.
+
+    Notes
+    -----
+    As ``tf.estimator.LinearEstimator``. The rows of `coef_` are the logits, those of
+    several heads one after the other.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from skest import LinearEstimator
+    >>> from skest.heads import PoissonRegressionHead
+    >>> X = pd.DataFrame({"day": ["Mon", "Sun"] * 20})
+    >>> model = LinearEstimator(PoissonRegressionHead(), random_state=0)
+    >>> model.fit(X, [3, 9] * 20).predict(X[:2]).round(1).tolist()
+    [3.0, 9.0]
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **SkestHeadEstimator._parameter_constraints,
+        **_Linear._own_constraints,
+    }
+
+    def __init__(
+        self,
+        head: Head | None = None,
+        *,
+        feature_columns: Any = None,
+        sparse_combiner: str = "sum",
+        optimizer: Any = "ftrl",
+        learning_rate: float | str | None = "auto",
+        l1: float = 0.0,
+        l2: float = 0.0,
+        weight_decay: float = 0.0,
+        batch_size: int | str = "auto",
+        max_iter: int = 200,
+        max_steps: int | None = None,
+        early_stopping: bool | str = "auto",
+        validation_fraction: float = 0.1,
+        n_iter_no_change: float = 10,
+        tol: float = 1e-4,
+        warm_start: bool = False,
+        random_state: Any = None,
+        dtype: str = "auto",
+        device: Any = "auto",
+        hooks: Sequence[Any] = (),
+        config: Any = None,
+        verbose: int = 0,
+    ) -> None:
+        self.head = head
+        self.feature_columns = feature_columns
+        self.sparse_combiner = sparse_combiner
+        self.optimizer = optimizer
+        self.learning_rate = learning_rate
+        self.l1 = l1
+        self.l2 = l2
+        self.weight_decay = weight_decay
+        self.batch_size = batch_size
+        self.max_iter = max_iter
+        self.max_steps = max_steps
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.n_iter_no_change = n_iter_no_change
+        self.tol = tol
+        self.warm_start = warm_start
+        self.random_state = random_state
+        self.dtype = dtype
+        self.device = device
+        self.hooks = hooks
+        self.config = config
+        self.verbose = verbose

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The scale of a regression target, which the network need not learn."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ __all__ = ["TargetScale", "scaled_target_model_fn"]
 
 
 class TargetScale(NamedTuple):
-    """Center and scale of a target.
+    """Center and scale of targets, one for each logit.
 
     The first steps of a network would not reach numbers far from zero, and learning rates
     suit no other scale than one. So a network whose output is the target itself learns
@@ -27,31 +27,55 @@ class TargetScale(NamedTuple):
 
     Attributes
     ----------
-    center, scale : ndarray of shape () or (n_outputs,)
+    center, scale : ndarray of shape (n_logits,)
         Added to and multiplied with the logits.
-    is_linked : bool
-        Whether the logits pass a link; they are only shifted then, in training too.
+    is_linked : ndarray of bool, shape (n_logits,)
+        Whether a logit passes a link; it is only shifted then, in training too.
     """
 
     center: NDArray[Any]
     scale: NDArray[Any]
-    is_linked: bool
+    is_linked: NDArray[np.bool_]
 
     @classmethod
     def of(
         cls, y: NDArray[Any], weight: NDArray[Any] | None, loss: str
     ) -> "TargetScale":
         """Learn the scale of targets of shape (n_samples,) or (n_samples, n_outputs)."""
+        y = y.reshape(len(y), -1)
         mean = np.average(y, axis=0, weights=weight)
-        tiny = np.finfo(np.float32).tiny
+        ones, linked = np.ones_like(mean), np.full(len(mean), True)
         if loss == "poisson":
-            return cls(np.log(np.maximum(mean, tiny)), np.ones_like(mean), True)
+            tiny = np.finfo(np.float32).tiny
+            return cls(np.log(np.maximum(mean, tiny)), ones, linked)
         if loss == "logistic":
-            share = np.clip(mean, 1e-6, 1 - 1e-6)
-            return cls(logit(share), np.ones_like(mean), True)
+            return cls(logit(np.clip(mean, 1e-6, 1 - 1e-6)), ones, linked)
         variance = np.average((y - mean) ** 2, axis=0, weights=weight)
         constant = variance <= np.finfo(np.float64).eps * mean**2
-        return cls(mean, np.where(constant, 1.0, np.sqrt(variance)), False)
+        return cls(mean, np.where(constant, 1.0, np.sqrt(variance)), ~linked)
+
+    @classmethod
+    def none(cls, n_logits: int) -> "TargetScale":
+        """Return the scale of logits that stay as they are."""
+        zeros = np.zeros(n_logits)
+        return cls(zeros, zeros + 1, np.full(n_logits, True))
+
+    @classmethod
+    def joined(cls, scales: Sequence["TargetScale"]) -> "TargetScale":
+        """Return the scale of the logits of several heads, side by side."""
+        return cls(*(np.concatenate(parts) for parts in zip(*scales, strict=True)))
+
+    def split(self, sizes: Sequence[int]) -> list["TargetScale"]:
+        """Undo `joined`."""
+        ends = np.cumsum(sizes)[:-1]
+        parts = zip(*(np.split(values, ends) for values in self), strict=True)
+        return [TargetScale(*part) for part in parts]
+
+    def scaled(self, y: Any) -> Any:
+        """Return targets of shape (n,) or (n, n_logits) as the network learns them."""
+        if self.is_linked.all():
+            return y
+        return (np.asarray(y, dtype=np.float64) - self.center) / self.scale
 
 
 @draws_only_to_train
@@ -61,28 +85,24 @@ def scaled_target_model_fn(
     mode: str,
     *,
     model_fn: Callable[..., EstimatorSpec],
-    target: TargetScale,
+    scale: TargetScale,
+    scaled_labels: Callable[[Any], Any],
 ) -> EstimatorSpec:
-    """Let the network of `model_fn` learn a scaled target and otherwise speak of ``y``."""
+    """Let the network of `model_fn` learn scaled targets and otherwise speak of ``y``."""
     spec = model_fn(features, labels, mode)
     if spec.network is not None:
-        spec.network.register_forward_hook(partial(_unscale, target))
-    if target.is_linked or mode != ModeKeys.TRAIN or spec.encode_labels is None:
+        spec.network.register_forward_hook(partial(_unscale, scale))
+    encode = spec.encode_labels
+    if mode != ModeKeys.TRAIN or encode is None:
         return spec
-    return replace(
-        spec, encode_labels=partial(_scaled_labels, target, spec.encode_labels)
-    )
-
-
-def _scaled_labels(
-    target: TargetScale, encode_labels: Callable[[Any], Any], y: Any
-) -> Any:
-    return encode_labels((np.asarray(y) - target.center) / target.scale)
+    return replace(spec, encode_labels=lambda y: encode(scaled_labels(y)))
 
 
 def _unscale(
-    target: TargetScale, network: torch.nn.Module, inputs: Any, logits: torch.Tensor
+    scale: TargetScale, network: torch.nn.Module, inputs: Any, logits: torch.Tensor
 ) -> torch.Tensor:
-    if network.training and not target.is_linked:
+    if not network.training:
+        return logits * logits.new_tensor(scale.scale) + logits.new_tensor(scale.center)
+    if not scale.is_linked.any():
         return logits
-    return logits * logits.new_tensor(target.scale) + logits.new_tensor(target.center)
+    return logits + logits.new_tensor(np.where(scale.is_linked, scale.center, 0.0))

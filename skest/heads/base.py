@@ -4,7 +4,7 @@
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 from torch import Tensor, nn
 
@@ -135,6 +135,28 @@ class Head(ABC):
         return self.compute_loss(encoded, logits, features) + sum(
             regularization_losses or ()
         )
+
+    def replace(self, **changes: Any) -> Self:
+        """Return a copy with other arguments.
+
+        Parameters
+        ----------
+        **changes
+            Arguments of the constructor.
+
+        Returns
+        -------
+        Head
+            Of the same class.
+
+        Examples
+        --------
+        >>> from skest.heads import RegressionHead
+        >>> RegressionHead(label_dimension=2).replace(name="price")
+        RegressionHead(label_dimension=2, name='price')
+        """
+        names = inspect.signature(type(self)).parameters
+        return type(self)(**{name: getattr(self, name) for name in names} | changes)
 
     def _metric_name(self, key: str) -> str:
         return f"{key}/{self.name}" if self.name else key

@@ -84,8 +84,8 @@ def test_several_outputs(loss, shares):
 )
 def test_the_heads_of_that_name(loss, head, shares):
     model = make(DNNRegressor, loss=loss, max_iter=1).fit(*shares)
-    assert type(model._make_head(None)) is head
-    logits = model._predict(shares[0], "logits")[:, 0]
+    assert type(model._target.head(None)) is head
+    logits = model._predict(shares[0], ["logits"])["logits"][:, 0]
     link = np.log if loss == "poisson" else lambda p: np.log(p / (1 - p))
     np.testing.assert_allclose(link(model.predict(shares[0])), logits, atol=1e-6)
 

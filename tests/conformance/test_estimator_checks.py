@@ -6,14 +6,20 @@ from sklearn.utils.estimator_checks import check_estimator, parametrize_with_che
 
 from skest import (
     BaselineClassifier,
+    BaselineEstimator,
     BaselineRegressor,
     DNNClassifier,
+    DNNEstimator,
     DNNLinearCombinedClassifier,
+    DNNLinearCombinedEstimator,
     DNNLinearCombinedRegressor,
     DNNRegressor,
     LinearClassifier,
+    LinearEstimator,
     LinearRegressor,
+    MultiHeadEstimator,
 )
+from skest.heads import PoissonRegressionHead, RegressionHead
 
 # Small networks and fewer epochs than the defaults, so that a run takes minutes. The
 # defaults themselves are checked below.
@@ -28,6 +34,12 @@ ESTIMATORS = [
     DNNLinearCombinedRegressor((16,), max_iter=60),
     LinearRegressor(loss="huber"),
     DNNRegressor((16,), loss="quantile", max_iter=60),
+    BaselineEstimator(),
+    DNNEstimator(hidden_units=(16,), max_iter=40),
+    DNNEstimator(RegressionHead(), (16,), max_iter=60),
+    LinearEstimator(PoissonRegressionHead()),
+    DNNLinearCombinedEstimator(dnn_hidden_units=(16,), max_iter=40),
+    MultiHeadEstimator((16,), max_iter=40),
 ]
 
 

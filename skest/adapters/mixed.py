@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`SkestMixedEstimator`: any kind of target, and several at once."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import pandas as pd
+from sklearn.utils import ClassifierTags, RegressorTags
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import check_is_fitted
+
+from skest.adapters.base import SkestEstimator
+from skest.adapters.targets.base import Target
+from skest.adapters.targets.forms import columns_of
+from skest.adapters.targets.given import GivenTarget
+from skest.adapters.targets.infer import given_targets, infer_target, several_targets
+from skest.adapters.targets.several import SeveralTargets
+from skest.heads.base import Head
+from skest.heads.multi_head import MultiHead
+from skest.heads.poisson import PoissonRegressionHead
+from skest.heads.regression import RegressionHead
+from skest.heads.single_label import SingleLabelHead
+from skest.heads.single_task import SingleTaskHead
+
+__all__ = ["SkestHeadEstimator", "SkestMixedEstimator"]
+
+
+def _has_probabilities(estimator: "SkestMixedEstimator") -> bool:
+    fitted = estimator.__sklearn_is_fitted__()
+    target = estimator._target if fitted else estimator._target_of_head()
+    return target is None or bool(target.proba_keys)
+
+
+class SkestMixedEstimator(SkestEstimator):
+    """What estimators for any kind of target have in common; not for direct use."""
+
+    def partial_fit(
+        self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None
+    ) -> Any:
+        """Train one epoch, going on from the present state.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features), DataFrame or dict of arrays
+            Training data.
+        y : array-like, DataFrame or dict of arrays
+            Targets as in `fit`.
+        classes : array-like, or dict of array-like by head, default=None
+            All classes; needed in the first call where `y` does not have them all.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weights of the rows.
+
+        Returns
+        -------
+        object
+            This estimator.
+        """
+        return self._partial_fit(X, y, sample_weight, classes=classes)
+
+    def predict(self, X: Any) -> Any:
+        """Return the predictions in the form that `y` had in `fit`.
+
+        Parameters
+        ----------
+        X : array-like, DataFrame or dict of arrays
+            Data as in `fit`.
+
+        Returns
+        -------
+        ndarray, DataFrame or dict of ndarray
+            Classes, indicators of labels, or numbers.
+        """
+        answer = super().predict(X)
+        if isinstance(answer, pd.DataFrame) and isinstance(X, pd.DataFrame):
+            answer.index = X.index
+        return answer
+
+    @available_if(_has_probabilities)
+    def predict_proba(self, X: Any) -> Any:
+        """Return the probabilities of classes or labels.
+
+        Parameters
+        ----------
+        X : array-like, DataFrame or dict of arrays
+            Data as in `fit`.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_classes), or list of them
+            With several heads a list with an element for each; it is None for a head
+            that predicts numbers. Columns are in the order of `classes_`.
+        """
+        check_is_fitted(self)
+        target = self._target
+        return target.probabilities(self._predict(X, target.proba_keys))
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Return the score of the predictions.
+
+        Parameters
+        ----------
+        X : array-like, DataFrame or dict of arrays
+            Data as in `fit`.
+        y : array-like, DataFrame or dict of arrays
+            True values; with several heads, some may be missing.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weights of the rows.
+
+        Returns
+        -------
+        float
+            Accuracy for classes, share of rows without any wrong label for several
+            labels, R² for numbers; with several heads the mean of their scores,
+            weighted by `head_weights`.
+        """
+        check_is_fitted(self)
+        rows = self._check_evaluation_rows(X, y, sample_weight)
+        predictions = self._predict(X, self._target.answer_keys)
+        return self._target.score(predictions, rows.labels, rows.weight)
+
+    def _target_of_head(self) -> Target | None:
+        """Return the target that the parameters say; None if that is for `y` to say."""
+        return None
+
+    def _learn_target(self, y: Any, **target: Any) -> None:
+        given = {name: value for name, value in target.items() if value is not None}
+        super()._learn_target(y, **given)
+        if isinstance(self._target, SeveralTargets):
+            self.classes_ = [
+                getattr(target, "classes", None)
+                for target in self._target.targets.values()
+            ]
+        elif hasattr(self._target, "classes"):
+            self.classes_ = self._target.classes
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.required = True
+        tags.target_tags.multi_output = True
+        return tags
+
+
+class SkestHeadEstimator(SkestMixedEstimator):
+    """What estimators with a head of the user's have in common; not for direct use."""
+
+    head: Head | None
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **SkestMixedEstimator._parameter_constraints,
+        "head": [Head, None],
+    }
+
+    def _target_of_head(self) -> Target | None:
+        owner = type(self).__name__
+        if self.head is None:
+            return None
+        if isinstance(self.head, MultiHead):
+            return given_targets(owner, self.head)
+        if isinstance(self.head, SingleTaskHead):
+            return GivenTarget(owner, self.head)
+        raise TypeError(
+            f"'head' of {owner} must derive from SingleTaskHead or be a MultiHead; got "
+            f"{type(self.head).__name__}. Use skest.Estimator with a model_fn."
+        )
+
+    def _new_target(self, y: Any) -> Target:
+        given = self._target_of_head()
+        if given is not None:
+            return given
+        owner = type(self).__name__
+        if isinstance(y, Mapping) or len(columns_of(y)) > 1:
+            return several_targets(y, "auto", None, owner)
+        (values,) = columns_of(y).values()
+        return infer_target(values, owner)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        if isinstance(self.head, SingleLabelHead):
+            tags.estimator_type = "classifier"
+            tags.classifier_tags = ClassifierTags()
+            tags.target_tags.multi_output = False
+        elif isinstance(self.head, RegressionHead):
+            tags.estimator_type = "regressor"
+            tags.regressor_tags = RegressorTags()
+            tags.target_tags.multi_output = self.head.label_dimension > 1
+            tags.target_tags.single_output = self.head.label_dimension == 1
+            is_count = isinstance(self.head, PoissonRegressionHead)
+            tags.target_tags.positive_only = is_count
+        return tags

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`MultiHeadEstimator`: one network for targets of different kinds."""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from skest._compat import StrOptions
+from skest.adapters._docs import with_shared_docs
+from skest.adapters.dnn import DNNParameters
+from skest.adapters.mixed import SkestMixedEstimator
+from skest.adapters.targets.base import Target
+from skest.adapters.targets.infer import several_targets
+
+__all__ = ["MultiHeadEstimator"]
+
+
+@with_shared_docs
+class MultiHeadEstimator(DNNParameters, SkestMixedEstimator):
+    """A multilayer perceptron that predicts several targets of different kinds.
+
+    The hidden layers are common to all targets, and each has a head of its own: its
+    logits, its loss and its metrics. In each row, some targets may be missing (None,
+    NaN); they count neither in the losses nor in the scores.
+
+    Parameters
+    ----------
+    hidden_units : sequence of int, default=(128, 64)
+        Widths of the hidden layers.
+    heads : "auto", dict or list, default="auto"
+        What the columns of `y` are: a dictionary by column name, or a list with an entry
+        for each column. An entry is
+
+        - "classification", "multilabel", "regression", "absolute_error", "huber",
+          "poisson" for counts, "logistic" for shares in [0, 1];
+        - a head of `skest.heads` for one target;
+        - or a pair of one of these and a list of columns that together are its target,
+          as ``("multilabel", ["drama", "comedy"])``; the key is then a name of its own.
+
+        Columns of an array are called "y0", "y1" and so on. With "auto", strings,
+        categories, booleans and whole numbers of at most 20 different values are
+        classes, a matrix of zeros and ones in a dictionary is several labels, and
+        everything else is numbers.
+    head_weights : dict of float by head, or list of float, default=None
+        Factors of the losses, and of the scores in `score`; None is 1 for all.
+    <columns>
+    <network>
+    <optimizer>
+    <training>
+    <stopping>
+
+    Attributes
+    ----------
+    classes_ : list of ndarray
+        The classes of each head; None for heads that predict numbers.
+    feature_columns_ : FeatureColumns
+        The fitted columns.
+    <fitted>
+
+    See Also
+    --------
+    DNNEstimator : Takes one head, which may be a `skest.heads.MultiHead`.
+
+    Notes
+    -----
+    The head is that of ``tf.estimator.MultiHead``. Numbers are learned in standard units
+    and counts from their mean, so that the losses of the heads are of comparable size.
+
+    Examples
+    --------
+    >>> import numpy as np, pandas as pd
+    >>> from skest import MultiHeadEstimator
+    >>> X = pd.DataFrame({"size": np.linspace(0, 1, 60)})
+    >>> y = pd.DataFrame({"kind": np.where(X["size"] > 0.5, "big", "small")})
+    >>> y["price"] = 10 * X["size"] + 5
+    >>> y.loc[::7, "price"] = np.nan
+    >>> model = MultiHeadEstimator((16,), random_state=0).fit(X, y)
+    >>> model.predict(X[:2]).round()
+        kind  price
+    0  small    5.0
+    1  small    5.0
+    """
+
+    heads: Any
+    head_weights: Any
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **SkestMixedEstimator._parameter_constraints,
+        **DNNParameters._own_constraints,
+        "heads": [StrOptions({"auto"}), dict, list, tuple],
+        "head_weights": [dict, list, tuple, None],
+    }
+
+    def __init__(
+        self,
+        hidden_units: Sequence[int] | int = (128, 64),
+        *,
+        heads: Any = "auto",
+        head_weights: Any = None,
+        feature_columns: Any = None,
+        activation: Any = "relu",
+        dropout: float = 0.0,
+        batch_norm: bool = False,
+        optimizer: Any = "adagrad",
+        learning_rate: float | None = 0.05,
+        weight_decay: float = 0.0,
+        batch_size: int | str = "auto",
+        max_iter: int = 200,
+        max_steps: int | None = None,
+        early_stopping: bool | str = "auto",
+        validation_fraction: float = 0.1,
+        n_iter_no_change: float = 10,
+        tol: float = 1e-4,
+        warm_start: bool = False,
+        random_state: Any = None,
+        dtype: str = "auto",
+        device: Any = "auto",
+        hooks: Sequence[Any] = (),
+        config: Any = None,
+        verbose: int = 0,
+    ) -> None:
+        self.hidden_units = hidden_units
+        self.heads = heads
+        self.head_weights = head_weights
+        self.feature_columns = feature_columns
+        self.activation = activation
+        self.dropout = dropout
+        self.batch_norm = batch_norm
+        self.optimizer = optimizer
+        self.learning_rate = learning_rate
+        self.weight_decay = weight_decay
+        self.batch_size = batch_size
+        self.max_iter = max_iter
+        self.max_steps = max_steps
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.n_iter_no_change = n_iter_no_change
+        self.tol = tol
+        self.warm_start = warm_start
+        self.random_state = random_state
+        self.dtype = dtype
+        self.device = device
+        self.hooks = hooks
+        self.config = config
+        self.verbose = verbose
+
+    def _new_target(self, y: Any) -> Target:
+        return several_targets(y, self.heads, self.head_weights, type(self).__name__)

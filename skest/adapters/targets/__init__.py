@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ``y`` of scikit-learn means to a head."""
+
+from skest.adapters.targets.base import Target
+from skest.adapters.targets.classes import ClassTarget
+from skest.adapters.targets.given import GivenTarget
+from skest.adapters.targets.labels import LabelsTarget
+from skest.adapters.targets.numbers import NumberTarget
+from skest.adapters.targets.several import SeveralTargets
+
+__all__ = [
+    "ClassTarget",
+    "GivenTarget",
+    "LabelsTarget",
+    "NumberTarget",
+    "SeveralTargets",
+    "Target",
+]

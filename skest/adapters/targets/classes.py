@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`ClassTarget`: one class per row."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from sklearn.metrics import accuracy_score
+from sklearn.utils import assert_all_finite
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import column_or_1d
+
+from skest.adapters.targets.base import Predictions, Target
+from skest.heads.binary_class import BinaryClassHead
+from skest.heads.multi_class import MultiClassHead
+from skest.heads.single_label import SingleLabelHead
+from skest.keys import PredictionKeys
+
+__all__ = ["ClassTarget"]
+
+
+class ClassTarget(Target):
+    """A column of class labels: numbers, strings or booleans.
+
+    Labels are the positions of the classes in `classes`.
+
+    Parameters
+    ----------
+    owner : str
+        The estimator, as messages call it.
+
+    Attributes
+    ----------
+    classes : ndarray of shape (n_classes,)
+        The classes seen in fit, sorted.
+    """
+
+    answer_keys = (PredictionKeys.CLASS_IDS,)
+    proba_keys = (PredictionKeys.PROBABILITIES,)
+
+    def learn(self, y: Any, *, gaps: bool = False, classes: Any = None) -> None:
+        """Learn the classes; `classes` are all of them if `y` may lack some."""
+        values = self._column(y, gaps)
+        if gaps:  # None and NaN hide the type of the others
+            values = pd.Series(values[~pd.isna(values)]).infer_objects().to_numpy()
+        self.classes = np.unique(values if classes is None else np.asarray(classes))
+        if len(self.classes) < 2:
+            raise ValueError(
+                f"{self.owner} needs samples of at least 2 classes in the data, but the "
+                f"data contains only one class: {self.classes[0]}."
+            )
+
+    def encode(self, y: Any, *, gaps: bool = False) -> NDArray[Any]:
+        """Return the positions of the classes; with gaps as floats, NaN where missing."""
+        codes, labels = pd.factorize(self._column(y, gaps))
+        id_of = {label: i for i, label in enumerate(self.classes.tolist())}
+        ids = np.array([id_of.get(label, -1) for label in labels.tolist()], dtype=int)
+        unknown = [label for label in labels.tolist() if label not in id_of]
+        if unknown:
+            raise ValueError(
+                f"y contains labels that are not among the classes: {unknown}; "
+                f"the classes are {self.classes.tolist()}. Name all classes in the "
+                "first call (classes=...), or fit anew."
+            )
+        if (codes < 0).any():
+            return np.append(ids, np.nan)[codes]
+        return ids[codes]
+
+    def head(
+        self, weight_column: str | None, name: str | None = None
+    ) -> SingleLabelHead:
+        """Return the head for two, or for more classes."""
+        if len(self.classes) == 2:
+            return BinaryClassHead(weight_column=weight_column, name=name)
+        return MultiClassHead(len(self.classes), weight_column=weight_column, name=name)
+
+    def answer(self, predictions: Predictions) -> NDArray[Any]:
+        """Return the classes."""
+        return self.classes[predictions[PredictionKeys.CLASS_IDS][:, 0]]
+
+    def score(
+        self, predictions: Predictions, labels: Any, weight: NDArray[Any] | None
+    ) -> float:
+        """Return the accuracy."""
+        ids = predictions[PredictionKeys.CLASS_IDS][:, 0]
+        return float(accuracy_score(labels, ids, sample_weight=weight))
+
+    def _column(self, y: Any, gaps: bool) -> NDArray[Any]:
+        y = column_or_1d(y, warn=True)
+        if not gaps:
+            _refuse_missing(y)
+            check_classification_targets(y)
+        return y
+
+
+def _refuse_missing(y: NDArray[Any]) -> None:
+    """Refuse NaN, None and infinity, which np.unique would take for classes."""
+    if y.dtype.kind == "f":
+        assert_all_finite(y, input_name="y")
+    elif y.dtype.kind == "O":
+        n_missing = int(pd.isna(y).sum())
+        if n_missing:
+            raise ValueError(
+                f"Input y contains NaN: {n_missing} label(s) are missing. Drop these rows."
+            )

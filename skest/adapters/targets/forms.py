@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The forms of ``y`` with several targets: a frame, a dictionary, an array."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy.sparse import issparse
+from sklearn.utils import check_consistent_length
+
+from skest.feature_columns.table import Table
+
+__all__ = ["TargetForm", "as_rows", "check_same_length", "columns_of"]
+
+_ONLY = "y"
+
+
+def as_rows(y: Any) -> Any:
+    """Return `y` as something whose rows can be taken; lists become arrays."""
+    if isinstance(y, Mapping):
+        return {key: as_rows(values) for key, values in y.items()}
+    if issparse(y):
+        return y.tocsr()
+    if hasattr(y, "shape"):
+        return y
+    try:
+        return np.asarray(y)
+    except ValueError:  # lists of different lengths
+        array = np.empty(len(y), dtype=object)
+        array[:] = y
+        return array
+
+
+def check_same_length(features: Mapping[Any, Any], y: Any) -> None:
+    """Refuse labels that are not as many as the rows."""
+    some_column = next(iter(features.values()))
+    check_consistent_length(
+        some_column, *(y.values() if isinstance(y, Mapping) else [y])
+    )
+
+
+def columns_of(y: Any) -> dict[Any, Any]:
+    """Return the columns of `y` by name.
+
+    Columns of an array are called "y0", "y1" and so on, the values of an array of one
+    dimension "y". A dictionary may hold matrices.
+    """
+    if isinstance(y, Mapping) or hasattr(type(y), "columns"):
+        table = Table(y)
+        return {key: table.cells(key) for key in table.keys}
+    array = np.asarray(y)
+    if array.ndim == 1:
+        return {_ONLY: array}
+    if array.ndim != 2:
+        raise ValueError(
+            "y must be a DataFrame, a dictionary of arrays, or an array of one or two "
+            f"dimensions; got shape {array.shape}."
+        )
+    return {f"{_ONLY}{i}": array[:, i] for i in range(array.shape[1])}
+
+
+class TargetForm:
+    """The form of the `y` of a fit, for answers of the same form."""
+
+    def __init__(self, y: Any) -> None:
+        self._order = list(columns_of(y))
+        self._is_dict = isinstance(y, Mapping)
+        self.is_column = not self._is_dict and self._order == [_ONLY]
+        self._frame: Any = None  # the library of a frame
+        if hasattr(type(y), "columns"):
+            self.is_column = False
+            self._frame = "pandas"
+            if not isinstance(y, pd.DataFrame):
+                import narwhals.stable.v2 as nw
+
+                self._frame = nw.from_native(y, eager_only=True).implementation.value
+
+    def like_y(
+        self, answers: Mapping[str, NDArray[Any]], columns: Mapping[str, Sequence[Any]]
+    ) -> Any:
+        """Return the answers of targets, which read `columns`, in the form of `y`."""
+        if self._is_dict:
+            return dict(answers)
+        found: dict[Any, NDArray[Any]] = {}
+        for name, some in columns.items():
+            parts = [answers[name]] if len(some) == 1 else answers[name].T
+            found |= dict(zip(some, parts, strict=True))
+        found = {column: found[column] for column in self._order if column in found}
+        if self._frame == "pandas":
+            return pd.DataFrame(found)
+        if self._frame is not None:
+            import narwhals.stable.v2 as nw
+
+            return nw.from_dict(found, backend=self._frame).to_native()
+        if self.is_column:
+            return found[_ONLY]
+        kinds = {values.dtype.kind for values in found.values()}
+        is_mixed = bool(kinds & set("OUS")) and len(kinds) > 1
+        return np.column_stack(
+            [v.astype(object) if is_mixed else v for v in found.values()]
+        )

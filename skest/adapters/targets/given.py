@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`GivenTarget`: the target of a head that the user gives."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.utils.validation import column_or_1d
+
+from skest.adapters.target_scale import TargetScale
+from skest.adapters.targets.base import Predictions, Target
+from skest.adapters.targets.classes import ClassTarget
+from skest.adapters.targets.labels import LabelsTarget
+from skest.adapters.targets.numbers import NumberTarget
+from skest.heads.logistic import LogisticRegressionHead
+from skest.heads.missing import encode_with_gaps
+from skest.heads.multi_label import MultiLabelHead
+from skest.heads.poisson import PoissonRegressionHead
+from skest.heads.regression import RegressionHead
+from skest.heads.single_label import SingleLabelHead
+from skest.heads.single_task import SingleTaskHead
+
+__all__ = ["GivenTarget"]
+
+
+class GivenTarget(Target):
+    """The target of a head: it takes what the head takes, and checks as the head does.
+
+    Parameters
+    ----------
+    owner : str
+        The estimator, as messages call it.
+    head : SingleTaskHead
+        Loss, predictions and metrics. A head for no kind of classes is expected to
+        predict "predictions".
+    """
+
+    def __init__(self, owner: str, head: SingleTaskHead) -> None:
+        super().__init__(owner)
+        self._head = head
+        self._like = _target_like(owner, head)
+        self.answer_keys: Sequence[Any] = self._like.answer_keys
+        self.proba_keys: Sequence[Any] = self._like.proba_keys
+
+    @property
+    def classes(self) -> NDArray[Any]:
+        """The names of the classes, or their ids; AttributeError if there are none."""
+        return self._like.classes  # type: ignore[attr-defined]
+
+    def learn(self, y: Any, *, gaps: bool = False) -> None:
+        """Learn the shape of numbers; anything else is said by the head."""
+        if isinstance(self._like, NumberTarget):
+            self._like.shape = np.shape(self._values(y))[1:]
+
+    def encode(self, y: Any, *, gaps: bool = False) -> Any:
+        """Return `y` itself after a check: the head looks names up on its own."""
+        y = self._values(y)
+        if gaps:
+            encode_with_gaps(self._head, y)
+        else:
+            self._head.encode_labels(y)
+        return y
+
+    def _values(self, y: Any) -> Any:
+        # As scikit-learn does where there is one number or class in a row.
+        is_single = self._head._label_dimension == 1 and np.ndim(y) == 2
+        return column_or_1d(y, warn=True) if is_single else y
+
+    def head(
+        self, weight_column: str | None, name: str | None = None
+    ) -> SingleTaskHead:
+        """Return the head, with the weights of this fit."""
+        changes: dict[str, Any] = {} if name is None else {"name": name}
+        if weight_column is not None:
+            if self._head.weight_column is not None:
+                raise ValueError(
+                    f"{self.owner} got 'sample_weight', but its {self._head!r} reads "
+                    "weights from a column. Give weights in one way only."
+                )
+            changes["weight_column"] = weight_column
+        return self._head.replace(**changes)
+
+    def answer(self, predictions: Predictions) -> NDArray[Any]:
+        """Return classes, indicators or numbers."""
+        return self._like.answer(predictions)
+
+    def score(
+        self, predictions: Predictions, labels: Any, weight: NDArray[Any] | None
+    ) -> float:
+        """Return accuracy or R²; a probability as label counts as the class it is for."""
+        encoded = self._head.encode_labels(labels).numpy()
+        if isinstance(self._like, ClassTarget):
+            encoded = encoded[:, 0].round().astype(int)
+        return self._like.score(predictions, encoded, weight)
+
+    def scale(self, labels: Any, weight: NDArray[Any] | None) -> TargetScale | None:
+        """Return the scale if the head has a loss for which it is known."""
+        head = self._head
+        if not isinstance(head, RegressionHead) or head.loss_fn is not None:
+            return None
+        numbers = head.encode_labels(labels).numpy()
+        if isinstance(head, PoissonRegressionHead):
+            return TargetScale.of(numbers, weight, "poisson")
+        if isinstance(head, LogisticRegressionHead):
+            return TargetScale.of(numbers, weight, "logistic")
+        if head.inverse_link_fn is not None:
+            return None
+        return TargetScale.of(numbers, weight, "squared_error")
+
+
+def _target_like(owner: str, head: SingleTaskHead) -> Target:
+    """Return the target whose answers the predictions of a head make."""
+    like: ClassTarget | LabelsTarget
+    if isinstance(head, SingleLabelHead):
+        like = ClassTarget(owner)
+    elif isinstance(head, MultiLabelHead):
+        like = LabelsTarget(owner)
+    else:
+        return NumberTarget(owner)
+    names = head.label_vocabulary
+    like.classes = np.arange(head.n_classes) if names is None else np.asarray(names)
+    return like

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`NumberTarget`: one or more real numbers per row."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.metrics import r2_score
+
+from skest._compat import check_y
+from skest.adapters.target_scale import TargetScale
+from skest.adapters.targets.base import Predictions, Target
+from skest.heads.logistic import LogisticRegressionHead
+from skest.heads.poisson import PoissonRegressionHead
+from skest.heads.regression import RegressionHead
+from skest.keys import MetricKeys, PredictionKeys
+from skest.losses import absolute_error, huber_error, quantile_error
+
+__all__ = ["LOSSES", "NumberTarget"]
+
+# What a loss stands for; "quantile" has a parameter of its own.
+_HEADS: dict[str, Callable[..., RegressionHead]] = {
+    "squared_error": RegressionHead,
+    "absolute_error": partial(RegressionHead, loss_fn=absolute_error),
+    "huber": partial(RegressionHead, loss_fn=huber_error),
+    "poisson": PoissonRegressionHead,
+    "logistic": LogisticRegressionHead,
+}
+_RANGES = {
+    "poisson": (0.0, np.inf, "that is not negative"),
+    "logistic": (0.0, 1.0, "in [0, 1]"),
+}
+#: The names of the losses.
+LOSSES = (*_HEADS, "quantile")
+_WEIGHT = "weight"
+
+
+class NumberTarget(Target):
+    """Numbers to predict, of shape (n_rows,) or (n_rows, n_outputs).
+
+    Parameters
+    ----------
+    owner : str
+        The estimator, as messages call it.
+    loss : str, default="squared_error"
+        One of `LOSSES`.
+    quantile : float in (0, 1), default=0.5
+        What the loss "quantile" predicts.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Of the numbers in a row: () or (n_outputs,).
+    """
+
+    answer_keys = (PredictionKeys.PREDICTIONS,)
+
+    def __init__(
+        self, owner: str, loss: str = "squared_error", quantile: float = 0.5
+    ) -> None:
+        super().__init__(owner)
+        self.loss = loss
+        self.quantile = quantile
+
+    def learn(self, y: Any, *, gaps: bool = False) -> None:
+        """Learn the shape."""
+        self.shape = self._numbers(y, gaps).shape[1:]
+
+    def encode(self, y: Any, *, gaps: bool = False) -> NDArray[Any]:
+        """Return the numbers as float64."""
+        y = self._numbers(y, gaps)
+        if y.shape[1:] != self.shape:
+            raise ValueError(
+                f"y must have shape {('n_samples', *self.shape)} as in fit; "
+                f"got {y.shape}."
+            )
+        if self.loss in _RANGES:
+            self._check_range(y)
+        return y
+
+    def head(
+        self, weight_column: str | None, name: str | None = None
+    ) -> RegressionHead:
+        """Return the head of the loss."""
+        make = _HEADS.get(self.loss)
+        if make is None:
+            loss_fn = partial(quantile_error, quantile=float(self.quantile))
+            make = partial(RegressionHead, loss_fn=loss_fn)
+        return make(
+            label_dimension=self.n_outputs, weight_column=weight_column, name=name
+        )
+
+    @property
+    def n_outputs(self) -> int:
+        """Numbers in a row."""
+        (n_outputs,) = self.shape or (1,)
+        return n_outputs
+
+    def answer(self, predictions: Predictions) -> NDArray[Any]:
+        """Return the numbers in the shape that they had in fit."""
+        predicted = predictions[PredictionKeys.PREDICTIONS]
+        # scikit-learn wants several outputs as float64.
+        return predicted.astype(np.float64) if self.shape else predicted[:, 0]
+
+    def score(
+        self, predictions: Predictions, labels: Any, weight: NDArray[Any] | None
+    ) -> float:
+        """Return R²."""
+        predicted = predictions[PredictionKeys.PREDICTIONS]
+        labels = np.reshape(labels, (len(labels), -1))
+        return float(r2_score(labels, predicted, sample_weight=weight))
+
+    @property
+    def validation_keys(self) -> tuple[str]:
+        """Predictions that the validation score is computed from."""
+        # The losses of these heads are functions of logits.
+        has_link = self.loss in _RANGES
+        return (PredictionKeys.LOGITS if has_link else PredictionKeys.PREDICTIONS,)
+
+    def validation_score(
+        self, predictions: Predictions, labels: Any, weight: NDArray[Any] | None
+    ) -> float:
+        """Return R² for the squared error, minus the mean loss for the others."""
+        if self.loss == "squared_error":
+            return self.score(predictions, labels, weight)
+        head = self.head(None if weight is None else _WEIGHT)
+        metrics = head.metrics()
+        (key,) = self.validation_keys
+        logits = torch.from_numpy(predictions[key])
+        head.update_metrics(metrics, labels, logits, {_WEIGHT: weight})
+        return -float(metrics[MetricKeys.AVERAGE_LOSS].compute())
+
+    def scale(self, labels: Any, weight: NDArray[Any] | None) -> TargetScale:
+        """Return mean and deviation, or the mean behind the link of the head."""
+        return TargetScale.of(labels, weight, self.loss)
+
+    def _numbers(self, y: Any, gaps: bool) -> NDArray[Any]:
+        try:
+            if gaps:
+                return np.asarray(y, dtype=np.float64)
+            y = check_y(y, multi_output=True, y_numeric=True, estimator=self.owner)
+            return y.astype(np.float64, copy=False)
+        except ValueError as error:
+            if "could not convert string to float" not in str(error):
+                raise
+            raise ValueError(
+                f"y of {self.owner} must be numbers; {error}. For labels, use the "
+                "classifier of the same name."
+            ) from error
+
+    def _check_range(self, y: NDArray[Any]) -> None:
+        """Refuse values that the loss is not made for."""
+        lowest, highest, meaning = _RANGES[self.loss]
+        wrong = (y < lowest) | (y > highest)
+        if wrong.any():
+            raise ValueError(
+                f"loss={self.loss!r} needs y {meaning}; got {y[wrong][0]:g} in row "
+                f"{np.argwhere(wrong)[0][0]}. Correct or rescale y, or choose "
+                'loss="squared_error".'
+            )

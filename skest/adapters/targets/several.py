@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`SeveralTargets`: targets of different kinds, one head each."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skest.adapters.target_scale import TargetScale
+from skest.adapters.targets.base import Predictions, Target
+from skest.adapters.targets.forms import TargetForm, columns_of
+from skest.heads.multi_head import MultiHead
+from skest.inputs.array_dataset import take_rows
+
+__all__ = ["SeveralTargets"]
+
+
+class SeveralTargets(Target):
+    """Named targets, of which each row may lack some.
+
+    Parameters
+    ----------
+    owner : str
+        The estimator, as messages call it.
+    targets : dict of str to Target
+        By the name of the head.
+    columns : dict of str to list
+        The columns of `y` that a target reads; several are a matrix.
+    weights : dict of str to float, default=None
+        Factors of the losses and of the scores; None is 1 for all.
+    """
+
+    def __init__(
+        self,
+        owner: str,
+        targets: Mapping[str, Target],
+        columns: Mapping[str, Sequence[Any]],
+        weights: Mapping[str, float] | None = None,
+    ) -> None:
+        super().__init__(owner)
+        self.targets = dict(targets)
+        self._columns = dict(columns)
+        self._weights = dict(weights or dict.fromkeys(targets, 1.0))
+        self.answer_keys = self._keys("answer_keys")
+        self.proba_keys = self._keys("proba_keys")
+
+    def _keys(self, kind: str) -> list[tuple[str, Any]]:
+        return [
+            (name, key)
+            for name, target in self.targets.items()
+            for key in getattr(target, kind)
+        ]
+
+    def learn(
+        self,
+        y: Any,
+        *,
+        gaps: bool = True,
+        classes: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Learn the form of `y`, and what each target has to learn.
+
+        Parameters
+        ----------
+        y : DataFrame, dict of arrays or array
+            The targets.
+        gaps : bool, default=True
+            Labels may always be missing.
+        classes : dict of str to array-like, default=None
+            All classes by head, for those whose `y` may lack some.
+        """
+        self._form = TargetForm(y)
+        for name, values in self._values(y).items():
+            target = self.targets[name]
+            known = np.flatnonzero(target.known(values))
+            if not len(known):
+                raise ValueError(
+                    f"Target {name!r} of {self.owner} has no label at all in y. Leave "
+                    "it out, or give labels for some rows."
+                )
+            all_classes = (classes or {}).get(name)
+            options = {} if all_classes is None else {"classes": all_classes}
+            with _named(name):
+                target.learn(take_rows(values, known), gaps=True, **options)
+
+    def encode(self, y: Any, *, gaps: bool = True) -> dict[str, Any]:
+        """Return the labels of the heads by name."""
+        labels = {}
+        for name, values in self._values(y).items():
+            with _named(name):
+                labels[name] = self.targets[name].encode(values, gaps=True)
+        return labels
+
+    def _values(self, y: Any) -> dict[str, Any]:
+        """Return the values of the targets by name."""
+        columns = columns_of(y)
+        missing = [
+            c for some in self._columns.values() for c in some if c not in columns
+        ]
+        if missing:
+            raise ValueError(
+                f"y of {self.owner} lacks {', '.join(map(repr, missing))}; it has "
+                f"{', '.join(map(repr, columns))}."
+            )
+        return {
+            name: columns[some[0]]
+            if len(some) == 1
+            else np.column_stack([columns[column] for column in some])
+            for name, some in self._columns.items()
+        }
+
+    def head(self, weight_column: str | None, name: str | None = None) -> MultiHead:
+        """Return the heads of the targets as one."""
+        heads: list[Any] = [t.head(weight_column, n) for n, t in self.targets.items()]
+        return MultiHead(heads, list(self._weights.values()))
+
+    def answer(self, predictions: Predictions) -> Any:
+        """Return the answers in the form that `y` had."""
+        answers = {
+            name: target.answer(_of_head(predictions, name))
+            for name, target in self.targets.items()
+        }
+        return self._form.like_y(answers, self._columns)
+
+    def probabilities(self, predictions: Predictions) -> Any:
+        """Return those of every head in a list, with None for heads of numbers.
+
+        If `y` was an array of one dimension, there is one head only and no list.
+        """
+        found = [
+            target.probabilities(_of_head(predictions, name))
+            for name, target in self.targets.items()
+        ]
+        return found[0] if self._form.is_column else found
+
+    def score(
+        self, predictions: Predictions, labels: Any, weight: NDArray[Any] | None
+    ) -> float:
+        """Return the weighted mean of the scores of the heads that have labels."""
+        scores = self.scores(predictions, labels, weight)
+        factors = [self._weights[name] for name in scores]
+        if not scores or sum(factors) == 0:
+            raise ValueError(
+                f"A score of {self.owner} needs labels of at least one head of a "
+                f"positive weight; those with labels are {list(scores)}."
+            )
+        return float(np.average(list(scores.values()), weights=factors))
+
+    def scores(
+        self, predictions: Predictions, labels: Any, weight: NDArray[Any] | None
+    ) -> dict[str, float]:
+        """Return the scores by head, each over the rows that have its label."""
+        scores = {}
+        for name, target in self.targets.items():
+            rows = np.flatnonzero(target.known(labels[name]))
+            if len(rows):
+                scores[name] = target.score(
+                    take_rows(_of_head(predictions, name), rows),
+                    take_rows(labels[name], rows),
+                    None if weight is None else weight[rows],
+                )
+        return scores
+
+    def scale(self, labels: Any, weight: NDArray[Any] | None) -> TargetScale | None:
+        """Return the scales of the targets, side by side."""
+        scales = []
+        for name, target in self.targets.items():
+            rows = np.flatnonzero(target.known(labels[name]))
+            some_weight = None if weight is None else weight[rows]
+            found = target.scale(take_rows(labels[name], rows), some_weight)
+            scales.append(found or TargetScale.none(self._n_logits(name)))
+        return TargetScale.joined(scales)
+
+    def scaled(self, labels: Any, scale: TargetScale) -> dict[str, Any]:
+        """Return the labels of every head as the network learns them."""
+        parts = scale.split([self._n_logits(name) for name in self.targets])
+        return {
+            name: target.scaled(labels[name], part)
+            for (name, target), part in zip(self.targets.items(), parts, strict=True)
+        }
+
+    def _n_logits(self, name: str) -> int:
+        return self.targets[name].head(None, name).logits_dimension
+
+
+@contextmanager
+def _named(name: str) -> Iterator[None]:
+    """Let errors say which target they are about."""
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        raise type(error)(f"Target {name!r}: {error}") from error
+
+
+def _of_head(predictions: Predictions, name: str) -> Predictions:
+    return {key: value for (head, key), value in predictions.items() if head == name}
