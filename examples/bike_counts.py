@@ -8,6 +8,7 @@ Usage: python examples/bike_counts.py [--data FOLDER] [--seed 0]
 """
 
 import argparse
+import sys
 import time
 from pathlib import Path
 
@@ -29,9 +30,19 @@ CATEGORICAL = [
 NUMERIC = ["temp", "atemp", "hum", "windspeed"]
 
 
+def read_table(folder: Path) -> pd.DataFrame:
+    """Return the table of hours."""
+    if not (folder / "hour.csv").is_file():
+        sys.exit(
+            f"There is no hour.csv in {folder}. Download the table from "
+            "https://archive.ics.uci.edu/dataset/275 and name its folder with --data."
+        )
+    return pd.read_csv(folder / "hour.csv")
+
+
 def load(folder: Path) -> tuple[pd.DataFrame, pd.Series]:
     """Return features and hourly counts."""
-    table = pd.read_csv(folder / "hour.csv")
+    table = read_table(folder)
     X = table[[*CATEGORICAL, *NUMERIC]].astype(dict.fromkeys(CATEGORICAL, "category"))
     return X, table["cnt"]
 

@@ -13,27 +13,35 @@ from skest import DNNLinearCombinedClassifier
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 DATA = EXAMPLES.parents[1] / "shared" / "data"
-CENSUS, BIKES = DATA / "adult", DATA / "bike_sharing"
+CENSUS, BIKES, YEAST = (DATA / n for n in ("adult", "bike_sharing", "yeast"))
 
 pytestmark = pytest.mark.slow
 
 
-def run_census_wide_deep(*arguments):
-    """Run the example; return its output and the scores of its last table."""
-    completed = subprocess.run(
-        [sys.executable, EXAMPLES / "census_wide_deep.py", *arguments],
+def run(example, *arguments):
+    """Run an example and return its output."""
+    return subprocess.run(
+        [sys.executable, EXAMPLES / example, *arguments],
         check=True,
         capture_output=True,
         text=True,
         timeout=600,
         env={**os.environ, "PYTHONPATH": str(EXAMPLES.parent)},
-    )
-    lines = completed.stdout.splitlines()
+    ).stdout
+
+
+def scores_of(lines, n_columns):
+    """Return the numbers of a table by the name of the row."""
+    rows = [line.rsplit(maxsplit=n_columns) for line in lines]
+    return {name: [float(v) for v in values] for name, *values in rows}
+
+
+def run_census_wide_deep(*arguments):
+    """Run the example; return its output and the scores of its last table."""
+    output = run("census_wide_deep.py", *arguments)
+    lines = output.splitlines()
     header = next(i for i, line in enumerate(lines) if line.split()[:1] == ["accuracy"])
-    rows = [line.rsplit(maxsplit=4) for line in lines[header + 1 : header + 4]]
-    return completed.stdout, {
-        name: [float(v) for v in values] for name, *values in rows
-    }
+    return output, scores_of(lines[header + 1 : header + 4], 4)
 
 
 @pytest.mark.skipif(not CENSUS.is_dir(), reason=f"the Census table is not at {CENSUS}")
@@ -70,14 +78,32 @@ def test_survey_without_a_download(tmp_path):
 
 @pytest.mark.skipif(not BIKES.is_dir(), reason=f"the bike table is not at {BIKES}")
 def test_bike_counts():
-    completed = subprocess.run(
-        [sys.executable, EXAMPLES / "bike_counts.py", "--data", str(BIKES)],
-        check=True,
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    rows = [line.rsplit(maxsplit=2) for line in completed.stdout.splitlines()[2:]]
-    deviance = {name.split("(")[0]: float(value) for name, value, _ in rows}
+    lines = run("bike_counts.py", "--data", str(BIKES)).splitlines()
+    scores = scores_of(lines[2:], 2)
+    deviance = {name.split("(")[0]: values[0] for name, values in scores.items()}
     assert deviance["DNNRegressor"] <= 10
     assert deviance["PoissonRegressor, one-hot"] > 30
+
+
+@pytest.mark.skipif(not BIKES.is_dir(), reason=f"the bike table is not at {BIKES}")
+def test_bike_tasks():
+    lines = run("bike_tasks.py", "--data", str(BIKES)).splitlines()
+    scores = scores_of(lines[3:], 5)
+    casual, registered, log_loss, auc, _ = scores["MultiHeadEstimator, three heads"]
+    for name in ("separate HistGradientBoosting…", "separate linear models, one-hot"):
+        separate = scores[name]
+        assert casual < separate[0]
+        assert registered < separate[1]
+        assert log_loss < separate[2]
+        assert auc > separate[3]
+
+
+@pytest.mark.skipif(not YEAST.is_dir(), reason=f"the yeast table is not at {YEAST}")
+def test_yeast_labels():
+    lines = run("yeast_labels.py", "--data", str(YEAST)).splitlines()
+    scores = scores_of(lines[2:], 4)
+    wrong, f1, ranking, _ = scores["DNNClassifier, searched"]
+    separate = scores["LogisticRegression for each label"]
+    assert wrong < separate[0]
+    assert f1 > separate[1]
+    assert ranking > separate[2]

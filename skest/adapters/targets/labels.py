@@ -78,6 +78,14 @@ class LabelsTarget(Target):
         right = np.equal(labels, self.answer(predictions)).all(axis=1)
         return float(np.average(right, weights=weight))
 
+    def validation_score(
+        self, predictions: Predictions, labels: Any, weight: NDArray[Any] | None
+    ) -> float:
+        """Return minus the mean log loss: rows without any wrong label are too few."""
+        logits = predictions[PredictionKeys.LOGITS]
+        losses = np.logaddexp(0, logits) - labels * logits
+        return -float(np.average(losses.mean(axis=1), weights=weight))
+
 
 def _matrix(y: Any, owner: str) -> NDArray[Any]:
     y = np.asarray(y.toarray() if issparse(y) else y)

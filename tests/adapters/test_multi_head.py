@@ -1,0 +1,294 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`MultiHeadEstimator`: several targets of different kinds."""
+
+import pickle
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from sklearn.base import clone
+from sklearn.metrics import accuracy_score, r2_score
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from skest import MultiHeadEstimator
+from skest.heads import BinaryClassHead, MultiHead, RegressionHead
+from tests.adapters.conftest import make
+
+N = 120
+
+
+@pytest.fixture(name="X")
+def mixed_table():
+    return pd.DataFrame(
+        {
+            "size": np.random.default_rng(0).permutation(np.linspace(-1, 1, N)),
+            "kind": np.tile(["a", "b", "c"], N // 3),
+        },
+        index=np.arange(N) + 1000,
+    )
+
+
+@pytest.fixture
+def y(X):
+    return pd.DataFrame(
+        {
+            "sign": np.where(X["size"] > 0, "plus", "minus"),
+            "price": 1e4 + 500 * X["size"],
+            "visits": np.tile([2, 5, 9], N // 3),
+            "is_a": (X["kind"] == "a"),
+            "cheap": (X["size"] < -0.5).astype(int),
+        }
+    )
+
+
+HEADS = {
+    "sign": "classification",
+    "price": "regression",
+    "visits": "poisson",
+    "tags": ("multilabel", ["is_a", "cheap"]),
+}
+
+
+def multi_head(**parameters):
+    return make(MultiHeadEstimator, hidden_units=(16,), max_iter=80, **parameters)
+
+
+def test_a_frame_of_mixed_targets(X, y):
+    model = multi_head(heads=HEADS).fit(X, y)
+    predicted = model.predict(X)
+    assert list(predicted.columns) == list(y.columns)
+    assert predicted.index.equals(X.index)
+    assert (predicted["sign"] == y["sign"]).mean() > 0.95
+    assert r2_score(y["price"], predicted["price"]) > 0.9
+    assert np.abs(predicted["visits"] - y["visits"]).max() < 3
+    assert (predicted["is_a"] == y["is_a"]).mean() > 0.95
+    assert set(predicted["cheap"]) == {0, 1}
+
+
+def test_probabilities_are_a_list_by_head(X, y):
+    model = multi_head(heads=HEADS).fit(X, y)
+    sign, price, visits, tags = model.predict_proba(X)
+    assert price is None and visits is None
+    assert sign.shape == (N, 2) and tags.shape == (N, 2)
+    np.testing.assert_allclose(sign.sum(axis=1), 1, rtol=1e-5)
+    assert model.classes_[0].tolist() == ["minus", "plus"]
+    assert model.classes_[1] is None
+
+
+def test_the_score_is_the_weighted_mean_of_the_heads(X, y):
+    model = multi_head(
+        heads={"sign": "classification", "price": "regression"},
+        head_weights={"price": 3.0},
+    ).fit(X, y)
+    predicted = model.predict(X)
+    scores = [
+        accuracy_score(y["sign"], predicted["sign"]),
+        r2_score(y["price"], predicted["price"]),
+    ]
+    assert model.score(X, y) == pytest.approx(np.average(scores, weights=[1, 3]))
+
+
+def test_the_kinds_are_inferred(X, y):
+    y = y.assign(many=np.arange(N), stars=pd.array([1, None, 3, 5] * (N // 4), "Int64"))
+    model = multi_head().fit(X, y)
+    found = {name: type(t).__name__ for name, t in model._target.targets.items()}
+    assert found == {
+        "sign": "ClassTarget",
+        "price": "NumberTarget",
+        "visits": "ClassTarget",
+        "is_a": "ClassTarget",
+        "cheap": "ClassTarget",
+        "many": "NumberTarget",
+        "stars": "ClassTarget",
+    }
+    assert model.classes_[-1].tolist() == [1, 3, 5]
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_missing_labels_count_for_nothing(X, y, seed):
+    gone = np.random.default_rng(seed).random(N) < 0.3
+    gaps = y.astype({"visits": float})
+    gaps.loc[gone, ["price", "visits"]] = np.nan
+    gaps.loc[~gone, "sign"] = None
+    wrong = y.copy()
+    wrong.loc[~gone, "sign"] = "plus"
+    heads = {k: HEADS[k] for k in ("sign", "price", "visits")}
+    model = multi_head(heads=heads).fit(X, gaps)
+    assert np.isfinite(model.loss_)
+    # The scores are those of the rows that have the label.
+    expected = model._target.scores(
+        model._predict(X, model._target.answer_keys), model._target.encode(y), None
+    )
+    assert set(expected) == set(heads)
+    scores = model._target.scores(
+        model._predict(X, model._target.answer_keys), model._target.encode(gaps), None
+    )
+    predicted = model.predict(X)
+    assert scores["price"] == pytest.approx(
+        r2_score(y["price"][~gone], predicted["price"][~gone])
+    )
+    assert scores["sign"] == pytest.approx(
+        accuracy_score(y["sign"][gone], predicted["sign"][gone])
+    )
+
+
+def test_what_stands_in_a_missing_label_has_no_influence(X, y):
+    first, second = y.copy(), y.copy()
+    first["price"] = first["price"].where(X["size"] > 0)
+    second["price"] = first["price"].astype(object).where(X["size"] > 0, None)
+    one, two = (multi_head(heads=HEADS).fit(X, y) for y in (first, second))
+    pd.testing.assert_frame_equal(one.predict(X), two.predict(X))
+
+
+def test_a_head_without_known_labels_has_no_score(X, y):
+    model = multi_head(heads=HEADS).fit(X, y)
+    unknown = y.assign(price=np.nan)
+    with_price, without = model.score(X, y), model.score(X, unknown)
+    assert 0 < without <= 1
+    assert with_price != without
+
+
+def test_forms_of_y(X, y):
+    frame = y[["sign", "price"]]
+    heads = {"sign": "classification", "price": "regression"}
+    expected = multi_head(heads=heads).fit(X, frame).predict(X)
+
+    as_dict = {name: frame[name].to_numpy() for name in frame}
+    answer = multi_head(heads=heads).fit(X, as_dict).predict(X)
+    assert isinstance(answer, dict)
+    np.testing.assert_array_equal(answer["sign"], expected["sign"])
+
+    answer = multi_head(heads=heads).fit(X, pl.from_pandas(frame)).predict(X)
+    assert isinstance(answer, pl.DataFrame)
+    np.testing.assert_array_equal(answer["price"].to_numpy(), expected["price"])
+
+    table = pa.Table.from_pandas(frame, preserve_index=False)
+    answer = multi_head(heads=heads).fit(X, table).predict(X)
+    assert isinstance(answer, pa.Table)
+
+    array = frame.to_numpy(dtype=object)
+    model = multi_head(heads=["classification", "regression"]).fit(X, array)
+    answer = model.predict(X)
+    assert answer.shape == (N, 2) and answer.dtype == object
+    np.testing.assert_array_equal(answer[:, 0], expected["sign"])
+
+    numbers = multi_head().fit(X, np.stack([X["size"], X["size"] ** 2], axis=1))
+    assert numbers.predict(X).dtype.kind == "f"
+    assert numbers.predict(X).shape == (N, 2)
+
+    single = multi_head().fit(X, y["sign"].to_numpy())
+    assert single.predict(X).shape == (N,)
+    assert single.predict_proba(X).shape == (N, 2)
+
+
+def test_a_matrix_in_a_dictionary_is_several_labels(X, y):
+    labels = y[["is_a", "cheap"]].to_numpy(dtype=int)
+    model = multi_head().fit(X, {"tags": labels, "price": y["price"]})
+    assert model.predict(X)["tags"].shape == (N, 2)
+    assert model.predict_proba(X)[0].shape == (N, 2)
+
+
+def test_heads_of_the_users(X, y):
+    head = BinaryClassHead(label_vocabulary=["minus", "plus"], thresholds=[0.2])
+    model = multi_head(heads={"sign": head, "price": "huber"}).fit(X, y)
+    metrics = model.evaluate(X, y)
+    assert "recall/positive_threshold_0.2/sign" in metrics
+    assert "average_loss/price" in metrics and "loss/price" in metrics
+    assert set(model.predict(X)["sign"]) == {"minus", "plus"}
+
+
+def test_it_is_the_multi_head_of_the_core(X, y):
+    model = multi_head(heads=HEADS, head_weights=[1, 2, 3, 4]).fit(X, y)
+    head = model._target.head(None)
+    assert isinstance(head, MultiHead)
+    assert [h.name for h in head.heads] == list(HEADS)
+    assert list(head.head_weights) == [1, 2, 3, 4]
+
+
+def test_weights_count_like_repeated_rows_in_scores(X, y):
+    model = multi_head(heads=HEADS).fit(X, y)
+    weight = np.tile([1.0, 2.0], N // 2)
+    rows = np.repeat(np.arange(N), weight.astype(int))
+    weighted = model.score(X, y, weight)
+    assert weighted == pytest.approx(model.score(X.iloc[rows], y.iloc[rows]))
+
+
+def test_early_stopping_partial_fit_pickle_and_clone(X, y):
+    model = multi_head(heads=HEADS, early_stopping=True).fit(X, y)
+    assert len(model.validation_scores_) == model.n_iter_
+    again = pickle.loads(pickle.dumps(model))
+    pd.testing.assert_frame_equal(again.predict(X), model.predict(X))
+    assert clone(model).get_params()["heads"] == HEADS
+
+    model = multi_head(heads={"sign": "classification", "price": "regression"})
+    classes = {"sign": ["minus", "plus", "zero"]}
+    model.partial_fit(X, y, classes=classes).partial_fit(X, y)
+    assert model.predict_proba(X)[0].shape == (N, 3)
+
+
+def test_in_a_pipeline_and_a_search(X, y):
+    numbers = X[["size"]]
+    y = y[["sign", "price"]]
+    pipeline = make_pipeline(StandardScaler(), multi_head())
+    assert cross_val_score(pipeline, numbers, y, cv=3).shape == (3,)
+    search = GridSearchCV(multi_head(), {"head_weights": [None, [1, 5]]}, cv=2)
+    assert search.fit(X, y).best_score_ < 1.1
+
+
+WRONG = {
+    "unknown column": (
+        {"heads": {"prize": "regression"}},
+        "'heads' of MultiHeadEstimator names 'prize', but y has 'sign', 'price'",
+    ),
+    "unknown kind": ({"heads": {"price": "regresion"}}, "one of.*'regression'.*got"),
+    "number of heads": ({"heads": ["regression"]}, "has 1 entries for 5 columns"),
+    "no head": ({"heads": {}}, "empty"),
+    "unknown weight": (
+        {"head_weights": {"prize": 1.0}},
+        "'head_weights' of MultiHeadEstimator names 'prize'; the heads are",
+    ),
+    "number of weights": ({"head_weights": [1.0]}, "each of the 5 heads; got 1"),
+    "negative weight": (
+        {"head_weights": {"price": -1.0}},
+        "'head_weights' of MultiHead must be finite and not negative",
+    ),
+    "strings as numbers": ({"heads": {"sign": "regression"}}, "Target 'sign'.*numbers"),
+    "numbers as labels": (
+        {"heads": {"tags": ("multilabel", ["price", "cheap"])}},
+        r"Target 'tags'.*must be 0 or 1.*in row 0, column 0",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_wrong_parameters_are_refused(kind, X, y):
+    parameters, message = WRONG[kind]
+    with pytest.raises(ValueError, match=message):
+        multi_head(**parameters).fit(X, y)
+
+
+def test_wrong_targets_are_refused(X, y):
+    model = multi_head(heads=HEADS).fit(X, y)
+    with pytest.raises(ValueError, match="lacks 'visits'; it has 'sign', 'price'"):
+        model.score(X, y.drop(columns="visits"))
+    with pytest.raises(ValueError, match="Target 'sign': y contains labels.*'zero'"):
+        model.evaluate(X, y.assign(sign="zero"))
+    with pytest.raises(ValueError, match=r"Target 'visits': .*needs y.*-1 in row 0"):
+        multi_head(heads=HEADS).fit(X, y.assign(visits=-1))
+    with pytest.raises(ValueError, match="Target 'price' .*has no label at all"):
+        multi_head().fit(X, y.assign(price=np.nan))
+    with pytest.raises(ValueError, match="Target 'sign': .*only one class: plus"):
+        multi_head().fit(X, y.assign(sign="plus"))
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        multi_head().fit(X, y[:-1])
+
+
+def test_weights_of_a_column_and_of_rows_are_not_mixed(X, y):
+    head = RegressionHead(weight_column="size")
+    model = multi_head(heads={"price": head})
+    with pytest.raises(ValueError, match="in one way only"):
+        model.fit(X, y, sample_weight=np.ones(N))
