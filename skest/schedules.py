@@ -146,8 +146,7 @@ def missing_function_lrs(
     """
     missing: list[LRScheduler] = []
     for optimizer in optimizers:
-        # The mark may be on the optimizer in a RowSparse.
-        function = getattr(getattr(optimizer, "inner", optimizer), _ATTRIBUTE, None)
+        function = _rate_function(optimizer)
         if function is None:
             continue
         present = [s for s in lr_schedulers if is_scheduler_of(s, optimizer)]
@@ -162,6 +161,12 @@ def missing_function_lrs(
         if not present:
             missing.append(FunctionLR(optimizer, function))
     return missing
+
+
+def _rate_function(optimizer: Optimizer) -> RateFunction | None:
+    """Return what was attached to an optimizer, or to the one in a RowSparse."""
+    inner = getattr(optimizer, "inner", None)
+    return getattr(optimizer, _ATTRIBUTE, getattr(inner, _ATTRIBUTE, None))
 
 
 def is_scheduler_of(scheduler: LRScheduler, optimizer: Optimizer) -> bool:
