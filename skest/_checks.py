@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks of arguments that several parts of skest share."""
 
-from collections.abc import Collection
+import operator
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
 
-__all__ = ["check_choice", "check_integer", "check_positive"]
+__all__ = ["check_choice", "check_integer", "check_not_negative", "check_positive"]
 
 _REAL = int | float | np.integer | np.floating
 
@@ -52,15 +53,24 @@ def check_integer(value: Any, name: str, owner: str, minimum: int) -> None:
 
 def check_positive(value: Any, name: str, owner: str) -> None:
     """Raise TypeError unless `value` is a real number, ValueError unless it is > 0."""
+    _check_finite(value, f"'{name}' of {owner}", operator.gt, "greater than 0")
+
+
+def check_not_negative(value: Any, name: str, owner: str) -> None:
+    """Raise TypeError unless `value` is a real number, ValueError unless it is >= 0."""
+    _check_finite(value, f"'{name}' of {owner}", operator.ge, "of at least 0")
+
+
+def _check_finite(
+    value: Any, where: str, compare: Callable[[Any, int], bool], bound: str
+) -> None:
     if isinstance(value, _REAL) and not isinstance(value, bool):
-        if 0 < value < float("inf"):
+        if compare(value, 0) and value < float("inf"):
             return
         error: type[Exception] = ValueError
     else:
         error = TypeError
-    raise error(
-        f"'{name}' of {owner} must be a finite number greater than 0; got {value!r}."
-    )
+    raise error(f"{where} must be a finite number {bound}; got {value!r}.")
 
 
 def check_choice(value: Any, name: str, owner: str, choices: Collection[Any]) -> None:

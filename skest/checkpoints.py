@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from skest._random import RunRandom
 from skest.exceptions import CheckpointMismatchError
 from skest.optimizer_state import load_named_state, named_state
+from skest.schedules import FunctionLR, is_scheduler_of
 
 __all__ = ["Checkpoint", "load_variables"]
 
@@ -51,7 +52,7 @@ class Checkpoint:
         tensors: dict[str, Tensor] = {}
         scalars: dict[str, Any] = {
             "optimizers": [],
-            "lr_schedulers": [_scheduler_state(s) for s in lr_schedulers],
+            "lr_schedulers": [_scheduler_state(s) for s in _stateful(lr_schedulers)],
         }
         for i, optimizer in enumerate(optimizers):
             slots, options = named_state(optimizer, network.named_parameters())
@@ -76,7 +77,9 @@ class Checkpoint:
         """Load this state into a fresh network, its optimizers and generators.
 
         Options of the optimizers, such as the learning rate, are what the model function
-        says now; only with schedulers, which change them, are they what they were.
+        says now, and a rate that is a function is that of the global step. Other
+        schedulers go on, and options of their optimizers are what they were, if they are
+        of the kinds that were saved; if not, they start anew.
 
         Raises
         ------
@@ -91,19 +94,29 @@ class Checkpoint:
                 "model_dir, or use the optimizers that it was trained with."
             )
         load_variables(network, self.variables)
+        states = self._continued(lr_schedulers)
         for i, (optimizer, options) in enumerate(zip(optimizers, saved, strict=False)):
             slots = _with_prefix(self.optimizer, f"{i}:")
             now = [_options(group) for group in optimizer.param_groups]
             load_named_state(optimizer, network.named_parameters(), slots, options)
-            if not lr_schedulers:
+            if not any(is_scheduler_of(s, optimizer) for s, _ in states):
                 for group, options_now in zip(optimizer.param_groups, now, strict=True):
                     group.update(options_now)
-        states = self.scalars.get("lr_schedulers", [])
-        for scheduler, state in zip(lr_schedulers, states, strict=False):
+        for scheduler, state in states:
             scheduler.load_state_dict(_from_json(state, scheduler.state_dict()))
+        for scheduler in lr_schedulers:
+            if isinstance(scheduler, FunctionLR):
+                scheduler.move_to(self.global_step)
         generators = _with_prefix(self.optimizer, "random:")
         if random is not None and generators:
             random.load_state_dict(generators)
+
+    def _continued(self, lr_schedulers: Sequence[Any]) -> list[tuple[Any, Any]]:
+        """Return the schedulers that go on, with their states."""
+        saved, now = self.scalars.get("lr_schedulers", []), _stateful(lr_schedulers)
+        if [state["kind"] for state in saved] != [_kind(s) for s in now]:
+            return []
+        return [(s, state["state"]) for s, state in zip(now, saved, strict=True)]
 
 
 def load_variables(network: nn.Module, variables: Mapping[str, Tensor]) -> None:
@@ -145,8 +158,19 @@ def _options(group: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in group.items() if name != "params"}
 
 
+def _stateful(lr_schedulers: Sequence[Any]) -> list[Any]:
+    """Return the schedulers whose state is more than the global step."""
+    return [s for s in lr_schedulers if not isinstance(s, FunctionLR)]
+
+
+def _kind(scheduler: Any) -> str:
+    """Return the class of a scheduler, with those of which it is made up."""
+    parts = ", ".join(map(_kind, getattr(scheduler, "_schedulers", ())))
+    return type(scheduler).__name__ + (f"({parts})" if parts else "")
+
+
 def _scheduler_state(scheduler: Any) -> dict[str, Any]:
-    state = _to_json(scheduler.state_dict())
+    state = {"kind": _kind(scheduler), "state": _to_json(scheduler.state_dict())}
     try:
         return json.loads(json.dumps(state))
     except TypeError as error:

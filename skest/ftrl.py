@@ -31,7 +31,7 @@ class Ftrl(Optimizer):
     params : iterable
         Parameters, (name, parameter) pairs or parameter groups, as in torch.optim.
     lr : float, default=0.001
-        Learning rate, > 0.
+        Learning rate, >= 0. The rule divides by it; 0 leaves everything as it is.
     lr_power : float, default=-0.5
         How fast the rate of an element falls with its accumulator, <= 0; 0 is a
         constant rate.
@@ -92,8 +92,8 @@ class Ftrl(Optimizer):
             "beta": beta,
         }
         # Written so that NaN is refused as well.
-        if not lr > 0:
-            raise ValueError(f"'lr' must be > 0, got {lr!r}.")
+        if not lr >= 0:
+            raise ValueError(f"'lr' must be >= 0, got {lr!r}.")
         if not lr_power <= 0:
             raise ValueError(f"'lr_power' must be <= 0, got {lr_power!r}.")
         for name, value in not_negative.items():
@@ -139,7 +139,7 @@ class Ftrl(Optimizer):
                 loss = closure()
         for group in self.param_groups:
             params = [p for p in group["params"] if p.grad is not None]
-            if params:
+            if params and group["lr"] > 0:
                 self._update(params, group)
         return loss
 

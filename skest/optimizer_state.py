@@ -12,7 +12,12 @@ from torch.optim.optimizer import Optimizer
 from skest.exceptions import CheckpointMismatchError
 from skest.row_sparse import RowSparse
 
-__all__ = ["IMPLEMENTATION_OPTIONS", "load_named_state", "named_state"]
+__all__ = [
+    "IMPLEMENTATION_OPTIONS",
+    "NamedParameters",
+    "load_named_state",
+    "named_state",
+]
 
 # How a rule is computed, not what it computes: left to the machine that continues.
 IMPLEMENTATION_OPTIONS = frozenset({"capturable", "differentiable", "foreach", "fused"})

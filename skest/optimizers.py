@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds optimizers from what estimators take: names, classes and functions."""
+"""Builds optimizers from what estimators take: names, classes, functions and lists."""
 
 import inspect
-import math
-import numbers
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
@@ -12,18 +11,23 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT
 
+from skest._checks import check_not_negative, check_positive
 from skest.ftrl import Ftrl
-from skest.optimizer_state import IMPLEMENTATION_OPTIONS
+from skest.optimizer_state import IMPLEMENTATION_OPTIONS, NamedParameters
 from skest.row_sparse import RowSparse
+from skest.schedules import RateFunction, attach_rate_function, rate_at
 
 __all__ = [
     "OPTIMIZERS",
     "NamedOptimizer",
     "OptimizerLike",
+    "OptimizersLike",
     "make_optimizer",
+    "make_optimizers",
 ]
 
 OptimizerLike: TypeAlias = str | type[Optimizer] | Callable[[Any], Optimizer]
+OptimizersLike: TypeAlias = OptimizerLike | Sequence[tuple[str, OptimizerLike]]
 
 
 class NamedOptimizer(NamedTuple):
@@ -56,7 +60,7 @@ OPTIMIZERS: Mapping[str, NamedOptimizer] = MappingProxyType(
 def make_optimizer(
     optimizer: OptimizerLike,
     params: ParamsT,
-    learning_rate: float | None = None,
+    learning_rate: float | RateFunction | None = None,
     *,
     weight_decay: float = 0.0,
     **options: Any,
@@ -70,9 +74,11 @@ def make_optimizer(
         `params` and returns an optimizer.
     params : iterable
         Parameters, (name, parameter) pairs or parameter groups, as in torch.optim.
-    learning_rate : float, default=None
-        Learning rate, > 0. None is the default of the name or of the class. A callable
-        sets its own, and this one is not used.
+    learning_rate : float or callable, default=None
+        Learning rate, > 0, or a function of the step that returns it, >= 0: the
+        `skest.EstimatorSpec` that takes the optimizer applies it to every training
+        step, see `skest.schedules.FunctionLR`. None is the default of the name or of
+        the class. A callable `optimizer` sets its own, and this number is not used.
     weight_decay : float, default=0.0
         Strength of weight decay, >= 0. It always replaces the default of a class, so
         that AdamW does not decay unless told so.
@@ -93,7 +99,8 @@ def make_optimizer(
         something else, or for an option that the optimizer does not take.
     ValueError
         For an unknown name, a rate or decay out of range, weight decay where the
-        optimizer has none, or no parameters.
+        optimizer has none, no parameters, or a function as the rate of a callable
+        `optimizer` or beside rates of parameter groups.
 
     Notes
     -----
@@ -140,16 +147,15 @@ def make_optimizer(
             "network. Pass its name, its class, or a callable: "
             "optimizer=lambda params: torch.optim.Adam(params, lr=0.001)."
         )
-    if learning_rate is not None:
-        learning_rate = _finite("learning_rate", learning_rate, positive=True)
-    weight_decay = _finite("weight_decay", weight_decay)
+    check_not_negative(weight_decay, "weight_decay", "an optimizer")
     items, leaves = _listed(params)
+    rate = _first_rate(learning_rate, items)
     if isinstance(optimizer, str) or _is_class(optimizer):
-        made = _from_class(
-            optimizer, items, leaves, learning_rate, weight_decay, options
-        )
+        made = _from_class(optimizer, items, leaves, rate, weight_decay, options)
+        if callable(learning_rate):
+            attach_rate_function(made, learning_rate)
     elif callable(optimizer) and not isinstance(optimizer, type):
-        made = _from_callable(optimizer, items, weight_decay, options)
+        made = _from_callable(optimizer, items, learning_rate, weight_decay, options)
     else:
         raise TypeError(
             "'optimizer' must be a name, a torch.optim.Optimizer class or a "
@@ -160,15 +166,111 @@ def make_optimizer(
     return made
 
 
-def _finite(name: str, value: Any, positive: bool = False) -> float:
-    """`value` as a float, if it is a finite number > 0 or >= 0."""
-    if not isinstance(value, numbers.Real) or isinstance(value, bool):
-        raise TypeError(f"{name!r} must be a number, got {value!r}.")
-    number = float(value)
-    if not math.isfinite(number) or number < 0 or (positive and number == 0):
-        bound = "> 0" if positive else ">= 0"
-        raise ValueError(f"{name!r} must be finite and {bound}, got {value!r}.")
-    return number
+def make_optimizers(
+    optimizer: OptimizersLike,
+    named_parameters: NamedParameters,
+    learning_rate: float | RateFunction | None = None,
+    *,
+    weight_decay: float = 0.0,
+    **options: Any,
+) -> list[Optimizer]:
+    """Build fresh optimizers that share the parameters of a network.
+
+    Parameters
+    ----------
+    optimizer : str, class, callable or list of (str, optimizer)
+        As in `make_optimizer`, for all parameters; or pairs of a pattern and one of
+        these, for the parameters whose names match. Patterns are those of a shell
+        (`fnmatch`, case-sensitive): "*" is any text, dots included. The first match
+        counts. ``functools.partial(make_optimizer, "adam", learning_rate=0.01)`` gives
+        one of the list settings of its own.
+    named_parameters : iterable of (str, Tensor) or mapping
+        ``network.named_parameters()``.
+    learning_rate, weight_decay, **options
+        As in `make_optimizer`, for every optimizer.
+
+    Returns
+    -------
+    list of torch.optim.Optimizer
+        One for every pair, in their order.
+
+    Raises
+    ------
+    TypeError
+        If a list holds something else than pairs, `named_parameters` has no names, or
+        as `make_optimizer`.
+    ValueError
+        If a parameter matches no pattern, a pattern no parameter that is left, a list
+        is empty, or as `make_optimizer`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skest.optimizers import make_optimizers
+    >>> network = torch.nn.Linear(2, 1)
+    >>> optimizers = make_optimizers(
+    ...     [("*bias", "sgd"), ("*", "adam")], network.named_parameters(), 0.01
+    ... )
+    >>> [type(optimizer).__name__ for optimizer in optimizers]
+    ['SGD', 'Adam']
+    """
+    parameters = _by_name(named_parameters)
+    shares: list[tuple[Any, dict[str, Tensor]]] = [(optimizer, parameters)]
+    if isinstance(optimizer, list | tuple):
+        shares = _shares(optimizer, parameters)
+    return [
+        make_optimizer(
+            one, share.items(), learning_rate, weight_decay=weight_decay, **options
+        )
+        for one, share in shares
+    ]
+
+
+def _by_name(named_parameters: NamedParameters) -> dict[str, Tensor]:
+    items: Any = named_parameters
+    items = list(items.items() if isinstance(items, Mapping) else items)
+    for item in items:
+        if not (isinstance(item, tuple) and isinstance(item[0], str)):
+            raise TypeError(
+                "'named_parameters' must hold pairs (name, parameter), as "
+                f"network.named_parameters() does; got a {type(item).__name__}."
+            )
+    return dict(items)
+
+
+def _shares(
+    pairs: Sequence[Any], parameters: dict[str, Tensor]
+) -> list[tuple[OptimizerLike, dict[str, Tensor]]]:
+    """Deal the parameters out to the optimizers of a list."""
+    left, shares = dict(parameters), []
+    for pair in pairs:
+        if not (
+            isinstance(pair, list | tuple)
+            and len(pair) == 2
+            and isinstance(pair[0], str)
+        ):
+            raise TypeError(
+                "'optimizer' as a list must hold pairs (pattern, optimizer), such as "
+                f'("*bias", "sgd"); got {pair!r}.'
+            )
+        pattern, optimizer = pair
+        names = [name for name in left if fnmatchcase(name, pattern)]
+        if not names:
+            raise ValueError(
+                f"The pattern {pattern!r} of 'optimizer' matches no parameter that is "
+                f"left to it. Left are {_quoted(left)} of {_quoted(parameters)}."
+            )
+        shares.append((optimizer, {name: left.pop(name) for name in names}))
+    if left or not shares:
+        raise ValueError(
+            f"'optimizer' has no pattern that matches {_quoted(left)}. Add a last pair "
+            '("*", optimizer) for what is left.'
+        )
+    return shares
+
+
+def _quoted(names: Iterable[str]) -> str:
+    return ", ".join(map(repr, names)) or "none"
 
 
 def _listed(params: ParamsT) -> tuple[list[Any], list[Tensor]]:
@@ -192,6 +294,24 @@ def _listed(params: ParamsT) -> tuple[list[Any], list[Tensor]]:
 
 def _one_or_many(params: Any) -> list[Any]:
     return [params] if isinstance(params, Tensor) else list(params)
+
+
+def _first_rate(
+    learning_rate: float | RateFunction | None, items: list[Any]
+) -> float | None:
+    """Return the rate of the first step."""
+    if learning_rate is None:
+        return None
+    if not callable(learning_rate):
+        check_positive(learning_rate, "learning_rate", "an optimizer")
+        return float(learning_rate)
+    if any(isinstance(item, dict) and "lr" in item for item in items):
+        raise ValueError(
+            "'learning_rate' is a function, which sets the rates of all parameter "
+            "groups, but 'params' has groups with a rate of their own, 'lr'. Leave "
+            "that out, or make several optimizers."
+        )
+    return rate_at(learning_rate, 0)
 
 
 def _is_class(optimizer: Any) -> bool:
@@ -265,10 +385,17 @@ def _implementation(
 def _from_callable(
     factory: Callable[[Any], Any],
     items: list[Any],
+    learning_rate: float | RateFunction | None,
     weight_decay: float,
     options: dict[str, Any],
 ) -> Optimizer:
     """Call a user's callable, which has all settings in itself."""
+    if callable(learning_rate):
+        raise ValueError(
+            "A function as 'learning_rate' cannot be passed on to a callable "
+            "'optimizer'; set it inside the callable: functools.partial("
+            'make_optimizer, "adam", learning_rate=lambda step: 0.1 * 0.99**step).'
+        )
     if weight_decay:
         raise ValueError(
             f"weight_decay={weight_decay!r} cannot be passed on to a callable "

@@ -9,7 +9,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from skest._checks import check_positive
 from skest.keys import MetricKeys, ModeKeys
+from skest.schedules import check_lr_scheduler, missing_function_lrs
 
 __all__ = ["EstimatorSpec"]
 
@@ -67,13 +69,20 @@ class EstimatorSpec:
 Hook, default=()
         Hooks of the model, run after those of the caller.
     lr_scheduler : torch.optim.lr_scheduler.LRScheduler or sequence of them, default=None
-        Stepped once after every training step.
+        Stepped once after every training step. Optimizers of
+        `skest.optimizers.make_optimizer` whose rate is a function need none: theirs is
+        added here.
+    clip_norm : float, default=None
+        Largest L2 norm of all gradients together, > 0: larger ones are scaled down
+        before the update, see `skest.gradients.clip_gradients`. The gradients are those
+        of all parameters in `optimizer`. None leaves them as they are.
 
     Raises
     ------
     ValueError
-        If the mode is unknown, something that the mode requires is missing, or a metric
-        has a reserved name.
+        If the mode is unknown, something that the mode requires is missing, a metric
+        has a reserved name, `clip_norm` is not positive, a scheduler waits for a metric
+        (``ReduceLROnPlateau``) or changes a rate that is a function.
     TypeError
         If a field has the wrong type.
 
@@ -107,6 +116,7 @@ Hook, default=()
     evaluation_hooks: Sequence[Any] = ()
     prediction_hooks: Sequence[Any] = ()
     lr_scheduler: LRScheduler | Sequence[LRScheduler] | None = None
+    clip_norm: float | None = None
 
     def __post_init__(self) -> None:
         if self.mode not in _MODES:
@@ -121,6 +131,10 @@ Hook, default=()
                 f"EstimatorSpec of mode '{self.mode}' lacks {' and '.join(missing)}; "
                 f"it needs {', '.join(_REQUIRED[self.mode])}."
             )
+        missing_lrs = missing_function_lrs(self.optimizers, self.lr_schedulers)
+        if missing_lrs:
+            schedulers = (*self.lr_schedulers, *missing_lrs)
+            object.__setattr__(self, "lr_scheduler", schedulers)
 
     def _check_types(self) -> None:
         if self.network is not None and not isinstance(self.network, nn.Module):
@@ -148,6 +162,10 @@ Hook, default=()
                     f"a sequence of them; got {type(optimizer).__name__}. Names and "
                     "classes become one with skest.optimizers.make_optimizer."
                 )
+        for scheduler in self.lr_schedulers:
+            check_lr_scheduler(scheduler)
+        if self.clip_norm is not None:
+            check_positive(self.clip_norm, "clip_norm", "an EstimatorSpec")
         for name, metric in (self.eval_metrics or {}).items():
             if name in _RESERVED_METRICS:
                 raise ValueError(

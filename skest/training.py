@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
+from skest.gradients import clip_gradients
 from skest.hooks.base import Hook, Run
 from skest.spec import EstimatorSpec
 
@@ -72,11 +73,22 @@ def train_step(spec: EstimatorSpec, features: Any, labels: Any) -> Tensor:
         optimizer.zero_grad()
     loss = scalar_loss(spec.loss(labels, spec.network(features), features))
     loss.backward()
+    if spec.clip_norm is not None:
+        clip_gradients(_trained(spec), spec.clip_norm)
     for optimizer in spec.optimizers:
         optimizer.step()
     for scheduler in spec.lr_schedulers:
         scheduler.step()
     return loss.detach()
+
+
+def _trained(spec: EstimatorSpec) -> dict[Tensor, None]:
+    """Return every parameter that an optimizer holds, once.
+
+    Others of the network may have gradients as well, but nobody resets those.
+    """
+    groups = [g for optimizer in spec.optimizers for g in optimizer.param_groups]
+    return dict.fromkeys(parameter for group in groups for parameter in group["params"])
 
 
 def scalar_loss(loss: Tensor) -> Tensor:

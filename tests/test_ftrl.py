@@ -157,8 +157,8 @@ def test_closure():
 @pytest.mark.parametrize(
     ("option", "value", "match"),
     [
-        ("lr", 0.0, "'lr' must be > 0, got 0.0"),
-        ("lr", float("nan"), "'lr' must be > 0, got nan"),
+        ("lr", -0.1, "'lr' must be >= 0, got -0.1"),
+        ("lr", float("nan"), "'lr' must be >= 0, got nan"),
         ("lr_power", 0.5, "'lr_power' must be <= 0, got 0.5"),
         ("initial_accumulator_value", -0.5, "'initial_accumulator_value' must be >= 0"),
         ("l1", -1.0, "'l1' must be >= 0, got -1.0"),

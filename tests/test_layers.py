@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[1] / "skest"
 
 LAYERS = [
     {"exceptions", "keys", "_checks", "_compat", "_random", "_resources"},
+    {"gradients", "schedules"},
     # What a head and a hook share; both need nothing but names of the ground.
     {"run_config", "spec"},
     {"losses", "metrics", "optimizers", "ftrl", "row_sparse", "optimizer_state"},

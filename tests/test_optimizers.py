@@ -2,6 +2,7 @@
 """What estimators accept as an optimizer."""
 
 import functools
+import re
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ import torch
 from torch import nn
 
 from skest.ftrl import Ftrl
-from skest.optimizers import make_optimizer
+from skest.optimizers import make_optimizer, make_optimizers
 from skest.row_sparse import RowSparse
 from tests._optimizers import NAMES, Network, train, weights
 
@@ -145,6 +146,140 @@ def test_implementations_agree(name, tables):
     torch.testing.assert_close(weights(ours), weights(plain))
 
 
+def test_a_function_gives_the_rate_of_the_first_step():
+    optimizer = make_optimizer("adam", Network().parameters(), lambda step: 0.5 - step)
+    assert optimizer.param_groups[0]["lr"] == 0.5
+    optimizer = make_optimizer(optim.SGD, Network().parameters(), lambda step: step)
+    assert optimizer.param_groups[0]["lr"] == 0.0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_rate_of_zero_leaves_the_weights_alone(name):
+    network = Network(tables=True)
+    before = weights(network)
+    train(network, make_optimizer(name, network.parameters(), lambda step: 0), 0, 3)
+    assert torch.equal(weights(network), before)
+
+
+def named(*names, tables=()):
+    parameters = {name: nn.Parameter(torch.ones(2)) for name in names}
+    for name in tables:
+        parameters[name].is_row_table = True
+    return parameters
+
+
+def shares(optimizers, parameters):
+    """The names of the parameters of every optimizer."""
+    names = {parameter: name for name, parameter in parameters.items()}
+    return [[names[p] for p in o.param_groups[0]["params"]] for o in optimizers]
+
+
+@pytest.mark.parametrize("kind", ["name", "class", "callable"])
+@pytest.mark.parametrize("as_mapping", [False, True])
+def test_one_optimizer_takes_all_parameters(kind, as_mapping):
+    factory = functools.partial(optim.SGD, lr=0.5)
+    optimizer = {"name": "sgd", "class": optim.SGD, "callable": factory}[kind]
+    parameters = named("a", "b.c")
+    made = make_optimizers(
+        optimizer, parameters if as_mapping else iter(parameters.items()), 0.5
+    )
+    assert shares(made, parameters) == [["a", "b.c"]]
+    assert made[0].param_groups[0]["lr"] == 0.5
+
+
+def test_the_first_pattern_that_matches_takes_a_parameter():
+    parameters = named("dnn.0.weight", "dnn.0.bias", "linear.bias", "Linear.x")
+    pairs = [("*.bias", "sgd"), ("linear.*", "ftrl"), ["dnn.[0-9].*", "adam"]]
+    parameters["linear.age"] = nn.Parameter(torch.ones(2))
+    made = make_optimizers([*pairs, ("Linear.?", optim.Adam)], parameters, 0.25)
+    assert shares(made, parameters) == [
+        ["dnn.0.bias", "linear.bias"],
+        ["linear.age"],
+        ["dnn.0.weight"],
+        ["Linear.x"],
+    ]
+    assert [type(o) for o in made] == [optim.SGD, Ftrl, optim.Adam, optim.Adam]
+    assert {o.param_groups[0]["lr"] for o in made} == {0.25}
+
+
+def test_an_optimizer_of_a_list_may_have_its_own_settings():
+    adam = functools.partial(make_optimizer, "adam", learning_rate=0.5, amsgrad=True)
+    sgd = functools.partial(make_optimizer, "sgd", learning_rate=lambda step: 0.25)
+    made = make_optimizers(
+        (("a", adam), ("b", sgd), ("*", "sgd")), named("a", "b", "c"), 0.125
+    )
+    assert [o.param_groups[0]["lr"] for o in made] == [0.5, 0.25, 0.125]
+    assert made[0].param_groups[0]["amsgrad"] is True
+
+
+def test_options_go_to_every_optimizer_of_a_list():
+    pairs = [("a", "sgd"), ("*", optim.RMSprop)]
+    made = make_optimizers(pairs, named("a", "b"), weight_decay=0.5, momentum=0.25)
+    for optimizer in made:
+        group = optimizer.param_groups[0]
+        assert (group["weight_decay"], group["momentum"]) == (0.5, 0.25)
+
+
+def test_row_tables_are_wrapped_where_they_are():
+    parameters = named("a", "b", "c", tables=["b"])
+    made = make_optimizers([("c", "adam"), ("*", "adam")], parameters)
+    assert [type(o) for o in made] == [optim.Adam, RowSparse]
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "match"),
+    [
+        (
+            [("bia", "sgd"), ("*", "adam")],
+            "pattern 'bia' of 'optimizer' matches no .* Left are 'weight', 'bias' of",
+        ),
+        (
+            [("*", "sgd"), ("bias", "adam")],
+            "pattern 'bias' of 'optimizer' .* Left are none of 'weight', 'bias'.",
+        ),
+        ([("BIAS", "sgd"), ("*", "adam")], "pattern 'BIAS' .* matches no parameter"),
+        ([("b*", "sgd")], "no pattern that matches 'weight'. Add a last pair"),
+        ([], "no pattern that matches 'weight', 'bias'. Add a last pair"),
+        ([("*", "adama")], "Unknown 'optimizer' 'adama'"),
+    ],
+)
+def test_patterns_that_do_not_fit(optimizer, match):
+    with pytest.raises(ValueError, match=match):
+        make_optimizers(optimizer, named("weight", "bias"))
+
+
+@pytest.mark.parametrize(
+    "pair", ["*", ("*",), ("*", "sgd", 0.1), (1, "sgd"), optim.SGD, None]
+)
+def test_a_list_holds_pairs(pair):
+    match = re.escape(f"got {pair!r}.")
+    with pytest.raises(TypeError, match=rf"must hold pairs \(pattern, opt.*{match}"):
+        make_optimizers([pair], named("a"))
+
+
+def test_an_optimizer_of_a_list_is_checked():
+    network = nn.Linear(2, 1)
+    made = optim.SGD(network.parameters(), lr=0.1)
+    with pytest.raises(TypeError, match="is an instance of SGD"):
+        make_optimizers([("*", made)], network.named_parameters())
+    with pytest.raises(TypeError, match="a name, .*class or a callable.*got 3"):
+        make_optimizers([("*", 3)], network.named_parameters())
+
+
+@pytest.mark.parametrize("form", [list, iter])
+def test_parameters_need_names(form):
+    parameters = form([nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))])
+    with pytest.raises(TypeError, match=r"pairs \(name, parameter\).*got a Parameter"):
+        make_optimizers("sgd", parameters)
+
+
+def test_a_network_without_parameters():
+    with pytest.raises(ValueError, match="at least one parameter"):
+        make_optimizers("sgd", {})
+    with pytest.raises(ValueError, match="matches no parameter .* none of none"):
+        make_optimizers([("*", "sgd")], {})
+
+
 def test_instance_is_refused():
     network = Network()
     with pytest.raises(TypeError, match=r"instance of Adam.*optimizer=lambda params"):
@@ -158,14 +293,53 @@ def test_instance_is_refused():
         ({"optimizer": 3}, TypeError, "a name, .*class or a callable.*got 3"),
         ({"optimizer": nn.Linear}, TypeError, "a name, .*class or a callable.*Linear"),
         ({"optimizer": lambda params: None}, TypeError, "must return .*got None"),
-        ({"learning_rate": 0.0}, ValueError, "'learning_rate' must be finite and > 0"),
-        ({"learning_rate": -1}, ValueError, "'learning_rate' must be finite and > 0"),
+        (
+            {"learning_rate": 0.0},
+            ValueError,
+            "'learning_rate' .* number greater than 0",
+        ),
+        ({"learning_rate": -1}, ValueError, "'learning_rate' .* number greater than 0"),
         ({"learning_rate": np.inf}, ValueError, "'learning_rate'.*got inf"),
         ({"learning_rate": np.nan}, ValueError, "'learning_rate'.*got nan"),
-        ({"learning_rate": "auto"}, TypeError, "'learning_rate' must be a number"),
-        ({"learning_rate": True}, TypeError, "'learning_rate' must be a number"),
-        ({"weight_decay": -0.1}, ValueError, "'weight_decay' must be finite and >= 0"),
-        ({"weight_decay": None}, TypeError, "'weight_decay' must be a number"),
+        (
+            {"learning_rate": "auto"},
+            TypeError,
+            "'learning_rate' .* must be a",
+        ),
+        (
+            {"learning_rate": True},
+            TypeError,
+            "'learning_rate' .* must be a",
+        ),
+        (
+            {"learning_rate": lambda step: -0.5},
+            ValueError,
+            "'learning_rate' of step 0 must be .* at least 0; got -0.5",
+        ),
+        (
+            {"learning_rate": lambda step: "fast"},
+            TypeError,
+            "'learning_rate' of step 0 must be a finite number .* got 'fast'",
+        ),
+        (
+            {"optimizer": lambda p: optim.SGD(p), "learning_rate": lambda step: 0.1},
+            ValueError,
+            r"function as 'learning_rate' .*inside the callable: functools.partial\(",
+        ),
+        (
+            {
+                "params": [{"params": [Network().late], "lr": 0.5}],
+                "learning_rate": lambda step: 0.1,
+            },
+            ValueError,
+            "'params' has groups with a rate of their own, 'lr'",
+        ),
+        ({"weight_decay": -0.1}, ValueError, "'weight_decay' .* number of at least 0"),
+        (
+            {"weight_decay": None},
+            TypeError,
+            "'weight_decay' .* must be a",
+        ),
         ({"beta_1": 0.5}, TypeError, "'sgd' takes no option 'beta_1'.*'momentum'"),
         (
             {"optimizer": "ftrl", "weight_decay": 0.1},

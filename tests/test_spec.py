@@ -6,6 +6,8 @@ import torch
 from torch import nn
 
 from skest import EstimatorSpec, ModeKeys
+from skest.optimizers import make_optimizer
+from skest.schedules import FunctionLR
 from tests._models import Mean, squared_loss
 
 NETWORK = nn.Linear(2, 1)
@@ -67,6 +69,10 @@ def test_unknown_modes_are_refused(mode):
         ("optimizer", "adam", "must be a torch.optim.Optimizer.*make_optimizer"),
         ("optimizer", torch.optim.SGD, "'optimizer' .*got type"),
         ("optimizer", [OPTIMIZER, 3], "'optimizer' .*sequence of them; got int"),
+        ("lr_scheduler", lambda optimizer: None, "'lr_scheduler' .*make_lr_schedulers"),
+        ("lr_scheduler", [torch.optim.lr_scheduler.StepLR], "'lr_scheduler' .*got <cl"),
+        ("clip_norm", "1", "'clip_norm' of an EstimatorSpec must be a .*got '1'"),
+        ("clip_norm", True, "'clip_norm' of an EstimatorSpec must be a .*got True"),
         ("eval_metrics", {"m": 3.0}, "The metric 'm' must have .*update and compute"),
     ],
 )
@@ -96,6 +102,45 @@ def test_several_optimizers_and_schedulers():
     )
     assert spec.optimizers == (OPTIMIZER, second)
     assert spec.lr_schedulers == tuple(schedulers)
+
+
+@pytest.mark.parametrize("clip_norm", [0, -1.0, float("inf"), float("nan")])
+def test_a_norm_to_clip_at_is_positive(clip_norm):
+    with pytest.raises(ValueError, match="'clip_norm' .*greater than 0; got"):
+        EstimatorSpec(ModeKeys.TRAIN, **COMPLETE, clip_norm=clip_norm)
+
+
+def test_a_scheduler_that_waits_for_a_metric_is_refused():
+    plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(OPTIMIZER)
+    with pytest.raises(ValueError, match="cannot be ReduceLROnPlateau: it waits for"):
+        EstimatorSpec(ModeKeys.TRAIN, **COMPLETE, lr_scheduler=plateau)
+
+
+def test_a_rate_that_is_a_function_gets_its_scheduler_once():
+    optimizers = [
+        make_optimizer("sgd", NETWORK.parameters(), rate)
+        for rate in (0.1, lambda step: 0.5**step)
+    ]
+    constant = torch.optim.lr_scheduler.ConstantLR(optimizers[0])
+    spec = EstimatorSpec(
+        ModeKeys.TRAIN,
+        **{**COMPLETE, "optimizer": optimizers, "lr_scheduler": constant},
+    )
+    assert spec.lr_schedulers[0] is constant
+    assert isinstance(spec.lr_schedulers[1], FunctionLR)
+    assert spec.lr_schedulers[1].optimizer is optimizers[1]
+    again = dataclasses.replace(spec, predictions=dict)
+    assert again.lr_schedulers == spec.lr_schedulers
+
+
+def test_a_rate_has_one_master():
+    optimizer = make_optimizer("sgd", NETWORK.parameters(), lambda step: 0.5)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2)
+    with pytest.raises(ValueError, match="'lr_scheduler' has a StepLR for it as well"):
+        EstimatorSpec(
+            ModeKeys.TRAIN,
+            **{**COMPLETE, "optimizer": optimizer, "lr_scheduler": scheduler},
+        )
 
 
 def test_is_frozen():

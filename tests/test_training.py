@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -138,6 +140,37 @@ def test_schedulers_step_after_the_optimizers():
         rates.append(optimizer.param_groups[0]["lr"])
         train_step(spec, x, y)
     assert rates == [0.1, 0.1, 0.05, 0.05]
+
+
+def gradients_used(network, **fields):
+    step = [torch.optim.SGD([p], lr=0.5) for p in (network.weight, network.bias)]
+    spec = make_spec(network=network, **{"optimizer": step, **fields})
+    before = [p.detach().clone() for p in network.parameters()]
+    train_step(spec, *next(make_batches()))
+    after = network.parameters()
+    return [(b - a.detach()) / 0.5 for b, a in zip(before, after, strict=True)]
+
+
+def test_gradients_are_clipped_together():
+    torch.manual_seed(0)
+    network = nn.Linear(2, 1)
+    plain = gradients_used(copy.deepcopy(network))
+    norm = torch.cat([g.ravel() for g in plain]).norm()
+    assert norm > 0.1
+    clipped = gradients_used(copy.deepcopy(network), clip_norm=0.1)
+    for ours, gradient in zip(clipped, plain, strict=True):
+        torch.testing.assert_close(ours, gradient * 0.1 / norm, rtol=1e-4, atol=1e-6)
+    unclipped = gradients_used(network, clip_norm=1e6)
+    for ours, gradient in zip(unclipped, plain, strict=True):
+        assert torch.equal(ours, gradient)
+
+
+def test_gradients_that_no_optimizer_uses_do_not_count():
+    network = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD([network.weight], lr=0.5)
+    for _ in range(3):  # nobody resets the gradient of the bias: it grows
+        weight, _ = gradients_used(network, optimizer=optimizer, clip_norm=1e-3)
+        assert weight.norm().item() == pytest.approx(1e-3, rel=1e-2)
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (1, 1)])

@@ -12,13 +12,14 @@ from skest.adapters._docs import with_shared_docs
 from skest.adapters.classifier import SkestClassifier
 from skest.adapters.dnn import LEARNING_RATE_CONSTRAINT, OPTIMIZER_CONSTRAINT
 from skest.adapters.mixed import SkestHeadEstimator
+from skest.adapters.optimization import Part, optimization
 from skest.adapters.regressor import SkestRegressor
 from skest.heads.base import Head
 from skest.inputs.array_dataset import count_rows
-from skest.keys import ModeKeys
 from skest.model_fn import draws_only_to_train
 from skest.networks.baseline import Baseline
-from skest.optimizers import make_optimizer
+from skest.optimizers import OptimizersLike
+from skest.schedules import LRSchedulerLike, RateFunction
 from skest.spec import EstimatorSpec
 
 __all__ = [
@@ -36,8 +37,10 @@ def baseline_model_fn(
     mode: str,
     *,
     head: Any,
-    optimizer: Any = "ftrl",
-    learning_rate: float | None = 0.3,
+    optimizer: OptimizersLike = "ftrl",
+    learning_rate: float | RateFunction | None = 0.3,
+    lr_scheduler: LRSchedulerLike | None = None,
+    clip_norm: float | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> EstimatorSpec:
     """Describe a model without features for `skest.Estimator`; bind what follows `mode`.
@@ -51,7 +54,9 @@ def baseline_model_fn(
     head : Head
         Loss, predictions and metrics.
     optimizer, learning_rate
-        See `BaselineClassifier`.
+        See `skest.optimizers.make_optimizers`.
+    lr_scheduler, clip_norm
+        See `skest.schedules.make_lr_schedulers` and `skest.EstimatorSpec`.
     dtype : torch.dtype, default=torch.float32
         Floating type of the network.
 
@@ -67,9 +72,12 @@ def baseline_model_fn(
         network,
         labels=labels,
         encode=_encode_rows,
-        optimizer=make_optimizer(optimizer, network.named_parameters(), learning_rate)
-        if mode == ModeKeys.TRAIN
-        else None,
+        clip_norm=clip_norm,
+        **optimization(
+            mode,
+            lr_scheduler,
+            Part(network.named_parameters(), optimizer, learning_rate, {}),
+        ),
     )
 
 

@@ -13,6 +13,7 @@ from skest._compat import Interval, StrOptions
 from skest.adapters._docs import with_shared_docs
 from skest.adapters.classifier import SkestClassifier
 from skest.adapters.mixed import SkestHeadEstimator
+from skest.adapters.optimization import Part, optimization
 from skest.adapters.regressor import SkestRegressor
 from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.modules import DenseFeatures
@@ -21,7 +22,8 @@ from skest.keys import ModeKeys
 from skest.model_fn import draws_only_to_train
 from skest.networks.activations import ACTIVATIONS
 from skest.networks.dnn import DNN
-from skest.optimizers import make_optimizer
+from skest.optimizers import OptimizersLike
+from skest.schedules import LRSchedulerLike, RateFunction
 from skest.spec import EstimatorSpec
 
 __all__ = [
@@ -51,9 +53,11 @@ def dnn_model_fn(
     dropout: float = 0.0,
     batch_norm: bool = False,
     batch_norm_momentum: float = 0.9,
-    optimizer: Any = "adagrad",
-    learning_rate: float | None = 0.05,
+    optimizer: OptimizersLike = "adagrad",
+    learning_rate: float | RateFunction | None = 0.05,
     weight_decay: float = 0.0,
+    lr_scheduler: LRSchedulerLike | None = None,
+    clip_norm: float | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> EstimatorSpec:
     """Describe a DNN for `skest.Estimator`; bind what follows `mode` with partial.
@@ -68,10 +72,14 @@ def dnn_model_fn(
         Loss, predictions and metrics.
     columns : FeatureColumns
         Fitted columns, all dense.
-    hidden_units, activation, dropout, batch_norm, optimizer, learning_rate, weight_decay
+    hidden_units, activation, dropout, batch_norm
         See `DNNClassifier`.
+    optimizer, learning_rate, weight_decay
+        See `skest.optimizers.make_optimizers`.
     batch_norm_momentum : float, default=0.9
         See `skest.networks.BatchNorm`.
+    lr_scheduler, clip_norm
+        See `skest.schedules.make_lr_schedulers` and `skest.EstimatorSpec`.
     dtype : torch.dtype, default=torch.float32
         Floating type of the network.
 
@@ -97,14 +105,17 @@ def dnn_model_fn(
         network,
         labels=labels,
         encode=partial(columns.encode, dtype=dtype),
-        optimizer=make_optimizer(
-            optimizer,
-            network.named_parameters(),
-            learning_rate,
-            weight_decay=weight_decay,
-        )
-        if mode == ModeKeys.TRAIN
-        else None,
+        clip_norm=clip_norm,
+        **optimization(
+            mode,
+            lr_scheduler,
+            Part(
+                network.named_parameters(),
+                optimizer,
+                learning_rate,
+                {"weight_decay": weight_decay},
+            ),
+        ),
     )
 
 

@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 
 from skest._compat import Interval, StrOptions
 from skest.adapters._docs import with_shared_docs
@@ -22,6 +21,7 @@ from skest.adapters.dnn import (
 )
 from skest.adapters.linear import auto_learning_rate, ftrl_penalties
 from skest.adapters.mixed import SkestHeadEstimator
+from skest.adapters.optimization import Part, optimization
 from skest.adapters.regressor import SkestRegressor
 from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.modules import DenseFeatures, LinearFeatures
@@ -32,7 +32,8 @@ from skest.model_fn import draws_only_to_train
 from skest.networks.activations import ACTIVATIONS
 from skest.networks.combined import Combined
 from skest.networks.dnn import DNN
-from skest.optimizers import make_optimizer
+from skest.optimizers import OptimizersLike
+from skest.schedules import LRSchedulerLike, RateFunction
 from skest.spec import EstimatorSpec
 
 __all__ = [
@@ -58,14 +59,16 @@ def dnn_linear_combined_model_fn(
     dnn_activation: str | Callable[[Tensor], Tensor] = "relu",
     dnn_dropout: float = 0.0,
     batch_norm: bool = False,
-    dnn_optimizer: Any = "adagrad",
-    dnn_learning_rate: float | None = 0.05,
-    linear_optimizer: Any = "ftrl",
-    linear_learning_rate: float | str | None = "auto",
+    dnn_optimizer: OptimizersLike = "adagrad",
+    dnn_learning_rate: float | RateFunction | None = 0.05,
+    linear_optimizer: OptimizersLike = "ftrl",
+    linear_learning_rate: float | str | RateFunction | None = "auto",
     linear_sparse_combiner: str = "sum",
     l1: float = 0.0,
     l2: float = 0.0,
     weight_decay: float = 0.0,
+    lr_scheduler: LRSchedulerLike | None = None,
+    clip_norm: float | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> EstimatorSpec:
     """Describe a wide & deep model for `skest.Estimator`; bind what follows `mode`.
@@ -82,10 +85,16 @@ def dnn_linear_combined_model_fn(
         Loss, predictions and metrics.
     linear_columns, dnn_columns : FeatureColumns or None
         Fitted columns of the parts; None leaves a part out.
-    dnn_hidden_units, dnn_activation, dnn_dropout, batch_norm, dnn_optimizer, \
-dnn_learning_rate, linear_optimizer, linear_learning_rate, linear_sparse_combiner, l1, l2, \
-weight_decay
+    dnn_hidden_units, dnn_activation, dnn_dropout, batch_norm, linear_sparse_combiner, \
+l1, l2
         See `DNNLinearCombinedClassifier`.
+    dnn_optimizer, dnn_learning_rate, weight_decay
+        See `skest.optimizers.make_optimizers`. The names of parameters begin with "dnn.".
+    linear_optimizer, linear_learning_rate
+        The same for names that begin with "linear."; the rate may be "auto", as in
+        `DNNLinearCombinedClassifier`.
+    lr_scheduler, clip_norm
+        See `skest.schedules.make_lr_schedulers` and `skest.EstimatorSpec`.
     dtype : torch.dtype, default=torch.float32
         Floating type of the network.
 
@@ -115,26 +124,25 @@ weight_decay
             dtype=dtype,
             initialize=initialize,
         )
-    optimizers: list[Optimizer] = []
-    if mode == ModeKeys.TRAIN and dnn is not None:
-        optimizers.append(
-            make_optimizer(
+    optimized: list[Part] = []
+    if dnn is not None:
+        optimized.append(
+            Part(
+                dnn.named_parameters("dnn"),
                 dnn_optimizer,
-                dnn.named_parameters(),
                 dnn_learning_rate,
-                weight_decay=weight_decay,
+                {"weight_decay": weight_decay},
             )
         )
-    if mode == ModeKeys.TRAIN and linear is not None and linear_columns is not None:
-        rate = auto_learning_rate(
-            linear_learning_rate, linear_columns, _MAX_LINEAR_LEARNING_RATE
-        )
-        optimizers.append(
-            make_optimizer(
+    if linear is not None and linear_columns is not None:
+        optimized.append(
+            Part(
+                linear.named_parameters("linear"),
                 linear_optimizer,
-                linear.named_parameters(),
-                rate,
-                **ftrl_penalties(linear_optimizer, l1, l2),
+                auto_learning_rate(
+                    linear_learning_rate, linear_columns, _MAX_LINEAR_LEARNING_RATE
+                ),
+                ftrl_penalties(linear_optimizer, l1, l2),
             )
         )
     parts = {"linear": linear_columns, "dnn": dnn_columns}
@@ -144,7 +152,8 @@ weight_decay
         Combined(linear, dnn),
         labels=labels,
         encode=partial(_encode_parts, parts, dtype),
-        optimizer=optimizers or None,
+        clip_norm=clip_norm,
+        **optimization(mode, lr_scheduler, *optimized),
     )
 
 

@@ -20,6 +20,7 @@ from skest.adapters.dnn import (
     OPTIMIZER_CONSTRAINT,
 )
 from skest.adapters.mixed import SkestHeadEstimator
+from skest.adapters.optimization import Part, optimization
 from skest.adapters.regressor import SkestRegressor
 from skest.adapters.target_scale import TargetScale
 from skest.estimator import Estimator
@@ -28,7 +29,8 @@ from skest.feature_columns.modules import LinearFeatures, parameter_name
 from skest.heads.base import Head
 from skest.keys import ModeKeys
 from skest.model_fn import draws_only_to_train
-from skest.optimizers import make_optimizer
+from skest.optimizers import OptimizersLike
+from skest.schedules import LRSchedulerLike, RateFunction
 from skest.spec import EstimatorSpec
 
 __all__ = [
@@ -50,11 +52,13 @@ def linear_model_fn(
     head: Any,
     columns: FeatureColumns,
     sparse_combiner: str = "sum",
-    optimizer: Any = "ftrl",
-    learning_rate: float | str | None = "auto",
+    optimizer: OptimizersLike = "ftrl",
+    learning_rate: float | str | RateFunction | None = "auto",
     l1: float = 0.0,
     l2: float = 0.0,
     weight_decay: float = 0.0,
+    lr_scheduler: LRSchedulerLike | None = None,
+    clip_norm: float | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> EstimatorSpec:
     """Describe a linear model for `skest.Estimator`; bind what follows `mode`.
@@ -69,8 +73,13 @@ def linear_model_fn(
         Loss, predictions and metrics.
     columns : FeatureColumns
         Fitted columns, dense or categorical.
-    sparse_combiner, optimizer, learning_rate, l1, l2, weight_decay
+    sparse_combiner, l1, l2
         See `LinearClassifier`.
+    optimizer, learning_rate, weight_decay
+        See `skest.optimizers.make_optimizers`; the rate may be "auto", as in
+        `LinearClassifier`.
+    lr_scheduler, clip_norm
+        See `skest.schedules.make_lr_schedulers` and `skest.EstimatorSpec`.
     dtype : torch.dtype, default=torch.float32
         Floating type of the network.
 
@@ -92,21 +101,25 @@ def linear_model_fn(
         network,
         labels=labels,
         encode=partial(columns.encode, dtype=dtype),
-        optimizer=make_optimizer(
-            optimizer,
-            network.named_parameters(),
-            auto_learning_rate(learning_rate, columns, _MAX_LEARNING_RATE),
-            weight_decay=weight_decay,
-            **ftrl_penalties(optimizer, l1, l2),
-        )
-        if mode == ModeKeys.TRAIN
-        else None,
+        clip_norm=clip_norm,
+        **optimization(
+            mode,
+            lr_scheduler,
+            Part(
+                network.named_parameters(),
+                optimizer,
+                auto_learning_rate(learning_rate, columns, _MAX_LEARNING_RATE),
+                {"weight_decay": weight_decay, **ftrl_penalties(optimizer, l1, l2)},
+            ),
+        ),
     )
 
 
 def auto_learning_rate(
-    learning_rate: float | str | None, columns: FeatureColumns, at_most: float
-) -> float | None:
+    learning_rate: float | str | RateFunction | None,
+    columns: FeatureColumns,
+    at_most: float,
+) -> float | RateFunction | None:
     """Return the learning rate; "auto" is ``min(at_most, 1 / sqrt(n_columns))``."""
     if learning_rate == "auto":
         return min(at_most, len(columns.columns_) ** -0.5)

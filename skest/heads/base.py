@@ -174,6 +174,7 @@ class Head(ABC):
         evaluation_hooks: Sequence[Any] = (),
         prediction_hooks: Sequence[Any] = (),
         lr_scheduler: Any = None,
+        clip_norm: float | None = None,
     ) -> EstimatorSpec:
         """Return the model that consists of a network and this head.
 
@@ -186,7 +187,7 @@ class Head(ABC):
         network : torch.nn.Module
             Encoded features to logits of shape (..., logits_dimension).
         optimizer, training_hooks, training_chief_hooks, evaluation_hooks, \
-prediction_hooks, lr_scheduler
+prediction_hooks, lr_scheduler, clip_norm
             As in `skest.EstimatorSpec`.
         encode : callable, default=None
             Raw features to a dictionary of tensors. None means that the features are
@@ -219,6 +220,7 @@ prediction_hooks, lr_scheduler
             evaluation_hooks=evaluation_hooks,
             prediction_hooks=prediction_hooks,
             lr_scheduler=lr_scheduler,
+            clip_norm=clip_norm,
         )
 
     def _with_weights(

@@ -36,7 +36,6 @@ NOT_APPLICABLE = {
     "keep their moments (the table k_embedding); see test_adam_with_dense_gradients",
     "dnn/opt_rmsprop_momentum": "torch's centered RMSprop adds epsilon outside the root; "
     "see tests/golden/test_optimizers.py",
-    "dnn/opt_schedule": "learning-rate schedules belong to a later part",
     "err/no_feature_columns": "see test_a_model_without_columns_is_refused",
     "err/combined_no_columns": "see test_a_model_without_columns_is_refused",
     "err/combined_no_hidden_units": "dnn_hidden_units has a default here; () is allowed",
@@ -73,6 +72,11 @@ def columns(specs):
     return fc.FeatureColumns([column(spec) for spec in specs]) if specs else None
 
 
+def exponential_decay(schedule, initial_learning_rate, decay_steps, decay_rate):
+    assert schedule == "ExponentialDecay"
+    return lambda step: initial_learning_rate * decay_rate ** (step / decay_steps)
+
+
 def optimizer(spec, by_name):
     """The optimizer of a Keras definition, or of a name with the rate it has there."""
     if isinstance(spec, str):
@@ -85,6 +89,8 @@ def optimizer(spec, by_name):
         "l2_regularization_strength": "l2",
     }
     options = {renamed.get(k, k): v for k, v in spec.items()}
+    if isinstance(options.get("learning_rate"), dict):
+        options["learning_rate"] = exponential_decay(**options["learning_rate"])
     if options.get("momentum") and name == "sgd":
         name = "momentum"
     return partial(make_optimizer, name, **options)

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Optimizers, schedules and clipping in the four model functions."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from torch.optim import lr_scheduler
+
+from skest import Estimator, RunConfig
+from skest import feature_columns as fc
+from skest.adapters.baseline import baseline_model_fn
+from skest.adapters.dnn import dnn_model_fn
+from skest.adapters.dnn_linear import dnn_linear_combined_model_fn
+from skest.adapters.linear import linear_model_fn
+from skest.adapters.optimization import Part, optimization
+from skest.heads import RegressionHead
+from skest.hooks import Hook
+from skest.optimizers import make_optimizer
+from skest.schedules import FunctionLR
+
+FEATURES = {"x": np.linspace(-1, 1, 8), "k": np.arange(8) % 3}
+LABELS = np.arange(8.0) * 10
+K = fc.categorical_column_with_identity("k", 3)
+
+
+def wide():
+    return fc.FeatureColumns([fc.numeric_column("x"), K])
+
+
+def deep():
+    return fc.FeatureColumns([fc.numeric_column("x"), fc.embedding_column(K, 2)])
+
+
+def functions(rate, **options):
+    """The four model functions with one optimizer and rate for everything."""
+    options["head"] = RegressionHead()
+    parts = {"optimizer": "sgd", "learning_rate": rate}
+    both = {f"{part}_{k}": v for k, v in parts.items() for part in ("dnn", "linear")}
+    both |= {"linear_columns": wide(), "dnn_columns": deep(), "dnn_hidden_units": (4,)}
+    return {
+        "dnn": partial(
+            dnn_model_fn, columns=deep(), hidden_units=(4,), **parts, **options
+        ),
+        "linear": partial(linear_model_fn, columns=wide(), **parts, **options),
+        "combined": partial(dnn_linear_combined_model_fn, **both, **options),
+        "baseline": partial(baseline_model_fn, **parts, **options),
+    }
+
+
+KINDS = functions(0.1)
+
+
+class Watch(Hook):
+    """Notes the rates of every step, and the length of the way that it went."""
+
+    def __init__(self):
+        self.rates, self.ways = [], []
+
+    def before_step(self, run):
+        self.optimizers = run.spec.optimizers
+        self.rates.append([o.param_groups[0]["lr"] for o in self.optimizers])
+        self.before = [p.detach().clone() for p in run.network.parameters()]
+
+    def after_step(self, run, loss):
+        pairs = zip(run.network.parameters(), self.before, strict=True)
+        moves = [(now.detach() - before).ravel() for now, before in pairs]
+        self.ways.append(torch.cat(moves).norm().item())
+
+
+def train(model_fn, n_steps=3):
+    estimator = Estimator(model_fn, config=RunConfig(random_seed=0))
+    watch = Watch()
+    estimator.train(lambda: [(FEATURES, LABELS)] * n_steps, hooks=[watch])
+    return watch
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_rate_may_be_a_function_of_the_step(kind):
+    watch = train(functions(lambda step: 0.1 * 0.5**step)[kind])
+    n_optimizers = 2 if kind == "combined" else 1
+    assert watch.rates == [[rate] * n_optimizers for rate in (0.1, 0.05, 0.025)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_scheduler_is_made_for_every_optimizer(kind):
+    halving = partial(lr_scheduler.StepLR, step_size=1, gamma=0.5)
+    watch = train(functions(0.1, lr_scheduler=halving)[kind])
+    n_optimizers = 2 if kind == "combined" else 1
+    assert watch.rates == [[rate] * n_optimizers for rate in (0.1, 0.05, 0.025)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradients_are_clipped(kind):
+    assert train(functions(0.01)[kind]).ways[0] > 0.1
+    ways = train(functions(0.01, clip_norm=0.5)[kind]).ways
+    assert ways == pytest.approx([0.01 * 0.5] * 3, rel=1e-3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_function_and_a_scheduler_are_refused(kind):
+    cosine = partial(lr_scheduler.CosineAnnealingLR, T_max=3)
+    model_fn = functions(lambda step: 0.1, lr_scheduler=cosine)[kind]
+    with pytest.raises(ValueError, match="CosineAnnealingLR for it as well"):
+        train(model_fn)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_wrong_settings_are_refused(kind):
+    with pytest.raises(ValueError, match="'clip_norm' .*greater than 0; got 0"):
+        train(functions(0.1, clip_norm=0)[kind])
+    with pytest.raises(ValueError, match="cannot be ReduceLROnPlateau"):
+        train(functions(0.1, lr_scheduler=lr_scheduler.ReduceLROnPlateau)[kind])
+
+
+def test_parts_of_a_network_have_their_rules():
+    names = []
+
+    def remembering(optimizer, params):
+        names.append(sorted(name for name, _ in params))
+        return make_optimizer(optimizer, params, 0.1)
+
+    dnn = [
+        ("*k_embedding*", partial(remembering, "adagrad")),
+        ("dnn.*", partial(remembering, "adam")),
+    ]
+    linear = [
+        ("linear.bias", partial(remembering, "sgd")),
+        ("linear.*", partial(remembering, "ftrl")),
+    ]
+    model_fn = partial(
+        KINDS["combined"], dnn_optimizer=dnn, linear_optimizer=linear, clip_norm=1.0
+    )
+    watch = train(model_fn)
+    inner = [getattr(o, "inner", o) for o in watch.optimizers]
+    assert [type(o).__name__ for o in inner] == ["Adagrad", "Adam", "SGD", "Ftrl"]
+    assert names == [
+        ["dnn.inputs.k_embedding_weights"],
+        [
+            f"dnn.{of}.{kind}"
+            for of in ("hidden_0", "logits")
+            for kind in ("bias", "weight")
+        ],
+        ["linear.bias"],
+        ["linear.k_weights", "linear.x_weights"],
+    ]
+
+
+def test_penalties_are_those_of_the_name_ftrl():
+    pairs = [("*", "ftrl")]
+    with pytest.raises(ValueError, match="'l1' and 'l2' need the optimizer"):
+        train(partial(KINDS["linear"], optimizer=pairs, l1=0.1))
+
+
+def test_only_training_optimizes():
+    part = Part({}, "nothing", -1.0, {})
+    assert optimization("eval", lr_scheduler.StepLR, part) == {}
+    with pytest.raises(ValueError, match="'learning_rate'"):
+        optimization("train", None, Part({"a": torch.ones(1)}, "sgd", -1.0, {}))
+
+
+def test_a_part_may_have_a_function_and_another_none():
+    def rate(step):
+        return 1 / (1 + step)
+
+    model_fn = partial(KINDS["combined"], dnn_learning_rate=rate)
+    spec = model_fn(FEATURES, LABELS, "train")
+    (scheduler,) = spec.lr_schedulers
+    assert isinstance(scheduler, FunctionLR)
+    assert scheduler.optimizer is spec.optimizers[0]
+    assert train(model_fn).rates == [[1.0, 0.1], [1 / 2, 0.1], [1 / 3, 0.1]]
