@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     )
     from skest.adapters.linear import LinearClassifier, LinearRegressor
     from skest.estimator import Estimator
+    from skest.extenders import add_metrics
     from skest.keys import ModeKeys
     from skest.run_config import RunConfig
     from skest.spec import EstimatorSpec
@@ -35,6 +36,7 @@ __all__ = [
     "LinearRegressor",
     "ModeKeys",
     "RunConfig",
+    "add_metrics",
 ]
 
 _MODULES = {
@@ -50,6 +52,7 @@ _MODULES = {
     "LinearRegressor": "adapters.linear",
     "ModeKeys": "keys",
     "RunConfig": "run_config",
+    "add_metrics": "extenders",
 }
 _SUBPACKAGES = (
     "adapters",

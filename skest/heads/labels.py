@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Raw labels to checked arrays, on the host."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -66,8 +67,9 @@ def check_vocabulary(vocabulary: Any, n_classes: int, owner: str) -> None:
             f"got {len(vocabulary)} names."
         )
     if len(set(vocabulary)) != n_classes:
+        twice = next(name for name, n in Counter(vocabulary).items() if n > 1)
         raise ValueError(
-            f"'label_vocabulary' of {owner} names a class twice: {list(vocabulary)}."
+            f"'label_vocabulary' of {owner} names a class twice: {str(twice)!r}."
         )
 
 

@@ -46,7 +46,8 @@ default="log_uniform"
         log(n_classes + 1)`` for class k and suits ids sorted from frequent to rare. An
         array holds frequencies in any unit, all greater than 0.
     top_k : int, default=5
-        How many of the most probable classes are predicted and counted as a hit.
+        How many of the most probable classes are predicted and counted as a hit. Which
+        of several equal ones comes last is left open.
     weight_column : str or NumericColumn, default=None
         See `skest.heads.SingleTaskHead`.
     label_vocabulary : sequence of n_classes str, default=None
@@ -258,8 +259,7 @@ default="log_uniform"
 
     def _top(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """Logits and ids of the most probable classes, best first."""
-        best = logits.topk(self.top_k, dim=-1)
-        return best.values, best.indices
+        return logits.topk(self.top_k, dim=-1)
 
     def _predictors(self) -> dict[str, Callable[[Tensor], Any]]:
         predictors = super()._predictors()

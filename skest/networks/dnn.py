@@ -85,14 +85,14 @@ class DNN(nn.Module):
             if batch_norm:
                 normalised = BatchNorm(n_out, batch_norm_momentum).to(dtype)
                 self.add_module(f"batch_norm_{i}", normalised)
-        last = output and output(
-            widths[-1], dtype=dtype, generator=generator, initialize=initialize
-        )
-        self.logits = (
-            _linear(widths[-1], logits_dimension, dtype, generator, initialize)
-            if last is None
-            else last
-        )
+        last = None
+        if output is not None:
+            last = output(
+                widths[-1], dtype=dtype, generator=generator, initialize=initialize
+            )
+        if last is None:
+            last = _linear(widths[-1], logits_dimension, dtype, generator, initialize)
+        self.logits = last
 
     def forward(self, features: dict[str, Tensor]) -> Any:
         """Return logits of shape (n_rows, logits_dimension), or what `output` gives."""
