@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from skest.adapters.linear import LinearClassifier, LinearEstimator, LinearRegressor
     from skest.adapters.multi_head import MultiHeadEstimator
     from skest.estimator import Estimator
+    from skest.extenders import add_metrics
     from skest.keys import ModeKeys
     from skest.run_config import RunConfig
     from skest.spec import EstimatorSpec
@@ -46,6 +47,7 @@ __all__ = [
     "ModeKeys",
     "MultiHeadEstimator",
     "RunConfig",
+    "add_metrics",
 ]
 
 _MODULES = {
@@ -66,6 +68,7 @@ _MODULES = {
     "ModeKeys": "keys",
     "MultiHeadEstimator": "adapters.multi_head",
     "RunConfig": "run_config",
+    "add_metrics": "extenders",
 }
 _SUBPACKAGES = (
     "adapters",

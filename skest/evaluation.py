@@ -15,7 +15,7 @@ from skest.keys import MetricKeys
 from skest.spec import EstimatorSpec
 from skest.training import scalar_loss
 
-__all__ = ["evaluate_loop", "predict_batch", "split_rows"]
+__all__ = ["evaluate_loop", "predict_batch", "split_rows", "update_metrics"]
 
 
 def evaluate_loop(
@@ -127,6 +127,35 @@ def predict_batch(
     return {key: arrays[key] for key in keys}
 
 
+def update_metrics(
+    spec: EstimatorSpec,
+    metrics: dict[str, Any],
+    labels: Any,
+    logits: Any,
+    features: Any,
+) -> None:
+    """Add a batch to metrics as a specification says.
+
+    Parameters
+    ----------
+    spec : EstimatorSpec
+        Its ``update_metrics`` is called if there is one.
+    metrics : dict of str to metric
+        Those of the specification; ``update_metrics`` may replace and add some.
+    labels, logits, features : tensors or dictionaries of tensors
+        The encoded batch, and what the network made of it.
+    """
+    if spec.update_metrics is not None:
+        spec.update_metrics(metrics, labels, logits, features)
+        return
+    for metric in metrics.values():
+        if isinstance(metric, tuple):
+            metric, inputs = metric
+            metric.update(*inputs(labels, logits, features))
+        else:
+            metric.update(logits, labels)
+
+
 def split_rows(predictions: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the predictions of one row after the other.
 
@@ -147,20 +176,12 @@ def split_rows(predictions: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _evaluate_batch(
-    spec: EstimatorSpec, features: Any, labels: Any, metrics: Mapping[str, Any]
+    spec: EstimatorSpec, features: Any, labels: Any, metrics: dict[str, Any]
 ) -> Tensor:
     if spec.network is None or spec.loss is None:
         raise ValueError("Evaluation needs an EstimatorSpec of mode 'eval'.")
     logits = spec.network(features)
-    if spec.update_metrics is not None:
-        spec.update_metrics(metrics, labels, logits, features)
-    else:
-        for metric in metrics.values():
-            if isinstance(metric, tuple):
-                metric, inputs = metric
-                metric.update(*inputs(labels, logits, features))
-            else:
-                metric.update(logits, labels)
+    update_metrics(spec, metrics, labels, logits, features)
     return scalar_loss(spec.loss(labels, logits, features))
 
 

@@ -62,7 +62,8 @@ class EstimatorSpec:
         The names "loss" and "global_step" are taken.
     update_metrics : callable, default=None
         ``update_metrics(eval_metrics, labels, logits, features)`` updates all metrics at
-        once, in place of the rule above. Heads use it.
+        once, in place of the rule above; it may add metrics to the dictionary. Heads
+        use it.
     export_outputs : dict, default=None
         Signatures of the exported model.
     training_hooks, training_chief_hooks, evaluation_hooks, prediction_hooks : sequence of \
@@ -109,7 +110,7 @@ Hook, default=()
     predictions: Callable[..., Mapping[str, Any]] | None = None
     optimizer: Optimizer | Sequence[Optimizer] | None = None
     eval_metrics: Mapping[str, Any] | None = None
-    update_metrics: Callable[[Mapping[str, Any], Any, Any, Any], None] | None = None
+    update_metrics: Callable[[dict[str, Any], Any, Any, Any], None] | None = None
     export_outputs: Mapping[str, Any] | None = None
     training_hooks: Sequence[Any] = ()
     training_chief_hooks: Sequence[Any] = ()

@@ -29,7 +29,7 @@ LAYERS = [
     {"checkpoints", "checkpoint_store", "model_fn", "warm_start", "inputs", "hooks"},
     {"training", "evaluation"},
     {"distributed"},
-    {"estimator", "train_and_evaluate"},
+    {"estimator", "extenders", "train_and_evaluate"},
     {"export"},
     {"adapters"},
 ]

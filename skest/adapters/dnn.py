@@ -98,6 +98,7 @@ def dnn_model_fn(
         batch_norm_momentum=batch_norm_momentum,
         dtype=dtype,
         initialize=mode == ModeKeys.TRAIN,
+        output=head.output_layer,
     )
     return head.create_estimator_spec(
         features,

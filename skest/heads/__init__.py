@@ -9,6 +9,7 @@ from skest.heads.multi_head import MultiHead
 from skest.heads.multi_label import MultiLabelHead
 from skest.heads.poisson import PoissonRegressionHead
 from skest.heads.regression import RegressionHead
+from skest.heads.sampled_softmax import SampledSoftmaxHead
 from skest.heads.single_task import SingleTaskHead
 
 __all__ = [
@@ -20,5 +21,6 @@ __all__ = [
     "MultiLabelHead",
     "PoissonRegressionHead",
     "RegressionHead",
+    "SampledSoftmaxHead",
     "SingleTaskHead",
 ]

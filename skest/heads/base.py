@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
+import torch
 from torch import Tensor, nn
 
 from skest.heads.labels import check_dense
@@ -161,6 +162,35 @@ class Head(ABC):
     def _metric_name(self, key: str) -> str:
         return f"{key}/{self.name}" if self.name else key
 
+    def output_layer(
+        self,
+        in_features: int,
+        *,
+        dtype: torch.dtype | None = None,
+        generator: torch.Generator | None = None,
+        initialize: bool = True,
+    ) -> nn.Module | None:
+        """Return a new last layer for a network, if the head needs one of its own.
+
+        Parameters
+        ----------
+        in_features : int
+            Width of the last hidden layer.
+        dtype : torch.dtype, default=None
+            Floating type of the parameters; None is torch's default.
+        generator : torch.Generator, default=None
+            Draws the initial parameters; None is torch's global generator.
+        initialize : bool, default=True
+            Without, the parameters are left as memory was, for a checkpoint to fill.
+
+        Returns
+        -------
+        torch.nn.Module or None
+            None, unless a head says otherwise: any layer will do that gives
+            `logits_dimension` logits.
+        """
+        return None
+
     def create_estimator_spec(
         self,
         features: Any,
@@ -248,6 +278,6 @@ prediction_hooks, lr_scheduler, clip_norm
         shown = []
         for parameter in inspect.signature(type(self)).parameters.values():
             value, default = getattr(self, parameter.name), parameter.default
-            if value is not default and (default is None or value != default):
+            if repr(value) != repr(default):  # arrays have no truth value
                 shown.append(f"{parameter.name}={value!r}")
         return f"{type(self).__name__}({', '.join(shown)})"

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Raw labels to checked arrays, on the host."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ __all__ = [
     "is_text",
     "numbers",
     "vocabulary_ids",
+    "vocabulary_index",
     "with_columns",
 ]
 
@@ -65,8 +67,9 @@ def check_vocabulary(vocabulary: Any, n_classes: int, owner: str) -> None:
             f"got {len(vocabulary)} names."
         )
     if len(set(vocabulary)) != n_classes:
+        twice = next(name for name, n in Counter(vocabulary).items() if n > 1)
         raise ValueError(
-            f"'label_vocabulary' of {owner} names a class twice: {list(vocabulary)}."
+            f"'label_vocabulary' of {owner} names a class twice: {str(twice)!r}."
         )
 
 
@@ -171,7 +174,7 @@ def is_text(array: np.ndarray) -> bool:
 
 
 def vocabulary_ids(
-    array: np.ndarray, vocabulary: Sequence[str] | None, owner: str
+    array: np.ndarray, vocabulary: Sequence[str] | pd.Index | None, owner: str
 ) -> np.ndarray:
     """Replace strings by their places in the vocabulary; without one, do nothing.
 
@@ -179,7 +182,7 @@ def vocabulary_ids(
     ----------
     array : ndarray of any shape
         Class names, str or UTF-8 bytes; or class ids if there is no vocabulary.
-    vocabulary : sequence of str or None
+    vocabulary : sequence of str, their `vocabulary_index`, or None
         Names of the classes, in the order of their ids.
     owner : str
         Who asks, for the message.
@@ -214,8 +217,7 @@ def vocabulary_ids(
     names = array.ravel()
     if isinstance(names[0], bytes):
         names = np.char.decode(names.astype("S"), "utf-8")
-    known = pd.Index(np.array(list(vocabulary), dtype=object))
-    ids = known.get_indexer(pd.Index(names.astype(object)))
+    ids = vocabulary_index(vocabulary).get_indexer(pd.Index(names.astype(object)))
     unknown = ids < 0
     if unknown.any():
         listed = ", ".join(repr(str(name)) for name in vocabulary[:10])
@@ -224,6 +226,13 @@ def vocabulary_ids(
             f"'label_vocabulary': {listed}{', …' if len(vocabulary) > 10 else ''}."
         )
     return ids.astype(np.int64).reshape(array.shape)
+
+
+def vocabulary_index(vocabulary: Sequence[str] | pd.Index) -> pd.Index:
+    """Return the names as an index, which makes `vocabulary_ids` quick when used again."""
+    if isinstance(vocabulary, pd.Index):
+        return vocabulary
+    return pd.Index(np.array(list(vocabulary), dtype=object))
 
 
 def numbers(array: np.ndarray, owner: str) -> np.ndarray:

@@ -68,12 +68,13 @@ class MultiClassHead(SingleLabelHead):
         loss_fn: Callable[..., Tensor] | None = None,
         name: str | None = None,
     ) -> None:
+        owner = type(self).__name__
         if n_classes == 2:
             raise ValueError(
-                "'n_classes' of MultiClassHead must be greater than 2; got 2. "
+                f"'n_classes' of {owner} must be greater than 2; got 2. "
                 "Use BinaryClassHead."
             )
-        check_integer(n_classes, "n_classes", "MultiClassHead", 3)
+        check_integer(n_classes, "n_classes", owner, 3)
         self.n_classes = n_classes
         super().__init__(weight_column, label_vocabulary, loss_reduction, loss_fn, name)
 

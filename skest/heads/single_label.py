@@ -3,13 +3,20 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
 
-from skest.heads.labels import check_vocabulary, class_names, vocabulary_ids
+from skest.heads.labels import (
+    check_vocabulary,
+    class_names,
+    vocabulary_ids,
+    vocabulary_index,
+)
 from skest.heads.single_task import SingleTaskHead
 from skest.heads.weights import WeightColumn
 from skest.keys import PredictionKeys
@@ -45,6 +52,17 @@ class SingleLabelHead(SingleTaskHead):
         check_vocabulary(label_vocabulary, self.n_classes, self._title)
         self.label_vocabulary = label_vocabulary
 
+    # Both take milliseconds for very many classes and are needed for every batch.
+
+    @cached_property
+    def _index(self) -> pd.Index | None:
+        vocabulary = self.label_vocabulary
+        return None if vocabulary is None else vocabulary_index(vocabulary)
+
+    @cached_property
+    def _names(self) -> np.ndarray:
+        return class_names(self.label_vocabulary, self.n_classes)
+
     @property
     def _label_dimension(self) -> int:
         return 1
@@ -63,11 +81,10 @@ class SingleLabelHead(SingleTaskHead):
 
     def _encode_array(self, array: np.ndarray, is_encoded: bool) -> np.ndarray:
         if not is_encoded:
-            array = vocabulary_ids(array, self.label_vocabulary, self._title)
+            array = vocabulary_ids(array, self._index, self._title)
         return self._check_ids(array)
 
     def _predictors(self) -> dict[str, Callable[[Tensor], Any]]:
-        names = class_names(self.label_vocabulary, self.n_classes)
         ids = torch.arange(self.n_classes, dtype=torch.int32)
 
         def rows(logits: Tensor) -> tuple[int, int]:
@@ -77,7 +94,9 @@ class SingleLabelHead(SingleTaskHead):
             PredictionKeys.LOGITS: lambda logits: logits,
             PredictionKeys.PROBABILITIES: self._probabilities,
             PredictionKeys.CLASS_IDS: self._class_ids,
-            PredictionKeys.CLASSES: lambda z: names[self._class_ids(z).cpu().numpy()],
+            PredictionKeys.CLASSES: lambda z: self._names[
+                self._class_ids(z).cpu().numpy()
+            ],
             PredictionKeys.ALL_CLASS_IDS: lambda z: ids.to(z.device).expand(rows(z)),
-            PredictionKeys.ALL_CLASSES: lambda z: np.broadcast_to(names, rows(z)),
+            PredictionKeys.ALL_CLASSES: lambda z: np.broadcast_to(self._names, rows(z)),
         }

@@ -44,6 +44,9 @@ class DNN(nn.Module):
         Draws the initial kernels; None is torch's global generator.
     initialize : bool, default=True
         Without, the parameters are left as memory was, for a checkpoint to fill.
+    output : callable, default=None
+        ``output(in_features, dtype=..., generator=..., initialize=...)`` makes the last
+        layer, or returns None for the linear map; see `skest.heads.Head.output_layer`.
     """
 
     def __init__(
@@ -59,6 +62,7 @@ class DNN(nn.Module):
         dtype: torch.dtype | None = None,
         generator: torch.Generator | None = None,
         initialize: bool = True,
+        output: Callable[..., nn.Module | None] | None = None,
     ) -> None:
         super().__init__()
         self.inputs = inputs
@@ -81,12 +85,17 @@ class DNN(nn.Module):
             if batch_norm:
                 normalised = BatchNorm(n_out, batch_norm_momentum).to(dtype)
                 self.add_module(f"batch_norm_{i}", normalised)
-        self.logits = _linear(
-            widths[-1], logits_dimension, dtype, generator, initialize
-        )
+        last = None
+        if output is not None:
+            last = output(
+                widths[-1], dtype=dtype, generator=generator, initialize=initialize
+            )
+        if last is None:
+            last = _linear(widths[-1], logits_dimension, dtype, generator, initialize)
+        self.logits = last
 
-    def forward(self, features: dict[str, Tensor]) -> Tensor:
-        """Return logits of shape (n_rows, logits_dimension)."""
+    def forward(self, features: dict[str, Tensor]) -> Any:
+        """Return logits of shape (n_rows, logits_dimension), or what `output` gives."""
         return self.logits(self.hidden(features))
 
     def hidden(self, features: dict[str, Tensor]) -> Tensor:

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from skest.heads import SampledSoftmaxHead
 from skest.networks import DNN
 
 
@@ -120,3 +121,31 @@ def test_initial_values():
 def test_wrong_dropout_is_refused():
     with pytest.raises(ValueError, match="'dropout' must be in"):
         DNN(Inputs(2), (3,), 1, dropout=1.0)
+
+
+def test_the_last_layer_can_be_made_elsewhere():
+    made = []
+
+    def output(in_features, **options):
+        made.append((in_features, options))
+        return nn.Identity()
+
+    network = DNN(Inputs(2), (3,), 7, dtype=torch.float64, output=output)
+    x = torch.ones(2, 2, dtype=torch.float64)
+    assert torch.equal(network(x), network.hidden(x))
+    expected = {"dtype": torch.float64, "generator": None, "initialize": True}
+    assert made == [(3, expected)]
+
+
+def test_without_another_last_layer_nothing_changes():
+    def state(**options):
+        generator = torch.Generator().manual_seed(0)
+        return DNN(Inputs(2), (3,), 7, generator=generator, **options).state_dict()
+
+    plain, asked = state(), state(output=lambda in_features, **options: None)
+    assert list(plain) == list(asked)
+    assert all(torch.equal(plain[name], asked[name]) for name in plain)
+    head = SampledSoftmaxHead(7, 2)
+    table = state(output=head.output_layer)
+    assert list(table) == list(plain)
+    assert torch.equal(table["logits.weight"], plain["logits.weight"])

@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The output layer that samples classes: distribution, estimates, gradients."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.testing import assert_close
+
+from skest.heads.class_table import ClassTable, class_shares, sampled_logits
+from skest.optimizers import make_optimizer
+
+N_CLASSES, WIDTH = 30, 4
+GIVEN = np.random.default_rng(0).integers(1, 50, N_CLASSES)
+each_distribution = pytest.mark.parametrize(
+    "distribution",
+    ["log_uniform", "uniform", GIVEN],
+    ids=["log_uniform", "uniform", "given"],
+)
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def table(num_sampled: int, distribution: Any = "log_uniform") -> ClassTable:
+    made = ClassTable(
+        WIDTH,
+        N_CLASSES,
+        num_sampled,
+        distribution,
+        dtype=torch.float64,
+        generator=generator(),
+    )
+    with torch.no_grad():
+        made.weight.mul_(3)
+        made.bias.normal_(generator=generator(1))
+    made.generator = generator(2)
+    return made
+
+
+def batch(n_rows: int = 3) -> tuple[Tensor, Tensor]:
+    hidden = torch.randn(n_rows, WIDTH, dtype=torch.float64, generator=generator(3))
+    return hidden, torch.tensor([[0], [7], [N_CLASSES - 1]])[:n_rows]
+
+
+def others(labels: Tensor, logits: Tensor) -> Tensor:
+    """Sums of exp over all classes but the label."""
+    return logits.exp().scatter(1, labels, 0.0).sum(1)
+
+
+def assert_mean_is(draws: Tensor, expected: Tensor) -> None:
+    """Draws along dimension 0 have the mean `expected`, within five standard errors."""
+    error = draws.std(0) / len(draws) ** 0.5
+    assert bool(((draws.mean(0) - expected).abs() <= 5 * error).all())
+
+
+# Distribution
+
+
+@each_distribution
+def test_classes_are_drawn_as_often_as_said(distribution: Any) -> None:
+    n = 100_000
+    made = table(n, distribution)
+    sample = made(batch()[0])
+    shares = torch.from_numpy(class_shares(distribution, N_CLASSES, "x"))
+    counts = sample["sampled"].bincount(minlength=N_CLASSES)
+    deviations = (counts - n * shares) / (n * shares * (1 - shares)).sqrt()
+    assert deviations.abs().max() < 5
+    expected = (n * shares).log()[sample["sampled"]]
+    assert_close(sample["log_expected_count"], expected, rtol=1e-12, atol=1e-12)
+
+
+def test_the_log_uniform_distribution() -> None:
+    shares = class_shares("log_uniform", 1000, "x")
+    k = np.arange(1000)
+    np.testing.assert_allclose(shares, np.log((k + 2) / (k + 1)) / math.log(1001))
+    assert shares.sum() == pytest.approx(1)
+
+
+@given(
+    st.lists(st.floats(1e-6, 1e6) | st.integers(1, 9), min_size=1, max_size=40),
+    st.integers(1, 30),
+)
+def test_every_class_has_its_own_interval(weights: list[float], n: int) -> None:
+    made = ClassTable(1, len(weights), n, weights)
+    edges = made.edges
+    assert edges[0] == 0 and edges[-1] == 2**53
+    widths = edges.diff().numpy() / 2**53
+    np.testing.assert_allclose(widths, class_shares(weights, len(weights), "x"), 1e-2)
+    sampled = made(torch.ones(1, 1))["sampled"]
+    assert sampled.shape == (n,) and 0 <= sampled.min() <= sampled.max() < len(weights)
+
+
+def test_a_class_that_is_hardly_ever_drawn_is_drawn_right() -> None:
+    shares = torch.tensor([1.0, 1e-12, 1.0]).double()
+    made = ClassTable(1, 3, 1000, shares, dtype=torch.float64)
+    ids = made(torch.ones(1, 1).double())["sampled"]
+    assert set(ids.tolist()) == {0, 2}
+    assert (made.edges.diff() > 0).all()
+
+
+def test_the_type_of_the_network_does_not_change_the_draws() -> None:
+    def draws(dtype: torch.dtype) -> Tensor:
+        made = ClassTable(2, 100_000, 1000).to(dtype)
+        made.generator = generator()
+        sample = made(torch.ones(1, 2, dtype=dtype))
+        assert sample["log_expected_count"].dtype == dtype
+        assert sample["log_expected_count"].isfinite().all()
+        return sample["sampled"]
+
+    assert torch.equal(draws(torch.float32), draws(torch.float64))
+    assert torch.equal(draws(torch.float32), draws(torch.bfloat16))
+
+
+def test_the_generator_decides() -> None:
+    before = torch.get_rng_state()
+    made, again = table(50), table(50)
+    x = batch()[0]
+    assert torch.equal(made(x)["sampled"], again(x)["sampled"])
+    assert not torch.equal(made(x)["sampled"], table(50)(x)["sampled"])
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize(
+    ("distribution", "error", "match"),
+    [
+        ("zipf", ValueError, "must be one of 'log_uniform', 'uniform'; got 'zipf'"),
+        (
+            [1.0, 2.0],
+            ValueError,
+            r"each of the 3 classes; got an array of shape \(2,\)",
+        ),
+        ([[1, 2, 3]], ValueError, r"got an array of shape \(1, 3\)"),
+        ([1, 0, 3], ValueError, "above 1e-15 of their sum; got 0 for class 1"),
+        ([1, 2, -3], ValueError, "got -3 for class 2"),
+        ([1, np.nan, 3], ValueError, "got nan for class 1"),
+        ([1, 2, np.inf], ValueError, "got inf for class 2"),
+        ([1, 1e-17, 1], ValueError, "got 1e-17 for class 1.*a small count, such as 1"),
+        (["a", "b", "c"], TypeError, "frequencies of the classes as numbers; got"),
+        (None, TypeError, "'log_uniform' or 'uniform', or the frequencies"),
+    ],
+)
+def test_wrong_distributions(
+    distribution: Any, error: type[Exception], match: str
+) -> None:
+    with pytest.raises(error, match=rf"'class_distribution' of ClassTable .*{match}"):
+        ClassTable(2, 3, 5, distribution)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "error", "name"),
+    [
+        ((0, 3, 5), ValueError, "in_features"),
+        ((2, 0, 5), ValueError, "n_classes"),
+        ((2, 3, 0), ValueError, "num_sampled"),
+        ((2, 3, 1.5), TypeError, "num_sampled"),
+    ],
+)
+def test_wrong_sizes(sizes: Any, error: type[Exception], name: str) -> None:
+    with pytest.raises(error, match=f"'{name}' of ClassTable must be an integer"):
+        ClassTable(*sizes)
+
+
+# Estimates
+
+
+@each_distribution
+def test_the_partition_function_is_estimated_without_bias(distribution: Any) -> None:
+    made, (hidden, labels) = table(20, distribution), batch()
+    expected = others(labels, made.eval()(hidden))
+    made.train()
+    draws = [sampled_logits(labels, made(hidden))[:, 1:] for _ in range(600)]
+    assert_mean_is(torch.stack(draws).exp().sum(2), expected)
+
+
+@each_distribution
+def test_so_is_its_gradient(distribution: Any) -> None:
+    made, (hidden, labels) = table(20, distribution), batch()
+    hidden.requires_grad_()
+
+    def gradients(total: Tensor) -> Tensor:
+        parts = torch.autograd.grad(total.sum(), [hidden, made.weight, made.bias])
+        return torch.cat([part.to_dense().flatten() for part in parts])
+
+    expected = gradients(others(labels, made.eval()(hidden)))
+    made.train()
+    draws = [
+        gradients(sampled_logits(labels, made(hidden))[:, 1:].exp()) for _ in range(500)
+    ]
+    assert_mean_is(torch.stack(draws), expected)
+
+
+def test_logits_of_labels_are_exact_and_hits_are_left_out() -> None:
+    made, (hidden, labels) = table(200, "uniform"), batch()
+    sample = made(hidden)
+    logits = sampled_logits(labels, sample)
+    full = made.eval()(hidden)
+    assert_close(logits[:, :1], full.gather(1, labels))
+    hits = labels == sample["sampled"]
+    assert hits.any(1).all()
+    assert torch.equal(logits[:, 1:].isneginf(), hits)
+    corrected = full[:, sample["sampled"]] - math.log(200 / N_CLASSES)
+    assert_close(logits[:, 1:][~hits], corrected[~hits])
+
+
+def test_more_dimensions_are_more_rows() -> None:
+    made, (hidden, labels) = table(10), batch()
+    sample = made(hidden)
+    expected = sampled_logits(labels, sample)
+    sample["hidden"] = hidden.view(3, 1, WIDTH)
+    assert torch.equal(sampled_logits(labels.view(3, 1, 1), sample)[:, 0], expected)
+
+
+# Gradients and training
+
+
+def test_gradients_have_the_rows_of_labels_and_draws_only() -> None:
+    made, (hidden, labels) = table(5), batch()
+    sample = made(hidden)
+    sampled_logits(labels, sample).logsumexp(1).sum().backward()
+    touched = {*labels.flatten().tolist(), *sample["sampled"].tolist()}
+    for parameter in (made.weight, made.bias):
+        assert parameter.is_row_table
+        assert parameter.grad is not None and parameter.grad.is_sparse
+        rows = parameter.grad.coalesce().indices()[0]
+        assert set(rows.tolist()) == touched
+
+
+@pytest.mark.parametrize("optimizer", ["adagrad", "adam", "ftrl", "sgd"])
+def test_optimizers_update_these_rows_only(optimizer: str) -> None:
+    made, (hidden, labels) = table(5), batch()
+    update = make_optimizer(optimizer, made.parameters(), 0.1)
+    before = made.weight.detach().clone()
+    sample = made(hidden)
+    (-sampled_logits(labels, sample).log_softmax(1)[:, 0]).sum().backward()
+    update.step()
+    changed = (made.weight.detach() != before).any(1).nonzero()[:, 0]
+    touched = torch.cat([labels.flatten(), sample["sampled"]]).unique()
+    assert torch.equal(changed, touched)
+
+
+# The module
+
+
+def test_evaluation_gives_logits() -> None:
+    made, (hidden, _) = table(5), batch()
+    expected = hidden @ made.weight.T + made.bias[:, 0]
+    assert_close(made.eval()(hidden), expected)
+
+
+def test_checkpoints_hold_weight_and_bias() -> None:
+    made = table(5)
+    assert set(made.state_dict()) == {"weight", "bias"}
+    assert made.weight.shape == (N_CLASSES, WIDTH)
+    assert made.bias.shape == (N_CLASSES, 1)
+    assert repr(made) == "ClassTable(in_features=4, n_classes=30, num_sampled=5)"
+
+
+def test_initial_values() -> None:
+    made = ClassTable(50, 80, 5, generator=generator())
+    limit = math.sqrt(6 / (50 + 80))  # Glorot
+    assert made.weight.abs().max() <= limit
+    assert made.weight.std().item() == pytest.approx(limit / math.sqrt(3), rel=0.05)
+    assert not made.bias.any()
+    again = ClassTable(50, 80, 5, generator=generator())
+    assert torch.equal(made.weight, again.weight)

@@ -1,0 +1,327 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`SampledSoftmaxHead`: loss, predictions, metrics, what it refuses."""
+
+import copy
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_allclose
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+from skest.heads import (
+    Head,
+    MultiClassHead,
+    MultiHead,
+    RegressionHead,
+    SampledSoftmaxHead,
+)
+from skest.heads.class_table import ClassTable, sampled_logits
+from skest.keys import ModeKeys
+
+N_CLASSES, WIDTH = 20, 3
+LABELS = [4, 0, 19, 7]
+NAMES = [f"class {i}" for i in range(N_CLASSES)]
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def head_of(num_sampled: int = 6, **options: Any) -> SampledSoftmaxHead:
+    return SampledSoftmaxHead(N_CLASSES, num_sampled, **options)
+
+
+def table_of(head: Head, seed: int = 1) -> ClassTable:
+    made = head.output_layer(WIDTH, dtype=torch.float64, generator=generator())
+    assert isinstance(made, ClassTable)
+    made.generator = generator(seed)
+    return made
+
+
+def hidden(*shape: int) -> Tensor:
+    size = (*(shape or (len(LABELS),)), WIDTH)
+    return torch.randn(size, dtype=torch.float64, generator=generator(2))
+
+
+def logits_of(n: int = len(LABELS)) -> Tensor:
+    return torch.randn(n, N_CLASSES, generator=generator(3))
+
+
+# Loss
+
+
+def test_the_loss_is_softmax_cross_entropy_over_label_and_draws() -> None:
+    head = head_of()
+    sample = table_of(head)(hidden())
+    labels = head.encode_labels(LABELS)
+    candidates = sampled_logits(labels, sample)
+    expected = (candidates.logsumexp(1) - candidates[:, 0]).mean()
+    assert_close(head.compute_loss(labels, sample), expected)
+    assert_close(head.loss(LABELS, sample), expected)
+    assert_close(head.loss(LABELS, sample, regularization_losses=[2.0]), expected + 2.0)
+    total = head_of(loss_reduction="sum").loss(LABELS, sample)
+    assert_close(total, 4 * expected)
+
+
+def test_weights_count() -> None:
+    head = head_of(weight_column="w")
+    sample = table_of(head)(hidden())
+    losses = torch.stack(
+        [
+            head_of().compute_loss(
+                torch.tensor([[label]]), sample | {"hidden": sample["hidden"][[i]]}
+            )
+            for i, label in enumerate(LABELS)
+        ]
+    )
+    weights = np.array([1.0, 0.0, 2.0, 0.5])
+    expected = (losses * torch.from_numpy(weights)).mean()
+    assert_close(head.loss(LABELS, sample, {"w": weights}), expected)
+
+
+@pytest.mark.parametrize("distribution", ["log_uniform", "uniform", range(1, 21)])
+def test_with_more_draws_it_becomes_the_full_loss(distribution: Any) -> None:
+    def loss_and_gradients(head: Head, made: ClassTable) -> Tensor:
+        x = hidden().requires_grad_()
+        loss = head.loss(LABELS, made(x))
+        parts = torch.autograd.grad(loss, [x, made.weight, made.bias])
+        return torch.cat([part.to_dense().flatten() for part in (loss, *parts)])
+
+    def deviation(num_sampled: int) -> float:
+        head = head_of(num_sampled, class_distribution=distribution)
+        made = table_of(head)
+        full = loss_and_gradients(head, made.eval()).detach()
+        made.train()
+        draws = [loss_and_gradients(head, made) for _ in range(20)]
+        return (torch.stack(draws) - full).norm(dim=1).mean().item()
+
+    few, more, many = map(deviation, (50, 800, 12_800))
+    assert few > 3 * more > 9 * many  # a quarter each is expected
+
+
+def test_all_logits_give_what_multi_class_head_gives() -> None:
+    head, other = head_of(), MultiClassHead(N_CLASSES)
+    z = logits_of()
+    assert torch.equal(head.loss(LABELS, z), other.loss(LABELS, z))
+    results = []
+    for each in (head, other):
+        metrics = each.metrics()
+        each.update_metrics(metrics, LABELS, z)
+        results.append({name: metric.compute() for name, metric in metrics.items()})
+    assert results[0].pop("accuracy/top_5") >= results[1]["accuracy"]
+    assert results[0] == results[1]
+    keys = ["logits", "probabilities", "class_ids", "classes"]
+    mine, theirs = head.predictions(z, keys), other.predictions(z, keys)
+    for key in keys:
+        assert_allclose(mine[key], theirs[key]) if key != "classes" else None
+    assert mine["classes"].tolist() == theirs["classes"].tolist()
+
+
+def test_evaluation_of_the_table_is_that_of_a_linear_layer() -> None:
+    head = head_of()
+    made, x = table_of(head).eval(), hidden()
+    linear = nn.Linear(WIDTH, N_CLASSES, dtype=torch.float64)
+    linear.load_state_dict({"weight": made.weight, "bias": made.bias[:, 0]})
+    expected = MultiClassHead(N_CLASSES).loss(LABELS, linear(x))
+    assert_close(head.loss(LABELS, made(x)), expected)
+
+
+def test_sequences() -> None:
+    head = head_of()
+    sample = table_of(head)(hidden(2, 2))
+    loss = head.compute_loss(torch.tensor(LABELS).view(2, 2, 1), sample)
+    flat = head.loss(LABELS, sample | {"hidden": sample["hidden"].view(4, WIDTH)})
+    assert_close(loss, flat)
+
+
+# Predictions and metrics
+
+
+def test_predictions_of_the_best_classes() -> None:
+    head, z = head_of(top_k=3, label_vocabulary=NAMES), logits_of()
+    assert list(head.predictions(z)) == [
+        "logits",
+        "probabilities",
+        "class_ids",
+        "classes",
+        "top_k_class_ids",
+        "top_k_probabilities",
+        "top_k_classes",
+    ]
+    best = head.predictions(
+        z, ["top_k_class_ids", "top_k_probabilities", "top_k_classes"]
+    )
+    order = np.argsort(-z.numpy(), axis=1)[:, :3]
+    assert best["top_k_class_ids"].tolist() == order.tolist()
+    probabilities = torch.softmax(z, 1).numpy()
+    expected = np.take_along_axis(probabilities, order, axis=1)
+    assert_allclose(best["top_k_probabilities"], expected, rtol=1e-6)
+    assert best["top_k_classes"].tolist() == np.array(NAMES)[order].tolist()
+    digits = head_of(top_k=1).predictions(z, ["top_k_classes"])["top_k_classes"]
+    assert digits.tolist() == [[str(i)] for i in order[:, 0]]
+
+
+def test_top_k_accuracy() -> None:
+    head = head_of(top_k=2, weight_column="w", name="item")
+    z = torch.zeros(4, N_CLASSES)
+    for row, label in enumerate(LABELS):  # places 1, 2, 3 and 1
+        z[row, label] = 5
+        z[row, [1, 2][: (0, 1, 2, 0)[row]]] = 9
+    metrics = head.metrics()
+    head.update_metrics(metrics, LABELS, z, {"w": np.array([1.0, 2.0, 4.0, 1.0])})
+    results = {name: metric.compute() for name, metric in metrics.items()}
+    assert list(results) == [
+        "average_loss/item",
+        "accuracy/item",
+        "accuracy/top_2/item",
+    ]
+    assert results["accuracy/item"] == 2 / 8
+    assert results["accuracy/top_2/item"] == 4 / 8
+
+
+@pytest.mark.parametrize("key", ["all_class_ids", "all_classes", "nothing"])
+def test_unknown_predictions(key: str) -> None:
+    with pytest.raises(ValueError, match=f"has no prediction '{key}'"):
+        head_of().predictions(logits_of(), [key])
+
+
+def test_names_are_indexed_once() -> None:
+    head = head_of(label_vocabulary=NAMES)
+    assert head.encode_labels(["class 3", "class 19"]).tolist() == [[3], [19]]
+    assert head._index is head._index
+    assert head._names is head._names
+    for again in (copy.deepcopy(head), pickle.loads(pickle.dumps(head))):
+        assert again.encode_labels(["class 7"]).tolist() == [[7]]
+
+
+def test_text_form() -> None:
+    assert repr(head_of()) == "SampledSoftmaxHead(n_classes=20, num_sampled=6)"
+    shown = repr(head_of(class_distribution=np.ones(N_CLASSES), top_k=2))
+    assert "class_distribution=array([1., 1.," in shown and "top_k=2" in shown
+
+
+# As one of several heads
+
+
+def test_it_can_be_one_of_several_heads() -> None:
+    item, price = head_of(name="item"), RegressionHead(name="price")
+    both = MultiHead([item, price])
+    sample = table_of(item)(hidden())
+    logits = {"item": sample, "price": torch.zeros(4, 1, dtype=torch.float64)}
+    labels = both.encode_labels(
+        {"item": [4, None, 19, 7], "price": [1.0, 2.0, 3.0, 4.0]}
+    )
+    loss = both.compute_loss(labels, logits)
+    candidates = sampled_logits(torch.tensor(LABELS)[:, None], sample)
+    losses = candidates.logsumexp(1) - candidates[:, 0]
+    assert_close(loss, losses[[0, 2, 3]].sum() / 4 + 30 / 4)
+
+
+# The specification
+
+
+class Net(nn.Module):
+    def __init__(self, last: nn.Module) -> None:
+        super().__init__()
+        self.last = last
+
+    def forward(self, x: Tensor) -> Any:
+        return self.last(x)
+
+
+def spec(head: Head, mode: str, last: nn.Module) -> Any:
+    labels = None if mode == ModeKeys.PREDICT else LABELS
+    network = Net(last)
+    optimizer = torch.optim.SGD(network.parameters(), 0.1)
+    return head.create_estimator_spec(
+        np.zeros((4, WIDTH)), mode, network, labels=labels, optimizer=optimizer
+    )
+
+
+def test_other_heads_take_any_last_layer() -> None:
+    assert MultiClassHead(3).output_layer(5) is None
+
+
+@pytest.mark.parametrize("mode", [ModeKeys.TRAIN, ModeKeys.EVAL, ModeKeys.PREDICT])
+def test_a_network_with_the_table_is_taken(mode: str) -> None:
+    head = head_of()
+    assert spec(head, mode, table_of(head)).mode == mode
+
+
+def test_a_network_to_train_needs_the_table() -> None:
+    head = head_of(name="item")
+    with pytest.raises(
+        ValueError,
+        match=r"SampledSoftmaxHead 'item' trains a network that ends in a ClassTable of "
+        r"20 classes; got a Net with none\. .*head\.output_layer\(in_features\)",
+    ):
+        spec(head, ModeKeys.TRAIN, nn.Linear(WIDTH, N_CLASSES))
+    with pytest.raises(ValueError, match=r"got a Net with one of 21\."):
+        spec(head, ModeKeys.TRAIN, ClassTable(WIDTH, 21, 6))
+    assert spec(head, ModeKeys.EVAL, nn.Linear(WIDTH, N_CLASSES)).mode == "eval"
+
+
+# What it refuses
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "match"),
+    [
+        ({"n_classes": 2}, ValueError, "'n_classes' of .*Use BinaryClassHead"),
+        ({"num_sampled": 0}, ValueError, "'num_sampled' of .* at least 1; got 0"),
+        ({"num_sampled": 2.0}, TypeError, "'num_sampled' of .* integer"),
+        ({"top_k": 0}, ValueError, "'top_k' of .* at least 1; got 0"),
+        ({"top_k": 21}, ValueError, "'top_k' of .* number of classes, 20; got 21"),
+        ({"class_distribution": "x"}, ValueError, "'class_distribution' of .* got 'x'"),
+        ({"class_distribution": [1, 2]}, ValueError, r"of the 20 classes; .* \(2,\)"),
+        (
+            {"label_vocabulary": ["a"]},
+            ValueError,
+            "'label_vocabulary' of .* 20 classes",
+        ),
+        (
+            {"label_vocabulary": ["b", *NAMES[2:], "b"]},
+            ValueError,
+            "'label_vocabulary' of .* names a class twice: 'b'",
+        ),
+        ({"loss_reduction": "none"}, ValueError, "'loss_reduction' of"),
+        ({"name": 3}, TypeError, "'name' of"),
+    ],
+)
+def test_wrong_arguments(
+    arguments: dict[str, Any], error: type[Exception], match: str
+) -> None:
+    right = {"n_classes": N_CLASSES, "num_sampled": 6}
+    with pytest.raises(error, match=match) as caught:
+        SampledSoftmaxHead(**{**right, **arguments})
+    assert "SampledSoftmaxHead" in str(caught.value)
+
+
+def test_a_sample_is_no_prediction() -> None:
+    head = head_of()
+    sample = table_of(head)(hidden())
+    for call in (
+        lambda: head.predictions(sample),
+        lambda: head.update_metrics(head.metrics(), LABELS, sample),
+    ):
+        with pytest.raises(TypeError, match=r"training mode\. Call network\.eval\(\)"):
+            call()
+
+
+def test_labels_of_another_shape() -> None:
+    head = head_of()
+    sample = table_of(head)(hidden())
+    with pytest.raises(
+        ValueError,
+        match=r"labels of shape \(4, 1\) for a hidden layer of shape \(4, 3\); "
+        r"got \(3, 1\)",
+    ):
+        head.loss([1, 2, 3], sample)
+    with pytest.raises(ValueError, match="needs labels to train or evaluate; got None"):
+        head.compute_loss(None, sample)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"in \[0, 19\]"):
+        head.loss([1, 2, 3, 20], sample)

@@ -1,0 +1,288 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`add_metrics`, and metrics that are not skest's own."""
+
+import functools
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import skest
+from skest import Estimator, EstimatorSpec, RunConfig, add_metrics
+from skest.exceptions import NotFittedError
+from skest.heads import BinaryClassHead, MultiHead, RegressionHead
+from skest.metrics import AUC, Accuracy, Mean
+from tests._models import N_FEATURES, model_fn, squared_loss, table, table_fn
+
+
+class Count:
+    """A metric as torchmetrics has them: update, and compute that gives a tensor."""
+
+    def __init__(self):
+        self.total = torch.tensor(0)
+
+    def update(self, values, target=None):
+        self.total = self.total + values.numel()
+
+    def compute(self):
+        return self.total
+
+
+def head_model_fn(features, labels, mode, params):
+    network = nn.Linear(N_FEATURES, params.get("width", 1))
+    optimizer = torch.optim.SGD(network.parameters(), 0.1)
+    return params.get("head", BinaryClassHead()).create_estimator_spec(
+        features, mode, network, labels, optimizer
+    )
+
+
+def binary_fn(batch_size=4):
+    x, y = table()
+    return lambda: skest.inputs.ArrayDataset(x, y > 0, batch_size=batch_size)
+
+
+def trained(fn=model_fn, input_fn=None, model_dir=None, params=None):
+    config = RunConfig(random_seed=0)
+    estimator = Estimator(fn, model_dir, config, {} if params is None else params)
+    return estimator.train(input_fn or table_fn())
+
+
+def seen_by(estimator, input_fn, **options):
+    """Return what a metric_fn gets, for every batch."""
+    seen = []
+
+    def metric_fn(features, labels, predictions, config):
+        seen.append((features, labels, predictions, config))
+        return {}
+
+    results = add_metrics(estimator, metric_fn).evaluate(input_fn, **options)
+    assert results == estimator.evaluate(input_fn, **options)
+    return seen
+
+
+# Metrics of any kind in a specification
+
+
+def test_a_specification_takes_metrics_with_update_and_compute():
+    def counting_model_fn(features, labels, mode, params):
+        network = nn.Linear(N_FEATURES, 1)
+        return EstimatorSpec(
+            mode,
+            network=network,
+            loss=squared_loss,
+            optimizer=torch.optim.SGD(network.parameters(), 0.1),
+            eval_metrics={
+                "logits": Count(),
+                "features": (Count(), lambda labels, logits, features: (features,)),
+            },
+        )
+
+    results = trained(counting_model_fn).evaluate(table_fn())
+    assert (results["logits"], results["features"]) == (20, 60)
+    assert type(results["logits"]) is float
+
+
+# Beside a model's own metrics
+
+
+def test_beside_the_metrics_of_a_specification():
+    estimator = trained()
+
+    def metric_fn(labels, predictions):
+        error = (predictions["y"] - labels).square()
+        return {"mse": (Mean(), error), "n": (Count(), labels)}
+
+    own = estimator.evaluate(table_fn(6))
+    results = add_metrics(estimator, metric_fn).evaluate(table_fn(6))
+    assert results["n"] == 20
+    _, y = table()
+    (z,) = (
+        p["y"] for p in estimator.predict(table_fn(20), yield_single_examples=False)
+    )
+    assert results["mse"] == pytest.approx(((z - y) ** 2).mean(), rel=1e-5)
+    assert {name: results[name] for name in own} == own
+    assert list(results) == sorted(results)
+
+
+def test_beside_the_metrics_of_a_head():
+    estimator = trained(head_model_fn, binary_fn())
+
+    def metric_fn(labels, predictions):
+        return {"auc_again": (AUC(), predictions["logistic"], labels)}
+
+    own = estimator.evaluate(binary_fn())
+    results = add_metrics(estimator, metric_fn).evaluate(binary_fn())
+    assert results.pop("auc_again") == own["auc"]
+    assert results == own
+
+
+def test_beside_several_heads():
+    heads = MultiHead([BinaryClassHead(name="sign"), RegressionHead(name="size")])
+    x, y = table()
+    labels = {"sign": y > 0, "size": y}
+    input_fn = functools.partial(skest.inputs.ArrayDataset, x, labels, batch_size=8)
+    params = {"head": heads, "width": 2}
+    estimator = trained(head_model_fn, input_fn, params=params)
+
+    def metric_fn(labels, predictions):
+        error = predictions["size", "predictions"] - labels["size"]
+        return {"error": (Mean(), error.abs())}
+
+    results = add_metrics(estimator, metric_fn).evaluate(input_fn)
+    assert results["error"] > 0 and "auc/sign" in results
+
+
+def test_a_new_metric_replaces_one_of_the_model():
+    for fn, input_fn, name in (
+        (model_fn, table_fn(), "mean"),
+        (head_model_fn, binary_fn(), "accuracy"),
+    ):
+        estimator = trained(fn, input_fn)
+        own = estimator.evaluate(input_fn)
+        extended = add_metrics(estimator, lambda labels, n=name: {n: (Count(), labels)})
+        results = extended.evaluate(input_fn)
+        assert results == own | {name: 20}
+        assert estimator.evaluate(input_fn) == own
+
+
+def test_metrics_can_be_added_again():
+    first = add_metrics(
+        trained(), lambda labels: {"a": (Count(), labels), "b": (Count(), labels)}
+    )
+    second = add_metrics(first, lambda features: {"b": (Count(), features)})
+    assert first.evaluate(table_fn())["b"] == 20
+    results = second.evaluate(table_fn())
+    assert (results["a"], results["b"]) == (20, 60)
+    assert "mean" in results
+
+
+def test_a_metric_counts_one_evaluation():
+    extended = add_metrics(trained(), lambda labels: {"n": (Count(), labels)})
+    assert [extended.evaluate(table_fn())["n"] for _ in range(2)] == [20, 20]
+    assert extended.evaluate(table_fn(), steps=2)["n"] == 8
+
+
+def test_a_metric_may_appear_in_a_later_batch():
+    def metric_fn(labels):
+        return {"n": (Count(), labels)} if len(labels) < 6 else {}
+
+    assert add_metrics(trained(), metric_fn).evaluate(table_fn(6))["n"] == 2
+
+
+# What metric_fn gets
+
+
+def test_what_metric_fn_gets():
+    estimator = trained(head_model_fn, binary_fn())
+    x, y = table()
+    for features, labels, predictions, config in seen_by(estimator, binary_fn(20)):
+        np.testing.assert_array_equal(features, x)
+        assert labels.tolist() == [[int(value > 0)] for value in y]
+        assert {"logistic", "class_ids", "classes"} < set(predictions)
+        assert not predictions["logistic"].requires_grad
+        assert config is estimator.config
+
+
+def test_it_takes_what_it_names():
+    estimator = trained()
+    x, _ = table()
+
+    def one(features):
+        return {"sum": (Mean(), features)}
+
+    def bound(labels, *, scale, config):
+        return {"sum": (Mean(), scale * labels)}
+
+    for metric_fn in (
+        one,
+        functools.partial(bound, scale=0.0),
+        lambda **k: {"sum": (Mean(), 0.0)},
+    ):
+        assert "sum" in add_metrics(estimator, metric_fn).evaluate(table_fn())
+    result = add_metrics(estimator, one).evaluate(table_fn())["sum"]
+    assert result == pytest.approx(x.mean(), abs=1e-6)
+
+
+def test_predictions_are_computed_only_if_named():
+    def bare_model_fn(features, labels, mode):
+        network = nn.Linear(N_FEATURES, 1)
+        return EstimatorSpec(
+            mode,
+            network=network,
+            loss=squared_loss,
+            optimizer=torch.optim.SGD(network.parameters(), 0.1),
+        )
+
+    estimator = Estimator(bare_model_fn).train(table_fn())
+    extended = add_metrics(estimator, lambda labels: {"n": (Count(), labels)})
+    assert extended.evaluate(table_fn())["n"] == 20
+    extended = add_metrics(estimator, lambda predictions: {})
+    with pytest.raises(ValueError, match="takes 'predictions', but .* mode 'eval' has"):
+        extended.evaluate(table_fn())
+
+
+# The new Estimator
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_both_have_the_same_checkpoints(tmp_path, in_memory):
+    params = {"lr": 0.01}
+    estimator = trained(model_dir=None if in_memory else tmp_path, params=params)
+    extended = add_metrics(estimator, lambda labels: {"n": (Count(), labels)})
+    assert type(extended) is Estimator
+    assert extended.model_dir == estimator.model_dir
+    assert extended.config == estimator.config
+    assert extended.params == params
+    assert extended.latest_checkpoint() == estimator.latest_checkpoint()
+    extended.train(table_fn(), steps=2)
+    results = extended.evaluate(table_fn())
+    assert results["global_step"] == estimator.evaluate(table_fn())["global_step"] == 7
+    estimator.train(table_fn(), steps=1)
+    assert extended.evaluate(table_fn())["global_step"] == 8
+    assert len(list(extended.predict(table_fn()))) == 20
+
+
+def test_before_training():
+    extended = add_metrics(Estimator(model_fn, params={}), lambda labels: {})
+    with pytest.raises(NotFittedError):
+        extended.evaluate(table_fn())
+
+
+def counts(labels):
+    return {"n": (Count(), labels)}
+
+
+def test_it_can_be_pickled():
+    extended = pickle.loads(pickle.dumps(add_metrics(trained(), counts)))
+    assert extended.evaluate(table_fn())["n"] == 20
+
+
+# What it refuses
+
+
+def test_wrong_arguments():
+    with pytest.raises(TypeError, match="must be a skest.Estimator; got DNNClassifier"):
+        add_metrics(skest.DNNClassifier(), lambda labels: {})
+    estimator = Estimator(model_fn, params={})
+    with pytest.raises(TypeError, match="'metric_fn' must be a function; got dict"):
+        add_metrics(estimator, {"accuracy": Accuracy()})
+    with pytest.raises(ValueError, match="metric_fn requires 'logits', but only feat"):
+        add_metrics(estimator, lambda labels, logits: {})
+
+
+@pytest.mark.parametrize(
+    ("returned", "error", "match"),
+    [
+        ([1], TypeError, r"dictionary of tuples \(metric, \*inputs\); got list"),
+        ({"n": Count()}, TypeError, r"a tuple \(metric, \*inputs\) for 'n'.*got Count"),
+        ({"n": ()}, TypeError, "for 'n'"),
+        ({"n": (3, 4)}, TypeError, "'n' must have the methods update and compute"),
+        ({"loss": (Mean(), 3)}, ValueError, "The metric name 'loss' is taken"),
+    ],
+)
+def test_wrong_results(returned, error, match):
+    extended = add_metrics(trained(), lambda labels: returned)
+    with pytest.raises(error, match=match):
+        extended.evaluate(table_fn())
