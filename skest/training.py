@@ -39,6 +39,8 @@ def train_loop(
             hook.before_step(run)
         run.loss = train_step(run.spec, *batch)
         run.global_step += 1
+        for scheduler in run.spec.lr_schedulers:
+            scheduler.step()
         for hook in hooks:
             hook.after_step(run, run.loss)
     for hook in hooks:
@@ -77,8 +79,6 @@ def train_step(spec: EstimatorSpec, features: Any, labels: Any) -> Tensor:
         clip_gradients(_trained(spec), spec.clip_norm)
     for optimizer in spec.optimizers:
         optimizer.step()
-    for scheduler in spec.lr_schedulers:
-        scheduler.step()
     return loss.detach()
 
 

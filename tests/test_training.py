@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from skest import EstimatorSpec, ModeKeys, RunConfig
-from skest.hooks import Run, StopAtStepHook
+from skest.hooks import Hook, Run, StopAtStepHook
 from skest.training import scalar_loss, train_loop, train_step
 from tests._models import At, Recorder, raising, squared_loss
 
@@ -136,10 +136,24 @@ def test_schedulers_step_after_the_optimizers():
     halved = torch.optim.lr_scheduler.StepLR(optimizer, 2, gamma=0.5)
     spec = make_spec(network=spec.network, optimizer=optimizer, lr_scheduler=halved)
     rates = []
-    for x, y in make_batches(4):
-        rates.append(optimizer.param_groups[0]["lr"])
-        train_step(spec, x, y)
+
+    class Rates(Hook):
+        def before_step(self, run):
+            rates.append(optimizer.param_groups[0]["lr"])
+
+    train_loop(Run(spec, RunConfig()), make_batches(4), [Rates()])
     assert rates == [0.1, 0.1, 0.05, 0.05]
+
+
+def test_a_scheduler_without_a_rate_for_the_next_step_leaves_the_step_counted():
+    spec = make_spec()
+    (optimizer,) = spec.optimizers
+    one_cycle = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=2)
+    spec = make_spec(network=spec.network, optimizer=optimizer, lr_scheduler=one_cycle)
+    run = Run(spec, RunConfig())
+    with pytest.raises(ValueError, match="Tried to step 3 times"):
+        train_loop(run, make_batches(4), [])
+    assert run.global_step == 3  # as many as there were updates
 
 
 def gradients_used(network, **fields):

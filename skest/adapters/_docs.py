@@ -20,26 +20,32 @@ _SHARED = {
         Probability that a hidden unit is dropped in training.
     batch_norm : bool, default=False
         Normalise after every hidden layer.""",
-    "optimizer": """optimizer : str, class or callable, default="adagrad"
-        A name of `skest.optimizers.OPTIMIZERS`, a class of `torch.optim`, or a function
-        from parameters to an optimizer.
-    learning_rate : float or None, default=0.05
-        None is the optimizer's own default.
+    "optimizer": """optimizer : str, class, callable or list, default="adagrad"
+        A name of `skest.optimizers.OPTIMIZERS`, a class of `torch.optim`, a function from
+        parameters to an optimizer, or a list of pairs of a pattern of parameter names and
+        one of these, as ``[("inputs.*", "adagrad"), ("*", "adam")]``.
+    learning_rate : float, callable or None, default=0.05
+        A function of the global step makes a schedule; None is the optimizer's own
+        default.
     weight_decay : float, default=0.0
-        L2 penalty of the optimizer.""",
+        L2 penalty of the optimizer.
+    <schedule>""",
     "linear_columns": """feature_columns : FeatureColumns or list of columns, default=None
         What the features are; see `skest.feature_columns`. Categorical columns are taken
         as they are. None infers it: numbers are standardised, gaps in them filled with
         the mean and marked; strings and categories become categorical columns.""",
-    "linear_optimizer": """optimizer : str, class or callable, default="ftrl"
-        A name of `skest.optimizers.OPTIMIZERS`, a class of `torch.optim`, or a function
-        from parameters to an optimizer.
-    learning_rate : float, "auto" or None, default="auto"
-        "auto" is ``min(0.2, 1 / sqrt(n_columns))``; None is the optimizer's own default.
+    "linear_optimizer": """optimizer : str, class, callable or list, default="ftrl"
+        A name of `skest.optimizers.OPTIMIZERS`, a class of `torch.optim`, a function from
+        parameters to an optimizer, or a list of pairs of a pattern of parameter names and
+        one of these.
+    learning_rate : float, callable, "auto" or None, default="auto"
+        "auto" is ``min(0.2, 1 / sqrt(n_columns))``; a function of the global step makes a
+        schedule; None is the optimizer's own default.
     l1, l2 : float, default=0.0
         L1 and L2 penalties of "ftrl".
     weight_decay : float, default=0.0
-        L2 penalty of other optimizers.""",
+        L2 penalty of other optimizers.
+    <schedule>""",
     "regression_loss": """loss : {"squared_error", "absolute_error", "huber", "quantile", \
 "poisson", "logistic"}, default="squared_error"
         What is minimised. "absolute_error" predicts medians; "huber" is half the squared
@@ -50,11 +56,14 @@ _SHARED = {
         goes by R² for "squared_error", and by the mean loss, with a minus, for the others.
     quantile : float in (0, 1), default=0.5
         What loss="quantile" predicts; another loss takes no other value.""",
-    "baseline_optimizer": """optimizer : str, class or callable, default="ftrl"
-        A name of `skest.optimizers.OPTIMIZERS`, a class of `torch.optim`, or a function
-        from parameters to an optimizer.
-    learning_rate : float or None, default=0.3
-        None is the optimizer's own default.""",
+    "baseline_optimizer": """optimizer : str, class, callable or list, default="ftrl"
+        A name of `skest.optimizers.OPTIMIZERS`, a class of `torch.optim`, a function from
+        parameters to an optimizer, or a list of pairs of a pattern of parameter names and
+        one of these, as ``[("inputs.*", "adagrad"), ("*", "adam")]``.
+    learning_rate : float, callable or None, default=0.3
+        A function of the global step makes a schedule; None is the optimizer's own
+        default.
+    <schedule>""",
     "combined_columns": """\
 linear_feature_columns, dnn_feature_columns : FeatureColumns or list of columns, \
 default=None
@@ -67,22 +76,31 @@ default=None
         Probability that a hidden unit is dropped in training.
     batch_norm : bool, default=False
         Normalise after every hidden layer.
-    dnn_optimizer : str, class or callable, default="adagrad"
-        Of the DNN: a name of `skest.optimizers.OPTIMIZERS`, a class of `torch.optim`, or
-        a function from parameters to an optimizer.
-    dnn_learning_rate : float or None, default=0.05
-        None is the optimizer's own default.
-    linear_optimizer : str, class or callable, default="ftrl"
-        Of the linear model.
-    linear_learning_rate : float, "auto" or None, default="auto"
-        "auto" is ``min(0.05, 1 / sqrt(n_columns))``; None is the optimizer's own
+    dnn_optimizer : str, class, callable or list, default="adagrad"
+        Of the DNN: a name of `skest.optimizers.OPTIMIZERS`, a class of `torch.optim`, a
+        function from parameters to an optimizer, or a list of pairs of a pattern of
+        parameter names, which begin with "dnn.", and one of these.
+    dnn_learning_rate : float, callable or None, default=0.05
+        A function of the global step makes a schedule; None is the optimizer's own
         default.
+    linear_optimizer : str, class, callable or list, default="ftrl"
+        Of the linear model.
+    linear_learning_rate : float, callable, "auto" or None, default="auto"
+        "auto" is ``min(0.05, 1 / sqrt(n_columns))``; the others as for
+        `dnn_learning_rate`.
     linear_sparse_combiner : {"sum", "mean", "sqrtn"}, default="sum"
         How the weights of several values in one cell are combined.
     l1, l2 : float, default=0.0
         Penalties of the linear model, if its optimizer is "ftrl".
     weight_decay : float, default=0.0
-        L2 penalty of the DNN's optimizer.""",
+        L2 penalty of the DNN's optimizer.
+    <schedule>""",
+    "schedule": """lr_scheduler : class or callable, default=None
+        A class of `torch.optim.lr_scheduler`, or a function from an optimizer to a
+        scheduler, as ``partial(CosineAnnealingLR, T_max=10_000)``. It is stepped after
+        every training step.
+    clip_norm : float, default=None
+        Scale the gradients down to this norm, all together, where they exceed it.""",
     "training": """batch_size : int or "auto", default="auto"
         Rows of a batch; "auto" is ``min(200, n_samples)``.
     max_iter : int, default=200

@@ -10,7 +10,11 @@ from torch import Tensor
 
 from skest.adapters._docs import with_shared_docs
 from skest.adapters.classifier import SkestClassifier
-from skest.adapters.dnn import LEARNING_RATE_CONSTRAINT, OPTIMIZER_CONSTRAINT
+from skest.adapters.dnn import (
+    LEARNING_RATE_CONSTRAINT,
+    OPTIMIZER_CONSTRAINT,
+    SCHEDULE_CONSTRAINTS,
+)
 from skest.adapters.mixed import SkestHeadEstimator
 from skest.adapters.optimization import Part, optimization
 from skest.adapters.regressor import SkestRegressor
@@ -89,12 +93,15 @@ class _Baseline:
     """What the baseline estimators have in common."""
 
     optimizer: Any
-    learning_rate: float | None
+    learning_rate: float | RateFunction | None
+    lr_scheduler: LRSchedulerLike | None
+    clip_norm: float | None
     _torch_dtype: torch.dtype
 
     _own_constraints: ClassVar[dict[str, list[Any]]] = {
         "optimizer": OPTIMIZER_CONSTRAINT,
         "learning_rate": LEARNING_RATE_CONSTRAINT,
+        **SCHEDULE_CONSTRAINTS,
     }
 
     def _model_fn(self, head: Any) -> Callable[..., EstimatorSpec]:
@@ -103,6 +110,8 @@ class _Baseline:
             head=head,
             optimizer=self.optimizer,
             learning_rate=self.learning_rate,
+            lr_scheduler=self.lr_scheduler,
+            clip_norm=self.clip_norm,
             dtype=self._torch_dtype,
         )
 
@@ -158,7 +167,9 @@ class BaselineClassifier(_Baseline, SkestClassifier):
         self,
         *,
         optimizer: Any = "ftrl",
-        learning_rate: float | None = 0.3,
+        learning_rate: float | RateFunction | None = 0.3,
+        lr_scheduler: LRSchedulerLike | None = None,
+        clip_norm: float | None = None,
         batch_size: int | str = "auto",
         max_iter: int = 200,
         max_steps: int | None = None,
@@ -177,6 +188,8 @@ class BaselineClassifier(_Baseline, SkestClassifier):
     ) -> None:
         self.optimizer = optimizer
         self.learning_rate = learning_rate
+        self.lr_scheduler = lr_scheduler
+        self.clip_norm = clip_norm
         self.batch_size = batch_size
         self.max_iter = max_iter
         self.max_steps = max_steps
@@ -237,7 +250,9 @@ class BaselineRegressor(_Baseline, SkestRegressor):
         loss: str = "squared_error",
         quantile: float = 0.5,
         optimizer: Any = "ftrl",
-        learning_rate: float | None = 0.3,
+        learning_rate: float | RateFunction | None = 0.3,
+        lr_scheduler: LRSchedulerLike | None = None,
+        clip_norm: float | None = None,
         batch_size: int | str = "auto",
         max_iter: int = 200,
         max_steps: int | None = None,
@@ -257,6 +272,8 @@ class BaselineRegressor(_Baseline, SkestRegressor):
         self.quantile = quantile
         self.optimizer = optimizer
         self.learning_rate = learning_rate
+        self.lr_scheduler = lr_scheduler
+        self.clip_norm = clip_norm
         self.batch_size = batch_size
         self.max_iter = max_iter
         self.max_steps = max_steps
@@ -320,7 +337,9 @@ class BaselineEstimator(_Baseline, SkestHeadEstimator):
         head: Head | None = None,
         *,
         optimizer: Any = "ftrl",
-        learning_rate: float | None = 0.3,
+        learning_rate: float | RateFunction | None = 0.3,
+        lr_scheduler: LRSchedulerLike | None = None,
+        clip_norm: float | None = None,
         batch_size: int | str = "auto",
         max_iter: int = 200,
         max_steps: int | None = None,
@@ -339,6 +358,8 @@ class BaselineEstimator(_Baseline, SkestHeadEstimator):
         self.head = head
         self.optimizer = optimizer
         self.learning_rate = learning_rate
+        self.lr_scheduler = lr_scheduler
+        self.clip_norm = clip_norm
         self.batch_size = batch_size
         self.max_iter = max_iter
         self.max_steps = max_steps

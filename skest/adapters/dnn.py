@@ -34,8 +34,12 @@ __all__ = [
     "dnn_model_fn",
 ]
 
-OPTIMIZER_CONSTRAINT = [str, type, callable]
-LEARNING_RATE_CONSTRAINT = [Interval(Real, 0, None, closed="neither"), None]
+OPTIMIZER_CONSTRAINT = [str, type, callable, list, tuple]
+LEARNING_RATE_CONSTRAINT = [Interval(Real, 0, None, closed="neither"), callable, None]
+SCHEDULE_CONSTRAINTS = {
+    "lr_scheduler": [callable, None],
+    "clip_norm": [Interval(Real, 0, None, closed="neither"), None],
+}
 HIDDEN_UNITS_CONSTRAINT = ["array-like", Interval(Integral, 1, None, closed="left")]
 COLUMNS_CONSTRAINT = [FeatureColumns, list, tuple, None]
 
@@ -141,8 +145,10 @@ class DNNParameters:
     dropout: float
     batch_norm: bool
     optimizer: Any
-    learning_rate: float | None
+    learning_rate: float | RateFunction | None
     weight_decay: float
+    lr_scheduler: LRSchedulerLike | None
+    clip_norm: float | None
     feature_columns_: FeatureColumns
     _torch_dtype: torch.dtype
 
@@ -155,6 +161,7 @@ class DNNParameters:
         "batch_norm": ["boolean"],
         "optimizer": OPTIMIZER_CONSTRAINT,
         "learning_rate": LEARNING_RATE_CONSTRAINT,
+        **SCHEDULE_CONSTRAINTS,
     }
 
     def _model_fn(self, head: Any) -> Callable[..., EstimatorSpec]:
@@ -169,6 +176,8 @@ class DNNParameters:
             optimizer=self.optimizer,
             learning_rate=self.learning_rate,
             weight_decay=self.weight_decay,
+            lr_scheduler=self.lr_scheduler,
+            clip_norm=self.clip_norm,
             dtype=self._torch_dtype,
         )
 
@@ -231,8 +240,10 @@ class DNNClassifier(DNNParameters, SkestClassifier):
         dropout: float = 0.0,
         batch_norm: bool = False,
         optimizer: Any = "adagrad",
-        learning_rate: float | None = 0.05,
+        learning_rate: float | RateFunction | None = 0.05,
         weight_decay: float = 0.0,
+        lr_scheduler: LRSchedulerLike | None = None,
+        clip_norm: float | None = None,
         batch_size: int | str = "auto",
         max_iter: int = 200,
         max_steps: int | None = None,
@@ -257,6 +268,8 @@ class DNNClassifier(DNNParameters, SkestClassifier):
         self.optimizer = optimizer
         self.learning_rate = learning_rate
         self.weight_decay = weight_decay
+        self.lr_scheduler = lr_scheduler
+        self.clip_norm = clip_norm
         self.batch_size = batch_size
         self.max_iter = max_iter
         self.max_steps = max_steps
@@ -331,8 +344,10 @@ class DNNRegressor(DNNParameters, SkestRegressor):
         dropout: float = 0.0,
         batch_norm: bool = False,
         optimizer: Any = "adagrad",
-        learning_rate: float | None = 0.05,
+        learning_rate: float | RateFunction | None = 0.05,
         weight_decay: float = 0.0,
+        lr_scheduler: LRSchedulerLike | None = None,
+        clip_norm: float | None = None,
         batch_size: int | str = "auto",
         max_iter: int = 200,
         max_steps: int | None = None,
@@ -358,6 +373,8 @@ class DNNRegressor(DNNParameters, SkestRegressor):
         self.optimizer = optimizer
         self.learning_rate = learning_rate
         self.weight_decay = weight_decay
+        self.lr_scheduler = lr_scheduler
+        self.clip_norm = clip_norm
         self.batch_size = batch_size
         self.max_iter = max_iter
         self.max_steps = max_steps
@@ -438,8 +455,10 @@ class DNNEstimator(DNNParameters, SkestHeadEstimator):
         dropout: float = 0.0,
         batch_norm: bool = False,
         optimizer: Any = "adagrad",
-        learning_rate: float | None = 0.05,
+        learning_rate: float | RateFunction | None = 0.05,
         weight_decay: float = 0.0,
+        lr_scheduler: LRSchedulerLike | None = None,
+        clip_norm: float | None = None,
         batch_size: int | str = "auto",
         max_iter: int = 200,
         max_steps: int | None = None,
@@ -464,6 +483,8 @@ class DNNEstimator(DNNParameters, SkestHeadEstimator):
         self.optimizer = optimizer
         self.learning_rate = learning_rate
         self.weight_decay = weight_decay
+        self.lr_scheduler = lr_scheduler
+        self.clip_norm = clip_norm
         self.batch_size = batch_size
         self.max_iter = max_iter
         self.max_steps = max_steps

@@ -17,6 +17,7 @@ from skest.adapters.dnn import (
     HIDDEN_UNITS_CONSTRAINT,
     LEARNING_RATE_CONSTRAINT,
     OPTIMIZER_CONSTRAINT,
+    SCHEDULE_CONSTRAINTS,
     as_units,
 )
 from skest.adapters.linear import auto_learning_rate, ftrl_penalties
@@ -179,13 +180,15 @@ class _Combined:
     dnn_dropout: float
     batch_norm: bool
     dnn_optimizer: Any
-    dnn_learning_rate: float | None
+    dnn_learning_rate: float | RateFunction | None
     linear_optimizer: Any
     linear_learning_rate: Any
     linear_sparse_combiner: str
     l1: float
     l2: float
     weight_decay: float
+    lr_scheduler: LRSchedulerLike | None
+    clip_norm: float | None
     linear_feature_columns_: FeatureColumns | None
     dnn_feature_columns_: FeatureColumns | None
     _torch_dtype: torch.dtype
@@ -205,6 +208,7 @@ class _Combined:
         "dnn_learning_rate": LEARNING_RATE_CONSTRAINT,
         "linear_optimizer": OPTIMIZER_CONSTRAINT,
         "linear_learning_rate": [StrOptions({"auto"}), *LEARNING_RATE_CONSTRAINT],
+        **SCHEDULE_CONSTRAINTS,
         "linear_sparse_combiner": [StrOptions({"sum", "mean", "sqrtn"})],
         "l1": [Interval(Real, 0, None, closed="left")],
         "l2": [Interval(Real, 0, None, closed="left")],
@@ -228,6 +232,8 @@ class _Combined:
             l1=self.l1,
             l2=self.l2,
             weight_decay=self.weight_decay,
+            lr_scheduler=self.lr_scheduler,
+            clip_norm=self.clip_norm,
             dtype=self._torch_dtype,
         )
 
@@ -288,13 +294,15 @@ class DNNLinearCombinedClassifier(_Combined, SkestClassifier):
         dnn_dropout: float = 0.0,
         batch_norm: bool = False,
         dnn_optimizer: Any = "adagrad",
-        dnn_learning_rate: float | None = 0.05,
+        dnn_learning_rate: float | RateFunction | None = 0.05,
         linear_optimizer: Any = "ftrl",
-        linear_learning_rate: float | str | None = "auto",
+        linear_learning_rate: float | str | RateFunction | None = "auto",
         linear_sparse_combiner: str = "sum",
         l1: float = 0.0,
         l2: float = 0.0,
         weight_decay: float = 0.0,
+        lr_scheduler: LRSchedulerLike | None = None,
+        clip_norm: float | None = None,
         batch_size: int | str = "auto",
         max_iter: int = 200,
         max_steps: int | None = None,
@@ -325,6 +333,8 @@ class DNNLinearCombinedClassifier(_Combined, SkestClassifier):
         self.l1 = l1
         self.l2 = l2
         self.weight_decay = weight_decay
+        self.lr_scheduler = lr_scheduler
+        self.clip_norm = clip_norm
         self.batch_size = batch_size
         self.max_iter = max_iter
         self.max_steps = max_steps
@@ -398,13 +408,15 @@ class DNNLinearCombinedRegressor(_Combined, SkestRegressor):
         dnn_dropout: float = 0.0,
         batch_norm: bool = False,
         dnn_optimizer: Any = "adagrad",
-        dnn_learning_rate: float | None = 0.05,
+        dnn_learning_rate: float | RateFunction | None = 0.05,
         linear_optimizer: Any = "ftrl",
-        linear_learning_rate: float | str | None = "auto",
+        linear_learning_rate: float | str | RateFunction | None = "auto",
         linear_sparse_combiner: str = "sum",
         l1: float = 0.0,
         l2: float = 0.0,
         weight_decay: float = 0.0,
+        lr_scheduler: LRSchedulerLike | None = None,
+        clip_norm: float | None = None,
         batch_size: int | str = "auto",
         max_iter: int = 200,
         max_steps: int | None = None,
@@ -436,6 +448,8 @@ class DNNLinearCombinedRegressor(_Combined, SkestRegressor):
         self.l1 = l1
         self.l2 = l2
         self.weight_decay = weight_decay
+        self.lr_scheduler = lr_scheduler
+        self.clip_norm = clip_norm
         self.batch_size = batch_size
         self.max_iter = max_iter
         self.max_steps = max_steps
@@ -512,13 +526,15 @@ class DNNLinearCombinedEstimator(_Combined, SkestHeadEstimator):
         dnn_dropout: float = 0.0,
         batch_norm: bool = False,
         dnn_optimizer: Any = "adagrad",
-        dnn_learning_rate: float | None = 0.05,
+        dnn_learning_rate: float | RateFunction | None = 0.05,
         linear_optimizer: Any = "ftrl",
-        linear_learning_rate: float | str | None = "auto",
+        linear_learning_rate: float | str | RateFunction | None = "auto",
         linear_sparse_combiner: str = "sum",
         l1: float = 0.0,
         l2: float = 0.0,
         weight_decay: float = 0.0,
+        lr_scheduler: LRSchedulerLike | None = None,
+        clip_norm: float | None = None,
         batch_size: int | str = "auto",
         max_iter: int = 200,
         max_steps: int | None = None,
@@ -549,6 +565,8 @@ class DNNLinearCombinedEstimator(_Combined, SkestHeadEstimator):
         self.l1 = l1
         self.l2 = l2
         self.weight_decay = weight_decay
+        self.lr_scheduler = lr_scheduler
+        self.clip_norm = clip_norm
         self.batch_size = batch_size
         self.max_iter = max_iter
         self.max_steps = max_steps

@@ -18,6 +18,7 @@ from skest.adapters.dnn import (
     COLUMNS_CONSTRAINT,
     LEARNING_RATE_CONSTRAINT,
     OPTIMIZER_CONSTRAINT,
+    SCHEDULE_CONSTRAINTS,
 )
 from skest.adapters.mixed import SkestHeadEstimator
 from skest.adapters.optimization import Part, optimization
@@ -149,6 +150,8 @@ class _Linear:
     l1: float
     l2: float
     weight_decay: float
+    lr_scheduler: LRSchedulerLike | None
+    clip_norm: float | None
     feature_columns_: FeatureColumns
     _scale: TargetScale | None
     _torch_dtype: torch.dtype
@@ -159,6 +162,7 @@ class _Linear:
         "sparse_combiner": [StrOptions({"sum", "mean", "sqrtn"})],
         "optimizer": OPTIMIZER_CONSTRAINT,
         "learning_rate": [StrOptions({"auto"}), *LEARNING_RATE_CONSTRAINT],
+        **SCHEDULE_CONSTRAINTS,
         "l1": [Interval(Real, 0, None, closed="left")],
         "l2": [Interval(Real, 0, None, closed="left")],
     }
@@ -204,6 +208,8 @@ class _Linear:
             l1=self.l1,
             l2=self.l2,
             weight_decay=self.weight_decay,
+            lr_scheduler=self.lr_scheduler,
+            clip_norm=self.clip_norm,
             dtype=self._torch_dtype,
         )
 
@@ -263,10 +269,12 @@ class LinearClassifier(_Linear, SkestClassifier):
         feature_columns: Any = None,
         sparse_combiner: str = "sum",
         optimizer: Any = "ftrl",
-        learning_rate: float | str | None = "auto",
+        learning_rate: float | str | RateFunction | None = "auto",
         l1: float = 0.0,
         l2: float = 0.0,
         weight_decay: float = 0.0,
+        lr_scheduler: LRSchedulerLike | None = None,
+        clip_norm: float | None = None,
         batch_size: int | str = "auto",
         max_iter: int = 200,
         max_steps: int | None = None,
@@ -290,6 +298,8 @@ class LinearClassifier(_Linear, SkestClassifier):
         self.l1 = l1
         self.l2 = l2
         self.weight_decay = weight_decay
+        self.lr_scheduler = lr_scheduler
+        self.clip_norm = clip_norm
         self.batch_size = batch_size
         self.max_iter = max_iter
         self.max_steps = max_steps
@@ -361,10 +371,12 @@ class LinearRegressor(_Linear, SkestRegressor):
         feature_columns: Any = None,
         sparse_combiner: str = "sum",
         optimizer: Any = "ftrl",
-        learning_rate: float | str | None = "auto",
+        learning_rate: float | str | RateFunction | None = "auto",
         l1: float = 0.0,
         l2: float = 0.0,
         weight_decay: float = 0.0,
+        lr_scheduler: LRSchedulerLike | None = None,
+        clip_norm: float | None = None,
         batch_size: int | str = "auto",
         max_iter: int = 200,
         max_steps: int | None = None,
@@ -389,6 +401,8 @@ class LinearRegressor(_Linear, SkestRegressor):
         self.l1 = l1
         self.l2 = l2
         self.weight_decay = weight_decay
+        self.lr_scheduler = lr_scheduler
+        self.clip_norm = clip_norm
         self.batch_size = batch_size
         self.max_iter = max_iter
         self.max_steps = max_steps
@@ -464,10 +478,12 @@ class LinearEstimator(_Linear, SkestHeadEstimator):
         feature_columns: Any = None,
         sparse_combiner: str = "sum",
         optimizer: Any = "ftrl",
-        learning_rate: float | str | None = "auto",
+        learning_rate: float | str | RateFunction | None = "auto",
         l1: float = 0.0,
         l2: float = 0.0,
         weight_decay: float = 0.0,
+        lr_scheduler: LRSchedulerLike | None = None,
+        clip_norm: float | None = None,
         batch_size: int | str = "auto",
         max_iter: int = 200,
         max_steps: int | None = None,
@@ -491,6 +507,8 @@ class LinearEstimator(_Linear, SkestHeadEstimator):
         self.l1 = l1
         self.l2 = l2
         self.weight_decay = weight_decay
+        self.lr_scheduler = lr_scheduler
+        self.clip_norm = clip_norm
         self.batch_size = batch_size
         self.max_iter = max_iter
         self.max_steps = max_steps

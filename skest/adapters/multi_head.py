@@ -10,6 +10,7 @@ from skest.adapters.dnn import DNNParameters
 from skest.adapters.mixed import SkestMixedEstimator
 from skest.adapters.targets.base import Target
 from skest.adapters.targets.infer import several_targets
+from skest.schedules import LRSchedulerLike, RateFunction
 
 __all__ = ["MultiHeadEstimator"]
 
@@ -101,8 +102,10 @@ class MultiHeadEstimator(DNNParameters, SkestMixedEstimator):
         dropout: float = 0.0,
         batch_norm: bool = False,
         optimizer: Any = "adagrad",
-        learning_rate: float | None = 0.05,
+        learning_rate: float | RateFunction | None = 0.05,
         weight_decay: float = 0.0,
+        lr_scheduler: LRSchedulerLike | None = None,
+        clip_norm: float | None = None,
         batch_size: int | str = "auto",
         max_iter: int = 200,
         max_steps: int | None = None,
@@ -128,6 +131,8 @@ class MultiHeadEstimator(DNNParameters, SkestMixedEstimator):
         self.optimizer = optimizer
         self.learning_rate = learning_rate
         self.weight_decay = weight_decay
+        self.lr_scheduler = lr_scheduler
+        self.clip_norm = clip_norm
         self.batch_size = batch_size
         self.max_iter = max_iter
         self.max_steps = max_steps

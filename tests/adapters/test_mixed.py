@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Estimators with a head of the user's: ``DNNEstimator(head)`` and its siblings."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.base import is_classifier, is_regressor
+from sklearn.exceptions import DataConversionWarning
+from sklearn.model_selection import cross_val_score
+
+from skest import (
+    BaselineEstimator,
+    DNNClassifier,
+    DNNEstimator,
+    DNNLinearCombinedEstimator,
+    DNNRegressor,
+    LinearEstimator,
+    MultiHeadEstimator,
+)
+from skest.heads import (
+    BinaryClassHead,
+    LogisticRegressionHead,
+    MultiClassHead,
+    MultiHead,
+    MultiLabelHead,
+    PoissonRegressionHead,
+    RegressionHead,
+    SampledSoftmaxHead,
+)
+from tests.adapters.conftest import make
+
+ESTIMATORS = [
+    BaselineEstimator,
+    DNNEstimator,
+    DNNLinearCombinedEstimator,
+    LinearEstimator,
+]
+N = 120
+
+
+@pytest.fixture(params=ESTIMATORS, ids=lambda c: c.__name__)
+def head_estimator(request):
+    return request.param
+
+
+@pytest.fixture(name="X")
+def mixed_table():
+    return pd.DataFrame(
+        {
+            "size": np.random.default_rng(0).permutation(np.linspace(-1, 1, N)),
+            "kind": np.tile(["a", "b", "c"], N // 3),
+        }
+    )
+
+
+TARGETS = {
+    "binary, by name": (
+        BinaryClassHead(label_vocabulary=["minus", "plus"]),
+        lambda X: np.where(X["size"] > 0, "plus", "minus"),
+    ),
+    "binary, ids": (BinaryClassHead(), lambda X: (X["size"] > 0).astype(int)),
+    "classes, by name": (
+        MultiClassHead(3, label_vocabulary=["c", "a", "b"]),
+        lambda X: X["kind"],
+    ),
+    "classes, ids": (
+        MultiClassHead(3),
+        lambda X: X["kind"].map({"a": 0, "b": 1, "c": 2}),
+    ),
+    "labels": (
+        MultiLabelHead(2),
+        lambda X: np.stack([X["size"] > 0, X["kind"] == "a"], 1).astype(int),
+    ),
+    "numbers": (RegressionHead(), lambda X: 1e4 + 500 * X["size"]),
+    "two numbers": (
+        RegressionHead(2),
+        lambda X: np.stack([X["size"], 1e4 - X["size"]], 1),
+    ),
+    "counts": (
+        PoissonRegressionHead(),
+        lambda X: X["kind"].map({"a": 1, "b": 4, "c": 9}),
+    ),
+    "shares": (LogisticRegressionHead(), lambda X: (X["size"] + 2) / 4),
+}
+
+
+@pytest.mark.parametrize("kind", TARGETS)
+def test_any_head(kind, X, head_estimator):
+    head, make_y = TARGETS[kind]
+    y = make_y(X)
+    model = make(head_estimator, head=head, max_iter=150).fit(X, y)
+    assert model.predict(X).shape == y.shape
+    floor = -0.1 if head_estimator is BaselineEstimator else 0.9
+    if kind == "labels" and head_estimator is BaselineEstimator:
+        floor = 0.0
+    assert model.score(X, y) >= floor
+    metrics = model.evaluate(X, y)
+    assert set(metrics) >= {"average_loss", "loss", "global_step"}
+
+
+@pytest.mark.parametrize("kind", ["binary, by name", "classes, ids", "labels"])
+def test_probabilities_and_classes(kind, X):
+    head, make_y = TARGETS[kind]
+    model = make(DNNEstimator, head=head).fit(X, make_y(X))
+    assert model.predict_proba(X).shape == (N, len(model.classes_))
+    names = head.label_vocabulary
+    assert model.classes_.tolist() == (names or list(range(head.n_classes)))
+
+
+def test_heads_of_numbers_have_no_probabilities(X):
+    model = make(DNNEstimator, head=RegressionHead())
+    assert not hasattr(model, "predict_proba")
+    assert not hasattr(model.fit(X, X["size"]), "predict_proba")
+    assert hasattr(make(DNNEstimator), "predict_proba")  # y may be classes
+    assert not hasattr(make(DNNEstimator).fit(X, X["size"]), "predict_proba")
+
+
+def test_what_scikit_learn_takes_it_for(X):
+    assert is_classifier(DNNEstimator(BinaryClassHead()))
+    assert is_regressor(DNNEstimator(PoissonRegressionHead()))
+    assert not is_classifier(DNNEstimator()) and not is_regressor(DNNEstimator())
+    y = np.where(X["size"] > 0, "plus", "minus")
+    head = BinaryClassHead(label_vocabulary=["minus", "plus"])
+    model = make(DNNEstimator, head=head)
+    scores = cross_val_score(model, X, y, scoring="roc_auc", cv=3)
+    assert scores.min() > 0.8
+
+
+def test_it_equals_the_estimator_with_the_same_head(X):
+    y = 1e4 + 500 * X["size"]
+    regressor = make(DNNRegressor).fit(X, y)
+    model = make(DNNEstimator, head=RegressionHead()).fit(X, y)
+    np.testing.assert_array_equal(model.predict(X), regressor.predict(X))
+    weight = np.random.default_rng(0).random(N)
+    classifier = make(DNNClassifier).fit(X, X["kind"], weight)
+    head = MultiClassHead(3, label_vocabulary=["a", "b", "c"])
+    model = make(DNNEstimator, head=head).fit(X, X["kind"], weight)
+    np.testing.assert_array_equal(model.predict_proba(X), classifier.predict_proba(X))
+
+
+def test_a_loss_of_the_users_sees_the_numbers_as_they_are(X):
+    seen = []
+
+    def loss_fn(labels, logits):
+        seen.append(float(labels.max()))
+        return (labels - logits).abs()
+
+    make(DNNEstimator, head=RegressionHead(loss_fn=loss_fn), max_iter=1).fit(
+        X, 100 + X["size"]
+    )
+    assert max(seen) == pytest.approx(101)
+
+
+def test_a_weight_column_of_the_head(X):
+    X = X.assign(weight=np.where(X["size"] > 0, 1.0, 0.0))
+    y = np.where(X["size"] > 0, 1.0, 2.0)
+    head = RegressionHead(weight_column="weight")
+    model = make(BaselineEstimator, head=head, max_iter=300).fit(X, y)
+    assert model.predict(X)[0] == pytest.approx(1.0, abs=0.1)
+    with pytest.raises(ValueError, match="in one way only"):
+        model.fit(X, y, sample_weight=np.ones(N))
+
+
+def test_several_heads(X):
+    head = MultiHead(
+        [RegressionHead(name="price"), BinaryClassHead(name="sign")],
+        head_weights=[1.0, 2.0],
+    )
+    y = pd.DataFrame({"price": 3 * X["size"], "sign": (X["size"] > 0).astype(int)})
+    y.loc[::5, "price"] = np.nan
+    one = make(DNNEstimator, head=head).fit(X, y)
+    other = make(
+        MultiHeadEstimator,
+        heads={"price": "regression", "sign": "classification"},
+        head_weights={"sign": 2.0},
+    ).fit(X, y)
+    pd.testing.assert_frame_equal(one.predict(X), other.predict(X))
+    assert one.score(X, y) == pytest.approx(other.score(X, y))
+    assert make(LinearEstimator, head=head).fit(X, y).coef_.shape[0] == 2
+
+
+def test_without_a_head_the_kind_of_y_decides(X):
+    assert make(DNNEstimator).fit(X, X["kind"]).classes_.tolist() == ["a", "b", "c"]
+    assert make(DNNEstimator).fit(X, X["size"]).predict(X).shape == (N,)
+    frame = make(DNNEstimator).fit(X, X).predict(X)
+    assert list(frame.columns) == ["size", "kind"]
+
+
+def test_very_many_classes():
+    rng = np.random.default_rng(0)
+    ids = rng.integers(0, 200, 2000)
+    X = pd.DataFrame({"item": ids.astype(str)})
+    head = SampledSoftmaxHead(200, num_sampled=20, class_distribution="uniform")
+    model = make(
+        DNNEstimator,
+        head=head,
+        hidden_units=(32,),
+        optimizer="adam",
+        learning_rate=0.02,
+        max_iter=30,
+    )
+    assert model.fit(X, ids).score(X, ids) > 0.9
+    with pytest.raises(ValueError, match="output_layer"):
+        make(LinearEstimator, head=head).fit(X, ids)
+
+
+def test_wrong_heads_and_targets(X):
+    with pytest.raises(ValueError, match="'head' parameter of DNNEstimator must be"):
+        make(DNNEstimator, head="binary").fit(X, X["size"])
+    with pytest.raises(ValueError, match="BinaryClassHead"):
+        make(DNNEstimator, head=BinaryClassHead()).fit(X, np.full(N, 3))
+    with pytest.warns(DataConversionWarning, match="column-vector y"):
+        make(DNNEstimator, head=RegressionHead()).fit(X, X[["size"]])
+
+
+def test_labels_of_a_classifier(X):
+    y = np.stack([X["size"] > 0, X["kind"] == "a"], axis=1).astype(int)
+    model = make(DNNClassifier, max_iter=150).fit(X, y)
+    assert model.score(X, y) > 0.9
+    assert model.predict(X).shape == model.decision_function(X).shape == (N, 2)
+    np.testing.assert_allclose(
+        model.predict_log_proba(X), np.log(model.predict_proba(X)), rtol=1e-4
+    )
+    assert model.classes_.tolist() == [0, 1]
+    stopped = make(DNNClassifier, early_stopping=True).fit(X, y)
+    assert max(stopped.validation_scores_) < 0  # minus the log loss
+    with pytest.raises(ValueError, match="'class_weight' is for one class per row"):
+        make(DNNClassifier, class_weight="balanced").fit(X, y)
+    with pytest.raises(ValueError, match="must have 2 columns.*got 3"):
+        model.evaluate(X, np.c_[y, y[:, :1]])
+
+
+def test_a_loss_cannot_change_in_a_warm_start(X):
+    model = make(DNNRegressor, warm_start=True).fit(X, X["size"] + 2)
+    with pytest.raises(ValueError, match="earlier fit had loss='squared_error'"):
+        model.set_params(loss="poisson").fit(X, X["size"] + 2)
