@@ -6,14 +6,13 @@ open, and then a core `Estimator` trains and predicts. Subclasses say which netw
 there are (`_model_fn`, `_column_parameters`) and what ``y`` means (`_new_target`).
 """
 
-import copy
 import uuid
 from abc import ABCMeta, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -35,18 +34,15 @@ from skest.adapters.features import (
     read_array,
     read_table,
 )
+from skest.adapters.learned_vectors import with_learned_vectors
+from skest.adapters.live_score import LiveScore
+from skest.adapters.rows import Rows, as_rows, check_same_length
 from skest.adapters.target_scale import scaled_target_model_fn
 from skest.adapters.targets.base import Target
-from skest.adapters.targets.forms import as_rows, check_same_length
 from skest.estimator import Estimator
-from skest.evaluation import predict_batch
 from skest.feature_columns.columns import FeatureColumns
-from skest.feature_columns.dense import EmbeddingColumn
 from skest.feature_columns.infer import infer_feature_columns
-from skest.feature_columns.modules import parameter_name
-from skest.hooks.base import Run
 from skest.inputs.array_dataset import ArrayDataset, take_rows
-from skest.inputs.batches import Source, tensor_batches
 from skest.run_config import RunConfig
 from skest.spec import EstimatorSpec
 
@@ -57,26 +53,6 @@ _MANY_ROWS = 10_000
 _PREDICT_BATCH_SIZE = 4096
 # Where a network keeps the embedding tables of its columns.
 _SCOPES = {"dense": "inputs.", "linear": "dense."}
-
-
-class Rows(NamedTuple):
-    """A table with its labels and weights."""
-
-    features: dict[str, Any]
-    labels: Any
-    weight: NDArray[Any] | None
-
-    @property
-    def n_rows(self) -> int:
-        """Number of rows."""
-        return _n_rows(self.features)
-
-    def take(self, rows: NDArray[Any]) -> "Rows":
-        """Return some of the rows."""
-        weight = None if self.weight is None else self.weight[rows]
-        return Rows(
-            take_rows(self.features, rows), take_rows(self.labels, rows), weight
-        )
 
 
 class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
@@ -210,7 +186,7 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
         features = self._check_features(X, reset=reset)
         y = as_rows(y)
         check_same_length(features, y)
-        weight = self._check_weight(sample_weight, _n_rows(features))
+        weight = self._check_weight(sample_weight, len(next(iter(features.values()))))
         if weight is not None and not weight.all():
             kept = np.flatnonzero(weight)
             features, y = take_rows(features, kept), take_rows(y, kept)
@@ -279,7 +255,7 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
         features = self._check_features(X, reset=False)
         y = as_rows(y)
         check_same_length(features, y)
-        weight = self._check_weight(sample_weight, _n_rows(features))
+        weight = self._check_weight(sample_weight, len(next(iter(features.values()))))
         return Rows(features, self._encode_target(y), weight)
 
     def _strata(self, labels: Any) -> NDArray[Any] | None:
@@ -327,7 +303,7 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
         if before is not None:
             estimator.checkpoint = before
         dataset = ArrayDataset(
-            _with_normalised_weight(rows),
+            rows.with_normalised_weight(),
             rows.labels,
             batch_size=self._batch_size(rows.n_rows),
             shuffle=True,
@@ -340,7 +316,9 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
             dataset.batch_size,
             tol=self.tol,
             n_iter_no_change=self.n_iter_no_change,
-            score=None if held_out is None else _LiveScore(self, held_out, weighted),
+            score=None
+            if held_out is None
+            else LiveScore(self._target, held_out, _PREDICT_BATCH_SIZE, weighted),
             report=print if self.verbose else None,
         )
         estimator.train(
@@ -375,14 +353,18 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
             if columns is not None:
                 part = parameter.removesuffix("feature_columns").replace("_", ".")
                 scope = part + _SCOPES[kind]
-                setattr(self, f"{parameter}_", _with_weights(columns, scope, variables))
+                setattr(
+                    self,
+                    f"{parameter}_",
+                    with_learned_vectors(columns, scope, variables),
+                )
 
     def _drop_embeddings(self) -> None:
         """Undo `_keep_embeddings`: the vectors are in the checkpoint anyway."""
         for parameter in self._column_parameters:
             columns = getattr(self, f"{parameter}_", None)
             if columns is not None:
-                setattr(self, f"{parameter}_", _with_weights(columns, "", {}))
+                setattr(self, f"{parameter}_", with_learned_vectors(columns, "", {}))
 
     def __getstate__(self) -> dict[str, Any]:
         slim = self._copy()
@@ -517,7 +499,7 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
         check_is_fitted(self)
         rows = self._check_evaluation_rows(X, y, sample_weight)
         estimator = self._new_evaluator(rows.weight is not None)
-        features = _with_normalised_weight(rows)
+        features = rows.with_normalised_weight()
         dataset = ArrayDataset(features, rows.labels, batch_size=_PREDICT_BATCH_SIZE)
         return estimator.evaluate(lambda: dataset)
 
@@ -540,78 +522,3 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = self._all_inferred()
         return tags
-
-
-class _LiveScore:
-    """Scores the network in training on validation rows, which are encoded once."""
-
-    def __init__(self, estimator: SkestEstimator, rows: Rows, weighted: bool) -> None:
-        self._estimator = estimator
-        self._rows = rows
-        # The model in training asks for weights if it has them; the score has its own.
-        ones = {WEIGHT_KEY: np.ones(rows.n_rows)} if weighted else {}
-        self._features = {**rows.features, **ones}
-        self._batches: list[Any] = []
-
-    def begin(self, run: Run) -> None:
-        dataset = ArrayDataset(self._features, batch_size=_PREDICT_BATCH_SIZE)
-        parameter = next(run.network.parameters())
-        self._batches = list(
-            tensor_batches(
-                Source(dataset),
-                run.spec.encode,
-                None,
-                parameter.device,
-                parameter.dtype,
-                with_labels=False,
-            )
-        )
-
-    def __call__(self, run: Run) -> float:
-        target = self._estimator._target
-        keys = target.validation_keys
-        run.network.eval()
-        try:
-            batches = [
-                predict_batch(run.spec, features, keys) for features, _ in self._batches
-            ]
-        finally:
-            run.network.train()
-        predictions = {key: np.concatenate([b[key] for b in batches]) for key in keys}
-        return target.validation_score(
-            predictions, self._rows.labels, self._rows.weight
-        )
-
-
-def _n_rows(features: Mapping[Any, Any]) -> int:
-    return len(next(iter(features.values())))
-
-
-def _with_weights(
-    columns: FeatureColumns, scope: str, variables: Mapping[str, Any]
-) -> FeatureColumns:
-    """Return columns whose embeddings have their learned vectors, if there are some."""
-    changed = []
-    for name, column in columns.columns_:
-        if isinstance(column, EmbeddingColumn):
-            column = copy.copy(column)
-            column.__dict__.pop("weights_", None)
-            learned = variables.get(scope + parameter_name(column.name))
-            if learned is not None:
-                column.weights_ = learned.numpy()  # the checkpoint's memory
-        changed.append((name, column))
-    columns = copy.copy(columns)
-    columns.columns_ = changed
-    return columns
-
-
-def _with_normalised_weight(rows: Rows) -> dict[str, Any]:
-    """Add the weights to the features, scaled to a mean of one over the table.
-
-    A head divides the weighted loss of a batch by its rows. With weights of mean one,
-    that is the unbiased estimate of the weighted mean over all rows; dividing each
-    batch by its own weights would be biased.
-    """
-    if rows.weight is None:
-        return rows.features
-    return {**rows.features, WEIGHT_KEY: rows.weight / rows.weight.mean()}

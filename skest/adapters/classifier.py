@@ -11,7 +11,8 @@ from sklearn.utils import compute_class_weight
 from sklearn.utils.multiclass import type_of_target
 
 from skest._compat import StrOptions
-from skest.adapters.base import Rows, SkestEstimator
+from skest.adapters.base import SkestEstimator
+from skest.adapters.rows import Rows
 from skest.adapters.targets.classes import ClassTarget
 from skest.adapters.targets.labels import LabelsTarget
 from skest.keys import PredictionKeys

@@ -7,38 +7,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy.sparse import issparse
-from sklearn.utils import check_consistent_length
 
 from skest.feature_columns.table import Table
 
-__all__ = ["TargetForm", "as_rows", "check_same_length", "columns_of"]
+__all__ = ["TargetForm", "columns_of"]
 
 _ONLY = "y"
-
-
-def as_rows(y: Any) -> Any:
-    """Return `y` as something whose rows can be taken; lists become arrays."""
-    if isinstance(y, Mapping):
-        return {key: as_rows(values) for key, values in y.items()}
-    if issparse(y):
-        return y.tocsr()
-    if hasattr(y, "shape"):
-        return y
-    try:
-        return np.asarray(y)
-    except ValueError:  # lists of different lengths
-        array = np.empty(len(y), dtype=object)
-        array[:] = y
-        return array
-
-
-def check_same_length(features: Mapping[Any, Any], y: Any) -> None:
-    """Refuse labels that are not as many as the rows."""
-    some_column = next(iter(features.values()))
-    check_consistent_length(
-        some_column, *(y.values() if isinstance(y, Mapping) else [y])
-    )
 
 
 def columns_of(y: Any) -> dict[Any, Any]:

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`LiveScore`: the validation score of a network in training."""
+
+from typing import Any
+
+import numpy as np
+
+from skest.adapters.features import WEIGHT_KEY
+from skest.adapters.rows import Rows
+from skest.adapters.targets.base import Target
+from skest.evaluation import predict_batch
+from skest.hooks.base import Run
+from skest.inputs.array_dataset import ArrayDataset
+from skest.inputs.batches import Source, tensor_batches
+
+__all__ = ["LiveScore"]
+
+
+class LiveScore:
+    """Scores the network in training on validation rows, which are encoded once.
+
+    Parameters
+    ----------
+    target : Target
+        What the score is.
+    rows : Rows
+        The validation rows.
+    batch_size : int
+        Rows predicted at once.
+    weighted : bool
+        Whether the model in training has weights.
+    """
+
+    def __init__(
+        self, target: Target, rows: Rows, batch_size: int, weighted: bool
+    ) -> None:
+        self._target = target
+        self._batch_size = batch_size
+        self._rows = rows
+        # The model in training asks for weights if it has them; the score has its own.
+        ones = {WEIGHT_KEY: np.ones(rows.n_rows)} if weighted else {}
+        self._features = {**rows.features, **ones}
+        self._batches: list[Any] = []
+
+    def begin(self, run: Run) -> None:
+        """Encode the rows; wrong ones are refused before the first step."""
+        dataset = ArrayDataset(self._features, batch_size=self._batch_size)
+        parameter = next(run.network.parameters())
+        self._batches = list(
+            tensor_batches(
+                Source(dataset),
+                run.spec.encode,
+                None,
+                parameter.device,
+                parameter.dtype,
+                with_labels=False,
+            )
+        )
+
+    def __call__(self, run: Run) -> float:
+        """Return the score of the present network."""
+        keys = self._target.validation_keys
+        run.network.eval()
+        try:
+            batches = [
+                predict_batch(run.spec, features, keys) for features, _ in self._batches
+            ]
+        finally:
+            run.network.train()
+        predictions = {key: np.concatenate([b[key] for b in batches]) for key in keys}
+        return self._target.validation_score(
+            predictions, self._rows.labels, self._rows.weight
+        )

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Rows`: a table with its labels and weights."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import issparse
+from sklearn.utils import check_consistent_length
+
+from skest.adapters.features import WEIGHT_KEY
+from skest.inputs.array_dataset import take_rows
+
+__all__ = ["Rows", "as_rows", "check_same_length"]
+
+
+class Rows(NamedTuple):
+    """A table with its labels and weights."""
+
+    features: dict[str, Any]
+    labels: Any
+    weight: NDArray[Any] | None
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows."""
+        return len(next(iter(self.features.values())))
+
+    def take(self, rows: NDArray[Any]) -> "Rows":
+        """Return some of the rows."""
+        weight = None if self.weight is None else self.weight[rows]
+        return Rows(
+            take_rows(self.features, rows), take_rows(self.labels, rows), weight
+        )
+
+    def with_normalised_weight(self) -> dict[str, Any]:
+        """Return the features with the weights, scaled to a mean of one over the table.
+
+        A head divides the weighted loss of a batch by its rows. With weights of mean
+        one, that is the unbiased estimate of the weighted mean over all rows; dividing
+        each batch by its own weights would be biased.
+        """
+        if self.weight is None:
+            return self.features
+        return {**self.features, WEIGHT_KEY: self.weight / self.weight.mean()}
+
+
+def as_rows(y: Any) -> Any:
+    """Return `y` as something whose rows can be taken; lists become arrays."""
+    if isinstance(y, Mapping):
+        return {key: as_rows(values) for key, values in y.items()}
+    if issparse(y):
+        return y.tocsr()
+    if hasattr(y, "shape"):
+        return y
+    try:
+        return np.asarray(y)
+    except ValueError:  # lists of different lengths
+        array = np.empty(len(y), dtype=object)
+        array[:] = y
+        return array
+
+
+def check_same_length(features: Mapping[Any, Any], y: Any) -> None:
+    """Refuse labels that are not as many as the rows."""
+    some_column = next(iter(features.values()))
+    check_consistent_length(
+        some_column, *(y.values() if isinstance(y, Mapping) else [y])
+    )
