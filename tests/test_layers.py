@@ -21,10 +21,11 @@ LAYERS = [
     {"exceptions", "keys", "_checks", "_compat", "_random", "_resources"},
     # What a head and a hook share; both need nothing but names of the ground.
     {"run_config", "spec"},
-    {"losses", "metrics", "optimizers", "ftrl", "row_sparse", "optimizer_state"},
+    {"losses", "metrics", "optimizers", "optimizer_state"}
+    | {"dual_ascent", "ftrl", "row_sparse"},
     {"feature_columns"},
     {"heads"},
-    {"networks"},
+    {"networks", "sdca"},
     {"checkpoints", "checkpoint_store", "model_fn", "warm_start", "inputs", "hooks"},
     {"training", "evaluation"},
     {"distributed"},

@@ -320,7 +320,7 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
         if before is not None:
             estimator.checkpoint = before
         dataset = ArrayDataset(
-            _with_normalised_weight(rows),
+            self._training_features(rows),
             rows.y,
             batch_size=self._batch_size(len(rows.y)),
             shuffle=True,
@@ -340,6 +340,10 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
             lambda: dataset, hooks=[epochs, *self.hooks], steps=self.max_steps
         )
         self._finish(estimator, epochs, resume)
+
+    def _training_features(self, rows: _Rows) -> dict[str, Any]:
+        """Return the features, and what training takes beside them."""
+        return _with_normalised_weight(rows)
 
     def _finish(self, estimator: Estimator, epochs: EpochHook, resume: bool) -> None:
         """Keep what training has learned."""

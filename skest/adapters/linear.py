@@ -2,6 +2,7 @@
 """`LinearClassifier` and `LinearRegressor`: a linear model on feature columns."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from numbers import Real
 from typing import Any, ClassVar
@@ -9,7 +10,8 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from skest._compat import Interval, StrOptions
 from skest.adapters._docs import with_shared_docs
@@ -19,6 +21,7 @@ from skest.adapters.dnn import (
     LEARNING_RATE_CONSTRAINT,
     OPTIMIZER_CONSTRAINT,
 )
+from skest.adapters.features import WEIGHT_KEY
 from skest.adapters.regressor import SkestRegressor
 from skest.estimator import Estimator
 from skest.feature_columns.columns import FeatureColumns
@@ -26,11 +29,19 @@ from skest.feature_columns.modules import LinearFeatures, parameter_name
 from skest.keys import ModeKeys
 from skest.model_fn import draws_only_to_train
 from skest.optimizers import make_optimizer
+from skest.sdca import LinearSDCA, as_sdca, sdca_spec
 from skest.spec import EstimatorSpec
 
 __all__ = ["LinearClassifier", "LinearRegressor", "linear_model_fn"]
 
 _MAX_LEARNING_RATE = 0.2
+# Key of the row numbers beside the features, which are the example ids of SDCA.
+_ROW_KEY = "__row_number__"
+_ROWS_CHANGE = (
+    "does not go with SDCA by row numbers: they may stand for other rows in the next "
+    "call, and each row has a dual variable. Give X a column of unique ids and set "
+    "LinearSDCA(example_id_column=...), or use another optimizer."
+)
 
 
 @draws_only_to_train
@@ -78,12 +89,27 @@ def linear_model_fn(
         dtype=dtype,
         initialize=mode == ModeKeys.TRAIN,
     )
+    encode = partial(columns.encode, dtype=dtype)
+    sdca = as_sdca(optimizer) if mode == ModeKeys.TRAIN else None
+    if sdca is not None:
+        _check_unused(
+            learning_rate=learning_rate, l1=l1, l2=l2, weight_decay=weight_decay
+        )
+        return sdca_spec(
+            sdca,
+            features,
+            labels,
+            head=head,
+            columns=columns,
+            network=network,
+            encode=encode,
+        )
     return head.create_estimator_spec(
         features,
         mode,
         network,
         labels=labels,
-        encode=partial(columns.encode, dtype=dtype),
+        encode=encode,
         optimizer=make_optimizer(
             optimizer,
             network.named_parameters(),
@@ -94,6 +120,16 @@ def linear_model_fn(
         if mode == ModeKeys.TRAIN
         else None,
     )
+
+
+def _check_unused(**settings: Any) -> None:
+    """Refuse settings that dual coordinate ascent does not take from the estimator."""
+    for name, value in settings.items():
+        if value not in (0, "auto", None):
+            raise ValueError(
+                f"{name!r} has no meaning for LinearSDCA; got {value!r}. It has no "
+                "learning rate; set its penalties with LinearSDCA(l1=..., l2=...)."
+            )
 
 
 def auto_learning_rate(
@@ -128,6 +164,7 @@ class _Linear:
     l1: float
     l2: float
     weight_decay: float
+    warm_start: bool
     feature_columns_: FeatureColumns
     _torch_dtype: torch.dtype
 
@@ -135,11 +172,47 @@ class _Linear:
     _own_constraints: ClassVar[dict[str, list[Any]]] = {
         "feature_columns": COLUMNS_CONSTRAINT,
         "sparse_combiner": [StrOptions({"sum", "mean", "sqrtn"})],
-        "optimizer": OPTIMIZER_CONSTRAINT,
+        "optimizer": [*OPTIMIZER_CONSTRAINT, LinearSDCA],
         "learning_rate": [StrOptions({"auto"}), *LEARNING_RATE_CONSTRAINT],
         "l1": [Interval(Real, 0, None, closed="left")],
         "l2": [Interval(Real, 0, None, closed="left")],
     }
+
+    def _numbers_rows(self) -> LinearSDCA | None:
+        """Return the settings of SDCA if row numbers tell its examples apart."""
+        sdca = as_sdca(self.optimizer)
+        if sdca is None or sdca.example_id_column is not None:
+            return None
+        return replace(sdca, example_id_column=_ROW_KEY)
+
+    def _validate_params(self) -> None:
+        super()._validate_params()  # type: ignore[misc]
+        if self.warm_start and self._numbers_rows():
+            raise ValueError(f"warm_start=True {_ROWS_CHANGE}")
+
+    def _training_features(self, rows: Any) -> dict[str, Any]:
+        features = super()._training_features(rows)  # type: ignore[misc]
+        if as_sdca(self.optimizer) is None:
+            return features
+        if rows.weight is not None:
+            # SDCA sums over rows: a weight of 2 is two rows, whatever the mean.
+            features = {**features, WEIGHT_KEY: rows.weight}
+        if not self._numbers_rows():
+            return features
+        if _ROW_KEY in rows.features:
+            raise ValueError(
+                f"A column of X is called {_ROW_KEY!r}, a name that skest needs for the "
+                "row numbers. Rename it."
+            )
+        return {**features, _ROW_KEY: np.arange(len(rows.y))}
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()  # type: ignore[misc]
+        if as_sdca(self.optimizer) is not None:
+            tags.target_tags.multi_output = False
+            if tags.classifier_tags is not None:
+                tags.classifier_tags.multi_class = False
+        return tags
 
     @property
     def coef_(self) -> NDArray[Any]:
@@ -173,13 +246,19 @@ class _Linear:
             head=head,
             columns=self.feature_columns_,
             sparse_combiner=self.sparse_combiner,
-            optimizer=self.optimizer,
+            optimizer=self._numbers_rows() or self.optimizer,
             learning_rate=self.learning_rate,
             l1=self.l1,
             l2=self.l2,
             weight_decay=self.weight_decay,
             dtype=self._torch_dtype,
         )
+
+
+def _has_partial_fit(estimator: Any) -> bool:
+    if estimator._numbers_rows():
+        raise ValueError(f"partial_fit {_ROWS_CHANGE}")
+    return True
 
 
 @with_shared_docs
@@ -230,6 +309,7 @@ class LinearClassifier(_Linear, SkestClassifier):
         **SkestClassifier._parameter_constraints,
         **_Linear._own_constraints,
     }
+    partial_fit = available_if(_has_partial_fit)(SkestClassifier.partial_fit)
 
     def __init__(
         self,
@@ -326,6 +406,7 @@ class LinearRegressor(_Linear, SkestRegressor):
         **SkestRegressor._parameter_constraints,
         **_Linear._own_constraints,
     }
+    partial_fit = available_if(_has_partial_fit)(SkestRegressor.partial_fit)
 
     def __init__(
         self,
@@ -377,6 +458,11 @@ class LinearRegressor(_Linear, SkestRegressor):
         self.hooks = hooks
         self.config = config
         self.verbose = verbose
+
+    def _check_target(self, y: Any, *, reset: bool) -> NDArray[Any]:
+        if as_sdca(self.optimizer) is not None and np.shape(y)[1:] == (1,):
+            y = column_or_1d(y, warn=True)
+        return super()._check_target(y, reset=reset)
 
     def _weights_and_bias(self) -> tuple[NDArray[Any], NDArray[Any]]:
         weights, bias = super()._weights_and_bias()

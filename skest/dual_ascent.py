@@ -1,0 +1,409 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stochastic dual coordinate ascent, as an optimizer of torch."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+from torch import Tensor
+from torch.optim.optimizer import Optimizer
+
+__all__ = ["DualAscent", "Entries", "Examples"]
+
+_SUM = "dual_sum"
+_IDS, _DUALS = "example_ids", "duals"
+_MAX_NEWTON_STEPS = 50
+_NEWTON_TOLERANCE = 1e-9  # of the step; the error after it is about the square
+
+
+class Entries(NamedTuple):
+    """What multiplies the elements of one parameter in the scores of a batch.
+
+    Attributes
+    ----------
+    ids : Tensor of int64, shape (n_rows, n_values), or None
+        Which elements; -1 for none. None means all of them, in order.
+    values : Tensor of shape (n_rows, n_values)
+        The factors; they count as 0 where the id is -1.
+    """
+
+    ids: Tensor | None
+    values: Tensor
+
+
+class Examples(NamedTuple):
+    """A batch of a linear model, example by example.
+
+    Attributes
+    ----------
+    ids : Tensor of int64, shape (n_rows,)
+        The same number for an example whenever it comes, and for no other.
+    labels : Tensor of shape (n_rows,)
+        In [0, 1] for the logistic loss.
+    weights : Tensor of shape (n_rows,) or None
+        At least 0. None is one for all.
+    entries : sequence of Entries
+        One for each parameter of the optimizer, in their order.
+    """
+
+    ids: Tensor
+    labels: Tensor
+    weights: Tensor | None
+    entries: Sequence[Entries]
+
+
+class DualAscent(Optimizer):
+    r"""Coordinate ascent in the dual of a regularised linear model.
+
+    For scores :math:`z_i = x_i^\top v` it minimises
+
+    .. math::
+        \sum_i c_i\,\mathrm{loss}(y_i, z_i) + \mathrm{l1}\,\|v\|_1
+        + \tfrac{1}{2}\,\mathrm{l2}\,\|v\|_2^2
+
+    Every example has a dual variable :math:`\alpha_i`, which starts at zero and at the
+    optimum is minus the derivative of its loss. The slot ``dual_sum`` of the parameters
+    keeps :math:`s = \sum_i c_i \alpha_i x_i`, and the parameters always are
+    :math:`v = \operatorname{shrink}(s, \mathrm{l1}) / \mathrm{l2}`, with exact zeros. A
+    step takes the examples of the batch in their order; for each it sets the dual to the
+    exact maximum of the (proximal) dual objective along this coordinate. There is no
+    learning rate, and the penalties may change between two runs.
+
+    A gradient is a sum over a batch, and this needs the examples one by one: hand them
+    to `observe` before every `step`. Gradients are not used.
+
+    Parameters
+    ----------
+    params : iterable of Tensor
+        All weights of the model, of shape (n,) or (n, 1), and zero.
+    loss : {"logistic", "squared"}
+        :math:`\log(1 + e^z) - y z`, or :math:`(y - z)^2 / 2`.
+    l1 : float, default=0.0
+        Strength of the L1 penalty, >= 0.
+    l2 : float, default=1.0
+        Strength of the L2 penalty, > 0.
+
+    Notes
+    -----
+    A step costs some microseconds of Python for an example, because each depends on the
+    one before it; the cost does not depend on the sizes of the parameters. The slots
+    ``example_ids`` and ``duals`` of the first parameter grow with the number of
+    different examples, 16 bytes for each, on the CPU. Numbers are float64 within a step.
+
+    References
+    ----------
+    Shalev-Shwartz and Zhang, "Stochastic Dual Coordinate Ascent Methods for Regularized
+    Loss Minimization", JMLR 2013; "Accelerated Proximal Stochastic Dual Coordinate
+    Ascent for Regularized Loss Minimization", ICML 2014.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skest.dual_ascent import DualAscent, Entries, Examples
+    >>> weight = torch.nn.Parameter(torch.zeros(2))
+    >>> optimizer = DualAscent([weight], "squared", l2=1.0)
+    >>> x = torch.tensor([[1.0, 0.0], [1.0, 1.0]])
+    >>> batch = Examples(
+    ...     torch.arange(2), torch.tensor([1.0, 3.0]), None, [Entries(None, x)]
+    ... )
+    >>> for _ in range(30):
+    ...     optimizer.observe(batch)
+    ...     optimizer.step()
+    >>> torch.linalg.solve(x.T @ x + torch.eye(2), x.T @ batch.labels)
+    tensor([1., 1.])
+    >>> weight.detach()
+    tensor([1., 1.])
+    """
+
+    # Their sizes follow from the data, not from the parameter they belong to.
+    free_slots = frozenset({_IDS, _DUALS})
+
+    _duals: "_Duals | None" = None  # read from the slots in the first step
+    _batch: Examples | None = None
+
+    def __init__(
+        self, params: Iterable[Tensor], loss: str, l1: float = 0.0, l2: float = 1.0
+    ) -> None:
+        super().__init__(params, {"loss": loss, "l1": l1, "l2": l2})
+        for param in self._params:
+            self.state[param] = {_SUM: torch.zeros_like(param, requires_grad=False)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # Also the last step of load_state_dict.
+        super().__setstate__(state)
+        self._duals = self._batch = None
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Load a state, as in torch.optim."""
+        super().load_state_dict(dict(state_dict))
+        # It casts slots to the type of their parameter, which would spoil these.
+        saved, slots = state_dict["state"].get(0, {}), self.state[self._params[0]]
+        slots.update(
+            {k: saved[k].cpu().clone() for k in self.free_slots & saved.keys()}
+        )
+
+    def observe(self, examples: Examples) -> None:
+        """Take the examples of the next `step`.
+
+        Raises
+        ------
+        ValueError
+            If a weight is negative.
+        """
+        weights = examples.weights
+        if weights is not None and bool((weights < 0).any()):
+            raise ValueError(
+                "Dual coordinate ascent needs weights of examples >= 0, got "
+                f"{weights.min().item():g}. Correct the weight column."
+            )
+        self._batch = examples
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> Any:
+        """Update the duals of the examples in hand, and the parameters.
+
+        Parameters
+        ----------
+        closure : callable, optional
+            Hands over the examples and returns the loss.
+
+        Returns
+        -------
+        loss : float or None
+            What `closure` returned.
+
+        Raises
+        ------
+        RuntimeError
+            If no examples were handed over since the last step.
+        ValueError
+            If different examples have the same id, or the first step finds weights that
+            are not zero.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        if self._batch is None:
+            raise RuntimeError("DualAscent.step needs a call of observe before it.")
+        batch, self._batch = self._batch, None
+        if self._duals is None:
+            self._duals = self._begin()
+        self._update(batch, self._duals)
+        self.state[self._params[0]].update(self._duals.as_slots())
+        return loss
+
+    @property
+    def _params(self) -> list[Tensor]:
+        (group,) = self.param_groups
+        return group["params"]
+
+    def _begin(self) -> "_Duals":
+        """Bring parameters and duals in line with the slots, before the first step."""
+        slots = self.state[self._params[0]]
+        if _DUALS not in slots and any(bool(p.any()) for p in self._params):
+            raise ValueError(
+                "Dual coordinate ascent starts from weights that are zero, because they "
+                "are a function of the duals; got other weights without their duals. "
+                "Restore the optimizer with them, or start anew."
+            )
+        for param in self._params:
+            param.copy_(self._weights(self.state[param][_SUM]))
+        return _Duals(slots.get(_IDS), slots.get(_DUALS))
+
+    def _weights(self, sums: Tensor) -> Tensor:
+        (group,) = self.param_groups
+        return F.softshrink(sums, group["l1"]) / group["l2"]
+
+    def _update(self, batch: Examples, duals: "_Duals") -> None:
+        (group,) = self.param_groups
+        touched, factors = _design(self._params, batch.entries)
+        slots = [self.state[param][_SUM] for param in self._params]
+        old = [slot[rows] for slot, rows in zip(slots, touched, strict=True)]
+        sums = _float64(torch.cat([part.ravel() for part in old]))
+        positions = duals.positions(batch.ids)
+        _ascend(
+            sums,
+            duals.values,
+            positions,
+            factors,
+            _float64(batch.labels),
+            np.ones(len(positions))
+            if batch.weights is None
+            else _float64(batch.weights),
+            group,
+        )
+        new = torch.from_numpy(sums).split([part.numel() for part in old])
+        for i, param in enumerate(self._params):
+            slots[i][touched[i]] = new[i].view_as(old[i]).to(slots[i])
+            param[touched[i]] = self._weights(slots[i][touched[i]])
+
+
+class _Duals:
+    """Duals by example id, in arrays that grow by doubling."""
+
+    def __init__(self, ids: Tensor | None, duals: Tensor | None) -> None:
+        self._ids = np.empty(0, np.int64) if ids is None else ids.numpy()
+        self.values = np.empty(0) if duals is None else duals.numpy()
+        self._position = {id_: i for i, id_ in enumerate(self._ids.tolist())}
+
+    def positions(self, ids: Tensor) -> list[int]:
+        """Return where in `values` the duals of examples are; new ones start at zero."""
+        known = self._position
+        found = [known.setdefault(id_, len(known)) for id_ in ids.tolist()]
+        if len(known) > len(self._ids):
+            size = max(len(known), 2 * len(self._ids))
+            self._ids = _enlarged(self._ids, size)
+            self.values = _enlarged(self.values, size)
+        self._ids[found] = ids.numpy(force=True)
+        return found
+
+    def as_slots(self) -> dict[str, Tensor]:
+        """Return ids and duals of all examples seen so far; views, not copies."""
+        n_seen = len(self._position)
+        return {
+            _IDS: torch.from_numpy(self._ids[:n_seen]),
+            _DUALS: torch.from_numpy(self.values[:n_seen]),
+        }
+
+
+def _enlarged(array: NDArray[Any], size: int) -> NDArray[Any]:
+    return np.concatenate([array, np.zeros(size - len(array), array.dtype)])
+
+
+def _float64(tensor: Tensor) -> NDArray[np.float64]:
+    return tensor.detach().double().numpy(force=True)
+
+
+def _design(
+    params: Sequence[Tensor], entries: Sequence[Entries]
+) -> tuple[list[slice | Tensor], csr_array]:
+    """Return the touched elements of each parameter, and the factors of all of them.
+
+    The columns of the matrix are the touched elements, those of the first parameter
+    first. An element that an example names twice has the sum of its factors.
+    """
+    touched: list[slice | Tensor] = []
+    columns, factors, n_columns = [], [], 0
+    for param, (ids, values) in zip(params, entries, strict=True):
+        if ids is None:
+            n_touched = len(param)
+            touched.append(slice(None))
+            local = torch.arange(n_touched, device=values.device).expand(values.shape)
+        else:
+            rows, local = ids.clamp(min=0).unique(return_inverse=True)
+            n_touched = len(rows)
+            touched.append(rows)
+            values = values.masked_fill(ids < 0, 0)
+        columns.append(local + n_columns)
+        factors.append(values.double())
+        n_columns += n_touched
+    indices, data = torch.cat(columns, dim=1), torch.cat(factors, dim=1)
+    n_rows, n_entries = data.shape
+    matrix = csr_array(
+        (
+            data.ravel().numpy(force=True),
+            indices.ravel().numpy(force=True),
+            np.arange(0, data.numel() + 1, n_entries),
+        ),
+        shape=(n_rows, n_columns),
+    )
+    matrix.sum_duplicates()
+    return touched, matrix
+
+
+def _ascend(
+    sums: NDArray[np.float64],
+    duals: NDArray[np.float64],
+    positions: list[int],
+    factors: csr_array,
+    labels: NDArray[np.float64],
+    weights: NDArray[np.float64],
+    options: Mapping[str, Any],
+) -> None:
+    """Maximise the dual in one example after the other; `sums` and `duals` change."""
+    l1, l2, new_dual = options["l1"], options["l2"], _NEW_DUALS[options["loss"]]
+    indptr, indices, data = factors.indptr, factors.indices, factors.data
+    squares = np.add.reduceat(data * data, indptr[:-1])
+    _check_repeated(positions, labels, squares)
+    bounds = indptr.tolist()
+    for start, stop, position, label, weight, square in zip(
+        bounds,
+        bounds[1:],
+        positions,
+        labels.tolist(),
+        weights.tolist(),
+        squares.tolist(),
+        strict=False,
+    ):
+        columns, x = indices[start:stop], data[start:stop]
+        current = sums[columns]
+        # The clipped part is what the soft threshold takes away.
+        shrunk = current - np.minimum(np.maximum(current, -l1), l1) if l1 else current
+        score = float(shrunk @ x) / l2
+        old = duals.item(position)
+        new = new_dual(label, score, old, weight * square / l2)
+        duals[position] = new
+        sums[columns] = current + weight * (new - old) * x
+
+
+def _check_repeated(
+    positions: list[int], labels: NDArray[np.float64], squares: NDArray[np.float64]
+) -> None:
+    """Raise ValueError if an id stands for examples that differ."""
+    distinct, first, inverse = np.unique(
+        positions, return_index=True, return_inverse=True
+    )
+    if len(distinct) == len(positions):
+        return
+    same = (labels == labels[first][inverse]) & (squares == squares[first][inverse])
+    if not same.all():
+        row = int(np.flatnonzero(~same)[0])
+        raise ValueError(
+            f"Rows {first[inverse[row]]} and {row} of a batch have the same example id "
+            "but are different examples. Take ids that are unique: there is one dual "
+            "variable for each."
+        )
+
+
+def _logistic_dual(label: float, score: float, dual: float, curvature: float) -> float:
+    """Return the dual ``label - sigmoid(t)`` that agrees with the score ``t`` it causes.
+
+    The score becomes ``t = score + curvature * (label - sigmoid(t) - dual)``, so t is the
+    root of an increasing function, which is convex below zero and concave above.
+    """
+    target = score + curvature * (label - dual)
+    mirrored = target > curvature / 2  # a root t > 0 becomes one at -t
+    if mirrored:
+        target, score = curvature - target, -score
+    # Where the function is convex, Newton's steps cannot miss the root.
+    t = min(score, 0.0)
+    for _ in range(_MAX_NEWTON_STEPS):
+        p = _sigmoid(t)
+        step = (t + curvature * p - target) / (1 + curvature * p * (1 - p))
+        t = min(t - step, 0.0)
+        if abs(step) < _NEWTON_TOLERANCE:
+            break
+    p = _sigmoid(t)
+    return label - (1 - p if mirrored else p)
+
+
+def _sigmoid(t: float) -> float:
+    """Return the logistic function of a number that is not positive."""
+    e = math.exp(t)
+    return e / (1 + e)
+
+
+def _squared_dual(label: float, score: float, dual: float, curvature: float) -> float:
+    return (label - score + curvature * dual) / (1 + curvature)
+
+
+_NEW_DUALS: Mapping[str, Callable[[float, float, float, float], float]] = {
+    "logistic": _logistic_dual,
+    "squared": _squared_dual,
+}
