@@ -13,27 +13,12 @@ from scipy.sparse import csr_array
 from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
-__all__ = ["DualAscent", "Entries", "Examples"]
+__all__ = ["DualAscent", "Examples"]
 
 _SUM = "dual_sum"
 _IDS, _DUALS = "example_ids", "duals"
 _MAX_NEWTON_STEPS = 50
-_NEWTON_TOLERANCE = 1e-9  # of the step; the error after it is about the square
-
-
-class Entries(NamedTuple):
-    """What multiplies the elements of one parameter in the scores of a batch.
-
-    Attributes
-    ----------
-    ids : Tensor of int64, shape (n_rows, n_values), or None
-        Which elements; -1 for none. None means all of them, in order.
-    values : Tensor of shape (n_rows, n_values)
-        The factors; they count as 0 where the id is -1.
-    """
-
-    ids: Tensor | None
-    values: Tensor
+_NEWTON_TOLERANCE = 1e-8  # of a step; after it, the error is about the square
 
 
 class Examples(NamedTuple):
@@ -47,14 +32,17 @@ class Examples(NamedTuple):
         In [0, 1] for the logistic loss.
     weights : Tensor of shape (n_rows,) or None
         At least 0. None is one for all.
-    entries : sequence of Entries
-        One for each parameter of the optimizer, in their order.
+    dense : Tensor of shape (n_rows, n_elements)
+        What multiplies the elements of the first parameters, all of them in order.
+    looked_up : sequence of Tensor of int64, shape (n_rows, n_values)
+        For each of the other parameters, its elements that are added; -1 for none.
     """
 
     ids: Tensor
     labels: Tensor
     weights: Tensor | None
-    entries: Sequence[Entries]
+    dense: Tensor
+    looked_up: Sequence[Tensor] = ()
 
 
 class DualAscent(Optimizer):
@@ -104,19 +92,17 @@ class DualAscent(Optimizer):
     Examples
     --------
     >>> import torch
-    >>> from skest.dual_ascent import DualAscent, Entries, Examples
+    >>> from skest.dual_ascent import DualAscent, Examples
     >>> weight = torch.nn.Parameter(torch.zeros(2))
     >>> optimizer = DualAscent([weight], "squared", l2=1.0)
     >>> x = torch.tensor([[1.0, 0.0], [1.0, 1.0]])
-    >>> batch = Examples(
-    ...     torch.arange(2), torch.tensor([1.0, 3.0]), None, [Entries(None, x)]
-    ... )
+    >>> batch = Examples(torch.arange(2), torch.tensor([1.0, 3.0]), None, x)
     >>> for _ in range(30):
     ...     optimizer.observe(batch)
     ...     optimizer.step()
     >>> torch.linalg.solve(x.T @ x + torch.eye(2), x.T @ batch.labels)
     tensor([1., 1.])
-    >>> weight.detach()
+    >>> weight.detach().round(decimals=4)
     tensor([1., 1.])
     """
 
@@ -222,26 +208,37 @@ class DualAscent(Optimizer):
 
     def _update(self, batch: Examples, duals: "_Duals") -> None:
         (group,) = self.param_groups
-        touched, factors = _design(self._params, batch.entries)
         slots = [self.state[param][_SUM] for param in self._params]
-        old = [slot[rows] for slot, rows in zip(slots, touched, strict=True)]
+        n_whole = len(slots) - len(batch.looked_up)
+        # Of a parameter that is looked up, only the rows that the batch touches.
+        pairs = [
+            ids.clamp(min=0).unique(return_inverse=True) for ids in batch.looked_up
+        ]
+        old = slots[:n_whole]
+        old += [
+            slot[rows] for slot, (rows, _) in zip(slots[n_whole:], pairs, strict=True)
+        ]
         sums = _float64(torch.cat([part.ravel() for part in old]))
-        positions = duals.positions(batch.ids)
+        positions = duals.positions(batch.ids)  # makes room for the new ones
         _ascend(
             sums,
             duals.values,
             positions,
-            factors,
-            _float64(batch.labels),
-            np.ones(len(positions))
-            if batch.weights is None
-            else _float64(batch.weights),
+            _factors(batch, [local for _, local in pairs], len(sums)),
+            batch,
             group,
         )
-        new = torch.from_numpy(sums).split([part.numel() for part in old])
-        for i, param in enumerate(self._params):
-            slots[i][touched[i]] = new[i].view_as(old[i]).to(slots[i])
-            param[touched[i]] = self._weights(slots[i][touched[i]])
+        sizes = [part.numel() for part in old]
+        new = torch.from_numpy(sums).to(slots[0])
+        for targets, values in ((slots, new), (self._params, self._weights(new))):
+            parts = [
+                v.view_as(o) for v, o in zip(values.split(sizes), old, strict=True)
+            ]
+            torch._foreach_copy_(targets[:n_whole], parts[:n_whole])
+            for target, (rows, _), part in zip(
+                targets[n_whole:], pairs, parts[n_whole:], strict=True
+            ):
+                target[rows] = part
 
 
 class _Duals:
@@ -280,41 +277,26 @@ def _float64(tensor: Tensor) -> NDArray[np.float64]:
     return tensor.detach().double().numpy(force=True)
 
 
-def _design(
-    params: Sequence[Tensor], entries: Sequence[Entries]
-) -> tuple[list[slice | Tensor], csr_array]:
-    """Return the touched elements of each parameter, and the factors of all of them.
+def _factors(batch: Examples, local: Sequence[Tensor], n_columns: int) -> csr_array:
+    """Return what multiplies the touched elements, with a row for each example.
 
-    The columns of the matrix are the touched elements, those of the first parameter
-    first. An element that an example names twice has the sum of its factors.
+    `local` holds the columns of looked-up elements, counted in each parameter from zero.
+    An element that an example looks up twice has the factor 2.
     """
-    touched: list[slice | Tensor] = []
-    columns, factors, n_columns = [], [], 0
-    for param, (ids, values) in zip(params, entries, strict=True):
-        if ids is None:
-            n_touched = len(param)
-            touched.append(slice(None))
-            local = torch.arange(n_touched, device=values.device).expand(values.shape)
-        else:
-            rows, local = ids.clamp(min=0).unique(return_inverse=True)
-            n_touched = len(rows)
-            touched.append(rows)
-            values = values.masked_fill(ids < 0, 0)
-        columns.append(local + n_columns)
-        factors.append(values.double())
-        n_columns += n_touched
+    n_rows, start = batch.dense.shape
+    columns = [torch.arange(start).expand(n_rows, start)]
+    factors = [batch.dense.double().cpu()]
+    for ids, places in zip(batch.looked_up, local, strict=True):
+        columns.append(places.cpu() + start)
+        factors.append((ids >= 0).double().cpu())
+        start = int(columns[-1].max()) + 1
     indices, data = torch.cat(columns, dim=1), torch.cat(factors, dim=1)
-    n_rows, n_entries = data.shape
+    ends = np.arange(0, data.numel() + 1, data.shape[1])
     matrix = csr_array(
-        (
-            data.ravel().numpy(force=True),
-            indices.ravel().numpy(force=True),
-            np.arange(0, data.numel() + 1, n_entries),
-        ),
-        shape=(n_rows, n_columns),
+        (data.ravel().numpy(), indices.ravel().numpy(), ends), shape=(n_rows, n_columns)
     )
     matrix.sum_duplicates()
-    return touched, matrix
+    return matrix
 
 
 def _ascend(
@@ -322,24 +304,25 @@ def _ascend(
     duals: NDArray[np.float64],
     positions: list[int],
     factors: csr_array,
-    labels: NDArray[np.float64],
-    weights: NDArray[np.float64],
+    batch: Examples,
     options: Mapping[str, Any],
 ) -> None:
     """Maximise the dual in one example after the other; `sums` and `duals` change."""
     l1, l2, new_dual = options["l1"], options["l2"], _NEW_DUALS[options["loss"]]
-    indptr, indices, data = factors.indptr, factors.indices, factors.data
-    squares = np.add.reduceat(data * data, indptr[:-1])
+    labels = _float64(batch.labels)
+    weights = np.ones_like(labels) if batch.weights is None else _float64(batch.weights)
+    indices, data = factors.indices, factors.data
+    squares = np.add.reduceat(data * data, factors.indptr[:-1])
     _check_repeated(positions, labels, squares)
-    bounds = indptr.tolist()
-    for start, stop, position, label, weight, square in zip(
-        bounds,
+    bounds = factors.indptr.tolist()
+    for start, stop, position, label, weight, curvature in zip(
+        bounds[:-1],
         bounds[1:],
         positions,
         labels.tolist(),
         weights.tolist(),
-        squares.tolist(),
-        strict=False,
+        (weights * squares / l2).tolist(),
+        strict=True,
     ):
         columns, x = indices[start:stop], data[start:stop]
         current = sums[columns]
@@ -347,8 +330,7 @@ def _ascend(
         shrunk = current - np.minimum(np.maximum(current, -l1), l1) if l1 else current
         score = float(shrunk @ x) / l2
         old = duals.item(position)
-        new = new_dual(label, score, old, weight * square / l2)
-        duals[position] = new
+        new = duals[position] = new_dual(label, score, old, curvature)
         sums[columns] = current + weight * (new - old) * x
 
 
@@ -384,19 +366,15 @@ def _logistic_dual(label: float, score: float, dual: float, curvature: float) ->
     # Where the function is convex, Newton's steps cannot miss the root.
     t = min(score, 0.0)
     for _ in range(_MAX_NEWTON_STEPS):
-        p = _sigmoid(t)
-        step = (t + curvature * p - target) / (1 + curvature * p * (1 - p))
-        t = min(t - step, 0.0)
+        e = math.exp(t)
+        p = e / (1 + e)
+        slope = p / (1 + e)
+        step = (t + curvature * p - target) / (1 + curvature * slope)
         if abs(step) < _NEWTON_TOLERANCE:
             break
-    p = _sigmoid(t)
+        t = min(t - step, 0.0)
+    p -= slope * step
     return label - (1 - p if mirrored else p)
-
-
-def _sigmoid(t: float) -> float:
-    """Return the logistic function of a number that is not positive."""
-    e = math.exp(t)
-    return e / (1 + e)
 
 
 def _squared_dual(label: float, score: float, dual: float, curvature: float) -> float:

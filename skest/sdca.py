@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from skest.dual_ascent import DualAscent, Entries, Examples
-from skest.feature_columns.base import CategoricalColumn, DenseColumn
+from skest.dual_ascent import DualAscent, Examples
+from skest.feature_columns.base import CategoricalColumn
 from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.dense import EmbeddingColumn
 from skest.feature_columns.hashing import int64_keys
@@ -169,7 +169,10 @@ def sdca_spec(
     loss_name, id_column = _loss_name(head), _id_column(settings, features)
     _check_network(columns, network, id_column)
     optimizer = DualAscent(
-        _parameters(network), loss_name, l1=float(settings.l1), l2=float(settings.l2)
+        _parameters(columns, network),
+        loss_name,
+        l1=float(settings.l1),
+        l2=float(settings.l2),
     )
     spec = head.create_estimator_spec(
         features,
@@ -287,6 +290,22 @@ def _example_ids(features: Any, id_column: str) -> Tensor:
     return torch.from_numpy(int64_keys(cells.distinct).view(np.int64)[codes])
 
 
+def _parameters(columns: FeatureColumns, network: LinearFeatures) -> list[nn.Parameter]:
+    """Return the parameters in the order of `Examples`: dense ones, then looked up."""
+    by_column = network.column_parameters()
+    dense = [p for name, p in by_column.items() if name not in _looked_up(columns)]
+    return [network.bias, *dense, *(by_column[name] for name in _looked_up(columns))]
+
+
+def _looked_up(columns: FeatureColumns) -> dict[str, str]:
+    """Return the encoded keys of columns whose weights are looked up, by their names."""
+    return {
+        column.name: column.encoded_key
+        for column in columns.active
+        if isinstance(column, CategoricalColumn)
+    }
+
+
 def _examples(
     labels: Tensor,
     features: Mapping[str, Tensor],
@@ -295,32 +314,13 @@ def _examples(
     network: LinearFeatures,
 ) -> Examples:
     """Take a batch apart into examples, as the network sees them."""
-    weights = None if head.weight_column is None else features[head.weight_key].ravel()
-    entries = _entries(features, columns, network)
-    return Examples(features[_IDS_KEY], labels.ravel(), weights, entries)
-
-
-def _entries(
-    features: Mapping[str, Tensor], columns: FeatureColumns, network: LinearFeatures
-) -> list[Entries]:
-    """Return what multiplies the parameters, in the order of `_parameters`."""
-    by_name = {column.name: column for column in columns.active}
-    n_rows = len(features[_IDS_KEY])
-    entries = [Entries(None, torch.ones(n_rows, 1, device=network.bias.device))]
-    with torch.no_grad():
-        dense = None if network.dense is None else network.dense(features)
-    start = 0
-    for name in network.column_parameters():
-        column = by_name[name]
-        if isinstance(column, CategoricalColumn):
-            ids = features[column.encoded_key]
-            entries.append(Entries(ids, torch.ones_like(ids, dtype=network.bias.dtype)))
-        elif isinstance(column, DenseColumn) and dense is not None:
-            stop = start + column.size
-            entries.append(Entries(None, dense[:, start:stop]))
-            start = stop
-    return entries
-
-
-def _parameters(network: LinearFeatures) -> list[nn.Parameter]:
-    return [network.bias, *network.column_parameters().values()]
+    dense = network.bias.new_ones(len(labels), 1)
+    if network.dense is not None:
+        dense = torch.cat([dense, network.dense(features)], dim=1)
+    return Examples(
+        features[_IDS_KEY],
+        labels.ravel(),
+        None if head.weight_column is None else features[head.weight_key].ravel(),
+        dense,
+        [features[key] for key in _looked_up(columns).values()],
+    )

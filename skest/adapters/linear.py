@@ -460,7 +460,7 @@ class LinearRegressor(_Linear, SkestRegressor):
         self.verbose = verbose
 
     def _check_target(self, y: Any, *, reset: bool) -> NDArray[Any]:
-        if as_sdca(self.optimizer) is not None and np.shape(y)[1:] == (1,):
+        if as_sdca(self.optimizer) is not None and np.asarray(y).shape[1:] == (1,):
             y = column_or_1d(y, warn=True)
         return super()._check_target(y, reset=reset)
 
