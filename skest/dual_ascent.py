@@ -128,10 +128,10 @@ class DualAscent(Optimizer):
         """Load a state, as in torch.optim."""
         super().load_state_dict(dict(state_dict))
         # It casts slots to the type of their parameter, which would spoil these.
-        saved, slots = state_dict["state"].get(0, {}), self.state[self._params[0]]
-        slots.update(
-            {k: saved[k].cpu().clone() for k in self.free_slots & saved.keys()}
-        )
+        first = state_dict["param_groups"][0]["params"][0]
+        saved = state_dict["state"].get(first, {})
+        for name in self.free_slots & saved.keys():
+            self.state[self._params[0]][name] = saved[name].cpu().clone()
 
     def observe(self, examples: Examples) -> None:
         """Take the examples of the next `step`.
@@ -209,36 +209,30 @@ class DualAscent(Optimizer):
     def _update(self, batch: Examples, duals: "_Duals") -> None:
         (group,) = self.param_groups
         slots = [self.state[param][_SUM] for param in self._params]
-        n_whole = len(slots) - len(batch.looked_up)
         # Of a parameter that is looked up, only the rows that the batch touches.
-        pairs = [
+        found = [
             ids.clamp(min=0).unique(return_inverse=True) for ids in batch.looked_up
         ]
-        old = slots[:n_whole]
-        old += [
-            slot[rows] for slot, (rows, _) in zip(slots[n_whole:], pairs, strict=True)
-        ]
+        rows = [None] * (len(slots) - len(found)) + [touched for touched, _ in found]
+        old = [s if r is None else s[r] for s, r in zip(slots, rows, strict=True)]
         sums = _float64(torch.cat([part.ravel() for part in old]))
         positions = duals.positions(batch.ids)  # makes room for the new ones
         _ascend(
             sums,
             duals.values,
             positions,
-            _factors(batch, [local for _, local in pairs], len(sums)),
+            _factors(batch, [local for _, local in found], len(sums)),
             batch,
             group,
         )
-        sizes = [part.numel() for part in old]
         new = torch.from_numpy(sums).to(slots[0])
+        sizes = [part.numel() for part in old]
         for targets, values in ((slots, new), (self._params, self._weights(new))):
-            parts = [
-                v.view_as(o) for v, o in zip(values.split(sizes), old, strict=True)
-            ]
-            torch._foreach_copy_(targets[:n_whole], parts[:n_whole])
-            for target, (rows, _), part in zip(
-                targets[n_whole:], pairs, parts[n_whole:], strict=True
-            ):
-                target[rows] = part
+            for target, r, part in zip(targets, rows, values.split(sizes), strict=True):
+                if r is None:
+                    target.copy_(part.view_as(target))
+                else:
+                    target[r] = part.view(len(r), *target.shape[1:])
 
 
 class _Duals:

@@ -28,6 +28,10 @@ from skest.spec import EstimatorSpec
 __all__ = ["LinearSDCA", "as_sdca", "sdca_spec"]
 
 _IDS_KEY = "sdca/example_ids"
+_LOSS_NAMES: Mapping[type, str] = {
+    BinaryClassHead: "logistic",
+    RegressionHead: "squared",
+}
 _INSTEAD = 'Use another optimizer for it, such as "ftrl".'
 
 
@@ -44,9 +48,9 @@ class LinearSDCA:
     the data: ``l2`` is 1/C of `sklearn.linear_model.LogisticRegression` and alpha of
     `Ridge`, but here the bias is penalised too.
 
-    There is no learning rate, and few epochs lead to an optimum of high precision. Every
-    example is a step of its own, so an epoch over many rows takes longer than with
-    optimizers that go by batches; on a GPU there is nothing to gain.
+    There is no learning rate, and some tens of epochs lead to several digits of the
+    optimum. Every example is a step of its own, so an epoch takes longer than with
+    optimizers that go by batches, and on a GPU there is nothing to gain.
 
     Parameters
     ----------
@@ -76,8 +80,10 @@ class LinearSDCA:
     through a batch in random order; here it is the order of the batch. Only two classes
     or one number can be learned, from columns without embeddings.
 
-    A linear regression of scikit-learn's kind learns the target in units of its standard
-    deviation, so that is what the penalties then refer to.
+    `skest.LinearRegressor` learns the target in units of its standard deviation, and with
+    its mean taken off, so that is what the penalties then refer to. The estimators stop by
+    their training loss, as with any optimizer; for all digits of the optimum set
+    ``n_iter_no_change=np.inf`` and enough epochs (`max_iter`).
 
     Examples
     --------
@@ -215,17 +221,13 @@ def _missing_ids(column: str) -> ValueError:
 
 def _loss_name(head: Any) -> str:
     """Return which loss of `DualAscent` is that of the head."""
-    # Not isinstance: a derived head may have any loss.
-    is_binary, is_regression = (
-        type(head) is BinaryClassHead,
-        type(head) is RegressionHead,
-    )
     if isinstance(head, MultiClassHead):
         raise ValueError(
             "Only binary classification is supported. LinearSDCA cannot learn the "
             f"{head.n_classes} classes of this head. {_INSTEAD}"
         )
-    if not (is_binary or is_regression) or head.loss_fn is not None:
+    loss_name = _LOSS_NAMES.get(type(head))  # a derived head may have another loss
+    if loss_name is None or head.loss_fn is not None:
         raise ValueError(
             "LinearSDCA minimises the loss of a BinaryClassHead or the squared error of a "
             f"RegressionHead; got {head!r}. {_INSTEAD}"
@@ -236,7 +238,7 @@ def _loss_name(head: Any) -> str:
             f"label_dimension={head.logits_dimension}. Train a model for each of them, "
             "or use another optimizer."
         )
-    return "logistic" if is_binary else "squared"
+    return loss_name
 
 
 def _check_network(

@@ -31,9 +31,10 @@ _SHARED = {
         What the features are; see `skest.feature_columns`. Categorical columns are taken
         as they are. None infers it: numbers are standardised, gaps in them filled with
         the mean and marked; strings and categories become categorical columns.""",
-    "linear_optimizer": """optimizer : str, class or callable, default="ftrl"
+    "linear_optimizer": """optimizer : str, class, callable or LinearSDCA, default="ftrl"
         A name of `skest.optimizers.OPTIMIZERS`, a class of `torch.optim`, or a function
-        from parameters to an optimizer.
+        from parameters to an optimizer. "sdca", or `skest.sdca.LinearSDCA` with settings,
+        is dual coordinate ascent, for two classes or the squared error of one target.
     learning_rate : float, "auto" or None, default="auto"
         "auto" is ``min(0.2, 1 / sqrt(n_columns))``; None is the optimizer's own default.
     l1, l2 : float, default=0.0

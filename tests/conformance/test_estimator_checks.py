@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """scikit-learn's own checks, with no expected failures."""
 
+import numpy as np
 import pytest
 from sklearn.utils.estimator_checks import check_estimator, parametrize_with_checks
 
@@ -14,6 +15,7 @@ from skest import (
     LinearClassifier,
     LinearRegressor,
 )
+from skest.sdca import LinearSDCA
 
 # Small networks and fewer epochs than the defaults, so that a run takes minutes. The
 # defaults themselves are checked below.
@@ -28,6 +30,12 @@ ESTIMATORS = [
     DNNLinearCombinedRegressor((16,), max_iter=60),
     LinearRegressor(loss="huber"),
     DNNRegressor((16,), loss="quantile", max_iter=60),
+    # Without an end before the optimum: the order of the rows, which weights replace in
+    # one of the checks, matters until there.
+    LinearClassifier(optimizer="sdca", max_iter=80, n_iter_no_change=np.inf),
+    LinearRegressor(
+        optimizer=LinearSDCA(l2=10.0), max_iter=80, n_iter_no_change=np.inf
+    ),
 ]
 
 
