@@ -48,9 +48,10 @@ class LinearSDCA:
     the data: ``l2`` is 1/C of `sklearn.linear_model.LogisticRegression` and alpha of
     `Ridge`, but here the bias is penalised too.
 
-    There is no learning rate, and some tens of epochs lead to several digits of the
-    optimum. Every example is a step of its own, so an epoch takes longer than with
-    optimizers that go by batches, and on a GPU there is nothing to gain.
+    There is no learning rate, and training leads to the optimum itself, not near it. The
+    epochs that a digit takes grow with the mean of ``weight · ‖x‖² / l2``. Every example
+    is a step of its own, so an epoch takes longer than with optimizers that go by
+    batches, and on a GPU there is nothing to gain.
 
     Parameters
     ----------
