@@ -251,7 +251,7 @@ class _Duals:
             size = max(len(known), 2 * len(self._ids))
             self._ids = _enlarged(self._ids, size)
             self.values = _enlarged(self.values, size)
-        self._ids[found] = ids.numpy(force=True)
+        self._ids[found] = ids.cpu().numpy()
         return found
 
     def as_slots(self) -> dict[str, Tensor]:
@@ -268,7 +268,7 @@ def _enlarged(array: NDArray[Any], size: int) -> NDArray[Any]:
 
 
 def _float64(tensor: Tensor) -> NDArray[np.float64]:
-    return tensor.detach().double().numpy(force=True)
+    return tensor.detach().cpu().double().numpy()
 
 
 def _factors(batch: Examples, local: Sequence[Tensor], n_columns: int) -> csr_array:
@@ -279,10 +279,10 @@ def _factors(batch: Examples, local: Sequence[Tensor], n_columns: int) -> csr_ar
     """
     n_rows, start = batch.dense.shape
     columns = [torch.arange(start).expand(n_rows, start)]
-    factors = [batch.dense.double().cpu()]
+    factors = [batch.dense.cpu().double()]
     for ids, places in zip(batch.looked_up, local, strict=True):
         columns.append(places.cpu() + start)
-        factors.append((ids >= 0).double().cpu())
+        factors.append((ids >= 0).cpu().double())
         start = int(columns[-1].max()) + 1
     indices, data = torch.cat(columns, dim=1), torch.cat(factors, dim=1)
     ends = np.arange(0, data.numel() + 1, data.shape[1])
