@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The state of an optimizer by names of parameters, for checkpoints."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -224,6 +224,7 @@ def _differences(
     here, there = len(groups), len(scalars["param_groups"])
     if here != there:
         return [f"parameter groups: expected {here}, the saved state has {there}"]
+    free: Collection[str] = getattr(optimizer, "free_slots", ())
     problems = []
     for index, (group, saved) in enumerate(
         zip(groups, scalars["param_groups"], strict=True)
@@ -234,7 +235,9 @@ def _differences(
         problems += [f"unexpected{place}: {n!r}" for n in names if n not in group]
         for name in [n for n in group if n in names]:
             kept = optimizer.state.get(group[name], {})
-            problems += _slot_differences(name, group[name], kept, tensors, scalars)
+            problems += _slot_differences(
+                name, group[name], kept, tensors, scalars, free
+            )
     listed = {f"{name}/{s}" for name, of in scalars["slots"].items() for s in of}
     return problems + [f"unexpected: {key!r}" for key in tensors if key not in listed]
 
@@ -245,6 +248,7 @@ def _slot_differences(
     kept: Mapping[str, Any],
     tensors: Mapping[str, Tensor],
     scalars: Mapping[str, Any],
+    free: Collection[str],
 ) -> list[str]:
     """Tell which saved slots of a parameter are missing or of a wrong shape."""
     problems = []
@@ -254,6 +258,8 @@ def _slot_differences(
         if key not in tensors:
             problems.append(f"missing: {key!r}")
             continue
+        if slot in free:
+            continue  # its size follows from the data
         shape = tensors[key].shape
         # A slot that is made in the first step can be judged by its parameter only.
         fits = shape == expected[slot] if slot in expected else _spans(shape, param)

@@ -22,10 +22,11 @@ LAYERS = [
     {"gradients", "schedules"},
     # What a head and a hook share; both need nothing but names of the ground.
     {"run_config", "spec"},
-    {"losses", "metrics", "optimizers", "ftrl", "row_sparse", "optimizer_state"},
+    {"losses", "metrics", "optimizers", "optimizer_state"}
+    | {"dual_ascent", "ftrl", "row_sparse"},
     {"feature_columns"},
     {"heads"},
-    {"networks"},
+    {"networks", "sdca"},
     {"checkpoints", "checkpoint_store", "model_fn", "warm_start", "inputs", "hooks"},
     {"training", "evaluation"},
     {"distributed"},

@@ -34,10 +34,12 @@ _SHARED = {
         What the features are; see `skest.feature_columns`. Categorical columns are taken
         as they are. None infers it: numbers are standardised, gaps in them filled with
         the mean and marked; strings and categories become categorical columns.""",
-    "linear_optimizer": """optimizer : str, class, callable or list, default="ftrl"
+    "linear_optimizer": """optimizer : str, class, callable, list or LinearSDCA, \
+default="ftrl"
         A name of `skest.optimizers.OPTIMIZERS`, a class of `torch.optim`, a function from
         parameters to an optimizer, or a list of pairs of a pattern of parameter names and
-        one of these.
+        one of these. "sdca", or `skest.sdca.LinearSDCA` with settings, is dual coordinate
+        ascent, for two classes or the squared error of one target.
     learning_rate : float, callable, "auto" or None, default="auto"
         "auto" is ``min(0.2, 1 / sqrt(n_columns))``; a function of the global step makes a
         schedule; None is the optimizer's own default.

@@ -184,7 +184,7 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
                 "target y is None."
             )
         features = self._check_features(X, reset=reset)
-        y = as_rows(y)
+        y = self._target_rows(y)
         check_same_length(features, y)
         weight = self._check_weight(sample_weight, len(next(iter(features.values()))))
         if weight is not None and not weight.all():
@@ -195,6 +195,10 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
             self._learn_target(y, **target)
         labels = self._encode_target(y, **target)
         return Rows(features, labels, weight)
+
+    def _target_rows(self, y: Any) -> Any:
+        """Return `y` as something whose rows can be taken."""
+        return as_rows(y)
 
     def _learn_target(self, y: Any, **target: Any) -> None:
         self._target = self._new_target(y)
@@ -253,7 +257,7 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
     def _check_evaluation_rows(self, X: Any, y: Any, sample_weight: Any) -> Rows:
         """Validate rows that are not trained on."""
         features = self._check_features(X, reset=False)
-        y = as_rows(y)
+        y = self._target_rows(y)
         check_same_length(features, y)
         weight = self._check_weight(sample_weight, len(next(iter(features.values()))))
         return Rows(features, self._encode_target(y), weight)
@@ -303,7 +307,7 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
         if before is not None:
             estimator.checkpoint = before
         dataset = ArrayDataset(
-            rows.with_normalised_weight(),
+            self._training_features(rows),
             rows.labels,
             batch_size=self._batch_size(rows.n_rows),
             shuffle=True,
@@ -325,6 +329,10 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
             lambda: dataset, hooks=[epochs, *self.hooks], steps=self.max_steps
         )
         self._finish(estimator, epochs, resume)
+
+    def _training_features(self, rows: Rows) -> dict[str, Any]:
+        """Return the features, and what training takes beside them."""
+        return rows.with_normalised_weight()
 
     def _finish(self, estimator: Estimator, epochs: EpochHook, resume: bool) -> None:
         """Keep what training has learned."""

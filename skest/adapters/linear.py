@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from skest._compat import Interval, StrOptions
@@ -23,6 +24,7 @@ from skest.adapters.dnn import (
 from skest.adapters.mixed import SkestHeadEstimator
 from skest.adapters.optimization import Part, optimization
 from skest.adapters.regressor import SkestRegressor
+from skest.adapters.sdca import TakesSDCA, check_unused, has_partial_fit
 from skest.adapters.target_scale import TargetScale
 from skest.estimator import Estimator
 from skest.feature_columns.columns import FeatureColumns
@@ -30,8 +32,8 @@ from skest.feature_columns.modules import LinearFeatures, parameter_name
 from skest.heads.base import Head
 from skest.keys import ModeKeys
 from skest.model_fn import draws_only_to_train
-from skest.optimizers import OptimizersLike
 from skest.schedules import LRSchedulerLike, RateFunction
+from skest.sdca import LinearSDCA, as_sdca, sdca_spec
 from skest.spec import EstimatorSpec
 
 __all__ = [
@@ -53,7 +55,7 @@ def linear_model_fn(
     head: Any,
     columns: FeatureColumns,
     sparse_combiner: str = "sum",
-    optimizer: OptimizersLike = "ftrl",
+    optimizer: Any = "ftrl",
     learning_rate: float | str | RateFunction | None = "auto",
     l1: float = 0.0,
     l2: float = 0.0,
@@ -96,12 +98,32 @@ def linear_model_fn(
         dtype=dtype,
         initialize=mode == ModeKeys.TRAIN,
     )
+    encode = partial(columns.encode, dtype=dtype)
+    sdca = as_sdca(optimizer) if mode == ModeKeys.TRAIN else None
+    if sdca is not None:
+        check_unused(
+            learning_rate=learning_rate,
+            l1=l1,
+            l2=l2,
+            weight_decay=weight_decay,
+            lr_scheduler=lr_scheduler,
+            clip_norm=clip_norm,
+        )
+        return sdca_spec(
+            sdca,
+            features,
+            labels,
+            head=head,
+            columns=columns,
+            network=network,
+            encode=encode,
+        )
     return head.create_estimator_spec(
         features,
         mode,
         network,
         labels=labels,
-        encode=partial(columns.encode, dtype=dtype),
+        encode=encode,
         clip_norm=clip_norm,
         **optimization(
             mode,
@@ -123,7 +145,7 @@ def auto_learning_rate(
 ) -> float | RateFunction | None:
     """Return the learning rate; "auto" is ``min(at_most, 1 / sqrt(n_columns))``."""
     if learning_rate == "auto":
-        return min(at_most, len(columns.columns_) ** -0.5)
+        return min(at_most, len(columns.active) ** -0.5)
     return learning_rate  # type: ignore[return-value]
 
 
@@ -139,7 +161,7 @@ def ftrl_penalties(optimizer: Any, l1: float, l2: float) -> dict[str, float]:
     return {}
 
 
-class _Linear:
+class _Linear(TakesSDCA):
     """What the linear estimators have in common."""
 
     estimator_: Estimator
@@ -160,7 +182,7 @@ class _Linear:
     _own_constraints: ClassVar[dict[str, list[Any]]] = {
         "feature_columns": COLUMNS_CONSTRAINT,
         "sparse_combiner": [StrOptions({"sum", "mean", "sqrtn"})],
-        "optimizer": OPTIMIZER_CONSTRAINT,
+        "optimizer": [*OPTIMIZER_CONSTRAINT, LinearSDCA],
         "learning_rate": [StrOptions({"auto"}), *LEARNING_RATE_CONSTRAINT],
         **SCHEDULE_CONSTRAINTS,
         "l1": [Interval(Real, 0, None, closed="left")],
@@ -203,7 +225,7 @@ class _Linear:
             head=head,
             columns=self.feature_columns_,
             sparse_combiner=self.sparse_combiner,
-            optimizer=self.optimizer,
+            optimizer=self._numbers_rows() or self.optimizer,
             learning_rate=self.learning_rate,
             l1=self.l1,
             l2=self.l2,
@@ -262,6 +284,7 @@ class LinearClassifier(_Linear, SkestClassifier):
         **SkestClassifier._parameter_constraints,
         **_Linear._own_constraints,
     }
+    partial_fit = available_if(has_partial_fit)(SkestClassifier.partial_fit)
 
     def __init__(
         self,
@@ -362,6 +385,7 @@ class LinearRegressor(_Linear, SkestRegressor):
         **SkestRegressor._parameter_constraints,
         **_Linear._own_constraints,
     }
+    partial_fit = available_if(has_partial_fit)(SkestRegressor.partial_fit)
 
     def __init__(
         self,
@@ -470,6 +494,8 @@ class LinearEstimator(_Linear, SkestHeadEstimator):
         **SkestHeadEstimator._parameter_constraints,
         **_Linear._own_constraints,
     }
+
+    partial_fit = available_if(has_partial_fit)(SkestHeadEstimator.partial_fit)
 
     def __init__(
         self,

@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Linear estimators with dual coordinate ascent, against scikit-learn's solvers."""
+
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.base import clone
+from sklearn.exceptions import DataConversionWarning
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.model_selection import GridSearchCV
+
+from skest import LinearClassifier, LinearRegressor
+from skest import feature_columns as fc
+from skest.sdca import LinearSDCA
+
+CONVERGED = {"max_iter": 300, "n_iter_no_change": np.inf, "random_state": 0}
+
+
+@pytest.fixture
+def weight():
+    return np.random.default_rng(3).uniform(0.2, 3, 200)
+
+
+def design(model, X):
+    """The columns whose weights are the bias and the coefficients."""
+    return np.column_stack([np.ones(len(X)), model.feature_columns_.transform(X)])
+
+
+def all_weights(model):
+    return np.append(model.intercept_, model.coef_)
+
+
+@pytest.mark.parametrize("l2", [0.5, 5.0])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_classifier_is_logistic_regression(table, weight, l2, weighted):
+    X, y = table
+    sample_weight = weight if weighted else None
+    model = LinearClassifier(
+        optimizer=LinearSDCA(l2=l2), dtype="float64", batch_size=64, **CONVERGED
+    ).fit(X, y, sample_weight)
+    other = LogisticRegression(C=1 / l2, fit_intercept=False, tol=1e-10, max_iter=1000)
+    other.fit(design(model, X), y, sample_weight)
+    np.testing.assert_allclose(all_weights(model), other.coef_[0], atol=1e-6)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_regressor_is_ridge_in_standard_units(table, weight, weighted):
+    X, _ = table
+    sample_weight = weight if weighted else None
+    y = 100 + 10 * X["age"] + 50 * (X["city"] == "Rome")
+    model = LinearRegressor(
+        optimizer=LinearSDCA(l2=2.0), dtype="float64", **CONVERGED
+    ).fit(X, y, sample_weight)
+    mean = np.average(y, weights=sample_weight)
+    scale = np.sqrt(np.average((y - mean) ** 2, weights=sample_weight))
+    other = Ridge(alpha=2.0, fit_intercept=False)
+    other.fit(design(model, X), (y - mean) / scale, sample_weight)
+    predicted = other.predict(design(model, X)) * scale + mean
+    np.testing.assert_allclose(model.predict(X), predicted, rtol=1e-7)
+
+
+def test_l1_makes_zeros(table):
+    X, y = table
+    model = LinearClassifier(optimizer=LinearSDCA(l1=8.0), **CONVERGED).fit(X, y)
+    zeros = (model.coef_ == 0).mean()
+    assert 0.5 < zeros < 1
+
+
+def test_float32_and_float64(table):
+    X, y = table
+    single, double = (
+        LinearClassifier(optimizer="sdca", dtype=dtype, **CONVERGED).fit(X, y)
+        for dtype in ("float32", "float64")
+    )
+    assert single.coef_.dtype == np.float32
+    np.testing.assert_allclose(single.coef_, double.coef_, atol=1e-5)
+
+
+def test_weights_may_have_any_scale_as_in_scikit_learn(table, weight):
+    """Sums of losses: weights 10 times as large are a penalty a tenth as large."""
+    X, y = table
+    small, large = (
+        LinearClassifier(
+            optimizer=LinearSDCA(l2=factor), dtype="float64", **CONVERGED
+        ).fit(X, y, factor * weight)
+        for factor in (1.0, 10.0)
+    )
+    np.testing.assert_allclose(small.coef_, large.coef_, atol=1e-6)
+
+
+def test_class_weight_and_early_stopping(table):
+    X, y = table
+    model = LinearClassifier(
+        optimizer="sdca", class_weight="balanced", early_stopping=True, random_state=0
+    ).fit(X, y)
+    assert len(model.validation_scores_) == model.n_iter_
+    assert model.score(X, y) > 0.7
+    assert model.evaluate(X, y)["accuracy"] == pytest.approx(model.score(X, y))
+
+
+def test_clone_and_grid_search(table):
+    X, y = table
+    model = LinearClassifier(optimizer=LinearSDCA(l1=0.5), max_iter=5)
+    assert clone(model).optimizer == model.optimizer
+    grid = {"optimizer": [LinearSDCA(l2=l2) for l2 in (0.1, 1.0)]}
+    search = GridSearchCV(model, grid, cv=2).fit(X, y)
+    assert search.best_params_["optimizer"] in grid["optimizer"]
+
+
+def test_partial_fit_is_there_only_with_ids():
+    model = LinearClassifier(optimizer="sdca")
+    assert not hasattr(model, "partial_fit")
+    with pytest.raises(AttributeError) as error:
+        _ = model.partial_fit
+    assert "they may stand for other rows" in str(error.value.__cause__)
+    assert hasattr(LinearRegressor(optimizer="adam"), "partial_fit")
+
+
+def with_ids(X):
+    return X.assign(key=[f"k{i}" for i in range(len(X))])
+
+
+@pytest.mark.parametrize("way", ["partial_fit", "warm_start"])
+def test_rows_with_ids_come_again(table, way):
+    """Whatever the order of the rows, another call goes on with their duals."""
+    X, y = with_ids(table[0]), table[1]
+    columns = [fc.numeric_column("age", normalizer="standard")]
+    model = LinearClassifier(
+        feature_columns=columns, optimizer=LinearSDCA("key"), **CONVERGED
+    )
+    exact = clone(model).fit(X, y)
+    model.set_params(max_iter=5, warm_start=way == "warm_start")
+    for seed in range(20):
+        order = np.random.default_rng(seed).permutation(len(X))
+        fit = getattr(model, "fit" if way == "warm_start" else way)
+        fit(X.iloc[order], y.iloc[order])
+    np.testing.assert_allclose(model.coef_, exact.coef_, atol=1e-4)
+    assert len(model.estimator_.get_variable_value("bias/duals")) == len(X)
+
+
+def test_warm_start_needs_ids(table):
+    model = LinearClassifier(optimizer="sdca", warm_start=True)
+    with pytest.raises(ValueError, match=r"warm_start=True .*example_id_column=\.\.\."):
+        model.fit(*table)
+
+
+def test_inferred_columns_may_not_read_the_ids(table):
+    X, y = with_ids(table[0]), table[1]
+    with pytest.raises(ValueError, match="feature column 'key' reads 'key'"):
+        LinearClassifier(optimizer=LinearSDCA("key")).fit(X, y)
+
+
+@pytest.mark.parametrize(
+    ("params", "match"),
+    [
+        ({"learning_rate": 0.5}, "'learning_rate' has no meaning for LinearSDCA"),
+        ({"l1": 1.0}, "'l1' has no meaning for LinearSDCA"),
+        ({"l2": 1.0}, "'l2' has no meaning for LinearSDCA"),
+        ({"weight_decay": 1.0}, "'weight_decay' has no meaning for LinearSDCA"),
+        ({"sparse_combiner": "mean"}, 'needs sparse_combiner="sum"'),
+    ],
+)
+def test_parameters_without_meaning(table, params, match):
+    with pytest.raises(ValueError, match=match):
+        LinearClassifier(optimizer="sdca", **params).fit(*table)
+
+
+def test_three_classes_are_refused(blobs):
+    with pytest.raises(ValueError, match="Only binary classification is supported"):
+        LinearClassifier(optimizer="sdca").fit(*blobs)
+
+
+@pytest.mark.parametrize("loss", ["huber", "poisson", "logistic", "quantile"])
+def test_other_losses_are_refused(blobs, loss):
+    X, y = blobs
+    with pytest.raises(ValueError, match="LinearSDCA minimises"):
+        LinearRegressor(loss=loss, optimizer="sdca").fit(X, y / 2)
+
+
+def test_targets_of_a_regression(blobs):
+    X, y = blobs
+    model = LinearRegressor(optimizer="sdca", max_iter=3)
+    with pytest.warns(DataConversionWarning, match="column-vector"):
+        assert model.fit(X, y[:, None]).predict(X).shape == y.shape
+    with pytest.raises(ValueError, match="label_dimension=2"):
+        model.fit(X, np.column_stack([y, y]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.set_params(optimizer="ftrl").fit(X, np.column_stack([y, y]))
+
+
+def test_the_name_of_the_row_numbers_is_taken():
+    X = pd.DataFrame({"__row_number__": [1.0, 2.0, 3.0]})
+    with pytest.raises(ValueError, match="'__row_number__'.* Rename it"):
+        LinearClassifier(optimizer="sdca").fit(X.assign(a="x"), [0, 1, 0])
