@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         DNNLinearCombinedRegressor,
     )
     from skest.adapters.linear import LinearClassifier, LinearRegressor
+    from skest.adapters.rnn import RNNClassifier, RNNRegressor
     from skest.estimator import Estimator
     from skest.keys import ModeKeys
     from skest.run_config import RunConfig
@@ -34,6 +35,8 @@ __all__ = [
     "LinearClassifier",
     "LinearRegressor",
     "ModeKeys",
+    "RNNClassifier",
+    "RNNRegressor",
     "RunConfig",
 ]
 
@@ -49,6 +52,8 @@ _MODULES = {
     "LinearClassifier": "adapters.linear",
     "LinearRegressor": "adapters.linear",
     "ModeKeys": "keys",
+    "RNNClassifier": "adapters.rnn",
+    "RNNRegressor": "adapters.rnn",
     "RunConfig": "run_config",
 }
 _SUBPACKAGES = (

@@ -8,6 +8,7 @@ from skest.adapters.dnn_linear import (
     DNNLinearCombinedRegressor,
 )
 from skest.adapters.linear import LinearClassifier, LinearRegressor
+from skest.adapters.rnn import RNNClassifier, RNNRegressor
 
 __all__ = [
     "BaselineClassifier",
@@ -18,4 +19,6 @@ __all__ = [
     "DNNRegressor",
     "LinearClassifier",
     "LinearRegressor",
+    "RNNClassifier",
+    "RNNRegressor",
 ]

@@ -27,6 +27,19 @@ _SHARED = {
         None is the optimizer's own default.
     weight_decay : float, default=0.0
         L2 penalty of the optimizer.""",
+    "sequence_columns": """\
+sequence_feature_columns, context_feature_columns : FeatureColumns or list of columns, \
+default=None
+        What the steps of the sequences are, and what holds for all steps of a row; see
+        `skest.feature_columns`. If both are None, they are inferred: lists become
+        sequences of standardised numbers or of categories, other columns the context; an
+        array of shape (n_samples, n_steps) is one sequence of numbers in each row, where
+        NaN at the end is padding. If only the first is given, there is no context.
+    cell_type : {"simple_rnn", "lstm", "gru"}, default="gru"
+        Kind of the recurrent layers, see `skest.networks.RNN`.""",
+    "clip_norm": """clip_norm : float or None, default=5.0
+        Gradients are scaled down so that the norm of all of them together is at most
+        this. None does not.""",
     "linear_columns": """feature_columns : FeatureColumns or list of columns, default=None
         What the features are; see `skest.feature_columns`. Categorical columns are taken
         as they are. None infers it: numbers are standardised, gaps in them filled with
