@@ -35,8 +35,9 @@ default=None
         sequences of standardised numbers or of categories, other columns the context; an
         array of shape (n_samples, n_steps) is one sequence of numbers in each row, where
         NaN at the end is padding. If only the first is given, there is no context.
-    cell_type : {"simple_rnn", "lstm", "gru"}, default="gru"
-        Kind of the recurrent layers, see `skest.networks.RNN`.""",
+    cell_type : {"simple_rnn", "lstm", "gru"}, default="simple_rnn"
+        Kind of the recurrent layers, see `skest.networks.RNN`. "simple_rnn" learns from
+        the fewest steps; "gru" and "lstm" can add up or remember over more of them.""",
     "clip_norm": """clip_norm : float or None, default=5.0
         Gradients are scaled down so that the norm of all of them together is at most
         this. None does not.""",

@@ -10,7 +10,7 @@ from scipy.sparse import issparse
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import validate_data
 
-from skest.feature_columns.cells import as_cells
+from skest.feature_columns.ragged import as_cells
 from skest.feature_columns.table import Table
 
 __all__ = ["ARRAY_KEY", "WEIGHT_KEY", "is_table", "read_array", "read_table"]

@@ -41,7 +41,7 @@ def rnn_model_fn(
     sequence_columns: FeatureColumns,
     context_columns: FeatureColumns | None,
     units: Sequence[int] | int,
-    cell_type: str = "gru",
+    cell_type: str = "simple_rnn",
     optimizer: Any = "adagrad",
     learning_rate: float | None = 0.05,
     clip_norm: float | None = 5.0,
@@ -183,8 +183,7 @@ class RNNClassifier(_RNN, SkestClassifier):
 
     Notes
     -----
-    As ``tf.estimator.experimental.RNNClassifier``, but with
-    another default of `cell_type`, and without ``return_sequences``.
+    As ``tf.estimator.experimental.RNNClassifier``, without ``return_sequences``.
 
     Examples
     --------
@@ -209,7 +208,7 @@ class RNNClassifier(_RNN, SkestClassifier):
         *,
         sequence_feature_columns: Any = None,
         context_feature_columns: Any = None,
-        cell_type: str = "gru",
+        cell_type: str = "simple_rnn",
         optimizer: Any = "adagrad",
         learning_rate: float | None = 0.05,
         clip_norm: float | None = 5.0,
@@ -284,8 +283,8 @@ class RNNRegressor(_RNN, SkestRegressor):
 
     Notes
     -----
-    As ``tf.estimator.experimental.RNNEstimator`` with a regression head, but with
-    another default of `cell_type`, and without ``return_sequences``.
+    As ``tf.estimator.experimental.RNNEstimator`` with a regression head, without
+    ``return_sequences``.
 
     Examples
     --------
@@ -311,7 +310,7 @@ class RNNRegressor(_RNN, SkestRegressor):
         quantile: float = 0.5,
         sequence_feature_columns: Any = None,
         context_feature_columns: Any = None,
-        cell_type: str = "gru",
+        cell_type: str = "simple_rnn",
         optimizer: Any = "adagrad",
         learning_rate: float | None = 0.05,
         clip_norm: float | None = 5.0,

@@ -16,7 +16,7 @@ from pandas.api.types import infer_dtype, is_numeric_dtype
 __all__ = [
     "Cells",
     "Factorized",
-    "as_cells",
+    "as_array",
     "factorize",
     "holds_numbers",
     "numbers",
@@ -59,22 +59,12 @@ class Factorized(NamedTuple):
         return self.distinct[:1].tolist()[0]
 
 
-def as_cells(values: Any) -> np.ndarray:
-    """Turn the values of a column, such as a list, into an array.
+def as_array(values: Any) -> np.ndarray:
+    """Turn a list into an array; strings become objects.
 
-    Strings become objects, because NumPy turns a list of strings and numbers into
-    strings without a word; so do lists that differ in length.
-
-    Examples
-    --------
-    >>> from skest.feature_columns.cells import as_cells
-    >>> as_cells([["a", "b"], ["c"]])
-    array([list(['a', 'b']), list(['c'])], dtype=object)
+    NumPy turns a list of strings and numbers into strings without a word.
     """
-    try:
-        array = np.asarray(values)
-    except ValueError:
-        return np.fromiter(values, dtype=object, count=len(values))
+    array = np.asarray(values)
     return np.asarray(values, dtype=object) if array.dtype.kind in "US" else array
 
 

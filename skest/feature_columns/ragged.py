@@ -3,15 +3,16 @@
 
 from collections.abc import Hashable, Sequence
 from itertools import chain
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from skest.feature_columns.cells import Cells
+from skest.feature_columns.cells import Cells, as_array
 
-__all__ = ["Flat", "flatten", "holds_lists", "lengths_of", "pad"]
+__all__ = ["Flat", "as_cells", "flatten", "holds_lists", "lengths_of", "pad"]
 
+_LISTS = (list, tuple, np.ndarray)
 _NEVER_LISTS = pd.CategoricalDtype | pd.StringDtype
 
 
@@ -28,6 +29,21 @@ class Flat(NamedTuple):
 
     values: Cells
     lengths: np.ndarray
+
+
+def as_cells(values: Any) -> np.ndarray:
+    """Turn the values of a column, such as a list, into an array; lists stay lists.
+
+    Examples
+    --------
+    >>> from skest.feature_columns.ragged import as_cells
+    >>> as_cells([["a", "b"], ["c", "d"]])
+    array([list(['a', 'b']), list(['c', 'd'])], dtype=object)
+    """
+    if isinstance(values, list | tuple):
+        if any(issubclass(kind, _LISTS) for kind in set(map(type, values))):
+            return np.fromiter(values, dtype=object, count=len(values))
+    return as_array(values)
 
 
 def holds_lists(cells: Cells) -> bool:
@@ -75,12 +91,12 @@ def flatten(cells: Cells, key: Hashable) -> Flat:
     objects = np.asarray(cells, dtype=object)
     present = np.flatnonzero(~pd.isna(objects))
     lists = objects[present].tolist()
-    for cell in lists:
-        if not _is_list(cell):
-            raise ValueError(
-                f"Column {key!r} holds lists, but also {cell!r}, which is none. Make "
-                f"every cell a list, here [{cell!r}]."
-            )
+    if not all(issubclass(kind, _LISTS) for kind in set(map(type, lists))):
+        single = next(cell for cell in lists if not _is_list(cell))
+        raise ValueError(
+            f"Column {key!r} holds lists, but also {single!r}, which is none. Make every "
+            f"cell a list, here [{single!r}]."
+        )
     lengths = np.zeros(len(objects), dtype=np.int64)
     lengths[present] = np.fromiter(map(len, lists), dtype=np.int64, count=len(lists))
     return Flat(_joined([cell for cell in lists if len(cell)], key), lengths)
@@ -88,7 +104,7 @@ def flatten(cells: Cells, key: Hashable) -> Flat:
 
 def _joined(lists: Sequence[Any], key: Hashable) -> Cells:
     try:
-        if lists and all(isinstance(cell, np.ndarray) for cell in lists):
+        if set(map(type, lists)) == {np.ndarray}:
             values: Any = np.concatenate([_as_objects(cell) for cell in lists])
             if values.ndim > 1:
                 return values
@@ -159,7 +175,5 @@ def lengths_of(present: np.ndarray) -> np.ndarray:
     return np.where(present, positions, 0).max(axis=1)
 
 
-def _is_list(cell: Any) -> TypeGuard[Any]:
-    return isinstance(cell, list | tuple) or (
-        isinstance(cell, np.ndarray) and cell.ndim > 0
-    )
+def _is_list(cell: Any) -> bool:
+    return isinstance(cell, _LISTS)

@@ -12,12 +12,12 @@ import scipy.sparse
 from skest.feature_columns.cells import (
     Cells,
     Factorized,
-    as_cells,
+    as_array,
     factorize,
     holds_numbers,
     numbers,
 )
-from skest.feature_columns.ragged import Flat, flatten, holds_lists, pad
+from skest.feature_columns.ragged import Flat, as_cells, flatten, holds_lists, pad
 
 __all__ = ["Key", "Table"]
 
@@ -127,7 +127,7 @@ class Table:
             self.feature_names = np.asarray(names, dtype=object)
 
     def _view_array(self, X: Any, feature_names: Any) -> None:
-        array = _cells(X, "X")
+        array = _cells(as_array(X) if isinstance(X, list | tuple) else X, "X")
         if array.ndim != 2:
             raise ValueError(
                 f"Expected 2D array, got {array.ndim}D array instead. Reshape your data "
@@ -176,14 +176,22 @@ class Table:
         return np.asarray(self.cells(key))
 
     def numbers(self, key: Key) -> np.ndarray:
-        """Return the cells as real numbers, see `skest.feature_columns.cells.numbers`."""
-        if holds_lists(self.cells(key)):
+        """Return the cells as real numbers, see `skest.feature_columns.cells.numbers`.
+
+        Lists must be of one length, and make an array of shape (n_rows, n_values).
+        """
+        flat = self.flat(key)
+        if flat is None:
+            return numbers(self.cells(key), key)
+        shortest, longest = flat.lengths.min(), flat.lengths.max()
+        if shortest < longest:
             raise ValueError(
-                f"Column {key!r} must hold numbers; got lists. Use "
-                "sequence_numeric_column for sequences, or an array of shape "
-                "(n_rows, n_values) for cells of one length."
+                f"Column {key!r} must hold numbers, or lists of the same length; got "
+                f"lists of {shortest} to {longest} values. For sequences, use "
+                "sequence_numeric_column."
             )
-        return numbers(self.cells(key), key)
+        values = numbers(flat.values, key)
+        return values.reshape(self.n_rows, longest, *values.shape[1:])
 
     def flat(self, key: Key) -> Flat | None:
         """Return the values of cells that are lists, or None if they are not.

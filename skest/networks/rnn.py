@@ -39,7 +39,7 @@ class RNN(nn.Module):
         Widths of the recurrent layers, of which each gets the states of the one before.
     logits_dimension : int
         Width of the output.
-    cell_type : {"simple_rnn", "lstm", "gru"}, default="gru"
+    cell_type : {"simple_rnn", "lstm", "gru"}, default="simple_rnn"
         Kind of the layers: `torch.nn.RNN` (tanh), `torch.nn.LSTM`, `torch.nn.GRU`.
     dtype : torch.dtype, default=None
         Floating type of the parameters; None is torch's default.
@@ -68,7 +68,7 @@ class RNN(nn.Module):
         units: Sequence[int],
         logits_dimension: int,
         *,
-        cell_type: str = "gru",
+        cell_type: str = "simple_rnn",
         dtype: torch.dtype | None = None,
         generator: torch.Generator | None = None,
         initialize: bool = True,

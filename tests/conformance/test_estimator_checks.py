@@ -13,6 +13,8 @@ from skest import (
     DNNRegressor,
     LinearClassifier,
     LinearRegressor,
+    RNNClassifier,
+    RNNRegressor,
 )
 
 # Small networks and fewer epochs than the defaults, so that a run takes minutes. The
@@ -26,6 +28,8 @@ ESTIMATORS = [
     LinearRegressor(),
     DNNLinearCombinedClassifier((16,), max_iter=40),
     DNNLinearCombinedRegressor((16,), max_iter=60),
+    RNNClassifier(16, max_iter=40),
+    RNNRegressor(16, max_iter=60),
     LinearRegressor(loss="huber"),
     DNNRegressor((16,), loss="quantile", max_iter=60),
 ]
