@@ -81,3 +81,18 @@ def test_bike_counts():
     deviance = {name.split("(")[0]: float(value) for name, value, _ in rows}
     assert deviance["DNNRegressor"] <= 10
     assert deviance["PoissonRegressor, one-hot"] > 30
+
+
+def test_sequences():
+    completed = subprocess.run(
+        [sys.executable, EXAMPLES / "sequences.py", "--rows", "4000"],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        env={**os.environ, "PYTHONPATH": str(EXAMPLES.parent)},
+    )
+    rows = [line.rsplit(maxsplit=4) for line in completed.stdout.splitlines()[2:]]
+    auc = {name: float(values[1]) for name, *values in rows}
+    assert auc["RNNClassifier"] > auc["DNNClassifier, bag"] + 0.03
+    assert auc["RNNClassifier"] > auc["LogisticRegression, bag"] + 0.05
