@@ -172,13 +172,23 @@ class Table:
         return _cells(value, key)
 
     def column(self, key: Key) -> np.ndarray:
-        """Return the raw cells as an array of shape (n_rows,) or (n_rows, ...)."""
-        return np.asarray(self.cells(key))
+        """Return the raw cells as an array of shape (n_rows,) or (n_rows, ...).
+
+        Lists of one length make an array of two dimensions or more.
+        """
+        flat = self.flat(key)
+        if flat is None or flat.lengths.min() < flat.lengths.max():
+            return np.asarray(self.cells(key))
+        values = np.asarray(flat.values)
+        return values.reshape(self.n_rows, flat.lengths[0], *values.shape[1:])
 
     def numbers(self, key: Key) -> np.ndarray:
         """Return the cells as real numbers, see `skest.feature_columns.cells.numbers`.
 
-        Lists must be of one length, and make an array of shape (n_rows, n_values).
+        Raises
+        ------
+        ValueError
+            Also if they are lists that differ in length.
         """
         flat = self.flat(key)
         if flat is None:
@@ -190,8 +200,7 @@ class Table:
                 f"lists of {shortest} to {longest} values. For sequences, use "
                 "sequence_numeric_column."
             )
-        values = numbers(flat.values, key)
-        return values.reshape(self.n_rows, longest, *values.shape[1:])
+        return numbers(self.column(key), key)
 
     def flat(self, key: Key) -> Flat | None:
         """Return the values of cells that are lists, or None if they are not.

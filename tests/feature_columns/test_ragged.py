@@ -158,6 +158,7 @@ def test_no_lists_of_categories(cells: list[Any], message: str) -> None:
 def test_lists_of_one_length_are_vectors(form: Any) -> None:
     X = form({"x": [[1.0, 2.0], [3.0, 4.0]]})
     assert numeric_column("x", 2).encode(X)["x"].tolist() == [[1, 2], [3, 4]]
+    assert Table(X).column("x").tolist() == [[1, 2], [3, 4]]
 
 
 def test_lists_of_several_lengths_are_no_numbers() -> None:
