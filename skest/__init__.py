@@ -21,10 +21,12 @@ if TYPE_CHECKING:
     )
     from skest.adapters.linear import LinearClassifier, LinearEstimator, LinearRegressor
     from skest.adapters.multi_head import MultiHeadEstimator
+    from skest.adapters.rnn import RNNClassifier, RNNRegressor
     from skest.estimator import Estimator
     from skest.extenders import add_metrics
     from skest.keys import ModeKeys
     from skest.run_config import RunConfig
+    from skest.sdca import LinearSDCA
     from skest.spec import EstimatorSpec
 
 __version__ = "0.1.0"
@@ -44,8 +46,11 @@ __all__ = [
     "LinearClassifier",
     "LinearEstimator",
     "LinearRegressor",
+    "LinearSDCA",
     "ModeKeys",
     "MultiHeadEstimator",
+    "RNNClassifier",
+    "RNNRegressor",
     "RunConfig",
     "add_metrics",
 ]
@@ -65,8 +70,11 @@ _MODULES = {
     "LinearClassifier": "adapters.linear",
     "LinearEstimator": "adapters.linear",
     "LinearRegressor": "adapters.linear",
+    "LinearSDCA": "sdca",
     "ModeKeys": "keys",
     "MultiHeadEstimator": "adapters.multi_head",
+    "RNNClassifier": "adapters.rnn",
+    "RNNRegressor": "adapters.rnn",
     "RunConfig": "run_config",
     "add_metrics": "extenders",
 }

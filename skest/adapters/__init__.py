@@ -14,6 +14,7 @@ from skest.adapters.dnn_linear import (
 )
 from skest.adapters.linear import LinearClassifier, LinearEstimator, LinearRegressor
 from skest.adapters.multi_head import MultiHeadEstimator
+from skest.adapters.rnn import RNNClassifier, RNNRegressor
 
 __all__ = [
     "BaselineClassifier",
@@ -29,4 +30,6 @@ __all__ = [
     "LinearEstimator",
     "LinearRegressor",
     "MultiHeadEstimator",
+    "RNNClassifier",
+    "RNNRegressor",
 ]

@@ -28,8 +28,23 @@ _SHARED = {
         A function of the global step makes a schedule; None is the optimizer's own
         default.
     weight_decay : float, default=0.0
-        L2 penalty of the optimizer.
-    <schedule>""",
+        L2 penalty of the optimizer.""",
+    "rnn_schedule": """lr_scheduler : class or callable, default=None
+        As in the other estimators: a class of `torch.optim.lr_scheduler`, or a function
+        from an optimizer to a scheduler, stepped after every training step.
+    clip_norm : float or None, default=5.0
+        Scale the gradients down to this norm, all together, where they exceed it.""",
+    "sequence_columns": """\
+sequence_feature_columns, context_feature_columns : FeatureColumns or list of columns, \
+default=None
+        What the steps of the sequences are, and what holds for all steps of a row; see
+        `skest.feature_columns`. If both are None, they are inferred: lists become
+        sequences of standardised numbers or of categories, other columns the context; an
+        array of shape (n_samples, n_steps) is one sequence of numbers in each row, where
+        NaN at the end is padding. If only the first is given, there is no context.
+    cell_type : {"simple_rnn", "lstm", "gru"}, default="simple_rnn"
+        Kind of the recurrent layers, see `skest.networks.RNN`. "simple_rnn" learns from
+        the fewest steps; "gru" and "lstm" can add up or remember over more of them.""",
     "linear_columns": """feature_columns : FeatureColumns or list of columns, default=None
         What the features are; see `skest.feature_columns`. Categorical columns are taken
         as they are. None infers it: numbers are standardised, gaps in them filled with
@@ -38,7 +53,7 @@ _SHARED = {
 default="ftrl"
         A name of `skest.optimizers.OPTIMIZERS`, a class of `torch.optim`, a function from
         parameters to an optimizer, or a list of pairs of a pattern of parameter names and
-        one of these. "sdca", or `skest.sdca.LinearSDCA` with settings, is dual coordinate
+        one of these. "sdca", or `skest.LinearSDCA` with settings, is dual coordinate
         ascent, for two classes or the squared error of one target.
     learning_rate : float, callable, "auto" or None, default="auto"
         "auto" is ``min(0.2, 1 / sqrt(n_columns))``; a function of the global step makes a

@@ -52,7 +52,7 @@ __all__ = ["SkestEstimator"]
 _MANY_ROWS = 10_000
 _PREDICT_BATCH_SIZE = 4096
 # Where a network keeps the embedding tables of its columns.
-_SCOPES = {"dense": "inputs.", "linear": "dense."}
+_SCOPES = {"dense": "inputs.", "linear": "dense.", "sequence": "", "context": ""}
 
 
 class SkestEstimator(BaseEstimator, metaclass=ABCMeta):

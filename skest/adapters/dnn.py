@@ -193,6 +193,7 @@ class DNNClassifier(DNNParameters, SkestClassifier):
     <columns>
     <network>
     <optimizer>
+    <schedule>
     <training>
     <class_weight>
     <stopping>
@@ -299,6 +300,7 @@ class DNNRegressor(DNNParameters, SkestRegressor):
     <columns>
     <network>
     <optimizer>
+    <schedule>
     <training>
     <stopping>
 
@@ -406,6 +408,7 @@ class DNNEstimator(DNNParameters, SkestHeadEstimator):
     <columns>
     <network>
     <optimizer>
+    <schedule>
     <training>
     <stopping>
 

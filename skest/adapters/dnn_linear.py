@@ -23,10 +23,10 @@ from skest.adapters.dnn import (
 from skest.adapters.linear import auto_learning_rate, ftrl_penalties
 from skest.adapters.mixed import SkestHeadEstimator
 from skest.adapters.optimization import Part, optimization
+from skest.adapters.parts import encode_parts
 from skest.adapters.regressor import SkestRegressor
 from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.modules import DenseFeatures, LinearFeatures
-from skest.feature_columns.table import Table
 from skest.heads.base import Head
 from skest.keys import ModeKeys
 from skest.model_fn import draws_only_to_train
@@ -152,22 +152,10 @@ l1, l2
         mode,
         Combined(linear, dnn),
         labels=labels,
-        encode=partial(_encode_parts, parts, dtype),
+        encode=partial(encode_parts, parts, dtype),
         clip_norm=clip_norm,
         **optimization(mode, lr_scheduler, *optimized),
     )
-
-
-def _encode_parts(
-    parts: dict[str, FeatureColumns | None], dtype: torch.dtype, features: Any
-) -> dict[str, Any]:
-    """Encode the features for every part of the network."""
-    table = Table(features)  # looks up every distinct string once for both
-    return {
-        name: columns.encode(table, dtype)
-        for name, columns in parts.items()
-        if columns is not None
-    }
 
 
 class _Combined:

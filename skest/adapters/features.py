@@ -10,6 +10,7 @@ from scipy.sparse import issparse
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import validate_data
 
+from skest.feature_columns.ragged import as_cells
 from skest.feature_columns.table import Table
 
 __all__ = ["ARRAY_KEY", "WEIGHT_KEY", "is_table", "read_array", "read_table"]
@@ -146,11 +147,10 @@ def _read_dict(
 
 def _as_array(values: Any) -> Any:
     """Turn lists into arrays; what is no column at all is left for `Table` to refuse."""
-    if hasattr(values, "shape") or np.ndim(values) == 0:
+    if hasattr(values, "shape"):
         return values
-    array = np.asarray(values)
-    # NumPy turns a list of strings and numbers into strings without a word.
-    return np.asarray(values, dtype=object) if array.dtype.kind in "US" else array
+    array = as_cells(values)
+    return array if array.ndim else values
 
 
 def _read_columns_of_array(

@@ -46,6 +46,7 @@ class MultiHeadEstimator(DNNParameters, SkestMixedEstimator):
     <columns>
     <network>
     <optimizer>
+    <schedule>
     <training>
     <stopping>
 

@@ -18,8 +18,20 @@ from skest.feature_columns.dense import (
     indicator_column,
 )
 from skest.feature_columns.infer import infer_feature_columns
-from skest.feature_columns.modules import DenseFeatures, LinearFeatures
+from skest.feature_columns.modules import (
+    DenseFeatures,
+    LinearFeatures,
+    SequenceFeatures,
+)
 from skest.feature_columns.numeric import NumericColumn, numeric_column
+from skest.feature_columns.sequence import (
+    SequenceCategoricalColumn,
+    SequenceNumericColumn,
+    sequence_categorical_column_with_hash_bucket,
+    sequence_categorical_column_with_identity,
+    sequence_categorical_column_with_vocabulary_list,
+    sequence_numeric_column,
+)
 from skest.feature_columns.vocabulary import (
     VocabularyListColumn,
     categorical_column_with_vocabulary_list,
@@ -39,6 +51,9 @@ __all__ = [
     "IndicatorColumn",
     "LinearFeatures",
     "NumericColumn",
+    "SequenceCategoricalColumn",
+    "SequenceFeatures",
+    "SequenceNumericColumn",
     "VocabularyListColumn",
     "bucketized_column",
     "categorical_column_with_hash_bucket",
@@ -49,4 +64,8 @@ __all__ = [
     "indicator_column",
     "infer_feature_columns",
     "numeric_column",
+    "sequence_categorical_column_with_hash_bucket",
+    "sequence_categorical_column_with_identity",
+    "sequence_categorical_column_with_vocabulary_list",
+    "sequence_numeric_column",
 ]

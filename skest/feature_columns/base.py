@@ -59,6 +59,11 @@ class FeatureColumn(TransformerMixin, BaseEstimator):
         return self.name
 
     @property
+    def length_key(self) -> str | None:
+        """Key of the lengths in the result of `encode`, if cells are sequences."""
+        return None
+
+    @property
     def allows_missing(self) -> bool:
         """Whether a missing cell is fine everywhere in this column."""
         return True
@@ -154,10 +159,22 @@ class FeatureColumn(TransformerMixin, BaseEstimator):
         -------
         dict of str to ndarray
             Numbers of shape (n_rows, size), or int64 ids of shape (n_rows, n_values)
-            where -1 stands for no id.
+            where -1 stands for no id. A sequence column gives numbers of shape (n_rows,
+            n_steps, size) or ids of shape (n_rows, n_steps), and under `length_key` the
+            lengths, int64 of shape (n_rows,).
         """
         self._validate()
         return self._encoded(Table(X))
+
+    def matrix(self, table: Table) -> Matrix:
+        """Return the plain matrix of shape (n_rows, n_outputs), maybe sparse."""
+        if self.length_key is not None:
+            raise ValueError(
+                f"Column {self.name!r} is a sequence and cannot become a plain matrix. "
+                "Use a network that takes sequences, or a categorical column without "
+                "'sequence', which counts the values."
+            )
+        return self._matrix(table)
 
     def transform(self, X: Any) -> np.ndarray:
         """Turn raw cells into a plain matrix: numbers, counts or learned vectors.
@@ -172,7 +189,7 @@ class FeatureColumn(TransformerMixin, BaseEstimator):
         ndarray of shape (n_rows, n_outputs)
         """
         self._validate()
-        return as_dense(self._matrix(Table(X)))
+        return as_dense(self.matrix(Table(X)))
 
     def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
         """Return the names of the columns of `transform`.

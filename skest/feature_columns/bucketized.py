@@ -113,6 +113,12 @@ class BucketizedColumn(DenseColumn, CategoricalColumn):
                 "'source_column' of a bucketized column must come from numeric_column; "
                 f"got {self.source_column!r}."
             )
+        if self.source_column.length_key is not None:
+            raise ValueError(
+                "'source_column' of a bucketized column must come from numeric_column; "
+                f"got the sequence column {self.source_column.name!r}. Cut its numbers "
+                "beforehand, and use a sequence_categorical_column."
+            )
         self.source_column.validated()
         owner = f"bucketized column {self.source_column.name!r}"
         if len(self.source_column.cell_shape) != 1:

@@ -13,7 +13,14 @@ import numpy as np
 import pandas as pd
 from pandas.api.types import infer_dtype, is_numeric_dtype
 
-__all__ = ["Cells", "Factorized", "factorize", "holds_numbers", "numbers"]
+__all__ = [
+    "Cells",
+    "Factorized",
+    "as_array",
+    "factorize",
+    "holds_numbers",
+    "numbers",
+]
 
 Cells = np.ndarray | pd.Series
 
@@ -50,6 +57,15 @@ class Factorized(NamedTuple):
     def example(self) -> str | int:
         """One of the distinct values."""
         return self.distinct[:1].tolist()[0]
+
+
+def as_array(values: Any) -> np.ndarray:
+    """Turn a list into an array; strings become objects.
+
+    NumPy turns a list of strings and numbers into strings without a word.
+    """
+    array = np.asarray(values)
+    return np.asarray(values, dtype=object) if array.dtype.kind in "US" else array
 
 
 def factorize(cells: Cells, key: Hashable) -> Factorized:
@@ -127,7 +143,8 @@ def _canonical(distinct: np.ndarray, key: Hashable, from_frame: bool) -> np.ndar
             raise ValueError(
                 f"Column {key!r} holds numbers that are not whole, such as "
                 f"{distinct[~whole][0]}, where categories are expected. Use "
-                "numeric_column, or bucketized_column to cut it into buckets."
+                "numeric_column (for lists, sequence_numeric_column), or "
+                "bucketized_column to cut it into buckets."
             )
         return distinct.astype(np.int64)
     if kind in "iu":

@@ -190,7 +190,13 @@ class FeatureColumns(TransformerMixin, BaseComposition):
         dict of str to Tensor
             Under `FeatureColumn.encoded_key`: numbers of shape (n_rows, size), or int64
             ids of shape (n_rows, n_values), where -1 stands for no id. Columns over the
-            same categorical column share an entry.
+            same categorical column share an entry. Sequence columns add their lengths
+            under `FeatureColumn.length_key`.
+
+        Raises
+        ------
+        ValueError
+            If the columns cannot take X, or sequences of a row differ in length.
         """
         table = self._table(X)
         sources = {column.encoded_key: column for column in self.active}
@@ -199,6 +205,13 @@ class FeatureColumns(TransformerMixin, BaseComposition):
             for key, values in column.encode(table).items():
                 tensor = torch.from_numpy(values)
                 encoded[key] = tensor.to(dtype) if values.dtype.kind == "f" else tensor
+        _check_lengths(
+            {
+                column.name: encoded[column.length_key]
+                for column in sources.values()
+                if column.length_key is not None
+            }
+        )
         return encoded
 
     def transform(self, X: Any) -> Any:
@@ -217,7 +230,7 @@ class FeatureColumns(TransformerMixin, BaseComposition):
         ndarray or CSR matrix of shape (n_rows, n_outputs)
         """
         table = self._table(X)
-        blocks = [column._matrix(table) for column in self.active]
+        blocks = [column.matrix(table) for column in self.active]
         if not self.sparse_output:
             return np.hstack([as_dense(block) for block in blocks])
         as_matrix = get_config()["sparse_interface"] == "spmatrix"
@@ -282,12 +295,27 @@ def _check_distinct(columns: list[FeatureColumn]) -> None:
             )
         by_name[column.name] = column
         source: Any = getattr(column, "categorical_column", column)
-        other = by_key.setdefault(column.encoded_key, source)
-        if not _same(other, source):
+        for key in filter(None, (column.encoded_key, column.length_key)):
+            other = by_key.setdefault(key, source)
+            if not _same(other, source):
+                raise ValueError(
+                    f"Two feature columns encode {key!r} in different ways: {other!r} and "
+                    f"{source!r}. Make them equal, or give X the raw column a second time "
+                    "under another name."
+                )
+
+
+def _check_lengths(lengths: dict[str, Tensor]) -> None:
+    """Raise ValueError if the sequences of a row differ in length, by column name."""
+    for name, values in lengths.items():
+        first = next(iter(lengths))
+        different = torch.nonzero(values != lengths[first])
+        if len(different):
+            row = int(different[0])
             raise ValueError(
-                f"Two feature columns encode {column.encoded_key!r} in different ways: "
-                f"{other!r} and {source!r}. Make them equal, or give X the raw column a "
-                "second time under another name."
+                "The sequences of one row must have the same length; in row "
+                f"{row}, column {first!r} has {int(lengths[first][row])} steps and column "
+                f"{name!r} has {int(values[row])}. Cut or fill one of them."
             )
 
 

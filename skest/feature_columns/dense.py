@@ -42,6 +42,11 @@ class CategoricalWrapper(DenseColumn):
         """Key of the categorical column: its ids serve all columns over it."""
         return self.categorical_column.encoded_key
 
+    @property
+    def length_key(self) -> str | None:
+        """Key of the lengths, if the categorical column is a sequence."""
+        return self.categorical_column.length_key
+
     def _validate(self) -> None:
         if not isinstance(self.categorical_column, CategoricalColumn):
             raise TypeError(

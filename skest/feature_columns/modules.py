@@ -15,7 +15,7 @@ from skest.feature_columns.dense import EmbeddingColumn
 from skest.feature_columns.lookup import COMBINERS, combined_rows, row_table
 from skest.feature_columns.numeric import NumericColumn
 
-__all__ = ["DenseFeatures", "LinearFeatures", "parameter_name"]
+__all__ = ["DenseFeatures", "LinearFeatures", "SequenceFeatures", "parameter_name"]
 
 
 def parameter_name(column_name: str) -> str:
@@ -38,7 +38,7 @@ class _Values(NamedTuple):
     key: str
 
     def __call__(
-        self, encoded: Mapping[str, Tensor], module: "DenseFeatures"
+        self, encoded: Mapping[str, Tensor], module: "_ColumnFeatures"
     ) -> Tensor:
         return encoded[self.key].to(module.dtype)
 
@@ -51,7 +51,7 @@ class _Counts(NamedTuple):
     size: int
 
     def __call__(
-        self, encoded: Mapping[str, Tensor], module: "DenseFeatures"
+        self, encoded: Mapping[str, Tensor], module: "_ColumnFeatures"
     ) -> Tensor:
         ids = encoded[self.key]
         shape = (len(ids), self.size + 1)  # the last column takes the ids of -1
@@ -69,13 +69,65 @@ class _Embedding(NamedTuple):
     max_norm: float | None
 
     def __call__(
-        self, encoded: Mapping[str, Tensor], module: "DenseFeatures"
+        self, encoded: Mapping[str, Tensor], module: "_ColumnFeatures"
     ) -> Tensor:
         weights = module.get_parameter(parameter_name(self.column))
         return combined_rows(weights, encoded[self.key], self.combiner, self.max_norm)
 
 
-class DenseFeatures(nn.Module):
+class _ColumnFeatures(nn.Module):
+    """The tables of dense columns, and their outputs side by side."""
+
+    def __init__(
+        self,
+        columns: FeatureColumns | Sequence[FeatureColumn],
+        dtype: torch.dtype = torch.float32,
+        generator: Generator | None = None,
+        initialize: bool = True,
+    ) -> None:
+        super().__init__()
+        self.dtype = dtype
+        self._outputs: list[_Values | _Counts | _Embedding] = []
+        self.out_features = 0
+        for column in _sorted_by_name(columns):
+            if not isinstance(column, DenseColumn):
+                raise ValueError(
+                    f"Column {column.name!r} is categorical and has no dense output. "
+                    "Wrap it in indicator_column or embedding_column."
+                )
+            self._check(column)
+            self._outputs.append(_output_of(column))
+            self.out_features += column.size
+            if isinstance(column, EmbeddingColumn):
+                if initialize:
+                    source = generator or _generator_for(column.name)
+                    weights = column.initial_weights(source, dtype)
+                else:
+                    weights = torch.empty(
+                        column.categorical.num_buckets, column.size, dtype=dtype
+                    )
+                self.register_parameter(
+                    parameter_name(column.name),
+                    row_table(weights, trainable=column.trainable),
+                )
+
+    def _check(self, column: DenseColumn) -> None:
+        """Raise ValueError if the module does not take this column."""
+        raise NotImplementedError
+
+    def _concatenated(self, encoded: Mapping[str, Tensor]) -> Tensor:
+        return torch.cat([output(encoded, self) for output in self._outputs], dim=1)
+
+    def column_parameters(self) -> dict[str, nn.Parameter]:
+        """Return the tables of the embedding columns by column name."""
+        return {
+            output.column: self.get_parameter(parameter_name(output.column))
+            for output in self._outputs
+            if isinstance(output, _Embedding)
+        }
+
+
+class DenseFeatures(_ColumnFeatures):
     """Encoded columns as one vector for each row.
 
     Parameters
@@ -99,7 +151,7 @@ class DenseFeatures(nn.Module):
     Raises
     ------
     ValueError
-        If a column is categorical.
+        If a column is categorical or a sequence.
 
     Notes
     -----
@@ -116,37 +168,8 @@ class DenseFeatures(nn.Module):
     tensor([[1., 2.]])
     """
 
-    def __init__(
-        self,
-        columns: FeatureColumns | Sequence[FeatureColumn],
-        dtype: torch.dtype = torch.float32,
-        generator: Generator | None = None,
-        initialize: bool = True,
-    ) -> None:
-        super().__init__()
-        self.dtype = dtype
-        self._outputs: list[_Values | _Counts | _Embedding] = []
-        self.out_features = 0
-        for column in _sorted_by_name(columns):
-            if not isinstance(column, DenseColumn):
-                raise ValueError(
-                    f"Column {column.name!r} is categorical and has no dense output. "
-                    "Wrap it in indicator_column or embedding_column."
-                )
-            self._outputs.append(_output_of(column))
-            self.out_features += column.size
-            if isinstance(column, EmbeddingColumn):
-                if initialize:
-                    source = generator or _generator_for(column.name)
-                    weights = column.initial_weights(source, dtype)
-                else:
-                    weights = torch.empty(
-                        column.categorical.num_buckets, column.size, dtype=dtype
-                    )
-                self.register_parameter(
-                    parameter_name(column.name),
-                    row_table(weights, trainable=column.trainable),
-                )
+    def _check(self, column: DenseColumn) -> None:
+        _refuse_sequence(column, "DenseFeatures")
 
     def forward(self, encoded: Mapping[str, Tensor]) -> Tensor:
         """Return the outputs of all columns side by side.
@@ -160,15 +183,80 @@ class DenseFeatures(nn.Module):
         -------
         Tensor of shape (n_rows, out_features)
         """
-        return torch.cat([output(encoded, self) for output in self._outputs], dim=1)
+        return self._concatenated(encoded)
 
-    def column_parameters(self) -> dict[str, nn.Parameter]:
-        """Return the tables of the embedding columns by column name."""
-        return {
-            output.column: self.get_parameter(parameter_name(output.column))
+
+class SequenceFeatures(_ColumnFeatures):
+    """Encoded sequence columns as one vector for each step.
+
+    Parameters
+    ----------
+    columns : FeatureColumns, or sequence of FeatureColumn
+        Sequence columns only: those of numbers, and those of categories in an indicator
+        or embedding column. What they learn from data must be learned already.
+    dtype, generator, initialize
+        See `DenseFeatures`.
+
+    Attributes
+    ----------
+    out_features : int
+        Width of the output.
+
+    Raises
+    ------
+    ValueError
+        If a column is categorical, or no sequence.
+
+    Notes
+    -----
+    As ``tf.keras.experimental.SequenceFeatures``, with outputs in alphabetical order of
+    the names of the columns. Steps that no sequence of a batch has are cut off, so that
+    one long sequence does not make all batches of a table slow.
+
+    Examples
+    --------
+    >>> from skest.feature_columns import (
+    ...     FeatureColumns,
+    ...     SequenceFeatures,
+    ...     sequence_numeric_column,
+    ... )
+    >>> columns = FeatureColumns([sequence_numeric_column("dose")])
+    >>> steps, lengths = SequenceFeatures(columns)(columns.encode({"dose": [[1, 2], [3]]}))
+    >>> steps.shape, lengths
+    (torch.Size([2, 2, 1]), tensor([2, 1]))
+    """
+
+    def _check(self, column: DenseColumn) -> None:
+        if column.length_key is None:
+            raise ValueError(
+                f"Column {column.name!r} is no sequence, which SequenceFeatures requires. "
+                "Use a column made by a function whose name begins with 'sequence_', or "
+                "make it a context column."
+            )
+        self._length_key = column.length_key
+
+    def forward(self, encoded: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """Return the outputs of all columns side by side, and the lengths.
+
+        Parameters
+        ----------
+        encoded : dict of str to Tensor
+            What `FeatureColumns.encode` returned.
+
+        Returns
+        -------
+        steps : Tensor of shape (n_rows, n_steps, out_features)
+            `n_steps` is the length of the longest sequence, and at least 1.
+        lengths : Tensor of int64, shape (n_rows,)
+        """
+        lengths = encoded[self._length_key]
+        n_rows, n_steps = len(lengths), max(1, int(lengths.max()))
+        # Every step is a row for the columns.
+        steps = {
+            output.key: encoded[output.key][:, :n_steps].reshape(n_rows * n_steps, -1)
             for output in self._outputs
-            if isinstance(output, _Embedding)
         }
+        return self._concatenated(steps).reshape(n_rows, n_steps, -1), lengths
 
 
 class LinearFeatures(nn.Module):
@@ -241,6 +329,7 @@ class LinearFeatures(nn.Module):
         self._looked_up: list[tuple[str, str]] = []
         dense: list[FeatureColumn] = []
         for column in _sorted_by_name(columns):
+            _refuse_sequence(column, "LinearFeatures")
             if isinstance(column, CategoricalColumn):
                 zeros = torch.zeros(column.num_buckets, units, dtype=dtype)
                 weights = row_table(zeros)
@@ -291,6 +380,15 @@ def _sorted_by_name(
     if not isinstance(columns, FeatureColumns):
         columns = FeatureColumns(list(columns))
     return sorted(columns.active, key=lambda column: column.name)
+
+
+def _refuse_sequence(column: FeatureColumn, module: str) -> None:
+    if column.length_key is not None:
+        raise ValueError(
+            f"Column {column.name!r} is a sequence, which {module} cannot take. Use it "
+            "with SequenceFeatures and a network of sequences such as RNNClassifier, or "
+            "take a column without 'sequence', which has one output for all values."
+        )
 
 
 def _output_of(column: DenseColumn) -> _Values | _Counts | _Embedding:

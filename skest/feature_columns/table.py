@@ -12,10 +12,12 @@ import scipy.sparse
 from skest.feature_columns.cells import (
     Cells,
     Factorized,
+    as_array,
     factorize,
     holds_numbers,
     numbers,
 )
+from skest.feature_columns.ragged import Flat, as_cells, flatten, holds_lists, pad
 
 __all__ = ["Key", "Table"]
 
@@ -32,8 +34,9 @@ class Table:
     X : DataFrame, dict of arrays, array-like of shape (n_rows, n_features), or Table
         A pandas DataFrame, or any other eager frame that narwhals knows (polars,
         pyarrow). Values of a dict have one row per cell: shape (n_rows,) or
-        (n_rows, ...). A two-dimensional array has the keys 0, 1, … and "x0", "x1", …
-        for its columns, and "x" for all of them together. A Table is itself.
+        (n_rows, ...). Cells of a frame or dict may be lists. A two-dimensional array has
+        the keys 0, 1, … and "x0", "x1", … for its columns, and "x" for all of them
+        together. A Table is itself.
     feature_names : sequence of str, default=None
         Names for the columns of an array, in place of its own keys.
 
@@ -71,13 +74,14 @@ class Table:
     whole_key: str | None
     _source: Mapping[Any, Any] | pd.DataFrame
     _factorized: dict[Key, Factorized]
+    _flat: dict[Key, Flat | None]
 
     def __new__(cls, X: Any, feature_names: Any = None) -> "Table":
         """Return `X` itself if it is a Table, else a view of it."""
         if isinstance(X, cls):
             return X
         table = super().__new__(cls)
-        table._factorized = {}
+        table._factorized, table._flat = {}, {}
         table.feature_names = table.whole_key = None
         if scipy.sparse.issparse(X):  # first, for one kind of them is a Mapping
             raise TypeError(
@@ -123,7 +127,7 @@ class Table:
             self.feature_names = np.asarray(names, dtype=object)
 
     def _view_array(self, X: Any, feature_names: Any) -> None:
-        array = _cells(X, "X")
+        array = _cells(as_array(X) if isinstance(X, list | tuple) else X, "X")
         if array.ndim != 2:
             raise ValueError(
                 f"Expected 2D array, got {array.ndim}D array instead. Reshape your data "
@@ -168,22 +172,69 @@ class Table:
         return _cells(value, key)
 
     def column(self, key: Key) -> np.ndarray:
-        """Return the raw cells as an array of shape (n_rows,) or (n_rows, ...)."""
-        return np.asarray(self.cells(key))
+        """Return the raw cells as an array of shape (n_rows,) or (n_rows, ...).
+
+        Lists of one length make an array of two dimensions or more.
+        """
+        flat = self.flat(key)
+        if flat is None or flat.lengths.min() < flat.lengths.max():
+            return np.asarray(self.cells(key))
+        values = np.asarray(flat.values)
+        return values.reshape(self.n_rows, flat.lengths[0], *values.shape[1:])
 
     def numbers(self, key: Key) -> np.ndarray:
-        """Return the cells as real numbers, see `skest.feature_columns.cells.numbers`."""
-        return numbers(self.cells(key), key)
+        """Return the cells as real numbers, see `skest.feature_columns.cells.numbers`.
+
+        Raises
+        ------
+        ValueError
+            Also if they are lists that differ in length.
+        """
+        flat = self.flat(key)
+        if flat is None:
+            return numbers(self.cells(key), key)
+        shortest, longest = flat.lengths.min(), flat.lengths.max()
+        if shortest < longest:
+            raise ValueError(
+                f"Column {key!r} must hold numbers, or lists of the same length; got "
+                f"lists of {shortest} to {longest} values. For sequences, use "
+                "sequence_numeric_column."
+            )
+        return numbers(self.column(key), key)
+
+    def flat(self, key: Key) -> Flat | None:
+        """Return the values of cells that are lists, or None if they are not.
+
+        They are taken apart once for each key; see
+        `skest.feature_columns.ragged.flatten`.
+        """
+        if key not in self._flat:
+            cells = self.cells(key)
+            self._flat[key] = flatten(cells, key) if holds_lists(cells) else None
+        return self._flat[key]
 
     def factorized(self, key: Key) -> Factorized:
         """Return the cells as categories, computed once for each key.
 
         See `skest.feature_columns.cells.factorize`. The integer -1 is a value here; the
-        columns decide what it means.
+        columns decide what it means. Cells that are lists make codes of shape
+        (n_rows, n_values), with -1 behind the end of shorter lists.
         """
         if key not in self._factorized:
-            self._factorized[key] = factorize(self.cells(key), key)
+            self._factorized[key] = self._factorize(key)
         return self._factorized[key]
+
+    def _factorize(self, key: Key) -> Factorized:
+        flat = self.flat(key)
+        if flat is None:
+            return factorize(self.cells(key), key)
+        if flat.values.ndim > 1:
+            raise ValueError(
+                f"Column {key!r} holds lists of lists, where lists of strings or integers "
+                "are expected."
+            )
+        codes, distinct = factorize(flat.values, key)
+        return Factorized(pad(codes, flat.lengths, -1), distinct)
 
     def holds_numbers(self, key: Key) -> bool:
         """Tell whether the cells are numbers rather than categories."""
@@ -232,11 +283,8 @@ def _cells(value: Any, key: Any) -> Cells:
     if hasattr(value, "to_numpy"):
         series = _narwhals(value, series_only=True, pass_through=True)
         values = series.to_numpy()
-        return pd.Series(values, dtype=values.dtype)
-    array = np.asarray(value)
-    if array.dtype.kind in "US":
-        # NumPy turns a list of strings and numbers into strings without a word.
-        array = np.asarray(value, dtype=object)
+        return values if values.ndim > 1 else pd.Series(values, dtype=values.dtype)
+    array = as_cells(value)
     if array.ndim == 0:
         raise ValueError(f"Column {key!r} must be an array; got the scalar {value!r}.")
     return array

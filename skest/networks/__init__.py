@@ -7,10 +7,13 @@ from skest.networks.batch_norm import BatchNorm
 from skest.networks.combined import Combined
 from skest.networks.dnn import DNN
 from skest.networks.dropout import Dropout
+from skest.networks.rnn import CELL_TYPES, RNN
 
 __all__ = [
     "ACTIVATIONS",
+    "CELL_TYPES",
     "DNN",
+    "RNN",
     "Baseline",
     "BatchNorm",
     "Combined",

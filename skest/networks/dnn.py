@@ -12,7 +12,7 @@ from skest.networks.activations import get_activation
 from skest.networks.batch_norm import BatchNorm
 from skest.networks.dropout import Dropout
 
-__all__ = ["DNN"]
+__all__ = ["DNN", "linear_layer"]
 
 
 class DNN(nn.Module):
@@ -78,7 +78,7 @@ class DNN(nn.Module):
         widths = [int(n_inputs), *hidden_units]
         for i, (n_in, n_out) in enumerate(zip(widths, hidden_units, strict=False)):
             self.add_module(
-                f"hidden_{i}", _linear(n_in, n_out, dtype, generator, initialize)
+                f"hidden_{i}", linear_layer(n_in, n_out, dtype, generator, initialize)
             )
             if dropout:
                 self.add_module(f"dropout_{i}", Dropout(dropout))
@@ -91,7 +91,9 @@ class DNN(nn.Module):
                 widths[-1], dtype=dtype, generator=generator, initialize=initialize
             )
         if last is None:
-            last = _linear(widths[-1], logits_dimension, dtype, generator, initialize)
+            last = linear_layer(
+                widths[-1], logits_dimension, dtype, generator, initialize
+            )
         self.logits = last
 
     def forward(self, features: dict[str, Tensor]) -> Any:
@@ -110,13 +112,22 @@ class DNN(nn.Module):
         return x
 
 
-def _linear(
+def linear_layer(
     n_in: int,
     n_out: int,
     dtype: torch.dtype | None,
     generator: torch.Generator | None,
     initialize: bool,
 ) -> nn.Linear:
+    """Make a linear map whose kernel starts Glorot-uniform and whose bias is zero.
+
+    Parameters
+    ----------
+    n_in, n_out : int
+        Widths.
+    dtype, generator, initialize
+        See `DNN`.
+    """
     layer = nn.utils.skip_init(nn.Linear, n_in, n_out, dtype=dtype)
     if not initialize:
         return layer

@@ -8,7 +8,7 @@ import pytest
 from sklearn.base import clone
 from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
 
-from skest import BaselineClassifier, DNNClassifier, MultiHeadEstimator
+from skest import BaselineClassifier, DNNClassifier, MultiHeadEstimator, RNNClassifier
 from skest.hooks import Hook
 from tests.adapters.conftest import make
 
@@ -60,7 +60,9 @@ def test_a_scheduler_of_torch_goes_on_after_a_pause(estimator_class, blobs):
     np.testing.assert_allclose(hook.rates, [[r * h for r in first] for h in halves])
 
 
-@pytest.mark.parametrize("estimator", [BaselineClassifier(), MultiHeadEstimator((4,))])
+@pytest.mark.parametrize(
+    "estimator", [BaselineClassifier(), MultiHeadEstimator((4,)), RNNClassifier(4)]
+)
 def test_clipping(estimator, blobs):
     X, y = blobs
     largest = []

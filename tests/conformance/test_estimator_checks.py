@@ -19,6 +19,8 @@ from skest import (
     LinearEstimator,
     LinearRegressor,
     MultiHeadEstimator,
+    RNNClassifier,
+    RNNRegressor,
 )
 from skest.heads import PoissonRegressionHead, RegressionHead
 from skest.sdca import LinearSDCA
@@ -34,6 +36,8 @@ ESTIMATORS = [
     LinearRegressor(),
     DNNLinearCombinedClassifier((16,), max_iter=40),
     DNNLinearCombinedRegressor((16,), max_iter=60),
+    RNNClassifier(16, max_iter=40),
+    RNNRegressor(16, max_iter=60),
     LinearRegressor(loss="huber"),
     DNNRegressor((16,), loss="quantile", max_iter=60),
     BaselineEstimator(),

@@ -107,3 +107,10 @@ def test_yeast_labels():
     assert wrong < separate[0]
     assert f1 > separate[1]
     assert ranking > separate[2]
+
+
+def test_sequences():
+    lines = run("sequences.py", "--rows", "4000").splitlines()
+    auc = {name: values[1] for name, values in scores_of(lines[2:], 4).items()}
+    assert auc["RNNClassifier"] > auc["DNNClassifier, bag"] + 0.03
+    assert auc["RNNClassifier"] > auc["LogisticRegression, bag"] + 0.05

@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Features of networks that consist of parts."""
+
+from typing import Any
+
+import torch
+
+from skest.feature_columns.columns import FeatureColumns
+from skest.feature_columns.table import Table
+
+__all__ = ["encode_parts"]
+
+
+def encode_parts(
+    parts: dict[str, FeatureColumns | None], dtype: torch.dtype, features: Any
+) -> dict[str, Any]:
+    """Encode the features for every part of the network."""
+    table = Table(features)  # looks up every distinct string once for both
+    return {
+        name: columns.encode(table, dtype)
+        for name, columns in parts.items()
+        if columns is not None
+    }

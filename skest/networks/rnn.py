@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`RNN`: recurrent layers on sequences, with a context that holds for all steps."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from skest._checks import check_choice
+from skest.networks.dnn import linear_layer
+
+__all__ = ["CELL_TYPES", "RNN"]
+
+#: Recurrent layers by name.
+CELL_TYPES: dict[str, Callable[..., nn.RNNBase]] = {
+    "simple_rnn": nn.RNN,
+    "lstm": nn.LSTM,
+    "gru": nn.GRU,
+}
+
+
+class RNN(nn.Module):
+    """A recurrent network whose state after the last step gives the logits.
+
+    The context is put beside the features of every step. Of an empty sequence the state
+    is zero, so that its logits are the bias, whatever the context. The result does not
+    depend on what stands behind the end of a sequence.
+
+    Parameters
+    ----------
+    sequence : torch.nn.Module
+        Gives steps of shape (n_rows, n_steps, out_features) and lengths of shape
+        (n_rows,) from ``features["sequence"]``; see `SequenceFeatures`.
+    context : torch.nn.Module or None
+        Gives a vector of `out_features` numbers for each row from
+        ``features["context"]``; see `DenseFeatures`.
+    units : sequence of int
+        Widths of the recurrent layers, of which each gets the states of the one before.
+    logits_dimension : int
+        Width of the output.
+    cell_type : {"simple_rnn", "lstm", "gru"}, default="simple_rnn"
+        Kind of the layers: `torch.nn.RNN` (tanh), `torch.nn.LSTM`, `torch.nn.GRU`.
+    dtype : torch.dtype, default=None
+        Floating type of the parameters; None is torch's default.
+    generator : torch.Generator, default=None
+        Draws the initial kernels; None is torch's global generator.
+    initialize : bool, default=True
+        Without, the parameters are left as memory was, for a checkpoint to fill.
+
+    Raises
+    ------
+    ValueError
+        If `units` is empty or `cell_type` unknown.
+
+    Notes
+    -----
+    As the network of ``tf.estimator.experimental.RNNClassifier``. Initial values are
+    those of Keras: input kernels Glorot-uniform and recurrent kernels orthogonal, the
+    gates of a layer being one matrix; biases zero, but one for the forget gate of an
+    LSTM. Where Keras has one bias, torch has the sum of two, and both are trained.
+    """
+
+    def __init__(
+        self,
+        sequence: nn.Module,
+        context: nn.Module | None,
+        units: Sequence[int],
+        logits_dimension: int,
+        *,
+        cell_type: str = "simple_rnn",
+        dtype: torch.dtype | None = None,
+        generator: torch.Generator | None = None,
+        initialize: bool = True,
+    ) -> None:
+        super().__init__()
+        check_choice(cell_type, "cell_type", "RNN", tuple(CELL_TYPES))
+        if len(units) == 0:
+            raise ValueError(
+                "'units' of RNN must have at least one layer; got none. For a model of "
+                "the context alone, use DNN."
+            )
+        self.sequence = sequence
+        self.context = context
+        inputs = [sequence] if context is None else [sequence, context]
+        n_inputs: Any = sum(module.out_features for module in inputs)
+        self._layers = [f"{cell_type}_{i}" for i in range(len(units))]
+        for name, n_in, n_out in zip(
+            self._layers, [n_inputs, *units], units, strict=False
+        ):
+            layer = _layer(cell_type, n_in, n_out, dtype)
+            if initialize:
+                _initialize(layer, generator)
+            self.add_module(name, layer)
+        self.logits = linear_layer(
+            units[-1], logits_dimension, dtype, generator, initialize
+        )
+
+    def forward(self, features: Mapping[str, Mapping[str, Tensor]]) -> Tensor:
+        """Return logits of shape (n_rows, logits_dimension)."""
+        return self.logits(self.last_state(features))
+
+    def last_state(self, features: Mapping[str, Mapping[str, Tensor]]) -> Tensor:
+        """Return the state after the last step, of shape (n_rows, units[-1])."""
+        steps, lengths = self.sequence(features["sequence"])
+        if self.context is not None:
+            context = self.context(features["context"]).unsqueeze(1)
+            steps = torch.cat([steps, context.expand(-1, steps.shape[1], -1)], dim=2)
+        for name in self._layers:
+            steps, _ = self.get_submodule(name)(steps)
+        last = (lengths - 1).clamp(min=0)[:, None, None].expand(-1, 1, steps.shape[2])
+        state = steps.gather(1, last).squeeze(1)
+        return state.masked_fill((lengths == 0).unsqueeze(1), 0)
+
+
+def _layer(
+    cell_type: str, n_in: int, n_out: int, dtype: torch.dtype | None
+) -> nn.RNNBase:
+    # By way of the device "meta", where torch's own initialisation draws nothing.
+    layer = CELL_TYPES[cell_type](
+        n_in, n_out, batch_first=True, device="meta", dtype=dtype
+    )
+    return layer.to_empty(device="cpu")
+
+
+def _initialize(layer: nn.RNNBase, generator: torch.Generator | None) -> None:
+    """Set the parameters as Keras does."""
+    for name, parameter in layer.named_parameters():
+        if name.startswith("weight_ih"):
+            nn.init.xavier_uniform_(parameter, generator=generator)
+        elif name.startswith("weight_hh"):
+            nn.init.orthogonal_(parameter, generator=generator)
+        else:
+            nn.init.zeros_(parameter)
+    if isinstance(layer, nn.LSTM):
+        # The gates are in the order: input, forget, cell, output.
+        forget = slice(layer.hidden_size, 2 * layer.hidden_size)
+        with torch.no_grad():
+            layer.get_parameter("bias_ih_l0")[forget] = 1

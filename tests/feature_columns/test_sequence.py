@@ -1,0 +1,310 @@
+# SPDX-License-Identifier: Apache-2.0
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+import torch
+from sklearn.base import clone
+
+from skest.feature_columns import (
+    FeatureColumns,
+    SequenceCategoricalColumn,
+    bucketized_column,
+    categorical_column_with_vocabulary_list,
+    crossed_column,
+    embedding_column,
+    indicator_column,
+    infer_feature_columns,
+    numeric_column,
+    sequence_categorical_column_with_hash_bucket,
+    sequence_categorical_column_with_identity,
+    sequence_categorical_column_with_vocabulary_list,
+    sequence_numeric_column,
+)
+
+NUMBERS = [[1.0, 2.0, 3.0], [], None, [4.0]]
+PADDED = np.array([[1, 2, 3], [np.nan] * 3, [np.nan] * 3, [4, np.nan, np.nan]])
+
+
+@pytest.mark.parametrize(
+    "X",
+    [
+        pd.DataFrame({"x": NUMBERS}),
+        pd.DataFrame({"x": [[1, 2, 3], [], None, [4]]}),
+        pl.DataFrame({"x": NUMBERS}),
+        {"x": NUMBERS},
+        {"x": PADDED},
+        {"x": np.hstack([PADDED, np.full((4, 2), np.nan)])},
+        PADDED,
+    ],
+    ids=["pandas", "integers", "polars", "dict", "padded", "padded more", "array"],
+)
+def test_numbers_of_every_form_give_the_same(X: Any) -> None:
+    encoded = sequence_numeric_column("x").encode(X)
+    assert encoded["x"].dtype == np.float32
+    assert encoded["x"][:, :, 0].tolist() == [[1, 2, 3], [0] * 3, [0] * 3, [4, 0, 0]]
+    assert encoded["x_length"].tolist() == [3, 0, 0, 1]
+
+
+def test_single_numbers_are_sequences_of_one_step() -> None:
+    encoded = sequence_numeric_column("x").encode({"x": np.array([5.0, np.nan])})
+    assert encoded["x"].tolist() == [[[5.0]], [[0.0]]]
+    assert encoded["x_length"].tolist() == [1, 0]
+
+
+def test_steps_of_several_numbers() -> None:
+    column = sequence_numeric_column("x", shape=2)
+    lists = column.encode({"x": [[[1, 2], [3, 4]], [[5, 6]]]})
+    array = np.array([[[1, 2], [3, 4]], [[5, 6], [np.nan, np.nan]]])
+    assert lists["x"].tolist() == [[[1, 2], [3, 4]], [[5, 6], [0, 0]]]
+    for key, values in column.encode({"x": array}).items():
+        np.testing.assert_array_equal(values, lists[key])
+    assert column.get_feature_names_out().tolist() == ["x_0", "x_1"]
+
+
+def test_statistics_are_those_of_all_steps() -> None:
+    column = sequence_numeric_column("x", normalizer="standard")
+    column.fit({"x": [[1.0, 2.0], [], [6.0]]}, sample_weight=[1, 1, 2])
+    steps, weights = [1.0, 2.0, 6.0], [1, 1, 2]
+    mean = np.average(steps, weights=weights)
+    deviation = np.sqrt(np.average((steps - mean) ** 2, weights=weights))
+    np.testing.assert_allclose(column.center_, [mean])
+    values = column.encode({"x": [[2.0]]})["x"]
+    np.testing.assert_allclose(values, [[[(2 - mean) / deviation]]], rtol=1e-6)
+
+
+def test_gaps_inside_a_sequence() -> None:
+    X = {"x": [[1.0, None, 3.0], [5.0, np.nan]]}
+    column = sequence_numeric_column("x", default_value="mean", indicate_missing="auto")
+    encoded = column.fit(X).encode(X)
+    assert encoded["x"].tolist() == [
+        [[1, 0], [3, 1], [3, 0]],
+        [[5, 0], [3, 1], [0, 0]],
+    ]
+    assert encoded["x_length"].tolist() == [3, 2]
+
+
+def test_a_default_value_pads_too() -> None:
+    column = sequence_numeric_column("x", default_value=9, normalizer=lambda x: 2 * x)
+    encoded = column.encode({"x": [[1.0, np.nan], [2.0]]})["x"]
+    assert encoded[:, :, 0].tolist() == [[2, 18], [4, 9]]
+
+
+def test_only_empty_sequences_can_be_encoded() -> None:
+    column = sequence_numeric_column("x", normalizer="standard").fit({"x": [[1, 2]]})
+    encoded = column.encode({"x": [[], None]})
+    assert encoded["x"].tolist() == [[[0.0]], [[0.0]]]
+    assert encoded["x_length"].tolist() == [0, 0]
+
+
+VOCABULARY = sequence_categorical_column_with_vocabulary_list("c", ["a", "b"])
+
+
+def test_categories_of_lists_keep_their_length() -> None:
+    X = {"c": [["b", "z", ""], ["a"], []]}
+    encoded = VOCABULARY.encode(X)
+    assert encoded["c_ids"].tolist() == [[1, -1, -1], [0, -1, -1], [-1, -1, -1]]
+    assert encoded["c_ids_length"].tolist() == [3, 1, 0]
+
+
+def test_categories_of_an_array_end_at_the_last_value() -> None:
+    X = {"c": np.array([["b", "", "z", ""], ["a", "", "", ""], [""] * 4])}
+    encoded = VOCABULARY.encode(X)
+    assert encoded["c_ids"].tolist() == [[1, -1, -1], [0, -1, -1], [-1, -1, -1]]
+    assert encoded["c_ids_length"].tolist() == [3, 1, 0]
+
+
+@pytest.mark.parametrize("wrap", [indicator_column, lambda c: embedding_column(c, 2)])
+@pytest.mark.parametrize(
+    "column",
+    [
+        sequence_categorical_column_with_identity("c", 5),
+        sequence_categorical_column_with_vocabulary_list("c"),
+        sequence_categorical_column_with_hash_bucket("c", 5),
+    ],
+    ids=lambda column: type(column.categorical_column).__name__,
+)
+def test_wrapped_categories(column: SequenceCategoricalColumn, wrap: Any) -> None:
+    X = {"c": [[1, 3], [3, 3, 4]]}
+    columns = FeatureColumns([wrap(column)])
+    assert not hasattr(columns.fit(X).columns[0], "categorical_column_")
+    encoded = columns.encode(X)
+    assert encoded["c_ids"].shape == (2, 3)
+    assert encoded["c_ids_length"].tolist() == [2, 3]
+    again = clone(columns).fit(X).encode(X)
+    assert torch.equal(again["c_ids"], encoded["c_ids"])
+
+
+def test_parameters_and_names() -> None:
+    column = embedding_column(VOCABULARY, 2)
+    columns = FeatureColumns([("visits", column)])
+    name = "visits__categorical_column__categorical_column__vocabulary_list"
+    assert columns.get_params()[name] == ["a", "b"]
+    columns.set_params(**{name: ["b"]})
+    assert columns.encode({"c": [["b", "a"]]})["c_ids"].tolist() == [[0, -1]]
+    assert column.name == "c_embedding"
+    names = indicator_column(sequence_pair()[0]).get_feature_names_out()
+    assert names.tolist() == ["c_a", "c_b"]
+
+
+def sequence_pair() -> tuple[Any, Any]:
+    column = sequence_categorical_column_with_vocabulary_list("c", ["a", "b"])
+    return column, sequence_numeric_column("x")
+
+
+def test_lengths_must_agree() -> None:
+    category, number = sequence_pair()
+    columns = FeatureColumns([indicator_column(category), number])
+    columns.encode({"c": [["a"], ["b", "a"]], "x": [[1], [2, 3]]})
+    message = "in row 1, column 'c_indicator' has 2 steps and column 'x' has 1"
+    with pytest.raises(ValueError, match=message):
+        columns.encode({"c": [["a"], ["b", "a"]], "x": [[1], [2]]})
+
+
+def test_two_columns_for_one_entry() -> None:
+    columns = FeatureColumns([sequence_numeric_column("x"), numeric_column("x_length")])
+    with pytest.raises(ValueError, match="encode 'x_length' in different ways"):
+        columns.fit({"x": [[1.0]], "x_length": [1.0]})
+
+
+@pytest.mark.parametrize(
+    ("column", "cells", "message"),
+    [
+        (sequence_numeric_column("x"), [[1.0, np.nan]], "'x' holds NaN.*default_value"),
+        (sequence_numeric_column("x"), [[np.nan, 1.0]], "'x' holds NaN"),
+        (
+            sequence_numeric_column("x"),
+            np.array([[np.nan, 1.0], [2.0, np.nan]]),
+            "'x' holds NaN",
+        ),
+        (sequence_numeric_column("x"), [[1.0, np.inf]], "'x' holds inf"),
+        (
+            sequence_numeric_column("x"),
+            [["1"]],
+            "'x' must hold numbers; got the string",
+        ),
+        (
+            sequence_numeric_column("x"),
+            [[[1, 2]], [[3, 4]]],
+            r"'x' must have shape \(1,\); got \(2,\). Set 'shape'",
+        ),
+        (
+            sequence_numeric_column("x", shape=2),
+            [[1], [3, 4]],
+            r"'x' must have shape \(2,\); got \(1,\)",
+        ),
+        (
+            sequence_numeric_column("x", normalizer="standard"),
+            [[], []],
+            "All sequences of column 'x' are empty",
+        ),
+        (
+            sequence_categorical_column_with_vocabulary_list("x"),
+            [[], []],
+            "no value that occurs",
+        ),
+        (sequence_categorical_column_with_identity("x", 3), [[1, 3]], "'x' holds 3"),
+        (
+            sequence_categorical_column_with_identity("x", 3),
+            [["a"]],
+            "'x' must hold int",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else None,
+)
+def test_bad_cells(column: Any, cells: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        column.fit({"x": cells})
+
+
+@pytest.mark.parametrize(
+    "column",
+    [sequence_numeric_column("c"), indicator_column(VOCABULARY), VOCABULARY],
+)
+def test_sequences_are_no_plain_matrix(column: Any) -> None:
+    for transformer in (column, FeatureColumns([column])):
+        with pytest.raises(
+            ValueError, match=r"is a sequence and cannot .* plain matrix"
+        ):
+            transformer.transform({"c": np.array([[1.0]])})
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (
+            lambda: bucketized_column(sequence_numeric_column("x"), [0.0]),
+            ValueError,
+            "from numeric_column; got the sequence column 'x'",
+        ),
+        (
+            lambda: indicator_column(SequenceCategoricalColumn(VOCABULARY)),
+            TypeError,
+            "'categorical_column' of a SequenceCategoricalColumn must come from",
+        ),
+        (
+            lambda: SequenceCategoricalColumn(
+                crossed_column(["a", "b"], 5)
+            ).validated(),
+            TypeError,
+            "'categorical_column' of a SequenceCategoricalColumn must come from",
+        ),
+        (lambda: sequence_numeric_column("x", 0), ValueError, "'shape' of numeric"),
+        (
+            lambda: sequence_categorical_column_with_identity("x", 0),
+            ValueError,
+            "'num_buckets' of identity column 'x'",
+        ),
+    ],
+)
+def test_bad_parameters(make: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        make()
+
+
+MIXED = pd.DataFrame(
+    {
+        "event": [["a", "b"], ["c"], []],
+        "dose": [[1.5, None], [2.0], []],
+        "point": [[[1, 2], [3, 4]], [[5, 6]], []],
+        "many": [[f"m{i}" for i in range(12)]] * 3,
+        "age": [1.0, None, 3.0],
+        "sex": ["f", "m", "f"],
+    }
+)
+
+
+def test_inferred_sequences_and_context() -> None:
+    sequence = infer_feature_columns(MIXED, "sequence")
+    names = ["event_indicator", "dose", "point", "many_embedding"]
+    assert [column.name for column in sequence.active] == names
+    assert sequence.active[2].cell_shape == (2,)
+    dose = FeatureColumns([sequence.active[1]]).fit(MIXED).encode(MIXED)["dose"]
+    assert dose.shape == (3, 2, 2)
+    context = infer_feature_columns(MIXED, "context")
+    assert [column.name for column in context.active] == ["age", "sex_indicator"]
+
+
+def test_inferred_from_arrays() -> None:
+    (column,) = infer_feature_columns(np.ones((2, 3)), "sequence").active
+    assert (column.name, column.length_key) == ("x", "x_length")
+    assert infer_feature_columns(np.ones((2, 3)), "context") is None
+    codes = {"c": np.array([["a", "b"], ["b", ""]])}
+    (column,) = infer_feature_columns(codes, "sequence").active
+    assert column.length_key == "c_ids_length"
+
+
+def test_lists_inferred_for_a_model_without_sequences() -> None:
+    (column,) = infer_feature_columns(MIXED[["event"]]).active
+    assert column.length_key is None
+    assert isinstance(
+        infer_feature_columns(MIXED[["event"]], "linear").active[0],
+        type(categorical_column_with_vocabulary_list("event")),
+    )
+
+
+def test_no_sequences_to_infer() -> None:
+    with pytest.raises(ValueError, match="X has no column of sequences: no cells are"):
+        infer_feature_columns(MIXED[["age", "sex"]], "sequence")

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+import copy
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from skest.feature_columns import (
+    DenseFeatures,
+    FeatureColumns,
+    SequenceFeatures,
+    numeric_column,
+    sequence_numeric_column,
+)
+from skest.networks import CELL_TYPES, RNN
+
+SEQUENCE = FeatureColumns([sequence_numeric_column("s", shape=2)])
+CONTEXT = FeatureColumns([numeric_column("c")])
+STEPS = [[[1, 2], [3, 4], [5, 6]], [[1, 0]], [], [[0, 1], [1, 0]]]
+COLUMNS = {"s": STEPS, "c": np.array([1.0, 2.0, 3.0, 4.0])}
+
+
+def features(**changed):
+    X = COLUMNS | changed
+    return {
+        "sequence": SEQUENCE.encode(X, torch.float64),
+        "context": CONTEXT.encode(X, torch.float64),
+    }
+
+
+def network(units=(3,), cell_type="gru", context=CONTEXT, **kwargs):
+    dtype = torch.float64
+    return RNN(
+        SequenceFeatures(SEQUENCE, dtype),
+        None if context is None else DenseFeatures(context, dtype),
+        units,
+        2,
+        cell_type=cell_type,
+        dtype=dtype,
+        generator=torch.Generator().manual_seed(0),
+        **kwargs,
+    )
+
+
+cells = pytest.mark.parametrize("cell_type", CELL_TYPES)
+
+
+@cells
+@pytest.mark.parametrize("units", [(3,), (4, 3)])
+def test_equals_a_loop_over_the_steps(cell_type, units):
+    rnn = network(units, cell_type)
+    logits = rnn(features())
+    for i, steps in enumerate(STEPS):
+        x = torch.tensor(
+            [[*step, COLUMNS["c"][i]] for step in steps], dtype=torch.float64
+        )
+        if len(steps) == 0:
+            expected = rnn.logits.bias
+        else:
+            for name in rnn._layers:
+                x, _ = rnn.get_submodule(name)(x)
+            expected = rnn.logits(x[-1])
+        torch.testing.assert_close(logits[i], expected)
+
+
+@cells
+def test_padding_does_not_matter(cell_type):
+    rnn = network((4, 3), cell_type)
+    encoded = features()
+    logits = rnn(encoded)
+    logits.sum().backward()
+    gradients = [p.grad.clone() for p in rnn.parameters()]
+    rnn.zero_grad()
+    sequence = encoded["sequence"]
+    steps = nn.functional.pad(sequence["s"], (0, 0, 0, 4))
+    behind = torch.arange(7) >= sequence["s_length"][:, None]
+    sequence["s"] = steps.masked_fill(behind[:, :, None], 77.0)
+    torch.testing.assert_close(rnn(encoded), logits)
+    rnn(encoded).sum().backward()
+    for parameter, gradient in zip(rnn.parameters(), gradients, strict=True):
+        torch.testing.assert_close(parameter.grad, gradient)
+
+
+@cells
+def test_rows_do_not_depend_on_their_batch(cell_type):
+    rnn = network(cell_type=cell_type)
+    logits = rnn(features())
+    for i, steps in enumerate(STEPS):
+        alone = rnn(features(s=[steps], c=COLUMNS["c"][[i]]))
+        torch.testing.assert_close(alone, logits[[i]])
+
+
+def test_the_context_holds_for_every_step():
+    rnn = network()
+    other = rnn(features(c=np.array([1.0, 2.0, 9.0, 9.0])))
+    same = (other == rnn(features())).all(dim=1)
+    assert same.tolist() == [True, True, True, False]
+
+
+def test_without_context():
+    rnn = network(context=None)
+    assert rnn.gru_0.input_size == 2
+    assert torch.equal(rnn({"sequence": features()["sequence"]}), rnn(features()))
+
+
+@cells
+def test_initial_values(cell_type):
+    rnn = network((50,), cell_type)
+    layer = rnn.get_submodule(f"{cell_type}_0")
+    gates = layer.weight_hh_l0.shape[0]
+    limit = (6 / (3 + gates)) ** 0.5
+    assert 0.9 * limit < layer.weight_ih_l0.abs().max() <= limit
+    torch.testing.assert_close(
+        layer.weight_hh_l0.T @ layer.weight_hh_l0,
+        torch.eye(50, dtype=torch.float64),
+    )
+    bias = (layer.bias_ih_l0 + layer.bias_hh_l0).tolist()
+    forget = [1.0] * 50 if cell_type == "lstm" else [0.0] * 50
+    assert bias == [0.0] * 50 + forget * (gates > 50) + [0.0] * (gates - 100)
+    again = network((50,), cell_type).state_dict()
+    for name, value in rnn.state_dict().items():
+        assert torch.equal(value, again[name])
+
+
+def test_construction_leaves_the_global_generator_alone():
+    before = torch.get_rng_state()
+    network(cell_type="lstm")
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_copies_and_checkpoints():
+    rnn = network((4, 3))
+    logits = rnn(features())
+    for again in (copy.deepcopy(rnn), pickle.loads(pickle.dumps(rnn))):
+        assert torch.equal(again(features()), logits)
+    other = network((4, 3), initialize=False)
+    other.load_state_dict(rnn.state_dict())
+    assert torch.equal(other(features()), logits)
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"units": ()}, "'units' of RNN must have at least one layer"),
+        (
+            {"cell_type": "rnn"},
+            "'cell_type' of RNN must be one of 'simple_rnn', 'lstm'",
+        ),
+    ],
+)
+def test_bad_parameters(params, message):
+    with pytest.raises(ValueError, match=message):
+        network(**params)
