@@ -158,7 +158,9 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
             self._start(train)
         self._train(train, held_out, int(self.max_iter), seed, resume=resume)
 
-    def _partial_fit(self, X: Any, y: Any, sample_weight: Any, **target: Any) -> Any:
+    def _partial_fit(
+        self, X: Any, y: Any, sample_weight: Any, classes: Any = None
+    ) -> Any:
         trial = self._copy()
         trial._validate_params()
         if trial.early_stopping is True:
@@ -166,7 +168,7 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
         resume = trial.__sklearn_is_fitted__()
         if resume:
             trial._check_resumed()
-        rows = trial._check_rows(X, y, sample_weight, reset=not resume, **target)
+        rows = trial._check_rows(X, y, sample_weight, classes, reset=not resume)
         rows = rows._replace(weight=trial._balanced_weight(rows))
         if not resume:
             trial._start(rows)
@@ -175,7 +177,13 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
         return self
 
     def _check_rows(
-        self, X: Any, y: Any, sample_weight: Any, *, reset: bool, **target: Any
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any,
+        classes: Any = None,
+        *,
+        reset: bool,
     ) -> Rows:
         """Validate training data; rows of weight zero are dropped."""
         if y is None:
@@ -192,21 +200,18 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
             features, y = take_rows(features, kept), take_rows(y, kept)
             weight = weight[kept]
         if reset:
-            self._learn_target(y, **target)
-        labels = self._encode_target(y, **target)
-        return Rows(features, labels, weight)
+            self._learn_target(y, classes)
+        else:
+            self._target.check_classes(classes)
+        return Rows(features, self._target.encode(y), weight)
 
     def _target_rows(self, y: Any) -> Any:
         """Return `y` as something whose rows can be taken."""
         return as_rows(y)
 
-    def _learn_target(self, y: Any, **target: Any) -> None:
+    def _learn_target(self, y: Any, classes: Any) -> None:
         self._target = self._new_target(y)
-        self._target.learn(y, **target)
-
-    def _encode_target(self, y: Any, **target: Any) -> Any:
-        """Return `y` as labels for the head."""
-        return self._target.encode(y)
+        self._target.learn(y, classes=classes)
 
     def _check_resumed(self) -> None:
         """Refuse changes of parameters that an earlier fit cannot go on with."""
@@ -254,13 +259,15 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
             )
         return rows, self._check_evaluation_rows(X_val, y_val, weight_val)
 
-    def _check_evaluation_rows(self, X: Any, y: Any, sample_weight: Any) -> Rows:
+    def _check_evaluation_rows(
+        self, X: Any, y: Any, sample_weight: Any, *, strict: bool = True
+    ) -> Rows:
         """Validate rows that are not trained on."""
         features = self._check_features(X, reset=False)
         y = self._target_rows(y)
         check_same_length(features, y)
         weight = self._check_weight(sample_weight, len(next(iter(features.values()))))
-        return Rows(features, self._encode_target(y), weight)
+        return Rows(features, self._target.encode(y, strict=strict), weight)
 
     def _strata(self, labels: Any) -> NDArray[Any] | None:
         """Return the groups of which a validation part should have its share."""
@@ -322,7 +329,9 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
             n_iter_no_change=self.n_iter_no_change,
             score=None
             if held_out is None
-            else LiveScore(self._target, held_out, _PREDICT_BATCH_SIZE, weighted),
+            else LiveScore(
+                self._target, self._scale, held_out, _PREDICT_BATCH_SIZE, weighted
+            ),
             report=print if self.verbose else None,
         )
         estimator.train(

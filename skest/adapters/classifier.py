@@ -7,14 +7,15 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin
-from sklearn.utils import compute_class_weight
+from sklearn.utils import assert_all_finite, compute_class_weight
 from sklearn.utils.multiclass import type_of_target
 
 from skest._compat import StrOptions
 from skest.adapters.base import SkestEstimator
 from skest.adapters.rows import Rows
 from skest.adapters.targets.classes import ClassTarget
-from skest.adapters.targets.labels import LabelsTarget
+from skest.adapters.targets.forms import is_frame
+from skest.adapters.targets.labels import LabelsTarget, as_matrix
 from skest.keys import PredictionKeys
 
 __all__ = ["SkestClassifier"]
@@ -56,7 +57,7 @@ class SkestClassifier(ClassifierMixin, SkestEstimator):
                 "not have. Compute the weights with "
                 "sklearn.utils.class_weight.compute_class_weight and pass a dictionary."
             )
-        return self._partial_fit(X, y, sample_weight, classes=classes)
+        return self._partial_fit(X, y, sample_weight, classes)
 
     def predict_proba(self, X: Any) -> NDArray[Any]:
         """Return the probabilities of the classes.
@@ -117,25 +118,18 @@ class SkestClassifier(ClassifierMixin, SkestEstimator):
         return self._predict(X, [PredictionKeys.LOGITS])[PredictionKeys.LOGITS]
 
     def _new_target(self, y: Any) -> ClassTarget | LabelsTarget:
-        is_matrix = np.ndim(y) == 2
-        if is_matrix and type_of_target(y, input_name="y") == "multilabel-indicator":
-            return LabelsTarget(type(self).__name__)
-        return ClassTarget(type(self).__name__)
+        owner = type(self).__name__
+        if np.ndim(y) == 2 or is_frame(y):
+            matrix = as_matrix(y)
+            if matrix.dtype.kind == "f":
+                assert_all_finite(matrix, input_name="y")
+            if type_of_target(matrix, input_name="y") == "multilabel-indicator":
+                return LabelsTarget(owner)
+        return ClassTarget(owner)
 
-    def _learn_target(self, y: Any, **target: Any) -> None:
-        super()._learn_target(y, **target)
+    def _learn_target(self, y: Any, classes: Any) -> None:
+        super()._learn_target(y, classes)
         self.classes_ = self._target.classes
-
-    def _encode_target(self, y: Any, **target: Any) -> NDArray[Any]:
-        classes = target.get("classes")
-        if classes is not None and not np.array_equal(
-            np.unique(np.asarray(classes)), self.classes_
-        ):
-            raise ValueError(
-                f"classes={np.unique(classes).tolist()} is not the same as in the first "
-                f"call, where it was {self.classes_.tolist()}."
-            )
-        return self._target.encode(y)
 
     def _balanced_weight(self, rows: Rows) -> NDArray[Any] | None:
         weight, ids = rows.weight, rows.labels

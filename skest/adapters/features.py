@@ -2,7 +2,7 @@
 """Reads ``X`` of scikit-learn's methods as columns by key."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,14 @@ from sklearn.utils.validation import validate_data
 from skest.feature_columns.ragged import as_cells
 from skest.feature_columns.table import Table
 
-__all__ = ["ARRAY_KEY", "WEIGHT_KEY", "is_table", "read_array", "read_table"]
+__all__ = [
+    "ARRAY_KEY",
+    "WEIGHT_KEY",
+    "is_table",
+    "read_array",
+    "read_table",
+    "without_columns",
+]
 
 #: Key of an array as a whole.
 ARRAY_KEY = "x"
@@ -34,6 +41,36 @@ def holds_only_numbers(X: Any) -> bool:
         return False
     table = Table(X)
     return all(map(table.holds_numbers, table.keys))
+
+
+def without_columns(X: Any, keys: Sequence[str]) -> tuple[Any, dict[str, Any]]:
+    """Take columns out of a table, those of them that it has.
+
+    Parameters
+    ----------
+    X : frame, dict of arrays or array-like
+        An array has no columns by name and is returned as it is.
+    keys : sequence of str
+        Names of columns.
+
+    Returns
+    -------
+    X : as given
+        Without the columns.
+    columns : dict
+        The columns.
+    """
+    if not keys or not is_table(X):
+        return X, {}
+    names = list(X) if isinstance(X, Mapping) else _names_of(X)
+    found = [key for key in keys if key in names]
+    columns = {key: X[key] for key in found}
+    if isinstance(X, Mapping):
+        return {name: X[name] for name in names if name not in found}, columns
+    import narwhals.stable.v2 as nw
+
+    frame = nw.from_native(X, eager_only=True)
+    return frame.drop(found).to_native(), columns
 
 
 def read_array(estimator: BaseEstimator, X: Any, *, reset: bool) -> dict[Any, Any]:

@@ -7,6 +7,7 @@ import numpy as np
 
 from skest.adapters.features import WEIGHT_KEY
 from skest.adapters.rows import Rows
+from skest.adapters.target_scale import TargetScale
 from skest.adapters.targets.base import Target
 from skest.evaluation import predict_batch
 from skest.hooks.base import Run
@@ -23,6 +24,8 @@ class LiveScore:
     ----------
     target : Target
         What the score is.
+    scale : TargetScale or None
+        The scale of the labels in training.
     rows : Rows
         The validation rows.
     batch_size : int
@@ -32,9 +35,15 @@ class LiveScore:
     """
 
     def __init__(
-        self, target: Target, rows: Rows, batch_size: int, weighted: bool
+        self,
+        target: Target,
+        scale: TargetScale | None,
+        rows: Rows,
+        batch_size: int,
+        weighted: bool,
     ) -> None:
         self._target = target
+        self._scale = scale
         self._batch_size = batch_size
         self._rows = rows
         # The model in training asks for weights if it has them; the score has its own.
@@ -44,6 +53,7 @@ class LiveScore:
 
     def begin(self, run: Run) -> None:
         """Encode the rows; wrong ones are refused before the first step."""
+        self._target.check_validation(self._rows.labels)
         dataset = ArrayDataset(self._features, batch_size=self._batch_size)
         parameter = next(run.network.parameters())
         self._batches = list(
@@ -69,5 +79,5 @@ class LiveScore:
             run.network.train()
         predictions = {key: np.concatenate([b[key] for b in batches]) for key in keys}
         return self._target.validation_score(
-            predictions, self._rows.labels, self._rows.weight
+            predictions, self._rows.labels, self._rows.weight, self._scale
         )

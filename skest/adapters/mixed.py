@@ -7,14 +7,18 @@ from typing import Any, ClassVar
 import pandas as pd
 from sklearn.utils import ClassifierTags, RegressorTags
 from sklearn.utils.metaestimators import available_if
+from sklearn.utils.multiclass import type_of_target
 from sklearn.utils.validation import check_is_fitted
 
 from skest.adapters.base import SkestEstimator
+from skest.adapters.features import without_columns
 from skest.adapters.targets.base import Target
-from skest.adapters.targets.forms import columns_of
+from skest.adapters.targets.forms import columns_of, is_frame
 from skest.adapters.targets.given import GivenTarget
 from skest.adapters.targets.infer import given_targets, infer_target, several_targets
+from skest.adapters.targets.labels import LabelsTarget, as_matrix
 from skest.adapters.targets.several import SeveralTargets
+from skest.feature_columns.columns import FeatureColumns
 from skest.heads.base import Head
 from skest.heads.multi_head import MultiHead
 from skest.heads.poisson import PoissonRegressionHead
@@ -55,7 +59,7 @@ class SkestMixedEstimator(SkestEstimator):
         object
             This estimator.
         """
-        return self._partial_fit(X, y, sample_weight, classes=classes)
+        return self._partial_fit(X, y, sample_weight, classes)
 
     def predict(self, X: Any) -> Any:
         """Return the predictions in the form that `y` had in `fit`.
@@ -114,7 +118,8 @@ class SkestMixedEstimator(SkestEstimator):
             weighted by `head_weights`.
         """
         check_is_fitted(self)
-        rows = self._check_evaluation_rows(X, y, sample_weight)
+        # As in scikit-learn, a class that was not seen is predicted wrongly.
+        rows = self._check_evaluation_rows(X, y, sample_weight, strict=False)
         predictions = self._predict(X, self._target.answer_keys)
         return self._target.score(predictions, rows.labels, rows.weight)
 
@@ -122,9 +127,17 @@ class SkestMixedEstimator(SkestEstimator):
         """Return the target that the parameters say; None if that is for `y` to say."""
         return None
 
-    def _learn_target(self, y: Any, **target: Any) -> None:
-        given = {name: value for name, value in target.items() if value is not None}
-        super()._learn_target(y, **given)
+    def _check_resumed(self) -> None:
+        for name in ("head", "heads", "head_weights"):
+            before, now = self._params_in_fit.get(name), getattr(self, name, None)
+            if not (before is now or _is_equal(before, now)):
+                raise ValueError(
+                    f"The earlier fit had {name}={before!r}, and training cannot go on "
+                    f"with {name}={now!r}. Fit anew with warm_start=False."
+                )
+
+    def _learn_target(self, y: Any, classes: Any) -> None:
+        super()._learn_target(y, classes)
         if isinstance(self._target, SeveralTargets):
             self.classes_ = [
                 getattr(target, "classes", None)
@@ -138,6 +151,13 @@ class SkestMixedEstimator(SkestEstimator):
         tags.target_tags.required = True
         tags.target_tags.multi_output = True
         return tags
+
+
+def _is_equal(a: Any, b: Any) -> bool:
+    try:
+        return bool(a == b)
+    except ValueError:  # arrays
+        return False
 
 
 class SkestHeadEstimator(SkestMixedEstimator):
@@ -168,10 +188,37 @@ class SkestHeadEstimator(SkestMixedEstimator):
         if given is not None:
             return given
         owner = type(self).__name__
-        if isinstance(y, Mapping) or len(columns_of(y)) > 1:
+        if isinstance(y, Mapping) or is_frame(y):
             return several_targets(y, "auto", None, owner)
-        (values,) = columns_of(y).values()
+        columns = columns_of(y)
+        if len(columns) > 1:
+            if type_of_target(as_matrix(y)) == "multilabel-indicator":
+                return LabelsTarget(owner)
+            return several_targets(y, "auto", None, owner)
+        (values,) = columns.values()
         return infer_target(values, owner)
+
+    def _check_features(self, X: Any, *, reset: bool) -> dict[Any, Any]:
+        """Read the weights of the head beside the features; they are none of them."""
+        X, weights = without_columns(X, self._weight_keys)
+        return super()._check_features(X, reset=reset) | weights
+
+    def _given_columns(
+        self, parameter: str, kind: str, features: dict[str, Any]
+    ) -> FeatureColumns | None:
+        weights = self._weight_keys
+        features = {key: cells for key, cells in features.items() if key not in weights}
+        return super()._given_columns(parameter, kind, features)
+
+    @property
+    def _weight_keys(self) -> list[Any]:
+        """Keys of the columns of X that the head reads weights from."""
+        columns = [] if self.head is None else self.head._weight_columns
+        return [
+            key
+            for column in columns
+            for key in ([column] if isinstance(column, str) else column.feature_keys)
+        ]
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

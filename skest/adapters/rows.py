@@ -55,11 +55,11 @@ def as_rows(y: Any) -> Any:
     if hasattr(y, "shape"):
         return y
     try:
-        return np.asarray(y)
+        array = np.asarray(y)
     except ValueError:  # lists of different lengths
-        array = np.empty(len(y), dtype=object)
-        array[:] = y
-        return array
+        return np.fromiter(y, dtype=object, count=len(y))
+    # NumPy turns numbers among strings into strings without a word.
+    return np.asarray(y, dtype=object) if array.dtype.kind in "US" else array
 
 
 def check_same_length(features: Mapping[Any, Any], y: Any) -> None:

@@ -77,6 +77,11 @@ class TargetScale(NamedTuple):
             return y
         return (np.asarray(y, dtype=np.float64) - self.center) / self.scale
 
+    def scaled_logits(self, logits: NDArray[Any]) -> NDArray[Any]:
+        """Return logits of `y` as those that the network learns."""
+        center = np.where(self.is_linked, 0.0, self.center).astype(logits.dtype)
+        return (logits - center) / self.scale.astype(logits.dtype)
+
 
 @draws_only_to_train
 def scaled_target_model_fn(

@@ -9,7 +9,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from skest.heads.labels import check_dense
+from skest.heads.labels import check_given
 from skest.heads.weights import WeightColumn
 from skest.keys import ModeKeys
 from skest.metrics import Metric
@@ -233,7 +233,7 @@ prediction_hooks, lr_scheduler, clip_norm
             If labels are missing to train or evaluate.
         """
         if mode != ModeKeys.PREDICT:
-            check_dense(labels, self._title)
+            check_given(labels, self._title)
             encode = self._with_weights(encode)
         return EstimatorSpec(
             mode,

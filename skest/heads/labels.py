@@ -14,6 +14,7 @@ from torch import Tensor
 __all__ = [
     "as_tensor",
     "check_dense",
+    "check_given",
     "check_range",
     "check_vocabulary",
     "class_names",
@@ -84,13 +85,18 @@ def class_names(vocabulary: Sequence[str] | None, n_classes: int) -> np.ndarray:
     return np.array(list(names), dtype=object)
 
 
-def check_dense(labels: Any, owner: str) -> None:
-    """Raise ValueError if there are no labels or they are sparse."""
+def check_given(labels: Any, owner: str) -> None:
+    """Raise ValueError if there are no labels."""
     if labels is None:
         raise ValueError(
             f"{owner} needs labels to train or evaluate; got None. Let input_fn return "
             "pairs (features, labels)."
         )
+
+
+def check_dense(labels: Any, owner: str) -> None:
+    """Raise ValueError if there are no labels or they are sparse."""
+    check_given(labels, owner)
     if scipy.sparse.issparse(labels) or (
         isinstance(labels, Tensor) and labels.layout != torch.strided
     ):

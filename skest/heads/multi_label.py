@@ -168,6 +168,8 @@ class MultiLabelHead(SingleTaskHead):
         """
         if scipy.sparse.issparse(labels):
             labels = labels.toarray()
+        elif isinstance(labels, Tensor):
+            labels = labels.to_dense()
         cells = None if isinstance(labels, Tensor) else _lists(labels)
         if cells is None:
             return super().encode_labels(labels)

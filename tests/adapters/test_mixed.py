@@ -4,6 +4,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.sparse
 from sklearn.base import is_classifier, is_regressor
 from sklearn.exceptions import DataConversionWarning
 from sklearn.model_selection import cross_val_score
@@ -202,6 +203,69 @@ def test_very_many_classes():
     assert model.fit(X, ids).score(X, ids) > 0.9
     with pytest.raises(ValueError, match="output_layer"):
         make(LinearEstimator, head=head).fit(X, ids)
+
+
+@pytest.mark.parametrize("has_strings", [True, False])
+def test_a_weight_column_is_no_feature(X, has_strings):
+    X = X if has_strings else X[["size"]]
+    weight = np.where(X["size"] > 0, 1.0, 0.5)
+    head = RegressionHead(weight_column="weight")
+    weighted = make(DNNEstimator, head=head).fit(X.assign(weight=weight), X["size"])
+    assert weighted.feature_names_in_.tolist() == list(X.columns)
+    np.testing.assert_array_equal(
+        weighted.predict(X), weighted.predict(X.assign(weight=9.0))
+    )
+    with pytest.raises(ValueError, match="'weight'"):
+        make(DNNEstimator, head=head).fit(X, X["size"])
+
+
+@pytest.mark.parametrize("head", [None, MultiLabelHead(2)])
+def test_a_matrix_of_zeros_and_ones_is_several_labels(X, head):
+    y = np.stack([X["size"] > 0, X["kind"] == "a"], axis=1).astype(int)
+    dense = make(DNNEstimator, head=head).fit(X, y)
+    sparse = make(DNNEstimator, head=head).fit(X, scipy.sparse.csr_matrix(y))
+    assert dense.predict_proba(X).shape == (N, 2)
+    np.testing.assert_array_equal(dense.predict_proba(X), sparse.predict_proba(X))
+    assert sparse.evaluate(X, scipy.sparse.csr_matrix(y)) == dense.evaluate(X, y)
+
+
+def test_warm_start_does_not_change_the_head(X):
+    model = make(DNNEstimator, head=RegressionHead(), warm_start=True)
+    model.fit(X, X["size"]).fit(X, X["size"])
+    with pytest.raises(ValueError, match="earlier fit had head=RegressionHead"):
+        model.set_params(head=LogisticRegressionHead()).fit(X, X["size"] / 2 + 0.5)
+
+
+def test_counts_and_shares_of_given_heads_are_in_range(X):
+    with pytest.raises(ValueError, match=r"needs y that is not negative; got -1"):
+        make(DNNEstimator, head=PoissonRegressionHead()).fit(X, np.full(N, -1))
+    stopped = make(DNNEstimator, head=PoissonRegressionHead(), early_stopping=True)
+    same = make(DNNRegressor, loss="poisson", early_stopping=True)
+    counts = X["kind"].map({"a": 1, "b": 4, "c": 9})
+    np.testing.assert_allclose(
+        stopped.fit(X, counts).validation_scores_,
+        same.fit(X, counts).validation_scores_,
+    )
+
+
+@pytest.mark.parametrize("dtype", ["Int64", "boolean", "bool"])
+def test_nullable_labels_of_a_classifier(X, dtype):
+    y = np.stack([X["size"] > 0, X["kind"] == "a"], axis=1)
+    model = make(DNNClassifier).fit(X, pd.DataFrame(y).astype(dtype))
+    assert model.predict_proba(X).shape == (N, 2)
+    if dtype != "bool":
+        gaps = pd.DataFrame(y).astype(dtype)
+        gaps.iloc[4, 1] = pd.NA
+        with pytest.raises(ValueError, match="Input y contains NaN"):
+            make(DNNClassifier).fit(X, gaps)
+
+
+def test_partial_fit_of_several_labels(X, classifier_class):
+    y = np.stack([X["size"] > 0, X["kind"] == "a"], axis=1).astype(int)
+    model = make(classifier_class).partial_fit(X, y).partial_fit(X, y)
+    assert model.predict(X).shape == (N, 2)
+    with pytest.raises(ValueError, match="'classes' is for targets with one class"):
+        make(classifier_class).partial_fit(X, y, classes=[0, 1])
 
 
 def test_wrong_heads_and_targets(X):

@@ -8,14 +8,17 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
+import scipy.sparse
+import torch
 from sklearn.base import clone
 from sklearn.metrics import accuracy_score, r2_score
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from skest import MultiHeadEstimator
-from skest.heads import BinaryClassHead, MultiHead, RegressionHead
+from skest import DNNClassifier, DNNEstimator, MultiHeadEstimator
+from skest.heads import BinaryClassHead, MultiHead, MultiLabelHead, RegressionHead
+from skest.hooks import Hook
 from tests.adapters.conftest import make
 
 N = 120
@@ -54,7 +57,8 @@ HEADS = {
 
 
 def multi_head(**parameters):
-    return make(MultiHeadEstimator, hidden_units=(16,), max_iter=80, **parameters)
+    parameters = {"max_iter": 80, **parameters}
+    return make(MultiHeadEstimator, hidden_units=(16,), **parameters)
 
 
 def test_a_frame_of_mixed_targets(X, y):
@@ -292,3 +296,182 @@ def test_weights_of_a_column_and_of_rows_are_not_mixed(X, y):
     model = multi_head(heads={"price": head})
     with pytest.raises(ValueError, match="in one way only"):
         model.fit(X, y, sample_weight=np.ones(N))
+
+
+@pytest.mark.parametrize("kind", ["regression", "huber", "poisson", "auto"])
+def test_infinity_is_refused_and_nothing_is_lost(kind, X, y):
+    heads = "auto" if kind == "auto" else {"price": kind}
+    model = multi_head(heads=heads).fit(X, y[["price"]])
+    before = model.predict(X)
+    bad = y[["price"]].assign(price=np.where(np.arange(N) == 4, np.inf, y["price"]))
+    with pytest.raises(ValueError, match="'price'.*finite.*inf in row 4"):
+        model.fit(X, bad)
+    pd.testing.assert_frame_equal(model.predict(X), before)
+
+
+def test_validation_goes_by_the_losses_and_finds_noisy_labels():
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=(600, 10))
+    labels = (X @ rng.normal(size=(10, 40)) + rng.normal(size=(600, 40)) > 0).astype(
+        int
+    )
+    several = MultiHeadEstimator(
+        (16,), early_stopping=True, max_iter=100, random_state=0
+    ).fit(X, {"labels": labels})
+    one = DNNClassifier((16,), early_stopping=True, max_iter=100, random_state=0)
+    one.fit(X, labels)
+    given = DNNEstimator(
+        MultiLabelHead(40), (16,), early_stopping=True, max_iter=100, random_state=0
+    ).fit(X, labels)
+    np.testing.assert_allclose(several.validation_scores_, one.validation_scores_)
+    np.testing.assert_allclose(given.validation_scores_, one.validation_scores_)
+    assert len(set(one.validation_scores_)) > 10
+    wrong = (several.predict(X)["labels"] != labels).mean()
+    assert wrong < 0.45
+
+
+def test_the_validation_score_is_minus_the_loss_of_training(X, y):
+    heads = {"sign": "classification", "price": "regression", "visits": "poisson"}
+    model = multi_head(heads=heads, early_stopping=True, max_iter=5)
+    model.fit(X, y, X_val=X, y_val=y)
+    head = model._target.head(None)
+    logits = {
+        "sign": model._predict(X, [("sign", "logits")])[("sign", "logits")],
+        "visits": model._predict(X, [("visits", "logits")])[("visits", "logits")],
+    }
+    price = y["price"].to_numpy()
+    predicted = model.predict(X)["price"].to_numpy()
+    losses = head.heads[0].loss(
+        (y["sign"] == "plus").astype(int), torch.from_numpy(logits["sign"])
+    )
+    losses += head.heads[2].loss(y["visits"], torch.from_numpy(logits["visits"]))
+    losses += np.mean((predicted - price) ** 2) / np.var(price)
+    best = model.best_validation_score_
+    assert best == pytest.approx(-float(losses), rel=1e-3)
+
+
+def test_one_held_out_label_is_enough_and_none_is_refused_before_training(X, y):
+    rare = y[["price", "visits"]].assign(price=y["price"].where(np.arange(N) < 5))
+    model = multi_head(
+        heads={"price": "regression", "visits": "poisson"}, early_stopping=True
+    ).fit(X, rare)
+    assert np.isfinite(model.validation_scores_).all()
+    steps = []
+
+    class Steps(Hook):
+        def after_step(self, run, loss):
+            steps.append(run.global_step)
+
+        def __deepcopy__(self, memo):
+            return self
+
+    lonely = multi_head(heads={"price": "regression"}, early_stopping=True)
+    lonely.set_params(hooks=[Steps()])
+    with pytest.raises(ValueError, match="needs labels of at least one head"):
+        lonely.fit(X, rare.assign(price=y["price"].where(np.arange(N) == 60)))
+    assert not steps
+
+
+def test_warm_start_does_not_change_heads(X, y):
+    heads = {"sign": "classification", "price": "regression"}
+    model = multi_head(heads=heads, warm_start=True, max_iter=2).fit(X, y)
+    model.fit(X, y)
+    with pytest.raises(ValueError, match="earlier fit had heads="):
+        model.set_params(heads={"price": "huber"}).fit(X, y)
+    with pytest.raises(ValueError, match="earlier fit had head_weights=None"):
+        model.set_params(heads=heads, head_weights=[1, 2]).fit(X, y)
+
+
+def test_an_unseen_class_scores_as_wrong(X, y):
+    model = multi_head(heads={"sign": "classification"}).fit(X, y)
+    unseen = y.assign(sign=np.where(X["size"] > 0.9, "huge", y["sign"]))
+    right = (model.predict(X)["sign"] == unseen["sign"]).mean()
+    assert model.score(X, unseen) == pytest.approx(right)
+
+
+def test_classes_of_partial_fit(X, y):
+    heads = {"sign": "classification", "price": "regression"}
+    classes = {"sign": ["minus", "plus"]}
+    model = multi_head(heads=heads).partial_fit(X, y, classes=classes)
+    model.partial_fit(X, y, classes=classes)
+    with pytest.raises(ValueError, match=r"Target 'sign': classes=\['a', 'b'\]"):
+        model.partial_fit(X, y, classes={"sign": ["a", "b"]})
+    with pytest.raises(ValueError, match="names 'sing'; the heads are"):
+        multi_head(heads=heads).partial_fit(X, y, classes={"sing": ["a"]})
+    with pytest.raises(ValueError, match="Target 'price': 'classes' is for targets"):
+        multi_head(heads=heads).partial_fit(X, y, classes={"price": [1, 2]})
+    with pytest.raises(TypeError, match="must be a dictionary by head"):
+        multi_head(heads=heads).partial_fit(X, y, classes=["minus", "plus"])
+    one = multi_head().partial_fit(X, y["sign"], classes=["minus", "plus", "zero"])
+    assert one.predict_proba(X).shape == (N, 3)
+
+
+def test_labels_that_pandas_does_not_know(X, y):
+    visits = y["visits"].astype(object)
+    visits.iloc[3] = pd.NA
+    known = pd.array([True, False, None] * (N // 3), dtype="boolean")
+    table = pd.DataFrame({"visits": visits, "known": known})
+    model = multi_head(heads={"visits": "regression", "known": "classification"})
+    predicted = model.fit(X, table).predict(X)
+    assert np.isfinite(predicted["visits"]).all()
+    assert model.classes_[1].tolist() == [False, True]
+
+
+def test_lists_of_rows_keep_their_types(X, y):
+    rows = [[sign, price] for sign, price in zip(y["sign"], y["price"], strict=True)]
+    predicted = multi_head().fit(X, rows).predict(X)
+    assert isinstance(predicted[0, 1], float)
+
+
+def test_a_series_has_its_name(X, y):
+    model = multi_head(heads={"visits": "poisson"}).fit(X, y["visits"])
+    assert model.predict(X).shape == (N,)
+
+
+def test_sparse_labels(X, y):
+    labels = scipy.sparse.csr_matrix(y[["is_a", "cheap"]].astype(int))
+    dense = multi_head().fit(X, {"tags": labels.toarray()}).predict(X)["tags"]
+    sparse = multi_head().fit(X, {"tags": labels}).predict(X)["tags"]
+    np.testing.assert_array_equal(sparse, dense)
+
+
+WRONG_TARGETS = {
+    "names that meet": (
+        "auto",
+        lambda y: pd.DataFrame({1: y["price"], "1": y["sign"]}),
+        "Two heads of MultiHeadEstimator have the name '1'",
+    ),
+    "a column twice": (
+        {"a": ("regression", ["price"]), "b": ("huber", ["price"])},
+        lambda y: y,
+        "names the column 'price' of y twice",
+    ),
+    "no columns": ({"a": ("regression", [])}, lambda y: y, "must be a pair of a kind"),
+    "a name for a list": (
+        {"a": ("regression", "price")},
+        lambda y: y,
+        "must be a pair",
+    ),
+    "part of a row": (
+        {"both": ("regression", ["price", "visits"])},
+        lambda y: y.assign(visits=y["visits"].where(y.index != 1005)),
+        "Target 'both': Row 5 of y has some, but not all",
+    ),
+    "floats as classes": (
+        {"price": "classification"},
+        lambda y: y,
+        "Target 'price': Unknown label type",
+    ),
+    "dates": (
+        "auto",
+        lambda y: y.assign(day=pd.Timestamp("2026-01-01")),
+        "dates or durations",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", WRONG_TARGETS)
+def test_wrong_tables_of_targets(kind, X, y):
+    heads, change, message = WRONG_TARGETS[kind]
+    with pytest.raises(ValueError, match=message):
+        multi_head(heads=heads).fit(X, change(y))

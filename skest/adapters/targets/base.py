@@ -7,15 +7,19 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from numpy.typing import NDArray
 
 from skest.adapters.target_scale import TargetScale
 from skest.heads.base import Head
+from skest.keys import MetricKeys, PredictionKeys
 
 __all__ = ["Predictions", "Target"]
 
 #: Predictions of a head by key.
 Predictions = Mapping[Any, NDArray[Any]]
+
+_WEIGHT = "weight"
 
 
 class Target(ABC):
@@ -43,12 +47,34 @@ class Target(ABC):
         self.owner = owner
 
     @abstractmethod
-    def learn(self, y: Any, *, gaps: bool = False) -> None:
-        """Learn what kind of values `y` has: its classes, or its width."""
+    def learn(self, y: Any, *, gaps: bool = False, classes: Any = None) -> None:
+        """Learn what kind of values `y` has: its classes, or its width.
+
+        Parameters
+        ----------
+        y : array-like
+            The values of the training data.
+        gaps : bool, default=False
+            Whether labels may be missing.
+        classes : array-like, default=None
+            All classes, if `y` may lack some.
+        """
+
+    def check_classes(self, classes: Any) -> None:
+        """Refuse classes that are not those learned; None is fine."""
+        if classes is not None:
+            raise ValueError(
+                f"'classes' is for targets with one class per row; this one of "
+                f"{self.owner} has none. Leave it out."
+            )
 
     @abstractmethod
-    def encode(self, y: Any, *, gaps: bool = False) -> Any:
-        """Check `y` and return labels for the head, rows along the first dimension."""
+    def encode(self, y: Any, *, gaps: bool = False, strict: bool = True) -> Any:
+        """Check `y` and return labels for the head, rows along the first dimension.
+
+        Unless `strict`, a class that was not learned becomes a label that no prediction
+        equals.
+        """
 
     @abstractmethod
     def head(self, weight_column: str | None, name: str | None = None) -> Head:
@@ -74,10 +100,44 @@ class Target(ABC):
         return self.answer_keys
 
     def validation_score(
-        self, predictions: Predictions, labels: Any, weight: NDArray[Any] | None
+        self,
+        predictions: Predictions,
+        labels: Any,
+        weight: NDArray[Any] | None,
+        scale: TargetScale | None = None,
     ) -> float:
-        """Return the score that early stopping goes by."""
+        """Return the score that early stopping goes by; `scale` is that of training."""
         return self.score(predictions, labels, weight)
+
+    def check_validation(self, labels: Any) -> None:
+        """Refuse labels that `validation_score` can do nothing with."""
+        if not self.known(labels).any():
+            raise ValueError(f"A score of {self.owner} needs labels; all are missing.")
+
+    @property
+    def loss_keys(self) -> Sequence[Any]:
+        """The prediction that `mean_loss` takes: the logits."""
+        return (PredictionKeys.LOGITS,)
+
+    def mean_loss(
+        self,
+        predictions: Predictions,
+        labels: Any,
+        weight: NDArray[Any] | None,
+        scale: TargetScale | None = None,
+    ) -> float:
+        """Return the weighted mean of the losses; with a scale as training sees them."""
+        head = self.head(None if weight is None else _WEIGHT)
+        metrics = head.metrics()
+        (key,) = self.loss_keys
+        logits = predictions[key]
+        if scale is not None:
+            labels, logits = self.scaled(labels, scale), scale.scaled_logits(logits)
+        head.update_metrics(
+            metrics, labels, torch.from_numpy(logits), {_WEIGHT: weight}
+        )
+        (name,) = (n for n in metrics if n.startswith(MetricKeys.AVERAGE_LOSS))
+        return float(metrics[name].compute())
 
     def scale(self, labels: Any, weight: NDArray[Any] | None) -> TargetScale | None:
         """Return the scale of the labels that the network need not learn, if any."""

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from pandas.api.types import is_extension_array_dtype
 from sklearn.metrics import accuracy_score
 from sklearn.utils import assert_all_finite
 from sklearn.utils.multiclass import check_classification_targets
@@ -18,6 +19,9 @@ from skest.heads.single_label import SingleLabelHead
 from skest.keys import PredictionKeys
 
 __all__ = ["ClassTarget"]
+
+# Position of a class that was not learned, which is never predicted.
+_UNKNOWN = -2
 
 
 class ClassTarget(Target):
@@ -41,23 +45,34 @@ class ClassTarget(Target):
 
     def learn(self, y: Any, *, gaps: bool = False, classes: Any = None) -> None:
         """Learn the classes; `classes` are all of them if `y` may lack some."""
-        values = self._column(y, gaps)
-        if gaps:  # None and NaN hide the type of the others
-            values = pd.Series(values[~pd.isna(values)]).infer_objects().to_numpy()
-        self.classes = np.unique(values if classes is None else np.asarray(classes))
+        _, known = self._column(y, gaps)
+        self.classes = np.unique(known if classes is None else np.asarray(classes))
         if len(self.classes) < 2:
             raise ValueError(
                 f"{self.owner} needs samples of at least 2 classes in the data, but the "
                 f"data contains only one class: {self.classes[0]}."
             )
 
-    def encode(self, y: Any, *, gaps: bool = False) -> NDArray[Any]:
+    def check_classes(self, classes: Any) -> None:
+        """Refuse classes that are not those learned; None is fine."""
+        if classes is None:
+            return
+        given = np.unique(np.asarray(classes))
+        if not np.array_equal(given, self.classes):
+            raise ValueError(
+                f"classes={given.tolist()} is not the same as in the first call, where "
+                f"it was {self.classes.tolist()}."
+            )
+
+    def encode(
+        self, y: Any, *, gaps: bool = False, strict: bool = True
+    ) -> NDArray[Any]:
         """Return the positions of the classes; with gaps as floats, NaN where missing."""
-        codes, labels = pd.factorize(self._column(y, gaps))
+        codes, labels = pd.factorize(self._column(y, gaps)[0])
         id_of = {label: i for i, label in enumerate(self.classes.tolist())}
-        ids = np.array([id_of.get(label, -1) for label in labels.tolist()], dtype=int)
+        ids = np.array([id_of.get(label, _UNKNOWN) for label in labels.tolist()], int)
         unknown = [label for label in labels.tolist() if label not in id_of]
-        if unknown:
+        if unknown and strict:
             raise ValueError(
                 f"y contains labels that are not among the classes: {unknown}; "
                 f"the classes are {self.classes.tolist()}. Name all classes in the "
@@ -86,12 +101,28 @@ class ClassTarget(Target):
         ids = predictions[PredictionKeys.CLASS_IDS][:, 0]
         return float(accuracy_score(labels, ids, sample_weight=weight))
 
-    def _column(self, y: Any, gaps: bool) -> NDArray[Any]:
+    def _column(self, y: Any, gaps: bool) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return the labels, and those that are there in a type of their own."""
+        if isinstance(y, pd.Series) and is_extension_array_dtype(y.dtype):
+            y = y.to_numpy(dtype=object)
         y = column_or_1d(y, warn=True)
-        if not gaps:
-            _refuse_missing(y)
-            check_classification_targets(y)
-        return y
+        known = y
+        if gaps:
+            known = y[~pd.isna(y)]
+            if known.dtype.kind == "O":  # gaps hide the type of the others
+                known = pd.Series(known).infer_objects().to_numpy()
+        _refuse_missing(known)
+        _refuse_dates(known)
+        check_classification_targets(known)
+        return y, known
+
+
+def _refuse_dates(y: NDArray[Any]) -> None:
+    if y.dtype.kind in "mM":
+        raise ValueError(
+            f"y holds dates or durations (dtype {y.dtype}), which are no classes. Make "
+            "numbers or categories of them."
+        )
 
 
 def _refuse_missing(y: NDArray[Any]) -> None:

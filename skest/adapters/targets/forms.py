@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from scipy.sparse import issparse
 
 from skest.feature_columns.table import Table
 
-__all__ = ["TargetForm", "columns_of"]
+__all__ = ["TargetForm", "columns_of", "is_frame"]
 
 _ONLY = "y"
 
@@ -18,15 +19,18 @@ _ONLY = "y"
 def columns_of(y: Any) -> dict[Any, Any]:
     """Return the columns of `y` by name.
 
-    Columns of an array are called "y0", "y1" and so on, the values of an array of one
-    dimension "y". A dictionary may hold matrices.
+    Columns of an array are called "y0", "y1" and so on; one of one dimension has its own
+    name, or is called "y". A dictionary may hold matrices.
     """
-    if isinstance(y, Mapping) or hasattr(type(y), "columns"):
+    if isinstance(y, Mapping):
+        y = {k: v.toarray() if issparse(v) else v for k, v in y.items()}
+    if isinstance(y, Mapping) or is_frame(y):
         table = Table(y)
         return {key: table.cells(key) for key in table.keys}
-    array = np.asarray(y)
+    array = y.toarray() if issparse(y) else np.asarray(y)
     if array.ndim == 1:
-        return {_ONLY: array}
+        name = getattr(y, "name", None)
+        return {_ONLY if name is None else name: y if hasattr(y, "iloc") else array}
     if array.ndim != 2:
         raise ValueError(
             "y must be a DataFrame, a dictionary of arrays, or an array of one or two "
@@ -35,16 +39,20 @@ def columns_of(y: Any) -> dict[Any, Any]:
     return {f"{_ONLY}{i}": array[:, i] for i in range(array.shape[1])}
 
 
+def is_frame(y: Any) -> bool:
+    """Tell whether `y` is a table with columns by name."""
+    return hasattr(type(y), "columns")
+
+
 class TargetForm:
     """The form of the `y` of a fit, for answers of the same form."""
 
     def __init__(self, y: Any) -> None:
         self._order = list(columns_of(y))
         self._is_dict = isinstance(y, Mapping)
-        self.is_column = not self._is_dict and self._order == [_ONLY]
+        self.is_column = not self._is_dict and not is_frame(y) and np.ndim(y) == 1
         self._frame: Any = None  # the library of a frame
-        if hasattr(type(y), "columns"):
-            self.is_column = False
+        if is_frame(y):
             self._frame = "pandas"
             if not isinstance(y, pd.DataFrame):
                 import narwhals.stable.v2 as nw
@@ -69,7 +77,7 @@ class TargetForm:
 
             return nw.from_dict(found, backend=self._frame).to_native()
         if self.is_column:
-            return found[_ONLY]
+            return next(iter(found.values()))
         kinds = {values.dtype.kind for values in found.values()}
         is_mixed = bool(kinds & set("OUS")) and len(kinds) > 1
         return np.column_stack(

@@ -14,12 +14,13 @@ from skest.adapters.targets.classes import ClassTarget
 from skest.adapters.targets.labels import LabelsTarget
 from skest.adapters.targets.numbers import NumberTarget
 from skest.heads.logistic import LogisticRegressionHead
-from skest.heads.missing import encode_with_gaps
+from skest.heads.missing import encode_with_gaps, labels_and_known
 from skest.heads.multi_label import MultiLabelHead
 from skest.heads.poisson import PoissonRegressionHead
 from skest.heads.regression import RegressionHead
 from skest.heads.single_label import SingleLabelHead
 from skest.heads.single_task import SingleTaskHead
+from skest.keys import PredictionKeys
 
 __all__ = ["GivenTarget"]
 
@@ -48,18 +49,26 @@ class GivenTarget(Target):
         """The names of the classes, or their ids; AttributeError if there are none."""
         return self._like.classes  # type: ignore[attr-defined]
 
-    def learn(self, y: Any, *, gaps: bool = False) -> None:
+    def learn(self, y: Any, *, gaps: bool = False, classes: Any = None) -> None:
         """Learn the shape of numbers; anything else is said by the head."""
+        self.check_classes(classes)
         if isinstance(self._like, NumberTarget):
             self._like.shape = np.shape(self._values(y))[1:]
 
-    def encode(self, y: Any, *, gaps: bool = False) -> Any:
+    def check_classes(self, classes: Any) -> None:
+        """Refuse classes that are not those of the head; None is fine."""
+        self._like.check_classes(classes)
+
+    def encode(self, y: Any, *, gaps: bool = False, strict: bool = True) -> Any:
         """Return `y` itself after a check: the head looks names up on its own."""
         y = self._values(y)
         if gaps:
-            encode_with_gaps(self._head, y)
+            encoded, known = labels_and_known(encode_with_gaps(self._head, y))
+            encoded = encoded if known is None else encoded[known[:, 0]]
         else:
-            self._head.encode_labels(y)
+            encoded = self._head.encode_labels(y)
+        if isinstance(self._like, NumberTarget):
+            self._like.check_range(encoded.numpy())
         return y
 
     def _values(self, y: Any) -> Any:
@@ -94,19 +103,36 @@ class GivenTarget(Target):
             encoded = encoded[:, 0].round().astype(int)
         return self._like.score(predictions, encoded, weight)
 
+    @property
+    def loss_keys(self) -> Sequence[Any]:
+        """The prediction that is the logits: that of numbers, if they have no link."""
+        head = self._head
+        has_link = not isinstance(head, RegressionHead) or head.inverse_link_fn
+        return (PredictionKeys.LOGITS if has_link else PredictionKeys.PREDICTIONS,)
+
+    @property
+    def validation_keys(self) -> Sequence[Any]:
+        """Predictions that the validation score is computed from."""
+        is_class = isinstance(self._like, ClassTarget)
+        return self.answer_keys if is_class else self.loss_keys
+
+    def validation_score(
+        self,
+        predictions: Predictions,
+        labels: Any,
+        weight: NDArray[Any] | None,
+        scale: TargetScale | None = None,
+    ) -> float:
+        """Return the accuracy of classes, minus the mean loss of anything else."""
+        if isinstance(self._like, ClassTarget):
+            return self.score(predictions, labels, weight)
+        return -self.mean_loss(predictions, labels, weight)
+
     def scale(self, labels: Any, weight: NDArray[Any] | None) -> TargetScale | None:
         """Return the scale if the head has a loss for which it is known."""
-        head = self._head
-        if not isinstance(head, RegressionHead) or head.loss_fn is not None:
+        if not isinstance(self._like, NumberTarget) or _is_custom(self._head):
             return None
-        numbers = head.encode_labels(labels).numpy()
-        if isinstance(head, PoissonRegressionHead):
-            return TargetScale.of(numbers, weight, "poisson")
-        if isinstance(head, LogisticRegressionHead):
-            return TargetScale.of(numbers, weight, "logistic")
-        if head.inverse_link_fn is not None:
-            return None
-        return TargetScale.of(numbers, weight, "squared_error")
+        return self._like.scale(self._head.encode_labels(labels).numpy(), weight)
 
 
 def _target_like(owner: str, head: SingleTaskHead) -> Target:
@@ -116,8 +142,20 @@ def _target_like(owner: str, head: SingleTaskHead) -> Target:
         like = ClassTarget(owner)
     elif isinstance(head, MultiLabelHead):
         like = LabelsTarget(owner)
+    elif isinstance(head, PoissonRegressionHead):
+        return NumberTarget(owner, "poisson")
+    elif isinstance(head, LogisticRegressionHead):
+        return NumberTarget(owner, "logistic")
     else:
         return NumberTarget(owner)
     names = head.label_vocabulary
     like.classes = np.arange(head.n_classes) if names is None else np.asarray(names)
     return like
+
+
+def _is_custom(head: SingleTaskHead) -> bool:
+    """Tell whether a head of numbers has a loss or a link of the user's."""
+    known = (PoissonRegressionHead, LogisticRegressionHead)
+    is_own = not isinstance(head, RegressionHead) or head.loss_fn is not None
+    has_link = getattr(head, "inverse_link_fn", None) is not None
+    return is_own or (has_link and not isinstance(head, known))

@@ -38,6 +38,11 @@ def infer_target(values: Any, owner: str) -> Target:
         known = known[~np.isnan(known)] if known.dtype.kind == "f" else known
         return make_target(_LABELS if np.isin(known, (0, 1)).all() else _NUMBERS, owner)
     values = values if isinstance(values, pd.Series) else np.asarray(values)
+    if values.dtype.kind in "mM":
+        raise ValueError(
+            f"{owner} cannot predict dates or durations (dtype {values.dtype}). Make "
+            "numbers or categories of them."
+        )
     if not holds_numbers(values):
         return make_target(_CLASSES, owner)
     distinct = pd.unique(numbers(values, "y"))
@@ -70,26 +75,62 @@ def several_targets(
     """Return the targets of `y` for the parameters of `MultiHeadEstimator`."""
     found = columns_of(y)
     if isinstance(heads, str) and heads == "auto":
-        columns = {str(column): [column] for column in found}
-        targets = {n: infer_target(found[c], owner) for n, (c,) in columns.items()}
+        kinds: dict[Any, Any] = dict.fromkeys(found)
     else:
         kinds = _kinds_by_name(heads, found, owner)
-        columns, targets = {}, {}
-        for name, kind in kinds.items():
-            kind, some = kind if isinstance(kind, tuple) else (kind, [name])
-            unknown = [column for column in some if column not in found]
-            if unknown:
-                raise ValueError(
-                    f"'heads' of {owner} names {', '.join(map(repr, unknown))}, but y has "
-                    f"{', '.join(map(repr, found))}."
-                )
-            columns[str(name)], targets[str(name)] = (
-                list(some),
-                make_target(kind, owner),
-            )
-    return SeveralTargets(
-        owner, targets, columns, _weights_by_name(head_weights, targets, owner)
-    )
+    columns: dict[str, list[Any]] = {}
+    targets: dict[str, Target] = {}
+    for label, entry in kinds.items():
+        name, (kind, some) = str(label), _kind_and_columns(label, entry, owner)
+        _check_columns(name, some, columns, found, owner)
+        columns[name] = some
+        targets[name] = (
+            infer_target(found[label], owner)
+            if kind is None
+            else make_target(kind, owner)
+        )
+    weights = _weights_by_name(head_weights, targets, owner)
+    return SeveralTargets(owner, targets, columns, weights)
+
+
+def _kind_and_columns(label: Any, entry: Any, owner: str) -> tuple[Any, list[Any]]:
+    """Take an entry of 'heads' apart."""
+    # A label of a column of pandas may be a tuple; an entry that is one is a pair.
+    if not isinstance(entry, tuple):
+        return entry, [label]
+    if len(entry) != 2 or isinstance(entry[1], str) or not len(entry[1]):
+        raise ValueError(
+            f"An entry of 'heads' of {owner} that is a tuple must be a pair of a kind and "
+            f"a list of columns, as ('multilabel', ['a', 'b']); got {entry!r}."
+        )
+    return entry[0], list(entry[1])
+
+
+def _check_columns(
+    name: str,
+    some: list[Any],
+    columns: Mapping[str, list[Any]],
+    found: Mapping[Any, Any],
+    owner: str,
+) -> None:
+    """Refuse a head of a name that is taken, or of columns that are taken or lacking."""
+    if name in columns:
+        raise ValueError(
+            f"Two heads of {owner} have the name {name!r}. Rename a column of y, or give "
+            "'heads' other names."
+        )
+    unknown = [column for column in some if column not in found]
+    if unknown:
+        raise ValueError(
+            f"'heads' of {owner} names {', '.join(map(repr, unknown))}, but y has "
+            f"{', '.join(map(repr, found))}."
+        )
+    taken = [column for other in columns.values() for column in other if column in some]
+    if taken:
+        raise ValueError(
+            f"'heads' of {owner} names the column {taken[0]!r} of y twice. Copy the "
+            "column under another name."
+        )
 
 
 def given_targets(owner: str, head: MultiHead) -> SeveralTargets:
@@ -139,11 +180,15 @@ def _weights_by_name(
                 f"heads are {', '.join(map(repr, names))}."
             )
         given = {str(name): weight for name, weight in weights.items()}
-        return {name: given.get(name, 1.0) for name in names}
+        weights = [given.get(name, 1.0) for name in names]
     weights = list(weights)
     if len(weights) != len(names):
         raise ValueError(
             f"'head_weights' of {owner} must have a number for each of the {len(names)} "
             f"heads; got {len(weights)}."
+        )
+    if not any(weights):
+        raise ValueError(
+            f"'head_weights' of {owner} are all 0, so nothing would be learned."
         )
     return dict(zip(names, weights, strict=True))

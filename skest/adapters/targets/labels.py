@@ -4,14 +4,16 @@
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 from scipy.sparse import issparse
 
+from skest.adapters.target_scale import TargetScale
 from skest.adapters.targets.base import Predictions, Target
 from skest.heads.multi_label import MultiLabelHead
 from skest.keys import PredictionKeys
 
-__all__ = ["LabelsTarget"]
+__all__ = ["LabelsTarget", "as_matrix"]
 
 
 class LabelsTarget(Target):
@@ -31,8 +33,9 @@ class LabelsTarget(Target):
     answer_keys = (PredictionKeys.LOGITS,)
     proba_keys = (PredictionKeys.PROBABILITIES,)
 
-    def learn(self, y: Any, *, gaps: bool = False) -> None:
+    def learn(self, y: Any, *, gaps: bool = False, classes: Any = None) -> None:
         """Learn the number of labels."""
+        self.check_classes(classes)
         n_labels = _matrix(y, self.owner).shape[1]
         if n_labels < 2:
             raise ValueError(
@@ -41,7 +44,9 @@ class LabelsTarget(Target):
             )
         self.classes = np.arange(n_labels)
 
-    def encode(self, y: Any, *, gaps: bool = False) -> NDArray[Any]:
+    def encode(
+        self, y: Any, *, gaps: bool = False, strict: bool = True
+    ) -> NDArray[Any]:
         """Return indicators of shape (n_rows, n_labels); missing rows are NaN."""
         y = _matrix(y, self.owner)
         if y.shape[1] != len(self.classes):
@@ -78,17 +83,36 @@ class LabelsTarget(Target):
         right = np.equal(labels, self.answer(predictions)).all(axis=1)
         return float(np.average(right, weights=weight))
 
+    @property
+    def validation_keys(self) -> tuple[str]:
+        """Predictions that the validation score is computed from."""
+        return (PredictionKeys.LOGITS,)
+
     def validation_score(
-        self, predictions: Predictions, labels: Any, weight: NDArray[Any] | None
+        self,
+        predictions: Predictions,
+        labels: Any,
+        weight: NDArray[Any] | None,
+        scale: TargetScale | None = None,
     ) -> float:
-        """Return minus the mean log loss: rows without any wrong label are too few."""
-        logits = predictions[PredictionKeys.LOGITS]
-        losses = np.logaddexp(0, logits) - labels * logits
-        return -float(np.average(losses.mean(axis=1), weights=weight))
+        """Return minus the mean loss: rows without any wrong label are too few."""
+        return -self.mean_loss(predictions, labels, weight)
+
+
+def as_matrix(y: Any) -> NDArray[Any]:
+    """Return a matrix of labels, a frame or a sparse matrix as an array; gaps are NaN."""
+    if issparse(y):
+        return y.toarray()
+    if isinstance(y, pd.DataFrame):
+        try:
+            return y.to_numpy(dtype=np.float64, na_value=np.nan)
+        except (TypeError, ValueError):  # its values are refused where they are used
+            return y.to_numpy()
+    return np.asarray(y)
 
 
 def _matrix(y: Any, owner: str) -> NDArray[Any]:
-    y = np.asarray(y.toarray() if issparse(y) else y)
+    y = as_matrix(y)
     if y.ndim != 2:
         raise ValueError(
             f"Several labels per row are a matrix of zeros and ones; {owner} got y of "

@@ -6,17 +6,18 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import torch
+import pandas as pd
 from numpy.typing import NDArray
 from sklearn.metrics import r2_score
 
 from skest._compat import check_y
 from skest.adapters.target_scale import TargetScale
 from skest.adapters.targets.base import Predictions, Target
+from skest.feature_columns.cells import numbers
 from skest.heads.logistic import LogisticRegressionHead
 from skest.heads.poisson import PoissonRegressionHead
 from skest.heads.regression import RegressionHead
-from skest.keys import MetricKeys, PredictionKeys
+from skest.keys import PredictionKeys
 from skest.losses import absolute_error, huber_error, quantile_error
 
 __all__ = ["LOSSES", "NumberTarget"]
@@ -35,7 +36,6 @@ _RANGES = {
 }
 #: The names of the losses.
 LOSSES = (*_HEADS, "quantile")
-_WEIGHT = "weight"
 
 
 class NumberTarget(Target):
@@ -65,11 +65,14 @@ class NumberTarget(Target):
         self.loss = loss
         self.quantile = quantile
 
-    def learn(self, y: Any, *, gaps: bool = False) -> None:
+    def learn(self, y: Any, *, gaps: bool = False, classes: Any = None) -> None:
         """Learn the shape."""
+        self.check_classes(classes)
         self.shape = self._numbers(y, gaps).shape[1:]
 
-    def encode(self, y: Any, *, gaps: bool = False) -> NDArray[Any]:
+    def encode(
+        self, y: Any, *, gaps: bool = False, strict: bool = True
+    ) -> NDArray[Any]:
         """Return the numbers as float64."""
         y = self._numbers(y, gaps)
         if y.shape[1:] != self.shape:
@@ -77,8 +80,7 @@ class NumberTarget(Target):
                 f"y must have shape {('n_samples', *self.shape)} as in fit; "
                 f"got {y.shape}."
             )
-        if self.loss in _RANGES:
-            self._check_range(y)
+        self.check_range(y)
         return y
 
     def head(
@@ -114,33 +116,36 @@ class NumberTarget(Target):
         return float(r2_score(labels, predicted, sample_weight=weight))
 
     @property
-    def validation_keys(self) -> tuple[str]:
-        """Predictions that the validation score is computed from."""
-        # The losses of these heads are functions of logits.
+    def loss_keys(self) -> tuple[str]:
+        """The prediction that the loss is a function of."""
         has_link = self.loss in _RANGES
         return (PredictionKeys.LOGITS if has_link else PredictionKeys.PREDICTIONS,)
 
+    @property
+    def validation_keys(self) -> tuple[str]:
+        """Predictions that the validation score is computed from."""
+        return self.loss_keys
+
     def validation_score(
-        self, predictions: Predictions, labels: Any, weight: NDArray[Any] | None
+        self,
+        predictions: Predictions,
+        labels: Any,
+        weight: NDArray[Any] | None,
+        scale: TargetScale | None = None,
     ) -> float:
         """Return R² for the squared error, minus the mean loss for the others."""
         if self.loss == "squared_error":
             return self.score(predictions, labels, weight)
-        head = self.head(None if weight is None else _WEIGHT)
-        metrics = head.metrics()
-        (key,) = self.validation_keys
-        logits = torch.from_numpy(predictions[key])
-        head.update_metrics(metrics, labels, logits, {_WEIGHT: weight})
-        return -float(metrics[MetricKeys.AVERAGE_LOSS].compute())
+        return -self.mean_loss(predictions, labels, weight)
 
     def scale(self, labels: Any, weight: NDArray[Any] | None) -> TargetScale:
         """Return mean and deviation, or the mean behind the link of the head."""
         return TargetScale.of(labels, weight, self.loss)
 
     def _numbers(self, y: Any, gaps: bool) -> NDArray[Any]:
+        if gaps:
+            return self._numbers_with_gaps(y)
         try:
-            if gaps:
-                return np.asarray(y, dtype=np.float64)
             y = check_y(y, multi_output=True, y_numeric=True, estimator=self.owner)
             return y.astype(np.float64, copy=False)
         except ValueError as error:
@@ -151,8 +156,29 @@ class NumberTarget(Target):
                 "classifier of the same name."
             ) from error
 
-    def _check_range(self, y: NDArray[Any]) -> None:
+    def _numbers_with_gaps(self, y: Any) -> NDArray[Any]:
+        y = y if isinstance(y, pd.Series) else np.asarray(y)
+        values = numbers(y, "y").astype(np.float64)
+        if np.isinf(values).any():
+            raise ValueError(
+                f"Numbers must be finite; {self.owner} got "
+                f"{values[np.isinf(values)][0]} in row "
+                f"{np.argwhere(np.isinf(values))[0][0]} of y. Correct it, or give NaN "
+                "for a missing one."
+            )
+        missing = np.isnan(values)
+        if values.ndim == 2 and (partly := missing.any(1) & ~missing.all(1)).any():
+            raise ValueError(
+                f"Row {np.flatnonzero(partly)[0]} of y has some, but not all of the "
+                f"numbers of a head with several; {self.owner} takes all or none. Give "
+                "each column a head of its own."
+            )
+        return values
+
+    def check_range(self, y: NDArray[Any]) -> None:
         """Refuse values that the loss is not made for."""
+        if self.loss not in _RANGES:
+            return
         lowest, highest, meaning = _RANGES[self.loss]
         wrong = (y < lowest) | (y > highest)
         if wrong.any():

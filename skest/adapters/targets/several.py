@@ -53,25 +53,14 @@ class SeveralTargets(Target):
             for key in getattr(target, kind)
         ]
 
-    def learn(
-        self,
-        y: Any,
-        *,
-        gaps: bool = True,
-        classes: Mapping[str, Any] | None = None,
-    ) -> None:
+    def learn(self, y: Any, *, gaps: bool = True, classes: Any = None) -> None:
         """Learn the form of `y`, and what each target has to learn.
 
-        Parameters
-        ----------
-        y : DataFrame, dict of arrays or array
-            The targets.
-        gaps : bool, default=True
-            Labels may always be missing.
-        classes : dict of str to array-like, default=None
-            All classes by head, for those whose `y` may lack some.
+        `classes` is a dictionary by head, or an array if there is one head; labels may
+        always be missing.
         """
         self._form = TargetForm(y)
+        all_classes = self._classes_by_head(classes)
         for name, values in self._values(y).items():
             target = self.targets[name]
             known = np.flatnonzero(target.known(values))
@@ -80,17 +69,44 @@ class SeveralTargets(Target):
                     f"Target {name!r} of {self.owner} has no label at all in y. Leave "
                     "it out, or give labels for some rows."
                 )
-            all_classes = (classes or {}).get(name)
-            options = {} if all_classes is None else {"classes": all_classes}
             with _named(name):
-                target.learn(take_rows(values, known), gaps=True, **options)
+                target.learn(
+                    take_rows(values, known), gaps=True, classes=all_classes.get(name)
+                )
 
-    def encode(self, y: Any, *, gaps: bool = True) -> dict[str, Any]:
+    def check_classes(self, classes: Any) -> None:
+        """Refuse classes that are not those learned; None is fine."""
+        for name, of_head in self._classes_by_head(classes).items():
+            with _named(name):
+                self.targets[name].check_classes(of_head)
+
+    def _classes_by_head(self, classes: Any) -> dict[str, Any]:
+        if classes is None:
+            return {}
+        if not isinstance(classes, Mapping):
+            if len(self.targets) == 1:
+                return dict.fromkeys(self.targets, classes)
+            raise TypeError(
+                f"'classes' of {self.owner} must be a dictionary by head, because there "
+                f"are several; got {type(classes).__name__}."
+            )
+        unknown = [name for name in classes if str(name) not in self.targets]
+        if unknown:
+            raise ValueError(
+                f"'classes' of {self.owner} names {', '.join(map(repr, unknown))}; the "
+                f"heads are {', '.join(map(repr, self.targets))}."
+            )
+        return {str(name): of_head for name, of_head in classes.items()}
+
+    def encode(
+        self, y: Any, *, gaps: bool = True, strict: bool = True
+    ) -> dict[str, Any]:
         """Return the labels of the heads by name."""
         labels = {}
         for name, values in self._values(y).items():
             with _named(name):
-                labels[name] = self.targets[name].encode(values, gaps=True)
+                target = self.targets[name]
+                labels[name] = target.encode(values, gaps=True, strict=strict)
         return labels
 
     def _values(self, y: Any) -> dict[str, Any]:
@@ -139,29 +155,61 @@ class SeveralTargets(Target):
         self, predictions: Predictions, labels: Any, weight: NDArray[Any] | None
     ) -> float:
         """Return the weighted mean of the scores of the heads that have labels."""
+        self.check_validation(labels)
         scores = self.scores(predictions, labels, weight)
         factors = [self._weights[name] for name in scores]
-        if not scores or sum(factors) == 0:
-            raise ValueError(
-                f"A score of {self.owner} needs labels of at least one head of a "
-                f"positive weight; those with labels are {list(scores)}."
-            )
         return float(np.average(list(scores.values()), weights=factors))
 
     def scores(
         self, predictions: Predictions, labels: Any, weight: NDArray[Any] | None
     ) -> dict[str, float]:
         """Return the scores by head, each over the rows that have its label."""
-        scores = {}
-        for name, target in self.targets.items():
-            rows = np.flatnonzero(target.known(labels[name]))
-            if len(rows):
-                scores[name] = target.score(
-                    take_rows(_of_head(predictions, name), rows),
-                    take_rows(labels[name], rows),
-                    None if weight is None else weight[rows],
-                )
-        return scores
+        return {
+            name: target.score(*_some(rows, predictions, name, labels, weight))
+            for name, (target, rows) in self._with_labels(labels).items()
+        }
+
+    @property
+    def validation_keys(self) -> list[Any]:
+        """Predictions that the validation score is computed from."""
+        return self._keys("loss_keys")
+
+    def validation_score(
+        self,
+        predictions: Predictions,
+        labels: Any,
+        weight: NDArray[Any] | None,
+        scale: TargetScale | None = None,
+    ) -> float:
+        """Return minus the weighted sum of the losses, as training sees them."""
+        parts = dict.fromkeys(self.targets) if scale is None else self._split(scale)
+        losses = [
+            self._weights[name]
+            * target.mean_loss(
+                *_some(rows, predictions, name, labels, weight), parts[name]
+            )
+            for name, (target, rows) in self._with_labels(labels).items()
+        ]
+        return -float(sum(losses))
+
+    def check_validation(self, labels: Any) -> None:
+        """Refuse labels without any of a head that counts."""
+        found = self._with_labels(labels)
+        if not any(self._weights[name] for name in found):
+            raise ValueError(
+                f"A score of {self.owner} needs labels of at least one head of a "
+                f"positive weight; those with labels are {list(found)}."
+            )
+
+    def _with_labels(self, labels: Any) -> dict[str, tuple[Target, NDArray[Any]]]:
+        """Return targets that have labels, and the rows that have them."""
+        found = {
+            name: (target, np.flatnonzero(target.known(labels[name])))
+            for name, target in self.targets.items()
+        }
+        return {
+            name: (target, rows) for name, (target, rows) in found.items() if len(rows)
+        }
 
     def scale(self, labels: Any, weight: NDArray[Any] | None) -> TargetScale | None:
         """Return the scales of the targets, side by side."""
@@ -175,11 +223,15 @@ class SeveralTargets(Target):
 
     def scaled(self, labels: Any, scale: TargetScale) -> dict[str, Any]:
         """Return the labels of every head as the network learns them."""
-        parts = scale.split([self._n_logits(name) for name in self.targets])
+        parts = self._split(scale)
         return {
-            name: target.scaled(labels[name], part)
-            for (name, target), part in zip(self.targets.items(), parts, strict=True)
+            name: target.scaled(labels[name], parts[name])
+            for name, target in self.targets.items()
         }
+
+    def _split(self, scale: TargetScale) -> dict[str, TargetScale]:
+        sizes = [self._n_logits(name) for name in self.targets]
+        return dict(zip(self.targets, scale.split(sizes), strict=True))
 
     def _n_logits(self, name: str) -> int:
         return self.targets[name].head(None, name).logits_dimension
@@ -192,6 +244,21 @@ def _named(name: str) -> Iterator[None]:
         yield
     except (ValueError, TypeError) as error:
         raise type(error)(f"Target {name!r}: {error}") from error
+
+
+def _some(
+    rows: NDArray[Any],
+    predictions: Predictions,
+    name: str,
+    labels: Any,
+    weight: NDArray[Any] | None,
+) -> tuple[Predictions, Any, NDArray[Any] | None]:
+    """Return predictions, labels and weights of some rows for one head."""
+    return (
+        take_rows(_of_head(predictions, name), rows),
+        take_rows(labels[name], rows),
+        None if weight is None else weight[rows],
+    )
 
 
 def _of_head(predictions: Predictions, name: str) -> Predictions:
