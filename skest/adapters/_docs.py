@@ -45,6 +45,12 @@ default=None
     cell_type : {"simple_rnn", "lstm", "gru"}, default="simple_rnn"
         Kind of the recurrent layers, see `skest.networks.RNN`. "simple_rnn" learns from
         the fewest steps; "gru" and "lstm" can add up or remember over more of them.""",
+    "head": """head : Head, default=None
+        Loss, predictions and metrics: a head of `skest.heads`, also a `MultiHead` for
+        several targets. None chooses one for `y`: several labels for a matrix of zeros
+        and ones; for other matrices, tables and dictionaries one for each column, as
+        `MultiHeadEstimator` does with ``heads="auto"``; classes or numbers for a single
+        column.""",
     "linear_columns": """feature_columns : FeatureColumns or list of columns, default=None
         What the features are; see `skest.feature_columns`. Categorical columns are taken
         as they are. None infers it: numbers are standardised, gaps in them filled with

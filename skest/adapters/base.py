@@ -51,6 +51,7 @@ __all__ = ["SkestEstimator"]
 # "auto" of early_stopping holds rows out above this, as HistGradientBoosting does.
 _MANY_ROWS = 10_000
 _PREDICT_BATCH_SIZE = 4096
+_MOST_LOGITS = 2**24  # of a batch to predict: 64 MiB in float32
 # Where a network keeps the embedding tables of its columns.
 _SCOPES = {"dense": "inputs.", "linear": "dense.", "sequence": "", "context": ""}
 
@@ -212,6 +213,7 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
     def _learn_target(self, y: Any, classes: Any) -> None:
         self._target = self._new_target(y)
         self._target.learn(y, classes=classes)
+        self._n_logits = self._target.head(None).logits_dimension
 
     def _check_resumed(self) -> None:
         """Refuse changes of parameters that an earlier fit cannot go on with."""
@@ -330,7 +332,11 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
             score=None
             if held_out is None
             else LiveScore(
-                self._target, self._scale, held_out, _PREDICT_BATCH_SIZE, weighted
+                self._target,
+                self._scale,
+                held_out,
+                self._predict_batch_size,
+                weighted,
             ),
             report=print if self.verbose else None,
         )
@@ -430,6 +436,10 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
         size = 200 if self.batch_size == "auto" else int(self.batch_size)
         return min(size, n_rows)
 
+    @property
+    def _predict_batch_size(self) -> int:
+        return max(1, min(_PREDICT_BATCH_SIZE, _MOST_LOGITS // self._n_logits))
+
     # Features
 
     def _check_features(self, X: Any, *, reset: bool) -> dict[Any, Any]:
@@ -471,7 +481,7 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
         """Return some of the head's predictions for all rows."""
         check_is_fitted(self)
         features = self._check_features(X, reset=False)
-        dataset = ArrayDataset(features, batch_size=_PREDICT_BATCH_SIZE)
+        dataset = ArrayDataset(features, batch_size=self._predict_batch_size)
         batches = list(
             self.estimator_.predict(
                 lambda: dataset, predict_keys=keys, yield_single_examples=False
@@ -517,7 +527,9 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
         rows = self._check_evaluation_rows(X, y, sample_weight)
         estimator = self._new_evaluator(rows.weight is not None)
         features = rows.with_normalised_weight()
-        dataset = ArrayDataset(features, rows.labels, batch_size=_PREDICT_BATCH_SIZE)
+        dataset = ArrayDataset(
+            features, rows.labels, batch_size=self._predict_batch_size
+        )
         return estimator.evaluate(lambda: dataset)
 
     def _new_evaluator(self, weighted: bool) -> Estimator:

@@ -296,10 +296,7 @@ class BaselineEstimator(_Baseline, SkestHeadEstimator):
 
     Parameters
     ----------
-    head : Head, default=None
-        Loss, predictions and metrics: a head of `skest.heads`, also a `MultiHead` for
-        several targets. None chooses one for the kind of `y`, as `MultiHeadEstimator`
-        does.
+    <head>
     <baseline_optimizer>
     <training>
     <stopping>

@@ -399,10 +399,7 @@ class DNNEstimator(DNNParameters, SkestHeadEstimator):
 
     Parameters
     ----------
-    head : Head, default=None
-        Loss, predictions and metrics: a head of `skest.heads`, also a `MultiHead` for
-        several targets. None chooses one for the kind of `y`, as `MultiHeadEstimator`
-        does.
+    <head>
     hidden_units : sequence of int, default=(128, 64)
         Widths of the hidden layers.
     <columns>

@@ -460,10 +460,7 @@ class DNNLinearCombinedEstimator(_Combined, SkestHeadEstimator):
 
     Parameters
     ----------
-    head : Head, default=None
-        Loss, predictions and metrics: a head of `skest.heads`, also a `MultiHead` for
-        several targets. None chooses one for the kind of `y`, as `MultiHeadEstimator`
-        does.
+    <head>
     dnn_hidden_units : sequence of int, default=(128, 64)
         Widths of the hidden layers.
     <combined_columns>

@@ -453,10 +453,7 @@ class LinearEstimator(_Linear, SkestHeadEstimator):
 
     Parameters
     ----------
-    head : Head, default=None
-        Loss, predictions and metrics: a head of `skest.heads`, also a `MultiHead` for
-        several targets. None chooses one for the kind of `y`, as `MultiHeadEstimator`
-        does.
+    <head>
     <linear_columns>
     sparse_combiner : {"sum", "mean", "sqrtn"}, default="sum"
         How the weights of several values in one cell are combined.

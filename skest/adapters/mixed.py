@@ -146,6 +146,32 @@ class SkestMixedEstimator(SkestEstimator):
         elif hasattr(self._target, "classes"):
             self.classes_ = self._target.classes
 
+    def _heads_of_user(self) -> list[Head]:
+        """Return the heads among the parameters."""
+        return []
+
+    def _check_features(self, X: Any, *, reset: bool) -> dict[Any, Any]:
+        """Read the weights of the head beside the features; they are none of them."""
+        X, weights = without_columns(X, self._weight_keys)
+        return super()._check_features(X, reset=reset) | weights
+
+    def _given_columns(
+        self, parameter: str, kind: str, features: dict[str, Any]
+    ) -> FeatureColumns | None:
+        weights = self._weight_keys
+        features = {key: cells for key, cells in features.items() if key not in weights}
+        return super()._given_columns(parameter, kind, features)
+
+    @property
+    def _weight_keys(self) -> list[Any]:
+        """Keys of the columns of X that the head reads weights from."""
+        columns = [c for head in self._heads_of_user() for c in head._weight_columns]
+        return [
+            key
+            for column in columns
+            for key in ([column] if isinstance(column, str) else column.feature_keys)
+        ]
+
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.target_tags.required = True
@@ -198,27 +224,8 @@ class SkestHeadEstimator(SkestMixedEstimator):
         (values,) = columns.values()
         return infer_target(values, owner)
 
-    def _check_features(self, X: Any, *, reset: bool) -> dict[Any, Any]:
-        """Read the weights of the head beside the features; they are none of them."""
-        X, weights = without_columns(X, self._weight_keys)
-        return super()._check_features(X, reset=reset) | weights
-
-    def _given_columns(
-        self, parameter: str, kind: str, features: dict[str, Any]
-    ) -> FeatureColumns | None:
-        weights = self._weight_keys
-        features = {key: cells for key, cells in features.items() if key not in weights}
-        return super()._given_columns(parameter, kind, features)
-
-    @property
-    def _weight_keys(self) -> list[Any]:
-        """Keys of the columns of X that the head reads weights from."""
-        columns = [] if self.head is None else self.head._weight_columns
-        return [
-            key
-            for column in columns
-            for key in ([column] if isinstance(column, str) else column.feature_keys)
-        ]
+    def _heads_of_user(self) -> list[Head]:
+        return [] if self.head is None else [self.head]
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -10,6 +10,7 @@ from skest.adapters.dnn import DNNParameters
 from skest.adapters.mixed import SkestMixedEstimator
 from skest.adapters.targets.base import Target
 from skest.adapters.targets.infer import several_targets
+from skest.heads.base import Head
 from skest.schedules import LRSchedulerLike, RateFunction
 
 __all__ = ["MultiHeadEstimator"]
@@ -151,3 +152,8 @@ class MultiHeadEstimator(DNNParameters, SkestMixedEstimator):
 
     def _new_target(self, y: Any) -> Target:
         return several_targets(y, self.heads, self.head_weights, type(self).__name__)
+
+    def _heads_of_user(self) -> list[Head]:
+        entries = self.heads.values() if isinstance(self.heads, dict) else self.heads
+        kinds = [entry[0] if isinstance(entry, tuple) else entry for entry in entries]
+        return [kind for kind in kinds if isinstance(kind, Head)]

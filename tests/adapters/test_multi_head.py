@@ -291,6 +291,14 @@ def test_wrong_targets_are_refused(X, y):
         multi_head().fit(X, y[:-1])
 
 
+def test_weights_of_a_head_are_no_features(X, y):
+    head = RegressionHead(weight_column="weight")
+    model = multi_head(heads={"price": head, "sign": "classification"}, max_iter=2)
+    model.fit(X.assign(weight=1.0), y)
+    assert model.feature_names_in_.tolist() == ["size", "kind"]
+    assert model.predict(X).shape == (N, 2)
+
+
 def test_weights_of_a_column_and_of_rows_are_not_mixed(X, y):
     head = RegressionHead(weight_column="size")
     model = multi_head(heads={"price": head})
