@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`add_metrics`: an Estimator with further metrics."""
 
+import copy
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -30,8 +31,8 @@ def add_metrics(estimator: Estimator, metric_fn: Callable[..., Any]) -> Estimato
         what it names. Called for every batch of an evaluation, it gets the encoded
         features and labels, the predictions by key, and the `RunConfig`. It returns
         tuples ``(metric, *inputs)`` by name. A metric has ``update`` and ``compute``, as
-        those of `skest.metrics` and of torchmetrics; that of the first batch is kept for
-        the whole evaluation and gets ``update(*inputs)`` for every batch.
+        those of `skest.metrics` and of torchmetrics; a copy of that of the first batch
+        lasts for one evaluation and gets ``update(*inputs)`` for every batch.
 
     Returns
     -------
@@ -110,7 +111,9 @@ def _extended_model_fn(
             available["predictions"] = _predictions(spec, logits)
         returned = metric_fn(**{name: available[name] for name in names})
         for name, (metric, *inputs) in _checked(returned, spec).items():
-            added.setdefault(name, metric).update(*inputs)
+            if name not in added:  # the user's object stays as it is
+                added[name] = copy.deepcopy(metric)
+            added[name].update(*inputs)
         eval_metrics.update({**own, **added})
 
     return replace(spec, update_metrics=update)

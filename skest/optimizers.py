@@ -337,7 +337,8 @@ def _from_class(
         if named is None:
             raise ValueError(
                 f"Unknown 'optimizer' {optimizer!r}. Names are {sorted(OPTIMIZERS)}; a "
-                "torch.optim.Optimizer class or a callable(params) will do as well."
+                "torch.optim.Optimizer class or a callable(params) will do as well. "
+                '("sdca" is for LinearClassifier, LinearRegressor and LinearEstimator.)'
             )
         cls = named.cls
         if learning_rate is None:

@@ -286,3 +286,11 @@ def test_wrong_results(returned, error, match):
     extended = add_metrics(trained(), lambda labels: returned)
     with pytest.raises(error, match=match):
         extended.evaluate(table_fn())
+
+
+def test_a_metric_of_the_users_starts_anew_in_every_evaluation():
+    mean = Mean()
+    estimator = add_metrics(trained(), lambda labels: {"mean": (mean, labels)})
+    first = estimator.evaluate(table_fn())["mean"]
+    assert estimator.evaluate(table_fn())["mean"] == first
+    np.testing.assert_equal(mean.compute(), Mean().compute())

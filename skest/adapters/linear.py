@@ -194,7 +194,8 @@ class _Linear(TakesSDCA):
         """Weights of the encoded features.
 
         The features are the columns of ``feature_columns_.transform(X)``, whose names are
-        ``feature_columns_.get_feature_names_out()``. The shape is that of
+        ``feature_columns_.get_feature_names_out()``; inferred columns of a table of numbers
+        alone see it as an array, ``X.to_numpy()``. The shape is that of
         ``sklearn.linear_model``: (n_features,) for a single target of a regression,
         (n_logits, n_features) otherwise.
         """

@@ -3,19 +3,21 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.special import logit
+from torch import Tensor, nn
 
 from skest.keys import ModeKeys
 from skest.model_fn import draws_only_to_train
 from skest.spec import EstimatorSpec
 
 __all__ = ["TargetScale", "scaled_target_model_fn"]
+
+_CENTER, _SCALE, _SHIFT = "target_center", "target_scale", "target_shift"
 
 
 class TargetScale(NamedTuple):
@@ -96,18 +98,34 @@ def scaled_target_model_fn(
     """Let the network of `model_fn` learn scaled targets and otherwise speak of ``y``."""
     spec = model_fn(features, labels, mode)
     if spec.network is not None:
-        spec.network.register_forward_hook(partial(_unscale, scale))
+        _attach(scale, spec.network)
     encode = spec.encode_labels
     if mode != ModeKeys.TRAIN or encode is None:
         return spec
     return replace(spec, encode_labels=lambda y: encode(scaled_labels(y)))
 
 
-def _unscale(
-    scale: TargetScale, network: torch.nn.Module, inputs: Any, logits: torch.Tensor
-) -> torch.Tensor:
-    if not network.training:
-        return logits * logits.new_tensor(scale.scale) + logits.new_tensor(scale.center)
-    if not scale.is_linked.any():
-        return logits
-    return logits + logits.new_tensor(np.where(scale.is_linked, scale.center, 0.0))
+def _attach(scale: TargetScale, network: nn.Module) -> None:
+    """Let the logits of `network` be those of `y`, in training those of scaled `y`."""
+    dtype = next(network.parameters()).dtype
+    shift = np.where(scale.is_linked, scale.center, 0.0)
+    for name, values in (
+        (_CENTER, scale.center),
+        (_SCALE, scale.scale),
+        (_SHIFT, shift),
+    ):
+        # Buffers move to the device with the network; they are no variables.
+        network.register_buffer(
+            name, torch.tensor(values, dtype=dtype), persistent=False
+        )
+    network.register_forward_hook(_shift if shift.any() else _keep_in_training)
+
+
+def _shift(network: nn.Module, inputs: Any, logits: Tensor) -> Tensor:
+    if network.training:
+        return logits + network.get_buffer(_SHIFT)
+    return logits * network.get_buffer(_SCALE) + network.get_buffer(_CENTER)
+
+
+def _keep_in_training(network: nn.Module, inputs: Any, logits: Tensor) -> Tensor:
+    return logits if network.training else _shift(network, inputs, logits)

@@ -4,7 +4,7 @@
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -137,28 +137,6 @@ class Head(ABC):
             regularization_losses or ()
         )
 
-    def replace(self, **changes: Any) -> Self:
-        """Return a copy with other arguments.
-
-        Parameters
-        ----------
-        **changes
-            Arguments of the constructor.
-
-        Returns
-        -------
-        Head
-            Of the same class.
-
-        Examples
-        --------
-        >>> from skest.heads import RegressionHead
-        >>> RegressionHead(label_dimension=2).replace(name="price")
-        RegressionHead(label_dimension=2, name='price')
-        """
-        names = inspect.signature(type(self)).parameters
-        return type(self)(**{name: getattr(self, name) for name in names} | changes)
-
     def _metric_name(self, key: str) -> str:
         return f"{key}/{self.name}" if self.name else key
 
@@ -190,6 +168,9 @@ class Head(ABC):
             `logits_dimension` logits.
         """
         return None
+
+    def check_network(self, network: nn.Module) -> None:  # noqa: B027
+        """Raise ValueError if a network to train does not go with the head."""
 
     def create_estimator_spec(
         self,
@@ -230,8 +211,11 @@ prediction_hooks, lr_scheduler, clip_norm
         Raises
         ------
         ValueError
-            If labels are missing to train or evaluate.
+            If labels are missing to train or evaluate, or the network is to be trained
+            and does not go with the head.
         """
+        if mode == ModeKeys.TRAIN:
+            self.check_network(network)
         if mode != ModeKeys.PREDICT:
             check_given(labels, self._title)
             encode = self._with_weights(encode)

@@ -7,7 +7,7 @@ from numbers import Real
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from skest.heads.base import REGULARIZATION_LOSS, Head
 from skest.heads.missing import encode_with_gaps, labels_and_known
@@ -131,6 +131,11 @@ class MultiHead(Head):
             name: _move(encode_with_gaps(self._by_name[name], given[name]), part.device)
             for name, part in self._split(logits).items()
         }
+
+    def check_network(self, network: nn.Module) -> None:
+        """Raise ValueError if the network does not go with one of the heads."""
+        for head in self.heads:
+            head.check_network(network)
 
     # Loss
 

@@ -13,12 +13,13 @@ from skest.heads.class_table import ClassTable, class_shares, sampled_logits
 from skest.heads.labels import check_dense
 from skest.heads.multi_class import MultiClassHead
 from skest.heads.weights import WeightColumn
-from skest.keys import MetricKeys, ModeKeys, PredictionKeys
+from skest.keys import MetricKeys, PredictionKeys
 from skest.losses import reduce_loss
 from skest.metrics import Mean, Metric
-from skest.spec import EstimatorSpec
 
 __all__ = ["SampledSoftmaxHead"]
+
+_TOP_K = 5
 
 
 class SampledSoftmaxHead(MultiClassHead):
@@ -45,9 +46,9 @@ default="log_uniform"
         are needed. "log_uniform" has probability ``log((k + 2) / (k + 1)) /
         log(n_classes + 1)`` for class k and suits ids sorted from frequent to rare. An
         array holds frequencies in any unit, all greater than 0.
-    top_k : int, default=5
-        How many of the most probable classes are predicted and counted as a hit. Which
-        of several equal ones comes last is left open.
+    top_k : int, default=None
+        How many of the most probable classes are predicted and counted as a hit; None is
+        5, or all if there are fewer. Which of several equal ones comes last is left open.
     weight_column : str or NumericColumn, default=None
         See `skest.heads.SingleTaskHead`.
     label_vocabulary : sequence of n_classes str, default=None
@@ -110,7 +111,7 @@ default="log_uniform"
         num_sampled: int,
         *,
         class_distribution: Any = "log_uniform",
-        top_k: int = 5,
+        top_k: int | None = None,
         weight_column: str | WeightColumn | None = None,
         label_vocabulary: Sequence[str] | None = None,
         loss_reduction: str = "sum_over_batch_size",
@@ -120,8 +121,8 @@ default="log_uniform"
             n_classes, weight_column, label_vocabulary, loss_reduction, name=name
         )
         check_integer(num_sampled, "num_sampled", self._title, 1)
-        check_integer(top_k, "top_k", self._title, 1)
-        if top_k > n_classes:
+        check_integer(n_classes if top_k is None else top_k, "top_k", self._title, 1)
+        if top_k is not None and top_k > n_classes:
             raise ValueError(
                 f"'top_k' of {self._title} must be at most the number of classes, "
                 f"{n_classes}; got {top_k}."
@@ -130,6 +131,7 @@ default="log_uniform"
         self.num_sampled = num_sampled
         self.class_distribution = class_distribution
         self.top_k = top_k
+        self._top_k = min(_TOP_K, n_classes) if top_k is None else top_k
 
     # The network
 
@@ -158,24 +160,8 @@ default="log_uniform"
             initialize=initialize,
         )
 
-    def create_estimator_spec(
-        self, features: Any, mode: str, network: nn.Module, *args: Any, **kwargs: Any
-    ) -> EstimatorSpec:
-        """Return the model that consists of a network and this head.
-
-        As `skest.heads.Head.create_estimator_spec`, which has all parameters.
-
-        Raises
-        ------
-        ValueError
-            If the network is to be trained and has no `ClassTable` of this size, or
-            labels are missing.
-        """
-        if mode == ModeKeys.TRAIN:
-            self._check_network(network)
-        return super().create_estimator_spec(features, mode, network, *args, **kwargs)
-
-    def _check_network(self, network: nn.Module) -> None:
+    def check_network(self, network: nn.Module) -> None:
+        """Raise ValueError unless the network has a `ClassTable` of this size."""
         tables = [part for part in network.modules() if isinstance(part, ClassTable)]
         if any(table.n_classes == self.n_classes for table in tables):
             return
@@ -184,7 +170,8 @@ default="log_uniform"
             f"{self._title} trains a network that ends in a ClassTable of "
             f"{self.n_classes} classes; got a {type(network).__name__} with "
             f"{f'one of {sizes}' if tables else 'none'}. Make its last layer with "
-            "head.output_layer(in_features), or use MultiClassHead."
+            "head.output_layer(in_features), as DNNEstimator does for this head alone, or "
+            "use MultiClassHead."
         )
 
     # Loss
@@ -263,7 +250,7 @@ default="log_uniform"
 
     def _top(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """Logits and ids of the most probable classes, best first."""
-        return logits.topk(self.top_k, dim=-1)
+        return logits.topk(self._top_k, dim=-1)
 
     def _predictors(self) -> dict[str, Callable[[Tensor], Any]]:
         predictors = super()._predictors()
@@ -285,7 +272,7 @@ default="log_uniform"
 
     @property
     def _top_k_accuracy(self) -> str:
-        return MetricKeys.TOP_K_ACCURACY % self.top_k
+        return MetricKeys.TOP_K_ACCURACY % self._top_k
 
     def _metrics(self) -> dict[str, Metric]:
         return super()._metrics() | {self._top_k_accuracy: Mean()}

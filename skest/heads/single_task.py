@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """`SingleTaskHead`: the base of all heads for one target."""
 
+import copy
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -78,6 +79,24 @@ default="sum_over_batch_size"
         self.loss_reduction = loss_reduction
         self.loss_fn = loss_fn
         self._loss_extras = extra_arguments(loss_fn, self._title)
+
+    def adapted(
+        self, *, name: str | None = None, weight_column: str | None = None
+    ) -> Self:
+        """Return a copy with another name or weight column; None leaves them.
+
+        Examples
+        --------
+        >>> from skest.heads import RegressionHead
+        >>> RegressionHead(label_dimension=2).adapted(name="price")
+        RegressionHead(label_dimension=2, name='price')
+        """
+        head = copy.copy(self)  # a constructor of the user's may take anything
+        if name is not None:
+            head.name = name
+        if weight_column is not None:
+            head.weight_column = weight_column
+        return head
 
     # What a subclass says
 

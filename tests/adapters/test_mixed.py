@@ -28,6 +28,7 @@ from skest.heads import (
     RegressionHead,
     SampledSoftmaxHead,
 )
+from skest.hooks import Hook
 from tests.adapters.conftest import make
 
 ESTIMATORS = [
@@ -298,3 +299,84 @@ def test_a_loss_cannot_change_in_a_warm_start(X):
     model = make(DNNRegressor, warm_start=True).fit(X, X["size"] + 2)
     with pytest.raises(ValueError, match="earlier fit had loss='squared_error'"):
         model.set_params(loss="poisson").fit(X, X["size"] + 2)
+
+
+class Modes(Hook):
+    """Notes whether the network is in training mode before every step."""
+
+    def __init__(self):
+        self.modes = []
+
+    def before_step(self, run):
+        self.modes.append(run.network.training)
+
+    def __deepcopy__(self, memo):
+        return self
+
+
+def test_validation_leaves_the_network_in_training(X):
+    hook = Modes()
+    y = 100 + 30 * X["size"]
+    model = make(DNNRegressor, dropout=0.2, early_stopping=True, hooks=[hook])
+    model.fit(X, y)
+    assert all(hook.modes)
+    assert max(model.validation_scores_) > 0
+
+
+def test_weights_count_in_validation_scores(X):
+    weight = np.tile([1.0, 0.0], N // 2)
+    kept = weight > 0
+    labels = np.stack([X["size"] > 0, X["kind"] == "a"], axis=1).astype(int)
+    for target, y in {DNNClassifier: labels, DNNRegressor: X["size"] ** 3}.items():
+        models = [
+            make(target, early_stopping=True, max_iter=3).fit(
+                X, y, X_val=X[rows], y_val=y[rows], sample_weight_val=some
+            )
+            for rows, some in ((np.full(N, True), weight + 1e-12), (kept, None))
+        ]
+        first, second = (model.validation_scores_ for model in models)
+        np.testing.assert_allclose(first, second, rtol=1e-6)
+
+
+@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize(
+    ("head", "center", "scale"),
+    [
+        (RegressionHead(name="y"), 0.75, np.sqrt(0.1875)),
+        (PoissonRegressionHead(name="y"), np.log(0.75), 1.0),
+        (LogisticRegressionHead(name="y"), np.log(3), 1.0),
+        (
+            RegressionHead(name="y", loss_fn=lambda labels, logits: labels - logits),
+            0,
+            1,
+        ),
+        (RegressionHead(name="y", inverse_link_fn=lambda logits: 2 * logits), 0, 1),
+    ],
+)
+def test_the_scale_of_targets_of_given_heads(head, center, scale, several, X):
+    y = np.tile([0.0, 1.0], N // 2)
+    weight = np.tile([1.0, 3.0], N // 2)
+    model = make(DNNEstimator, head=MultiHead([head]) if several else head, max_iter=1)
+    model.fit(X, {"y": y} if several else y, weight)
+    if model._scale is None:
+        assert (center, scale) == (0, 1)
+    else:
+        np.testing.assert_allclose(model._scale.center, [center], atol=1e-12)
+        np.testing.assert_allclose(model._scale.scale, [scale])
+
+
+def test_a_head_of_the_users_with_any_constructor(X):
+    class Mine(RegressionHead):
+        def __init__(self, factor=1.0, **options):
+            super().__init__(**options)
+            self.factor = factor
+
+    model = make(DNNEstimator, head=Mine(2.0)).fit(X, X["size"], np.ones(N))
+    assert model.score(X, X["size"]) > 0.5
+
+
+def test_a_sampled_softmax_among_several_heads_needs_a_network_of_ones_own(X):
+    head = MultiHead([SampledSoftmaxHead(5, 2, name="a"), RegressionHead(name="b")])
+    y = {"a": np.arange(N) % 5, "b": X["size"]}
+    with pytest.raises(ValueError, match="ends in a ClassTable of 5 classes"):
+        make(DNNEstimator, head=head).fit(X, y)

@@ -483,3 +483,28 @@ def test_wrong_tables_of_targets(kind, X, y):
     heads, change, message = WRONG_TARGETS[kind]
     with pytest.raises(ValueError, match=message):
         multi_head(heads=heads).fit(X, change(y))
+
+
+@pytest.mark.parametrize("values", [[1, 2, None], [True, False, None]])
+def test_classes_of_polars_keep_their_type(values, X):
+    y = pl.DataFrame({"c": values * (N // 3)})
+    model = multi_head(heads={"c": "classification"}).fit(X, y)
+    assert model.classes_[0].tolist() == sorted(values[:2])
+    assert model.predict(X)["c"].dtype == y["c"].dtype
+
+
+def test_held_out_rows_that_have_all_labels_of_a_head(X, y):
+    for seed in range(20):
+        few = y[["price", "visits"]].assign(price=y["price"].where(np.arange(N) == 7))
+        model = multi_head(
+            heads={"price": "regression", "visits": "poisson"},
+            early_stopping=True,
+            validation_fraction=0.5,
+            random_state=seed,
+        )
+        try:
+            model.fit(X, few)
+        except ValueError as error:
+            assert "no label in the rows that are left to train" in str(error)
+            return
+    raise AssertionError("no seed holds the only label out")

@@ -25,7 +25,7 @@ def columns_of(y: Any) -> dict[Any, Any]:
     if isinstance(y, Mapping):
         y = {k: v.toarray() if issparse(v) else v for k, v in y.items()}
     if isinstance(y, Mapping) or is_frame(y):
-        table = Table(y)
+        table = Table(_with_objects(y))
         return {key: table.cells(key) for key in table.keys}
     array = y.toarray() if issparse(y) else np.asarray(y)
     if array.ndim == 1:
@@ -37,6 +37,24 @@ def columns_of(y: Any) -> dict[Any, Any]:
             f"dimensions; got shape {array.shape}."
         )
     return {f"{_ONLY}{i}": array[:, i] for i in range(array.shape[1])}
+
+
+def _with_objects(y: Any) -> Any:
+    """Let integers and booleans with gaps keep their types, which pandas knows anyway."""
+    if isinstance(y, Mapping | pd.DataFrame):
+        return y
+    import narwhals.stable.v2 as nw
+
+    columns = {}
+    for series in nw.from_native(y, eager_only=True).iter_columns():
+        has_gaps = bool(series.null_count())
+        is_whole = series.dtype.is_integer() or series.dtype == nw.Boolean
+        columns[series.name] = (
+            np.array(series.to_list(), dtype=object)
+            if has_gaps and is_whole
+            else series.to_native()
+        )
+    return columns
 
 
 def is_frame(y: Any) -> bool:

@@ -80,15 +80,12 @@ class GivenTarget(Target):
         self, weight_column: str | None, name: str | None = None
     ) -> SingleTaskHead:
         """Return the head, with the weights of this fit."""
-        changes: dict[str, Any] = {} if name is None else {"name": name}
-        if weight_column is not None:
-            if self._head.weight_column is not None:
-                raise ValueError(
-                    f"{self.owner} got 'sample_weight', but its {self._head!r} reads "
-                    "weights from a column. Give weights in one way only."
-                )
-            changes["weight_column"] = weight_column
-        return self._head.replace(**changes)
+        if weight_column is not None and self._head.weight_column is not None:
+            raise ValueError(
+                f"{self.owner} got 'sample_weight', but its {self._head!r} reads "
+                "weights from a column. Give weights in one way only."
+            )
+        return self._head.adapted(name=name, weight_column=weight_column)
 
     def answer(self, predictions: Predictions) -> NDArray[Any]:
         """Return classes, indicators or numbers."""

@@ -118,7 +118,8 @@ class SeveralTargets(Target):
         if missing:
             raise ValueError(
                 f"y of {self.owner} lacks {', '.join(map(repr, missing))}; it has "
-                f"{', '.join(map(repr, columns))}."
+                f"{', '.join(map(repr, columns))}. Give a DataFrame or a dictionary with "
+                "these names."
             )
         return {
             name: columns[some[0]]
@@ -216,6 +217,12 @@ class SeveralTargets(Target):
         scales = []
         for name, target in self.targets.items():
             rows = np.flatnonzero(target.known(labels[name]))
+            if not len(rows):
+                raise ValueError(
+                    f"Target {name!r} of {self.owner} has no label in the rows that are "
+                    "left to train; those held out have them all. Give 'X_val' and "
+                    "'y_val', or more labels."
+                )
             some_weight = None if weight is None else weight[rows]
             found = target.scale(take_rows(labels[name], rows), some_weight)
             scales.append(found or TargetScale.none(self._n_logits(name)))
