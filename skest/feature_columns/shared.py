@@ -274,8 +274,8 @@ def _check_learning(a: CategoricalColumn, b: CategoricalColumn, where: str) -> N
             "'boundaries' as numbers."
         )
     options, others = a.get_params(deep=False), b.get_params(deep=False)
-    for name in options.keys() - {"key"}:
-        if options[name] != others[name]:
+    for name in options:
+        if name != "key" and options[name] != others[name]:
             raise ValueError(
                 f"{where}, because they differ in {name!r}, {options[name]!r} and "
                 f"{others[name]!r}, and so would not learn the same vocabulary. Use the "

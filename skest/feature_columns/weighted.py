@@ -108,11 +108,6 @@ class WeightedCategoricalColumn(CategoricalOver):
         """The name and ``_weights``."""
         return f"{self.name}_weights"
 
-    @property
-    def allows_missing(self) -> bool:
-        """False, since every value needs a weight."""
-        return False
-
     def _validate(self) -> None:
         column = self.categorical_column
         if not isinstance(column, CategoricalColumn):
