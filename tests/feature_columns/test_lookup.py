@@ -2,6 +2,7 @@
 import pytest
 import torch
 from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from skest.feature_columns.lookup import COMBINERS, combined_rows, row_lookup, row_table
 
@@ -128,6 +129,18 @@ def test_ids_that_factors_rule_out_are_not_touched() -> None:
         combined_rows(weight, ids, combiner, factors=factors).sum().backward()
         assert weight.grad is not None
         assert set(weight.grad._indices().flatten().tolist()) == touched
+
+
+@pytest.mark.parametrize("combiner", COMBINERS)
+def test_a_recorded_look_up_holds_for_other_ids_and_factors(combiner: str) -> None:
+    def look_up(weight: Tensor, ids: Tensor, factors: Tensor) -> Tensor:
+        return combined_rows(weight, ids, combiner, 2.0, factors)
+
+    weight = table().detach()
+    ones = torch.ones(IDS.shape)
+    recorded = make_fx(look_up)(weight, torch.zeros_like(IDS), ones)
+    others = (weight, IDS, FACTORS["not positive"])
+    torch.testing.assert_close(recorded(*others), look_up(*others))
 
 
 def test_rows_are_clipped_before_they_are_weighted() -> None:
