@@ -36,6 +36,9 @@ class Examples(NamedTuple):
         What multiplies the elements of the first parameters, all of them in order.
     looked_up : sequence of Tensor of int64, shape (n_rows, n_values)
         For each of the other parameters, its elements that are added; -1 for none.
+    factors : sequence of (Tensor of shape (n_rows, n_values) or None)
+        For each of `looked_up`, what multiplies the elements. None is one for all, as
+        is an empty sequence for all parameters.
     """
 
     ids: Tensor
@@ -43,6 +46,7 @@ class Examples(NamedTuple):
     weights: Tensor | None
     dense: Tensor
     looked_up: Sequence[Tensor] = ()
+    factors: Sequence[Tensor | None] = ()
 
 
 class DualAscent(Optimizer):
@@ -275,14 +279,16 @@ def _factors(batch: Examples, local: Sequence[Tensor], n_columns: int) -> csr_ar
     """Return what multiplies the touched elements, with a row for each example.
 
     `local` holds the columns of looked-up elements, counted in each parameter from zero.
-    An element that an example looks up twice has the factor 2.
+    Factors of an element that an example looks up twice are added.
     """
     n_rows, start = batch.dense.shape
     columns = [torch.arange(start).expand(n_rows, start)]
     factors = [batch.dense.cpu().double()]
-    for ids, places in zip(batch.looked_up, local, strict=True):
+    given = batch.factors or [None] * len(local)
+    for ids, places, factor in zip(batch.looked_up, local, given, strict=True):
         columns.append(places.cpu() + start)
-        factors.append((ids >= 0).cpu().double())
+        ones = (ids >= 0).cpu().double()
+        factors.append(ones if factor is None else ones * factor.cpu().double())
         start = int(columns[-1].max()) + 1
     indices, data = torch.cat(columns, dim=1), torch.cat(factors, dim=1)
     ends = np.arange(0, data.numel() + 1, data.shape[1])

@@ -299,10 +299,10 @@ def _parameters(columns: FeatureColumns, network: LinearFeatures) -> list[nn.Par
     return [network.bias, *dense, *(by_column[name] for name in _looked_up(columns))]
 
 
-def _looked_up(columns: FeatureColumns) -> dict[str, str]:
-    """Return the encoded keys of columns whose weights are looked up, by their names."""
+def _looked_up(columns: FeatureColumns) -> dict[str, CategoricalColumn]:
+    """Return the columns whose weights are looked up, by their names."""
     return {
-        column.name: column.encoded_key
+        column.name: column
         for column in columns.active
         if isinstance(column, CategoricalColumn)
     }
@@ -319,10 +319,12 @@ def _examples(
     dense = network.bias.new_ones(len(labels), 1)
     if network.dense is not None:
         dense = torch.cat([dense, network.dense(features)], dim=1)
+    looked_up = list(_looked_up(columns).values())
     return Examples(
         features[_IDS_KEY],
         labels.ravel(),
         None if head.weight_column is None else features[head.weight_key].ravel(),
         dense,
-        [features[key] for key in _looked_up(columns).values()],
+        [features[column.encoded_key] for column in looked_up],
+        [features[c.weight_key] if c.weight_key else None for c in looked_up],
     )

@@ -17,7 +17,7 @@ from skest.optimizer_state import load_named_state, named_state
 LOSSES = ("logistic", "squared")
 
 
-def problem(seed=0, n_rows=12, dtype=torch.float64):
+def problem(seed=0, n_rows=12, dtype=torch.float64, with_factors=False):
     """Examples with three dense elements, and a table of five with two ids a row."""
     rng = np.random.default_rng(seed)
     dense = torch.tensor(rng.normal(size=(n_rows, 3)), dtype=dtype)
@@ -28,6 +28,9 @@ def problem(seed=0, n_rows=12, dtype=torch.float64):
         torch.tensor(rng.uniform(0.5, 2, n_rows)),
         dense,
         [torch.tensor(rng.integers(-1, 5, (n_rows, 2)))],
+        [torch.tensor(rng.normal(size=(n_rows, 2)), dtype=dtype)]
+        if with_factors
+        else [],
     )
 
 
@@ -49,8 +52,10 @@ def run(optimizer, examples, n_steps):
 def matrix(examples):
     """The examples as rows of a plain matrix, in float64."""
     (ids,) = examples.looked_up
-    counts = torch.zeros(len(ids), 6).scatter_add(1, ids.remainder(6), ids**0 * 1.0)
-    return torch.cat([examples.dense.double(), counts[:, :5].double()], dim=1)
+    (factors,) = examples.factors or [torch.ones(ids.shape)]
+    counts = torch.zeros(len(ids), 6, dtype=torch.float64)
+    counts.scatter_add_(1, ids.remainder(6), factors.double())
+    return torch.cat([examples.dense.double(), counts[:, :5]], dim=1)
 
 
 def flat(params):
@@ -85,8 +90,9 @@ def dual_objective(loss, examples, optimizer, l1, l2):
 
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize(("l1", "l2"), [(0.0, 1.0), (0.0, 0.1), (0.7, 0.5)])
-def test_optimum(loss, l1, l2):
-    examples, params = problem(), parameters()
+@pytest.mark.parametrize("with_factors", [False, True])
+def test_optimum(loss, l1, l2, with_factors):
+    examples, params = problem(with_factors=with_factors), parameters()
     optimizer = DualAscent(params, loss, l1, l2)
     run(optimizer, examples, 2000)
     torch.testing.assert_close(
@@ -112,9 +118,10 @@ def test_optimum(loss, l1, l2):
     loss=st.sampled_from(LOSSES),
     l1=st.floats(0, 2),
     l2=st.floats(0.01, 10),
+    with_factors=st.booleans(),
 )
-def test_no_step_decreases_the_dual(seed, loss, l1, l2):
-    examples = problem(seed)
+def test_no_step_decreases_the_dual(seed, loss, l1, l2, with_factors):
+    examples = problem(seed, with_factors=with_factors)
     optimizer = DualAscent(parameters(), loss, l1, l2)
     optimizer.observe(examples)
     optimizer.step()
@@ -128,8 +135,12 @@ def test_no_step_decreases_the_dual(seed, loss, l1, l2):
 
 
 def rows(examples, index):
-    looked_up = [ids[index] for ids in examples.looked_up]
-    return Examples(*(part[index] for part in examples[:-1]), looked_up)
+    *whole, looked_up, factors = examples
+    return Examples(
+        *(part[index] for part in whole),
+        [ids[index] for ids in looked_up],
+        [factor[index] for factor in factors],
+    )
 
 
 @given(

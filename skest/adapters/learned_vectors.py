@@ -21,7 +21,7 @@ def with_learned_vectors(
         if isinstance(column, EmbeddingColumn):
             column = copy.copy(column)
             column.__dict__.pop("weights_", None)
-            learned = variables.get(scope + parameter_name(column.name))
+            learned = variables.get(scope + parameter_name(column.table_name))
             if learned is not None:
                 column.weights_ = learned.numpy()  # the checkpoint's memory
         changed.append((name, column))

@@ -32,9 +32,14 @@ from skest.feature_columns.sequence import (
     sequence_categorical_column_with_vocabulary_list,
     sequence_numeric_column,
 )
+from skest.feature_columns.shared import SharedEmbeddingColumn, shared_embeddings
 from skest.feature_columns.vocabulary import (
     VocabularyListColumn,
     categorical_column_with_vocabulary_list,
+)
+from skest.feature_columns.weighted import (
+    WeightedCategoricalColumn,
+    weighted_categorical_column,
 )
 
 __all__ = [
@@ -54,7 +59,9 @@ __all__ = [
     "SequenceCategoricalColumn",
     "SequenceFeatures",
     "SequenceNumericColumn",
+    "SharedEmbeddingColumn",
     "VocabularyListColumn",
+    "WeightedCategoricalColumn",
     "bucketized_column",
     "categorical_column_with_hash_bucket",
     "categorical_column_with_identity",
@@ -68,4 +75,6 @@ __all__ = [
     "sequence_categorical_column_with_identity",
     "sequence_categorical_column_with_vocabulary_list",
     "sequence_numeric_column",
+    "shared_embeddings",
+    "weighted_categorical_column",
 ]

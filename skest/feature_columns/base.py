@@ -64,6 +64,16 @@ class FeatureColumn(TransformerMixin, BaseEstimator):
         return None
 
     @property
+    def weight_key(self) -> str | None:
+        """Key of the weights of the ids in the result of `encode`, if they have some."""
+        return None
+
+    @property
+    def encoder(self) -> "FeatureColumn":
+        """Column that encodes for this one: itself, unless it only wraps another."""
+        return self
+
+    @property
     def allows_missing(self) -> bool:
         """Whether a missing cell is fine everywhere in this column."""
         return True
@@ -161,7 +171,8 @@ class FeatureColumn(TransformerMixin, BaseEstimator):
             Numbers of shape (n_rows, size), or int64 ids of shape (n_rows, n_values)
             where -1 stands for no id. A sequence column gives numbers of shape (n_rows,
             n_steps, size) or ids of shape (n_rows, n_steps), and under `length_key` the
-            lengths, int64 of shape (n_rows,).
+            lengths, int64 of shape (n_rows,). A weighted column adds, under
+            `weight_key`, numbers of the shape of its ids.
         """
         self._validate()
         return self._encoded(Table(X))
@@ -293,12 +304,12 @@ class FittedPart:
         return getattr(column, self.name) if fitted is None else fitted
 
 
-def check_key(key: Any, owner: str) -> None:
+def check_key(key: Any, owner: str, parameter: str = "key") -> None:
     """Raise TypeError unless `key` is the name or position of a raw column."""
     if not isinstance(key, str | int) or isinstance(key, bool):
         raise TypeError(
-            f"'key' of {owner} must be the name (str) or position (int) of a raw column; "
-            f"got {key!r}."
+            f"'{parameter}' of {owner} must be the name (str) or position (int) of a raw "
+            f"column; got {key!r}."
         )
 
 
@@ -307,8 +318,10 @@ def as_dense(matrix: Matrix) -> np.ndarray:
     return matrix if isinstance(matrix, np.ndarray) else matrix.toarray()
 
 
-def one_hot(ids: np.ndarray, num_buckets: int) -> scipy.sparse.csr_array:
-    """Count the ids of each row.
+def one_hot(
+    ids: np.ndarray, num_buckets: int, weights: np.ndarray | None = None
+) -> scipy.sparse.csr_array:
+    """Count the ids of each row, or sum their weights.
 
     Parameters
     ----------
@@ -316,10 +329,13 @@ def one_hot(ids: np.ndarray, num_buckets: int) -> scipy.sparse.csr_array:
         Ids below `num_buckets`; -1 counts nowhere.
     num_buckets : int
         Width of the result.
+    weights : ndarray of float, shape (n_rows, n_values), default=None
+        What an id counts; None is one.
 
     Returns
     -------
-    csr_array of float32, shape (n_rows, num_buckets)
+    csr_array of shape (n_rows, num_buckets)
+        Of the type of `weights`, float32 without.
 
     Examples
     --------
@@ -330,9 +346,9 @@ def one_hot(ids: np.ndarray, num_buckets: int) -> scipy.sparse.csr_array:
     """
     present = ids >= 0
     ends = np.concatenate([[0], np.cumsum(present.sum(axis=1))])
-    ones = np.ones(ends[-1], dtype=np.float32)
+    added = np.ones(ends[-1], np.float32) if weights is None else weights[present]
     shape = (len(ids), num_buckets)
-    counts = scipy.sparse.csr_array((ones, ids[present], ends), shape=shape)
+    counts = scipy.sparse.csr_array((added, ids[present], ends), shape=shape)
     counts.sum_duplicates()
     return counts
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from skest._compat import BaseComposition
 from skest.feature_columns.base import FeatureColumn, as_dense
+from skest.feature_columns.dense import EmbeddingColumn
 from skest.feature_columns.table import Table
 
 __all__ = ["FeatureColumns"]
@@ -135,6 +136,7 @@ class FeatureColumns(TransformerMixin, BaseComposition):
             column.validated()
         self._validate_names([name for name, _ in named])
         _check_distinct([column for _, column in named])
+        _check_tables([column for _, column in named])
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Learn from X what the columns leave open.
@@ -191,7 +193,8 @@ class FeatureColumns(TransformerMixin, BaseComposition):
             Under `FeatureColumn.encoded_key`: numbers of shape (n_rows, size), or int64
             ids of shape (n_rows, n_values), where -1 stands for no id. Columns over the
             same categorical column share an entry. Sequence columns add their lengths
-            under `FeatureColumn.length_key`.
+            under `FeatureColumn.length_key`, weighted ones their weights, numbers of the
+            shape of the ids, under `FeatureColumn.weight_key`.
 
         Raises
         ------
@@ -294,14 +297,34 @@ def _check_distinct(columns: list[FeatureColumn]) -> None:
                 "give X the raw column a second time under another name."
             )
         by_name[column.name] = column
-        source: Any = getattr(column, "categorical_column", column)
-        for key in filter(None, (column.encoded_key, column.length_key)):
+        source = column.encoder
+        keys = (column.encoded_key, column.length_key, column.weight_key)
+        for key in filter(None, keys):
             other = by_key.setdefault(key, source)
             if not _same(other, source):
                 raise ValueError(
                     f"Two feature columns encode {key!r} in different ways: {other!r} and "
                     f"{source!r}. Make them equal, or give X the raw column a second time "
                     "under another name."
+                )
+
+
+def _check_tables(columns: list[FeatureColumn]) -> None:
+    """Raise ValueError if columns share a table that they describe differently."""
+    by_table: dict[str, EmbeddingColumn] = {}
+    for column in columns:
+        if not isinstance(column, EmbeddingColumn):
+            continue
+        first = by_table.setdefault(column.table_name, column)
+        described, expected = column.table_parameters, first.table_parameters
+        for parameter in described | expected:
+            if not _same(described.get(parameter), expected.get(parameter)):
+                raise ValueError(
+                    f"The feature columns {first.name!r} and {column.name!r} share the "
+                    f"table {column.table_name!r} but differ in {parameter!r}: "
+                    f"{expected.get(parameter)!r} and {described.get(parameter)!r}. Set "
+                    "it to the same value in both, or give one of them a table of its "
+                    "own by 'shared_embedding_collection_name'."
                 )
 
 

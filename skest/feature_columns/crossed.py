@@ -134,6 +134,13 @@ class CrossedColumn(CategoricalColumn):
                 f"{key.name!r}: hashing twice makes more values meet in one bucket. Use "
                 f"the name {key.key!r} itself."
             )
+        if isinstance(key, CategoricalColumn) and key.weight_key is not None:
+            raise ValueError(
+                f"'keys' of a crossed column must not hold the weighted column "
+                f"{key.name!r}, since combinations have no weight. Cross the column "
+                "without weights; weights for the cross itself are given by "
+                "weighted_categorical_column(crossed_column(...), ...)."
+            )
         if isinstance(key, CategoricalColumn):
             key.validated()
         elif not isinstance(key, str | int) or isinstance(key, bool):

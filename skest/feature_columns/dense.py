@@ -13,29 +13,33 @@ from skest._checks import check_choice, check_integer, check_positive
 from skest.feature_columns.base import (
     CategoricalColumn,
     DenseColumn,
-    FittedPart,
+    FeatureColumn,
     Matrix,
 )
 from skest.feature_columns.lookup import COMBINERS, combined_rows
-from skest.feature_columns.table import Key, Table
+from skest.feature_columns.nested import OverCategorical
+from skest.feature_columns.table import Table
 
-__all__ = ["EmbeddingColumn", "IndicatorColumn", "embedding_column", "indicator_column"]
+__all__ = [
+    "EmbeddingColumn",
+    "IndicatorColumn",
+    "Initializer",
+    "embedding_column",
+    "indicator_column",
+]
 
 Initializer = Callable[[Tensor, Generator], Any]
 
 _LARGEST_AUTO_DIMENSION = 16
 
 
-class CategoricalWrapper(DenseColumn):
+class CategoricalWrapper(OverCategorical, DenseColumn):
     """Dense column over a categorical one, the parameter `categorical_column`."""
 
-    categorical_column: CategoricalColumn
-    categorical = FittedPart("categorical_column")
-
     @property
-    def feature_keys(self) -> tuple[Key, ...]:
-        """Keys of the categorical column."""
-        return self.categorical_column.feature_keys
+    def encoder(self) -> FeatureColumn:
+        """The categorical column."""
+        return self.categorical_column
 
     @property
     def encoded_key(self) -> str:
@@ -47,6 +51,11 @@ class CategoricalWrapper(DenseColumn):
         """Key of the lengths, if the categorical column is a sequence."""
         return self.categorical_column.length_key
 
+    @property
+    def weight_key(self) -> str | None:
+        """Key of the weights, if the categorical column is weighted."""
+        return self.categorical_column.weight_key
+
     def _validate(self) -> None:
         if not isinstance(self.categorical_column, CategoricalColumn):
             raise TypeError(
@@ -54,10 +63,6 @@ class CategoricalWrapper(DenseColumn):
                 f"or bucketized column; got {self.categorical_column!r}."
             )
         self.categorical_column.validated()
-
-    def _learn(self, table: Table, sample_weight: np.ndarray | None) -> dict[str, Any]:
-        fitted = self.categorical_column.fitted(table, sample_weight)
-        return {"categorical_column_": fitted}
 
     def _encoded(self, table: Table) -> dict[str, np.ndarray]:
         return self.categorical._encoded(table)
@@ -215,6 +220,20 @@ class EmbeddingColumn(CategoricalWrapper):
         return f"{self.categorical_column.name}_embedding"
 
     @property
+    def table_name(self) -> str:
+        """Name of the table, which shared embeddings have in common."""
+        return self.name
+
+    @property
+    def table_parameters(self) -> dict[str, Any]:
+        """Parameters that describe the table, in which all its columns must agree."""
+        return {
+            "categorical_column": self.categorical_column,
+            "dimension": self.dimension,
+            "trainable": self.trainable,
+        }
+
+    @property
     def size(self) -> int:
         """Length of the vectors."""
         if isinstance(self.dimension, str):
@@ -266,9 +285,14 @@ class EmbeddingColumn(CategoricalWrapper):
                 f"Column {self.name!r} has no vectors yet, because a network learns them. "
                 "Take the column from the feature columns of a fitted estimator."
             )
-        ids = torch.from_numpy(self._encoded(table)[self.encoded_key])
-        weights = torch.as_tensor(self.weights_)
-        return combined_rows(weights, ids, self.combiner, self.max_norm).numpy()
+        encoded = {k: torch.from_numpy(v) for k, v in self._encoded(table).items()}
+        return combined_rows(
+            torch.as_tensor(self.weights_),
+            encoded[self.encoded_key],
+            self.combiner,
+            self.max_norm,
+            encoded[self.weight_key] if self.weight_key else None,
+        ).numpy()
 
     def _output_names(self) -> list[str]:
         return [f"{self.name}_{i}" for i in range(self.size)]

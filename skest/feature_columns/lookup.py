@@ -50,7 +50,11 @@ def row_lookup(weight: Tensor, ids: Tensor) -> Tensor:
 
 
 def combined_rows(
-    weight: Tensor, ids: Tensor, combiner: str, max_norm: float | None = None
+    weight: Tensor,
+    ids: Tensor,
+    combiner: str,
+    max_norm: float | None = None,
+    factors: Tensor | None = None,
 ) -> Tensor:
     """Combine the table rows of each example to one vector.
 
@@ -61,9 +65,13 @@ def combined_rows(
     ids : Tensor of int64, shape (n_rows, n_values)
         Row numbers; -1 takes no part.
     combiner : {"mean", "sqrtn", "sum"}
-        The sum of the rows, divided by their number n, by √n, or by 1.
+        The sum of the rows, divided by their number n, by √n, or by 1. With factors f,
+        the sum of ``f * row``, divided by Σf, by √Σf², or by 1.
     max_norm : float, default=None
         Table rows that are longer (L2 norm) are scaled to this length first.
+    factors : Tensor of shape (n_rows, n_values), default=None
+        Finite weights of the ids. For "mean" and "sqrtn", an id whose factor is not
+        positive takes no part.
 
     Returns
     -------
@@ -72,7 +80,9 @@ def combined_rows(
 
     Notes
     -----
-    The semantics are those of ``tf.nn.safe_embedding_lookup_sparse``.
+    The semantics are those of ``tf.nn.safe_embedding_lookup_sparse``. Means are taken
+    with factors relative to the largest of the example, so that no square overflows or
+    becomes zero.
 
     Examples
     --------
@@ -83,7 +93,12 @@ def combined_rows(
     tensor([[2.],
             [3.],
             [0.]])
+    >>> factors = torch.tensor([[3.0, 1.0]])
+    >>> combined_rows(table, torch.tensor([[0, 1]]), "mean", factors=factors)
+    tensor([[1.5000]])
     """
+    if factors is not None:
+        return _weighted_rows(weight, ids, combiner, max_norm, factors)
     if ids.shape[1] == 1:  # all combiners agree on one value
         return _clipped(row_lookup(weight, ids[:, 0]), max_norm)
     total = _clipped(row_lookup(weight, ids), max_norm).sum(dim=1)
@@ -91,6 +106,26 @@ def combined_rows(
         return total
     count = (ids >= 0).sum(dim=1, keepdim=True).clamp(min=1).to(total.dtype)
     return total / (count.sqrt() if combiner == "sqrtn" else count)
+
+
+def _weighted_rows(
+    weight: Tensor, ids: Tensor, combiner: str, max_norm: float | None, factors: Tensor
+) -> Tensor:
+    factors = factors.to(weight.dtype)
+    if combiner != "sum":
+        ids = ids.masked_fill(factors <= 0, -1)
+        factors = factors.masked_fill(ids < 0, 0)
+        largest = factors.amax(dim=1, keepdim=True)
+        factors = factors / torch.where(largest > 0, largest, 1)
+    rows = _clipped(row_lookup(weight, ids), max_norm)
+    total = (rows * factors.unsqueeze(-1)).sum(dim=1)
+    if combiner == "sum":
+        return total
+    if combiner == "sqrtn":
+        divisor = factors.square().sum(dim=1, keepdim=True).sqrt()
+    else:
+        divisor = factors.sum(dim=1, keepdim=True)
+    return total / divisor.clamp(min=1)  # it is 1 or more, or there is no id
 
 
 def row_table(values: Tensor, *, trainable: bool = True) -> nn.Parameter:

@@ -44,11 +44,12 @@ class _Values(NamedTuple):
 
 
 class _Counts(NamedTuple):
-    """Output of a column that counts its ids."""
+    """Output of a column that counts its ids, or sums their weights."""
 
     column: str
     key: str
     size: int
+    weight_key: str | None
 
     def __call__(
         self, encoded: Mapping[str, Tensor], module: "_ColumnFeatures"
@@ -56,8 +57,13 @@ class _Counts(NamedTuple):
         ids = encoded[self.key]
         shape = (len(ids), self.size + 1)  # the last column takes the ids of -1
         counts = torch.zeros(shape, dtype=module.dtype, device=ids.device)
-        one = torch.ones((), dtype=module.dtype, device=ids.device).expand(ids.shape)
-        return counts.scatter_add(1, ids.remainder(self.size + 1), one)[:, : self.size]
+        if self.weight_key is None:
+            one = torch.ones((), dtype=module.dtype, device=ids.device)
+            added = one.expand(ids.shape)
+        else:
+            added = encoded[self.weight_key].to(module.dtype)
+        places = ids.remainder(self.size + 1)
+        return counts.scatter_add(1, places, added)[:, : self.size]
 
 
 class _Embedding(NamedTuple):
@@ -65,14 +71,21 @@ class _Embedding(NamedTuple):
 
     column: str
     key: str
+    table: str
     combiner: str
     max_norm: float | None
+    weight_key: str | None
 
     def __call__(
         self, encoded: Mapping[str, Tensor], module: "_ColumnFeatures"
     ) -> Tensor:
-        weights = module.get_parameter(parameter_name(self.column))
-        return combined_rows(weights, encoded[self.key], self.combiner, self.max_norm)
+        return combined_rows(
+            module.get_parameter(parameter_name(self.table)),
+            encoded[self.key],
+            self.combiner,
+            self.max_norm,
+            encoded[self.weight_key] if self.weight_key else None,
+        )
 
 
 class _ColumnFeatures(nn.Module):
@@ -99,17 +112,22 @@ class _ColumnFeatures(nn.Module):
             self._outputs.append(_output_of(column))
             self.out_features += column.size
             if isinstance(column, EmbeddingColumn):
-                if initialize:
-                    source = generator or _generator_for(column.name)
-                    weights = column.initial_weights(source, dtype)
-                else:
-                    weights = torch.empty(
-                        column.categorical.num_buckets, column.size, dtype=dtype
-                    )
-                self.register_parameter(
-                    parameter_name(column.name),
-                    row_table(weights, trainable=column.trainable),
-                )
+                self._register_table(column, generator, initialize)
+
+    def _register_table(
+        self, column: EmbeddingColumn, generator: Generator | None, initialize: bool
+    ) -> None:
+        """Register the table of a column, unless a column before shares it."""
+        name = parameter_name(column.table_name)
+        if name in self._parameters:
+            return
+        if initialize:
+            source = generator or _generator_for(column.table_name)
+            weights = column.initial_weights(source, self.dtype)
+        else:
+            shape = (column.categorical.num_buckets, column.size)
+            weights = torch.empty(shape, dtype=self.dtype)
+        self.register_parameter(name, row_table(weights, trainable=column.trainable))
 
     def _check(self, column: DenseColumn) -> None:
         """Raise ValueError if the module does not take this column."""
@@ -119,9 +137,12 @@ class _ColumnFeatures(nn.Module):
         return torch.cat([output(encoded, self) for output in self._outputs], dim=1)
 
     def column_parameters(self) -> dict[str, nn.Parameter]:
-        """Return the tables of the embedding columns by column name."""
+        """Return the tables of the embedding columns by column name.
+
+        Columns with a shared embedding have the same table.
+        """
         return {
-            output.column: self.get_parameter(parameter_name(output.column))
+            output.column: self.get_parameter(parameter_name(output.table))
             for output in self._outputs
             if isinstance(output, _Embedding)
         }
@@ -138,7 +159,7 @@ class DenseFeatures(_ColumnFeatures):
         Type of the tables and of the output.
     generator : torch.Generator, default=None
         Source of the initial tables, on the CPU. None takes a new one for each table,
-        with a seed from ``torch.initial_seed()`` and the name of the column: nothing is
+        with a seed from ``torch.initial_seed()`` and the name of the table: nothing is
         drawn from torch's global generator.
     initialize : bool, default=True
         Without, the tables are left as memory was, for a checkpoint to fill.
@@ -326,14 +347,16 @@ class LinearFeatures(nn.Module):
         check_choice(sparse_combiner, "sparse_combiner", "LinearFeatures", COMBINERS)
         self.sparse_combiner = sparse_combiner
         self.bias = nn.Parameter(torch.zeros(units, dtype=dtype))
-        self._looked_up: list[tuple[str, str]] = []
+        self._looked_up: list[tuple[str, str, str | None]] = []
         dense: list[FeatureColumn] = []
         for column in _sorted_by_name(columns):
             _refuse_sequence(column, "LinearFeatures")
             if isinstance(column, CategoricalColumn):
                 zeros = torch.zeros(column.num_buckets, units, dtype=dtype)
                 weights = row_table(zeros)
-                self._looked_up.append((column.name, column.encoded_key))
+                self._looked_up.append(
+                    (column.name, column.encoded_key, column.weight_key)
+                )
             elif isinstance(column, DenseColumn):
                 weights = nn.Parameter(torch.zeros(column.size, units, dtype=dtype))
                 dense.append(column)
@@ -356,9 +379,13 @@ class LinearFeatures(nn.Module):
         Tensor of shape (n_rows, units)
         """
         logits: Tensor = self.bias
-        for name, key in self._looked_up:
-            weights = self._parameter(name)
-            logits = logits + combined_rows(weights, encoded[key], self.sparse_combiner)
+        for name, key, weight_key in self._looked_up:
+            logits = logits + combined_rows(
+                self._parameter(name),
+                encoded[key],
+                self.sparse_combiner,
+                factors=encoded[weight_key] if weight_key else None,
+            )
         if self.dense is not None:
             stacked = torch.cat([self._parameter(name) for name in self._multiplied])
             logits = logits + self.dense(encoded) @ stacked
@@ -366,7 +393,7 @@ class LinearFeatures(nn.Module):
 
     def column_parameters(self) -> dict[str, nn.Parameter]:
         """Return the weights of shape (num_buckets or size, units) by column name."""
-        names = [name for name, _ in self._looked_up] + self._multiplied
+        names = [name for name, *_ in self._looked_up] + self._multiplied
         return {name: self._parameter(name) for name in sorted(names)}
 
     def _parameter(self, column_name: str) -> nn.Parameter:
@@ -396,11 +423,16 @@ def _output_of(column: DenseColumn) -> _Values | _Counts | _Embedding:
         return _Values(column.name, column.encoded_key)
     if isinstance(column, EmbeddingColumn):
         return _Embedding(
-            column.name, column.encoded_key, column.combiner, column.max_norm
+            column.name,
+            column.encoded_key,
+            column.table_name,
+            column.combiner,
+            column.max_norm,
+            column.weight_key,
         )
-    return _Counts(column.name, column.encoded_key, column.size)
+    return _Counts(column.name, column.encoded_key, column.size, column.weight_key)
 
 
-def _generator_for(column_name: str) -> Generator:
-    seed = torch.initial_seed() ^ zlib.crc32(column_name.encode())
+def _generator_for(table_name: str) -> Generator:
+    seed = torch.initial_seed() ^ zlib.crc32(table_name.encode())
     return Generator().manual_seed(seed)

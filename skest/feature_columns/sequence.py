@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from skest.feature_columns.base import CategoricalColumn, FittedPart
 from skest.feature_columns.categorical import (
     KeyedCategoricalColumn,
     categorical_column_with_hash_bucket,
     categorical_column_with_identity,
 )
+from skest.feature_columns.nested import CategoricalOver
 from skest.feature_columns.numeric import NumericColumn
 from skest.feature_columns.ragged import Flat, lengths_of, pad
 from skest.feature_columns.table import Key, Table
@@ -127,7 +127,7 @@ class SequenceNumericColumn(NumericColumn):
         }
 
 
-class SequenceCategoricalColumn(CategoricalColumn):
+class SequenceCategoricalColumn(CategoricalOver):
     """Sequences of categories.
 
     It is made by the functions ``sequence_categorical_column_with_…``. For a network it
@@ -145,7 +145,7 @@ class SequenceCategoricalColumn(CategoricalColumn):
         The fitted categorical column.
     """
 
-    categorical = FittedPart("categorical_column")
+    categorical_column: KeyedCategoricalColumn
 
     def __init__(self, categorical_column: KeyedCategoricalColumn) -> None:
         self.categorical_column = categorical_column
@@ -154,16 +154,6 @@ class SequenceCategoricalColumn(CategoricalColumn):
     def name(self) -> str:
         """Name of the categorical column."""
         return self.categorical_column.name
-
-    @property
-    def feature_keys(self) -> tuple[Key, ...]:
-        """Key of the categorical column."""
-        return self.categorical_column.feature_keys
-
-    @property
-    def num_buckets(self) -> int:
-        """Number of ids."""
-        return self.categorical.num_buckets
 
     @property
     def length_key(self) -> str:
@@ -179,23 +169,12 @@ class SequenceCategoricalColumn(CategoricalColumn):
             )
         self.categorical_column.validated()
 
-    def _learn(self, table: Table, sample_weight: np.ndarray | None) -> dict[str, Any]:
-        fitted = self.categorical_column.fitted(table, sample_weight)
-        return {"categorical_column_": fitted}
-
-    def ids(self, table: Table) -> tuple[np.ndarray, np.ndarray]:
-        """Return the ids of all steps, and which steps hold a value at all."""
-        return self.categorical.ids(table)
-
     def _encoded(self, table: Table) -> dict[str, np.ndarray]:
         ids, present = self.ids(table)
         flat = table.flat(self.categorical_column.key)
         lengths = lengths_of(present) if flat is None else flat.lengths
         n_steps = max(1, lengths.max())
         return {self.encoded_key: ids[:, :n_steps], self.length_key: lengths}
-
-    def _bucket_names(self) -> list[str]:
-        return self.categorical._bucket_names()
 
 
 def sequence_categorical_column_with_identity(

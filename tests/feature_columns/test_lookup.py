@@ -2,6 +2,7 @@
 import pytest
 import torch
 from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from skest.feature_columns.lookup import COMBINERS, combined_rows, row_lookup, row_table
 
@@ -13,24 +14,44 @@ def table(n: int = 3, dtype: torch.dtype = torch.float64) -> Tensor:
     return row_table(values)
 
 
-def reference(weight: Tensor, ids: Tensor, combiner: str) -> Tensor:
-    """The same by a dense matrix of counts."""
+def reference(weight: Tensor, ids: Tensor, combiner: str, factors: Tensor) -> Tensor:
+    """The same by a dense matrix of factors."""
     one_hot = torch.nn.functional.one_hot(ids + 1, len(weight) + 1)[..., 1:]
-    counts = one_hot.sum(dim=1).to(weight.dtype)
-    n = counts.sum(dim=1, keepdim=True).clamp(min=1)
-    divisor = {"sum": torch.ones_like(n), "mean": n, "sqrtn": n.sqrt()}[combiner]
-    return counts @ weight / divisor
+    factors = torch.where(ids < 0, 0, factors.to(weight.dtype))
+    if combiner != "sum":
+        factors = factors.clamp(min=0)
+    by_id = (factors.unsqueeze(-1) * one_hot).sum(dim=1)
+    divisor = {
+        "sum": torch.ones(len(ids), 1, dtype=weight.dtype),
+        "mean": factors.sum(dim=1, keepdim=True),
+        "sqrtn": factors.square().sum(dim=1, keepdim=True).sqrt(),
+    }[combiner]
+    return by_id @ weight / torch.where(divisor == 0, 1, divisor)
 
 
-@pytest.mark.parametrize("ids", [IDS, IDS[:, 1:2]], ids=["several", "one"])
+FACTORS = {
+    "no factors": None,
+    "factors": torch.tensor([[0.5, 2, 1], [1, 3, 1], [1, 1, 1]], dtype=torch.float64),
+    "not positive": torch.tensor([[0, 2, -3], [1, -2, 1], [1, 1, 1]]),
+}
+
+
+@pytest.mark.parametrize("width", [slice(None), slice(1, 2)], ids=["several", "one"])
+@pytest.mark.parametrize("factors", FACTORS.values(), ids=FACTORS)
 @pytest.mark.parametrize("combiner", COMBINERS)
-def test_values_and_gradient(ids: Tensor, combiner: str) -> None:
-    weight = table()
-    result = combined_rows(weight, ids, combiner)
-    torch.testing.assert_close(result, reference(weight, ids, combiner))
+def test_values_and_gradient(
+    width: slice, factors: Tensor | None, combiner: str
+) -> None:
+    weight, ids = table(), IDS[:, width]
+    factors = None if factors is None else factors[:, width]
+    given = torch.ones(ids.shape) if factors is None else factors
+    result = combined_rows(weight, ids, combiner, factors=factors)
+    expected = reference(weight, ids, combiner, given)
+    assert result.dtype == weight.dtype
+    torch.testing.assert_close(result, expected)
     upstream = torch.randn(result.shape, dtype=result.dtype)
     (gradient,) = torch.autograd.grad(result, weight, upstream)
-    dense = torch.autograd.grad(reference(weight, ids, combiner), weight, upstream)
+    dense = torch.autograd.grad(expected, weight, upstream)
     assert gradient.is_sparse
     torch.testing.assert_close(gradient.to_dense(), dense[0])
 
@@ -87,6 +108,45 @@ def test_max_norm_clips_with_its_gradient() -> None:
     # d(x / |x|) / dx = (1 - x xᵀ / |x|²) / |x| where the row is clipped
     expected = torch.tensor([[0.128, -0.096], [1, 0]], dtype=torch.float64)
     torch.testing.assert_close(gradient.to_dense(), expected)
+
+
+@pytest.mark.parametrize("combiner", ["mean", "sqrtn"])
+@pytest.mark.parametrize("scale", [1e-44, 1e-30, 1e30])
+def test_means_are_free_of_the_scale_of_factors(combiner: str, scale: float) -> None:
+    weight, ids = table(dtype=torch.float32), IDS[:1]
+    factors = torch.tensor([[3.0, 4.0, 0.0]])
+    expected = combined_rows(weight, ids, combiner, factors=factors)
+    scaled = combined_rows(weight, ids, combiner, factors=factors * scale)
+    tolerance = 0.1 if scale == 1e-44 else 1e-6  # which has a few bits left
+    torch.testing.assert_close(scaled, expected, rtol=tolerance, atol=0)
+
+
+def test_ids_that_factors_rule_out_are_not_touched() -> None:
+    weight, factors = table(), torch.tensor([[0.0, 1.0, -1.0]])
+    for combiner, touched in (("mean", {2}), ("sqrtn", {2}), ("sum", {0, 1, 2})):
+        weight.grad = None
+        ids = torch.tensor([[0, 2, 1]])
+        combined_rows(weight, ids, combiner, factors=factors).sum().backward()
+        assert weight.grad is not None
+        assert set(weight.grad._indices().flatten().tolist()) == touched
+
+
+@pytest.mark.parametrize("combiner", COMBINERS)
+def test_a_recorded_look_up_holds_for_other_ids_and_factors(combiner: str) -> None:
+    def look_up(weight: Tensor, ids: Tensor, factors: Tensor) -> Tensor:
+        return combined_rows(weight, ids, combiner, 2.0, factors)
+
+    weight = table().detach()
+    ones = torch.ones(IDS.shape)
+    recorded = make_fx(look_up)(weight, torch.zeros_like(IDS), ones)
+    others = (weight, IDS, FACTORS["not positive"])
+    torch.testing.assert_close(recorded(*others), look_up(*others))
+
+
+def test_rows_are_clipped_before_they_are_weighted() -> None:
+    weight, factors = torch.tensor([[3.0, 4.0]]), torch.tensor([[10.0]])
+    result = combined_rows(weight, torch.tensor([[0]]), "sum", 1.0, factors)
+    torch.testing.assert_close(result, torch.tensor([[6.0, 8.0]]))
 
 
 def test_row_table() -> None:

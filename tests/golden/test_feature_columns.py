@@ -28,20 +28,6 @@ NOT_APPLICABLE = {
     "vocab_file/oov_buckets": LATER + "vocabulary files",
     "vocab_file/default_value": LATER + "vocabulary files",
     "vocab_file/err_size_too_large": LATER + "vocabulary files",
-    "weighted/indicator": LATER + "weighted columns",
-    "weighted/dense_inputs_no_zero": LATER + "weighted columns",
-    "weighted/dense_inputs_both_missing": LATER + "weighted columns",
-    "weighted/shape_mismatch": LATER + "weighted columns",
-    "embedding/weighted_mean": LATER + "weighted columns",
-    "embedding/weighted_zero_negative_sum": LATER + "weighted columns",
-    "embedding/weighted_sqrtn": LATER + "weighted columns",
-    "linear/weighted_zero_negative_sum": LATER + "weighted columns",
-    "linear/weighted_mean": LATER + "weighted columns",
-    "linear/weighted_zero_negative_mean": LATER + "weighted columns",
-    "linear/weighted_sqrtn": LATER + "weighted columns",
-    "linear/weighted_zero_negative_sqrtn": LATER + "weighted columns",
-    "shared/with_other_columns": LATER + "shared embeddings",
-    "shared/err_different_vocab": LATER + "shared embeddings",
 }
 # Cases of which some rows differ by design: the rows that are equal, and why.
 EQUAL_ROWS = {
@@ -83,6 +69,8 @@ ERRORS: dict[str, tuple[type[Exception], str]] = {
         "'c' is categorical .* Wrap it in",
     ),
     "mix/batch_mismatch": (ValueError, "column 'x' has 2 and column 'y' has 1"),
+    "weighted/shape_mismatch": (ValueError, "'w' has no weight .* row 1 .* of 'c'"),
+    "shared/err_different_vocab": (ValueError, "number of ids; got 3 and 4"),
     "linear/err_combiner": (ValueError, "'sparse_combiner' .*; got 'max'"),
     "linear/err_empty": (ValueError, "must be a non-empty list of feature columns"),
 }
@@ -140,6 +128,26 @@ def farmhash(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hashing, "string_to_int64keys", fingerprints)
 
 
+def build_all(specs: Any) -> list[Any]:
+    """The columns of specifications of the golden file; shared ones are several."""
+    columns = []
+    for spec in specs:
+        if spec["kind"] == "shared_embeddings":
+            columns += fc.shared_embeddings(build_all(spec["of"]), **table_of(spec))
+        else:
+            columns.append(build(spec))
+    return columns
+
+
+def table_of(spec: dict[str, Any]) -> dict[str, Any]:
+    """Dimension and initializer that give the table of the specification."""
+    table = torch.tensor(spec.get("table", []))
+    return {
+        "dimension": spec.get("dimension", table.shape[-1]),
+        "initializer": lambda weights, _: weights.copy_(table),
+    }
+
+
 def build(spec: Any) -> Any:
     """The column of a specification of the golden file."""
     if isinstance(spec, str):
@@ -159,36 +167,36 @@ def build(spec: Any) -> Any:
     if kind == "indicator":
         return fc.indicator_column(source)
     if kind == "embedding":
-        table = torch.tensor(spec.get("table", []))
-        options.setdefault("dimension", table.shape[-1])
-        return fc.embedding_column(
-            source, **options, initializer=lambda weights, _: weights.copy_(table)
-        )
+        return fc.embedding_column(source, **options | table_of(spec))
+    if kind == "weighted":
+        return fc.weighted_categorical_column(source, **options)
     return getattr(fc, f"categorical_column_with_{kind}")(**options)
 
 
 def features(case: dict[str, Any]) -> dict[str, Any]:
     """Raw input: TensorFlow's sparse cells are padded with what means missing."""
 
-    def dense(value: Any) -> Any:
+    def dense(key: str, value: Any) -> Any:
         if not isinstance(value, _cases.Sparse):
             return value
-        if value.values.dtype.kind == "f":
+        padding: Any = "" if value.values.dtype == object else -1
+        if key == "w":  # of weights
+            padding = np.nan
+        elif value.values.dtype.kind == "f":
             shape = value.dense_shape
             return scipy.sparse.coo_array(
                 (value.values, value.indices.T), shape
             ).tocsr()
-        padding = "" if value.values.dtype == object else -1
         padded = np.full(value.dense_shape, padding, dtype=value.values.dtype)
         padded[tuple(value.indices.T)] = value.values
         return padded
 
-    return {key: dense(v) for key, v in _cases.decode(case["inputs"]).items()}
+    return {key: dense(key, v) for key, v in _cases.decode(case["inputs"]).items()}
 
 
 def run(case: dict[str, Any]) -> Any:
     config, raw = case["config"], features(case)
-    columns = fc.FeatureColumns([build(spec) for spec in config["columns"]])
+    columns = fc.FeatureColumns(build_all(config["columns"]))
     rows, _ = EQUAL_ROWS.get(case["id"], (slice(None), ""))
     encoded = columns.encode({key: value[rows] for key, value in raw.items()})
     if case["component"] == "dense_features":

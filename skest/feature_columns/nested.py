@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Columns over a categorical column: what they share."""
+
+from typing import Any
+
+import numpy as np
+
+from skest.feature_columns.base import CategoricalColumn, FeatureColumn, FittedPart
+from skest.feature_columns.table import Key, Table
+
+__all__ = ["CategoricalOver", "OverCategorical"]
+
+
+class OverCategorical(FeatureColumn):
+    """Column over a categorical one, the parameter `categorical_column`."""
+
+    categorical_column: CategoricalColumn
+    categorical = FittedPart("categorical_column")
+
+    @property
+    def feature_keys(self) -> tuple[Key, ...]:
+        """Keys of the categorical column."""
+        return self.categorical_column.feature_keys
+
+    def _learn(self, table: Table, sample_weight: np.ndarray | None) -> dict[str, Any]:
+        fitted = self.categorical_column.fitted(table, sample_weight)
+        return {"categorical_column_": fitted}
+
+
+class CategoricalOver(OverCategorical, CategoricalColumn):
+    """Categorical column that has its ids from another one."""
+
+    @property
+    def num_buckets(self) -> int:
+        """Number of ids."""
+        return self.categorical.num_buckets
+
+    def ids(self, table: Table) -> tuple[np.ndarray, np.ndarray]:
+        """Return the ids of all cells, and which cells hold a value at all."""
+        return self.categorical.ids(table)
+
+    def _bucket_names(self) -> list[str]:
+        return self.categorical._bucket_names()

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Estimators with weighted columns and shared embeddings."""
+
+import pickle
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.base import clone
+from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV
+
+from skest import (
+    DNNClassifier,
+    DNNLinearCombinedClassifier,
+    DNNRegressor,
+    LinearClassifier,
+    RunConfig,
+)
+from skest import feature_columns as fc
+from skest.sdca import LinearSDCA
+from tests.adapters.conftest import make
+
+WORDS = ["good", "bad", "the"]
+
+
+@pytest.fixture
+def reviews():
+    """Reviews as words with their counts; the weights decide which side wins."""
+    rng = np.random.default_rng(0)
+    words = [list(rng.permutation(WORDS)) for _ in range(200)]
+    counts = [list(map(float, rng.integers(1, 9, 3))) for _ in range(200)]
+    table = [dict(zip(w, c, strict=True)) for w, c in zip(words, counts, strict=True)]
+    X = pd.DataFrame({"word": words, "count": counts})
+    return X, np.array([row["good"] > row["bad"] for row in table])
+
+
+def weighted():
+    word = fc.categorical_column_with_vocabulary_list("word")
+    return fc.weighted_categorical_column(word, "count")
+
+
+@pytest.mark.parametrize(
+    ("estimator", "columns"),
+    [
+        (LinearClassifier(), lambda: [weighted()]),
+        (LinearClassifier(sparse_combiner="mean"), lambda: [weighted()]),
+        (DNNClassifier((8,)), lambda: [fc.indicator_column(weighted())]),
+        (DNNClassifier((8,)), lambda: [fc.embedding_column(weighted(), 2)]),
+    ],
+    ids=["linear", "mean", "indicator", "embedding"],
+)
+def test_weights_are_learned_from(estimator, columns, reviews):
+    X, y = reviews
+    model = clone(estimator).set_params(
+        feature_columns=fc.FeatureColumns(columns()),
+        **{"max_iter": 60, "random_state": 0, "batch_size": 20},
+    )
+    assert model.fit(X, y).score(X, y) > 0.95
+    lists = {name: X[name].tolist() for name in X}
+    np.testing.assert_array_equal(model.predict_proba(lists), model.predict_proba(X))
+    with pytest.raises(ValueError, match="'count' has no weight .* in row 0"):
+        model.predict({"word": [["good"]], "count": [[None]]})
+
+
+def test_dual_ascent_takes_weights(reviews):
+    X, y = reviews
+    rng = np.random.default_rng(1)
+    columns = [weighted(), fc.numeric_column("size"), fc.indicator_column(weighted())]
+    X = X.assign(size=rng.normal(size=len(X)))
+    model = LinearClassifier(
+        feature_columns=fc.FeatureColumns(columns),
+        optimizer=LinearSDCA(l2=2.0),
+        dtype="float64",
+        max_iter=1000,
+        n_iter_no_change=np.inf,
+        random_state=0,
+    ).fit(X, y)
+    design = np.column_stack([np.ones(len(X)), model.feature_columns_.transform(X)])
+    other = LogisticRegression(C=0.5, fit_intercept=False, tol=1e-10, max_iter=1000)
+    other.fit(design, y)
+    weights = np.append(model.intercept_, model.coef_)
+    np.testing.assert_allclose(weights, other.coef_[0], atol=1e-5)
+
+
+@pytest.fixture
+def clicks():
+    """Whether what is seen is among what was bought before, by the kind of goods."""
+    rng = np.random.default_rng(0)
+    goods = np.array([f"{kind}{i}" for kind in "abc" for i in range(3)])
+    seen, bought = rng.choice(goods, 400), rng.choice(goods, (400, 2))
+    X = pd.DataFrame({"seen": seen, "bought": bought.tolist()})
+    return X, (seen.astype("U1")[:, None] == bought.astype("U1")).any(axis=1)
+
+
+def shared(dimension=3, **options):
+    categorical = [
+        fc.categorical_column_with_vocabulary_list(key) for key in ("seen", "bought")
+    ]
+    columns = fc.shared_embeddings(categorical, dimension, **options)
+    return fc.FeatureColumns(list(zip(("seen", "bought"), columns, strict=True)))
+
+
+TABLE = "inputs.bought_seen_shared_embedding_weights"
+
+
+def test_a_shared_table_is_learned(clicks, tmp_path):
+    X, y = clicks
+    model = DNNClassifier(
+        (32,),
+        feature_columns=shared(),
+        optimizer="adam",
+        learning_rate=0.02,
+        max_iter=60,
+        random_state=0,
+        config=RunConfig(tmp_path),
+    ).fit(X, y)
+    assert model.score(X, y) > 0.9
+    names = model.estimator_.get_variable_names()
+    assert [n for n in names if "embedding" in n and "/" not in n] == [TABLE]
+    table = model.estimator_.get_variable_value(TABLE)
+    vocabulary = model.feature_columns_.columns_[0][1].categorical_column_.vocabulary_
+    assert table.shape == (len(vocabulary), 3) == (9, 3)
+    vectors = model.feature_columns_.transform(X)
+    rows = [vocabulary[value] for value in X["seen"]]
+    np.testing.assert_array_equal(vectors[:, :3], table[rows])
+    bought = np.stack([[vocabulary[v] for v in cell] for cell in X["bought"]])
+    np.testing.assert_allclose(vectors[:, 3:], table[bought].mean(axis=1), rtol=1e-6)
+    copy = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(copy.predict_proba(X), model.predict_proba(X))
+    np.testing.assert_array_equal(copy.feature_columns_.transform(X), vectors)
+    boosting = HistGradientBoostingClassifier(random_state=0).fit(vectors, y)
+    assert boosting.score(vectors, y) > 0.9
+
+
+def test_search_over_the_dimension(clicks):
+    X, y = clicks
+    search = GridSearchCV(
+        make(DNNClassifier, feature_columns=shared(), max_iter=2),
+        [
+            {
+                "feature_columns__seen__dimension": [size],
+                "feature_columns__bought__dimension": [size],
+            }
+            for size in (1, 4)
+        ],
+        cv=2,
+        error_score="raise",
+    ).fit(X, y)
+    size = search.best_params_["feature_columns__seen__dimension"]
+    assert search.best_estimator_.feature_columns_.transform(X).shape == (400, 2 * size)
+
+
+def test_wide_and_deep_with_both_kinds(clicks):
+    X, y = clicks
+    X = X.assign(times=[[1.0, 2.0]] * len(X))
+    bought = fc.categorical_column_with_hash_bucket("bought", 20)
+    model = make(
+        DNNLinearCombinedClassifier,
+        linear_feature_columns=fc.FeatureColumns(
+            [fc.weighted_categorical_column(bought, "times"), *shared().columns[0][1:]]
+        ),
+        dnn_feature_columns=shared("auto"),
+        max_iter=3,
+    ).fit(X, y)
+    names = model.estimator_.get_variable_names()
+    tables = [name for name in names if name.endswith("seen_shared_embedding_weights")]
+    assert "dnn.inputs.bought_seen_shared_embedding_weights" in tables
+    assert "linear.dense.bought_seen_shared_embedding_weights" in tables
+    assert model.linear_feature_columns_.transform(X).shape == (400, 20 + 3)
+
+
+def test_regressor_continues_after_partial_fit(clicks):
+    X, y = clicks
+    model = make(DNNRegressor, feature_columns=shared(), max_iter=2)
+    model.partial_fit(X, y.astype(float)).partial_fit(X[:50], y[:50].astype(float))
+    assert np.isfinite(model.predict(X)).all()
+
+
+def test_columns_that_disagree_are_refused(clicks):
+    columns = shared().set_params(seen__dimension=2)
+    with pytest.raises(ValueError, match="differ in 'dimension': 2 and 3"):
+        make(DNNClassifier, feature_columns=columns).fit(*clicks)
+
+
+def test_dual_ascent_refuses_shared_embeddings(clicks):
+    model = LinearClassifier(feature_columns=shared(), optimizer="sdca")
+    with pytest.raises(ValueError, match="embedding column 'seen_shared_embedding'"):
+        model.fit(*clicks)

@@ -1,0 +1,353 @@
+# SPDX-License-Identifier: Apache-2.0
+import copy
+import pickle
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+
+from skest.feature_columns import (
+    DenseFeatures,
+    FeatureColumns,
+    LinearFeatures,
+    SequenceFeatures,
+    SharedEmbeddingColumn,
+    bucketized_column,
+    categorical_column_with_hash_bucket,
+    categorical_column_with_identity,
+    categorical_column_with_vocabulary_list,
+    crossed_column,
+    embedding_column,
+    indicator_column,
+    numeric_column,
+    sequence_categorical_column_with_vocabulary_list,
+    shared_embeddings,
+    weighted_categorical_column,
+)
+from skest.optimizers import make_optimizer
+
+IDENTITIES = [categorical_column_with_identity(key, 4) for key in ("q", "d")]
+OTHERS = [categorical_column_with_identity(key, 3) for key in "ab"]
+LEARNED = [categorical_column_with_vocabulary_list(key) for key in ("q", "d")]
+X = {"q": ["b", "c", ""], "d": [["a", "a"], ["c"], []]}
+TABLE = "d_q_shared_embedding"
+
+
+def ids_of(column: Any, X: Any) -> list[list[int]]:
+    return column.encode(X)[column.encoded_key].tolist()
+
+
+def test_attributes() -> None:
+    q, d = shared_embeddings(IDENTITIES, 2, combiner="sum", max_norm=3)
+    assert isinstance(q, SharedEmbeddingColumn)
+    assert (q.name, d.name) == ("q_shared_embedding", "d_shared_embedding")
+    assert q.table_name == d.table_name == TABLE
+    assert q.feature_keys == ("q",)
+    assert (q.size, q.combiner, q.max_norm, q.trainable) == (2, "sum", 3, True)
+    assert q.encode({"q": [1]}) == {"d_q_shared_embedding_q_ids": [[1]]}
+    named = shared_embeddings(IDENTITIES, 2, shared_embedding_collection_name="words")
+    assert {column.table_name for column in named} == {"words"}
+    assert d.get_feature_names_out().tolist() == [
+        "d_shared_embedding_0",
+        "d_shared_embedding_1",
+    ]
+
+
+def test_vocabulary_is_learned_from_all_columns() -> None:
+    q, d = (column.fit(X) for column in shared_embeddings(LEARNED, "auto"))
+    vocabularies = [c.categorical_column_.vocabulary_ for c in (q, d)]
+    assert vocabularies == [{"a": 0, "b": 1, "c": 2}] * 2
+    assert list(vocabularies[0]) == ["a", "b", "c"]
+    assert q.size == d.size == 8  # round(6 * 3 ** 0.25)
+    assert ids_of(q, {"q": ["a", "c"]}) == ids_of(d, {"d": ["a", "c"]}) == [[0], [2]]
+    assert not hasattr(LEARNED[0], "vocabulary_")
+    with pytest.raises(NotFittedError, match="'q' has not learned its vocabulary"):
+        shared_embeddings(LEARNED, 2)[0].encode(X)
+
+
+def test_values_are_counted_in_all_columns_with_the_weights_of_rows() -> None:
+    keys = [
+        categorical_column_with_vocabulary_list(key, min_frequency=2)
+        for key in ("q", "d")
+    ]
+    (column, _) = shared_embeddings(keys, 2)
+    X = {"q": [1, 2, 3], "d": np.array([[2, 9], [1, 5], [3, 5]])}
+    assert list(column.fit(X).categorical_column_.vocabulary_) == [1, 2, 3, 5]
+    column.fit(X, sample_weight=[1, 1, 0])
+    assert list(column.categorical_column_.vocabulary_) == [1, 2]
+
+
+def test_an_indicator_of_the_column_alone_has_its_own_vocabulary() -> None:
+    columns = FeatureColumns(
+        [indicator_column(LEARNED[0]), *shared_embeddings(LEARNED, 2)]
+    )
+    encoded = columns.fit(X).encode(X)
+    assert encoded["q_ids"].tolist() == [[0], [1], [-1]]
+    assert encoded[f"{TABLE}_q_ids"].tolist() == [[1], [2], [-1]]
+
+
+def filled(weights: torch.Tensor, _: torch.Generator, value: float) -> None:
+    weights.fill_(value)
+
+
+def modules(columns: Any) -> DenseFeatures:
+    return DenseFeatures(columns, generator=torch.Generator().manual_seed(0))
+
+
+def test_there_is_one_table_and_its_gradient_is_the_sum() -> None:
+    columns = FeatureColumns(shared_embeddings(IDENTITIES, 2))
+    encoded = columns.encode({"q": [1, 3], "d": [[1, 0], [2, -1]]})
+    module = modules(columns)
+    ((name, table),) = module.named_parameters()
+    assert (name, tuple(table.shape)) == (f"{TABLE}_weights", (4, 2))
+    assert table.is_row_table
+    by_column = module.column_parameters()
+    assert by_column["q_shared_embedding"] is by_column["d_shared_embedding"] is table
+    alone = modules([embedding_column(column, 2) for column in IDENTITIES])
+    own = alone.column_parameters()
+    for parameter in own.values():
+        parameter.data = table.detach().clone()
+    outputs = module(encoded)
+    separate = alone({key.removeprefix(f"{TABLE}_"): v for key, v in encoded.items()})
+    assert torch.equal(outputs, separate)
+    upstream = torch.randn(outputs.shape, generator=torch.Generator().manual_seed(1))
+    for output in (outputs, separate):
+        output.backward(upstream)
+    assert table.grad is not None
+    assert table.grad.is_sparse
+    expected = sum(parameter.grad.to_dense() for parameter in own.values())
+    torch.testing.assert_close(table.grad.to_dense(), expected)
+
+
+def test_an_optimizer_steps_the_table_once() -> None:
+    module = modules(shared_embeddings(IDENTITIES, 2))
+    (table,) = module.parameters()
+    before = table.detach().clone()
+    optimizer = make_optimizer("adagrad", module.parameters(), 0.5)
+    columns = FeatureColumns(shared_embeddings(IDENTITIES, 2))
+    module(columns.encode({"q": [1], "d": [1]})).sum().backward()
+    optimizer.step()
+    # Adagrad of a gradient of 1 + 1, with the accumulator from 0.1
+    moved = torch.zeros(4, 2)
+    moved[1] = 0.5 * 2 / (0.1 + 2**2) ** 0.5
+    torch.testing.assert_close(table.detach(), before - moved)
+
+
+def test_linear_features_and_not_trainable() -> None:
+    columns = FeatureColumns(shared_embeddings(IDENTITIES, 2, trainable=False))
+    linear = LinearFeatures(columns)
+    shapes = {name: tuple(p.shape) for name, p in linear.named_parameters()}
+    assert shapes == {
+        "bias": (1,),
+        "d_shared_embedding_weights": (2, 1),
+        "q_shared_embedding_weights": (2, 1),
+        f"dense.{TABLE}_weights": (4, 2),
+    }
+    assert not linear.get_parameter(f"dense.{TABLE}_weights").requires_grad
+    assert linear(columns.encode({"q": [0], "d": [1]})).tolist() == [[0]]
+
+
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, clone, pickle.dumps])
+def test_copies_of_single_columns_still_share(duplicate: Any) -> None:
+    given = shared_embeddings(LEARNED, 2, initializer=partial(filled, value=2.0))
+    if duplicate is pickle.dumps:
+        given = shared_embeddings(LEARNED, 2)
+        copies = [pickle.loads(duplicate(column)) for column in given]
+    else:
+        copies = [duplicate(column) for column in given]
+    assert copies[0].categorical_columns is not copies[1].categorical_columns
+    columns = FeatureColumns(copies).fit(X)
+    assert [name for name, _ in DenseFeatures(columns).named_parameters()] == [
+        f"{TABLE}_weights"
+    ]
+
+
+def test_transform_takes_the_learned_table() -> None:
+    columns = FeatureColumns(shared_embeddings(LEARNED, 2)).fit(X)
+    with pytest.raises(NotFittedError, match="'q_shared_embedding' has no vectors yet"):
+        columns.transform(X)
+    for column in columns.active:
+        column.weights_ = np.array([[1, 2], [3, 4], [5, 6.0]])
+    expected = [[3, 4, 1, 2], [5, 6, 5, 6], [0, 0, 0, 0]]
+    assert_array_equal(columns.transform(X), expected)
+
+
+def test_parameters_by_name() -> None:
+    columns = FeatureColumns(
+        list(zip("qd", shared_embeddings(IDENTITIES, 2), strict=True))
+    )
+    columns.set_params(q__dimension=3, q__combiner="sum")
+    with pytest.raises(
+        ValueError,
+        match="'q_shared_embedding' and 'd_shared_embedding' share the table "
+        "'d_q_shared_embedding' but differ in 'dimension': 3 and 2. Set it",
+    ):
+        columns.fit({"q": [1], "d": [1]})
+    columns.set_params(d__dimension=3)
+    columns.fit({"q": [1], "d": [1]})
+    assert DenseFeatures(columns).out_features == 6
+
+
+@pytest.mark.parametrize(
+    ("first", "other", "parameter"),
+    [
+        (
+            shared_embeddings(IDENTITIES, 2)[0],
+            shared_embeddings(IDENTITIES, 2, trainable=False)[1],
+            "'d_q_shared_embedding' but differ in 'trainable': True and False",
+        ),
+        (
+            shared_embeddings(IDENTITIES, 2, shared_embedding_collection_name="t")[0],
+            shared_embeddings(OTHERS, 2, shared_embedding_collection_name="t")[0],
+            "'t' but differ in 'categorical_columns'",
+        ),
+        (
+            shared_embeddings(
+                IDENTITIES, 2, shared_embedding_collection_name="a_embedding"
+            )[0],
+            embedding_column(OTHERS[0], 2),
+            "'a_embedding' but differ in 'categorical_column",
+        ),
+    ],
+)
+def test_another_table_of_the_same_name(first: Any, other: Any, parameter: str) -> None:
+    with pytest.raises(ValueError, match=f"share the table {parameter}"):
+        DenseFeatures([first, other])
+
+
+def test_two_groups() -> None:
+    others = [categorical_column_with_identity(key, 3) for key in "ab"]
+    module = DenseFeatures(
+        [*shared_embeddings(IDENTITIES, 2), *shared_embeddings(others, 2)]
+    )
+    shapes = {name: tuple(p.shape) for name, p in module.named_parameters()}
+    assert shapes == {
+        f"{TABLE}_weights": (4, 2),
+        "a_b_shared_embedding_weights": (3, 2),
+    }
+
+
+def test_sequences() -> None:
+    sequences = [
+        sequence_categorical_column_with_vocabulary_list(key) for key in ("q", "d")
+    ]
+    X = {"q": [["b", "c"], ["a"]], "d": [["c", "c"], ["d"]]}
+    columns = FeatureColumns(shared_embeddings(sequences, 2)).fit(X)
+    module = SequenceFeatures(columns)
+    (table,) = module.parameters()
+    steps, lengths = module(columns.encode(X))
+    assert lengths.tolist() == [2, 1]
+    assert table.shape == (4, 2)
+    assert torch.equal(steps[0, 1], torch.cat([table[2], table[2]]))
+
+
+def test_weighted_and_plain_columns_share() -> None:
+    weighted = weighted_categorical_column(IDENTITIES[0], "w")
+    columns = FeatureColumns(shared_embeddings([weighted, IDENTITIES[1]], 1, "sum"))
+    X = {"q": [1], "w": [0.5], "d": [2]}
+    encoded = columns.encode(X)
+    module = DenseFeatures(columns)
+    (table,) = module.parameters()
+    output = module(encoded).detach()
+    assert_allclose(output, [[table[2].item(), 0.5 * table[1].item()]])
+    learned = [weighted_categorical_column(LEARNED[0], "w"), LEARNED[1]]
+    (column, _) = shared_embeddings(learned, 1)
+    column.fit({"q": ["b"], "w": [1.0], "d": ["a"]})
+    assert list(column.categorical.categorical.vocabulary) == ["a", "b"]
+
+
+def test_crosses_share_buckets() -> None:
+    crosses = [crossed_column([key, "day"], 5) for key in ("q", "d")]
+    hashed = [categorical_column_with_hash_bucket(key, 5) for key in ("q", "d")]
+    for columns in (crosses, hashed):
+        module = DenseFeatures(shared_embeddings(columns, 2))
+        (table,) = module.parameters()
+        assert table.shape == (5, 2)
+
+
+vocabulary = categorical_column_with_vocabulary_list
+
+
+@pytest.mark.parametrize(
+    ("columns", "error", "message"),
+    [
+        ([], ValueError, "'categorical_columns' .* non-empty list .* got \\[\\]"),
+        ("qd", ValueError, "must be a non-empty list .* got 'qd'"),
+        (LEARNED[0], ValueError, "must be a non-empty list"),
+        (
+            [LEARNED[0], "d"],
+            TypeError,
+            "must hold categorical or bucketized .* got 'd'",
+        ),
+        (
+            [LEARNED[0], IDENTITIES[1]],
+            ValueError,
+            "'q' and 'd' cannot share an embedding, because they are of different kinds, "
+            "VocabularyListColumn and IdentityColumn",
+        ),
+        (
+            [vocabulary("q", ["a"]), vocabulary("d", ["a", "b"])],
+            ValueError,
+            "same number of ids; got 1 and 2",
+        ),
+        (
+            [vocabulary("q", ["a"]), vocabulary("d")],
+            ValueError,
+            "same number of ids; got 1 and what it learns",
+        ),
+        (
+            [vocabulary("q", min_frequency=2), vocabulary("d")],
+            ValueError,
+            "they differ in 'min_frequency', 2 and 1",
+        ),
+        (
+            [bucketized_column(numeric_column(key), "quantiles:3") for key in "qd"],
+            ValueError,
+            "'q_bucketized' and 'q_bucketized' cannot .* Give their 'boundaries'",
+        ),
+    ],
+)
+def test_columns_refused(columns: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        shared_embeddings(columns, 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"dimension": 0}, ValueError, "'dimension' of embedding column 'q_shared_emb"),
+        ({"combiner": "max"}, ValueError, "'combiner' .* got 'max'"),
+        (
+            {"shared_embedding_collection_name": ""},
+            TypeError,
+            "'shared_embedding_collection_name' .* non-empty string or None; got ''",
+        ),
+        ({"position": 2}, ValueError, "'position' .* at most 1; got 2"),
+        ({"position": "q"}, TypeError, "'position' of a SharedEmbeddingColumn"),
+    ],
+)
+def test_parameters_refused(
+    options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    column = shared_embeddings(IDENTITIES, 2)[0].set_params(**options)
+    with pytest.raises(error, match=message):
+        column.encode({"q": [1]})
+
+
+def test_strings_and_integers() -> None:
+    columns = FeatureColumns(shared_embeddings(LEARNED, 2))
+    with pytest.raises(ValueError, match="'q' holds strings and 'd' integers"):
+        columns.fit({"q": ["a"], "d": [1]})
+
+
+def test_nothing_to_learn() -> None:
+    columns = FeatureColumns(shared_embeddings(LEARNED, 2))
+    with pytest.raises(ValueError, match="'q' has no value that occurs 1 times"):
+        columns.fit({"q": [""], "d": [None]})
+    with pytest.raises(ValueError, match="'d' is not in X"):
+        FeatureColumns(shared_embeddings(LEARNED, 2)[:1]).fit({"q": ["a"]})

@@ -1,0 +1,304 @@
+# SPDX-License-Identifier: Apache-2.0
+import pickle
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from torch import nn
+
+from skest.feature_columns import (
+    DenseFeatures,
+    FeatureColumns,
+    LinearFeatures,
+    bucketized_column,
+    categorical_column_with_hash_bucket,
+    categorical_column_with_identity,
+    categorical_column_with_vocabulary_list,
+    crossed_column,
+    embedding_column,
+    indicator_column,
+    numeric_column,
+    sequence_categorical_column_with_identity,
+    weighted_categorical_column,
+)
+
+WORD = categorical_column_with_vocabulary_list("word", ["cat", "dog"])
+COLUMN = weighted_categorical_column(WORD, "n")
+LISTS = {"word": [["cat", "dog", "cat"], [], ["dog"]], "n": [[1, 2, 0.5], [], [3]]}
+IDS, WEIGHTS = [[0, 1, 0], [-1, -1, -1], [1, -1, -1]], [[1, 2, 0.5], [0] * 3, [3, 0, 0]]
+SUMS = [[1.5, 2], [0, 0], [0, 3]]
+
+
+def padded(fill: Any = np.nan) -> dict[str, np.ndarray]:
+    """`LISTS` as arrays; where there is no value, any weight is fine."""
+    words = [["cat", "dog", "cat"], ["", "", ""], ["dog", "", ""]]
+    weights = [[1, 2, 0.5], [fill] * 3, [3, fill, fill]]
+    return {"word": np.array(words, object), "n": np.array(weights)}
+
+
+@pytest.mark.parametrize(
+    "X",
+    [
+        LISTS,
+        pd.DataFrame(LISTS),
+        pl.DataFrame(LISTS, strict=False),
+        padded(),
+        padded(0.0),
+        padded(np.inf),
+        {**LISTS, "n": padded()["n"]},
+        {**padded(), "n": LISTS["n"]},
+    ],
+    ids=["lists", "pandas", "polars", "nan", "zero", "inf", "array", "array of values"],
+)
+def test_forms_of_input(X: Any) -> None:
+    encoded = COLUMN.encode(X)
+    assert list(encoded) == [COLUMN.encoded_key, COLUMN.weight_key]
+    assert_array_equal(encoded["word_weighted_by_n_ids"], IDS)
+    assert_array_equal(encoded["word_weighted_by_n_weights"], WEIGHTS)
+    assert encoded[COLUMN.weight_key].dtype == np.float32
+    assert_array_equal(COLUMN.transform(X), SUMS)
+
+
+def test_one_value_in_a_cell() -> None:
+    X = pd.DataFrame({"word": ["cat", None, "cow"], "n": [0.5, None, 7.0]})
+    encoded = COLUMN.encode(X)
+    assert_array_equal(encoded[COLUMN.encoded_key], [[0], [-1], [-1]])
+    assert_array_equal(encoded[COLUMN.weight_key], [[0.5], [0], [0]])
+
+
+@pytest.mark.parametrize("empty", [[], None])
+def test_no_value_in_any_cell(empty: Any) -> None:
+    encoded = COLUMN.encode({"word": [empty, empty], "n": [empty, empty]})
+    assert_array_equal(encoded[COLUMN.encoded_key], [[-1], [-1]])
+    assert_array_equal(encoded[COLUMN.weight_key], [[0], [0]])
+
+
+def test_columns_of_an_array() -> None:
+    column = weighted_categorical_column(categorical_column_with_identity(0, 3), 1)
+    assert_array_equal(
+        column.transform(np.array([[2, 5], [0, 7]])), [[0, 0, 5], [7, 0, 0]]
+    )
+
+
+def test_attributes() -> None:
+    assert COLUMN.name == "word_weighted_by_n"
+    assert COLUMN.feature_keys == ("word", "n")
+    assert COLUMN.num_buckets == 2
+    assert COLUMN.__sklearn_tags__().input_tags.allow_nan  # where there is no value
+    names = ["word_weighted_by_n_cat", "word_weighted_by_n_dog"]
+    assert COLUMN.get_feature_names_out().tolist() == names
+    indicator = indicator_column(COLUMN)
+    assert indicator.name == "word_weighted_by_n_indicator"
+    assert indicator.get_feature_names_out().tolist() == names
+    assert_array_equal(indicator.transform(LISTS), SUMS)
+
+
+def test_vocabulary_is_learned_inside() -> None:
+    column = weighted_categorical_column(
+        categorical_column_with_vocabulary_list("word"), "n"
+    )
+    with pytest.raises(NotFittedError, match="'word' has not learned its vocabulary"):
+        column.encode(LISTS)
+    assert_array_equal(column.fit(LISTS).transform(LISTS), SUMS)
+    copy = pickle.loads(pickle.dumps(column))
+    assert_array_equal(copy.transform(LISTS), SUMS)
+    assert clone(column).get_params()["categorical_column__key"] == "word"
+
+
+@pytest.mark.parametrize(
+    ("categorical", "sums"),
+    [
+        (categorical_column_with_hash_bucket("a", 1), [[3], [7]]),
+        (
+            bucketized_column(numeric_column("a", shape=2), [1.5]),
+            [[1, 0, 0, 2], [0, 3, 0, 4]],
+        ),
+        (crossed_column(["a", "b"], 1), [[3], [7]]),
+    ],
+)
+def test_any_categorical_column(categorical: Any, sums: Any) -> None:
+    X = {"a": np.array([[1, 2], [3, 4]]), "b": [5, 6], "w": [[1, 2], [3, 4]]}
+    assert_array_equal(weighted_categorical_column(categorical, "w").transform(X), sums)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "encoded"), [("int32", np.float64), ("float64", np.float64)]
+)
+def test_dtype(dtype: str, encoded: Any) -> None:
+    column = weighted_categorical_column(WORD, "n", dtype)
+    X = {"word": ["cat"], "n": np.array([2**30 + 1])}
+    values = column.encode(X)[column.weight_key]
+    assert values.dtype == encoded
+    assert values.tolist() == [[2**30 + 1]]
+
+
+def reference(
+    table: np.ndarray, ids: np.ndarray, weights: np.ndarray, combiner: str
+) -> np.ndarray:
+    """Row by row, as the combiners are defined."""
+    rows = []
+    for row_ids, row_weights in zip(ids, weights, strict=True):
+        kept = row_ids >= 0
+        if combiner != "sum":
+            kept &= row_weights > 0
+        w, e = row_weights[kept], table[row_ids[kept]]
+        divisor = {"sum": 1, "mean": w.sum(), "sqrtn": np.sqrt((w * w).sum())}[combiner]
+        rows.append(w @ e / divisor if kept.any() else np.zeros(table.shape[1]))
+    return np.array(rows)
+
+
+@given(
+    cells=st.lists(
+        st.lists(
+            st.tuples(st.integers(-1, 3), st.floats(-1e6, 1e6, width=32)),
+            min_size=3,
+            max_size=3,
+        ),
+        min_size=1,
+        max_size=4,
+    ),
+    combiner=st.sampled_from(["sum", "mean", "sqrtn"]),
+)
+def test_combiners(cells: Any, combiner: str) -> None:
+    values = np.array(cells)
+    ids, weights = values[..., 0].astype(int), values[..., 1]
+    column = weighted_categorical_column(
+        categorical_column_with_identity("k", 4), "w", "float64"
+    )
+    columns = FeatureColumns(
+        [embedding_column(column, 2, combiner), indicator_column(column)]
+    )
+    encoded = columns.encode({"k": ids, "w": weights}, torch.float64)
+    table = np.array([[1, -2], [3, 0.5], [0, 7], [-5, 11.0]])
+    dense = DenseFeatures(columns, torch.float64)
+    linear = LinearFeatures([column], 2, combiner, torch.float64)
+    for module in (dense, linear):
+        (weight,) = module.column_parameters().values()
+        weight.data = torch.tensor(table)
+    expected = reference(table, ids, weights, combiner)
+    output = dense(encoded).detach().numpy()
+    close = {"rtol": 1e-12, "atol": 1e-7 if combiner == "sum" else 1e-12}
+    assert_allclose(output[:, :2], expected, **close)
+    assert_allclose(linear(encoded).detach().numpy(), expected, **close)
+    assert_allclose(output[:, 2:], reference(np.eye(4), ids, weights, "sum"), atol=1e-7)
+    embedded = columns.active[0]
+    embedded.weights_ = table
+    assert_allclose(embedded.transform({"k": ids, "w": weights}), expected, **close)
+
+
+def test_weighted_by_two_and_unweighted_side_by_side() -> None:
+    X = {"k": [0, 1], "v": [2.0, 3.0], "w": [5.0, 7.0]}
+    ids = categorical_column_with_identity("k", 2)
+    by_v, by_w = (weighted_categorical_column(ids, key) for key in "vw")
+    columns = FeatureColumns([ids, by_v, by_w, numeric_column("v")])
+    assert sorted(columns.encode(X)) == [
+        "k_ids",
+        *("k_weighted_by_v_ids", "k_weighted_by_v_weights"),
+        *("k_weighted_by_w_ids", "k_weighted_by_w_weights"),
+        "v",
+    ]
+    linear = LinearFeatures(columns)
+    for parameter in linear.column_parameters().values():
+        nn.init.ones_(parameter)
+    assert linear(columns.encode(X))[:, 0].tolist() == [1 + 2 + 5 + 2, 1 + 3 + 7 + 3]
+
+
+def test_the_same_weighted_column_shares_an_entry() -> None:
+    columns = FeatureColumns(
+        [COLUMN, indicator_column(COLUMN), embedding_column(COLUMN, 2)]
+    )
+    assert len(columns.encode(LISTS)) == 2
+
+
+def test_clash_of_encoded_keys() -> None:
+    number = numeric_column("word_weighted_by_n_weights")
+    with pytest.raises(ValueError, match="encode 'word_weighted_by_n_weights' in diff"):
+        FeatureColumns([COLUMN, number]).encode(LISTS)
+
+
+@pytest.mark.parametrize(
+    ("X", "message"),
+    [
+        (
+            {"word": ["cat", "dog"], "n": [1, None]},
+            r"'n' has no weight \(NaN or None\) in row 1 for value 0 of 'word'. Give it",
+        ),
+        ({"word": ["cow"], "n": [np.nan]}, "'n' has no weight .* in row 0"),
+        ({"word": [["cat", "dog"]], "n": [[1, None]]}, "row 0 for value 1 of 'word'"),
+        ({"word": ["cat"], "n": [-np.inf]}, "'n' holds -inf as a weight of 'word'"),
+        ({"word": ["cat"], "n": [1e39]}, r"'n' holds 1e\+39, which is infinity"),
+        ({"word": ["cat"], "n": ["1"]}, "'n' must hold numbers; got the string '1'"),
+        ({"word": ["cat"]}, "'n' is not in X, which has 'word'"),
+        (
+            {"word": [["cat"], ["dog", "cat"]], "n": [[1], [1]]},
+            "'n' must have a weight for each .* column 'word'; in row 1 it has 1 for 2 val",
+        ),
+        (
+            {"word": [["cat"], ["cat"]], "n": [[1], [1, 2]]},
+            "in row 1 it has 2 for 1 val",
+        ),
+        (
+            {"word": [["cat", "dog"], ["dog", ""]], "n": [1, 2]},
+            r"'n' must have a weight for each value of 'word', in the shape \(2, 2\); got "
+            r"\(2, 1\)",
+        ),
+        ({"word": ["cat"], "n": np.ones((1, 1, 1))}, r"\(1, 1\); got \(1, 1, 1\)"),
+    ],
+)
+def test_weights_refused(X: Any, message: str) -> None:
+    for refuse in (COLUMN.encode, COLUMN.transform, clone(COLUMN).fit):
+        with pytest.raises(ValueError, match=message):
+            refuse(X)
+
+
+def test_fraction_in_an_integer_dtype() -> None:
+    column = weighted_categorical_column(WORD, "n", "int64")
+    with pytest.raises(
+        ValueError, match="'n' holds 0.5, which dtype int64 cannot hold"
+    ):
+        column.encode({"word": ["cat"], "n": [0.5]})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        (("word", "n"), TypeError, "'categorical_column' of a weighted .* got 'word'"),
+        ((numeric_column("x"), "n"), TypeError, "must be a categorical or bucketized"),
+        (
+            (sequence_categorical_column_with_identity("k", 3), "n"),
+            ValueError,
+            "must not be the sequence column 'k'",
+        ),
+        ((COLUMN, "n"), ValueError, "not be the weighted column 'word_weighted_by_n'"),
+        (
+            (WORD, 1.5),
+            TypeError,
+            "'weight_feature_key' of weighted column 'word_weighted_by_1.5' must be the",
+        ),
+        (
+            (WORD, "n", "float16"),
+            ValueError,
+            "'dtype' .*'n' must be one of .*'float16'",
+        ),
+    ],
+)
+def test_parameters_refused(
+    arguments: tuple[Any, ...], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        weighted_categorical_column(*arguments)
+
+
+def test_a_cross_takes_no_weights() -> None:
+    with pytest.raises(
+        ValueError, match="weighted column 'word_weighted_by_n'.*Cross the"
+    ):
+        crossed_column([COLUMN, "other"], 10)
