@@ -31,6 +31,7 @@ __all__ = [
 Initializer = Callable[[Tensor, Generator], Any]
 
 _LARGEST_AUTO_DIMENSION = 16
+_DRAWN_AT_ONCE = 2**20
 
 
 class CategoricalWrapper(OverCategorical, DenseColumn):
@@ -272,9 +273,11 @@ class EmbeddingColumn(CategoricalWrapper):
         with torch.no_grad():
             if self.initializer is None:
                 std = self.size**-0.5
-                nn.init.trunc_normal_(
-                    weights, std=std, a=-2 * std, b=2 * std, generator=generator
-                )
+                # In blocks, because drawing takes several times the memory drawn.
+                for block in weights.split(max(1, _DRAWN_AT_ONCE // self.size)):
+                    nn.init.trunc_normal_(
+                        block, std=std, a=-2 * std, b=2 * std, generator=generator
+                    )
             else:
                 self.initializer(weights, generator)
         return weights
