@@ -29,12 +29,17 @@ from skest.feature_columns.sequence import (
     SequenceNumericColumn,
     sequence_categorical_column_with_hash_bucket,
     sequence_categorical_column_with_identity,
+    sequence_categorical_column_with_vocabulary_file,
     sequence_categorical_column_with_vocabulary_list,
     sequence_numeric_column,
 )
 from skest.feature_columns.vocabulary import (
     VocabularyListColumn,
     categorical_column_with_vocabulary_list,
+)
+from skest.feature_columns.vocabulary_file import (
+    VocabularyFileColumn,
+    categorical_column_with_vocabulary_file,
 )
 
 __all__ = [
@@ -54,10 +59,12 @@ __all__ = [
     "SequenceCategoricalColumn",
     "SequenceFeatures",
     "SequenceNumericColumn",
+    "VocabularyFileColumn",
     "VocabularyListColumn",
     "bucketized_column",
     "categorical_column_with_hash_bucket",
     "categorical_column_with_identity",
+    "categorical_column_with_vocabulary_file",
     "categorical_column_with_vocabulary_list",
     "crossed_column",
     "embedding_column",
@@ -66,6 +73,7 @@ __all__ = [
     "numeric_column",
     "sequence_categorical_column_with_hash_bucket",
     "sequence_categorical_column_with_identity",
+    "sequence_categorical_column_with_vocabulary_file",
     "sequence_categorical_column_with_vocabulary_list",
     "sequence_numeric_column",
 ]

@@ -11,11 +11,12 @@ from typing import Any, Self, TypeAlias
 
 import numpy as np
 import scipy.sparse
+from sklearn import get_config
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.exceptions import NotFittedError
 from sklearn.utils import Tags
 
-from skest._compat import check_sample_weight
+from skest._compat import check_sample_weight, get_output_config
 from skest.feature_columns.table import Key, Table
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "DenseColumn",
     "FeatureColumn",
     "FittedPart",
+    "as_csr",
     "as_dense",
     "check_key",
     "one_hot",
@@ -42,6 +44,8 @@ class FeatureColumn(TransformerMixin, BaseEstimator):
     A subclass says `name` and `feature_keys`, and defines ``_validate``, ``_learn``,
     ``_encoded``, ``_matrix`` and ``_output_names``.
     """
+
+    _transforms_to_sparse: bool
 
     @property
     def name(self) -> str:
@@ -176,7 +180,7 @@ class FeatureColumn(TransformerMixin, BaseEstimator):
             )
         return self._matrix(table)
 
-    def transform(self, X: Any) -> np.ndarray:
+    def transform(self, X: Any) -> Any:
         """Turn raw cells into a plain matrix: numbers, counts or learned vectors.
 
         Parameters
@@ -186,10 +190,16 @@ class FeatureColumn(TransformerMixin, BaseEstimator):
 
         Returns
         -------
-        ndarray of shape (n_rows, n_outputs)
+        ndarray or CSR matrix of shape (n_rows, n_outputs)
+            CSR from a column that is only categorical, ndarray from a dense one. With
+            `set_output`, the DataFrame of either.
         """
         self._validate()
-        return as_dense(self.matrix(Table(X)))
+        matrix = self.matrix(Table(X))
+        to_frame = get_output_config("transform", self)["dense"] != "default"
+        if self._transforms_to_sparse and not to_frame:
+            return as_csr(matrix)
+        return as_dense(matrix)
 
     def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
         """Return the names of the columns of `transform`.
@@ -229,6 +239,8 @@ class FeatureColumn(TransformerMixin, BaseEstimator):
 class DenseColumn(FeatureColumn):
     """Column whose output is a vector of `size` numbers; deep models take these."""
 
+    _transforms_to_sparse = False  # not even if it is categorical, too
+
     @property
     def size(self) -> int:
         """Width of the output."""
@@ -239,9 +251,12 @@ class CategoricalColumn(FeatureColumn):
     """Column whose cells become ids from 0 to ``num_buckets - 1``.
 
     Linear models take it as it is; for a deep model it is wrapped in `indicator_column`
-    or `embedding_column`. Its `transform` gives counts of the ids, as
-    `indicator_column` does.
+    or `embedding_column`. Its `transform` gives counts of the ids, sparse as those of
+    `sklearn.preprocessing.OneHotEncoder`, because there may be very many of them;
+    `indicator_column` gives the same as a dense matrix.
     """
+
+    _transforms_to_sparse = True
 
     @property
     def num_buckets(self) -> int:
@@ -259,6 +274,57 @@ class CategoricalColumn(FeatureColumn):
             False where the cell is missing.
         """
         raise NotImplementedError
+
+    def inverse(self, ids: Any) -> np.ndarray:
+        """Return the categories that ids stand for.
+
+        Parameters
+        ----------
+        ids : array-like of int
+            Ids as `encode` gives them, of any shape.
+
+        Returns
+        -------
+        ndarray of object, of the shape of `ids`
+            Strings or integers; of a bucketized column intervals (`pandas.Interval`) of
+            its scaled source. None where no category can be told: for -1, and for
+            buckets that values out of vocabulary share.
+
+        Raises
+        ------
+        TypeError
+            If `ids` are no integers.
+        ValueError
+            If one is out of range, or the column hashes its values.
+
+        Examples
+        --------
+        >>> from skest.feature_columns import categorical_column_with_vocabulary_list
+        >>> column = categorical_column_with_vocabulary_list("color", ["red", "blue"])
+        >>> column.inverse([[1], [-1]])
+        array([['blue'],
+               [None]], dtype=object)
+        """
+        ids = np.asarray(ids)
+        if ids.dtype.kind not in "iu":
+            raise TypeError(f"'ids' must be integers; got dtype {ids.dtype}.")
+        wrong = ids[(ids < -1) | (ids >= self.num_buckets)]
+        if wrong.size:
+            raise ValueError(
+                f"Ids of column {self.name!r} must be from -1 to {self.num_buckets - 1}; "
+                f"got {wrong.flat[0]}."
+            )
+        categories = np.full(ids.shape, None, dtype=object)
+        present = ids >= 0
+        categories[present] = self._categories_of(ids[present])
+        return categories
+
+    def _categories_of(self, ids: np.ndarray) -> np.ndarray:
+        """Return the categories of ids that are 0 or more, as objects."""
+        raise ValueError(
+            f"Column {self.name!r} hashes its values, and several may share an id, so "
+            "that no category can be told from it. Use a vocabulary column instead."
+        )
 
     @property
     def encoded_key(self) -> str:
@@ -305,6 +371,12 @@ def check_key(key: Any, owner: str) -> None:
 def as_dense(matrix: Matrix) -> np.ndarray:
     """Return a matrix, sparse or not, as an ndarray."""
     return matrix if isinstance(matrix, np.ndarray) else matrix.toarray()
+
+
+def as_csr(matrix: Matrix) -> Any:
+    """Return a matrix in CSR form, of the kind that scikit-learn is configured for."""
+    as_matrix = get_config()["sparse_interface"] == "spmatrix"
+    return (scipy.sparse.csr_matrix if as_matrix else scipy.sparse.csr_array)(matrix)
 
 
 def one_hot(ids: np.ndarray, num_buckets: int) -> scipy.sparse.csr_array:

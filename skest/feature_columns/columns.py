@@ -8,13 +8,12 @@ from typing import Any, Self
 import numpy as np
 import scipy.sparse
 import torch
-from sklearn import get_config
 from sklearn.base import TransformerMixin, clone
 from sklearn.utils import Tags
 from torch import Tensor
 
 from skest._compat import BaseComposition
-from skest.feature_columns.base import FeatureColumn, as_dense
+from skest.feature_columns.base import FeatureColumn, as_csr, as_dense
 from skest.feature_columns.table import Table
 
 __all__ = ["FeatureColumns"]
@@ -233,9 +232,7 @@ class FeatureColumns(TransformerMixin, BaseComposition):
         blocks = [column.matrix(table) for column in self.active]
         if not self.sparse_output:
             return np.hstack([as_dense(block) for block in blocks])
-        as_matrix = get_config()["sparse_interface"] == "spmatrix"
-        matrix = scipy.sparse.csr_matrix if as_matrix else scipy.sparse.csr_array
-        return matrix(scipy.sparse.hstack(blocks, format="csr"))
+        return as_csr(scipy.sparse.hstack(blocks, format="csr"))
 
     def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
         """Return the names of the columns of `transform`.

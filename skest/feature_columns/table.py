@@ -17,7 +17,14 @@ from skest.feature_columns.cells import (
     holds_numbers,
     numbers,
 )
-from skest.feature_columns.ragged import Flat, as_cells, flatten, holds_lists, pad
+from skest.feature_columns.ragged import (
+    Flat,
+    as_cells,
+    flatten,
+    holds_lists,
+    pad,
+    split,
+)
 
 __all__ = ["Key", "Table"]
 
@@ -73,7 +80,7 @@ class Table:
     feature_names: np.ndarray | None
     whole_key: str | None
     _source: Mapping[Any, Any] | pd.DataFrame
-    _factorized: dict[Key, Factorized]
+    _factorized: dict[tuple[Key, str | None], Factorized]
     _flat: dict[Key, Flat | None]
 
     def __new__(cls, X: Any, feature_names: Any = None) -> "Table":
@@ -213,16 +220,22 @@ class Table:
             self._flat[key] = flatten(cells, key) if holds_lists(cells) else None
         return self._flat[key]
 
-    def factorized(self, key: Key) -> Factorized:
+    def factorized(self, key: Key, delimiter: str | None = None) -> Factorized:
         """Return the cells as categories, computed once for each key.
 
         See `skest.feature_columns.cells.factorize`. The integer -1 is a value here; the
-        columns decide what it means. Cells that are lists make codes of shape
-        (n_rows, n_values), with -1 behind the end of shorter lists.
+        columns decide what it means. Cells that are lists, or strings split at
+        `delimiter`, make codes of shape (n_rows, n_values), with -1 behind the end of
+        shorter ones.
         """
-        if key not in self._factorized:
-            self._factorized[key] = self._factorize(key)
-        return self._factorized[key]
+        entry = (key, delimiter)
+        if entry not in self._factorized:
+            self._factorized[entry] = (
+                self._factorize(key)
+                if delimiter is None
+                else split(self.factorized(key), delimiter, key)
+            )
+        return self._factorized[entry]
 
     def _factorize(self, key: Key) -> Factorized:
         flat = self.flat(key)

@@ -102,7 +102,7 @@ class TestVocabularyList:
                 ["a"],
                 "type 'int64', .*'c'; got 'a' of type 'string'",
             ),
-            (("c",), [None, ""], "'c' has no value that occurs 1 times"),
+            (("c",), [None, ""], "'c' has no value that occurs often enough"),
         ],
     )
     def test_cells_refused(self, column: Any, values: Any, message: str) -> None:
