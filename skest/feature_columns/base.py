@@ -6,7 +6,7 @@ cells. `encode` gives what the network takes, numbers or ids; the network holds 
 weights (`skest.feature_columns.modules`).
 """
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable, Iterator
 from typing import Any, Self, TypeAlias
 
 import numpy as np
@@ -17,6 +17,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils import Tags
 
 from skest._compat import check_sample_weight, get_output_config
+from skest.feature_columns.features_in import FeaturesIn
 from skest.feature_columns.table import Key, Table
 
 __all__ = [
@@ -34,7 +35,7 @@ __all__ = [
 Matrix: TypeAlias = np.ndarray | scipy.sparse.sparray
 
 
-class FeatureColumn(TransformerMixin, BaseEstimator):
+class FeatureColumn(FeaturesIn, TransformerMixin, BaseEstimator):
     """Base class of all feature columns, itself a scikit-learn transformer.
 
     The class of a column stores its parameters; the function that makes it documents
@@ -71,6 +72,12 @@ class FeatureColumn(TransformerMixin, BaseEstimator):
     def allows_missing(self) -> bool:
         """Whether a missing cell is fine everywhere in this column."""
         return True
+
+    @property
+    def needs_fit(self) -> bool:
+        """Whether something is open that `fit` has to learn: here, in columns inside."""
+        parameters = self.get_params(deep=False).values()
+        return any(part.needs_fit for part in _columns_among(parameters))
 
     def _validate(self) -> None:
         """Raise if a parameter is wrong."""
@@ -142,6 +149,7 @@ class FeatureColumn(TransformerMixin, BaseEstimator):
         fitted = self.fitted(table, sample_weight)
         fitted.encode(table)  # refuses what the column cannot take
         self._adopt(fitted)
+        self._remember_features(table)
         return self
 
     def _adopt(self, fitted: Self) -> None:
@@ -168,7 +176,7 @@ class FeatureColumn(TransformerMixin, BaseEstimator):
             lengths, int64 of shape (n_rows,).
         """
         self._validate()
-        return self._encoded(Table(X))
+        return self._encoded(self._table(X))
 
     def matrix(self, table: Table) -> Matrix:
         """Return the plain matrix of shape (n_rows, n_outputs), maybe sparse."""
@@ -195,7 +203,7 @@ class FeatureColumn(TransformerMixin, BaseEstimator):
             `set_output`, the DataFrame of either.
         """
         self._validate()
-        matrix = self.matrix(Table(X))
+        matrix = self.matrix(self._table(X))
         to_frame = get_output_config("transform", self)["dense"] != "default"
         if self._transforms_to_sparse and not to_frame:
             return as_csr(matrix)
@@ -223,7 +231,7 @@ class FeatureColumn(TransformerMixin, BaseEstimator):
         tags.input_tags.dict = True
         tags.transformer_tags.preserves_dtype = []  # a parameter says it
         tags.input_tags.allow_nan = self.allows_missing
-        tags.requires_fit = False
+        tags.requires_fit = self.needs_fit
         return tags
 
     def _learned(self, attribute: str, remedy: str) -> Any:
@@ -407,6 +415,15 @@ def one_hot(ids: np.ndarray, num_buckets: int) -> scipy.sparse.csr_array:
     counts = scipy.sparse.csr_array((ones, ids[present], ends), shape=shape)
     counts.sum_duplicates()
     return counts
+
+
+def _columns_among(values: Iterable[Any]) -> Iterator[FeatureColumn]:
+    """Yield what are columns among parameters, also from lists of them."""
+    for value in values:
+        if isinstance(value, FeatureColumn):
+            yield value
+        elif isinstance(value, list | tuple):
+            yield from _columns_among(value)
 
 
 def _is_learned(name: Hashable) -> bool:

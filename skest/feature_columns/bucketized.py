@@ -107,6 +107,11 @@ class BucketizedColumn(DenseColumn, CategoricalColumn):
         return self.num_buckets
 
     @property
+    def needs_fit(self) -> bool:
+        """Whether boundaries, or something of the source, are to be learned."""
+        return isinstance(self.boundaries, str) or super().needs_fit
+
+    @property
     def _cuts(self) -> np.ndarray:
         if "boundaries_" not in vars(self) and not isinstance(self.boundaries, str):
             return np.asarray(self.boundaries).astype(self.source_column.dtype)

@@ -14,12 +14,13 @@ from torch import Tensor
 
 from skest._compat import BaseComposition
 from skest.feature_columns.base import FeatureColumn, as_csr, as_dense
+from skest.feature_columns.features_in import FeaturesIn
 from skest.feature_columns.table import Table
 
 __all__ = ["FeatureColumns"]
 
 
-class FeatureColumns(TransformerMixin, BaseComposition):
+class FeatureColumns(FeaturesIn, TransformerMixin, BaseComposition):
     """Feature columns of one model, fitted and encoded together.
 
     Parameters
@@ -165,13 +166,7 @@ class FeatureColumns(TransformerMixin, BaseComposition):
             for name, column in self._named_columns
         ]
         self.columns_ = fitted
-        for name, value in (
-            ("n_features_in_", table.n_features),
-            ("feature_names_in_", table.feature_names),
-        ):
-            self.__dict__.pop(name, None)
-            if value is not None:
-                setattr(self, name, value)
+        self._remember_features(table)
         return self
 
     def encode(self, X: Any, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
@@ -248,23 +243,6 @@ class FeatureColumns(TransformerMixin, BaseComposition):
         """
         return np.concatenate([c.get_feature_names_out() for c in self.active])
 
-    def _table(self, X: Any) -> Table:
-        """View X by the names that `fit` saw, if it saw any."""
-        n_features = vars(self).get("n_features_in_")
-        names = vars(self).get("feature_names_in_")
-        table = Table(X)
-        if table is X or table.n_features is None or n_features is None:
-            return table
-        if table.feature_names is None or names is None:
-            if table.n_features != n_features:
-                raise ValueError(
-                    f"X has {table.n_features} features, but FeatureColumns is expecting "
-                    f"{n_features} features as input."
-                )
-            if table.feature_names is not names:
-                return Table(np.asarray(X), feature_names=names)
-        return table
-
     def __sklearn_is_fitted__(self) -> bool:
         return "columns_" in vars(self)
 
@@ -276,6 +254,9 @@ class FeatureColumns(TransformerMixin, BaseComposition):
         tags.input_tags.allow_nan = all(
             isinstance(column, FeatureColumn) and column.allows_missing
             for column in columns
+        )
+        tags.requires_fit = any(
+            isinstance(column, FeatureColumn) and column.needs_fit for column in columns
         )
         return tags
 

@@ -139,6 +139,15 @@ class NumericColumn(DenseColumn):
         return self.default_value is not None
 
     @property
+    def needs_fit(self) -> bool:
+        """Whether a mean, gaps or a normalizer are to be learned."""
+        return (
+            self.default_value == "mean"
+            or self.indicate_missing == "auto"
+            or isinstance(self.normalizer, str)
+        )
+
+    @property
     def cell_shape(self) -> tuple[int, ...]:
         """Parameter `shape` as a tuple."""
         return (self.shape,) if isinstance(self.shape, int) else tuple(self.shape)
@@ -309,10 +318,10 @@ class NumericColumn(DenseColumn):
         missing : ndarray of bool, shape (n_rows, n_elements)
         """
         values, missing = self._read(table)
-        if self.default_value is not None and missing.any():
-            fill = self.default_value
-            if fill == "mean":
-                fill = self._learned("fill_", "give a number for 'default_value'")
+        fill = self.default_value
+        if fill == "mean":
+            fill = self._learned("fill_", "give a number for 'default_value'")
+        if fill is not None and missing.any():
             values = np.where(missing, np.asarray(fill).astype(values.dtype), values)
         if callable(self.normalizer):
             return self._called(self.normalizer, values, missing), missing

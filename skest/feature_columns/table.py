@@ -40,10 +40,11 @@ class Table:
     ----------
     X : DataFrame, dict of arrays, array-like of shape (n_rows, n_features), or Table
         A pandas DataFrame, or any other eager frame that narwhals knows (polars,
-        pyarrow). Values of a dict have one row per cell: shape (n_rows,) or
-        (n_rows, ...). Cells of a frame or dict may be lists. A two-dimensional array has
-        the keys 0, 1, … and "x0", "x1", … for its columns, and "x" for all of them
-        together. A Table is itself.
+        pyarrow). If not all names are strings, its columns are also found as "x0", "x1",
+        …. Values of a dict have one row per cell: shape (n_rows,) or (n_rows, ...).
+        Cells of a frame or dict may be lists. A two-dimensional array has the keys 0, 1,
+        … and "x0", "x1", … for its columns, and "x" for all of them together. A Table is
+        itself.
     feature_names : sequence of str, default=None
         Names for the columns of an array, in place of its own keys.
 
@@ -82,13 +83,14 @@ class Table:
     _source: Mapping[Any, Any] | pd.DataFrame
     _factorized: dict[tuple[Key, str | None], Factorized]
     _flat: dict[Key, Flat | None]
+    _aliases: dict[Key, Any]
 
     def __new__(cls, X: Any, feature_names: Any = None) -> "Table":
         """Return `X` itself if it is a Table, else a view of it."""
         if isinstance(X, cls):
             return X
         table = super().__new__(cls)
-        table._factorized, table._flat = {}, {}
+        table._factorized, table._flat, table._aliases = {}, {}, {}
         table.feature_names = table.whole_key = None
         if scipy.sparse.issparse(X):  # first, for one kind of them is a Mapping
             raise TypeError(
@@ -132,6 +134,8 @@ class Table:
         _check_has_features(frame.shape)
         if all(isinstance(name, str) for name in names):
             self.feature_names = np.asarray(names, dtype=object)
+        else:  # for scikit-learn, such a frame has no names
+            self._aliases = {f"x{i}": name for i, name in enumerate(names)}
 
     def _view_array(self, X: Any, feature_names: Any) -> None:
         array = _cells(as_array(X) if isinstance(X, list | tuple) else X, "X")
@@ -170,7 +174,9 @@ class Table:
             If X has no such column, or more than one.
         """
         if key not in self._source:
-            self._refuse_unknown(key)
+            if key not in self._aliases:
+                self._refuse_unknown(key)
+            key = self._aliases[key]
         value = self._source[key]
         if isinstance(value, pd.DataFrame):
             raise ValueError(

@@ -225,6 +225,11 @@ class VocabularyListColumn(VocabularyColumn):
         return self._learned("vocabulary_", "give 'vocabulary_list'")
 
     @property
+    def needs_fit(self) -> bool:
+        """Whether the vocabulary is to be learned."""
+        return self.vocabulary_list is None
+
+    @property
     def _given(self) -> list[Any]:
         """The parameter `vocabulary_list` as a list, of Python numbers if an array."""
         return np.array(self.vocabulary_list, dtype=object).tolist()
