@@ -288,6 +288,12 @@ def _narwhals(X: Any, **kinds: bool) -> Any:
     return nw.from_native(X, **(kinds or {"eager_only": True}))
 
 
+def _is_arrow_dictionary(series: Any) -> bool:
+    implementation = getattr(series, "implementation", None)
+    is_arrow = implementation is not None and implementation.is_pyarrow()
+    return is_arrow and type(series.to_native().type).__name__ == "DictionaryType"
+
+
 def _cells(value: Any, key: Any) -> Cells:
     """Give the cells of a column as an array, or a Series if they are of a frame."""
     if isinstance(value, np.ndarray | pd.Series):
@@ -301,6 +307,9 @@ def _cells(value: Any, key: Any) -> Cells:
         return pd.Series(value)
     if hasattr(value, "to_numpy"):
         series = _narwhals(value, series_only=True, pass_through=True)
+        if _is_arrow_dictionary(series):
+            # Of pyarrow 26, to_numpy puts other values in place of missing ones.
+            return series.to_native().to_pandas()
         values = series.to_numpy()
         return values if values.ndim > 1 else pd.Series(values, dtype=values.dtype)
     array = as_cells(value)

@@ -9,7 +9,8 @@ import numpy as np
 import pandas as pd
 import pytest
 from numpy.testing import assert_array_equal
-from scipy.sparse import csr_matrix
+from scipy.sparse import csr_matrix, issparse, isspmatrix
+from sklearn import config_context
 from sklearn.base import clone
 from sklearn.compose import ColumnTransformer
 from sklearn.utils.estimator_checks import check_no_attributes_set_in_init
@@ -179,3 +180,42 @@ def test_missing_values_and_tags() -> None:
     }
     assert all(allowed.values())
     assert not numeric_column("x").__sklearn_tags__().input_tags.allow_nan
+
+
+def test_features_in() -> None:
+    array = np.arange(6.0).reshape(3, 2)
+    column = numeric_column("x1")
+    assert not hasattr(column.fit({"x1": [1.0]}), "n_features_in_")
+    assert column.fit(array).n_features_in_ == 2
+    assert not hasattr(column, "feature_names_in_")
+    with pytest.raises(ValueError, match="X has 3 features, but NumericColumn is exp"):
+        column.transform(np.ones((1, 3)))
+    column.set_params(key="b").fit(pd.DataFrame(array, columns=["a", "b"]))
+    assert column.feature_names_in_.tolist() == ["a", "b"]
+    assert_array_equal(column.transform(array), array[:, 1:])
+
+
+def test_needs_fit() -> None:
+    needing = {
+        kind: c.__sklearn_tags__().requires_fit for kind, c in all_columns().items()
+    }
+    without = {kind for kind, needs in needing.items() if not needs}
+    assert without == {"identity", "hash bucket"}
+    closed = numeric_column("x")
+    for column in (
+        closed,
+        bucketized_column(closed, [0]),
+        crossed_column(["a", "b"], 9),
+    ):
+        assert not column.needs_fit
+
+
+@pytest.mark.parametrize("interface", ["spmatrix", "sparray"])
+def test_categorical_columns_give_sparse_matrices(interface: str) -> None:
+    column = categorical_column_with_hash_bucket("c", 10**9)
+    with config_context(sparse_interface=interface):
+        matrix = column.transform({"c": ["a", "b", None]})
+    assert issparse(matrix)
+    assert isspmatrix(matrix) == (interface == "spmatrix")
+    assert matrix.shape == (3, 10**9)
+    assert matrix.nnz == 2

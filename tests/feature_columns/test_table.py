@@ -150,6 +150,15 @@ def test_keys_of_arrays() -> None:
     assert Table(X.tolist()).keys == table.keys
 
 
+def test_frames_without_names_have_those_of_arrays() -> None:
+    array = np.array([[1.0, 2.0], [3.0, 4.0]])
+    for table in (Table(array), Table(pd.DataFrame(array))):
+        for key in (1, "x1"):
+            np.testing.assert_array_equal(table.numbers(key), [2, 4])
+    with pytest.raises(ValueError, match="Column 'x0' is not in X"):
+        Table(pd.DataFrame(array, columns=["a", "b"])).cells("x0")
+
+
 def test_names_of_frames() -> None:
     assert Table(pl.DataFrame({"a": [1], "b": [2]})).feature_names.tolist() == [
         "a",
