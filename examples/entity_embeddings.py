@@ -90,9 +90,7 @@ def encoders(table: Table, seed: int) -> dict[str, Any]:
     made = {
         "ordinal codes": OrdinalEncoder(**unknown),
         "one-hot": OneHotEncoder(**one_hot, sparse_output=False),
-        "means of the target": TargetEncoder(
-            cv=StratifiedKFold(5, shuffle=True, random_state=seed)
-        ),
+        "means of the target": TargetEncoder(cv=folds),
     }
     return {
         name: make_column_transformer(
