@@ -256,6 +256,11 @@ def _check_network(
                 "makes the model more than linear. Use the categorical column itself, or "
                 "another optimizer."
             )
+        if column.values_key is not None:
+            raise ValueError(
+                f"LinearSDCA cannot learn the sparse matrix {column.name!r}. Make it "
+                "dense, or use another optimizer."
+            )
         if id_column in column.feature_keys:
             raise ValueError(
                 f"The feature column {column.name!r} reads {id_column!r}, which "

@@ -33,6 +33,7 @@ from skest.feature_columns.sequence import (
     sequence_categorical_column_with_vocabulary_list,
     sequence_numeric_column,
 )
+from skest.feature_columns.sparse_matrix import SparseMatrixColumn
 from skest.feature_columns.vocabulary import (
     VocabularyListColumn,
     categorical_column_with_vocabulary_list,
@@ -59,6 +60,7 @@ __all__ = [
     "SequenceCategoricalColumn",
     "SequenceFeatures",
     "SequenceNumericColumn",
+    "SparseMatrixColumn",
     "VocabularyFileColumn",
     "VocabularyListColumn",
     "bucketized_column",

@@ -69,15 +69,30 @@ class FeatureColumn(FeaturesIn, TransformerMixin, BaseEstimator):
         return None
 
     @property
+    def values_key(self) -> str | None:
+        """Key of factors of the ids in the result of `encode`, if they have some."""
+        return None
+
+    @property
     def allows_missing(self) -> bool:
         """Whether a missing cell is fine everywhere in this column."""
-        return True
+        return all(part.allows_missing for part in self._parts)
+
+    @property
+    def takes_sparse(self) -> bool:
+        """Whether the column reads a sparse matrix."""
+        parts = list(self._parts)
+        return bool(parts) and all(part.takes_sparse for part in parts)
 
     @property
     def needs_fit(self) -> bool:
-        """Whether something is open that `fit` has to learn: here, in columns inside."""
-        parameters = self.get_params(deep=False).values()
-        return any(part.needs_fit for part in _columns_among(parameters))
+        """Whether something is open that `fit` has to learn."""
+        return any(part.needs_fit for part in self._parts)
+
+    @property
+    def _parts(self) -> "Iterator[FeatureColumn]":
+        """Columns among the parameters."""
+        return _columns_among(self.get_params(deep=False).values())
 
     def _validate(self) -> None:
         """Raise if a parameter is wrong."""
@@ -173,7 +188,8 @@ class FeatureColumn(FeaturesIn, TransformerMixin, BaseEstimator):
             Numbers of shape (n_rows, size), or int64 ids of shape (n_rows, n_values)
             where -1 stands for no id. A sequence column gives numbers of shape (n_rows,
             n_steps, size) or ids of shape (n_rows, n_steps), and under `length_key` the
-            lengths, int64 of shape (n_rows,).
+            lengths, int64 of shape (n_rows,). A sparse matrix gives ids, and under
+            `values_key` numbers of the same shape.
         """
         self._validate()
         return self._encoded(self._table(X))
@@ -231,6 +247,7 @@ class FeatureColumn(FeaturesIn, TransformerMixin, BaseEstimator):
         tags.input_tags.dict = True
         tags.transformer_tags.preserves_dtype = []  # a parameter says it
         tags.input_tags.allow_nan = self.allows_missing
+        tags.input_tags.sparse = self.takes_sparse
         tags.requires_fit = self.needs_fit
         return tags
 

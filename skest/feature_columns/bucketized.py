@@ -107,6 +107,11 @@ class BucketizedColumn(DenseColumn, CategoricalColumn):
         return self.num_buckets
 
     @property
+    def allows_missing(self) -> bool:
+        """True: there is a bucket for missing numbers."""
+        return True
+
+    @property
     def needs_fit(self) -> bool:
         """Whether boundaries, or something of the source, are to be learned."""
         return isinstance(self.boundaries, str) or super().needs_fit

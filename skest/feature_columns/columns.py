@@ -250,14 +250,10 @@ class FeatureColumns(FeaturesIn, TransformerMixin, BaseComposition):
         tags = super().__sklearn_tags__()
         tags.input_tags.dict = True
         tags.transformer_tags.preserves_dtype = []  # the columns say their own
-        columns = [column for _, column in self._named_columns]
-        tags.input_tags.allow_nan = all(
-            isinstance(column, FeatureColumn) and column.allows_missing
-            for column in columns
-        )
-        tags.requires_fit = any(
-            isinstance(column, FeatureColumn) and column.needs_fit for column in columns
-        )
+        columns = [c for _, c in self._named_columns if isinstance(c, FeatureColumn)]
+        tags.input_tags.allow_nan = all(c.allows_missing for c in columns)
+        tags.input_tags.sparse = bool(columns) and all(c.takes_sparse for c in columns)
+        tags.requires_fit = any(c.needs_fit for c in columns)
         return tags
 
 
@@ -273,7 +269,9 @@ def _check_distinct(columns: list[FeatureColumn]) -> None:
             )
         by_name[column.name] = column
         source: Any = getattr(column, "categorical_column", column)
-        for key in filter(None, (column.encoded_key, column.length_key)):
+        for key in filter(
+            None, (column.encoded_key, column.length_key, column.values_key)
+        ):
             other = by_key.setdefault(key, source)
             if not _same(other, source):
                 raise ValueError(

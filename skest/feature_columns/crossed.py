@@ -134,6 +134,11 @@ class CrossedColumn(CategoricalColumn):
                 f"{key.name!r}: hashing twice makes more values meet in one bucket. Use "
                 f"the name {key.key!r} itself."
             )
+        if isinstance(key, CategoricalColumn) and key.values_key is not None:
+            raise ValueError(
+                f"'keys' of a crossed column must not hold {key.name!r}, a matrix of "
+                "numbers. Cut numbers with bucketized_column first."
+            )
         if isinstance(key, CategoricalColumn):
             key.validated()
         elif not isinstance(key, str | int) or isinstance(key, bool):

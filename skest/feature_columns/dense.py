@@ -16,7 +16,7 @@ from skest.feature_columns.base import (
     FittedPart,
     Matrix,
 )
-from skest.feature_columns.lookup import COMBINERS, combined_rows
+from skest.feature_columns.lookup import COMBINERS, combined_rows, weighted_rows
 from skest.feature_columns.table import Key, Table
 
 __all__ = ["EmbeddingColumn", "IndicatorColumn", "embedding_column", "indicator_column"]
@@ -46,6 +46,11 @@ class CategoricalWrapper(DenseColumn):
     def length_key(self) -> str | None:
         """Key of the lengths, if the categorical column is a sequence."""
         return self.categorical_column.length_key
+
+    @property
+    def values_key(self) -> str | None:
+        """Key of factors of the ids, if the categorical column has some."""
+        return self.categorical_column.values_key
 
     def _validate(self) -> None:
         if not isinstance(self.categorical_column, CategoricalColumn):
@@ -227,6 +232,11 @@ class EmbeddingColumn(CategoricalWrapper):
         if self.dimension != "auto":
             check_integer(self.dimension, "dimension", owner, minimum=1)
         check_choice(self.combiner, "combiner", owner, COMBINERS)
+        if self.values_key is not None and self.combiner != "sum":
+            raise ValueError(
+                f"{owner} is of a matrix of numbers, which have no mean over a row; got "
+                f"combiner={self.combiner!r}. Set combiner='sum'."
+            )
         if self.initializer is not None and not callable(self.initializer):
             raise TypeError(
                 f"'initializer' of {owner} must be a function of a tensor and a "
@@ -266,8 +276,11 @@ class EmbeddingColumn(CategoricalWrapper):
                 f"Column {self.name!r} has no vectors yet, because a network learns them. "
                 "Take the column from the feature columns of a fitted estimator."
             )
-        ids = torch.from_numpy(self._encoded(table)[self.encoded_key])
-        weights = torch.as_tensor(self.weights_)
+        encoded = {k: torch.from_numpy(v) for k, v in self._encoded(table).items()}
+        ids, weights = encoded[self.encoded_key], torch.as_tensor(self.weights_)
+        if self.values_key is not None:
+            values = encoded[self.values_key].to(weights.dtype)
+            return weighted_rows(weights, ids, values, self.max_norm).numpy()
         return combined_rows(weights, ids, self.combiner, self.max_norm).numpy()
 
     def _output_names(self) -> list[str]:

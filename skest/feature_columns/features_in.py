@@ -4,6 +4,7 @@
 from typing import Any
 
 import numpy as np
+from scipy.sparse import issparse
 
 from skest.feature_columns.table import Table
 
@@ -44,6 +45,6 @@ class FeaturesIn:
                     f"X has {table.n_features} features, but {type(self).__name__} is "
                     f"expecting {n_features} features as input."
                 )
-            if table.feature_names is not names:
+            if table.feature_names is not names and not issparse(X):
                 return Table(np.asarray(X), feature_names=names)
         return table

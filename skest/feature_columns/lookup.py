@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-__all__ = ["COMBINERS", "combined_rows", "row_lookup", "row_table"]
+__all__ = ["COMBINERS", "combined_rows", "row_lookup", "row_table", "weighted_rows"]
 
 COMBINERS = ("mean", "sqrtn", "sum")
 
@@ -91,6 +91,39 @@ def combined_rows(
         return total
     count = (ids >= 0).sum(dim=1, keepdim=True).clamp(min=1).to(total.dtype)
     return total / (count.sqrt() if combiner == "sqrtn" else count)
+
+
+def weighted_rows(
+    weight: Tensor, ids: Tensor, values: Tensor, max_norm: float | None = None
+) -> Tensor:
+    """Sum the table rows of each example, each multiplied by a number.
+
+    Parameters
+    ----------
+    weight : Tensor of shape (num_buckets, dimension)
+        The table.
+    ids : Tensor of int64, shape (n_rows, n_values)
+        Row numbers; -1 takes no part.
+    values : Tensor of shape (n_rows, n_values)
+        The factors.
+    max_norm : float, default=None
+        Table rows that are longer (L2 norm) are scaled to this length first.
+
+    Returns
+    -------
+    Tensor of shape (n_rows, dimension)
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skest.feature_columns.lookup import weighted_rows
+    >>> table, ids = torch.tensor([[1.0], [3.0]]), torch.tensor([[0, 1], [1, -1]])
+    >>> weighted_rows(table, ids, torch.tensor([[2.0, 0.5], [10.0, 0.0]]))
+    tensor([[ 3.5000],
+            [30.0000]])
+    """
+    rows = _clipped(row_lookup(weight, ids), max_norm)
+    return torch.bmm(values.unsqueeze(1), rows).squeeze(1)
 
 
 def row_table(values: Tensor, *, trainable: bool = True) -> nn.Parameter:

@@ -12,7 +12,12 @@ from skest._checks import check_choice, check_integer
 from skest.feature_columns.base import CategoricalColumn, DenseColumn, FeatureColumn
 from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.dense import EmbeddingColumn
-from skest.feature_columns.lookup import COMBINERS, combined_rows, row_table
+from skest.feature_columns.lookup import (
+    COMBINERS,
+    combined_rows,
+    row_table,
+    weighted_rows,
+)
 from skest.feature_columns.numeric import NumericColumn
 
 __all__ = ["DenseFeatures", "LinearFeatures", "SequenceFeatures", "parameter_name"]
@@ -49,6 +54,7 @@ class _Counts(NamedTuple):
     column: str
     key: str
     size: int
+    values_key: str | None
 
     def __call__(
         self, encoded: Mapping[str, Tensor], module: "_ColumnFeatures"
@@ -56,8 +62,13 @@ class _Counts(NamedTuple):
         ids = encoded[self.key]
         shape = (len(ids), self.size + 1)  # the last column takes the ids of -1
         counts = torch.zeros(shape, dtype=module.dtype, device=ids.device)
-        one = torch.ones((), dtype=module.dtype, device=ids.device).expand(ids.shape)
-        return counts.scatter_add(1, ids.remainder(self.size + 1), one)[:, : self.size]
+        if self.values_key is None:
+            one = torch.ones((), dtype=module.dtype, device=ids.device)
+            values = one.expand(ids.shape)
+        else:
+            values = encoded[self.values_key].to(module.dtype)
+        places = ids.remainder(self.size + 1)
+        return counts.scatter_add(1, places, values)[:, : self.size]
 
 
 class _Embedding(NamedTuple):
@@ -67,12 +78,17 @@ class _Embedding(NamedTuple):
     key: str
     combiner: str
     max_norm: float | None
+    values_key: str | None
 
     def __call__(
         self, encoded: Mapping[str, Tensor], module: "_ColumnFeatures"
     ) -> Tensor:
         weights = module.get_parameter(parameter_name(self.column))
-        return combined_rows(weights, encoded[self.key], self.combiner, self.max_norm)
+        ids = encoded[self.key]
+        if self.values_key is not None:
+            values = encoded[self.values_key].to(weights.dtype)
+            return weighted_rows(weights, ids, values, self.max_norm)
+        return combined_rows(weights, ids, self.combiner, self.max_norm)
 
 
 class _ColumnFeatures(nn.Module):
@@ -273,8 +289,8 @@ class LinearFeatures(nn.Module):
     units : int, default=1
         Width of the output.
     sparse_combiner : {"sum", "mean", "sqrtn"}, default="sum"
-        How the weights of a cell with several ids are combined; an indicator column has
-        a dense output and is not affected.
+        How the weights of a cell with several ids are combined; an indicator column,
+        which has a dense output, and a sparse matrix of numbers are not affected.
     dtype : torch.dtype, default=torch.float32
         Type of the weights and of the output.
     generator : torch.Generator, default=None
@@ -326,14 +342,15 @@ class LinearFeatures(nn.Module):
         check_choice(sparse_combiner, "sparse_combiner", "LinearFeatures", COMBINERS)
         self.sparse_combiner = sparse_combiner
         self.bias = nn.Parameter(torch.zeros(units, dtype=dtype))
-        self._looked_up: list[tuple[str, str]] = []
+        self._looked_up: list[tuple[str, str, str | None]] = []
         dense: list[FeatureColumn] = []
         for column in _sorted_by_name(columns):
             _refuse_sequence(column, "LinearFeatures")
             if isinstance(column, CategoricalColumn):
                 zeros = torch.zeros(column.num_buckets, units, dtype=dtype)
                 weights = row_table(zeros)
-                self._looked_up.append((column.name, column.encoded_key))
+                keys = (column.encoded_key, column.values_key)
+                self._looked_up.append((column.name, *keys))
             elif isinstance(column, DenseColumn):
                 weights = nn.Parameter(torch.zeros(column.size, units, dtype=dtype))
                 dense.append(column)
@@ -356,9 +373,13 @@ class LinearFeatures(nn.Module):
         Tensor of shape (n_rows, units)
         """
         logits: Tensor = self.bias
-        for name, key in self._looked_up:
-            weights = self._parameter(name)
-            logits = logits + combined_rows(weights, encoded[key], self.sparse_combiner)
+        for name, key, values_key in self._looked_up:
+            weights, ids = self._parameter(name), encoded[key]
+            if values_key is not None:
+                values = encoded[values_key].to(weights.dtype)
+                logits = logits + weighted_rows(weights, ids, values)
+            else:
+                logits = logits + combined_rows(weights, ids, self.sparse_combiner)
         if self.dense is not None:
             stacked = torch.cat([self._parameter(name) for name in self._multiplied])
             logits = logits + self.dense(encoded) @ stacked
@@ -366,7 +387,7 @@ class LinearFeatures(nn.Module):
 
     def column_parameters(self) -> dict[str, nn.Parameter]:
         """Return the weights of shape (num_buckets or size, units) by column name."""
-        names = [name for name, _ in self._looked_up] + self._multiplied
+        names = [name for name, *_ in self._looked_up] + self._multiplied
         return {name: self._parameter(name) for name in sorted(names)}
 
     def _parameter(self, column_name: str) -> nn.Parameter:
@@ -396,9 +417,13 @@ def _output_of(column: DenseColumn) -> _Values | _Counts | _Embedding:
         return _Values(column.name, column.encoded_key)
     if isinstance(column, EmbeddingColumn):
         return _Embedding(
-            column.name, column.encoded_key, column.combiner, column.max_norm
+            column.name,
+            column.encoded_key,
+            column.combiner,
+            column.max_norm,
+            column.values_key,
         )
-    return _Counts(column.name, column.encoded_key, column.size)
+    return _Counts(column.name, column.encoded_key, column.size, column.values_key)
 
 
 def _generator_for(column_name: str) -> Generator:

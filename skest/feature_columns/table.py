@@ -40,11 +40,11 @@ class Table:
     ----------
     X : DataFrame, dict of arrays, array-like of shape (n_rows, n_features), or Table
         A pandas DataFrame, or any other eager frame that narwhals knows (polars,
-        pyarrow). If not all names are strings, its columns are also found as "x0", "x1",
-        …. Values of a dict have one row per cell: shape (n_rows,) or (n_rows, ...).
-        Cells of a frame or dict may be lists. A two-dimensional array has the keys 0, 1,
-        … and "x0", "x1", … for its columns, and "x" for all of them together. A Table is
-        itself.
+        pyarrow); if not all names are strings, it has the keys of an array, too. Values
+        of a dict have one row per cell: shape (n_rows,) or (n_rows, ...). Cells of a
+        frame or dict may be lists. A two-dimensional array has the keys 0, 1,
+        … and "x0", "x1", … for its columns, and "x" for all of them together; a sparse
+        matrix has "x" only. A Table is itself.
     feature_names : sequence of str, default=None
         Names for the columns of an array, in place of its own keys.
 
@@ -64,8 +64,6 @@ class Table:
     ValueError
         If there are no rows or columns, columns differ in length, or an array has
         another number of dimensions than two.
-    TypeError
-        If X is a sparse matrix.
 
     Examples
     --------
@@ -93,11 +91,8 @@ class Table:
         table._factorized, table._flat, table._aliases = {}, {}, {}
         table.feature_names = table.whole_key = None
         if scipy.sparse.issparse(X):  # first, for one kind of them is a Mapping
-            raise TypeError(
-                "A sparse matrix is not supported as X; a dense array is required. Use "
-                "X.toarray()."
-            )
-        if isinstance(X, Mapping):
+            table._view_sparse(X)
+        elif isinstance(X, Mapping):
             table._view_dict(X)
         elif isinstance(X, pd.DataFrame):
             table._view_frame(X, X, X.columns)
@@ -117,9 +112,12 @@ class Table:
     def _view_dict(self, X: Mapping[Any, Any]) -> None:
         if not X:
             raise ValueError("X is an empty dict; it must hold at least one column.")
-        self._source = {key: _cells(value, key) for key, value in X.items()}
+        self._source = {
+            key: value if scipy.sparse.issparse(value) else _cells(value, key)
+            for key, value in X.items()
+        }
         self.n_features = None
-        lengths = {key: len(cells) for key, cells in self._source.items()}
+        lengths = {key: cells.shape[0] for key, cells in self._source.items()}
         first, self.n_rows = next(iter(lengths.items()))
         for key, length in lengths.items():
             if length != self.n_rows:
@@ -156,6 +154,11 @@ class Table:
             self._source = {"x": array, **named, **dict(enumerate(columns))}
             self.whole_key = "x"
 
+    def _view_sparse(self, X: Any) -> None:
+        self._source = {"x": X}
+        self.n_rows, self.n_features = X.shape
+        _check_has_features(X.shape)
+
     def __len__(self) -> int:
         return self.n_rows
 
@@ -174,6 +177,10 @@ class Table:
             If X has no such column, or more than one.
         """
         if key not in self._source:
+            if self.n_features is not None and self.holds_sparse("x"):
+                _refuse_sparse(key)
+            if self._aliases and key == "x":
+                return np.asarray(self._source)
             if key not in self._aliases:
                 self._refuse_unknown(key)
             key = self._aliases[key]
@@ -183,6 +190,27 @@ class Table:
                 f"Column {key!r} occurs {value.shape[1]} times in X; names must be unique."
             )
         return _cells(value, key)
+
+    def holds_sparse(self, key: Key) -> bool:
+        """Tell whether a column is a sparse matrix."""
+        return scipy.sparse.issparse(self._source.get(key))
+
+    def sparse(self, key: Key) -> scipy.sparse.csr_array:
+        """Return a sparse matrix, or numbers, without zeros that are stored.
+
+        Raises
+        ------
+        ValueError
+            If it is complex.
+        """
+        if not self.holds_sparse(key):
+            matrix = scipy.sparse.csr_array(np.atleast_2d(self.numbers(key)))
+        else:
+            matrix = scipy.sparse.csr_array(self._source[key], copy=True)
+        matrix = matrix.astype(np.result_type(matrix.dtype, np.float32))
+        matrix.sum_duplicates()
+        matrix.eliminate_zeros()
+        return matrix
 
     def column(self, key: Key) -> np.ndarray:
         """Return the raw cells as an array of shape (n_rows,) or (n_rows, ...).
@@ -288,6 +316,13 @@ def _narwhals(X: Any, **kinds: bool) -> Any:
     return nw.from_native(X, **(kinds or {"eager_only": True}))
 
 
+def _refuse_sparse(key: Any) -> NoReturn:
+    raise TypeError(
+        f"Column {key!r} is a sparse matrix, or part of one; a dense array is required. "
+        "Use .toarray(), or a SparseMatrixColumn of all of it."
+    )
+
+
 def _is_arrow_dictionary(series: Any) -> bool:
     implementation = getattr(series, "implementation", None)
     is_arrow = implementation is not None and implementation.is_pyarrow()
@@ -299,10 +334,7 @@ def _cells(value: Any, key: Any) -> Cells:
     if isinstance(value, np.ndarray | pd.Series):
         return value
     if scipy.sparse.issparse(value):
-        raise TypeError(
-            f"Column {key!r} is a sparse matrix; a dense array is required. Use "
-            ".toarray()."
-        )
+        _refuse_sparse(key)
     if isinstance(value, pd.api.extensions.ExtensionArray | pd.Index):
         return pd.Series(value)
     if hasattr(value, "to_numpy"):

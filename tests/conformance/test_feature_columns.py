@@ -42,6 +42,9 @@ READ_ARRAYS = [
     fc.FeatureColumns([("few", BUCKETS), ("many", CROSS)], sparse_output=True),
     fc.FeatureColumns([("mean", fc.numeric_column("x0", default_value="mean"))]),
     fc.FeatureColumns([("nothing open", fc.numeric_column("x0"))]),
+    fc.SparseMatrixColumn(),
+    fc.indicator_column(fc.SparseMatrixColumn()),
+    fc.FeatureColumns([fc.SparseMatrixColumn()], sparse_output=True),
 ]
 
 
