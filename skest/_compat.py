@@ -2,6 +2,7 @@
 """The private names of scikit-learn that skest uses, in one place."""
 
 from sklearn.utils._param_validation import Interval, Options, StrOptions
+from sklearn.utils._set_output import _get_output_config
 from sklearn.utils.metaestimators import _BaseComposition
 from sklearn.utils.validation import _check_sample_weight, _check_y
 
@@ -12,8 +13,10 @@ __all__ = [
     "StrOptions",
     "check_sample_weight",
     "check_y",
+    "get_output_config",
 ]
 
 BaseComposition = _BaseComposition
 check_sample_weight = _check_sample_weight
 check_y = _check_y
+get_output_config = _get_output_config

@@ -18,6 +18,7 @@ from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.dense import EmbeddingColumn
 from skest.feature_columns.hashing import int64_keys
 from skest.feature_columns.modules import LinearFeatures
+from skest.feature_columns.sparse_matrix import SparseMatrixColumn
 from skest.feature_columns.table import Table
 from skest.heads.binary_class import BinaryClassHead
 from skest.heads.multi_class import MultiClassHead
@@ -255,6 +256,11 @@ def _check_network(
                 f"LinearSDCA cannot learn the embedding column {column.name!r}, which "
                 "makes the model more than linear. Use the categorical column itself, or "
                 "another optimizer."
+            )
+        if isinstance(column, SparseMatrixColumn):
+            raise ValueError(
+                f"LinearSDCA cannot learn the sparse matrix {column.name!r}. Make it "
+                "dense, or use another optimizer."
             )
         if id_column in column.feature_keys:
             raise ValueError(

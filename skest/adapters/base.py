@@ -17,9 +17,10 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, clone
 from sklearn.model_selection import train_test_split
-from sklearn.utils import check_random_state
+from sklearn.utils import check_random_state, get_tags
 from sklearn.utils.validation import check_is_fitted
 
 from skest._compat import Interval, Options, StrOptions, check_sample_weight
@@ -36,7 +37,7 @@ from skest.adapters.features import (
 )
 from skest.adapters.learned_vectors import with_learned_vectors
 from skest.adapters.live_score import LiveScore
-from skest.adapters.rows import Rows, as_rows, check_same_length
+from skest.adapters.rows import Rows, as_rows, check_same_length, count_samples
 from skest.adapters.target_scale import scaled_target_model_fn
 from skest.adapters.targets.base import Target
 from skest.estimator import Estimator
@@ -113,7 +114,8 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features), DataFrame or dict of arrays
-            Training data.
+            Training data. A sparse matrix, also as one entry of a dict, is taken by
+            columns that are inferred, and is never made dense.
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
             Target values.
         sample_weight : array-like of shape (n_samples,), default=None
@@ -195,7 +197,7 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
         features = self._check_features(X, reset=reset)
         y = self._target_rows(y)
         check_same_length(features, y)
-        weight = self._check_weight(sample_weight, len(next(iter(features.values()))))
+        weight = self._check_weight(sample_weight, count_samples(features))
         if weight is not None and not weight.all():
             kept = np.flatnonzero(weight)
             features, y = take_rows(features, kept), take_rows(y, kept)
@@ -268,7 +270,7 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
         features = self._check_features(X, reset=False)
         y = self._target_rows(y)
         check_same_length(features, y)
-        weight = self._check_weight(sample_weight, len(next(iter(features.values()))))
+        weight = self._check_weight(sample_weight, count_samples(features))
         return Rows(features, self._target.encode(y, strict=strict), weight)
 
     def _strata(self, labels: Any) -> NDArray[Any] | None:
@@ -296,9 +298,7 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
             return (
                 infer_feature_columns(features, kind) if self._all_inferred() else None
             )
-        if not isinstance(columns, FeatureColumns):
-            columns = FeatureColumns(columns)
-        return clone(columns)  # the caller's object stays unfitted
+        return clone(_as_feature_columns(columns))  # the caller's object stays unfitted
 
     def _train(
         self,
@@ -464,12 +464,24 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
         if self.dtype != "auto":
             return str(self.dtype)
         on_cpu = resolve_device(self._device()).type == "cpu"
-        array = np.asarray(features.get(ARRAY_KEY))
-        is_double = array.ndim == 2 and array.dtype == np.float64
+        array: Any = features.get(ARRAY_KEY)
+        is_matrix = isinstance(array, np.ndarray) or issparse(array)
+        is_double = is_matrix and array.ndim == 2 and array.dtype == np.float64
         return "float64" if is_double and on_cpu else "float32"
 
     def _all_inferred(self) -> bool:
         return all(getattr(self, name) is None for name in self._column_parameters)
+
+    def _takes_sparse(self) -> bool:
+        """Whether X may be a sparse matrix: if columns are inferred, or take it."""
+        if "sequence" in self._column_parameters.values():
+            return False
+        given = [getattr(self, name) for name in self._column_parameters]
+        return all(
+            get_tags(_as_feature_columns(columns)).input_tags.sparse
+            for columns in given
+            if columns is not None
+        )
 
     @property
     def _torch_dtype(self) -> torch.dtype:
@@ -550,4 +562,9 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = self._all_inferred()
+        tags.input_tags.sparse = self._takes_sparse()
         return tags
+
+
+def _as_feature_columns(columns: Any) -> FeatureColumns:
+    return columns if isinstance(columns, FeatureColumns) else FeatureColumns(columns)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from scipy.sparse import issparse
 from sklearn.base import BaseEstimator
+from sklearn.utils import get_tags
 from sklearn.utils.validation import validate_data
 
 from skest.feature_columns.ragged import as_cells
@@ -80,15 +81,16 @@ def read_array(estimator: BaseEstimator, X: Any, *, reset: bool) -> dict[Any, An
     ----------
     estimator : BaseEstimator
         Learns or checks the number and names of features.
-    X : array-like or frame of numbers
-        NaN is allowed, infinity is not.
+    X : array-like, sparse matrix or frame of numbers
+        NaN is allowed, infinity is not. A sparse matrix is for estimators whose tags
+        say so.
     reset : bool
         Learn rather than check.
 
     Returns
     -------
     dict
-        X under `ARRAY_KEY`, as float64 or float32.
+        X under `ARRAY_KEY`, as float64 or float32; a sparse matrix in CSR form.
 
     Raises
     ------
@@ -107,6 +109,7 @@ def read_array(estimator: BaseEstimator, X: Any, *, reset: bool) -> dict[Any, An
             estimator,
             X,
             reset=reset,
+            accept_sparse=_accepted(estimator),
             dtype=[np.float64, np.float32],
             ensure_all_finite="allow-nan",
         )
@@ -184,6 +187,8 @@ def _read_dict(
 
 def _as_array(values: Any) -> Any:
     """Turn lists into arrays; what is no column at all is left for `Table` to refuse."""
+    if issparse(values):
+        return values.tocsr()
     if hasattr(values, "shape"):
         return values
     array = as_cells(values)
@@ -193,13 +198,27 @@ def _as_array(values: Any) -> Any:
 def _read_columns_of_array(
     estimator: BaseEstimator, X: Any, *, reset: bool
 ) -> dict[Any, Any]:
-    X = validate_data(estimator, X, reset=reset, dtype=None, ensure_all_finite=False)
+    X = validate_data(
+        estimator,
+        X,
+        reset=reset,
+        accept_sparse=_accepted(estimator),
+        dtype=None,
+        ensure_all_finite=False,
+    )
+    if issparse(X):
+        return {ARRAY_KEY: X}
     columns = [X[:, i] for i in range(X.shape[1])]
     names = getattr(estimator, "feature_names_in_", None)
     if names is not None:
         return dict(zip(names, columns, strict=True))
     named = {f"x{i}": column for i, column in enumerate(columns)}
     return {ARRAY_KEY: X, **named, **dict(enumerate(columns))}
+
+
+def _accepted(estimator: BaseEstimator) -> Any:
+    """Return the form of sparse matrices that an estimator takes, or False."""
+    return "csr" if get_tags(estimator).input_tags.sparse else False
 
 
 def _check_numbers(X: Any) -> None:

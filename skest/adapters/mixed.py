@@ -176,6 +176,7 @@ class SkestMixedEstimator(SkestEstimator):
         tags = super().__sklearn_tags__()
         tags.target_tags.required = True
         tags.target_tags.multi_output = True
+        tags.classifier_tags = ClassifierTags()  # for y that turns out to be classes
         return tags
 
 
@@ -231,10 +232,10 @@ class SkestHeadEstimator(SkestMixedEstimator):
         tags = super().__sklearn_tags__()
         if isinstance(self.head, SingleLabelHead):
             tags.estimator_type = "classifier"
-            tags.classifier_tags = ClassifierTags()
             tags.target_tags.multi_output = False
         elif isinstance(self.head, RegressionHead):
             tags.estimator_type = "regressor"
+            tags.classifier_tags = None
             tags.regressor_tags = RegressorTags()
             tags.target_tags.multi_output = self.head.label_dimension > 1
             tags.target_tags.single_output = self.head.label_dimension == 1

@@ -12,7 +12,7 @@ from sklearn.utils import check_consistent_length
 from skest.adapters.features import WEIGHT_KEY
 from skest.inputs.array_dataset import take_rows
 
-__all__ = ["Rows", "as_rows", "check_same_length"]
+__all__ = ["Rows", "as_rows", "check_same_length", "count_samples"]
 
 
 class Rows(NamedTuple):
@@ -25,7 +25,7 @@ class Rows(NamedTuple):
     @property
     def n_rows(self) -> int:
         """Number of rows."""
-        return len(next(iter(self.features.values())))
+        return count_samples(self.features)
 
     def take(self, rows: NDArray[Any]) -> "Rows":
         """Return some of the rows."""
@@ -44,6 +44,12 @@ class Rows(NamedTuple):
         if self.weight is None:
             return self.features
         return {**self.features, WEIGHT_KEY: self.weight / self.weight.mean()}
+
+
+def count_samples(features: Mapping[Any, Any]) -> int:
+    """Return the number of rows of columns by key."""
+    column = next(iter(features.values()))
+    return int(column.shape[0]) if issparse(column) else len(column)
 
 
 def as_rows(y: Any) -> Any:

@@ -60,6 +60,7 @@ class TakesSDCA:
         tags = super().__sklearn_tags__()  # type: ignore[misc]
         if as_sdca(self.optimizer) is not None:
             tags.target_tags.multi_output = False
+            tags.input_tags.sparse = False
             if tags.classifier_tags is not None:
                 tags.classifier_tags.multi_class = False
                 tags.classifier_tags.multi_label = False

@@ -29,13 +29,19 @@ from skest.feature_columns.sequence import (
     SequenceNumericColumn,
     sequence_categorical_column_with_hash_bucket,
     sequence_categorical_column_with_identity,
+    sequence_categorical_column_with_vocabulary_file,
     sequence_categorical_column_with_vocabulary_list,
     sequence_numeric_column,
 )
 from skest.feature_columns.shared import SharedEmbeddingColumn, shared_embeddings
+from skest.feature_columns.sparse_matrix import SparseMatrixColumn
 from skest.feature_columns.vocabulary import (
     VocabularyListColumn,
     categorical_column_with_vocabulary_list,
+)
+from skest.feature_columns.vocabulary_file import (
+    VocabularyFileColumn,
+    categorical_column_with_vocabulary_file,
 )
 from skest.feature_columns.weighted import (
     WeightedCategoricalColumn,
@@ -60,11 +66,14 @@ __all__ = [
     "SequenceFeatures",
     "SequenceNumericColumn",
     "SharedEmbeddingColumn",
+    "SparseMatrixColumn",
+    "VocabularyFileColumn",
     "VocabularyListColumn",
     "WeightedCategoricalColumn",
     "bucketized_column",
     "categorical_column_with_hash_bucket",
     "categorical_column_with_identity",
+    "categorical_column_with_vocabulary_file",
     "categorical_column_with_vocabulary_list",
     "crossed_column",
     "embedding_column",
@@ -73,6 +82,7 @@ __all__ = [
     "numeric_column",
     "sequence_categorical_column_with_hash_bucket",
     "sequence_categorical_column_with_identity",
+    "sequence_categorical_column_with_vocabulary_file",
     "sequence_categorical_column_with_vocabulary_list",
     "sequence_numeric_column",
     "shared_embeddings",

@@ -6,16 +6,18 @@ cells. `encode` gives what the network takes, numbers or ids; the network holds 
 weights (`skest.feature_columns.modules`).
 """
 
-from collections.abc import Hashable
-from typing import Any, Self, TypeAlias
+from collections.abc import Hashable, Iterable, Iterator
+from typing import Any, ClassVar, Self, TypeAlias
 
 import numpy as np
 import scipy.sparse
+from sklearn import get_config
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.exceptions import NotFittedError
 from sklearn.utils import Tags
 
-from skest._compat import check_sample_weight
+from skest._compat import check_sample_weight, get_output_config
+from skest.feature_columns.features_in import FeaturesIn
 from skest.feature_columns.table import Key, Table
 
 __all__ = [
@@ -23,6 +25,7 @@ __all__ = [
     "DenseColumn",
     "FeatureColumn",
     "FittedPart",
+    "as_csr",
     "as_dense",
     "check_key",
     "one_hot",
@@ -32,7 +35,7 @@ __all__ = [
 Matrix: TypeAlias = np.ndarray | scipy.sparse.sparray
 
 
-class FeatureColumn(TransformerMixin, BaseEstimator):
+class FeatureColumn(FeaturesIn, TransformerMixin, BaseEstimator):
     """Base class of all feature columns, itself a scikit-learn transformer.
 
     The class of a column stores its parameters; the function that makes it documents
@@ -42,6 +45,8 @@ class FeatureColumn(TransformerMixin, BaseEstimator):
     A subclass says `name` and `feature_keys`, and defines ``_validate``, ``_learn``,
     ``_encoded``, ``_matrix`` and ``_output_names``.
     """
+
+    _transforms_to_sparse: bool
 
     @property
     def name(self) -> str:
@@ -76,7 +81,23 @@ class FeatureColumn(TransformerMixin, BaseEstimator):
     @property
     def allows_missing(self) -> bool:
         """Whether a missing cell is fine everywhere in this column."""
-        return True
+        return all(part.allows_missing for part in self._parts)
+
+    @property
+    def takes_sparse(self) -> bool:
+        """Whether the column reads a sparse matrix."""
+        parts = list(self._parts)
+        return bool(parts) and all(part.takes_sparse for part in parts)
+
+    @property
+    def needs_fit(self) -> bool:
+        """Whether something is open that `fit` has to learn."""
+        return any(part.needs_fit for part in self._parts)
+
+    @property
+    def _parts(self) -> "Iterator[FeatureColumn]":
+        """Columns among the parameters."""
+        return _columns_among(self.get_params(deep=False).values())
 
     def _validate(self) -> None:
         """Raise if a parameter is wrong."""
@@ -148,6 +169,7 @@ class FeatureColumn(TransformerMixin, BaseEstimator):
         fitted = self.fitted(table, sample_weight)
         fitted.encode(table)  # refuses what the column cannot take
         self._adopt(fitted)
+        self._remember_features(table)
         return self
 
     def _adopt(self, fitted: Self) -> None:
@@ -171,11 +193,11 @@ class FeatureColumn(TransformerMixin, BaseEstimator):
             Numbers of shape (n_rows, size), or int64 ids of shape (n_rows, n_values)
             where -1 stands for no id. A sequence column gives numbers of shape (n_rows,
             n_steps, size) or ids of shape (n_rows, n_steps), and under `length_key` the
-            lengths, int64 of shape (n_rows,). A weighted column adds, under
-            `weight_key`, numbers of the shape of its ids.
+            lengths, int64 of shape (n_rows,). A weighted column and a sparse matrix add,
+            under `weight_key`, numbers of the shape of their ids.
         """
         self._validate()
-        return self._encoded(Table(X))
+        return self._encoded(self._table(X))
 
     def matrix(self, table: Table) -> Matrix:
         """Return the plain matrix of shape (n_rows, n_outputs), maybe sparse."""
@@ -187,7 +209,7 @@ class FeatureColumn(TransformerMixin, BaseEstimator):
             )
         return self._matrix(table)
 
-    def transform(self, X: Any) -> np.ndarray:
+    def transform(self, X: Any) -> Any:
         """Turn raw cells into a plain matrix: numbers, counts or learned vectors.
 
         Parameters
@@ -197,10 +219,16 @@ class FeatureColumn(TransformerMixin, BaseEstimator):
 
         Returns
         -------
-        ndarray of shape (n_rows, n_outputs)
+        ndarray or CSR matrix of shape (n_rows, n_outputs)
+            CSR from a column that is only categorical, ndarray from a dense one. With
+            `set_output`, the DataFrame of either.
         """
         self._validate()
-        return as_dense(self.matrix(Table(X)))
+        matrix = self.matrix(self._table(X))
+        to_frame = get_output_config("transform", self)["dense"] != "default"
+        if self._transforms_to_sparse and not to_frame:
+            return as_csr(matrix)
+        return as_dense(matrix)
 
     def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
         """Return the names of the columns of `transform`.
@@ -224,7 +252,8 @@ class FeatureColumn(TransformerMixin, BaseEstimator):
         tags.input_tags.dict = True
         tags.transformer_tags.preserves_dtype = []  # a parameter says it
         tags.input_tags.allow_nan = self.allows_missing
-        tags.requires_fit = False
+        tags.input_tags.sparse = self.takes_sparse
+        tags.requires_fit = self.needs_fit
         return tags
 
     def _learned(self, attribute: str, remedy: str) -> Any:
@@ -240,6 +269,8 @@ class FeatureColumn(TransformerMixin, BaseEstimator):
 class DenseColumn(FeatureColumn):
     """Column whose output is a vector of `size` numbers; deep models take these."""
 
+    _transforms_to_sparse = False  # not even if it is categorical, too
+
     @property
     def size(self) -> int:
         """Width of the output."""
@@ -250,9 +281,19 @@ class CategoricalColumn(FeatureColumn):
     """Column whose cells become ids from 0 to ``num_buckets - 1``.
 
     Linear models take it as it is; for a deep model it is wrapped in `indicator_column`
-    or `embedding_column`. Its `transform` gives counts of the ids, as
-    `indicator_column` does.
+    or `embedding_column`. Its `transform` gives counts of the ids, sparse as those of
+    `sklearn.preprocessing.OneHotEncoder`, because there may be very many of them;
+    `indicator_column` gives the same as a dense matrix.
+
+    Attributes
+    ----------
+    is_summed : bool
+        Whether the weights of its ids are numbers of the data, which are multiplied with
+        what is learned and summed, whatever the combiner.
     """
+
+    is_summed: ClassVar[bool] = False
+    _transforms_to_sparse = True
 
     @property
     def num_buckets(self) -> int:
@@ -270,6 +311,57 @@ class CategoricalColumn(FeatureColumn):
             False where the cell is missing.
         """
         raise NotImplementedError
+
+    def inverse(self, ids: Any) -> np.ndarray:
+        """Return the categories that ids stand for.
+
+        Parameters
+        ----------
+        ids : array-like of int
+            Ids as `encode` gives them, of any shape.
+
+        Returns
+        -------
+        ndarray of object, of the shape of `ids`
+            Strings or integers; of a bucketized column intervals (`pandas.Interval`) of
+            its scaled source. None where no category can be told: for -1, and for
+            buckets that values out of vocabulary share.
+
+        Raises
+        ------
+        TypeError
+            If `ids` are no integers.
+        ValueError
+            If one is out of range, or the column hashes its values.
+
+        Examples
+        --------
+        >>> from skest.feature_columns import categorical_column_with_vocabulary_list
+        >>> column = categorical_column_with_vocabulary_list("color", ["red", "blue"])
+        >>> column.inverse([[1], [-1]])
+        array([['blue'],
+               [None]], dtype=object)
+        """
+        ids = np.asarray(ids)
+        if ids.dtype.kind not in "iu":
+            raise TypeError(f"'ids' must be integers; got dtype {ids.dtype}.")
+        wrong = ids[(ids < -1) | (ids >= self.num_buckets)]
+        if wrong.size:
+            raise ValueError(
+                f"Ids of column {self.name!r} must be from -1 to {self.num_buckets - 1}; "
+                f"got {wrong.flat[0]}."
+            )
+        categories = np.full(ids.shape, None, dtype=object)
+        present = ids >= 0
+        categories[present] = self._categories_of(ids[present])
+        return categories
+
+    def _categories_of(self, ids: np.ndarray) -> np.ndarray:
+        """Return the categories of ids that are 0 or more, as objects."""
+        raise ValueError(
+            f"Column {self.name!r} hashes its values, and several may share an id, so "
+            "that no category can be told from it. Use a vocabulary column instead."
+        )
 
     @property
     def encoded_key(self) -> str:
@@ -318,6 +410,12 @@ def as_dense(matrix: Matrix) -> np.ndarray:
     return matrix if isinstance(matrix, np.ndarray) else matrix.toarray()
 
 
+def as_csr(matrix: Matrix) -> Any:
+    """Return a matrix in CSR form, of the kind that scikit-learn is configured for."""
+    as_matrix = get_config()["sparse_interface"] == "spmatrix"
+    return (scipy.sparse.csr_matrix if as_matrix else scipy.sparse.csr_array)(matrix)
+
+
 def one_hot(
     ids: np.ndarray, num_buckets: int, weights: np.ndarray | None = None
 ) -> scipy.sparse.csr_array:
@@ -351,6 +449,15 @@ def one_hot(
     counts = scipy.sparse.csr_array((added, ids[present], ends), shape=shape)
     counts.sum_duplicates()
     return counts
+
+
+def _columns_among(values: Iterable[Any]) -> Iterator[FeatureColumn]:
+    """Yield what are columns among parameters, also from lists of them."""
+    for value in values:
+        if isinstance(value, FeatureColumn):
+            yield value
+        elif isinstance(value, list | tuple):
+            yield from _columns_among(value)
 
 
 def _is_learned(name: Hashable) -> bool:

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from skest.feature_columns.base import CategoricalColumn, DenseColumn, FittedPart
 from skest.feature_columns.numeric import NumericColumn
+from skest.feature_columns.quantiles import Distribution
 from skest.feature_columns.table import Key, Table
 
 __all__ = ["BucketizedColumn", "bucketized_column"]
@@ -33,7 +35,10 @@ def bucketized_column(
         With a shape of one dimension, and without indicators of missing numbers.
     boundaries : sequence of float, or "quantiles:N"
         Strictly increasing boundaries; "quantiles:10" learns the deciles of the
-        training data, equal ones once.
+        training data. They are numbers that occur, and weights count as repetitions.
+        Equal ones count once, so that there may be fewer. In place of one that is the
+        least number, and so would have nothing below it, comes the next greater number:
+        of an amount that is mostly 0, the first bucket holds the zeros.
 
     Returns
     -------
@@ -100,6 +105,16 @@ class BucketizedColumn(DenseColumn, CategoricalColumn):
     def size(self) -> int:
         """Width of the one-hot output, `num_buckets`."""
         return self.num_buckets
+
+    @property
+    def allows_missing(self) -> bool:
+        """True: there is a bucket for missing numbers."""
+        return True
+
+    @property
+    def needs_fit(self) -> bool:
+        """Whether boundaries, or something of the source, are to be learned."""
+        return isinstance(self.boundaries, str) or super().needs_fit
 
     @property
     def _cuts(self) -> np.ndarray:
@@ -171,12 +186,13 @@ class BucketizedColumn(DenseColumn, CategoricalColumn):
                 f"Column {source.key!r} has no numbers to learn boundaries from. Give "
                 "'boundaries' as numbers, or leave the column out."
             )
-        # Boundaries that are values of the data: weights act as repetitions of rows.
+        distribution = Distribution.of(values[known], weights)
         levels = np.arange(1, self._n_quantiles) / self._n_quantiles
-        quantiles = np.quantile(
-            values[known], levels, weights=weights, method="inverted_cdf"
-        )
-        return learned | {"boundaries_": np.unique(quantiles).astype(source.dtype)}
+        positions = distribution.quantiles(levels)
+        n_distinct = len(distribution.distinct)
+        positions = np.unique(positions.clip(min(1, n_distinct - 1)))
+        boundaries = distribution.distinct[positions].astype(source.dtype)
+        return learned | {"boundaries_": boundaries}
 
     def ids(self, table: Table) -> tuple[np.ndarray, np.ndarray]:
         """Return the ids; every cell holds a value, since NaN has a bucket."""
@@ -187,6 +203,11 @@ class BucketizedColumn(DenseColumn, CategoricalColumn):
             ids[missing] = len(cuts)
         ids += np.arange(values.shape[1]) * (len(cuts) + 1)
         return ids, np.ones(ids.shape, dtype=bool)
+
+    def _categories_of(self, ids: np.ndarray) -> np.ndarray:
+        ends = np.concatenate([[-np.inf], self._cuts, [np.inf]])
+        intervals = pd.IntervalIndex.from_breaks(ends, closed="left")
+        return intervals.astype(object).to_numpy()[ids % len(intervals)]
 
     def _bucket_names(self) -> list[str]:
         buckets = range(len(self._cuts) + 1)

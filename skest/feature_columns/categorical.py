@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Columns whose cells are categories: what they share, identity and hash buckets."""
 
+from typing import Any
+
 import numpy as np
 
 from skest._checks import check_choice, check_integer
@@ -16,6 +18,7 @@ __all__ = [
     "KeyedCategoricalColumn",
     "categorical_column_with_hash_bucket",
     "categorical_column_with_identity",
+    "check_delimiter",
     "check_kind",
     "present_codes",
 ]
@@ -28,11 +31,13 @@ class KeyedCategoricalColumn(CategoricalColumn):
     """Categorical column that reads one raw column.
 
     A missing cell has no id: None, NaN, pd.NA, the empty string, and, as in TensorFlow,
-    the integer -1. A cell may hold several values (an array of two dimensions). A
-    subclass has the parameter `key` and gives ids to distinct values.
+    the integer -1. A cell may hold several values: a list, a row of an array of two
+    dimensions, or a string that is split at `delimiter`. A subclass has the parameter
+    `key`, maybe `delimiter`, and gives ids to distinct values.
     """
 
     key: Key
+    delimiter: str | None = None
 
     @property
     def name(self) -> str:
@@ -51,10 +56,15 @@ class KeyedCategoricalColumn(CategoricalColumn):
     def _check_cells(self, cells: Factorized) -> None:
         """Raise ValueError if the cells have a type that this column cannot take."""
 
+    def _cells(self, table: Table) -> Factorized:
+        """Return the cells as categories, after a check of their type."""
+        cells = table.factorized(self.key, self.delimiter)
+        self._check_cells(cells)
+        return cells
+
     def ids(self, table: Table) -> tuple[np.ndarray, np.ndarray]:
         """Return the ids, looked up once for each distinct value."""
-        cells = table.factorized(self.key)
-        self._check_cells(cells)
+        cells = self._cells(table)
         codes = present_codes(cells).reshape(table.n_rows, -1)
         return np.append(self._ids_of(cells.distinct), -1)[codes], codes >= 0
 
@@ -147,9 +157,16 @@ class IdentityColumn(KeyedCategoricalColumn):
         inside = (distinct >= 0) & (distinct < self.num_buckets)
         return np.where(inside, distinct, outside).astype(np.int64)
 
+    def _categories_of(self, ids: np.ndarray) -> np.ndarray:
+        return ids.astype(object)
+
 
 def categorical_column_with_hash_bucket(
-    key: Key, hash_bucket_size: int, dtype: str | None = None
+    key: Key,
+    hash_bucket_size: int,
+    dtype: str | None = None,
+    *,
+    delimiter: str | None = None,
 ) -> "HashBucketColumn":
     """Strings or integers, spread over buckets by their hash.
 
@@ -165,6 +182,9 @@ def categorical_column_with_hash_bucket(
     dtype : {"string", "int64"} or None, default=None
         Type that the cells must have; None takes both. Integers are hashed as their
         decimal string, so 7 and "7" have the same id.
+    delimiter : str or None, default=None
+        Where strings are split into several values, e.g. "|" for "a|b|c"; empty parts
+        are missing. Without, a cell has several values if it is a list.
 
     Returns
     -------
@@ -190,18 +210,26 @@ def categorical_column_with_hash_bucket(
            [281],
            [ -1]])
     """
-    return HashBucketColumn(key, hash_bucket_size, dtype).validated()
+    return HashBucketColumn(
+        key, hash_bucket_size, dtype, delimiter=delimiter
+    ).validated()
 
 
 class HashBucketColumn(KeyedCategoricalColumn):
     """Column made by `categorical_column_with_hash_bucket`, see there."""
 
     def __init__(
-        self, key: Key, hash_bucket_size: int, dtype: str | None = None
+        self,
+        key: Key,
+        hash_bucket_size: int,
+        dtype: str | None = None,
+        *,
+        delimiter: str | None = None,
     ) -> None:
         self.key = key
         self.hash_bucket_size = hash_bucket_size
         self.dtype = dtype
+        self.delimiter = delimiter
 
     @property
     def num_buckets(self) -> int:
@@ -213,6 +241,7 @@ class HashBucketColumn(KeyedCategoricalColumn):
         check_key(self.key, owner)
         check_integer(self.hash_bucket_size, "hash_bucket_size", owner, minimum=1)
         check_choice(self.dtype, "dtype", owner, CELL_DTYPES)
+        check_delimiter(self.delimiter, owner, self.dtype)
         if self.hash_bucket_size > _LARGEST_HASH:
             raise ValueError(
                 f"'hash_bucket_size' of {owner} must be at most {_LARGEST_HASH}, the "
@@ -225,6 +254,23 @@ class HashBucketColumn(KeyedCategoricalColumn):
 
     def _ids_of(self, distinct: np.ndarray) -> np.ndarray:
         return bucket_ids(distinct, self.hash_bucket_size)
+
+
+def check_delimiter(delimiter: Any, owner: str, dtype: str | None) -> None:
+    """Raise unless `delimiter` is None, or can split values of type `dtype`."""
+    if delimiter is None:
+        return
+    if not isinstance(delimiter, str):
+        raise TypeError(
+            f"'delimiter' of {owner} must be a string or None; got {delimiter!r}."
+        )
+    if not delimiter:
+        raise ValueError(f"'delimiter' of {owner} must not be an empty string.")
+    if dtype == "int64":
+        raise ValueError(
+            f"'delimiter' of {owner} splits strings, but its values are of type 'int64'. "
+            "Give lists of integers without 'delimiter', or values that are strings."
+        )
 
 
 def present_codes(cells: Factorized) -> np.ndarray:

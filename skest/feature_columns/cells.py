@@ -6,7 +6,7 @@ difference matters once: a DataFrame stores integers with gaps as floats, so flo
 Series may stand for integers, and floats of an array may not.
 """
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -17,6 +17,7 @@ __all__ = [
     "Cells",
     "Factorized",
     "as_array",
+    "check_unicode",
     "factorize",
     "holds_numbers",
     "numbers",
@@ -83,7 +84,8 @@ def factorize(cells: Cells, key: Hashable) -> Factorized:
     Raises
     ------
     ValueError
-        If the cells are neither strings nor integers, or a mix of them.
+        If the cells are neither strings nor integers, or a mix of them, or a string
+        holds a lone surrogate.
     TypeError
         If a cell holds an object that cannot be a category, such as a dict.
 
@@ -100,16 +102,17 @@ def factorize(cells: Cells, key: Hashable) -> Factorized:
             f"got shape {cells.shape}."
         )
     if isinstance(cells.dtype, pd.CategoricalDtype):
-        codes, distinct = cells.cat.codes.to_numpy(np.int64), cells.cat.categories
+        codes = cells.cat.codes.to_numpy(np.int64)
+        distinct = cells.cat.categories.to_numpy()
     else:
         codes, distinct = _factorize_plain(cells, key)
-    values = _canonical(distinct.to_numpy(), key, isinstance(cells, pd.Series))
+    values = _canonical(distinct, key, isinstance(cells, pd.Series))
     if values.dtype == object:
         codes = _without(codes, np.flatnonzero(values == ""))
     return Factorized(codes.astype(np.int64, copy=False).reshape(cells.shape), values)
 
 
-def _factorize_plain(cells: Cells, key: Hashable) -> tuple[np.ndarray, pd.Index]:
+def _factorize_plain(cells: Cells, key: Hashable) -> tuple[np.ndarray, np.ndarray]:
     if cells.dtype.kind in "mMc":
         _refuse_kind(cells, key)
     if cells.dtype.kind == "f" and isinstance(cells, np.ndarray):
@@ -129,7 +132,7 @@ def _factorize_plain(cells: Cells, key: Hashable) -> tuple[np.ndarray, pd.Index]
             f"Column {key!r}: a cell used as argument must be a string or an integer "
             f"number ({error})."
         ) from error
-    return codes, pd.Index(distinct)
+    return codes, distinct if isinstance(distinct, np.ndarray) else distinct.to_numpy()
 
 
 def _canonical(distinct: np.ndarray, key: Hashable, from_frame: bool) -> np.ndarray:
@@ -157,6 +160,7 @@ def _canonical(distinct: np.ndarray, key: Hashable, from_frame: bool) -> np.ndar
 def _canonical_objects(distinct: np.ndarray, key: Hashable) -> np.ndarray:
     found = infer_dtype(distinct, skipna=False)
     if found in ("string", "empty"):
+        check_unicode(distinct.tolist(), f"Column {key!r}")
         return distinct.astype(object, copy=False)
     if found == "integer":
         return _as_int64(distinct, key)
@@ -185,6 +189,18 @@ def _decoded(value: bytes, key: Hashable) -> str:
         raise ValueError(
             f"Column {key!r} holds bytes that are not UTF-8: {value!r}. Decode the "
             "column to str first."
+        ) from error
+
+
+def check_unicode(values: Sequence[str], owner: str) -> None:
+    """Raise ValueError if a string cannot be written as UTF-8."""
+    try:
+        "".join(values).encode()
+    except UnicodeEncodeError as error:
+        wrong = next(v for v in values if any("\ud800" <= c <= "\udfff" for c in v))
+        raise ValueError(
+            f"{owner} holds {wrong!r}, which is not valid Unicode (it has a lone "
+            "surrogate). Clean it, e.g. with value.encode('utf-8', 'replace').decode()."
         ) from error
 
 

@@ -8,20 +8,20 @@ from typing import Any, Self
 import numpy as np
 import scipy.sparse
 import torch
-from sklearn import get_config
 from sklearn.base import TransformerMixin, clone
 from sklearn.utils import Tags
 from torch import Tensor
 
 from skest._compat import BaseComposition
-from skest.feature_columns.base import FeatureColumn, as_dense
+from skest.feature_columns.base import FeatureColumn, as_csr, as_dense
 from skest.feature_columns.dense import EmbeddingColumn
+from skest.feature_columns.features_in import FeaturesIn
 from skest.feature_columns.table import Table
 
 __all__ = ["FeatureColumns"]
 
 
-class FeatureColumns(TransformerMixin, BaseComposition):
+class FeatureColumns(FeaturesIn, TransformerMixin, BaseComposition):
     """Feature columns of one model, fitted and encoded together.
 
     Parameters
@@ -168,13 +168,7 @@ class FeatureColumns(TransformerMixin, BaseComposition):
             for name, column in self._named_columns
         ]
         self.columns_ = fitted
-        for name, value in (
-            ("n_features_in_", table.n_features),
-            ("feature_names_in_", table.feature_names),
-        ):
-            self.__dict__.pop(name, None)
-            if value is not None:
-                setattr(self, name, value)
+        self._remember_features(table)
         return self
 
     def encode(self, X: Any, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
@@ -236,9 +230,7 @@ class FeatureColumns(TransformerMixin, BaseComposition):
         blocks = [column.matrix(table) for column in self.active]
         if not self.sparse_output:
             return np.hstack([as_dense(block) for block in blocks])
-        as_matrix = get_config()["sparse_interface"] == "spmatrix"
-        matrix = scipy.sparse.csr_matrix if as_matrix else scipy.sparse.csr_array
-        return matrix(scipy.sparse.hstack(blocks, format="csr"))
+        return as_csr(scipy.sparse.hstack(blocks, format="csr"))
 
     def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
         """Return the names of the columns of `transform`.
@@ -254,23 +246,6 @@ class FeatureColumns(TransformerMixin, BaseComposition):
         """
         return np.concatenate([c.get_feature_names_out() for c in self.active])
 
-    def _table(self, X: Any) -> Table:
-        """View X by the names that `fit` saw, if it saw any."""
-        n_features = vars(self).get("n_features_in_")
-        names = vars(self).get("feature_names_in_")
-        table = Table(X)
-        if table is X or table.n_features is None or n_features is None:
-            return table
-        if table.feature_names is None or names is None:
-            if table.n_features != n_features:
-                raise ValueError(
-                    f"X has {table.n_features} features, but FeatureColumns is expecting "
-                    f"{n_features} features as input."
-                )
-            if table.feature_names is not names:
-                return Table(np.asarray(X), feature_names=names)
-        return table
-
     def __sklearn_is_fitted__(self) -> bool:
         return "columns_" in vars(self)
 
@@ -278,11 +253,10 @@ class FeatureColumns(TransformerMixin, BaseComposition):
         tags = super().__sklearn_tags__()
         tags.input_tags.dict = True
         tags.transformer_tags.preserves_dtype = []  # the columns say their own
-        columns = [column for _, column in self._named_columns]
-        tags.input_tags.allow_nan = all(
-            isinstance(column, FeatureColumn) and column.allows_missing
-            for column in columns
-        )
+        columns = [c for _, c in self._named_columns if isinstance(c, FeatureColumn)]
+        tags.input_tags.allow_nan = all(c.allows_missing for c in columns)
+        tags.input_tags.sparse = bool(columns) and all(c.takes_sparse for c in columns)
+        tags.requires_fit = any(c.needs_fit for c in columns)
         return tags
 
 

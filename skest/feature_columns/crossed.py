@@ -136,10 +136,11 @@ class CrossedColumn(CategoricalColumn):
             )
         if isinstance(key, CategoricalColumn) and key.weight_key is not None:
             raise ValueError(
-                f"'keys' of a crossed column must not hold the weighted column "
-                f"{key.name!r}, since combinations have no weight. Cross the column "
+                f"'keys' of a crossed column must not hold {key.name!r}, whose values have "
+                "weights or are numbers, since combinations have none. Cross a column "
                 "without weights; weights for the cross itself are given by "
-                "weighted_categorical_column(crossed_column(...), ...)."
+                "weighted_categorical_column(crossed_column(...), ...), and numbers are "
+                "cut with bucketized_column."
             )
         if isinstance(key, CategoricalColumn):
             key.validated()

@@ -247,6 +247,11 @@ class EmbeddingColumn(CategoricalWrapper):
         if self.dimension != "auto":
             check_integer(self.dimension, "dimension", owner, minimum=1)
         check_choice(self.combiner, "combiner", owner, COMBINERS)
+        if self.categorical_column.is_summed and self.combiner != "sum":
+            raise ValueError(
+                f"{owner} is of a matrix of numbers, which have no mean over a row; got "
+                f"combiner={self.combiner!r}. Set combiner='sum'."
+            )
         if self.initializer is not None and not callable(self.initializer):
             raise TypeError(
                 f"'initializer' of {owner} must be a function of a tensor and a "

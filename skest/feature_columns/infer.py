@@ -21,6 +21,7 @@ from skest.feature_columns.sequence import (
     sequence_numeric_column,
     steps_of,
 )
+from skest.feature_columns.sparse_matrix import SparseMatrixColumn
 from skest.feature_columns.table import Key, Table
 from skest.feature_columns.vocabulary import categorical_column_with_vocabulary_list
 
@@ -28,6 +29,7 @@ __all__ = [
     "HASH_BUCKET_SIZE",
     "MAX_INDICATOR_LEVELS",
     "MAX_VOCABULARY_LEVELS",
+    "SPARSE_MATRIX_DIMENSION",
     "infer_feature_columns",
 ]
 
@@ -37,6 +39,8 @@ MAX_INDICATOR_LEVELS = 10
 MAX_VOCABULARY_LEVELS = 50_000
 #: Number of buckets for hashed categories.
 HASH_BUCKET_SIZE = 100_000
+#: Length of the vectors of the columns of a sparse matrix, if it has so many.
+SPARSE_MATRIX_DIMENSION = 64
 
 
 _KINDS = ("dense", "linear", "sequence", "context")
@@ -65,7 +69,9 @@ def infer_feature_columns(
     training data had gaps an indicator of missing numbers is added. An array of numbers
     becomes one column. Strings, booleans and pandas categories become categorical
     columns with a learned vocabulary, or hash buckets if there are very many levels.
-    Lists of strings or integers are several categories.
+    Lists of strings or integers are several categories. A sparse matrix becomes one
+    column of numbers scaled to [-1, 1], for a deep model with a vector for each of its
+    columns that is multiplied by the number, so that it is never made dense.
 
     Parameters
     ----------
@@ -91,6 +97,8 @@ def infer_feature_columns(
     ValueError
         If X has a column that is neither numbers nor categories, such as dates, or no
         sequences are found.
+    TypeError
+        If X has a sparse matrix, and sequences are wanted.
 
     Examples
     --------
@@ -119,11 +127,21 @@ def infer_feature_columns(
     return None
 
 
+def _sparse_matrix(table: Table, key: Key, kind: str) -> FeatureColumn:
+    matrix = SparseMatrixColumn(key)
+    if kind == "linear":
+        return matrix
+    dimension = min(table.sparse(key).shape[1], SPARSE_MATRIX_DIMENSION)
+    return embedding_column(matrix, dimension, combiner="sum")
+
+
 def _holds_sequences(table: Table, key: Key) -> bool:
     return table.cells(key).ndim > 1 or table.flat(key) is not None
 
 
 def _column(table: Table, key: Key, kind: str, dtype: str | None) -> FeatureColumn:
+    if table.holds_sparse(key):
+        return _sparse_matrix(table, key, kind)
     is_sequence = kind == "sequence"
     flat = table.flat(key) if is_sequence else None
     if holds_numbers(table.cells(key) if flat is None else flat.values):

@@ -12,7 +12,11 @@ from skest._checks import check_choice, check_integer
 from skest.feature_columns.base import CategoricalColumn, DenseColumn, FeatureColumn
 from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.dense import EmbeddingColumn
-from skest.feature_columns.lookup import COMBINERS, combined_rows, row_table
+from skest.feature_columns.lookup import (
+    COMBINERS,
+    combined_rows,
+    row_table,
+)
 from skest.feature_columns.numeric import NumericColumn
 
 __all__ = ["DenseFeatures", "LinearFeatures", "SequenceFeatures", "parameter_name"]
@@ -294,8 +298,8 @@ class LinearFeatures(nn.Module):
     units : int, default=1
         Width of the output.
     sparse_combiner : {"sum", "mean", "sqrtn"}, default="sum"
-        How the weights of a cell with several ids are combined; an indicator column has
-        a dense output and is not affected.
+        How the weights of a cell with several ids are combined; an indicator column,
+        which has a dense output, and a sparse matrix of numbers are not affected.
     dtype : torch.dtype, default=torch.float32
         Type of the weights and of the output.
     generator : torch.Generator, default=None
@@ -347,16 +351,16 @@ class LinearFeatures(nn.Module):
         check_choice(sparse_combiner, "sparse_combiner", "LinearFeatures", COMBINERS)
         self.sparse_combiner = sparse_combiner
         self.bias = nn.Parameter(torch.zeros(units, dtype=dtype))
-        self._looked_up: list[tuple[str, str, str | None]] = []
+        self._looked_up: list[tuple[str, str, str | None, str]] = []
         dense: list[FeatureColumn] = []
         for column in _sorted_by_name(columns):
             _refuse_sequence(column, "LinearFeatures")
             if isinstance(column, CategoricalColumn):
                 zeros = torch.zeros(column.num_buckets, units, dtype=dtype)
                 weights = row_table(zeros)
-                self._looked_up.append(
-                    (column.name, column.encoded_key, column.weight_key)
-                )
+                combiner = "sum" if column.is_summed else sparse_combiner
+                keys = (column.encoded_key, column.weight_key)
+                self._looked_up.append((column.name, *keys, combiner))
             elif isinstance(column, DenseColumn):
                 weights = nn.Parameter(torch.zeros(column.size, units, dtype=dtype))
                 dense.append(column)
@@ -379,11 +383,11 @@ class LinearFeatures(nn.Module):
         Tensor of shape (n_rows, units)
         """
         logits: Tensor = self.bias
-        for name, key, weight_key in self._looked_up:
+        for name, key, weight_key, combiner in self._looked_up:
             logits = logits + combined_rows(
                 self._parameter(name),
                 encoded[key],
-                self.sparse_combiner,
+                combiner,
                 factors=encoded[weight_key] if weight_key else None,
             )
         if self.dense is not None:

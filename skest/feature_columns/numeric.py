@@ -10,12 +10,13 @@ from sklearn.preprocessing import MinMaxScaler, StandardScaler
 
 from skest._checks import check_choice
 from skest.feature_columns.base import DenseColumn, check_key
+from skest.feature_columns.quantiles import UniformMap
 from skest.feature_columns.table import Key, Table
 
 __all__ = ["NumericColumn", "numeric_column"]
 
 _DTYPES = ("float32", "float64", "int32", "int64")
-_SCALERS = ("standard", "minmax")
+_SCALERS = ("standard", "minmax", "quantile")
 
 
 def numeric_column(
@@ -43,11 +44,13 @@ def numeric_column(
         training data, for each element. None refuses missing numbers.
     dtype : {"float32", "float64", "int32", "int64"}, default="float32"
         Type in which cells are held and scaled.
-    normalizer : {"standard", "minmax"}, callable or None, default=None
+    normalizer : {"standard", "minmax", "quantile"}, callable or None, default=None
         "standard" subtracts the mean and divides by the standard deviation of the
-        training data, "minmax" maps their range to [0, 1]; missing numbers are left
-        out of the statistics. A callable is TensorFlow's ``normalizer_fn``: it takes
-        and returns an array of shape (n_rows, *shape) and treats each row by itself.
+        training data, "minmax" maps their range to [0, 1], "quantile" spreads them
+        evenly over [0, 1], as `sklearn.preprocessing.QuantileTransformer` does; missing
+        numbers are left out of the statistics. A callable is TensorFlow's
+        ``normalizer_fn``: it takes and returns an array of shape (n_rows, *shape) and
+        treats each row by itself.
     indicate_missing : bool or "auto", default=False
         True appends for each element a number that is 1 where the cell was missing.
         "auto" does so only for elements with gaps in the training data.
@@ -65,7 +68,15 @@ def numeric_column(
     -----
     The semantics are those of ``tf.feature_column.numeric_column``, with two
     differences: TensorFlow lets NaN and infinity pass, and uses ``default_value`` for
-    parsing only.
+    parsing only. Learned normalizers are an addition.
+
+    "quantile" maps a number of the training data to the (weighted) share of the data
+    below it and half of the share equal to it, the least one to 0 and the greatest to 1,
+    and is linear in between; of more than a thousand distinct numbers it keeps quantiles.
+    On training data it differs from `QuantileTransformer` by about
+    ``1 / min(n_rows, 1000)`` at most. All of it can be said with ONNX operators: Max and
+    Min cut off numbers out of range, Less and ReduceSum count the inner knots at or below
+    a number, Gather takes the ends of its interval, and Sub, Div, Mul and Add interpolate.
 
     Examples
     --------
@@ -90,6 +101,8 @@ class NumericColumn(DenseColumn):
     center_, scale_ : ndarray of float64, shape (n_elements,)
         The output is ``(x - center_) / scale_``, computed in `dtype`, if `normalizer`
         is "standard" (mean, standard deviation) or "minmax" (minimum, range).
+    quantile_maps_ : list of UniformMap, of length n_elements
+        The map of each element, if `normalizer` is "quantile".
     indicated_ : ndarray of int64
         Elements that get an indicator, if ``indicate_missing="auto"``.
     """
@@ -124,6 +137,15 @@ class NumericColumn(DenseColumn):
     def allows_missing(self) -> bool:
         """Whether there is a value for missing numbers."""
         return self.default_value is not None
+
+    @property
+    def needs_fit(self) -> bool:
+        """Whether a mean, gaps or a normalizer are to be learned."""
+        return (
+            self.default_value == "mean"
+            or self.indicate_missing == "auto"
+            or isinstance(self.normalizer, str)
+        )
 
     @property
     def cell_shape(self) -> tuple[int, ...]:
@@ -207,7 +229,24 @@ class NumericColumn(DenseColumn):
             range_scaler = MinMaxScaler().fit(known[counted])
             learned["center_"] = range_scaler.data_min_
             learned["scale_"] = 1 / range_scaler.scale_
+        elif self.normalizer == "quantile":
+            learned["quantile_maps_"] = self._learned_maps(
+                values, missing, sample_weight
+            )
         return learned
+
+    def _learned_maps(
+        self, values: np.ndarray, missing: np.ndarray, weight: np.ndarray | None
+    ) -> list[UniformMap]:
+        counted = _counted(missing, weight)
+        maps = []
+        for element, rows in enumerate(counted.T):
+            weights = None if weight is None else weight[rows]
+            learned = UniformMap.learned(values[rows, element], weights)
+            with np.errstate(over="ignore"):
+                self._check_statistics(np.diff(learned.knots))
+            maps.append(learned)
+        return maps
 
     def _check_statistics(self, scale: np.ndarray) -> None:
         if not np.isfinite(scale).all():
@@ -217,8 +256,7 @@ class NumericColumn(DenseColumn):
             )
 
     def _check_present(self, missing: np.ndarray, weight: np.ndarray | None) -> None:
-        counted = ~missing if weight is None else ~missing & (weight > 0)[:, np.newaxis]
-        empty = np.flatnonzero(~counted.any(axis=0))
+        empty = np.flatnonzero(~_counted(missing, weight).any(axis=0))
         if len(empty):
             where = f" in element {empty[0]}" if self.n_elements > 1 else ""
             raise ValueError(
@@ -280,15 +318,19 @@ class NumericColumn(DenseColumn):
         missing : ndarray of bool, shape (n_rows, n_elements)
         """
         values, missing = self._read(table)
-        if self.default_value is not None and missing.any():
-            fill = self.default_value
-            if fill == "mean":
-                fill = self._learned("fill_", "give a number for 'default_value'")
+        fill = self.default_value
+        if fill == "mean":
+            fill = self._learned("fill_", "give a number for 'default_value'")
+        if fill is not None and missing.any():
             values = np.where(missing, np.asarray(fill).astype(values.dtype), values)
         if callable(self.normalizer):
             return self._called(self.normalizer, values, missing), missing
-        if self.normalizer is not None:
-            remedy = "give no 'normalizer' or a callable"
+        remedy = "give no 'normalizer' or a callable"
+        if self.normalizer == "quantile":
+            maps = self._learned("quantile_maps_", remedy)
+            columns = [learned(values[:, i]) for i, learned in enumerate(maps)]
+            values = np.stack(columns, axis=1)
+        elif self.normalizer is not None:
             values -= self._learned("center_", remedy).astype(values.dtype)
             values /= self._learned("scale_", remedy).astype(values.dtype)
         return values, missing
@@ -340,6 +382,11 @@ class NumericColumn(DenseColumn):
             f"{self.name}_{i}" if several else self.name for i in range(self.n_elements)
         ]
         return names + [f"{names[i]}_missing" for i in self.indicated]
+
+
+def _counted(missing: np.ndarray, weight: np.ndarray | None) -> np.ndarray:
+    """Tell which cells count: those that are there, of rows with positive weight."""
+    return ~missing if weight is None else ~missing & (weight > 0)[:, np.newaxis]
 
 
 def _dtype_name(dtype: Any) -> Any:

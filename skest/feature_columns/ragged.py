@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from skest.feature_columns.cells import Cells, as_array
+from skest.feature_columns.cells import Cells, Factorized, as_array, factorize
 
-__all__ = ["Flat", "as_cells", "flatten", "holds_lists", "lengths_of", "pad"]
+__all__ = ["Flat", "as_cells", "flatten", "holds_lists", "lengths_of", "pad", "split"]
 
 _LISTS = (list, tuple, np.ndarray)
 _NEVER_LISTS = pd.CategoricalDtype | pd.StringDtype
@@ -112,6 +112,8 @@ def _joined(lists: Sequence[Any], key: Hashable) -> Cells:
             values = list(chain.from_iterable(lists))
         series = pd.Series(values, dtype=None if len(values) else object)
         return np.array(series.tolist()) if holds_lists(series) else series
+    except UnicodeEncodeError:  # pandas cannot hold it; `factorize` says what it is
+        return pd.Series(values, dtype=object)
     except ValueError as error:
         raise ValueError(
             f"Column {key!r} holds lists of lists, or of arrays, that differ in shape. "
@@ -173,6 +175,58 @@ def lengths_of(present: np.ndarray) -> np.ndarray:
     """
     positions = np.arange(1, present.shape[1] + 1)
     return np.where(present, positions, 0).max(axis=1)
+
+
+def split(cells: Factorized, delimiter: str, key: Hashable) -> Factorized:
+    """Split cells that are strings into several values, each distinct cell once.
+
+    Parameters
+    ----------
+    cells : Factorized
+        One string in each cell; codes of shape (n_rows,) or (n_rows, 1).
+    delimiter : str
+        What stands between two values.
+    key : str or int
+        Name of the column, for messages.
+
+    Returns
+    -------
+    Factorized
+        Codes of shape (n_rows, n_values), with -1 for empty values and behind the end
+        of shorter cells.
+
+    Raises
+    ------
+    ValueError
+        If the cells are integers, or hold several values already.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skest.feature_columns.cells import factorize
+    >>> from skest.feature_columns.ragged import split
+    >>> cells = factorize(np.array(["a|b", "", "b"]), "c")
+    >>> split(cells, "|", "c").codes
+    array([[ 0,  1],
+           [-1, -1],
+           [ 1, -1]])
+    """
+    if cells.are_integers or cells.codes.size > len(cells.codes):
+        found = "integers" if cells.are_integers else "several values in a cell"
+        raise ValueError(
+            f"Column {key!r} must hold one string in each cell, because its feature "
+            f"column has delimiter={delimiter!r}; got {found}. Leave 'delimiter' out, or "
+            "convert the column with .astype(str)."
+        )
+    if len(cells.distinct) == 0:
+        return cells
+    lists = [text.split(delimiter) for text in cells.distinct]
+    values = np.array(list(chain.from_iterable(lists)), dtype=object)
+    lengths = np.fromiter(map(len, lists), dtype=np.int64, count=len(lists))
+    codes, distinct = factorize(values, key)
+    rows = pad(codes, lengths, -1)
+    missing = np.full((1, rows.shape[1]), -1)
+    return Factorized(np.concatenate([rows, missing])[cells.codes.ravel()], distinct)
 
 
 def _is_list(cell: Any) -> bool:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sequence columns: cells of several values whose order counts."""
 
+import os
 from collections.abc import Callable, Sequence
 from numbers import Real
 from typing import Any
@@ -17,12 +18,16 @@ from skest.feature_columns.numeric import NumericColumn
 from skest.feature_columns.ragged import Flat, lengths_of, pad
 from skest.feature_columns.table import Key, Table
 from skest.feature_columns.vocabulary import categorical_column_with_vocabulary_list
+from skest.feature_columns.vocabulary_file import (
+    categorical_column_with_vocabulary_file,
+)
 
 __all__ = [
     "SequenceCategoricalColumn",
     "SequenceNumericColumn",
     "sequence_categorical_column_with_hash_bucket",
     "sequence_categorical_column_with_identity",
+    "sequence_categorical_column_with_vocabulary_file",
     "sequence_categorical_column_with_vocabulary_list",
     "sequence_numeric_column",
     "steps_of",
@@ -164,8 +169,8 @@ class SequenceCategoricalColumn(CategoricalOver):
         if not isinstance(self.categorical_column, KeyedCategoricalColumn):
             raise TypeError(
                 "'categorical_column' of a SequenceCategoricalColumn must come from "
-                "categorical_column_with_identity, _vocabulary_list or _hash_bucket; got "
-                f"{self.categorical_column!r}."
+                "categorical_column_with_identity, _vocabulary_list, _vocabulary_file or "
+                f"_hash_bucket; got {self.categorical_column!r}."
             )
         self.categorical_column.validated()
 
@@ -176,15 +181,19 @@ class SequenceCategoricalColumn(CategoricalOver):
         n_steps = max(1, lengths.max())
         return {self.encoded_key: ids[:, :n_steps], self.length_key: lengths}
 
+    def _categories_of(self, ids: np.ndarray) -> np.ndarray:
+        return self.categorical._categories_of(ids)
+
 
 def sequence_categorical_column_with_identity(
     key: Key, num_buckets: int, default_value: int | None = None
 ) -> SequenceCategoricalColumn:
     """Sequences of integers that are ids already.
 
-    A cell is a list or an array; a missing cell is an empty sequence. In an array of
-    shape (n_rows, n_steps) missing values at the end of a row are padding. Every other
-    missing value, as one without an id, is a step of zeros.
+    A cell is a list or an array, or with `delimiter` a string; a missing cell is an
+    empty sequence. In an array of shape (n_rows, n_steps), and in a string that is
+    split, missing values at the end are padding. Every other missing value, as one
+    without an id, is a step of zeros.
 
     Parameters
     ----------
@@ -223,8 +232,10 @@ def sequence_categorical_column_with_vocabulary_list(
     dtype: str | None = None,
     default_value: int = -1,
     num_oov_buckets: int = 0,
-    min_frequency: int = 1,
+    min_frequency: float = 1,
     max_categories: int | None = None,
+    *,
+    delimiter: str | None = None,
 ) -> SequenceCategoricalColumn:
     """Sequences of strings or integers of a vocabulary, given or learned.
 
@@ -233,7 +244,7 @@ def sequence_categorical_column_with_vocabulary_list(
     Parameters
     ----------
     key, vocabulary_list, dtype, default_value, num_oov_buckets, min_frequency, \
-max_categories
+max_categories, delimiter
         As of `categorical_column_with_vocabulary_list`.
 
     Returns
@@ -265,12 +276,76 @@ max_categories
         num_oov_buckets,
         min_frequency,
         max_categories,
+        delimiter=delimiter,
+    )
+    return SequenceCategoricalColumn(column)
+
+
+def sequence_categorical_column_with_vocabulary_file(
+    key: Key,
+    vocabulary_file: str | os.PathLike[str],
+    vocabulary_size: int | None = None,
+    dtype: str = "string",
+    default_value: int | None = None,
+    num_oov_buckets: int = 0,
+    *,
+    delimiter: str | None = None,
+) -> SequenceCategoricalColumn:
+    r"""Sequences of strings or integers of a vocabulary that a text file lists.
+
+    How cells are read is said at `sequence_categorical_column_with_identity`.
+
+    Parameters
+    ----------
+    key, vocabulary_file, vocabulary_size, dtype, default_value, num_oov_buckets, delimiter
+        As of `categorical_column_with_vocabulary_file`.
+
+    Returns
+    -------
+    SequenceCategoricalColumn
+
+    Raises
+    ------
+    ValueError, TypeError
+        If a parameter is wrong. What is wrong with the file is said when it is read.
+
+    Notes
+    -----
+    As ``tf.feature_column.sequence_categorical_column_with_vocabulary_file``.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> from skest.feature_columns import sequence_categorical_column_with_vocabulary_file
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = pathlib.Path(folder, "visits.txt")
+    ...     _ = path.write_text("lab\nward\n")
+    ...     column = sequence_categorical_column_with_vocabulary_file(
+    ...         "visit", path, delimiter="|"
+    ...     )
+    ...     column = column.fit({"visit": ["lab"]})
+    >>> column.encode({"visit": ["ward|lab|ward", "lab|home"]})["visit_ids"]
+    array([[ 1,  0,  1],
+           [ 0, -1, -1]])
+    """
+    column = categorical_column_with_vocabulary_file(
+        key,
+        vocabulary_file,
+        vocabulary_size,
+        dtype,
+        default_value,
+        num_oov_buckets,
+        delimiter=delimiter,
     )
     return SequenceCategoricalColumn(column)
 
 
 def sequence_categorical_column_with_hash_bucket(
-    key: Key, hash_bucket_size: int, dtype: str | None = None
+    key: Key,
+    hash_bucket_size: int,
+    dtype: str | None = None,
+    *,
+    delimiter: str | None = None,
 ) -> SequenceCategoricalColumn:
     """Sequences of strings or integers, spread over buckets by their hash.
 
@@ -278,7 +353,7 @@ def sequence_categorical_column_with_hash_bucket(
 
     Parameters
     ----------
-    key, hash_bucket_size, dtype
+    key, hash_bucket_size, dtype, delimiter
         As of `categorical_column_with_hash_bucket`.
 
     Returns
@@ -303,7 +378,9 @@ def sequence_categorical_column_with_hash_bucket(
     array([[132, 281],
            [281,  -1]])
     """
-    column = categorical_column_with_hash_bucket(key, hash_bucket_size, dtype)
+    column = categorical_column_with_hash_bucket(
+        key, hash_bucket_size, dtype, delimiter=delimiter
+    )
     return SequenceCategoricalColumn(column)
 
 

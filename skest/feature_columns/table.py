@@ -17,7 +17,14 @@ from skest.feature_columns.cells import (
     holds_numbers,
     numbers,
 )
-from skest.feature_columns.ragged import Flat, as_cells, flatten, holds_lists, pad
+from skest.feature_columns.ragged import (
+    Flat,
+    as_cells,
+    flatten,
+    holds_lists,
+    pad,
+    split,
+)
 
 __all__ = ["Key", "Table"]
 
@@ -33,10 +40,11 @@ class Table:
     ----------
     X : DataFrame, dict of arrays, array-like of shape (n_rows, n_features), or Table
         A pandas DataFrame, or any other eager frame that narwhals knows (polars,
-        pyarrow). Values of a dict have one row per cell: shape (n_rows,) or
-        (n_rows, ...). Cells of a frame or dict may be lists. A two-dimensional array has
-        the keys 0, 1, … and "x0", "x1", … for its columns, and "x" for all of them
-        together. A Table is itself.
+        pyarrow); if not all names are strings, it has the keys of an array, too. Values
+        of a dict have one row per cell: shape (n_rows,) or (n_rows, ...). Cells of a
+        frame or dict may be lists. A two-dimensional array has the keys 0, 1,
+        … and "x0", "x1", … for its columns, and "x" for all of them together; a sparse
+        matrix has "x" only. A Table is itself.
     feature_names : sequence of str, default=None
         Names for the columns of an array, in place of its own keys.
 
@@ -56,8 +64,6 @@ class Table:
     ValueError
         If there are no rows or columns, columns differ in length, or an array has
         another number of dimensions than two.
-    TypeError
-        If X is a sparse matrix.
 
     Examples
     --------
@@ -73,22 +79,20 @@ class Table:
     feature_names: np.ndarray | None
     whole_key: str | None
     _source: Mapping[Any, Any] | pd.DataFrame
-    _factorized: dict[Key, Factorized]
+    _factorized: dict[tuple[Key, str | None], Factorized]
     _flat: dict[Key, Flat | None]
+    _aliases: dict[Key, Any]
 
     def __new__(cls, X: Any, feature_names: Any = None) -> "Table":
         """Return `X` itself if it is a Table, else a view of it."""
         if isinstance(X, cls):
             return X
         table = super().__new__(cls)
-        table._factorized, table._flat = {}, {}
+        table._factorized, table._flat, table._aliases = {}, {}, {}
         table.feature_names = table.whole_key = None
         if scipy.sparse.issparse(X):  # first, for one kind of them is a Mapping
-            raise TypeError(
-                "A sparse matrix is not supported as X; a dense array is required. Use "
-                "X.toarray()."
-            )
-        if isinstance(X, Mapping):
+            table._view_sparse(X)
+        elif isinstance(X, Mapping):
             table._view_dict(X)
         elif isinstance(X, pd.DataFrame):
             table._view_frame(X, X, X.columns)
@@ -108,9 +112,12 @@ class Table:
     def _view_dict(self, X: Mapping[Any, Any]) -> None:
         if not X:
             raise ValueError("X is an empty dict; it must hold at least one column.")
-        self._source = {key: _cells(value, key) for key, value in X.items()}
+        self._source = {
+            key: value if scipy.sparse.issparse(value) else _cells(value, key)
+            for key, value in X.items()
+        }
         self.n_features = None
-        lengths = {key: len(cells) for key, cells in self._source.items()}
+        lengths = {key: cells.shape[0] for key, cells in self._source.items()}
         first, self.n_rows = next(iter(lengths.items()))
         for key, length in lengths.items():
             if length != self.n_rows:
@@ -125,6 +132,8 @@ class Table:
         _check_has_features(frame.shape)
         if all(isinstance(name, str) for name in names):
             self.feature_names = np.asarray(names, dtype=object)
+        else:  # for scikit-learn, such a frame has no names
+            self._aliases = {f"x{i}": name for i, name in enumerate(names)}
 
     def _view_array(self, X: Any, feature_names: Any) -> None:
         array = _cells(as_array(X) if isinstance(X, list | tuple) else X, "X")
@@ -145,6 +154,11 @@ class Table:
             self._source = {"x": array, **named, **dict(enumerate(columns))}
             self.whole_key = "x"
 
+    def _view_sparse(self, X: Any) -> None:
+        self._source = {"x": X}
+        self.n_rows, self.n_features = X.shape
+        _check_has_features(X.shape)
+
     def __len__(self) -> int:
         return self.n_rows
 
@@ -163,13 +177,40 @@ class Table:
             If X has no such column, or more than one.
         """
         if key not in self._source:
-            self._refuse_unknown(key)
+            if self.n_features is not None and self.holds_sparse("x"):
+                _refuse_sparse(key)
+            if self._aliases and key == "x":
+                return np.asarray(self._source)
+            if key not in self._aliases:
+                self._refuse_unknown(key)
+            key = self._aliases[key]
         value = self._source[key]
         if isinstance(value, pd.DataFrame):
             raise ValueError(
                 f"Column {key!r} occurs {value.shape[1]} times in X; names must be unique."
             )
         return _cells(value, key)
+
+    def holds_sparse(self, key: Key) -> bool:
+        """Tell whether a column is a sparse matrix."""
+        return scipy.sparse.issparse(self._source.get(key))
+
+    def sparse(self, key: Key) -> scipy.sparse.csr_array:
+        """Return a sparse matrix, or numbers, without zeros that are stored.
+
+        Raises
+        ------
+        ValueError
+            If it is complex.
+        """
+        if not self.holds_sparse(key):
+            matrix = scipy.sparse.csr_array(np.atleast_2d(self.numbers(key)))
+        else:
+            matrix = scipy.sparse.csr_array(self._source[key], copy=True)
+        matrix = matrix.astype(np.result_type(matrix.dtype, np.float32))
+        matrix.sum_duplicates()
+        matrix.eliminate_zeros()
+        return matrix
 
     def column(self, key: Key) -> np.ndarray:
         """Return the raw cells as an array of shape (n_rows,) or (n_rows, ...).
@@ -213,16 +254,22 @@ class Table:
             self._flat[key] = flatten(cells, key) if holds_lists(cells) else None
         return self._flat[key]
 
-    def factorized(self, key: Key) -> Factorized:
+    def factorized(self, key: Key, delimiter: str | None = None) -> Factorized:
         """Return the cells as categories, computed once for each key.
 
         See `skest.feature_columns.cells.factorize`. The integer -1 is a value here; the
-        columns decide what it means. Cells that are lists make codes of shape
-        (n_rows, n_values), with -1 behind the end of shorter lists.
+        columns decide what it means. Cells that are lists, or strings split at
+        `delimiter`, make codes of shape (n_rows, n_values), with -1 behind the end of
+        shorter ones.
         """
-        if key not in self._factorized:
-            self._factorized[key] = self._factorize(key)
-        return self._factorized[key]
+        entry = (key, delimiter)
+        if entry not in self._factorized:
+            self._factorized[entry] = (
+                self._factorize(key)
+                if delimiter is None
+                else split(self.factorized(key), delimiter, key)
+            )
+        return self._factorized[entry]
 
     def _factorize(self, key: Key) -> Factorized:
         flat = self.flat(key)
@@ -269,19 +316,32 @@ def _narwhals(X: Any, **kinds: bool) -> Any:
     return nw.from_native(X, **(kinds or {"eager_only": True}))
 
 
+def _refuse_sparse(key: Any) -> NoReturn:
+    raise TypeError(
+        f"Column {key!r} is a sparse matrix, or part of one; a dense array is required. "
+        "Use .toarray(), or a SparseMatrixColumn of all of it."
+    )
+
+
+def _is_arrow_dictionary(series: Any) -> bool:
+    implementation = getattr(series, "implementation", None)
+    is_arrow = implementation is not None and implementation.is_pyarrow()
+    return is_arrow and type(series.to_native().type).__name__ == "DictionaryType"
+
+
 def _cells(value: Any, key: Any) -> Cells:
     """Give the cells of a column as an array, or a Series if they are of a frame."""
     if isinstance(value, np.ndarray | pd.Series):
         return value
     if scipy.sparse.issparse(value):
-        raise TypeError(
-            f"Column {key!r} is a sparse matrix; a dense array is required. Use "
-            ".toarray()."
-        )
+        _refuse_sparse(key)
     if isinstance(value, pd.api.extensions.ExtensionArray | pd.Index):
         return pd.Series(value)
     if hasattr(value, "to_numpy"):
         series = _narwhals(value, series_only=True, pass_through=True)
+        if _is_arrow_dictionary(series):
+            # Of pyarrow 26, to_numpy puts other values in place of missing ones.
+            return series.to_native().to_pandas()
         values = series.to_numpy()
         return values if values.ndim > 1 else pd.Series(values, dtype=values.dtype)
     array = as_cells(value)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`categorical_column_with_vocabulary_list`: values of a given or learned list."""
+"""Columns of values that a vocabulary lists, given or learned."""
 
 from collections.abc import Sequence
 from numbers import Integral
@@ -12,14 +12,95 @@ from skest.feature_columns.base import check_key
 from skest.feature_columns.categorical import (
     CELL_DTYPES,
     KeyedCategoricalColumn,
+    check_delimiter,
     check_kind,
     present_codes,
 )
-from skest.feature_columns.cells import Factorized
+from skest.feature_columns.cells import Factorized, check_unicode
 from skest.feature_columns.hashing import bucket_ids
 from skest.feature_columns.table import Key, Table
 
-__all__ = ["VocabularyListColumn", "categorical_column_with_vocabulary_list"]
+__all__ = [
+    "VocabularyColumn",
+    "VocabularyListColumn",
+    "categorical_column_with_vocabulary_list",
+]
+
+
+class VocabularyColumn(KeyedCategoricalColumn):
+    """Categorical column whose values have their positions in a vocabulary as ids.
+
+    Subclasses have the parameters below and say what `vocabulary` is.
+
+    Attributes
+    ----------
+    vocabulary_ : dict of str or int to int
+        Ids of the values, in order of the ids.
+    """
+
+    dtype: str | None
+    default_value: int | None
+    num_oov_buckets: int
+
+    @property
+    def vocabulary(self) -> dict[Any, int]:
+        """Ids of the values."""
+        raise NotImplementedError
+
+    @property
+    def num_buckets(self) -> int:
+        """Size of the vocabulary, and buckets for other values."""
+        return len(self.vocabulary) + self.num_oov_buckets
+
+    def _validate_unknown(self, owner: str) -> None:
+        """Check what becomes of values that are not in the vocabulary."""
+        if self.default_value is not None:
+            check_integer(self.default_value, "default_value", owner, minimum=-1)
+        check_integer(self.num_oov_buckets, "num_oov_buckets", owner, minimum=0)
+        if self.num_oov_buckets and self._default_id != -1:
+            raise ValueError(
+                f"{owner} has both 'num_oov_buckets' and 'default_value', which give an "
+                "id to the same values; use one of them."
+            )
+
+    @property
+    def _default_id(self) -> int:
+        return -1 if self.default_value is None else self.default_value
+
+    def _check_default(self, n_values: int) -> None:
+        if self._default_id >= n_values:
+            raise ValueError(
+                f"'default_value' of vocabulary column {self.key!r} must be less than "
+                f"the size of the vocabulary, {n_values}; got {self.default_value}."
+            )
+
+    def _check_cells(self, cells: Factorized) -> None:
+        check_kind(cells, self._kind, f"the vocabulary of column {self.key!r}")
+
+    @property
+    def _kind(self) -> str | None:
+        """Type of the values, "string" or "int64", or None if it is still unknown."""
+        return self.dtype
+
+    def _ids_of(self, distinct: np.ndarray) -> np.ndarray:
+        vocabulary = self.vocabulary
+        found = (vocabulary.get(value, -1) for value in distinct.tolist())
+        ids = np.fromiter(found, dtype=np.int64, count=len(distinct))
+        unknown = ids < 0
+        if self.num_oov_buckets:
+            spread = bucket_ids(distinct[unknown], self.num_oov_buckets)
+            ids[unknown] = len(vocabulary) + spread
+        else:
+            ids[unknown] = self._default_id
+        return ids
+
+    def _categories_of(self, ids: np.ndarray) -> np.ndarray:
+        values = [*self.vocabulary, *[None] * self.num_oov_buckets]
+        return np.array(values, dtype=object)[ids]
+
+    def _bucket_names(self) -> list[str]:
+        names = [str(value) for value in self.vocabulary]
+        return names + [f"oov{i}" for i in range(self.num_oov_buckets)]
 
 
 def categorical_column_with_vocabulary_list(
@@ -28,8 +109,10 @@ def categorical_column_with_vocabulary_list(
     dtype: str | None = None,
     default_value: int = -1,
     num_oov_buckets: int = 0,
-    min_frequency: int = 1,
+    min_frequency: float = 1,
     max_categories: int | None = None,
+    *,
+    delimiter: str | None = None,
 ) -> "VocabularyListColumn":
     """Strings or integers of a vocabulary, given or learned.
 
@@ -51,10 +134,18 @@ def categorical_column_with_vocabulary_list(
     num_oov_buckets : int, default=0
         Number of further ids, ``len(vocabulary)`` and up, over which values out of
         vocabulary are spread by their hash. Excludes `default_value`.
-    min_frequency : int, default=1
-        A value is learned if it occurs in so many cells of rows with positive weight.
+    min_frequency : int or float, default=1
+        How frequent a value must be to be learned. Its frequency is the sum of the
+        weights of the rows it occurs in (counted as often as it does), without weights
+        the number of its occurrences. An integer is a frequency, and 1 learns every
+        value of a row with positive weight, however small. A float between 0 and 1 is a
+        share of the weight of all rows, rows without value among them.
     max_categories : int or None, default=None
-        Learn at most so many values, the most frequent ones.
+        Learn at most so many values, the most frequent ones; of equally frequent ones,
+        those that come first in sorted order.
+    delimiter : str or None, default=None
+        Where strings are split into several values, e.g. "|" for "a|b|c"; empty parts
+        are missing. Without, a cell has several values if it is a list.
 
     Returns
     -------
@@ -92,10 +183,11 @@ def categorical_column_with_vocabulary_list(
         num_oov_buckets,
         min_frequency,
         max_categories,
+        delimiter=delimiter,
     ).validated()
 
 
-class VocabularyListColumn(KeyedCategoricalColumn):
+class VocabularyListColumn(VocabularyColumn):
     """Column made by `categorical_column_with_vocabulary_list`, see there.
 
     Attributes
@@ -111,8 +203,10 @@ class VocabularyListColumn(KeyedCategoricalColumn):
         dtype: str | None = None,
         default_value: int = -1,
         num_oov_buckets: int = 0,
-        min_frequency: int = 1,
+        min_frequency: float = 1,
         max_categories: int | None = None,
+        *,
+        delimiter: str | None = None,
     ) -> None:
         self.key = key
         self.vocabulary_list = vocabulary_list
@@ -121,6 +215,7 @@ class VocabularyListColumn(KeyedCategoricalColumn):
         self.num_oov_buckets = num_oov_buckets
         self.min_frequency = min_frequency
         self.max_categories = max_categories
+        self.delimiter = delimiter
 
     @property
     def vocabulary(self) -> dict[Any, int]:
@@ -130,31 +225,31 @@ class VocabularyListColumn(KeyedCategoricalColumn):
         return self._learned("vocabulary_", "give 'vocabulary_list'")
 
     @property
+    def needs_fit(self) -> bool:
+        """Whether the vocabulary is to be learned."""
+        return self.vocabulary_list is None
+
+    @property
     def _given(self) -> list[Any]:
         """The parameter `vocabulary_list` as a list, of Python numbers if an array."""
         return np.array(self.vocabulary_list, dtype=object).tolist()
 
     @property
-    def num_buckets(self) -> int:
-        """Size of the vocabulary, and buckets for other values."""
-        return len(self.vocabulary) + self.num_oov_buckets
+    def _kind(self) -> str | None:
+        is_open = self.vocabulary_list is None and "vocabulary_" not in vars(self)
+        return self.dtype or (None if is_open else _kind_of_values([*self.vocabulary]))
 
     def _validate(self) -> None:
         owner = f"vocabulary column {self.key!r}"
         check_key(self.key, owner)
         check_choice(self.dtype, "dtype", owner, CELL_DTYPES)
-        check_integer(self.default_value, "default_value", owner, minimum=-1)
-        check_integer(self.num_oov_buckets, "num_oov_buckets", owner, minimum=0)
-        check_integer(self.min_frequency, "min_frequency", owner, minimum=1)
+        self._validate_unknown(owner)
+        _check_min_frequency(self.min_frequency, owner)
         if self.max_categories is not None:
             check_integer(self.max_categories, "max_categories", owner, minimum=1)
-        if self.num_oov_buckets and self.default_value != -1:
-            raise ValueError(
-                f"{owner} has both 'num_oov_buckets' and 'default_value', which give an "
-                "id to the same values; use one of them."
-            )
         if self.vocabulary_list is not None:
             self._validate_vocabulary(owner)
+        check_delimiter(self.delimiter, owner, self._kind)
 
     def _validate_vocabulary(self, owner: str) -> None:
         if isinstance(self.vocabulary_list, str):
@@ -174,75 +269,66 @@ class VocabularyListColumn(KeyedCategoricalColumn):
                 f"'dtype' of {owner} is {self.dtype!r}, but its vocabulary is of "
                 f"{found!r}."
             )
+        if found == "string":
+            check_unicode(values, f"'vocabulary_list' of {owner}")
         if len(set(values)) < len(values):
             twice = next(v for i, v in enumerate(values) if v in values[:i])
             raise ValueError(
                 f"'vocabulary_list' of {owner} must have no duplicates; got {twice!r} "
                 "more than once."
             )
-        if self.min_frequency > 1 or self.max_categories is not None:
+        if self.min_frequency != 1 or self.max_categories is not None:
             raise ValueError(
                 f"'min_frequency' and 'max_categories' of {owner} choose what to learn "
                 "and have no meaning when 'vocabulary_list' is given; leave one side out."
             )
         self._check_default(len(values))
 
-    def _check_default(self, n_values: int) -> None:
-        if self.default_value >= n_values:
-            raise ValueError(
-                f"'default_value' of vocabulary column {self.key!r} must be less than "
-                f"the size of the vocabulary, {n_values}; got {self.default_value}."
-            )
-
-    def _check_cells(self, cells: Factorized) -> None:
-        if self.dtype is None and self.vocabulary_list is None and not self._is_learned:
-            return
-        expected = self.dtype or _kind_of_values(list(self.vocabulary))
-        check_kind(cells, expected, f"the vocabulary of column {self.key!r}")
-
-    @property
-    def _is_learned(self) -> bool:
-        return "vocabulary_" in vars(self)
-
     def _learn(self, table: Table, sample_weight: np.ndarray | None) -> dict[str, Any]:
         if self.vocabulary_list is not None:
             return {"vocabulary_": self.vocabulary}
-        cells = table.factorized(self.key)
-        self._check_cells(cells)
-        codes = present_codes(cells)
-        if sample_weight is not None:
-            codes = codes[sample_weight > 0]
-        counts = np.bincount(codes[codes >= 0], minlength=len(cells.distinct))
-        kept = np.flatnonzero(counts >= self.min_frequency)
-        kept = kept[np.argsort(cells.distinct[kept])]
-        if self.max_categories is not None:
-            most_frequent = np.argsort(-counts[kept], kind="stable")
-            kept = kept[np.sort(most_frequent[: self.max_categories])]
-        if len(kept) == 0:
-            raise ValueError(
-                f"Column {self.key!r} has no value that occurs {self.min_frequency} times "
-                "or more, so there is no vocabulary to learn. Leave the column out, lower "
-                "'min_frequency', or give 'vocabulary_list'."
-            )
-        self._check_default(len(kept))
-        values = cells.distinct[kept].tolist()
-        return {"vocabulary_": {value: i for i, value in enumerate(values)}}
-
-    def _ids_of(self, distinct: np.ndarray) -> np.ndarray:
-        vocabulary = self.vocabulary
-        found = (vocabulary.get(value, -1) for value in distinct.tolist())
-        ids = np.fromiter(found, dtype=np.int64, count=len(distinct))
-        unknown = ids < 0
-        if self.num_oov_buckets:
-            spread = bucket_ids(distinct[unknown], self.num_oov_buckets)
-            ids[unknown] = len(vocabulary) + spread
+        distinct, frequency, total = self._frequencies(table, sample_weight)
+        if isinstance(self.min_frequency, Integral):
+            enough = frequency >= (self.min_frequency if self.min_frequency > 1 else 0)
         else:
-            ids[unknown] = self.default_value
-        return ids
+            enough = frequency / total >= self.min_frequency
+        distinct, frequency = distinct[enough], frequency[enough]
+        if self.max_categories is not None:
+            most_frequent = np.argsort(-frequency, kind="stable")
+            distinct = distinct[np.sort(most_frequent[: self.max_categories])]
+        if len(distinct) == 0:
+            raise ValueError(
+                f"Column {self.key!r} has no value that occurs often enough "
+                f"(min_frequency={self.min_frequency}), so there is no vocabulary to "
+                "learn. Leave the column out, lower 'min_frequency', or give "
+                "'vocabulary_list'."
+            )
+        self._check_default(len(distinct))
+        return {"vocabulary_": {v: i for i, v in enumerate(distinct.tolist())}}
 
-    def _bucket_names(self) -> list[str]:
-        names = [str(value) for value in self.vocabulary]
-        return names + [f"oov{i}" for i in range(self.num_oov_buckets)]
+    def _frequencies(
+        self, table: Table, sample_weight: np.ndarray | None
+    ) -> tuple[np.ndarray, np.ndarray, float]:
+        """Sorted values of rows that count, their frequencies, and that of all rows."""
+        cells = self._cells(table)
+        codes = present_codes(cells).reshape(table.n_rows, -1)
+        weight = np.ones(len(codes)) if sample_weight is None else sample_weight
+        counted = (codes >= 0) & (weight > 0)[:, np.newaxis]
+        weights = np.broadcast_to(weight[:, np.newaxis], codes.shape)[counted]
+        frequency = np.bincount(codes[counted], weights, minlength=len(cells.distinct))
+        occurring = np.unique(codes[counted])
+        occurring = occurring[np.argsort(cells.distinct[occurring])]
+        return cells.distinct[occurring], frequency[occurring], float(weight.sum())
+
+
+def _check_min_frequency(value: Any, owner: str) -> None:
+    if isinstance(value, Integral) or not isinstance(value, float):
+        check_integer(value, "min_frequency", owner, minimum=1)
+    elif not 0 < value < 1:
+        raise ValueError(
+            f"'min_frequency' of {owner} must be an integer, or a float between 0 and 1 "
+            f"that is a share of all rows; got {value!r}."
+        )
 
 
 def _kind_of_values(values: list[Any]) -> str | None:

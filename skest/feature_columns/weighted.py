@@ -65,7 +65,7 @@ def weighted_categorical_column(
     >>> word = categorical_column_with_vocabulary_list("word", ["cat", "dog"])
     >>> column = weighted_categorical_column(word, "frequency")
     >>> X = {"word": [["cat", "dog", "cat"], ["dog"]], "frequency": [[1, 2, 0.5], [3]]}
-    >>> column.transform(X)
+    >>> column.transform(X).toarray()
     array([[1.5, 2. ],
            [0. , 3. ]], dtype=float32)
     """

@@ -9,12 +9,15 @@ import numpy as np
 import pandas as pd
 import pytest
 from numpy.testing import assert_array_equal
+from scipy.sparse import csr_matrix, issparse, isspmatrix
+from sklearn import config_context
 from sklearn.base import clone
 from sklearn.compose import ColumnTransformer
 from sklearn.utils.estimator_checks import check_no_attributes_set_in_init
 
 from skest.feature_columns import (
     CategoricalColumn,
+    DenseColumn,
     bucketized_column,
     categorical_column_with_hash_bucket,
     categorical_column_with_identity,
@@ -24,6 +27,7 @@ from skest.feature_columns import (
     indicator_column,
     numeric_column,
 )
+from skest.feature_columns.base import as_dense
 
 
 def all_columns() -> dict[str, Any]:
@@ -117,13 +121,14 @@ def test_transform_has_the_names_it_says(kind: str) -> None:
     column = fitted(kind)
     names = column.get_feature_names_out()
     matrix = column.transform(X)
-    assert isinstance(matrix, np.ndarray)
+    only_categorical = not isinstance(column, DenseColumn)
+    assert isinstance(matrix, csr_matrix if only_categorical else np.ndarray)
     assert matrix.shape == (len(X), len(names))
     assert names.dtype == object
     assert len(set(names)) == len(names)
     frame = column.set_output(transform="pandas").transform(X)
     assert list(frame.columns) == list(names)
-    assert_array_equal(frame.to_numpy(), matrix)
+    assert_array_equal(frame.to_numpy(), as_dense(matrix))
 
 
 @COLUMNS
@@ -157,7 +162,8 @@ def test_ids_are_in_range(kind: str) -> None:
 def test_works_in_a_column_transformer(kind: str) -> None:
     column = all_columns()[kind]
     transformer = ColumnTransformer([("c", column, list(column.feature_keys))])
-    assert_array_equal(transformer.fit_transform(X), fitted(kind).transform(X))
+    actual, expected = transformer.fit_transform(X), fitted(kind).transform(X)
+    assert_array_equal(as_dense(actual), as_dense(expected))
 
 
 def test_parameters_of_nested_columns_are_reached() -> None:
@@ -174,3 +180,42 @@ def test_missing_values_and_tags() -> None:
     }
     assert all(allowed.values())
     assert not numeric_column("x").__sklearn_tags__().input_tags.allow_nan
+
+
+def test_features_in() -> None:
+    array = np.arange(6.0).reshape(3, 2)
+    column = numeric_column("x1")
+    assert not hasattr(column.fit({"x1": [1.0]}), "n_features_in_")
+    assert column.fit(array).n_features_in_ == 2
+    assert not hasattr(column, "feature_names_in_")
+    with pytest.raises(ValueError, match="X has 3 features, but NumericColumn is exp"):
+        column.transform(np.ones((1, 3)))
+    column.set_params(key="b").fit(pd.DataFrame(array, columns=["a", "b"]))
+    assert column.feature_names_in_.tolist() == ["a", "b"]
+    assert_array_equal(column.transform(array), array[:, 1:])
+
+
+def test_needs_fit() -> None:
+    needing = {
+        kind: c.__sklearn_tags__().requires_fit for kind, c in all_columns().items()
+    }
+    without = {kind for kind, needs in needing.items() if not needs}
+    assert without == {"identity", "hash bucket"}
+    closed = numeric_column("x")
+    for column in (
+        closed,
+        bucketized_column(closed, [0]),
+        crossed_column(["a", "b"], 9),
+    ):
+        assert not column.needs_fit
+
+
+@pytest.mark.parametrize("interface", ["spmatrix", "sparray"])
+def test_categorical_columns_give_sparse_matrices(interface: str) -> None:
+    column = categorical_column_with_hash_bucket("c", 10**9)
+    with config_context(sparse_interface=interface):
+        matrix = column.transform({"c": ["a", "b", None]})
+    assert issparse(matrix)
+    assert isspmatrix(matrix) == (interface == "spmatrix")
+    assert matrix.shape == (3, 10**9)
+    assert matrix.nnz == 2

@@ -66,11 +66,35 @@ def test_quantiles_are_learned() -> None:
     assert column.num_buckets == 4
 
 
-def test_equal_quantiles_once() -> None:
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([1, 2, 2, 2], [2]),  # equal quantiles count once
+        ([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7], [7]),  # nothing is below 0
+        ([0, 0, 0, 3, 3, 5], [3, 5]),
+        ([4, 4], [4]),
+    ],
+)
+def test_quantiles_of_numbers_that_repeat(values: Any, expected: Any) -> None:
     column = bucketized_column(numeric_column("x"), "quantiles:10")
-    assert column.fit({"x": np.array([1.0, 1.0, 1.0, 2.0])}).boundaries_.tolist() == [
-        1,
-        2,
+    assert column.fit({"x": np.array(values)}).boundaries_.tolist() == expected
+
+
+def test_weighted_quantiles_by_hand() -> None:
+    column = bucketized_column(numeric_column("x"), "quantiles:4")
+    column.fit({"x": [1.0, 2.0, 3.0, 4.0]}, sample_weight=[0.1, 0.1, 0.6, 0.2])
+    assert column.boundaries_.tolist() == [3]  # shares .1, .2, .8, 1
+
+
+def test_inverse_gives_intervals() -> None:
+    column = bucketized_column(numeric_column("x", shape=2), [0, 10])
+    intervals = column.inverse([0, 1, 2, 5, -1]).tolist()
+    assert [str(interval) for interval in intervals] == [
+        "[-inf, 0.0)",
+        "[0.0, 10.0)",
+        "[10.0, inf)",
+        "[10.0, inf)",
+        "None",
     ]
 
 

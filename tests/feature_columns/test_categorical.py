@@ -11,6 +11,7 @@ from skest.feature_columns import (
     categorical_column_with_hash_bucket,
     categorical_column_with_identity,
     categorical_column_with_vocabulary_list,
+    crossed_column,
 )
 
 TEXT = st.text(max_size=4)
@@ -127,3 +128,84 @@ def test_cells_with_several_values(column: Any) -> None:
     assert encoded.dtype == np.int64
     assert encoded.tolist() == one.reshape(2, 3).tolist()
     assert encoded[0, 2] == encoded[1, 0] == -1
+
+
+class TestInverse:
+    def test_identity(self) -> None:
+        column = categorical_column_with_identity("c", 3)
+        found = column.inverse(np.array([[0, 2], [-1, 1]]))
+        assert found.dtype == object
+        assert found.tolist() == [[0, 2], [None, 1]]
+
+    def test_vocabulary(self) -> None:
+        column = categorical_column_with_vocabulary_list(
+            "c", ["b", "a"], num_oov_buckets=2
+        )
+        assert column.inverse([0, 1, 2, 3, -1]).tolist() == ["b", "a", None, None, None]
+        assert column.inverse(1).tolist() == "a"
+        assert column.inverse(np.empty((0, 2), dtype=np.int64)).shape == (0, 2)
+
+    def test_integers_of_a_vocabulary(self) -> None:
+        column = categorical_column_with_vocabulary_list("c", [2**62 + 1, 4])
+        assert column.inverse([0]).tolist() == [2**62 + 1]
+
+    def test_hashes_have_none(self) -> None:
+        crossed = crossed_column(["a", "b"], 9)
+        for column in (categorical_column_with_hash_bucket("c", 9), crossed):
+            with pytest.raises(
+                ValueError, match="hashes its values, .* may share an id"
+            ):
+                column.inverse([3])
+
+    @pytest.mark.parametrize(
+        ("ids", "error", "message"),
+        [
+            ([0, 3], ValueError, "Ids of column 'c' must be from -1 to 2; got 3"),
+            ([-2], ValueError, "must be from -1 to 2; got -2"),
+            ([0.0], TypeError, "'ids' must be integers; got dtype float64"),
+            (["a"], TypeError, "'ids' must be integers; got dtype <U1"),
+        ],
+    )
+    def test_refused(self, ids: Any, error: type[Exception], message: str) -> None:
+        with pytest.raises(error, match=message):
+            categorical_column_with_identity("c", 3).inverse(ids)
+
+
+class TestDelimiter:
+    def test_hash_bucket(self) -> None:
+        split = categorical_column_with_hash_bucket("c", 99, delimiter=";")
+        whole = categorical_column_with_hash_bucket("c", 99)
+        assert ids(split, ["a;b", "b"]) == ids(whole, [["a", "b"], ["b"]])
+
+    def test_integers_as_strings_hash_like_integers(self) -> None:
+        split = categorical_column_with_hash_bucket("c", 99, delimiter=",")
+        whole = categorical_column_with_hash_bucket("c", 99)
+        assert ids(split, ["7,8"]) == ids(whole, [[7, 8]])
+
+    @pytest.mark.parametrize(
+        ("options", "error", "message"),
+        [
+            (
+                {"delimiter": ""},
+                ValueError,
+                "'delimiter' .* must not be an empty string",
+            ),
+            ({"delimiter": 7}, TypeError, "'delimiter' .* a string or None; got 7"),
+            (
+                {"delimiter": "|", "dtype": "int64"},
+                ValueError,
+                "'delimiter' .* splits strings, but its values are of type 'int64'",
+            ),
+        ],
+    )
+    def test_refused(
+        self, options: dict[str, Any], error: type[Exception], message: str
+    ) -> None:
+        with pytest.raises(error, match=message):
+            categorical_column_with_hash_bucket("c", 9, **options)
+        with pytest.raises(error, match=message):
+            categorical_column_with_vocabulary_list("c", **options)
+
+    def test_a_vocabulary_of_integers_cannot_be_split(self) -> None:
+        with pytest.raises(ValueError, match="'delimiter' .* of type 'int64'"):
+            categorical_column_with_vocabulary_list("c", [1, 2], delimiter="|")

@@ -98,6 +98,29 @@ def test_several_values_are_crossed_each_with_each() -> None:
     assert ids(column, a=a, b=b) == [expected]
 
 
+@pytest.mark.parametrize(
+    ("cells", "delimiter"),
+    [([["ant", "bee"], ["bee"]], None), (["ant|bee", "bee"], "|")],
+)
+def test_product_of_columns_with_several_values(
+    cells: list[Any], delimiter: str | None
+) -> None:
+    animals = categorical_column_with_vocabulary_list(
+        "v", ["ant", "bee"], delimiter=delimiter
+    )
+    pages = categorical_column_with_identity("n", 9)
+    column = crossed_column([animals, pages, "a"], 1000)
+    X = {"v": cells, "n": [[4, 5], [6]], "a": [["x", "y", "z"], ["x"]]}
+    rows = [([0, 1], [4, 5], ["x", "y", "z"]), ([1], [6], ["x"])]
+    expected = [
+        sorted(bucket(*values, size=1000) for values in itertools.product(*row))
+        for row in rows
+    ]
+    encoded = column.encode(X)[column.encoded_key]
+    assert encoded.shape == (2, 2 * 2 * 3)
+    assert [sorted(row[row >= 0]) for row in encoded] == expected
+
+
 @given(
     st.lists(
         st.tuples(st.text(max_size=3), st.integers(-(2**63), 2**63 - 1)), min_size=1

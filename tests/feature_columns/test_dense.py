@@ -36,7 +36,7 @@ def test_indicator_counts() -> None:
     column = indicator_column(IDENTITY)
     X = {"c": np.array([[0, 0], [2, -1]])}
     assert (column.name, column.size) == ("c_indicator", 3)
-    assert column.transform(X).tolist() == IDENTITY.transform(X).tolist()
+    assert column.transform(X).tolist() == IDENTITY.transform(X).toarray().tolist()
     assert column.transform(X).tolist() == [[2, 0, 0], [0, 0, 1]]
     assert column.get_feature_names_out().tolist() == ["c_0", "c_1", "c_2"]
 

@@ -20,6 +20,7 @@ from skest.feature_columns import (
     indicator_column,
     numeric_column,
 )
+from skest.feature_columns.base import as_dense
 from skest.feature_columns.modules import parameter_name
 
 IDENTITY = categorical_column_with_identity("k", 4)
@@ -121,7 +122,7 @@ def test_linear_equals_a_dense_matrix(combiner: str) -> None:
         nn.init.normal_(parameter, generator=seeded())
     weights = torch.cat(list(linear.column_parameters().values()))
     counts = torch.from_numpy(
-        np.hstack([columns.active[i].transform(cells) for i in (1, 2, 0)])
+        np.hstack([as_dense(columns.active[i].transform(cells)) for i in (1, 2, 0)])
     )
     divisor = counts[:, :4].sum(1, keepdim=True).clamp(min=1)
     counts[:, :4] /= {"sum": 1, "mean": divisor, "sqrtn": divisor.sqrt()}[combiner]

@@ -15,8 +15,16 @@ from skest.feature_columns import (
     crossed_column,
     indicator_column,
     numeric_column,
+    ragged,
 )
-from skest.feature_columns.ragged import flatten, holds_lists, lengths_of, pad
+from skest.feature_columns.cells import factorize
+from skest.feature_columns.ragged import (
+    flatten,
+    holds_lists,
+    lengths_of,
+    pad,
+    split,
+)
 from skest.feature_columns.table import Table
 
 
@@ -189,3 +197,54 @@ def test_flatten_and_pad(lists: list[list[int] | None]) -> None:
 def test_lengths_end_at_the_last_value(present: list[list[bool]]) -> None:
     expected = [max((i + 1 for i in range(3) if row[i]), default=0) for row in present]
     assert lengths_of(np.array(present)).tolist() == expected
+
+
+def split_values(values: Any, delimiter: str = "|") -> list[list[str]]:
+    codes, distinct = split(factorize(np.array(values), "c"), delimiter, "c")
+    return [[distinct[code] for code in row if code >= 0] for row in codes]
+
+
+@pytest.mark.parametrize(
+    ("values", "delimiter", "expected"),
+    [
+        (["a|b|c", "b"], "|", [["a", "b", "c"], ["b"]]),
+        (["", "|", "a||b|"], "|", [[], [], ["a", "b"]]),
+        (["a, b", "b,a"], ", ", [["a", "b"], ["b,a"]]),
+        ([["a|b"], ["b"]], "|", [["a", "b"], ["b"]]),
+        (["a.b"], ".", [["a", "b"]]),
+    ],
+)
+def test_split(values: Any, delimiter: str, expected: list[list[str]]) -> None:
+    assert split_values(values, delimiter) == expected
+
+
+def test_split_of_nothing_but_missing_cells() -> None:
+    column = categorical_column_with_vocabulary_list("c", ["a"], delimiter="|")
+    encoded = column.encode({"c": np.array([None, ""], dtype=object)})
+    assert encoded["c_ids"].tolist() == [[-1], [-1]]
+
+
+def test_split_once_for_all_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    original = ragged.factorize
+    monkeypatch.setattr(
+        ragged, "factorize", lambda v, key: seen.append(len(v)) or original(v, key)
+    )
+    table = Table({"c": ["a|b", "b"] * 100})
+    vocabulary = categorical_column_with_vocabulary_list("c", ["a", "b"], delimiter="|")
+    for column in (vocabulary, indicator_column(vocabulary)):
+        column.encode(table)
+    assert seen == [3]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ([1, 2], "'c' must hold one string in each cell, .*'|'; got integers"),
+        ([["a", "b"]], "'c' must hold one string .*; got several values in a cell"),
+    ],
+)
+def test_split_refused(values: Any, message: str) -> None:
+    column = categorical_column_with_vocabulary_list("c", delimiter="|")
+    with pytest.raises(ValueError, match=message):
+        column.fit({"c": values})

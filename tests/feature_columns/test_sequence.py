@@ -308,3 +308,25 @@ def test_lists_inferred_for_a_model_without_sequences() -> None:
 def test_no_sequences_to_infer() -> None:
     with pytest.raises(ValueError, match="X has no column of sequences: no cells are"):
         infer_feature_columns(MIXED[["age", "sex"]], "sequence")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda **o: sequence_categorical_column_with_vocabulary_list(
+            "c", ["a", "b"], **o
+        ),
+        lambda **o: sequence_categorical_column_with_hash_bucket("c", 2**30, **o),
+    ],
+    ids=["vocabulary", "hash bucket"],
+)
+def test_delimiter(make: Any) -> None:
+    lists = make().encode({"c": [["a", "", "b"], ["b"], [], ["a", "b"]]})
+    strings = make(delimiter="|").encode({"c": ["a||b", "b|", None, "a|b|"]})
+    for key, values in lists.items():
+        np.testing.assert_array_equal(strings[key], values)
+
+
+def test_inverse() -> None:
+    column = sequence_categorical_column_with_identity("c", 9)
+    assert column.inverse([[8, -1]]).tolist() == [[8, None]]

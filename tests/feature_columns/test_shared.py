@@ -347,7 +347,7 @@ def test_strings_and_integers() -> None:
 
 def test_nothing_to_learn() -> None:
     columns = FeatureColumns(shared_embeddings(LEARNED, 2))
-    with pytest.raises(ValueError, match="'q' has no value that occurs 1 times"):
+    with pytest.raises(ValueError, match="'q' has no value that occurs often enough"):
         columns.fit({"q": [""], "d": [None]})
     with pytest.raises(ValueError, match="'d' is not in X"):
         FeatureColumns(shared_embeddings(LEARNED, 2)[:1]).fit({"q": ["a"]})

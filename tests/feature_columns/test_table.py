@@ -150,6 +150,16 @@ def test_keys_of_arrays() -> None:
     assert Table(X.tolist()).keys == table.keys
 
 
+def test_frames_without_names_have_those_of_arrays() -> None:
+    array = np.array([[1.0, 2.0], [3.0, 4.0]])
+    for table in (Table(array), Table(pd.DataFrame(array))):
+        np.testing.assert_array_equal(table.numbers("x"), array)
+        for key in (1, "x1"):
+            np.testing.assert_array_equal(table.numbers(key), [2, 4])
+    with pytest.raises(ValueError, match="Column 'x0' is not in X"):
+        Table(pd.DataFrame(array, columns=["a", "b"])).cells("x0")
+
+
 def test_names_of_frames() -> None:
     assert Table(pl.DataFrame({"a": [1], "b": [2]})).feature_names.tolist() == [
         "a",
@@ -166,9 +176,6 @@ def test_names_of_frames() -> None:
         ({}, ValueError, "empty dict"),
         ({"a": [1], "b": [1, 2]}, ValueError, "column 'a' has 1 and column 'b' has 2"),
         ({"a": 3}, ValueError, "Column 'a' must be an array; got the scalar 3"),
-        ({"a": scipy.sparse.eye_array(2)}, TypeError, "'a' is a sparse matrix"),
-        (scipy.sparse.eye_array(2), TypeError, "sparse .*toarray"),
-        (scipy.sparse.eye_array(2).todok(), TypeError, "sparse .*toarray"),
         (np.ones(3), ValueError, "Expected 2D array, got 1D array instead"),
         (None, ValueError, "must be an array; got the scalar None"),
         (np.ones((0, 2)), ValueError, r"0 sample\(s\)"),
@@ -184,6 +191,41 @@ def test_names_of_frames() -> None:
 def test_inputs_that_are_no_table(X: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         Table(X)
+
+
+@pytest.mark.parametrize(
+    ("X", "key"),
+    [
+        ({"a": scipy.sparse.eye_array(2)}, "a"),
+        (scipy.sparse.eye_array(2), "x"),
+        (scipy.sparse.eye_array(2), "x0"),
+        (scipy.sparse.eye_array(2).todok(), 1),
+    ],
+)
+def test_sparse_matrices_are_not_made_dense(X: Any, key: Any) -> None:
+    table = Table(X)
+    assert table.n_rows == 2
+    with pytest.raises(TypeError, match=f"{key!r} is a sparse matrix, .*toarray"):
+        table.cells(key)
+
+
+@pytest.mark.parametrize("form", ["csr", "csc", "coo", "dok", "lil"])
+def test_sparse(form: str) -> None:
+    dense = np.array([[0, 2.0], [3, 0], [0, 0]])
+    for X in (scipy.sparse.csr_array(dense), scipy.sparse.csr_matrix(dense)):
+        table = Table(X.asformat(form))
+        assert table.holds_sparse("x")
+        np.testing.assert_array_equal(table.sparse("x").toarray(), dense)
+    assert Table(dense).sparse("x").nnz == 2
+
+
+def test_stored_zeros_and_duplicates_of_sparse_matrices() -> None:
+    entries = ([1.0, 2.0, 0.0], ([0, 0, 1], [1, 1, 0]))
+    matrix = scipy.sparse.coo_array(entries, shape=(2, 2))
+    made = Table({"a": matrix}).sparse("a")
+    assert made.toarray().tolist() == [[0, 3], [0, 0]]
+    assert made.nnz == 1
+    assert matrix.nnz == 3
 
 
 def test_unknown_column() -> None:

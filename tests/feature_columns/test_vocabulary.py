@@ -80,6 +80,53 @@ class TestVocabularyList:
         column.fit({"c": list("ddd" + "bbb" + "aa" + "c")})
         assert list(column.vocabulary_) == expected
 
+    @pytest.mark.parametrize(
+        ("min_frequency", "expected"),
+        [(0.3, ["b", "d"]), (0.31, []), (0.2, ["a", "b", "d"]), (0.1, list("abcd"))],
+    )
+    def test_share_of_all_rows(self, min_frequency: float, expected: list[str]) -> None:
+        column = categorical_column_with_vocabulary_list(
+            "c", min_frequency=min_frequency
+        )
+        X = {"c": [*"dddbbbaac", None]}
+        if not expected:
+            with pytest.raises(ValueError, match=r"\(min_frequency=0.31\)"):
+                column.fit(X)
+            return
+        assert list(column.fit(X).vocabulary_) == expected
+
+    @pytest.mark.parametrize(
+        ("options", "expected"),
+        [
+            ({"min_frequency": 2}, ["a", "c"]),
+            ({"min_frequency": 0.5}, ["a"]),
+            ({"max_categories": 2}, ["a", "c"]),
+            ({}, ["a", "b", "c"]),
+        ],
+    )
+    def test_weights_are_repetitions(
+        self, options: dict[str, Any], expected: list[str]
+    ) -> None:
+        values, weight = ["a", "a", "b", "c", "d"], [4, 1, 1, 2, 0]
+        repeated = {"c": np.repeat(values, weight)}
+        weighted, counted = (
+            categorical_column_with_vocabulary_list("c", **options) for _ in range(2)
+        )
+        weighted.fit({"c": values}, sample_weight=weight)
+        assert list(weighted.vocabulary_) == expected
+        assert list(counted.fit(repeated).vocabulary_) == expected
+
+    def test_the_weight_of_a_row_counts_for_each_of_its_values(self) -> None:
+        column = categorical_column_with_vocabulary_list(
+            "c", min_frequency=2, delimiter="|"
+        )
+        column.fit({"c": ["a|b|b", "c|a", "d"]}, sample_weight=[1, 1, 2])
+        assert list(column.vocabulary_) == ["a", "b", "d"]
+
+    def test_ties_go_to_the_first_in_order(self) -> None:
+        column = categorical_column_with_vocabulary_list("c", max_categories=2)
+        assert list(column.fit({"c": list("zyxzyxw")}).vocabulary_) == ["x", "y"]
+
     def test_rows_of_weight_zero_are_not_learned(self) -> None:
         column = categorical_column_with_vocabulary_list("c")
         column.fit({"c": ["a", "b"]}, sample_weight=[0, 0.1])
@@ -102,7 +149,7 @@ class TestVocabularyList:
                 ["a"],
                 "type 'int64', .*'c'; got 'a' of type 'string'",
             ),
-            (("c",), [None, ""], "'c' has no value that occurs 1 times"),
+            (("c",), [None, ""], "'c' has no value that occurs often enough"),
         ],
     )
     def test_cells_refused(self, column: Any, values: Any, message: str) -> None:
@@ -161,6 +208,9 @@ class TestVocabularyList:
             ({"num_oov_buckets": -1}, ValueError, "'num_oov_buckets' .* at least 0"),
             ({"num_oov_buckets": 1, "default_value": 0}, ValueError, "use one of them"),
             ({"min_frequency": 0}, ValueError, "'min_frequency' .* at least 1"),
+            ({"min_frequency": 1.0}, ValueError, "'min_frequency' .* between 0 and 1"),
+            ({"min_frequency": 0.0}, ValueError, "'min_frequency' .* got 0.0"),
+            ({"min_frequency": "few"}, TypeError, "'min_frequency' .* an integer"),
             ({"max_categories": 0}, ValueError, "'max_categories' .* at least 1"),
             (
                 {"vocabulary_list": ["a"], "max_categories": 3},

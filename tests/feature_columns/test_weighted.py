@@ -64,7 +64,7 @@ def test_forms_of_input(X: Any) -> None:
     assert_array_equal(encoded["word_weighted_by_n_ids"], IDS)
     assert_array_equal(encoded["word_weighted_by_n_weights"], WEIGHTS)
     assert encoded[COLUMN.weight_key].dtype == np.float32
-    assert_array_equal(COLUMN.transform(X), SUMS)
+    assert_array_equal(COLUMN.transform(X).toarray(), SUMS)
 
 
 def test_one_value_in_a_cell() -> None:
@@ -84,7 +84,7 @@ def test_no_value_in_any_cell(empty: Any) -> None:
 def test_columns_of_an_array() -> None:
     column = weighted_categorical_column(categorical_column_with_identity(0, 3), 1)
     assert_array_equal(
-        column.transform(np.array([[2, 5], [0, 7]])), [[0, 0, 5], [7, 0, 0]]
+        column.transform(np.array([[2, 5], [0, 7]])).toarray(), [[0, 0, 5], [7, 0, 0]]
     )
 
 
@@ -107,9 +107,9 @@ def test_vocabulary_is_learned_inside() -> None:
     )
     with pytest.raises(NotFittedError, match="'word' has not learned its vocabulary"):
         column.encode(LISTS)
-    assert_array_equal(column.fit(LISTS).transform(LISTS), SUMS)
+    assert_array_equal(column.fit(LISTS).transform(LISTS).toarray(), SUMS)
     copy = pickle.loads(pickle.dumps(column))
-    assert_array_equal(copy.transform(LISTS), SUMS)
+    assert_array_equal(copy.transform(LISTS).toarray(), SUMS)
     assert clone(column).get_params()["categorical_column__key"] == "word"
 
 
@@ -126,7 +126,8 @@ def test_vocabulary_is_learned_inside() -> None:
 )
 def test_any_categorical_column(categorical: Any, sums: Any) -> None:
     X = {"a": np.array([[1, 2], [3, 4]]), "b": [5, 6], "w": [[1, 2], [3, 4]]}
-    assert_array_equal(weighted_categorical_column(categorical, "w").transform(X), sums)
+    column = weighted_categorical_column(categorical, "w")
+    assert_array_equal(column.transform(X).toarray(), sums)
 
 
 @pytest.mark.parametrize(
@@ -298,7 +299,5 @@ def test_parameters_refused(
 
 
 def test_a_cross_takes_no_weights() -> None:
-    with pytest.raises(
-        ValueError, match="weighted column 'word_weighted_by_n'.*Cross the"
-    ):
+    with pytest.raises(ValueError, match="hold 'word_weighted_by_n'.*Cross a"):
         crossed_column([COLUMN, "other"], 10)

@@ -6,6 +6,7 @@ its place, so that buckets, the chain of a cross, its order and the modulo are c
 for strings, too.
 """
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,9 +26,6 @@ NOT_APPLICABLE = {
     "identity/parse": PARSING,
     "vocab_list/parse": PARSING,
     "mix/parse_spec": PARSING,
-    "vocab_file/oov_buckets": LATER + "vocabulary files",
-    "vocab_file/default_value": LATER + "vocabulary files",
-    "vocab_file/err_size_too_large": LATER + "vocabulary files",
 }
 # Cases of which some rows differ by design: the rows that are equal, and why.
 EQUAL_ROWS = {
@@ -56,6 +54,7 @@ ERRORS: dict[str, tuple[type[Exception], str]] = {
     "vocab_list/err_oov_and_default": (ValueError, "both 'num_oov_buckets' and"),
     "vocab_list/err_int_input_string_vocab": (ValueError, "'string', .*'int64'"),
     "vocab_list/err_dtype_mismatch": (ValueError, "'dtype' of vocabulary column 'c'"),
+    "vocab_file/err_size_too_large": (ValueError, "has 3 lines, but 5 are expected"),
     "crossed/err_hash_bucket_column_key": (ValueError, "the hash bucket column 'b'"),
     "embedding/err_dimension_0": (ValueError, "'dimension' .* at least 1; got 0"),
     "embedding/err_combiner": (ValueError, "'combiner' .* 'mean', .*; got 'max'"),
@@ -148,6 +147,11 @@ def table_of(spec: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+@pytest.fixture(autouse=True)
+def folder_for_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
 def build(spec: Any) -> Any:
     """The column of a specification of the golden file."""
     if isinstance(spec, str):
@@ -164,6 +168,10 @@ def build(spec: Any) -> Any:
     if kind == "crossed":
         keys = [build(key) for key in options.pop("keys")]
         return fc.crossed_column(keys, **options)
+    if kind == "vocabulary_file":
+        path = Path(f"{options['key']}.txt")
+        path.write_text("\n".join(options.pop("file_lines")) + "\n")
+        options["vocabulary_file"] = path
     if kind == "indicator":
         return fc.indicator_column(source)
     if kind == "embedding":

@@ -76,6 +76,24 @@ def test_survey_without_a_download(tmp_path):
     assert auc > 0.72
 
 
+@pytest.mark.skipif(not CENSUS.is_dir(), reason=f"the Census table is not at {CENSUS}")
+def test_entity_embeddings():
+    arguments = ("--data", str(CENSUS), "--offline", "--rows", "40000")
+    output = run("entity_embeddings.py", *arguments)
+    few, many = (
+        scores_of(part.splitlines()[2:], 4) for part in output.strip().split("\n\n")
+    )
+    few, many = (
+        {name.removeprefix("boosting, "): auc for name, (_, auc, *_) in part.items()}
+        for part in (few, many)
+    )
+    others = ("ordinal codes", "one-hot", "means of the target")
+    for name in others:  # with few levels, codes are as good
+        assert abs(few["learned vectors"] - few[name]) < 0.005
+    assert few["learned vectors"] > 0.92
+    assert many["learned vectors"] > max(many[name] for name in others) + 0.05
+
+
 @pytest.mark.skipif(not BIKES.is_dir(), reason=f"the bike table is not at {BIKES}")
 def test_bike_counts():
     lines = run("bike_counts.py", "--data", str(BIKES)).splitlines()

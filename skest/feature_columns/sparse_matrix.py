@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`SparseMatrixColumn`: a matrix of numbers most of which are zero."""
+
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+
+from skest.feature_columns.base import CategoricalColumn, check_key
+from skest.feature_columns.ragged import pad
+from skest.feature_columns.table import Key, Table
+
+__all__ = ["SparseMatrixColumn"]
+
+
+class SparseMatrixColumn(CategoricalColumn):
+    """The numbers of a sparse matrix, of which only those that are not zero are kept.
+
+    A row is encoded as the positions of its numbers, which are ids, and the numbers
+    themselves, each divided by the largest absolute number of its column in the training
+    data. What a network learns for an id is multiplied by the number and summed over the
+    row: a linear model computes X @ weights, an `embedding_column` with the combiner
+    "sum" X @ vectors, and neither makes the matrix dense. `feature_columns=None` chooses
+    such columns for a sparse X.
+
+    Encoded rows are padded to the longest one, so that memory grows with the number of
+    rows times the most numbers in a row.
+
+    Parameters
+    ----------
+    key : str, default="x"
+        Name of the matrix in a dictionary; "x" is X itself.
+
+    Attributes
+    ----------
+    scale_ : ndarray of float64, shape (n_features,)
+        The largest absolute number of each column; 1 where all are zero.
+
+    Examples
+    --------
+    >>> import scipy.sparse
+    >>> from skest.feature_columns import SparseMatrixColumn
+    >>> X = scipy.sparse.csr_array([[0.0, 4.0, 0.0], [5.0, 2.0, 0.0]])
+    >>> column = SparseMatrixColumn().fit(X)
+    >>> column.encode(X)
+    {'x_ids': array([[ 1, -1], [ 0, 1]]), 'x_ids_values': array([[1. , 0. ], [1. , 0.5]])}
+    """
+
+    is_summed = True
+
+    def __init__(self, key: Key = "x") -> None:
+        self.key = key
+
+    @property
+    def name(self) -> str:
+        """The key."""
+        return str(self.key)
+
+    @property
+    def feature_keys(self) -> tuple[Key, ...]:
+        """The key alone."""
+        return (self.key,)
+
+    @property
+    def num_buckets(self) -> int:
+        """Number of columns of the matrix."""
+        return len(self._scale)
+
+    @property
+    def weight_key(self) -> str:
+        """Key of the ids and ``_values``."""
+        return f"{self.encoded_key}_values"
+
+    @property
+    def needs_fit(self) -> bool:
+        """True, for there are the width and the scale."""
+        return True
+
+    @property
+    def allows_missing(self) -> bool:
+        """False: a number that is not stored is zero."""
+        return False
+
+    @property
+    def takes_sparse(self) -> bool:
+        """True; numbers that are not in a sparse matrix are taken, too."""
+        return True
+
+    @property
+    def _scale(self) -> np.ndarray:
+        return self._learned("scale_", "use another kind of column")
+
+    def _validate(self) -> None:
+        check_key(self.key, "SparseMatrixColumn")
+
+    def _learn(self, table: Table, sample_weight: np.ndarray | None) -> dict[str, Any]:
+        matrix = self._read(table)
+        if sample_weight is not None:
+            matrix = matrix[np.flatnonzero(sample_weight)]
+        largest = abs(matrix).max(axis=0).toarray().ravel()
+        return {"scale_": np.where(largest > 0, largest, 1).astype(np.float64)}
+
+    def _read(self, table: Table) -> scipy.sparse.csr_array:
+        matrix = table.sparse(self.key)
+        wrong = matrix.data[~np.isfinite(matrix.data)]
+        if wrong.size:
+            found = "NaN" if np.isnan(wrong[0]) else "infinity (inf)"
+            raise ValueError(
+                f"The sparse matrix {self.key!r} holds {found}, which is not allowed. "
+                "Replace it by a number; what is not stored counts as zero."
+            )
+        return matrix
+
+    def _matrix(self, table: Table) -> scipy.sparse.csr_array:
+        matrix, scale = self._read(table), self._scale
+        if matrix.shape[1] != len(scale):
+            raise ValueError(
+                f"The sparse matrix {self.key!r} has {matrix.shape[1]} features, but "
+                f"{len(scale)} in the training data."
+            )
+        data = matrix.data / scale[matrix.indices].astype(matrix.dtype)
+        return scipy.sparse.csr_array(
+            (data, matrix.indices, matrix.indptr), matrix.shape
+        )
+
+    def ids(self, table: Table) -> tuple[np.ndarray, np.ndarray]:
+        """Return the positions of numbers other than zero, and where there are some."""
+        ids = self._encoded(table)[self.encoded_key]
+        return ids, ids >= 0
+
+    def _encoded(self, table: Table) -> dict[str, np.ndarray]:
+        matrix = self._matrix(table)
+        lengths = np.diff(matrix.indptr)
+        return {
+            self.encoded_key: pad(matrix.indices.astype(np.int64), lengths, -1),
+            self.weight_key: pad(matrix.data, lengths, 0),
+        }
+
+    def _categories_of(self, ids: np.ndarray) -> np.ndarray:
+        return ids.astype(object)

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Estimators on sparse matrices, which are never made dense."""
+
+import pickle
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse
+from numpy.testing import assert_allclose, assert_array_equal
+
+from skest import (
+    BaselineClassifier,
+    DNNClassifier,
+    DNNLinearCombinedClassifier,
+    DNNRegressor,
+    LinearClassifier,
+    LinearRegressor,
+    MultiHeadEstimator,
+    RNNClassifier,
+)
+from skest.feature_columns import SparseMatrixColumn, embedding_column
+
+N_FEATURES = 50_000
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(0)
+
+
+@pytest.fixture
+def table(rng: np.random.Generator) -> tuple[scipy.sparse.csr_array, np.ndarray]:
+    """Rows of a few of very many features, of which the first ten matter."""
+    n_rows = 300
+    ids = np.where(
+        rng.random((n_rows, 8)) < 0.5,
+        rng.integers(0, 10, (n_rows, 8)),
+        rng.integers(0, N_FEATURES, (n_rows, 8)),
+    )
+    rows = np.repeat(np.arange(n_rows), 8)
+    entries = (rng.uniform(0.5, 1, ids.size), (rows, ids.ravel()))
+    X = scipy.sparse.csr_array(entries, shape=(n_rows, N_FEATURES))
+    return X, X[:, :5].sum(axis=1) > X[:, 5:10].sum(axis=1)
+
+
+@pytest.fixture(autouse=True)
+def no_dense_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: Any, **options: Any) -> None:
+        raise AssertionError("A sparse matrix was made dense.")
+
+    for kind in (scipy.sparse.csr_array, scipy.sparse.csr_matrix):
+        monkeypatch.setattr(kind, "toarray", refuse)
+        monkeypatch.setattr(kind, "todense", refuse)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        LinearClassifier(max_iter=30, random_state=0),
+        DNNClassifier((16,), batch_size=20, max_iter=30, random_state=0),
+        DNNLinearCombinedClassifier((16,), batch_size=20, max_iter=20, random_state=0),
+        DNNClassifier((16,), batch_size=20, early_stopping=True, random_state=0),
+    ],
+    ids=lambda model: type(model).__name__,
+)
+@pytest.mark.parametrize("form", [scipy.sparse.csr_matrix, scipy.sparse.csc_array])
+def test_learns(model: Any, form: Any, table: Any) -> None:
+    X, y = table
+    model.fit(form(X[:200]), y[:200])
+    assert model.n_features_in_ == N_FEATURES
+    assert model.score(X[:200], y[:200]) > 0.85
+    assert model.score(X[200:], y[200:]) > 0.7
+    again = pickle.loads(pickle.dumps(model))
+    assert_array_equal(again.predict_proba(X), model.predict_proba(X))
+
+
+def test_coefficients(table: Any) -> None:
+    X, y = table
+    model = LinearRegressor(max_iter=5, random_state=0).fit(X, y.astype(float))
+    scaled = model.feature_columns_.active[0].transform(X)
+    expected = scaled @ model.coef_ + model.intercept_
+    assert model.coef_.shape == (N_FEATURES,)
+    assert_allclose(model.predict(X), expected, rtol=1e-6)
+
+
+def test_vectors_that_a_network_learned(table: Any) -> None:
+    X, y = table
+    model = DNNRegressor((8,), max_iter=2, random_state=0).fit(X, y.astype(float))
+    vectors = model.feature_columns_.transform(X)
+    assert vectors.shape == (300, 64)
+    assert model.feature_columns_.get_feature_names_out()[0] == "x_embedding_0"
+
+
+def test_sparse_and_dense_rows_have_the_same_predictions(table: Any) -> None:
+    X, y = table
+    narrow = scipy.sparse.csr_array(X[:, :20])
+    model = LinearClassifier(max_iter=5, random_state=0).fit(narrow, y)
+    dense = np.zeros(narrow.shape)
+    dense[narrow.nonzero()] = narrow.tocoo().data
+    assert_allclose(model.predict_proba(dense), model.predict_proba(narrow))
+
+
+def test_beside_other_columns(table: Any, rng: np.random.Generator) -> None:
+    X, y = table
+    group = rng.choice(["a", "b"], size=300)
+    features = {"words": X, "group": group, "age": rng.normal(size=300)}
+    labels = y ^ (group == "a")
+    model = DNNLinearCombinedClassifier((16,), batch_size=20, random_state=0)
+    assert model.fit(features, labels).score(features, labels) > 0.8
+    names = [column.name for column in model.dnn_feature_columns_.active]
+    assert names == ["words_embedding", "group_indicator", "age"]
+
+
+def test_columns_that_take_it(table: Any) -> None:
+    X, y = table
+    columns = [embedding_column(SparseMatrixColumn(), 4, combiner="sum")]
+    model = DNNClassifier((8,), feature_columns=columns, max_iter=3, random_state=0)
+    assert model.__sklearn_tags__().input_tags.sparse
+    assert model.fit(X, y).predict(X).shape == (300,)
+
+
+def test_partial_fit_weights_and_several_targets(table: Any) -> None:
+    X, y = table
+    model = LinearClassifier(random_state=0)
+    for _ in range(3):
+        model.partial_fit(X, y, sample_weight=np.arange(300.0))
+    assert model.n_iter_ == 3
+    targets = pd.DataFrame({"a": y, "b": y.astype(float)})
+    several = MultiHeadEstimator((8,), max_iter=2, random_state=0).fit(X, targets)
+    assert several.predict(X).shape == (300, 2)
+    assert BaselineClassifier().fit(X, y).predict(X).shape == (300,)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [RNNClassifier(4), LinearClassifier(optimizer="sdca")],
+    ids=["RNN", "SDCA"],
+)
+def test_estimators_that_refuse_it(model: Any, table: Any) -> None:
+    X, y = table
+    assert not model.__sklearn_tags__().input_tags.sparse
+    with pytest.raises(TypeError, match="[Ss]parse"):
+        model.fit(X, y)
+
+
+def test_sdca_refuses_it_as_one_of_several_columns(table: Any) -> None:
+    X, y = table
+    model = LinearClassifier(optimizer="sdca")
+    with pytest.raises(ValueError, match="LinearSDCA cannot learn the sparse matrix"):
+        model.fit({"words": X}, y)
+
+
+def test_a_model_of_dense_rows_says_so(table: Any) -> None:
+    X, y = table
+    model = LinearClassifier(max_iter=2, random_state=0).fit(np.eye(300), y)
+    with pytest.raises(TypeError, match="'x' is a sparse matrix, .* Use .toarray"):
+        model.predict(scipy.sparse.csr_array(X[:, :300]))

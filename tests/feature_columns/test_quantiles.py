@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.preprocessing import QuantileTransformer
+
+from skest.feature_columns import numeric_column
+from skest.feature_columns.quantiles import Distribution, UniformMap
+
+FLOATS = st.floats(-1e6, 1e6, width=32)
+
+
+def test_shares() -> None:
+    values, weights = np.array([3.0, 1.0, 3.0, 2.0]), np.array([1, 4, 2, 3])
+    distinct, share = distribution = Distribution.of(values, weights)
+    assert_array_equal(distinct, [1, 2, 3])
+    assert_allclose(share, [0.4, 0.7, 1])
+    levels = np.array([0, 0.4, 0.41, 0.7, 1])
+    assert_array_equal(distribution.quantiles(levels), [0, 0, 1, 1, 2])
+
+
+@given(st.lists(st.tuples(st.integers(-5, 5), st.integers(1, 4)), min_size=1))
+def test_weights_are_repetitions(rows: list[tuple[int, int]]) -> None:
+    values, weights = (np.array(column) for column in zip(*rows, strict=True))
+    repeated = np.repeat(values, weights)
+    weighted = Distribution.of(values, weights)
+    for actual, expected in zip(weighted, Distribution.of(repeated, None), strict=True):
+        assert_array_equal(actual, expected)
+    levels = np.arange(1, 10) / 10
+    numpys = np.quantile(values, levels, weights=weights, method="inverted_cdf")
+    assert_array_equal(weighted.distinct[weighted.quantiles(levels)], numpys)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("kind", ["normal", "mostly zero", "few", "counts"])
+def test_close_to_scikit_learn(kind: str, dtype: str, rng: np.random.Generator) -> None:
+    values = {
+        "normal": rng.normal(size=(5000, 2)),
+        "mostly zero": rng.normal(size=(5000, 2)) * (rng.random((5000, 2)) < 0.1),
+        "few": rng.exponential(size=(20, 2)),
+        "counts": rng.poisson(4, size=(5000, 2)),
+    }[kind].astype(dtype)
+    column = numeric_column("x", shape=2, dtype=dtype, normalizer="quantile")
+    actual = column.fit_transform({"x": values})
+    n_quantiles = min(1000, len(values))
+    scaler = QuantileTransformer(n_quantiles=n_quantiles, subsample=None)
+    assert actual.dtype == dtype
+    assert_allclose(actual, scaler.fit_transform(values), atol=1.5 / n_quantiles)
+    assert actual.min() == 0
+    assert actual.max() == 1
+
+
+def test_by_hand() -> None:
+    learned = UniformMap.learned(np.array([1.0, 2, 2, 5]), np.array([1.0, 1, 1, 1]))
+    assert learned.knots.tolist() == [1, 2, 5]
+    assert learned.images.tolist() == [0, 0.5, 1]
+    given_, expected = np.array([-9, 1, 1.5, 2, 3.5, 99]), [0, 0, 0.25, 0.5, 0.75, 1]
+    assert_array_equal(learned(given_), expected)
+
+
+def test_one_number_is_mapped_to_zero() -> None:
+    learned = UniformMap.learned(np.array([3.0, 3.0]), None)
+    assert learned(np.array([1.0, 3.0, 5.0])).tolist() == [0, 0, 0]
+
+
+@given(st.lists(FLOATS, min_size=1), st.lists(FLOATS, min_size=1))
+def test_increases_within_bounds(train: list[float], test: list[float]) -> None:
+    learned = UniformMap.learned(np.array(train, dtype=np.float32), None)
+    images = learned(np.sort(np.array(test, dtype=np.float32)))
+    assert images.dtype == np.float32
+    assert (np.diff(images) >= -1e-6).all()
+    assert images.min() >= 0
+    assert images.max() <= 1 + 1e-6
+
+
+@given(st.lists(FLOATS, min_size=2, max_size=9, unique=True), st.data())
+def test_says_what_onnx_operators_say(train: list[float], data: Any) -> None:
+    """Max, Min, Less, Not, ReduceSum, Gather, Sub, Div, Mul, Add: nothing else."""
+    learned = UniformMap.learned(np.array(train, dtype=np.float32), None)
+    x = np.array(data.draw(st.lists(FLOATS, min_size=1)), dtype=np.float32)
+    knots, images = learned
+    cut = np.minimum(np.maximum(x, knots[0]), knots[-1])
+    left = (~np.less(cut[:, None], knots[1:-1])).sum(axis=1)
+    low, high = np.take(knots, left), np.take(knots, left + 1)
+    below, above = np.take(images, left), np.take(images, left + 1)
+    expected = below + (cut - low) / (high - low) * (above - below)
+    assert_array_equal(learned(x), expected)
+
+
+class TestColumn:
+    def test_weights_and_gaps(self, rng: np.random.Generator) -> None:
+        x, weight = rng.normal(size=50), rng.integers(0, 4, size=50)
+        x[7] = np.nan
+        columns = [
+            numeric_column("x", normalizer="quantile", default_value=0.0)
+            for _ in range(2)
+        ]
+        weighted = columns[0].fit({"x": x}, sample_weight=weight)
+        repeated = columns[1].fit({"x": np.repeat(x, weight)})
+        for actual, expected in zip(
+            weighted.quantile_maps_[0], repeated.quantile_maps_[0], strict=True
+        ):
+            assert_array_equal(actual, expected)
+        X = {"x": [np.nan, 0.0]}
+        assert len(set(weighted.transform(X)[:, 0])) == 1
+
+    def test_memory_is_bounded(self, rng: np.random.Generator) -> None:
+        x = rng.normal(size=20_000) * (rng.random(20_000) < 0.5)
+        (learned,) = (
+            numeric_column("x", normalizer="quantile")
+            .fit({"x": x})
+            .__dict__["quantile_maps_"]
+        )
+        assert len(learned.knots) <= 1002
+
+    def test_numbers_too_far_apart(self) -> None:
+        column = numeric_column("x", normalizer="quantile")
+        with pytest.raises(ValueError, match="'x' holds numbers too large"):
+            column.fit({"x": [-3e38, 3e38]})
+
+    def test_no_numbers(self) -> None:
+        column = numeric_column("x", normalizer="quantile", default_value=0.0)
+        with pytest.raises(ValueError, match="'x' has no numbers to learn"):
+            column.fit({"x": [np.nan]})

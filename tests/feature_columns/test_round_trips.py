@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The same values have the same ids, in whatever they are stored and however cut."""
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
+
+from skest.feature_columns import (
+    FeatureColumns,
+    categorical_column_with_hash_bucket,
+    categorical_column_with_vocabulary_list,
+    crossed_column,
+)
+
+TEXT = st.text(max_size=3)  # with NUL, without surrogates
+HUGE = st.integers(-(2**63), 2**63 - 1)
+# Numbers without gaps, which Int64 and lists of Python integers hold as they are.
+VALUES = st.one_of(
+    st.lists(TEXT, min_size=1), st.lists(HUGE.filter(lambda v: v != -1), min_size=1)
+)
+LISTS = st.one_of(
+    st.lists(st.lists(TEXT, max_size=3), min_size=1),
+    st.lists(st.lists(HUGE.filter(lambda v: v != -1), max_size=3), min_size=1),
+)
+
+
+def vocabulary_column(delimiter: str | None = None) -> Any:
+    return categorical_column_with_vocabulary_list(
+        "c", num_oov_buckets=3, delimiter=delimiter
+    )
+
+
+def hashed(delimiter: str | None = None) -> Any:
+    return categorical_column_with_hash_bucket("c", 2**30, delimiter=delimiter)
+
+
+def crossed(delimiter: str | None = None) -> Any:
+    column = categorical_column_with_vocabulary_list("c", delimiter=delimiter)
+    return crossed_column([column, "other"], 2**40)
+
+
+EVERY_KIND = pytest.mark.parametrize("make", [vocabulary_column, hashed, crossed])
+Make = Callable[..., Any]
+
+
+def as_objects(values: list[Any]) -> np.ndarray:
+    return np.fromiter(values, dtype=object, count=len(values))
+
+
+def table(cells: Any) -> dict[str, Any]:
+    return {"c": cells, "other": np.arange(len(cells)) % 2}
+
+
+def trimmed(ids: np.ndarray) -> list[list[int]]:
+    """Ids without what stands behind the end of shorter cells."""
+    return [[int(i) for i in row if i >= 0] for row in ids]
+
+
+@EVERY_KIND
+@given(cells=st.one_of(VALUES, LISTS))
+def test_chunks(make: Make, cells: list[Any]) -> None:
+    X = table(as_objects(cells))
+    column = fit(make(), X)
+    whole = trimmed(column.encode(X)[column.encoded_key])
+    middle = len(cells) // 2
+    parts = [
+        trimmed(column.encode({k: v[rows] for k, v in X.items()})[column.encoded_key])
+        for rows in (slice(middle), slice(middle, None))
+        if len(cells[rows])
+    ]
+    assert list(itertools.chain(*parts)) == whole
+
+
+def fit(column: Any, X: Any) -> Any:
+    """Fit, with a value of the same kind added: a vocabulary must not be empty."""
+    flat = [v for c in X["c"] for v in (c if isinstance(c, list) else [c])]
+    extra = 7 if flat and isinstance(flat[0], int) else "7"
+    more = [extra] if not isinstance(X["c"][0], list) else [[extra]]
+    return column.fit(table(as_objects([*X["c"], *more])))
+
+
+@given(cells=st.lists(st.lists(TEXT, max_size=3), min_size=1))
+@EVERY_KIND
+def test_lists_and_delimited_strings(make: Make, cells: list[list[str]]) -> None:
+    cells = [[value.replace("|", "_") for value in cell] for cell in cells]
+    of_lists = fit(make(), table(as_objects(cells)))
+    split = make("|")
+    joined = as_objects(["|".join(cell) for cell in cells])
+    split.fit(table(as_objects([*joined, "7"])))
+    key = of_lists.encoded_key
+    assert trimmed(split.encode(table(joined))[key]) == trimmed(
+        of_lists.encode(table(as_objects(cells)))[key]
+    )
+
+
+@given(values=VALUES)
+def test_inverse_of_a_vocabulary(values: list[Any]) -> None:
+    X = table(as_objects(values))
+    column = fit(vocabulary_column(), X)
+    found = column.inverse(column.encode(X)["c_ids"])[:, 0].tolist()
+    assert found == [None if value == "" else value for value in values]
+
+
+STRING_FORMS: dict[str, Callable[[list[str | None]], Any]] = {
+    "list": lambda values: {"c": values},
+    "numpy objects": lambda values: {"c": np.array(values, dtype=object)},
+    "numpy str": lambda values: {"c": np.array([v or "" for v in values])},
+    "numpy StringDType": lambda values: {
+        "c": np.array(values, dtype=np.dtypes.StringDType(na_object=None))
+    },
+    "pandas objects": lambda values: pd.DataFrame({"c": pd.Series(values, dtype=object)}),
+    "pandas str": lambda values: pd.DataFrame({"c": pd.Series(values, dtype="str")}),
+    "pandas string": lambda values: pd.DataFrame({"c": pd.array(values, dtype="string")}),
+    "pandas category": lambda values: pd.DataFrame(
+        {"c": pd.Categorical(pd.Series(values, dtype=object))}
+    ),
+    "polars": lambda values: pl.DataFrame({"c": pl.Series(values, dtype=pl.String)}),
+    "polars category": lambda values: pl.DataFrame(
+        {"c": pl.Series(values, dtype=pl.Categorical)}
+    ),
+    "pyarrow": lambda values: pa.table({"c": pa.array(values, type=pa.string())}),
+    "pyarrow dictionary": lambda values: pa.table(
+        {"c": pa.array(values, type=pa.string()).dictionary_encode()}
+    ),
+}  # fmt: skip
+INTEGER_FORMS: dict[str, Callable[[list[int]], Any]] = {
+    "list": lambda values: {"c": values},
+    "numpy": lambda values: {"c": np.array(values, dtype=np.int64)},
+    "numpy objects": lambda values: {"c": np.array(values, dtype=object)},
+    "pandas": lambda values: pd.DataFrame({"c": np.array(values, dtype=np.int64)}),
+    "pandas nullable": lambda values: pd.DataFrame({"c": pd.array(values, "Int64")}),
+    "pandas category": lambda values: pd.DataFrame({"c": pd.Categorical(values)}),
+    "polars": lambda values: pl.DataFrame({"c": pl.Series(values, dtype=pl.Int64)}),
+    "pyarrow": lambda values: pa.table({"c": pa.array(values, type=pa.int64())}),
+    "pyarrow dictionary": lambda values: {
+        "c": pa.chunked_array([pa.array(values).dictionary_encode()])
+    },
+}
+STRINGS: list[str | None] = ["b", None, "a", "", "é", "b", "nan", "😀", "x y"]
+INTEGERS = [7, -1, 2**62 + 1, 0, -(2**63), 2**63 - 1, 7]
+
+
+def check_form(X: Any, values: list[Any]) -> None:
+    column = categorical_column_with_vocabulary_list("c", num_oov_buckets=3)
+    columns = FeatureColumns([column, crossed_column([column, "c"], 2**40)])
+    columns.fit({"c": as_objects(values)})
+    expected = columns.encode({"c": as_objects(values)})
+    for key, ids in columns.encode(X).items():
+        assert_array_equal(ids, expected[key])
+    buckets = categorical_column_with_hash_bucket("c", 2**30)
+    expected_buckets = buckets.encode({"c": as_objects(values)})["c_ids"]
+    assert_array_equal(buckets.encode(X)["c_ids"], expected_buckets)
+
+
+@pytest.mark.parametrize("form", STRING_FORMS)
+def test_forms_of_strings(form: str) -> None:
+    check_form(STRING_FORMS[form](STRINGS), STRINGS)
+
+
+@pytest.mark.parametrize("form", INTEGER_FORMS)
+def test_forms_of_integers(form: str) -> None:
+    check_form(INTEGER_FORMS[form](INTEGERS), INTEGERS)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda lists: {"c": lists},
+        lambda lists: {"c": [np.array(cell, dtype=object) for cell in lists]},
+        lambda lists: pd.DataFrame({"c": lists}),
+        lambda lists: pl.DataFrame({"c": lists}),
+        lambda lists: pa.table({"c": lists}),
+    ],
+    ids=["lists", "arrays", "pandas", "polars", "pyarrow"],
+)
+def test_forms_of_lists(make: Callable[[Any], Any]) -> None:
+    lists = [["a", "b"], [], ["c", "é", "a"]]
+    column = categorical_column_with_vocabulary_list("c", ["a", "b", "c", "é"])
+    encoded = column.encode(make(lists))["c_ids"]
+    assert encoded.tolist() == [[0, 1, -1], [-1, -1, -1], [2, 3, 0]]
+
+
+@EVERY_KIND
+@pytest.mark.parametrize(
+    "cells",
+    [["a\ud800", "b"], [["b"], ["a\ud800"]], [np.array(["a\ud800"], dtype=object)]],
+    ids=["strings", "lists", "arrays"],
+)
+def test_surrogates_are_refused(make: Make, cells: Any) -> None:
+    column = make()
+    with pytest.raises(ValueError, match=r"Column 'c' holds 'a\\ud800', .* surrogate"):
+        column.fit(table(as_objects(cells)))
+
+
+def test_surrogates_in_a_vocabulary_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"column 'c' holds '\\udfff', which is not"):
+        categorical_column_with_vocabulary_list("c", ["a", "\udfff"])
+
+
+def test_integers_beyond_64_bits_are_refused() -> None:
+    for value in (2**63, -(2**63) - 1):
+        with pytest.raises(ValueError, match=f"integer {value}, .* range of int64"):
+            hashed().encode({"c": as_objects([5, value])})

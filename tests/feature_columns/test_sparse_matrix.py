@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse
+import torch
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.exceptions import NotFittedError
+from torch import nn
+
+from skest.feature_columns import (
+    DenseFeatures,
+    FeatureColumns,
+    LinearFeatures,
+    SparseMatrixColumn,
+    crossed_column,
+    embedding_column,
+    indicator_column,
+    infer_feature_columns,
+    numeric_column,
+)
+from skest.feature_columns.lookup import combined_rows, row_table
+
+DENSE = np.array([[0, 4.0, 0, 0], [5, -2, 0, 0], [0, 0, 0, 0], [1, 1, 0, 8]])
+X = scipy.sparse.csr_array(DENSE)
+SCALED = DENSE / [5, 4, 1, 8]
+
+
+def test_encode() -> None:
+    column = SparseMatrixColumn().fit(X)
+    assert column.scale_.tolist() == [5, 4, 1, 8]
+    assert column.num_buckets == 4
+    encoded = column.encode(X)
+    assert_array_equal(
+        encoded["x_ids"], [[1, -1, -1], [0, 1, -1], [-1, -1, -1], [0, 1, 3]]
+    )
+    values = [[1, 0, 0], [1, -0.5, 0], [0, 0, 0], [0.2, 0.25, 1]]
+    assert_array_equal(encoded["x_ids_values"], values)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64", "bool"])
+def test_dtypes(dtype: str) -> None:
+    matrix = scipy.sparse.csr_array(DENSE.astype(dtype))
+    values = SparseMatrixColumn().fit(matrix).encode(matrix)["x_ids_values"]
+    expected = np.float32 if dtype in ("float32", "bool") else np.float64
+    assert values.dtype == expected
+
+
+def test_transform_is_sparse_and_scaled() -> None:
+    column = SparseMatrixColumn().fit(X)
+    matrix = column.transform(X)
+    assert scipy.sparse.issparse(matrix)
+    assert_allclose(matrix.toarray(), SCALED)
+    assert column.get_feature_names_out().tolist() == ["x_0", "x_1", "x_2", "x_3"]
+    assert_array_equal(column.transform(DENSE).toarray(), matrix.toarray())
+    assert_allclose(indicator_column(SparseMatrixColumn()).fit_transform(X), SCALED)
+
+
+def test_rows_of_weight_zero_do_not_set_the_scale() -> None:
+    column = SparseMatrixColumn().fit(X, sample_weight=[1, 0, 1, 0.5])
+    assert column.scale_.tolist() == [1, 4, 1, 8]
+
+
+def test_one_entry_of_a_dictionary() -> None:
+    column = SparseMatrixColumn("words")
+    made = FeatureColumns([numeric_column("age"), column])
+    cells = {"words": X, "age": np.arange(4.0)}
+    encoded = made.fit(cells).encode(cells)
+    assert list(encoded) == ["age", "words_ids", "words_ids_values"]
+    assert encoded["words_ids_values"].dtype == torch.float32
+    assert made.transform(cells).shape == (4, 5)
+
+
+def test_linear_is_a_product() -> None:
+    columns = FeatureColumns([SparseMatrixColumn()]).fit(X)
+    for combiner in ("sum", "mean"):
+        linear = LinearFeatures(columns, 3, combiner, torch.float64)
+        weights = linear.column_parameters()["x"]
+        nn.init.normal_(weights, generator=torch.Generator().manual_seed(0))
+        output = linear(columns.encode(X, torch.float64))
+        assert_allclose(output.detach(), SCALED @ weights.detach().numpy())
+        output.sum().backward()
+        assert weights.grad is not None
+        assert weights.grad.is_sparse
+        expected = np.repeat(SCALED.sum(axis=0)[:, np.newaxis], 3, axis=1)
+        assert_allclose(weights.grad.to_dense(), expected)
+
+
+@pytest.mark.parametrize("max_norm", [None, 0.5])
+def test_embedding_is_a_product(max_norm: float | None) -> None:
+    column = embedding_column(SparseMatrixColumn(), 2, "sum", max_norm=max_norm)
+    columns = FeatureColumns([column]).fit(X)
+    module = DenseFeatures(columns, torch.float64)
+    weights = module.column_parameters()["x_embedding"].detach().numpy()
+    if max_norm is not None:
+        norms = np.linalg.norm(weights, axis=1, keepdims=True)
+        weights = weights * (max_norm / norms.clip(min=max_norm))
+    encoded = columns.encode(X, torch.float64)
+    assert_allclose(module(encoded).detach(), SCALED @ weights)
+    fitted = columns.active[0]
+    fitted.weights_ = weights
+    assert_allclose(fitted.transform(X), SCALED @ weights)
+
+
+def test_indicator_is_the_matrix() -> None:
+    columns = FeatureColumns([indicator_column(SparseMatrixColumn())]).fit(X)
+    output = DenseFeatures(columns, torch.float64)(columns.encode(X, torch.float64))
+    assert_allclose(output, SCALED)
+
+
+def test_the_look_up_leaves_other_rows_alone() -> None:
+    table = row_table(torch.ones(9, 2))
+    ids = torch.tensor([[7, -1], [7, 2]])
+    factors = torch.tensor([[2.0, 5.0], [1.0, 0.5]])
+    combined_rows(table, ids, "sum", factors=factors).sum().backward()
+    assert table.grad is not None
+    gradient = table.grad.coalesce()
+    assert gradient.indices().tolist() == [[2, 7]]
+    assert gradient.values().tolist() == [[0.5, 0.5], [3, 3]]
+
+
+def test_inference() -> None:
+    (linear,) = infer_feature_columns(X, "linear").active
+    assert isinstance(linear, SparseMatrixColumn)
+    (dense,) = infer_feature_columns(X).active
+    assert (dense.name, dense.dimension, dense.combiner) == ("x_embedding", 4, "sum")
+    wide = scipy.sparse.csr_array((2, 10**6))
+    assert infer_feature_columns(wide).active[0].dimension == 64
+    mixed = infer_feature_columns({"a": ["u", "v", "u", "v"], "words": X}, "linear")
+    assert [column.name for column in mixed.active] == ["a", "words"]
+    with pytest.raises(TypeError, match="'x' is a sparse matrix"):
+        infer_feature_columns(X, "sequence")
+
+
+def test_number_of_features() -> None:
+    column = SparseMatrixColumn("a").fit({"a": X})
+    with pytest.raises(ValueError, match="'a' has 3 features, but 4 in the training"):
+        column.transform({"a": X[:, :3]})
+    with pytest.raises(ValueError, match="X has 3 features, but .* is expecting 4"):
+        SparseMatrixColumn().fit(X).transform(X[:, :3])
+
+
+def test_unfitted() -> None:
+    with pytest.raises(NotFittedError, match="'x' has not learned its scale"):
+        SparseMatrixColumn().transform(X)
+
+
+@pytest.mark.parametrize(
+    ("value", "found"), [(np.nan, "NaN"), (np.inf, r"infinity \(inf\)")]
+)
+def test_numbers_refused(value: float, found: str) -> None:
+    matrix = X.copy()
+    matrix.data[0] = value
+    with pytest.raises(ValueError, match=f"matrix 'x' holds {found}, which is not"):
+        SparseMatrixColumn().fit(matrix)
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda c: c.set_params(key=1.5).validated(), TypeError, "'key' of Sparse"),
+        (lambda c: embedding_column(c, 2), ValueError, "Set combiner='sum'"),
+        (lambda c: crossed_column([c, "a"], 9), ValueError, "must not hold 'x', whose"),
+        (lambda c: numeric_column("x").fit(X), TypeError, "'x' is a sparse matrix"),
+    ],
+)
+def test_uses_refused(make: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        make(SparseMatrixColumn())
