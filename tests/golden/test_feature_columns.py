@@ -157,13 +157,13 @@ def build(spec: Any) -> Any:
         keys = [build(key) for key in options.pop("keys")]
         return fc.crossed_column(keys, **options)
     if kind == "indicator":
-        return fc.indicator_column(source)
+        return fc.indicator_column(source, **options)
     if kind == "embedding":
-        table = torch.tensor(spec.get("table", []))
-        options.setdefault("dimension", table.shape[-1])
-        return fc.embedding_column(
-            source, **options, initializer=lambda weights, _: weights.copy_(table)
-        )
+        if "table" in spec:
+            table = torch.tensor(spec["table"])
+            options.setdefault("dimension", table.shape[-1])
+            options["initializer"] = lambda weights, _: weights.copy_(table)
+        return fc.embedding_column(source, **options)
     return getattr(fc, f"categorical_column_with_{kind}")(**options)
 
 
