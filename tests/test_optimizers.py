@@ -41,6 +41,25 @@ def test_names_and_their_defaults(name, cls, defaults, spell):
     assert {key: group[key] for key in defaults} == defaults
 
 
+@pytest.mark.parametrize(
+    ("rates", "here", "keras"),
+    [([0.1, 0.01], -0.119, -0.2), ([0.1, 0.1], -0.29, -0.29)],
+)
+def test_momentum_multiplies_by_the_rate_after_it_accumulates(rates, here, keras):
+    """The documented rule; that of Keras multiplies before."""
+    weight = torch.zeros(1, requires_grad=True)
+    optimizer = make_optimizer("momentum", [weight], lambda step: rates[step])
+    velocity = of_keras = 0.0
+    for rate in rates:
+        optimizer.param_groups[0]["lr"] = rate
+        weight.grad = torch.ones(1)
+        optimizer.step()
+        velocity = 0.9 * velocity - rate
+        of_keras += velocity
+    assert weight.item() == pytest.approx(here)
+    assert of_keras == pytest.approx(keras)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_rate_and_options_replace_defaults(name):
     group = make_optimizer(name, Network().parameters(), 0.25).param_groups[0]
