@@ -77,6 +77,26 @@ def test_schedule_and_decay_in_a_trajectory():
     np.testing.assert_allclose(weights[:, 0], -np.cumsum([1, 1 / 2, 0.5 / 3]))
 
 
+@pytest.mark.parametrize(
+    ("definition", "settings"),
+    [
+        ({"optimizer": "AdamOptimizer"}, {"eps": 1e-8, "betas": (0.9, 0.999)}),
+        ({"optimizer": "Adam", "beta_1": 0.5}, {"eps": 1e-7, "betas": (0.5, 0.999)}),
+        ({"optimizer": "RMSPropOptimizer", "decay": 0.5}, {"eps": 1e-10, "alpha": 0.5}),
+        ({"optimizer": "RMSprop", "rho": 0.5}, {"eps": 1e-7, "alpha": 0.5}),
+        (
+            {"optimizer": "MomentumOptimizer", "momentum": 0.5, "use_nesterov": True},
+            {"momentum": 0.5, "nesterov": True},
+        ),
+        ({"optimizer": "SGD", "nesterov": True}, {"momentum": 0, "nesterov": False}),
+    ],
+)
+def test_settings_of_both_versions(definition, settings):
+    (group,) = keras_optimizer(definition, 0.25)([torch.zeros(1)]).param_groups
+    assert {key: group[key] for key in settings} == settings
+    assert group["lr"] == 0.25
+
+
 # Clipping
 
 

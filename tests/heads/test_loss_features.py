@@ -81,6 +81,7 @@ def test_what_the_function_gets() -> None:
         "pairs": pd.Series([[1, 2], [3, 4], [5, 6]]),
         "ragged": pd.Series([[1], [], [1, 2]]),
         "city": np.array(["a", "b", "c"]),
+        "part": {"of a network": torch.zeros(3)},
         "day": np.array(["2020-01-01"] * 3, dtype="M8[D]"),
     }
     logits = LOGITS.double()
