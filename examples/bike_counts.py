@@ -20,6 +20,7 @@ from sklearn.metrics import mean_poisson_deviance
 from sklearn.model_selection import train_test_split
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from threadpoolctl import threadpool_limits
 
 from skest import DNNRegressor
 
@@ -68,6 +69,7 @@ def models(seed: int) -> dict[str, object]:
     }
 
 
+@threadpool_limits.wrap(limits=1)  # for a fair comparison of times
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, default=BESIDE, help="where hour.csv is")
@@ -77,7 +79,7 @@ def main() -> None:
     X_train, X_test, y_train, y_test = train_test_split(
         X, y, test_size=0.2, random_state=arguments.seed
     )
-    print(f"{len(X_train)} rows to train, {len(X_test)} to test")
+    print(f"{len(X_train)} rows to train, {len(X_test)} to test; one thread for all")
     print(f"{'':<32} deviance seconds")
     for name, model in models(arguments.seed).items():
         start = time.perf_counter()

@@ -28,6 +28,7 @@ from sklearn.metrics import log_loss, mean_poisson_deviance, roc_auc_score
 from sklearn.model_selection import train_test_split
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from threadpoolctl import threadpool_limits
 
 from skest import DNNClassifier, DNNRegressor, MultiHeadEstimator
 
@@ -116,6 +117,7 @@ def fits(seed: int) -> dict[str, Callable]:
     }
 
 
+@threadpool_limits.wrap(limits=1)  # for a fair comparison of times
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, default=BESIDE, help="where hour.csv is")
@@ -125,7 +127,7 @@ def main() -> None:
     X_train, X_test, y_train, y_test = train_test_split(
         X, y, test_size=0.2, random_state=arguments.seed
     )
-    print(f"{len(X_train)} rows to train, {len(X_test)} to test")
+    print(f"{len(X_train)} rows to train, {len(X_test)} to test; one thread for all")
     print(f"{'':<36}  deviance of counts    rush hour")
     print(f"{'':<36} casual registered log loss    AUC seconds")
     for name, fit in fits(arguments.seed).items():

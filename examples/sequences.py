@@ -24,6 +24,7 @@ from sklearn.metrics import accuracy_score, log_loss, roc_auc_score
 from sklearn.model_selection import train_test_split
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, MaxAbsScaler
+from threadpoolctl import threadpool_limits
 
 from skest import DNNClassifier, RNNClassifier
 
@@ -101,6 +102,7 @@ def report(name: str, y: np.ndarray, probability: np.ndarray, seconds: float) ->
     print(f"{name:<27}" + "".join(f" {s:8.3f}" for s in scores) + f" {seconds:8.1f}")
 
 
+@threadpool_limits.wrap(limits=1)  # for a fair comparison of times
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=8000)
@@ -110,7 +112,9 @@ def main() -> None:
     X_train, X_test, y_train, y_test, _, p_test = train_test_split(
         X, y, p, test_size=0.5, random_state=arguments.seed
     )
-    print(f"{len(X_train)} histories to train, {len(X_test)} to test")
+    print(
+        f"{len(X_train)} histories to train, {len(X_test)} to test; one thread for all"
+    )
     print(f"{'':<27} accuracy      auc log_loss  seconds")
     for name, model in models(arguments.seed).items():
         start = time.perf_counter()

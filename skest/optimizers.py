@@ -123,6 +123,12 @@ def make_optimizer(
     second moment, Keras to the uncorrected one; RMSprop with momentum adds it to the
     root, Keras under it.
 
+    Momentum, too, is another one where the learning rate changes. torch accumulates
+    gradients and multiplies the sum by the rate of the step; Keras multiplies each
+    gradient by its rate before it accumulates. Two gradients of 1 with the rates 0.1 and
+    0.01 and a momentum of 0.9 move a weight from 0 to -0.119 here, to -0.2 in Keras.
+    While the rate is constant both are the same. Keras' rule is not offered.
+
     On a CPU the fused or foreach implementation is chosen unless `options` say
     otherwise.
 

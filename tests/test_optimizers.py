@@ -12,6 +12,7 @@ from torch import nn
 from skest.ftrl import Ftrl
 from skest.optimizers import make_optimizer, make_optimizers
 from skest.row_sparse import RowSparse
+from skest.schedules import missing_function_lrs
 from tests._optimizers import NAMES, Network, train, weights
 
 optim = torch.optim
@@ -39,6 +40,26 @@ def test_names_and_their_defaults(name, cls, defaults, spell):
     assert type(optimizer) is cls
     group = optimizer.param_groups[0]
     assert {key: group[key] for key in defaults} == defaults
+
+
+@pytest.mark.parametrize(
+    ("rates", "here", "keras"),
+    [([0.1, 0.01], -0.119, -0.2), ([0.1, 0.1], -0.29, -0.29)],
+)
+def test_momentum_multiplies_by_the_rate_after_it_accumulates(rates, here, keras):
+    """The documented rule; that of Keras multiplies before."""
+    weight = torch.zeros(1, requires_grad=True)
+    optimizer = make_optimizer("momentum", [weight], lambda step: rates[min(step, 1)])
+    (scheduler,) = missing_function_lrs([optimizer], [])
+    velocity = of_keras = 0.0
+    for rate in rates:
+        weight.grad = torch.ones(1)
+        optimizer.step()
+        scheduler.step()
+        velocity = 0.9 * velocity - rate
+        of_keras += velocity
+    assert weight.item() == pytest.approx(here)
+    assert of_keras == pytest.approx(keras)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -60,6 +60,7 @@ def dnn_linear_combined_model_fn(
     dnn_activation: str | Callable[[Tensor], Tensor] = "relu",
     dnn_dropout: float = 0.0,
     batch_norm: bool = False,
+    batch_norm_momentum: float = 0.9,
     dnn_optimizer: OptimizersLike = "adagrad",
     dnn_learning_rate: float | RateFunction | None = 0.05,
     linear_optimizer: OptimizersLike = "ftrl",
@@ -89,6 +90,8 @@ def dnn_linear_combined_model_fn(
     dnn_hidden_units, dnn_activation, dnn_dropout, batch_norm, linear_sparse_combiner, \
 l1, l2
         See `DNNLinearCombinedClassifier`.
+    batch_norm_momentum : float, default=0.9
+        See `skest.networks.BatchNorm`.
     dnn_optimizer, dnn_learning_rate, weight_decay
         See `skest.optimizers.make_optimizers`. The names of parameters begin with "dnn.".
     linear_optimizer, linear_learning_rate
@@ -122,6 +125,7 @@ l1, l2
             activation=dnn_activation,
             dropout=dnn_dropout,
             batch_norm=batch_norm,
+            batch_norm_momentum=batch_norm_momentum,
             dtype=dtype,
             initialize=initialize,
         )

@@ -4,6 +4,7 @@
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -52,14 +53,19 @@ class Head(ABC):
     def _weight_columns(self) -> Sequence[str | WeightColumn]:
         """The columns with weights of examples."""
 
+    @property
     @abstractmethod
-    def encode_labels(self, labels: Any) -> Any:
+    def _takes_features(self) -> bool:
+        """Whether a `loss_fn` asks for raw features."""
+
+    @abstractmethod
+    def encode_labels(self, labels: Any, ndim: int | None = 2) -> Any:
         """Check raw labels and return what `compute_loss` takes, tensors on the host."""
 
     @abstractmethod
     def encode_features(
         self, features: Any, encoded: Mapping[str, Tensor]
-    ) -> dict[str, Tensor]:
+    ) -> dict[str, Any]:
         """Add to encoded features what the head needs from the raw ones."""
 
     @abstractmethod
@@ -202,7 +208,8 @@ prediction_hooks, lr_scheduler, clip_norm
             As in `skest.EstimatorSpec`.
         encode : callable, default=None
             Raw features to a dictionary of tensors. None means that the features are
-            numbers already; the weights, too, then are one of them.
+            numbers already; the weights, too, then are one of them, and what a
+            `loss_fn` takes.
 
         Returns
         -------
@@ -218,12 +225,12 @@ prediction_hooks, lr_scheduler, clip_norm
             self.check_network(network)
         if mode != ModeKeys.PREDICT:
             check_given(labels, self._title)
-            encode = self._with_weights(encode)
+            encode = self._with_own_features(encode)
         return EstimatorSpec(
             mode,
             network=network,
             encode=encode,
-            encode_labels=self.encode_labels,
+            encode_labels=partial(self.encode_labels, ndim=None),
             loss=self.compute_loss,
             predictions=self.predictions,
             optimizer=optimizer,
@@ -237,11 +244,11 @@ prediction_hooks, lr_scheduler, clip_norm
             clip_norm=clip_norm,
         )
 
-    def _with_weights(
+    def _with_own_features(
         self, encode: Callable[[Any], Mapping[str, Tensor]] | None
-    ) -> Callable[[Any], Mapping[str, Tensor]] | None:
+    ) -> Callable[[Any], Mapping[str, Any]] | None:
         columns = self._weight_columns
-        if not columns:
+        if not (columns or self._takes_features):
             return encode
         if encode is None:
             if all(isinstance(column, str) for column in columns):

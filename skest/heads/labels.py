@@ -3,7 +3,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -21,11 +21,14 @@ __all__ = [
     "dense_array",
     "first",
     "is_text",
+    "matched_labels",
     "numbers",
     "vocabulary_ids",
     "vocabulary_index",
     "with_columns",
 ]
+
+_Labels = TypeVar("_Labels", np.ndarray, Tensor)
 
 
 def check_vocabulary(vocabulary: Any, n_classes: int, owner: str) -> None:
@@ -147,27 +150,84 @@ def dense_array(labels: Any, owner: str) -> np.ndarray:
     return array
 
 
-def with_columns(array: np.ndarray, n_columns: int, owner: str) -> np.ndarray:
+def with_columns(
+    array: np.ndarray, n_columns: int, owner: str, ndim: int | None = 2
+) -> np.ndarray:
     """Return labels of shape (..., n_columns); one column may be left out.
+
+    Parameters
+    ----------
+    array : ndarray
+        Raw labels.
+    n_columns : int
+        Label dimension of the head.
+    owner : str
+        The head, for the message.
+    ndim : int or None, default=2
+        Dimensions of the logits. If they are not known yet, one column that may have been
+        left out of labels of two dimensions or more is left to `matched_labels`.
 
     Raises
     ------
     ValueError
         If the last dimension differs.
     """
-    if n_columns == 1 and array.ndim == 1:
-        return array[:, None]
+    if n_columns == 1:
+        if array.ndim == (1 if ndim is None else ndim - 1):
+            return array[..., None]
+        if ndim is None:
+            return array
     if array.ndim < 2 or array.shape[-1] != n_columns:
-        hint = (
-            "Pass class ids rather than one column per class, or use MultiLabelHead for "
-            "several labels at once."
-            if n_columns == 1
-            else "Check the number of classes or of label dimensions of the head."
-        )
+        rows = "..." if ndim is not None and ndim > 2 else "n"
         raise ValueError(
-            f"{owner} needs labels of shape (n, {n_columns}); got {array.shape}. {hint}"
+            f"{owner} needs labels of shape ({rows}, {n_columns}); got {array.shape}. "
+            f"{_shape_hint(n_columns)}"
         )
     return array
+
+
+def matched_labels(
+    labels: _Labels, outputs: Tensor, n_columns: int, owner: str, what: str = "logits"
+) -> _Labels:
+    """Return labels of shape (..., n_columns) for outputs of shape (..., n_outputs).
+
+    Parameters
+    ----------
+    labels : ndarray or Tensor
+        A last dimension of 1 may be left out.
+    outputs : Tensor
+        What the network gave for the same rows.
+    n_columns : int
+        Label dimension of the head.
+    owner : str
+        The head, for the message.
+    what : str, default="logits"
+        What the outputs are, for the message.
+
+    Raises
+    ------
+    ValueError
+        If the shapes don't match.
+    """
+    if n_columns == 1 and labels.ndim == outputs.ndim - 1:
+        labels = labels[..., None]
+    expected = (*outputs.shape[:-1], n_columns)
+    if tuple(labels.shape) != expected:
+        hint = "" if labels.shape[-1] == n_columns else f" {_shape_hint(n_columns)}"
+        raise ValueError(
+            f"{owner} needs labels of shape {expected} for {what} of shape "
+            f"{tuple(outputs.shape)}; got {tuple(labels.shape)}.{hint}"
+        )
+    return labels
+
+
+def _shape_hint(n_columns: int) -> str:
+    if n_columns == 1:
+        return (
+            "Pass class ids rather than one column per class, or use MultiLabelHead for "
+            "several labels at once, a head with 'label_dimension' for several numbers."
+        )
+    return "Check the number of classes or of label dimensions of the head."
 
 
 def is_text(array: np.ndarray) -> bool:

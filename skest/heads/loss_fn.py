@@ -56,10 +56,11 @@ def extra_arguments(
 
 
 def check_losses(losses: Tensor, logits: Tensor, owner: str) -> None:
-    """Raise ValueError unless there is one loss, or more, for every row of logits."""
-    if losses.ndim != logits.ndim or losses.shape[:-1] != logits.shape[:-1]:
+    """Raise ValueError unless there is one loss for every row of logits, or each logit."""
+    one_per_row = (*logits.shape[:-1], 1)
+    if losses.shape not in (one_per_row, logits.shape):
         raise ValueError(
             f"'loss_fn' of {owner} must return one loss per example, of shape "
-            f"{(*logits.shape[:-1], 1)}; got {tuple(losses.shape)}. Keep the last "
+            f"{one_per_row}, or one per logit; got {tuple(losses.shape)}. Keep the last "
             "dimension and leave the mean to the head."
         )

@@ -10,6 +10,7 @@ import scipy.sparse
 import torch
 from torch import Tensor
 
+from skest.heads.labels import with_columns
 from skest.heads.single_task import SingleTaskHead
 
 __all__ = ["encode_with_gaps", "labels_and_known"]
@@ -17,7 +18,9 @@ __all__ = ["encode_with_gaps", "labels_and_known"]
 _LABELS, _KNOWN = "labels", "known"
 
 
-def encode_with_gaps(head: SingleTaskHead, labels: Any) -> Tensor | dict[str, Tensor]:
+def encode_with_gaps(
+    head: SingleTaskHead, labels: Any, ndim: int | None = 2
+) -> Tensor | dict[str, Tensor]:
     """Encode labels of which some may be missing: None, NaN, NaT or pandas.NA.
 
     A row with several label dimensions is missing if all of them are; where only some
@@ -30,6 +33,8 @@ def encode_with_gaps(head: SingleTaskHead, labels: Any) -> Tensor | dict[str, Te
     labels : array-like
         As ``head.encode_labels`` takes them, or a dictionary that this returned. In
         tensors nothing is missing.
+    ndim : int or None, default=2
+        Dimensions of the logits, as in ``head.encode_labels``.
 
     Returns
     -------
@@ -54,9 +59,13 @@ def encode_with_gaps(head: SingleTaskHead, labels: Any) -> Tensor | dict[str, Te
     if isinstance(labels, Mapping) and labels.keys() == {_LABELS, _KNOWN}:
         return dict(labels)
     array = _as_array(labels)
+    if array is not None and head._label_dimension == 1:
+        array = with_columns(array, 1, head._title, ndim)
+        if array.shape[-1] != 1:  # one column that was left out
+            array = array[..., None]
     known = None if array is None else ~_is_missing(array)
     if array is None or known is None or known.all():
-        return head.encode_labels(labels)
+        return head.encode_labels(labels, ndim)
     encoded = torch.zeros((*known.shape, head._label_dimension), dtype=torch.int64)
     if known.any():
         values = head.encode_labels(_whole_ids(array[known], head))

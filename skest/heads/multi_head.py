@@ -87,15 +87,21 @@ class MultiHead(Head):
     def _weight_columns(self) -> list[str | WeightColumn]:
         return [column for head in self.heads for column in head._weight_columns]
 
+    @property
+    def _takes_features(self) -> bool:
+        return any(head._takes_features for head in self.heads)
+
     # Encoding, on the host
 
-    def encode_labels(self, labels: Any) -> dict[str, Any]:
+    def encode_labels(self, labels: Any, ndim: int | None = 2) -> dict[str, Any]:
         """Check raw labels and return what `compute_loss` takes.
 
         Parameters
         ----------
         labels : dict or DataFrame
             Raw labels by the name of the head; other entries are ignored.
+        ndim : int or None, default=2
+            Dimensions of the logits, as in `SingleTaskHead.encode_labels`.
 
         Returns
         -------
@@ -113,14 +119,14 @@ class MultiHead(Head):
         """
         given = self._by_head(labels, "labels")
         return {
-            name: encode_with_gaps(head, given[name])
+            name: encode_with_gaps(head, given[name], ndim)
             for name, head in self._by_name.items()
         }
 
     def encode_features(
         self, features: Any, encoded: Mapping[str, Tensor]
-    ) -> dict[str, Tensor]:
-        """Add to encoded features the weights of all heads, as each head does."""
+    ) -> dict[str, Any]:
+        """Add to encoded features what the heads need from the raw ones."""
         for head in self.heads:
             encoded = head.encode_features(features, encoded)
         return dict(encoded)
@@ -128,7 +134,7 @@ class MultiHead(Head):
     def _encode_beside(self, logits: Any, labels: Any) -> dict[str, Any]:
         given = self._by_head(labels, "labels")
         return {
-            name: _move(encode_with_gaps(self._by_name[name], given[name]), part.device)
+            name: _encode_beside(self._by_name[name], part, given[name])
             for name, part in self._split(logits).items()
         }
 
@@ -283,7 +289,7 @@ class MultiHead(Head):
         for name, head in self._by_name.items():
             part, of_head = parts[name], given[name]
             if not isinstance(of_head, Tensor):
-                of_head = _move(encode_with_gaps(head, of_head), part.device)
+                of_head = _encode_beside(head, part, of_head)
             encoded, known = labels_and_known(of_head)
             loss = head.compute_loss(encoded, part, features, known)
             eval_metrics[_loss_name(head)].update(loss)
@@ -389,10 +395,11 @@ def _loss_name(head: SingleTaskHead) -> str:
     return f"{MetricKeys.LOSS}/{head.name}"
 
 
-def _move(encoded: Tensor | dict[str, Tensor], device: torch.device) -> Any:
+def _encode_beside(head: SingleTaskHead, logits: Tensor, labels: Any) -> Any:
+    encoded = encode_with_gaps(head, labels, logits.ndim)
     if isinstance(encoded, Tensor):
-        return encoded.to(device)
-    return {key: tensor.to(device) for key, tensor in encoded.items()}
+        return encoded.to(logits.device)
+    return {key: tensor.to(logits.device) for key, tensor in encoded.items()}
 
 
 def _listed(names: Iterable[Any]) -> str:

@@ -146,13 +146,15 @@ class MultiLabelHead(SingleTaskHead):
     def _label_dimension(self) -> int:
         return self.n_classes
 
-    def encode_labels(self, labels: Any) -> Tensor:
+    def encode_labels(self, labels: Any, ndim: int | None = 2) -> Tensor:
         """Check raw labels and return them as indicators.
 
         Parameters
         ----------
         labels : array, sparse matrix, Series or list of lists
             See the class.
+        ndim : int or None, default=2
+            Taken for the sake of other heads: here no dimension may be left out.
 
         Returns
         -------
@@ -172,7 +174,7 @@ class MultiLabelHead(SingleTaskHead):
             labels = labels.to_dense()
         cells = None if isinstance(labels, Tensor) else _lists(labels)
         if cells is None:
-            return super().encode_labels(labels)
+            return super().encode_labels(labels, ndim)
         return as_tensor(self._indicators(cells), labels)
 
     def _indicators(self, cells: Sequence[Any]) -> np.ndarray:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from skest._checks import check_integer
 from skest.heads.class_table import ClassTable, class_shares, sampled_logits
-from skest.heads.labels import check_dense
+from skest.heads.labels import check_dense, matched_labels
 from skest.heads.multi_class import MultiClassHead
 from skest.heads.weights import WeightColumn
 from skest.keys import MetricKeys, PredictionKeys
@@ -190,7 +190,8 @@ default="log_uniform"
         training mode.
         """
         if isinstance(logits, Mapping):
-            labels = self.encode_labels(labels).to(logits["hidden"].device)
+            hidden = logits["hidden"]
+            labels = self.encode_labels(labels, hidden.ndim).to(hidden.device)
             loss = self.compute_loss(labels, logits, features)
             return loss + sum(regularization_losses or ())
         return super().loss(labels, logits, features, mode, regularization_losses)
@@ -226,12 +227,9 @@ default="log_uniform"
         if not isinstance(logits, Mapping):
             return super().compute_loss(labels, logits, features, known)
         check_dense(labels, self._title)
-        expected = (*logits["hidden"].shape[:-1], 1)
-        if labels.shape != expected:
-            raise ValueError(
-                f"{self._title} needs labels of shape {expected} for a hidden layer of "
-                f"shape {tuple(logits['hidden'].shape)}; got {tuple(labels.shape)}."
-            )
+        labels = matched_labels(
+            labels, logits["hidden"], 1, self._title, "a hidden layer"
+        )
         candidates = sampled_logits(labels, logits)  # that of the label is the first
         losses, weights = self._losses(
             torch.zeros_like(labels), candidates, features, known

@@ -12,7 +12,14 @@ from torch import Tensor
 
 from skest._checks import check_choice
 from skest.heads.base import REGULARIZATION_LOSS, Head
-from skest.heads.labels import as_tensor, check_dense, dense_array, with_columns
+from skest.heads.labels import (
+    as_tensor,
+    check_dense,
+    dense_array,
+    matched_labels,
+    with_columns,
+)
+from skest.heads.loss_features import loss_features, number_columns
 from skest.heads.loss_fn import check_losses, extra_arguments
 from skest.heads.weights import (
     WeightColumn,
@@ -45,8 +52,9 @@ default="sum_over_batch_size"
     loss_fn : callable, default=None
         ``loss_fn(labels, logits)`` in place of the loss of the head. It gives one loss
         per example, of shape (..., 1), or one per logit. Labels come in the type of the
-        logits, class ids as int64. It may also name ``features``, the dictionary of
-        encoded features, and ``loss_reduction``.
+        logits, class ids as int64. It may also name ``loss_reduction``, and
+        ``features``: a dictionary of the raw features that are numbers, not scaled or
+        filled, in the type of the logits. Those of shape (n,) come as (n, 1).
     name : str, default=None
         Ends the names of the metrics, as in "accuracy/<name>".
 
@@ -129,7 +137,7 @@ default="sum_over_batch_size"
 
     # Encoding, on the host
 
-    def encode_labels(self, labels: Any) -> Tensor:
+    def encode_labels(self, labels: Any, ndim: int | None = 2) -> Tensor:
         """Check raw labels and return the tensor that `compute_loss` takes.
 
         Parameters
@@ -137,10 +145,14 @@ default="sum_over_batch_size"
         labels : array-like, Series or DataFrame of shape (n,) or (n, label_dimension)
             What the user has. A tensor counts as encoded: it is checked but not looked
             up in a vocabulary.
+        ndim : int or None, default=2
+            Dimensions of the logits. A label dimension of 1 may be left out: labels of
+            shape (n, n_steps) belong to logits of shape (n, n_steps, 1). None is not
+            known yet; `compute_loss` finds out then.
 
         Returns
         -------
-        Tensor of shape (n, label_dimension)
+        Tensor of shape (..., label_dimension)
             Integers as int64, real numbers in their own type.
 
         Raises
@@ -151,13 +163,13 @@ default="sum_over_batch_size"
             If they are of the wrong type.
         """
         array = dense_array(labels, self._title)
-        array = with_columns(array, self._label_dimension, self._title)
+        array = with_columns(array, self._label_dimension, self._title, ndim)
         return as_tensor(self._encode_array(array, isinstance(labels, Tensor)), labels)
 
     def encode_features(
         self, features: Any, encoded: Mapping[str, Tensor]
-    ) -> dict[str, Tensor]:
-        """Add to encoded features what the head needs from the raw ones: the weights.
+    ) -> dict[str, Any]:
+        """Add to encoded features what the head needs from the raw ones.
 
         Parameters
         ----------
@@ -170,7 +182,8 @@ default="sum_over_batch_size"
         -------
         dict of str to Tensor
             A new dictionary, with the weights under `weight_key` if the head has a
-            `weight_column`.
+            `weight_column`; and if its `loss_fn` takes features, with a dictionary of
+            the raw numbers under `features_key`.
 
         Raises
         ------
@@ -179,10 +192,14 @@ default="sum_over_batch_size"
         TypeError
             If the weights are not numbers.
         """
-        if self.weight_column is None:
-            return dict(encoded)
-        weights = encode_weights(features, self.weight_column, self._title)
-        return {**encoded, self.weight_key: weights}
+        own: dict[str, Any] = {}
+        if self.weight_column is not None:
+            own[self.weight_key] = encode_weights(
+                features, self.weight_column, self._title
+            )
+        if self._takes_features:
+            own[self.features_key] = number_columns(features)
+        return {**encoded, **own}
 
     @property
     def weight_key(self) -> str:
@@ -190,11 +207,20 @@ default="sum_over_batch_size"
         return f"{self.name or 'head'}/weights"
 
     @property
+    def features_key(self) -> str:
+        """Key of the raw numbers for `loss_fn` among the encoded features."""
+        return f"{self.name or 'head'}/features"
+
+    @property
+    def _takes_features(self) -> bool:
+        return "features" in self._loss_extras
+
+    @property
     def _weight_columns(self) -> tuple[str | WeightColumn, ...]:
         return () if self.weight_column is None else (self.weight_column,)
 
     def _encode_beside(self, logits: Tensor, labels: Any) -> Tensor:
-        return self.encode_labels(labels).to(logits.device)
+        return self.encode_labels(labels, logits.ndim).to(logits.device)
 
     # Loss
 
@@ -210,7 +236,7 @@ default="sum_over_batch_size"
         Parameters
         ----------
         labels : Tensor of shape (..., label_dimension)
-            Result of `encode_labels`.
+            Result of `encode_labels`; a dimension of 1 may be left out.
         logits : Tensor of shape (..., logits_dimension)
             Result of the network; its type is that of the loss.
         features : dict, default=None
@@ -240,8 +266,7 @@ default="sum_over_batch_size"
         if self.loss_fn is None:
             losses = self._default_loss(labels, logits)
         else:
-            given = {"features": features, "loss_reduction": self.loss_reduction}
-            extras = {name: given[name] for name in self._loss_extras}
+            extras = self._extras(features, logits)
             losses = self.loss_fn(labels=labels, logits=logits, **extras)
             check_losses(losses, logits, self._title)
         weights = self._weights(features, logits)
@@ -250,6 +275,17 @@ default="sum_over_batch_size"
         # Not only a weight of 0: what stands for a label may have a loss of NaN.
         losses = losses.where(known, 0.0)
         return losses, known if weights is None else weights * known
+
+    def _extras(self, features: Any, logits: Tensor) -> dict[str, Any]:
+        """Return the optional arguments that `loss_fn` names."""
+        extras: dict[str, Any] = {}
+        if self._takes_features:
+            extras["features"] = loss_features(
+                features, self.features_key, logits, self._title
+            )
+        if "loss_reduction" in self._loss_extras:
+            extras["loss_reduction"] = self.loss_reduction
+        return extras
 
     def _weights(self, features: Any, logits: Tensor) -> Tensor | None:
         if self.weight_column is None:
@@ -265,12 +301,7 @@ default="sum_over_batch_size"
         """Check the shapes; return the labels in the type of the logits unless ids."""
         check_dense(labels, self._title)
         self._check_logits(logits)
-        expected = (*logits.shape[:-1], self._label_dimension)
-        if labels.shape != expected:
-            raise ValueError(
-                f"{self._title} needs labels of shape {expected} for logits of shape "
-                f"{tuple(logits.shape)}; got {tuple(labels.shape)}."
-            )
+        labels = matched_labels(labels, logits, self._label_dimension, self._title)
         return labels if self._labels_are_ids else labels.to(logits.dtype)
 
     def _check_logits(self, logits: Any) -> None:

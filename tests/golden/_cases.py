@@ -47,6 +47,15 @@ def params(name: str, not_applicable: dict[str, str] | None = None) -> list[Any]
     return [pytest.param(c, id=c["id"]) for c in cases if c["id"] not in listed]
 
 
+def refuse_unread(left: dict[str, Any], what: str) -> None:
+    """Raise NotImplementedError if a runner left a key of a specification unread.
+
+    A case that is run as if the key were not there could pass, or fail, for no reason.
+    """
+    if left:
+        raise NotImplementedError(f"The runner does not know {sorted(left)} of {what}.")
+
+
 def is_array(encoded: Any) -> bool:
     """Whether a JSON value is the form of a dense or sparse array."""
     return isinstance(encoded, dict) and "dtype" in encoded

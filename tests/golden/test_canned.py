@@ -15,7 +15,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-import skest.heads
 from skest import Estimator, RunConfig
 from skest import feature_columns as fc
 from skest.adapters.baseline import baseline_model_fn
@@ -25,9 +24,11 @@ from skest.adapters.linear import linear_model_fn
 from skest.checkpoints import Checkpoint
 from skest.exceptions import NanLossDuringTrainingError
 from skest.hooks import Hook
-from skest.optimizers import make_optimizer
 from tests.golden._auc import as_tensorflow
-from tests.golden._cases import decode, load, params
+from tests.golden._cases import decode, load, params, refuse_unread
+from tests.golden._optimizers import keras_optimizer
+from tests.golden.test_feature_columns import build, farmhash  # noqa: F401 (a fixture)
+from tests.golden.test_heads import make_head
 
 RTOL, ATOL = 1e-4, 2e-5
 
@@ -36,90 +37,66 @@ NOT_APPLICABLE = {
     "keep their moments (the table k_embedding); see test_adam_with_dense_gradients",
     "dnn/opt_rmsprop_momentum": "torch's centered RMSprop adds epsilon outside the root; "
     "see tests/golden/test_optimizers.py",
-    "err/no_feature_columns": "see test_a_model_without_columns_is_refused",
-    "err/combined_no_columns": "see test_a_model_without_columns_is_refused",
     "err/combined_no_hidden_units": "dnn_hidden_units has a default here; () is allowed",
-    "err/n_classes_1": "the number of classes comes from y; see tests/adapters",
     "err/bad_optimizer_name": "names of optimizers are taken in any case here",
 }
 
-KERAS_RATES = {"adagrad": 0.001, "adam": 0.001, "ftrl": 0.001, "rmsprop": 0.001}
-KERAS_RATES["sgd"] = 0.01
-
-
-def column(spec):
-    kind, key = spec["kind"], spec.get("key")
-    if kind == "numeric":
-        return fc.numeric_column(key, shape=tuple(spec.get("shape", (1,))))
-    if kind == "bucketized":
-        return fc.bucketized_column(column(spec["of"]), spec["boundaries"])
-    if kind == "identity":
-        return fc.categorical_column_with_identity(key, spec["num_buckets"])
-    if kind == "vocabulary_list":
-        return fc.categorical_column_with_vocabulary_list(key, spec["vocabulary_list"])
-    if kind == "indicator":
-        return fc.indicator_column(column(spec["of"]))
-    if kind == "embedding":
-        return fc.embedding_column(
-            column(spec["of"]),
-            spec["dimension"] if "dimension" in spec else len(spec["table"][0]),
-            combiner=spec.get("combiner", "mean"),
-        )
-    raise NotImplementedError(kind)
+ACTIVATIONS = {
+    None: "identity",
+    "relu6": F.relu6,
+    "softsign": F.softsign,
+    "swish": "silu",
+}
+# What the first version called a sum over the batch, and the mean over its elements.
+V1_REDUCTIONS = {
+    "weighted_sum": "sum",
+    "weighted_sum_over_batch_size": "sum_over_batch_size",
+}
 
 
 def columns(specs):
-    return fc.FeatureColumns([column(spec) for spec in specs]) if specs else None
+    """The columns of a model, or None if the original was given none."""
+    return None if specs is None else fc.FeatureColumns([build(spec) for spec in specs])
 
 
-def exponential_decay(schedule, initial_learning_rate, decay_steps, decay_rate):
-    assert schedule == "ExponentialDecay"
-    return lambda step: initial_learning_rate * decay_rate ** (step / decay_steps)
+def optimizer(spec, rate_of_names):
+    """The optimizer of a definition, or of a name with the rate that the class gives it.
+
+    A definition without a rate, and a name where the class has none (None), have Keras'.
+    """
+    return keras_optimizer(spec, rate_of_names if isinstance(spec, str) else None)
 
 
-def optimizer(spec, by_name):
-    """The optimizer of a Keras definition, or of a name with the rate it has there."""
-    if isinstance(spec, str):
-        name = spec.lower()
-        return partial(make_optimizer, name, learning_rate=by_name or KERAS_RATES[name])
-    spec = dict(spec)
-    name = spec.pop("optimizer").lower()
-    renamed = {
-        "l1_regularization_strength": "l1",
-        "l2_regularization_strength": "l2",
+def activation(name):
+    return ACTIVATIONS.get(name, name)
+
+
+def dropout(share, config):
+    if share and config["train_steps"]:
+        raise NotImplementedError("Training with dropout is random.")
+    return share or 0.0
+
+
+def head(left, is_v1=False):
+    """Take what concerns the head out of a configuration, and make it."""
+    kind = re.search("(Classifier|Regressor|Estimator)$", left.pop("class"))[0]
+    if kind == "Estimator":
+        return make_head(left.pop("head"))
+    # The first version of the canned estimators summed over the batch.
+    default = "weighted_sum" if is_v1 else "sum_over_batch_size"
+    reduction = left.pop("loss_reduction", default)
+    arguments = {
+        "weight_column": left.pop("weight_column", None),
+        "loss_reduction": V1_REDUCTIONS[reduction] if is_v1 else reduction,
     }
-    options = {renamed.get(k, k): v for k, v in spec.items()}
-    if isinstance(options.get("learning_rate"), dict):
-        options["learning_rate"] = exponential_decay(**options["learning_rate"])
-    if options.get("momentum") and name == "sgd":
-        name = "momentum"
-    return partial(make_optimizer, name, **options)
-
-
-def named_head(config):
-    arguments = dict(config)
-    head_class = getattr(skest.heads, arguments.pop("head"))
-    if "heads" in arguments:
-        arguments["heads"] = [named_head(nested) for nested in arguments["heads"]]
-    return head_class(**arguments)
-
-
-def head(config):
-    if "head" in config:
-        return named_head(config["head"])
-    shared = {
-        "weight_column": config.get("weight_column"),
-        # The first version of the canned estimators summed over the batch.
-        "loss_reduction": config.get(
-            "loss_reduction", "sum" if config.get("v1") else "sum_over_batch_size"
-        ),
-    }
-    if config["class"].endswith("Regressor"):
-        return skest.heads.RegressionHead(config.get("label_dimension", 1), **shared)
-    shared["label_vocabulary"] = config.get("label_vocabulary")
-    if config.get("n_classes", 2) == 2:
-        return skest.heads.BinaryClassHead(**shared)
-    return skest.heads.MultiClassHead(config["n_classes"], **shared)
+    if kind == "Regressor":
+        arguments["label_dimension"] = left.pop("label_dimension", 1)
+        return make_head({"head": "RegressionHead", **arguments})
+    arguments["label_vocabulary"] = left.pop("label_vocabulary", None)
+    n_classes = left.pop("n_classes", 2)
+    if n_classes == 2:
+        return make_head({"head": "BinaryClassHead", **arguments})
+    return make_head({"head": "MultiClassHead", "n_classes": n_classes, **arguments})
 
 
 def with_tensorflow_auc(function):
@@ -132,54 +109,75 @@ def with_tensorflow_auc(function):
     return model_fn
 
 
+def combined_arguments(left, is_v1):
+    linear = columns(left.pop("linear_feature_columns", None))
+    rate = min(0.005, (len(linear.columns) if linear else 1) ** -0.5)
+    return {
+        "linear_columns": linear,
+        "linear_optimizer": optimizer(left.pop("linear_optimizer", "Ftrl"), rate),
+        "linear_learning_rate": None,
+        "linear_sparse_combiner": left.pop("linear_sparse_combiner", "sum"),
+        "dnn_columns": columns(left.pop("dnn_feature_columns", None)),
+        "dnn_hidden_units": left.pop("dnn_hidden_units", ()),
+        "dnn_activation": activation(left.pop("dnn_activation_fn", "relu")),
+        "dnn_dropout": dropout(left.pop("dnn_dropout", None), left),
+        "dnn_optimizer": optimizer(left.pop("dnn_optimizer", "Adagrad"), 0.001),
+        "dnn_learning_rate": None,
+        "batch_norm": left.pop("batch_norm", False),
+        "batch_norm_momentum": 0.999,
+    }
+
+
+def dnn_arguments(left, is_v1):
+    rate = 0.05 if is_v1 else None
+    return {
+        "columns": columns(left.pop("feature_columns")),
+        "hidden_units": left.pop("hidden_units"),
+        "activation": activation(left.pop("activation_fn", "relu")),
+        "dropout": dropout(left.pop("dropout", None), left),
+        "batch_norm": left.pop("batch_norm", False),
+        "batch_norm_momentum": 0.999,
+        "optimizer": optimizer(left.pop("optimizer", "Adagrad"), rate),
+        "learning_rate": None,
+    }
+
+
+def linear_arguments(left, is_v1):
+    features = columns(left.pop("feature_columns"))
+    by_name = left.pop("optimizer", "Ftrl")
+    rate = 0.2 if by_name else min(0.2, len(features.columns) ** -0.5)
+    return {
+        "columns": features,
+        "sparse_combiner": left.pop("sparse_combiner", "sum"),
+        "optimizer": optimizer(by_name or "Ftrl", rate),
+        "learning_rate": None,
+    }
+
+
+def baseline_arguments(left, is_v1):
+    by_name = left.pop("optimizer", "Ftrl")
+    return {"optimizer": optimizer(by_name, 0.3), "learning_rate": None}
+
+
+MODELS = {
+    "DNNLinearCombined": (dnn_linear_combined_model_fn, combined_arguments),
+    "DNN": (dnn_model_fn, dnn_arguments),
+    "Linear": (linear_model_fn, linear_arguments),
+    "Baseline": (baseline_model_fn, baseline_arguments),
+}
+
+
 def model_fn(config):
-    if config["class"].startswith("DNNLinearCombined"):
-        linear = columns(config.get("linear_feature_columns"))
-        n_linear = len(linear.columns) if linear else 1
-        rate = min(0.005, n_linear**-0.5)
-        return partial(
-            dnn_linear_combined_model_fn,
-            head=head(config),
-            linear_columns=linear,
-            dnn_columns=columns(config.get("dnn_feature_columns")),
-            dnn_hidden_units=config["dnn_hidden_units"],
-            dnn_optimizer=optimizer(config.get("dnn_optimizer", "Adagrad"), 0.001),
-            dnn_learning_rate=None,
-            linear_optimizer=optimizer(config.get("linear_optimizer", "Ftrl"), rate),
-            linear_learning_rate=None,
-        )
-    if config["class"].startswith("Baseline"):
-        return partial(
-            baseline_model_fn,
-            head=head(config),
-            optimizer=optimizer(config.get("optimizer", "Ftrl"), 0.3),
-            learning_rate=None,
-        )
-    dense = columns(config["feature_columns"])
-    if config["class"].startswith("DNN"):
-        return partial(
-            dnn_model_fn,
-            head=head(config),
-            columns=dense,
-            hidden_units=config["hidden_units"],
-            activation=config.get("activation_fn", "relu"),
-            dropout=config.get("dropout", 0.0),
-            batch_norm=config.get("batch_norm", False),
-            batch_norm_momentum=0.999,
-            optimizer=optimizer(config.get("optimizer", "Adagrad"), None),
-            learning_rate=None,
-        )
-    by_name = config.get("optimizer", "Ftrl")
-    if by_name is None:
-        rate = min(0.2, len(dense.columns) ** -0.5)
-    return partial(
-        linear_model_fn,
-        head=head(config),
-        columns=dense,
-        sparse_combiner=config.get("sparse_combiner", "sum"),
-        optimizer=optimizer(by_name or "Ftrl", 0.2 if by_name else rate),
-        learning_rate=None,
-    )
+    """The model function of a canned estimator; every argument is known, or raises."""
+    left = dict(config)
+    name = left["class"]
+    is_v1 = left.pop("v1", False)
+    function, arguments_of = next(v for k, v in MODELS.items() if name.startswith(k))
+    arguments = {"head": head(left, is_v1), **arguments_of(left, is_v1)}
+    for known in ("initial_weights", "train_steps"):
+        left.pop(known)
+    refuse_unread(left, name)
+    return partial(function, **arguments)
 
 
 def variable_name(tf_name, combined):
@@ -212,7 +210,9 @@ def variable_name(tf_name, combined):
         if re.fullmatch(pattern, name):
             here = re.sub(pattern, replacement, name)
             return here if combined else here.partition(".")[2]
-    return None  # hyperparameters of optimizers
+    if name.startswith("training"):
+        return None  # slots and hyperparameters of optimizers
+    raise NotImplementedError(f"The runner does not know the variable {tf_name}.")
 
 
 def variables(weights, combined):
@@ -254,9 +254,8 @@ class RestoredRate(Hook):
             optimizer.param_groups[0]["lr"] = float(rate)
 
 
-@pytest.fixture
-def trained(case):
-    """The Estimator at its initial weights, its batches, and a way to train it."""
+def at_initial_weights(case):
+    """The Estimator at its initial weights, and whether the model has two parts."""
     config = case["config"]
     combined = config["class"].startswith("DNNLinearCombined")
     function = with_tensorflow_auc(model_fn(config))
@@ -293,13 +292,16 @@ def assert_predicts(estimator, case, expected):
             np.testing.assert_allclose(got, values, rtol=RTOL, atol=ATOL, err_msg=name)
 
 
-@pytest.fixture
-def case(request):
-    return request.param
-
-
 def is_error(case):
     return "error" in case["expected"]
+
+
+def has_start(case):
+    return "initial_evaluate" in case["expected"]
+
+
+def case_of(case_id):
+    return next(c for c in load("canned") if c["id"] == case_id)
 
 
 RUN = params("canned", NOT_APPLICABLE)
@@ -307,9 +309,9 @@ TRAINED = [p for p in RUN if not is_error(p.values[0])]
 REFUSED = [p for p in RUN if is_error(p.values[0])]
 
 
-@pytest.mark.parametrize("case", TRAINED, indirect=True)
-def test_canned(case, trained):
-    estimator, combined = trained
+@pytest.mark.parametrize("case", TRAINED)
+def test_canned(case):
+    estimator, combined = at_initial_weights(case)
     expected = case["expected"]
     assert_evaluates(estimator, case, expected["initial_evaluate"])
     assert_predicts(estimator, case, expected["initial_predictions"])
@@ -348,6 +350,9 @@ def assert_trained(recorder, expected, combined):
 
 
 ERRORS = {
+    "err/no_feature_columns": (ValueError, "non-empty list of feature columns"),
+    "err/combined_no_columns": (ValueError, "linear"),
+    "err/n_classes_1": (ValueError, "'n_classes' of MultiClassHead"),
     "err/categorical_in_dnn": (ValueError, "embedding_column"),
     "err/labels_out_of_range": (ValueError, "label"),
     "err/missing_feature": (ValueError, "nope"),
@@ -358,9 +363,17 @@ ERRORS = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_refused(case):
     error, match = ERRORS[case["id"]]
-    estimator = Estimator(model_fn(case["config"]), config=RunConfig(random_seed=0))
     with pytest.raises(error, match=match):
+        estimator = Estimator(model_fn(case["config"]), config=RunConfig(random_seed=0))
         train(estimator, case, case["config"]["train_steps"])
+
+
+@pytest.mark.parametrize("listed", [i for i in NOT_APPLICABLE if has_start(case_of(i))])
+def test_listed_cases_before_training(listed):
+    case = case_of(listed)
+    estimator, _ = at_initial_weights(case)
+    assert_evaluates(estimator, case, case["expected"]["initial_evaluate"])
+    assert_predicts(estimator, case, case["expected"]["initial_predictions"])
 
 
 class KerasEpsilon(Hook):
@@ -374,39 +387,16 @@ class KerasEpsilon(Hook):
 
 def test_adam_with_dense_gradients(monkeypatch):
     """The listed Adam case differs by laziness, and by the place of epsilon, only."""
-    (case,) = [c for c in load("canned") if c["id"] == "dnn/opt_adam"]
+    case = case_of("dnn/opt_adam")
 
     def dense_lookup(weight, ids):
         return F.embedding(ids.clamp(min=0), weight) * (ids >= 0).unsqueeze(-1)
 
     monkeypatch.setattr("skest.feature_columns.lookup.row_lookup", dense_lookup)
-    estimator = Estimator(model_fn(case["config"]), config=RunConfig(random_seed=0))
-    weights = case["config"]["initial_weights"]
-    estimator.checkpoint = Checkpoint(0, variables(weights, combined=False))
+    estimator, _ = at_initial_weights(case)
     n_steps = case["config"]["train_steps"]
     recorder = train(estimator, case, n_steps, KerasEpsilon())
     assert_trained(recorder, case["expected"]["train"], combined=False)
-
-
-def test_a_model_without_columns_is_refused():
-    with pytest.raises(ValueError, match="non-empty"):
-        linear_model_fn(
-            {},
-            None,
-            "train",
-            head=skest.heads.RegressionHead(),
-            columns=fc.FeatureColumns([]),
-        )
-    with pytest.raises(ValueError, match="linear"):
-        dnn_linear_combined_model_fn(
-            {},
-            None,
-            "train",
-            head=skest.heads.RegressionHead(),
-            linear_columns=None,
-            dnn_columns=None,
-            dnn_hidden_units=(4,),
-        )
 
 
 def test_every_case_is_run_or_listed(account_for_all_cases):

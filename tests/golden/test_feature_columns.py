@@ -139,8 +139,10 @@ def build_all(specs: Any) -> list[Any]:
 
 
 def table_of(spec: dict[str, Any]) -> dict[str, Any]:
-    """Dimension and initializer that give the table of the specification."""
-    table = torch.tensor(spec.get("table", []))
+    """Dimension and initializer that give the table of the specification, if it has one."""
+    if "table" not in spec:
+        return {"dimension": spec["dimension"]}
+    table = torch.tensor(spec["table"])
     return {
         "dimension": spec.get("dimension", table.shape[-1]),
         "initializer": lambda weights, _: weights.copy_(table),
@@ -173,7 +175,7 @@ def build(spec: Any) -> Any:
         path.write_text("\n".join(options.pop("file_lines")) + "\n")
         options["vocabulary_file"] = path
     if kind == "indicator":
-        return fc.indicator_column(source)
+        return fc.indicator_column(source, **options)
     if kind == "embedding":
         return fc.embedding_column(source, **options | table_of(spec))
     if kind == "weighted":

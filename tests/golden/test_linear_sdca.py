@@ -15,8 +15,9 @@ from skest import Estimator, RunConfig
 from skest.adapters.linear import linear_model_fn
 from skest.hooks import Hook
 from skest.sdca import LinearSDCA
-from tests.golden._cases import decode, params
+from tests.golden._cases import decode, params, refuse_unread
 from tests.golden.test_canned import columns, head, variables, with_tensorflow_auc
+from tests.golden.test_feature_columns import farmhash  # noqa: F401 (a fixture)
 
 RTOL, ATOL = 1e-5, 1e-6
 
@@ -24,6 +25,8 @@ SETTINGS = {
     "symmetric_l1_regularization": "l1",
     "symmetric_l2_regularization": "l2",
 }
+# How the original finds the optimum, or shares the work; there is one optimum only.
+WITHOUT_EFFECT = {"adaptive", "num_loss_partitions", "num_table_shards"}
 ERRORS = {
     "err/three_classes": "Only binary classification is supported.* 3 classes",
     "err/label_dimension_2": "label_dimension=2",
@@ -34,17 +37,24 @@ ERRORS = {
 
 
 def settings(config):
-    return LinearSDCA("id", **{SETTINGS[k]: v for k, v in config["sdca"].items()})
+    left = {k: v for k, v in config["sdca"].items() if k not in WITHOUT_EFFECT}
+    arguments = {SETTINGS[k]: left.pop(k) for k in list(left) if k in SETTINGS}
+    refuse_unread(left, "LinearSDCA")
+    return LinearSDCA("id", **arguments)
 
 
 def estimator(config):
+    left = dict(config)
     function = partial(
         linear_model_fn,
-        head=head(config),
-        columns=columns(config["feature_columns"]),
-        sparse_combiner=config.get("sparse_combiner", "sum"),
+        head=head(left),
+        columns=columns(left.pop("feature_columns")),
+        sparse_combiner=left.pop("sparse_combiner", "sum"),
         optimizer=settings(config),
     )
+    for known in ("sdca", "train_steps"):
+        left.pop(known)
+    refuse_unread(left, "the linear model")
     return Estimator(with_tensorflow_auc(function), config=RunConfig(random_seed=0))
 
 
@@ -72,10 +82,11 @@ class Recorder(Hook):
 def split(weights):
     """Variables of the original by the names here: those of the model, and unshrunk."""
     ending = "_unshrunk"
+    model = {k: v for k, v in weights.items() if not k.endswith(ending)}
     unshrunk = {
         k.removesuffix(ending): v for k, v in weights.items() if k.endswith(ending)
     }
-    return variables(weights, combined=False), variables(unshrunk, combined=False)
+    return variables(model, combined=False), variables(unshrunk, combined=False)
 
 
 def assert_equal(got, expected, rtol=RTOL, atol=ATOL):
@@ -106,6 +117,8 @@ EXACT, CONVERGED, REFUSED = (
 
 @pytest.mark.parametrize("case", EXACT)
 def test_trajectory(case):
+    if case["config"]["sdca"].get("num_loss_partitions", 1) > 1:
+        raise NotImplementedError("Steps of a partition are smaller than those here.")
     model, recorder = trained(case)
     expected = case["expected"]
     np.testing.assert_allclose(

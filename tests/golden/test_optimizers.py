@@ -6,41 +6,39 @@ import math
 import numpy as np
 import pytest
 import torch
-from torch.optim.lr_scheduler import LambdaLR, LRScheduler, MultiStepLR, StepLR
 
-from skest.optimizers import make_optimizer
+from skest.schedules import missing_function_lrs
 from tests.golden._cases import ATOL, RTOL, decode, load, params
+from tests.golden._optimizers import OPTIONS, keras_optimizer
 
 NOT_LAZY = (
     "decays the moments of all rows in every step; here a row that is not touched "
     "stays as it is (test_dense_gradients_follow_the_original)"
+)
+ADAM_EPSILON = (
+    "adds epsilon to the root of the second moment before its bias is corrected, torch "
+    "after that (test_where_adam_adds_epsilon)"
 )
 EPSILON_UNDER_ROOT = "rmsprop/centered_momentum"
 NOT_APPLICABLE = {
     "sparse/adam": NOT_LAZY,
     "sparse/adam_amsgrad": NOT_LAZY,
     "sparse/rmsprop": NOT_LAZY,
+    "adam/betas": ADAM_EPSILON,
+    "adam/amsgrad": ADAM_EPSILON,
     EPSILON_UNDER_ROOT: (
         "adds epsilon under the root, torch adds it to the root "
         "(test_where_rmsprop_adds_epsilon)"
     ),
+    "sgd/clipvalue": (
+        "optimizers do not clip by value here (test_clipping_outside_the_optimizer)"
+    ),
+    "v1/rmsprop": (
+        "starts the mean square at one, torch at zero "
+        "(test_rmsprop_from_a_mean_square_of_one)"
+    ),
     "by_name/adam_lr_None": "here names are accepted in any case",
 }
-OPTIONS = {
-    "amsgrad": "amsgrad",
-    "beta": "beta",
-    "centered": "centered",
-    "epsilon": "eps",
-    "initial_accumulator_value": "initial_accumulator_value",
-    "l1_regularization_strength": "l1",
-    "l2_regularization_strength": "l2",
-    "l2_shrinkage_regularization_strength": "l2_shrinkage",
-    "learning_rate_power": "lr_power",
-    "momentum": "momentum",
-    "nesterov": "nesterov",
-    "rho": "alpha",
-}
-NAMES = {"GradientDescentOptimizer": "sgd"}
 SLOTS = {
     "accum": ("accumulator",),
     "accumulator": ("accumulator", "sum"),
@@ -54,69 +52,37 @@ SLOTS = {
 }
 
 
-def run(case, gradients, is_row_table=False):
+def case_of(case_id):
+    return next(c for c in load("optimizers") if c["id"] == case_id)
+
+
+def run(config, w0, gradients, is_row_table=False, state=None, before_step=None):
     """Weights after every step, and the optimizer's slots at the end."""
-    config = case["config"]
-    weight = torch.nn.Parameter(torch.tensor(decode(case["inputs"]["w0"])))
+    weight = torch.nn.Parameter(torch.tensor(w0))
     weight.is_row_table = is_row_table
-    optimizer = _optimizer(config, [weight])
-    if config["optimizer"] == "RMSPropOptimizer":
-        # In v1 the mean square starts at one.
-        optimizer.state[weight] = {
-            "step": torch.zeros(()),
-            "square_avg": torch.ones_like(weight.detach()),
-        }
-    scheduler = _scheduler(config, optimizer)
+    optimizer = keras_optimizer(config)([weight])
+    if state is not None:
+        optimizer.state[weight] = state
+    schedulers = missing_function_lrs([optimizer], [])
     weights = []
     for step, gradient in enumerate(gradients, start=1):
         weight.grad = gradient
-        if "Adam" in config["optimizer"]:
-            _place_epsilon_as_keras(optimizer.param_groups[0], step)
-        if "clipvalue" in config:
-            torch.nn.utils.clip_grad_value_(weight, config["clipvalue"])
+        if before_step is not None:
+            before_step(optimizer.param_groups[0], step)
         optimizer.step()
-        if scheduler is not None:
+        for scheduler in schedulers:
             scheduler.step()
         weights.append(weight.detach().clone().numpy())
     return np.array(weights), optimizer.state.get(weight, {})
 
 
-def _place_epsilon_as_keras(group, step):
-    """Keras adds epsilon to the root before its bias is corrected, torch after that."""
-    epsilon = group.setdefault("keras_epsilon", group["eps"])
-    group["eps"] = epsilon / math.sqrt(1 - group["betas"][1] ** step)
-
-
-def _optimizer(config, parameters):
-    name = config["optimizer"]
-    name = NAMES.get(name, name.removesuffix("Optimizer"))
-    options = {OPTIONS[k]: v for k, v in config.items() if k in OPTIONS}
-    if not config.get("momentum"):
-        # The original ignores it then; torch refuses it.
-        options.pop("nesterov", None)
-    if "beta_1" in config:
-        options["betas"] = (config["beta_1"], config["beta_2"])
-    if config["optimizer"] == "RMSPropOptimizer":
-        options["eps"] = 1e-10
-    rate = config.get("learning_rate")
-    if isinstance(rate, dict):
-        rate = rate.get("initial_learning_rate") or rate["values"][0]
-    return make_optimizer(name, parameters, rate, **options)
-
-
-def _scheduler(config, optimizer) -> LRScheduler | None:
-    if "decay" in config:
-        return LambdaLR(optimizer, lambda step: 1 / (1 + config["decay"] * step))
-    rate = config.get("learning_rate")
-    if not isinstance(rate, dict):
-        return None
-    if rate["schedule"] == "PiecewiseConstantDecay":
-        # Every value of the case is a tenth of the one before it.
-        return MultiStepLR(optimizer, [b + 1 for b in rate["boundaries"]], gamma=0.1)
-    if rate.get("staircase"):
-        return StepLR(optimizer, rate["decay_steps"], rate["decay_rate"])
-    base, steps = rate["decay_rate"], rate["decay_steps"]
-    return LambdaLR(optimizer, lambda step: base ** (step / steps))
+def _run(case, **options):
+    """Run a case, on the sparse gradients or the dense ones that it has."""
+    if "sparse_grads" in case["inputs"]:
+        gradients, options = _sparse(case), {"is_row_table": True, **options}
+    else:
+        gradients = torch.tensor(decode(case["inputs"]["grads"]))
+    return run(case["config"], decode(case["inputs"]["w0"]), gradients, **options)
 
 
 def _sparse(case):
@@ -157,15 +123,13 @@ def test_optimizers(case):
     if "error" in expected:
         assert expected["error"]["type"] == "ValueError"
         with pytest.raises(ValueError, match="initial_accumulator_value"):
-            _optimizer(config, [torch.nn.Parameter(torch.zeros(1))])
+            keras_optimizer(config)([torch.nn.Parameter(torch.zeros(1))])
     elif case["component"] == "get_optimizer_instance_v2":
-        optimizer = _optimizer(config, [torch.nn.Parameter(torch.zeros(1))])
+        optimizer = keras_optimizer(config)([torch.nn.Parameter(torch.zeros(1))])
         assert type(optimizer).__name__ == expected["class"]
         _check_defaults(optimizer.defaults, dict(expected["config"]))
-    elif "sparse_grads" in case["inputs"]:
-        _check(case, *run(case, _sparse(case), is_row_table=True))
     else:
-        _check(case, *run(case, torch.tensor(decode(case["inputs"]["grads"]))))
+        _check(case, *_run(case))
 
 
 def _check_defaults(ours, theirs):
@@ -178,12 +142,83 @@ def _check_defaults(ours, theirs):
         assert math.isclose(ours[OPTIONS[key]], value), key
 
 
+# Listed cases
+
+
+def place_epsilon_as_keras(group, step):
+    epsilon = group.setdefault("keras_epsilon", group["eps"])
+    group["eps"] = epsilon / math.sqrt(1 - group["betas"][1] ** step)
+
+
 @pytest.mark.parametrize(
     "case_id", [i for i, r in NOT_APPLICABLE.items() if r is NOT_LAZY]
 )
 def test_dense_gradients_follow_the_original(case_id):
-    case = next(c for c in load("optimizers") if c["id"] == case_id)
-    _check(case, *run(case, [g.to_dense() for g in _sparse(case)]))
+    """But for the place of epsilon, if it is Adam."""
+    case = case_of(case_id)
+    is_adam = "Adam" in case["config"]["optimizer"]
+    gradients = [g.to_dense() for g in _sparse(case)]
+    before_step = place_epsilon_as_keras if is_adam else None
+    w0 = decode(case["inputs"]["w0"])
+    _check(case, *run(case["config"], w0, gradients, before_step=before_step))
+
+
+def _adam(case, after_correction):
+    """The rule in NumPy, with epsilon added after or before the bias is corrected."""
+    config = case["config"]
+    b1, b2 = config.get("beta_1", 0.9), config.get("beta_2", 0.999)
+    weight, gradients = decode(case["inputs"]["w0"]), decode(case["inputs"]["grads"])
+    m = v = highest = np.zeros_like(weight)
+    weights = []
+    for step, g in enumerate(gradients, start=1):
+        m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g * g
+        highest = np.maximum(highest, v)
+        root = np.sqrt(highest if config.get("amsgrad") else v)
+        correction = math.sqrt(1 - b2**step)
+        epsilon = 1e-7 if after_correction else 1e-7 / correction
+        rate = config["learning_rate"] / (1 - b1**step)
+        weight = weight - rate * m / (root / correction + epsilon)
+        weights.append(weight)
+    return np.array(weights)
+
+
+@pytest.mark.parametrize(
+    "case_id", [i for i, r in NOT_APPLICABLE.items() if r is ADAM_EPSILON]
+)
+def test_where_adam_adds_epsilon(case_id):
+    case = case_of(case_id)
+    expected = decode(case["expected"]["weights_per_step"])
+    original, documented = _adam(case, False), _adam(case, True)
+    np.testing.assert_allclose(original, expected, rtol=RTOL, atol=ATOL)
+    weights, _ = _run(case)
+    np.testing.assert_allclose(weights, documented, rtol=RTOL, atol=ATOL)
+    _check(case, *_run(case, before_step=place_epsilon_as_keras))
+
+
+def test_clipping_outside_the_optimizer():
+    """A hook of the test clips, and then the trajectory is that of the original."""
+    case = case_of("sgd/clipvalue")
+    _check(case, *_run(case))
+    unclipped = {k: v for k, v in case["config"].items() if k != "clipvalue"}
+    weights, _ = _run({**case, "config": unclipped})
+    gradients = decode(case["inputs"]["grads"])
+    documented = decode(case["inputs"]["w0"]) - 0.1 * np.cumsum(gradients, axis=0)
+    np.testing.assert_allclose(weights, documented, rtol=RTOL, atol=ATOL)
+
+
+def test_rmsprop_from_a_mean_square_of_one():
+    """With the slot of the original the trajectory is its own, without it another."""
+    case = case_of("v1/rmsprop")
+    w0, gradients = decode(case["inputs"]["w0"]), decode(case["inputs"]["grads"])
+    square_avg = torch.ones(w0.shape)
+    _check(case, *_run(case, state={"step": torch.zeros(()), "square_avg": square_avg}))
+    square, weight, documented = np.zeros_like(w0), w0, []
+    for g in gradients:
+        square = 0.9 * square + 0.1 * g * g
+        weight = weight - 0.01 * g / (np.sqrt(square) + 1e-10)
+        documented.append(weight)
+    weights, _ = _run(case)
+    np.testing.assert_allclose(weights, documented, rtol=RTOL, atol=ATOL)
 
 
 def _centered_rmsprop(case, under_root):
@@ -207,11 +242,11 @@ def _centered_rmsprop(case, under_root):
 
 
 def test_where_rmsprop_adds_epsilon():
-    case = next(c for c in load("optimizers") if c["id"] == EPSILON_UNDER_ROOT)
+    case = case_of(EPSILON_UNDER_ROOT)
     expected = decode(case["expected"]["weights_per_step"])
     original = _centered_rmsprop(case, under_root=True)
     np.testing.assert_allclose(original, expected, rtol=RTOL, atol=ATOL)
-    weights, _ = run(case, torch.tensor(decode(case["inputs"]["grads"])))
+    weights, _ = _run(case)
     documented = _centered_rmsprop(case, under_root=False)
     np.testing.assert_allclose(weights, documented, rtol=RTOL, atol=ATOL)
 

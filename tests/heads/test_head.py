@@ -87,6 +87,59 @@ def test_one_column_may_be_flat(container: Callable[[Any], Any]) -> None:
     assert encoded.tolist() == [[0], [1], [1]]
 
 
+SEQUENCES: dict[str, tuple[Head, Any]] = {
+    "binary": (BinaryClassHead(), [[0, 1, 1], [1, 0, 1]]),
+    "names": (
+        BinaryClassHead(label_vocabulary=["no", "yes"]),
+        [["no", "yes", "no"], ["no", "no", "yes"]],
+    ),
+    "multi_class": (MultiClassHead(3), [[0, 1, 2], [1, 0, 1]]),
+    "regression": (RegressionHead(), [[0.5, 1.0, 2.0], [1.0, -1.0, 0.0]]),
+    "tensor": (PoissonRegressionHead(), torch.tensor([[0, 3, 7], [1, 1, 0]])),
+}
+
+
+@pytest.mark.parametrize(("head", "labels"), SEQUENCES.values(), ids=SEQUENCES.keys())
+def test_one_column_may_be_left_out_of_more_dimensions(head: Head, labels: Any) -> None:
+    n = head.logits_dimension
+    logits = torch.randn(2, 3, n, generator=torch.Generator().manual_seed(0))
+    whole = np.asarray(labels)[..., np.newaxis]
+    expected = head.loss(whole, logits)
+    assert head.loss(labels, logits) == expected
+    spec = head.create_estimator_spec({}, ModeKeys.EVAL, torch.nn.Identity(), labels)
+    assert spec.encode_labels and spec.loss and spec.update_metrics
+    encoded = spec.encode_labels(labels)
+    assert spec.loss(encoded, logits, None) == expected
+    raw, tensors, wide = head.metrics(), head.metrics(), head.metrics()
+    head.update_metrics(raw, labels, logits)
+    spec.update_metrics(tensors, encoded, logits, None)
+    head.update_metrics(wide, whole, logits)
+    for metrics in (raw, tensors):
+        assert {k: m.compute() for k, m in metrics.items()} == {
+            k: m.compute() for k, m in wide.items()
+        }
+
+
+@pytest.mark.parametrize("head", [BinaryClassHead(), MultiClassHead(3)])
+def test_one_hot_labels_are_refused_beside_logits(head: Head) -> None:
+    logits = torch.zeros(2, head.logits_dimension)
+    labels = [[0, 1, 0], [1, 0, 0]]
+    match = r"got \(2, 3\). Pass class ids rather than one column per class"
+    with pytest.raises(ValueError, match=match):
+        head.loss(labels, logits)
+    spec = head.create_estimator_spec({}, ModeKeys.EVAL, torch.nn.Identity(), labels)
+    assert spec.encode_labels and spec.loss
+    with pytest.raises(ValueError, match=match):
+        spec.loss(spec.encode_labels(labels), logits, None)
+
+
+def test_labels_of_too_few_dimensions() -> None:
+    with pytest.raises(ValueError, match=r"labels of shape \(..., 1\); got \(2,\)"):
+        RegressionHead().loss([1.0, 2.0], torch.zeros(2, 3, 1))
+    with pytest.raises(ValueError, match=r"\(2, 3, 1\) for logits .*; got \(2, 4, 1\)"):
+        RegressionHead().loss(np.zeros((2, 4)), torch.zeros(2, 3, 1))
+
+
 def test_nullable_and_boolean_labels() -> None:
     for labels in (pd.array([0, 1], dtype="Int64"), [False, True]):
         assert BinaryClassHead().encode_labels(labels).tolist() == [[0], [1]]
@@ -283,7 +336,13 @@ def test_loss_fn_is_a_function() -> None:
 
 
 @pytest.mark.parametrize(
-    "reduce", [lambda e: e.mean(), lambda e: e.sum(-1), lambda e: e[:1]]
+    "reduce",
+    [
+        lambda e: e.mean(),
+        lambda e: e.sum(-1),
+        lambda e: e[:1],
+        lambda e: e @ torch.ones(2, 3),
+    ],
 )
 def test_loss_fn_must_keep_the_rows(reduce: Callable[[Tensor], Tensor]) -> None:
     def loss_fn(labels: Tensor, logits: Tensor) -> Tensor:

@@ -136,6 +136,7 @@ def test_sequences() -> None:
     loss = head.compute_loss(torch.tensor(LABELS).view(2, 2, 1), sample)
     flat = head.loss(LABELS, sample | {"hidden": sample["hidden"].view(4, WIDTH)})
     assert_close(loss, flat)
+    assert_close(head.loss(np.reshape(LABELS, (2, 2)), sample), flat)
 
 
 # Predictions and metrics

@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Optimizers and learning rates as Keras defines them, from those of this package.
+
+Where a rule is another one here, it is that of this package; the tests say which. Only
+what Keras does to gradients first, clipping, is added to the optimizer from outside.
+"""
+
+import math
+from bisect import bisect_left
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from skest.gradients import clip_gradients
+from skest.optimizers import make_optimizer
+from tests.golden._cases import refuse_unread
+
+OPTIONS = {
+    "amsgrad": "amsgrad",
+    "beta": "beta",
+    "centered": "centered",
+    "epsilon": "eps",
+    "initial_accumulator_value": "initial_accumulator_value",
+    "l1_regularization_strength": "l1",
+    "l2_regularization_strength": "l2",
+    "l2_shrinkage_regularization_strength": "l2_shrinkage",
+    "learning_rate_power": "lr_power",
+    "momentum": "momentum",
+    "nesterov": "nesterov",
+    "rho": "alpha",
+    "use_nesterov": "nesterov",
+}
+NAMES = {"GradientDescent": "sgd", "Momentum": "sgd"}
+EPSILONS = {"AdamOptimizer": 1e-8, "RMSPropOptimizer": 1e-10}
+
+Rate = float | Callable[[int], float] | None
+
+
+def keras_optimizer(
+    definition: str | dict[str, Any], rate: Rate = None
+) -> Callable[[Any], Optimizer]:
+    """What makes the optimizer of a definition; it knows every key, or raises.
+
+    `definition` is a name, or a dictionary with the "optimizer" and its arguments; `rate`
+    is for a definition that has none.
+    """
+    left = {"optimizer": definition} if isinstance(definition, str) else {**definition}
+    name = left.pop("optimizer")
+    is_v1 = name.endswith("Optimizer")
+    options: dict[str, Any] = {"eps": EPSILONS[name]} if name in EPSILONS else {}
+    if is_v1 and "decay" in left and "RMSProp" in name:
+        left["rho"] = left.pop("decay")
+    if "beta_1" in left or "beta_2" in left:
+        options["betas"] = (left.pop("beta_1", 0.9), left.pop("beta_2", 0.999))
+    learning_rate = left.pop("learning_rate", None)
+    learning_rate = learning_rate_of(rate if learning_rate is None else learning_rate)
+    if left.get("decay"):
+        learning_rate = partial(_decayed, learning_rate, left["decay"])
+    clipping = {key: left.pop(key) for key in CLIPPING if key in left}
+    left.pop("decay", None)
+    options |= {OPTIONS[key]: left.pop(key) for key in list(left) if key in OPTIONS}
+    if not options.get("momentum"):
+        # The original ignores it then; torch refuses it.
+        options.pop("nesterov", None)
+    refuse_unread(left, f"the optimizer {name}")
+    short = name.removesuffix("Optimizer")
+    return partial(_make, NAMES.get(short, short), learning_rate, options, clipping)
+
+
+def _make(
+    name: str,
+    learning_rate: Rate,
+    options: dict[str, Any],
+    clipping: dict[str, float],
+    params: Any,
+) -> Optimizer:
+    optimizer = make_optimizer(name, params, learning_rate, **options)
+    for kind, limit in clipping.items():
+        optimizer.register_step_pre_hook(partial(_clip, CLIPPING[kind], limit))
+    return optimizer
+
+
+# Learning rates, as functions of the number of steps taken
+
+
+def learning_rate_of(definition: Any) -> Rate:
+    """A number, None, or the function that a schedule defines."""
+    if not isinstance(definition, dict):
+        return definition
+    arguments = dict(definition)
+    schedule = SCHEDULES[arguments.pop("schedule")]
+    return partial(schedule, **arguments)
+
+
+def _decayed(learning_rate: Rate, decay: float, step: int) -> float:
+    rate = learning_rate(step) if callable(learning_rate) else learning_rate
+    if rate is None:
+        raise NotImplementedError("The runner needs a learning_rate beside a decay.")
+    return rate / (1 + decay * step)
+
+
+def exponential_decay(
+    step: int,
+    *,
+    initial_learning_rate: float,
+    decay_steps: float,
+    decay_rate: float,
+    staircase: bool = False,
+) -> float:
+    periods = step / decay_steps
+    return initial_learning_rate * decay_rate ** (
+        math.floor(periods) if staircase else periods
+    )
+
+
+def inverse_time_decay(
+    step: int,
+    *,
+    initial_learning_rate: float,
+    decay_steps: float,
+    decay_rate: float,
+    staircase: bool = False,
+) -> float:
+    periods = step / decay_steps
+    return initial_learning_rate / (
+        1 + decay_rate * (math.floor(periods) if staircase else periods)
+    )
+
+
+def piecewise_constant_decay(
+    step: int, *, boundaries: list[int], values: list[float]
+) -> float:
+    """A value holds up to its boundary, which belongs to it."""
+    return values[bisect_left(boundaries, step)]
+
+
+def polynomial_decay(
+    step: int,
+    *,
+    initial_learning_rate: float,
+    decay_steps: float,
+    end_learning_rate: float = 1e-4,
+    power: float = 1.0,
+    cycle: bool = False,
+) -> float:
+    if cycle:
+        decay_steps *= max(1, math.ceil(step / decay_steps))
+    left = 1 - min(step, decay_steps) / decay_steps
+    return (initial_learning_rate - end_learning_rate) * left**power + end_learning_rate
+
+
+def cosine_decay(
+    step: int, *, initial_learning_rate: float, decay_steps: float, alpha: float = 0.0
+) -> float:
+    share = (1 + math.cos(math.pi * min(step, decay_steps) / decay_steps)) / 2
+    return initial_learning_rate * ((1 - alpha) * share + alpha)
+
+
+SCHEDULES: dict[str, Callable[..., float]] = {
+    "CosineDecay": cosine_decay,
+    "ExponentialDecay": exponential_decay,
+    "InverseTimeDecay": inverse_time_decay,
+    "PiecewiseConstantDecay": piecewise_constant_decay,
+    "PolynomialDecay": polynomial_decay,
+}
+
+
+# Clipping
+
+
+def _clip(
+    clip: Callable[[list[torch.Tensor], float], Any],
+    limit: float,
+    optimizer: Optimizer,
+    args: Any,
+    kwargs: Any,
+) -> None:
+    clip([p for group in optimizer.param_groups for p in group["params"]], limit)
+
+
+def _by_value(parameters: list[torch.Tensor], limit: float) -> None:
+    for parameter in parameters:
+        gradient = parameter.grad
+        if gradient is not None and gradient.is_sparse:
+            parameter.grad = gradient = gradient.coalesce()
+            gradient = gradient.values()
+        if gradient is not None:
+            gradient.clamp_(-limit, limit)
+
+
+def _by_norm(parameters: list[torch.Tensor], limit: float) -> None:
+    """Keras' `clipnorm` is that of every variable by itself."""
+    for parameter in parameters:
+        clip_gradients([parameter], limit)
+
+
+CLIPPING: dict[str, Callable[[list[torch.Tensor], float], Any]] = {
+    "clipnorm": _by_norm,
+    "clipvalue": _by_value,
+    "global_clipnorm": clip_gradients,
+}

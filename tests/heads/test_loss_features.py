@@ -1,0 +1,303 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Losses of the user's that read raw features."""
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+import torch
+from torch import Tensor
+
+from skest import DNNEstimator, Estimator, MultiHeadEstimator, RunConfig
+from skest import feature_columns as fc
+from skest.adapters.dnn import dnn_model_fn
+from skest.adapters.dnn_linear import dnn_linear_combined_model_fn
+from skest.heads import BinaryClassHead, Head, MultiHead, RegressionHead
+from skest.heads.loss_features import number_columns
+from skest.hooks import Hook
+from skest.inputs import ArrayDataset
+
+
+def scaled_error(labels: Tensor, logits: Tensor, features: Any) -> Tensor:
+    return (labels - logits).abs() * features["scale"]
+
+
+LABELS = [0.0, 0.0, 0.0]
+LOGITS = torch.tensor([[1.0], [2.0], [3.0]])
+SCALE = np.array([1.0, 10.0, 100.0])
+LOSS = (1 * 1 + 2 * 10 + 3 * 100) / 3
+
+
+def head(**options: Any) -> RegressionHead:
+    return RegressionHead(loss_fn=scaled_error, **options)
+
+
+# Raw features
+
+
+@pytest.mark.parametrize(
+    "features",
+    [
+        {"scale": SCALE},
+        {"scale": SCALE[:, np.newaxis]},
+        {"scale": SCALE.astype(int)},
+        {"scale": SCALE.astype(">f4")},
+        {"scale": SCALE.tolist()},
+        {"scale": torch.tensor(SCALE)},
+        {"scale": torch.tensor(SCALE, dtype=torch.int32)[:, None]},
+        {"scale": torch.tensor(SCALE), "city": np.array(["a", "b", "c"])},
+        pd.DataFrame({"scale": SCALE, "city": ["a", None, "c"]}),
+        pd.DataFrame({"scale": pd.array([1, 10, 100], dtype="Int64")}),
+        pl.DataFrame({"scale": SCALE, "city": ["a", "b", "c"]}),
+    ],
+)
+def test_loss_and_metrics_of_raw_features(features: Any) -> None:
+    logits = LOGITS.clone().requires_grad_()
+    loss = head().loss(LABELS, logits, features)
+    assert loss.item() == pytest.approx(LOSS) and loss.dtype == torch.float32
+    loss.backward()
+    assert logits.grad is not None
+    assert logits.grad.ravel().tolist() == pytest.approx((SCALE / 3).tolist())
+    metrics = head().metrics()
+    head().update_metrics(metrics, LABELS, LOGITS, features)
+    assert metrics["average_loss"].compute() == pytest.approx(LOSS)
+
+
+def test_what_the_function_gets() -> None:
+    given: dict[str, Tensor] = {}
+
+    def loss_fn(labels: Tensor, logits: Tensor, features: Any) -> Tensor:
+        given.update(features)
+        return (labels - logits).abs()
+
+    features = {
+        "number": np.array([1, 2, 3]),
+        "gaps": np.array([1.0, np.nan, 3.0]),
+        "flag": np.array([True, False, True]),
+        "vector": np.arange(6.0).reshape(3, 2),
+        "pairs": pd.Series([[1, 2], [3, 4], [5, 6]]),
+        "ragged": pd.Series([[1], [], [1, 2]]),
+        "city": np.array(["a", "b", "c"]),
+        "part": {"of a network": torch.zeros(3)},
+        "day": np.array(["2020-01-01"] * 3, dtype="M8[D]"),
+    }
+    logits = LOGITS.double()
+    RegressionHead(loss_fn=loss_fn).loss(LABELS, logits, features)
+    assert {key: tuple(value.shape) for key, value in given.items()} == {
+        "number": (3, 1),
+        "gaps": (3, 1),
+        "flag": (3, 1),
+        "vector": (3, 2),
+        "pairs": (3, 2),
+    }
+    assert all(value.dtype == torch.float64 for value in given.values())
+    assert given["gaps"].isnan().ravel().tolist() == [False, True, False]
+
+
+def test_columns_of_an_array() -> None:
+    X = np.arange(6.0).reshape(3, 2)
+    columns = number_columns(X)
+    assert {key: value.tolist() for key, value in columns.items()} == {
+        "x0": [0, 2, 4],
+        "x1": [1, 3, 5],
+        "x": X.tolist(),
+    }
+    columns["x0"][0] = 9
+    assert X[0, 0] == 0
+
+
+def test_features_that_are_one_tensor() -> None:
+    """What a network without `encode` takes has no columns."""
+
+    def loss_fn(labels: Tensor, logits: Tensor, features: Any) -> Tensor:
+        return (labels - logits).abs() * features[:, 1:]
+
+    X = torch.tensor(np.column_stack([LABELS, SCALE]), dtype=torch.float32)
+    loss = RegressionHead(loss_fn=loss_fn).loss(LABELS, LOGITS, X)
+    assert loss.item() == pytest.approx(LOSS)
+
+
+@pytest.mark.parametrize(
+    ("features", "listed"),
+    [
+        (None, "are none"),
+        ({"scales": SCALE}, "are 'scales'"),
+        ({"a": SCALE, "scale": np.array(["x", "y", "z"])}, "are 'a'"),
+    ],
+)
+def test_a_missing_feature(features: Any, listed: str) -> None:
+    match = f"'loss_fn' of RegressionHead asks for the feature 'scale'.* {listed}\\."
+    with pytest.raises(ValueError, match=match):
+        head().loss(LABELS, LOGITS, features)
+
+
+@pytest.mark.parametrize("shape", [(3, 2), (3, 3), (1, 3)])
+def test_losses_of_a_wrong_shape(shape: tuple[int, ...]) -> None:
+    with pytest.raises(
+        ValueError, match=r"shape \(3, 1\), or one per logit; got \(3, "
+    ):
+        head().loss(LABELS, LOGITS, {"scale": np.ones(shape)})
+
+
+def test_one_loss_per_logit() -> None:
+    labels, logits = np.zeros((3, 2)), LOGITS.expand(3, 2)
+    loss = head(label_dimension=2).loss(labels, logits, {"scale": SCALE})
+    assert loss.item() == pytest.approx(LOSS)
+
+
+# In a run
+
+
+def test_encoding_happens_once_for_a_table() -> None:
+    encoded = head(name="a", weight_column="w").encode_features(
+        {"scale": SCALE, "w": SCALE, "city": ["a", "b", "c"]}, {"x": LOGITS}
+    )
+    assert set(encoded) == {"x", "a/weights", "a/features"}
+    assert set(encoded["a/features"]) == {"scale", "w"}
+    assert set(RegressionHead().encode_features({"scale": SCALE}, {})) == set()
+
+
+def test_prediction_needs_no_features_of_the_loss() -> None:
+    def encode(features: Any) -> dict[str, Tensor]:
+        return {"x": torch.tensor(features["x"])}
+
+    for mode, is_own in (("infer", False), ("eval", True), ("train", True)):
+        spec = head().create_estimator_spec(
+            {}, mode, torch.nn.Linear(1, 1), [1.0], optimizer=_sgd(), encode=encode
+        )
+        assert (spec.encode is not encode) == is_own
+
+
+def _sgd() -> torch.optim.Optimizer:
+    return torch.optim.SGD([torch.zeros(1, requires_grad=True)])
+
+
+def test_steps_with_features_do_not_wait_for_the_device() -> None:
+    columns = {"scale": torch.ones(3, dtype=torch.float64, device="meta")}
+    loss = head().compute_loss(
+        LOGITS.to("meta"), LOGITS.to("meta"), {"head/features": columns}
+    )
+    assert loss.device.type == "meta"
+
+
+class FirstLoss(Hook):
+    """Keeps the loss of the first step."""
+
+    value: float | None = None
+
+    def after_step(self, run: Any, loss: Tensor) -> None:
+        self.value = loss.item() if self.value is None else self.value
+
+
+RNG = np.random.default_rng(0)
+TABLE = pd.DataFrame(
+    {"scale": RNG.uniform(10, 1000, 60), "city": RNG.choice(["a", "b"], 60)}
+)
+TARGET = RNG.normal(size=60)
+CITY = fc.indicator_column(
+    fc.categorical_column_with_vocabulary_list("city", ["a", "b"])
+)
+DEEP = fc.FeatureColumns([fc.numeric_column("scale", normalizer="standard"), CITY])
+MODEL_FNS = {
+    "dnn": partial(dnn_model_fn, columns=DEEP.fit(TABLE), hidden_units=[4]),
+    "combined": partial(
+        dnn_linear_combined_model_fn,
+        linear_columns=fc.FeatureColumns(
+            [fc.numeric_column("scale", normalizer=np.log)]
+        ),
+        dnn_columns=DEEP.fit(TABLE),
+        dnn_hidden_units=[4],
+    ),
+}
+
+
+@pytest.mark.parametrize("model_fn", MODEL_FNS.values(), ids=MODEL_FNS.keys())
+@pytest.mark.parametrize("in_batches", [False, True])
+def test_model_functions_give_raw_features(model_fn: Any, in_batches: bool) -> None:
+    """The scale itself, though the network gets it standardised."""
+
+    def loss_fn(labels: Tensor, logits: Tensor, features: Any) -> Tensor:
+        # Nothing but the feature, so that the loss is known.
+        return features["scale"] + 0 * logits
+
+    def data() -> Any:
+        table = ArrayDataset(TABLE, TARGET, batch_size=20)
+        return list(table) if in_batches else table
+
+    estimator = Estimator(
+        partial(model_fn, head=RegressionHead(loss_fn=loss_fn)),
+        config=RunConfig(random_seed=0),
+    )
+    first = FirstLoss()
+    estimator.train(data, hooks=[first])
+    assert first.value == pytest.approx(TABLE["scale"][:20].mean(), rel=1e-6)
+    results = estimator.evaluate(data)
+    assert results["loss"] == pytest.approx(TABLE["scale"].mean(), rel=1e-6)
+    assert results["average_loss"] == pytest.approx(TABLE["scale"].mean(), rel=1e-6)
+
+
+def test_fit_on_a_frame() -> None:
+    def loss_fn(labels: Tensor, logits: Tensor, features: Any) -> Tensor:
+        return (labels - logits).abs() + features["scale"]
+
+    own = RegressionHead(loss_fn=loss_fn)
+    weight = np.arange(60.0)
+    model = DNNEstimator(own, (4,), max_iter=2, random_state=0)
+    model.fit(TABLE, TARGET, sample_weight=weight)
+    errors = np.abs(TARGET - model.predict(TABLE)) + TABLE["scale"]
+    results = model.evaluate(TABLE, TARGET, sample_weight=weight)
+    expected = np.average(errors, weights=weight)
+    assert results["average_loss"] == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("X", [RNG.normal(size=(60, 2)), TABLE[["scale"]]])
+def test_fit_on_numbers_only(X: Any) -> None:
+    """An array is one column, `x`, and so is a frame of numbers."""
+
+    def loss_fn(labels: Tensor, logits: Tensor, features: Any) -> Tensor:
+        return features["x"][:, :1] + 0 * logits
+
+    model = DNNEstimator(RegressionHead(loss_fn=loss_fn), (4,), max_iter=1)
+    results = model.fit(X, TARGET).evaluate(X, TARGET)
+    assert results["average_loss"] == pytest.approx(
+        np.asarray(X)[:, 0].mean(), rel=1e-5
+    )
+
+
+# Several heads
+
+
+def several(**options: Any) -> MultiHead:
+    return MultiHead([head(name="a", **options), BinaryClassHead(name="b")])
+
+
+def test_a_head_among_several() -> None:
+    labels = {"a": [0.0, None, 0.0], "b": [0, 1, 1]}
+    logits = torch.cat([LOGITS, torch.zeros(3, 1)], dim=1)
+    loss = several().loss(labels, logits, {"scale": SCALE})
+    own = (1 * 1 + 3 * 100) / 3
+    assert loss.item() == pytest.approx(own + np.log(2))
+    metrics = several().metrics()
+    several().update_metrics(metrics, labels, logits, {"scale": SCALE})
+    assert metrics["loss/a"].compute() == pytest.approx(own)
+    encoded = several().encode_features({"scale": SCALE}, {})
+    assert set(encoded) == {"a/features"}
+    tensors = several().encode_labels(labels)
+    assert several().compute_loss(tensors, logits, encoded) == loss
+
+
+def test_several_heads_fit_a_frame() -> None:
+    def loss_fn(labels: Tensor, logits: Tensor, features: Any) -> Tensor:
+        return features["scale"] + 0 * logits
+
+    heads: dict[str, Head] = {
+        "a": RegressionHead(loss_fn=loss_fn, name="a"),
+        "b": BinaryClassHead(name="b"),
+    }
+    targets = pd.DataFrame({"a": TARGET, "b": TARGET > 0})
+    model = MultiHeadEstimator((4,), heads=heads, max_iter=1, random_state=0)
+    results = model.fit(TABLE, targets).evaluate(TABLE, targets)
+    assert results["average_loss/a"] == pytest.approx(TABLE["scale"].mean(), rel=1e-5)
