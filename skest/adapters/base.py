@@ -447,13 +447,18 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
         if reset:
             # Without a description of the features, numbers need no columns of their own.
             self._reads_array = self._all_inferred() and (
-                not is_table(X) or holds_only_numbers(X)
+                not is_table(X) or (holds_only_numbers(X) and not self._needs_names)
             )
         read = read_array if self._reads_array else read_table
         features = read(self, X, reset=reset)
         if reset:
             self._dtype_name = self._choose_dtype(features)
         return features
+
+    @property
+    def _needs_names(self) -> bool:
+        """Whether something reads columns of X by name."""
+        return False
 
     def _choose_dtype(self, features: Mapping[Any, Any]) -> str:
         """Return the floating type to compute in.

@@ -163,6 +163,10 @@ class SkestMixedEstimator(SkestEstimator):
         return super()._given_columns(parameter, kind, features)
 
     @property
+    def _needs_names(self) -> bool:
+        return any(head._takes_features for head in self._heads_of_user())
+
+    @property
     def _weight_keys(self) -> list[Any]:
         """Keys of the columns of X that the head reads weights from."""
         columns = [c for head in self._heads_of_user() for c in head._weight_columns]

@@ -380,3 +380,16 @@ def test_a_sampled_softmax_among_several_heads_needs_a_network_of_ones_own(X):
     y = {"a": np.arange(N) % 5, "b": X["size"]}
     with pytest.raises(ValueError, match="ends in a ClassTable of 5 classes"):
         make(DNNEstimator, head=head).fit(X, y)
+
+
+def test_a_loss_reads_a_column_of_a_table_of_numbers(X):
+    seen = []
+
+    def loss_fn(labels, logits, features):
+        seen.append(features["size"].min().item())
+        return (labels - logits).abs() * (1 + features["size"].abs())
+
+    head = RegressionHead(loss_fn=loss_fn)
+    numbers = X[["size"]].assign(other=1.0)
+    make(DNNEstimator, head=head, max_iter=2).fit(numbers, X["size"])
+    assert min(seen) == -1  # the numbers as they came, not standardised
