@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin
 from sklearn.utils import assert_all_finite, compute_class_weight
 from sklearn.utils.multiclass import type_of_target
+from sklearn.utils.validation import check_is_fitted
 
 from skest._compat import StrOptions
 from skest.adapters.base import SkestEstimator
@@ -113,6 +114,27 @@ class SkestClassifier(ClassifierMixin, SkestEstimator):
         """
         logits = self._logits(X)
         return logits[:, 0] if logits.shape[1] == 1 else logits
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Return the accuracy; of several labels the share of rows without a wrong one.
+
+        Parameters
+        ----------
+        X : array-like, DataFrame or dict of arrays
+            Data as in `fit`.
+        y : array-like of shape (n_samples,) or (n_samples, n_labels)
+            True classes, or indicators of labels.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weights of the rows.
+
+        Returns
+        -------
+        float
+        """
+        check_is_fitted(self)
+        if isinstance(self._target, LabelsTarget):
+            y = self._target.encode(y)
+        return super().score(X, y, sample_weight)
 
     def _logits(self, X: Any) -> NDArray[Any]:
         return self._predict(X, [PredictionKeys.LOGITS])[PredictionKeys.LOGITS]

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """`LiveScore`: the validation score of a network in training."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import torch
 
 from skest.adapters.features import WEIGHT_KEY
 from skest.adapters.rows import Rows
@@ -67,6 +69,19 @@ class LiveScore:
             )
         )
 
+    @property
+    def _beside(self) -> dict[str, Any]:
+        """What the heads read beside the logits, of all rows."""
+        head: Any = self._target.head(None)
+        heads = getattr(head, "heads", [head])
+        keys = {key for part in heads for key in (part.weight_key, part.features_key)}
+        batches = [features for features, _ in self._batches]
+        return {
+            key: _joined([batch[key] for batch in batches])
+            for key in keys
+            if key in batches[0]
+        }
+
     def __call__(self, run: Run) -> float:
         """Return the score of the present network."""
         keys = self._target.validation_keys
@@ -79,5 +94,12 @@ class LiveScore:
             run.network.train()
         predictions = {key: np.concatenate([b[key] for b in batches]) for key in keys}
         return self._target.validation_score(
-            predictions, self._rows.labels, self._rows.weight, self._scale
+            predictions, self._rows.labels, self._rows.weight, self._scale, self._beside
         )
+
+
+def _joined(parts: list[Any]) -> Any:
+    """Return the rows of all batches, of tensors or dictionaries of them."""
+    if isinstance(parts[0], Mapping):
+        return {key: _joined([part[key] for part in parts]) for key in parts[0]}
+    return torch.cat(parts).cpu()

@@ -141,7 +141,7 @@ def _canonical(distinct: np.ndarray, key: Hashable, from_frame: bool) -> np.ndar
     if kind == "b":
         return np.array(["False", "True"], dtype=object)[distinct.astype(np.intp)]
     if kind == "f" and from_frame:
-        whole = (distinct == np.floor(distinct)) & (abs(distinct) <= _EXACT_INTEGERS)
+        whole = (distinct == np.floor(distinct)) & (abs(distinct) < _EXACT_INTEGERS)
         if not whole.all():
             raise ValueError(
                 f"Column {key!r} holds numbers that are not whole, such as "

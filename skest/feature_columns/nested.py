@@ -41,3 +41,6 @@ class CategoricalOver(OverCategorical, CategoricalColumn):
 
     def _bucket_names(self) -> list[str]:
         return self.categorical._bucket_names()
+
+    def _categories_of(self, ids: np.ndarray) -> np.ndarray:
+        return self.categorical._categories_of(ids)

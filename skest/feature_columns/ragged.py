@@ -111,6 +111,8 @@ def _joined(lists: Sequence[Any], key: Hashable) -> Cells:
         else:
             values = list(chain.from_iterable(lists))
         series = pd.Series(values, dtype=None if len(values) else object)
+        if series.dtype.kind == "f" and not isinstance(values, np.ndarray):
+            series = _whole_again(series, values)
         return np.array(series.tolist()) if holds_lists(series) else series
     except UnicodeEncodeError:  # pandas cannot hold it; `factorize` says what it is
         return pd.Series(values, dtype=object)
@@ -119,6 +121,14 @@ def _joined(lists: Sequence[Any], key: Hashable) -> Cells:
             f"Column {key!r} holds lists of lists, or of arrays, that differ in shape. "
             "Every step of a sequence must have the same number of values."
         ) from error
+
+
+def _whole_again(series: pd.Series, values: list[Any]) -> pd.Series:
+    """Undo what gaps did to integers: as floats, large ones are not exact."""
+    kinds = set(map(type, values)) - {type(None), type(pd.NA)}
+    if all(issubclass(kind, int | np.integer) for kind in kinds):
+        return pd.Series(pd.array(values, dtype="Int64"))
+    return series
 
 
 def _as_objects(cell: np.ndarray) -> np.ndarray:

@@ -181,9 +181,6 @@ class SequenceCategoricalColumn(CategoricalOver):
         n_steps = max(1, lengths.max())
         return {self.encoded_key: ids[:, :n_steps], self.length_key: lengths}
 
-    def _categories_of(self, ids: np.ndarray) -> np.ndarray:
-        return self.categorical._categories_of(ids)
-
 
 def sequence_categorical_column_with_identity(
     key: Key, num_buckets: int, default_value: int | None = None

@@ -329,6 +329,24 @@ def _is_arrow_dictionary(series: Any) -> bool:
     return is_arrow and type(series.to_native().type).__name__ == "DictionaryType"
 
 
+def _values_of(series: Any) -> Any:
+    """Return the values of a series of narwhals, none of them changed."""
+    if series.dtype.is_integer() and series.null_count():
+        # Not as floats, which cannot hold every large integer.
+        kind = "uint64" if series.dtype.is_unsigned_integer() else "int64"
+        whole = np.asarray(series.fill_null(0).to_numpy()).astype(kind)
+        missing = np.asarray(series.is_null().to_numpy()).astype(bool)
+        return pd.arrays.IntegerArray(whole, missing)
+    if series.implementation.is_polars():
+        # narwhals asks for strings of one width: the longest, and without NUL at the end.
+        return series.to_native().to_numpy()
+    return series.to_numpy()
+
+
+def _is_time(values: np.ndarray) -> bool:
+    return values.dtype.kind in "mM"
+
+
 def _cells(value: Any, key: Any) -> Cells:
     """Give the cells of a column as an array, or a Series if they are of a frame."""
     if isinstance(value, np.ndarray | pd.Series):
@@ -342,8 +360,10 @@ def _cells(value: Any, key: Any) -> Cells:
         if _is_arrow_dictionary(series):
             # Of pyarrow 26, to_numpy puts other values in place of missing ones.
             return series.to_native().to_pandas()
-        values = series.to_numpy()
-        return values if values.ndim > 1 else pd.Series(values, dtype=values.dtype)
+        values = _values_of(series)
+        if isinstance(values, np.ndarray) and (values.ndim > 1 or _is_time(values)):
+            return values
+        return pd.Series(values, dtype=values.dtype)
     array = as_cells(value)
     if array.ndim == 0:
         raise ValueError(f"Column {key!r} must be an array; got the scalar {value!r}.")

@@ -268,6 +268,8 @@ prediction_hooks, lr_scheduler, clip_norm
     def __repr__(self) -> str:
         shown = []
         for parameter in inspect.signature(type(self)).parameters.values():
+            if not hasattr(self, parameter.name):
+                continue  # a constructor of the user's may take anything
             value, default = getattr(self, parameter.name), parameter.default
             if repr(value) != repr(default):  # arrays have no truth value
                 shown.append(f"{parameter.name}={value!r}")

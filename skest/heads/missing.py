@@ -13,7 +13,7 @@ from torch import Tensor
 from skest.heads.labels import with_columns
 from skest.heads.single_task import SingleTaskHead
 
-__all__ = ["encode_with_gaps", "labels_and_known"]
+__all__ = ["encode_with_gaps", "labels_and_known", "whole_ids"]
 
 _LABELS, _KNOWN = "labels", "known"
 
@@ -68,7 +68,7 @@ def encode_with_gaps(
         return head.encode_labels(labels, ndim)
     encoded = torch.zeros((*known.shape, head._label_dimension), dtype=torch.int64)
     if known.any():
-        values = head.encode_labels(_whole_ids(array[known], head))
+        values = head.encode_labels(whole_ids(array[known], head))
         encoded = encoded.to(values.dtype)
         encoded[torch.from_numpy(known)] = values
     return {_LABELS: encoded, _KNOWN: torch.from_numpy(known).unsqueeze(-1)}
@@ -100,7 +100,7 @@ def _is_missing(array: np.ndarray) -> np.ndarray:
     return missing if array.ndim == 1 else missing.all(axis=-1) & (array.shape[-1] > 0)
 
 
-def _whole_ids(array: np.ndarray, head: SingleTaskHead) -> np.ndarray:
+def whole_ids(array: np.ndarray, head: SingleTaskHead) -> np.ndarray:
     """Undo what gaps did to class ids: pandas, polars and NumPy make them floats."""
     if not head._labels_are_ids or array.dtype.kind not in "fO":
         return array

@@ -254,6 +254,7 @@ def test_nullable_labels_of_a_classifier(X, dtype):
     y = np.stack([X["size"] > 0, X["kind"] == "a"], axis=1)
     model = make(DNNClassifier).fit(X, pd.DataFrame(y).astype(dtype))
     assert model.predict_proba(X).shape == (N, 2)
+    assert model.score(X, pd.DataFrame(y).astype(dtype)) == model.score(X, y)
     if dtype != "bool":
         gaps = pd.DataFrame(y).astype(dtype)
         gaps.iloc[4, 1] = pd.NA
@@ -371,6 +372,7 @@ def test_a_head_of_the_users_with_any_constructor(X):
             super().__init__(**options)
             self.factor = factor
 
+    assert "Mine(factor=2.0)" in repr(make(DNNEstimator, head=Mine(2.0)))
     model = make(DNNEstimator, head=Mine(2.0)).fit(X, X["size"], np.ones(N))
     assert model.score(X, X["size"]) > 0.5
 

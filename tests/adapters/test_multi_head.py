@@ -17,7 +17,13 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from skest import DNNClassifier, DNNEstimator, MultiHeadEstimator
-from skest.heads import BinaryClassHead, MultiHead, MultiLabelHead, RegressionHead
+from skest.heads import (
+    BinaryClassHead,
+    MultiClassHead,
+    MultiHead,
+    MultiLabelHead,
+    RegressionHead,
+)
 from skest.hooks import Hook
 from tests.adapters.conftest import make
 
@@ -508,3 +514,40 @@ def test_held_out_rows_that_have_all_labels_of_a_head(X, y):
             assert "no label in the rows that are left to train" in str(error)
             return
     raise AssertionError("no seed holds the only label out")
+
+
+@pytest.mark.parametrize("early_stopping", [True, False])
+@pytest.mark.parametrize("dtype", ["str", "float", "Int64"])
+@pytest.mark.parametrize("kind", ["classification", MultiClassHead(3)])
+def test_three_classes_with_gaps(kind, dtype, early_stopping, X):
+    ids = pd.Series(np.arange(N) % 3).where(np.arange(N) % 4 > 0)
+    if dtype == "str":
+        if kind != "classification":
+            kind = MultiClassHead(3, label_vocabulary=["a", "b", "c"])
+        ids = ids.map({0: "a", 1: "b", 2: "c"})
+    y = pd.DataFrame({"c": ids if dtype == "str" else ids.astype(dtype)})
+    y["size"] = X["size"].to_numpy()
+    heads = {"c": kind, "size": "regression"}
+    model = multi_head(heads=heads, early_stopping=early_stopping, max_iter=2)
+    assert np.isfinite(model.fit(X, y).score(X, y))
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(
+    "head",
+    [
+        RegressionHead(weight_column="w"),
+        RegressionHead(loss_fn=lambda labels, logits, features: labels - logits),
+        MultiLabelHead(2, weight_column="w"),
+    ],
+)
+def test_early_stopping_of_heads_that_read_columns(head, weighted, X):
+    X = X.assign(w=np.linspace(0.1, 1, N))
+    y = X["size"] if isinstance(head, RegressionHead) else np.ones((N, 2), int)
+    weight = np.ones(N) if weighted and head.weight_column is None else None
+    options = {"early_stopping": True, "max_iter": 2, "random_state": 0}
+    one = DNNEstimator(head, (4,), **options).fit(X, y, weight)
+    two = MultiHeadEstimator((4,), heads={"a": head}, **options)
+    two.fit(X, {"a": np.asarray(y)}, weight)
+    assert np.isfinite(one.validation_scores_).all()
+    np.testing.assert_allclose(one.validation_scores_, two.validation_scores_, rtol=1)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The same values have the same ids, in whatever they are stored and however cut."""
 
+import datetime
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -19,6 +20,8 @@ from skest.feature_columns import (
     categorical_column_with_hash_bucket,
     categorical_column_with_vocabulary_list,
     crossed_column,
+    numeric_column,
+    weighted_categorical_column,
 )
 
 TEXT = st.text(max_size=3)  # with NUL, without surrogates
@@ -210,3 +213,43 @@ def test_integers_beyond_64_bits_are_refused() -> None:
     for value in (2**63, -(2**63) - 1):
         with pytest.raises(ValueError, match=f"integer {value}, .* range of int64"):
             hashed().encode({"c": as_objects([5, value])})
+
+
+LARGE = [2**53, 2**53 + 1, None, 1234567890123456789, -(2**62) - 1]
+
+
+@pytest.mark.parametrize("frame", [pl.DataFrame, pa.table], ids=["polars", "pyarrow"])
+def test_large_integers_beside_gaps_are_exact(frame: Any) -> None:
+    column = categorical_column_with_hash_bucket("u", 10**6)
+    whole = column.encode(frame({"u": LARGE}))["u_ids"]
+    parts = [
+        column.encode({"u": np.array([value])})["u_ids"] for value in LARGE if value
+    ]
+    assert whole[2, 0] == -1
+    assert whole[[0, 1, 3, 4], 0].tolist() == [part[0, 0] for part in parts]
+    lists = column.encode({"u": [[value] for value in LARGE]})["u_ids"]
+    assert lists.tolist() == whole.tolist()
+
+
+def test_polars_strings_keep_nul_at_their_end() -> None:
+    column = categorical_column_with_hash_bucket("u", 1000)
+    values = ["a\0", "\0", "a"]
+    from_polars = column.encode(pl.DataFrame({"u": values}))["u_ids"]
+    from_pandas = column.encode(pd.DataFrame({"u": values}))["u_ids"]
+    assert from_polars.tolist() == from_pandas.tolist()
+
+
+@pytest.mark.parametrize("frame", [pl.DataFrame, pa.table], ids=["polars", "pyarrow"])
+@pytest.mark.parametrize(
+    "make", [numeric_column, categorical_column_with_vocabulary_list]
+)
+def test_dates_are_refused_by_name(frame: Any, make: Any) -> None:
+    day = datetime.date(2020, 1, 1)
+    with pytest.raises(ValueError, match="Column 'a' holds dates"):
+        make("a").fit(frame({"a": [day, day]}))
+
+
+def test_inverse_of_a_weighted_column() -> None:
+    words = categorical_column_with_vocabulary_list("w", ["a", "b"])
+    column = weighted_categorical_column(words, "f")
+    assert column.inverse([1, 0, -1]).tolist() == ["b", "a", None]

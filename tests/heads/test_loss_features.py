@@ -253,12 +253,14 @@ def test_fit_on_a_frame() -> None:
     assert results["average_loss"] == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.parametrize("X", [RNG.normal(size=(60, 2)), TABLE[["scale"]]])
-def test_fit_on_numbers_only(X: Any) -> None:
-    """An array is one column, `x`, and so is a frame of numbers."""
+@pytest.mark.parametrize(
+    ("X", "name"), [(RNG.normal(size=(60, 2)), "x"), (TABLE[["scale"]], "scale")]
+)
+def test_fit_on_numbers_only(X: Any, name: str) -> None:
+    """An array is one column, `x`; a frame of numbers has its names."""
 
     def loss_fn(labels: Tensor, logits: Tensor, features: Any) -> Tensor:
-        return features["x"][:, :1] + 0 * logits
+        return features[name][:, :1] + 0 * logits
 
     model = DNNEstimator(RegressionHead(loss_fn=loss_fn), (4,), max_iter=1)
     results = model.fit(X, TARGET).evaluate(X, TARGET)

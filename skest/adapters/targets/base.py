@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from skest.adapters.target_scale import TargetScale
 from skest.heads.base import Head
+from skest.heads.missing import whole_ids
 from skest.keys import MetricKeys, PredictionKeys
 
 __all__ = ["Predictions", "Target"]
@@ -105,8 +106,13 @@ class Target(ABC):
         labels: Any,
         weight: NDArray[Any] | None,
         scale: TargetScale | None = None,
+        features: Mapping[str, Any] | None = None,
     ) -> float:
-        """Return the score that early stopping goes by; `scale` is that of training."""
+        """Return the score that early stopping goes by.
+
+        `scale` is that of training, and `features` are what the head reads beside the
+        logits, encoded.
+        """
         return self.score(predictions, labels, weight)
 
     def check_validation(self, labels: Any) -> None:
@@ -125,17 +131,22 @@ class Target(ABC):
         labels: Any,
         weight: NDArray[Any] | None,
         scale: TargetScale | None = None,
+        features: Mapping[str, Any] | None = None,
+        name: str | None = None,
     ) -> float:
         """Return the weighted mean of the losses; with a scale as training sees them."""
-        head = self.head(None if weight is None else _WEIGHT)
+        head: Any = self.head(None if weight is None else _WEIGHT, name)
+        beside = dict(features or {})
+        if weight is not None:
+            beside[head.weight_key] = torch.from_numpy(np.asarray(weight))
         metrics = head.metrics()
         (key,) = self.loss_keys
         logits = predictions[key]
         if scale is not None:
             labels, logits = self.scaled(labels, scale), scale.scaled_logits(logits)
-        head.update_metrics(
-            metrics, labels, torch.from_numpy(logits), {_WEIGHT: weight}
-        )
+        if isinstance(labels, np.ndarray | pd.Series):
+            labels = whole_ids(np.asarray(labels), head)
+        head.update_metrics(metrics, labels, torch.from_numpy(logits), beside)
         (name,) = (n for n in metrics if n.startswith(MetricKeys.AVERAGE_LOSS))
         return float(metrics[name].compute())
 

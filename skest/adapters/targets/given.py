@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """`GivenTarget`: the target of a head that the user gives."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 from sklearn.utils.validation import column_or_1d
 
@@ -14,7 +15,7 @@ from skest.adapters.targets.classes import ClassTarget
 from skest.adapters.targets.labels import LabelsTarget
 from skest.adapters.targets.numbers import NumberTarget
 from skest.heads.logistic import LogisticRegressionHead
-from skest.heads.missing import encode_with_gaps, labels_and_known
+from skest.heads.missing import encode_with_gaps, labels_and_known, whole_ids
 from skest.heads.multi_label import MultiLabelHead
 from skest.heads.poisson import PoissonRegressionHead
 from skest.heads.regression import RegressionHead
@@ -95,6 +96,8 @@ class GivenTarget(Target):
         self, predictions: Predictions, labels: Any, weight: NDArray[Any] | None
     ) -> float:
         """Return accuracy or R²; a probability as label counts as the class it is for."""
+        if isinstance(labels, np.ndarray | pd.Series):
+            labels = whole_ids(np.asarray(labels), self._head)
         encoded = self._head.encode_labels(labels).numpy()
         if isinstance(self._like, ClassTarget):
             encoded = encoded[:, 0].round().astype(int)
@@ -119,11 +122,12 @@ class GivenTarget(Target):
         labels: Any,
         weight: NDArray[Any] | None,
         scale: TargetScale | None = None,
+        features: Mapping[str, Any] | None = None,
     ) -> float:
         """Return the accuracy of classes, minus the mean loss of anything else."""
         if isinstance(self._like, ClassTarget):
             return self.score(predictions, labels, weight)
-        return -self.mean_loss(predictions, labels, weight)
+        return -self.mean_loss(predictions, labels, weight, features=features)
 
     def scale(self, labels: Any, weight: NDArray[Any] | None) -> TargetScale | None:
         """Return the scale if the head has a loss for which it is known."""

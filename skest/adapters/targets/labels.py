@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`LabelsTarget`: any number of classes per row, as indicators."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -94,9 +95,10 @@ class LabelsTarget(Target):
         labels: Any,
         weight: NDArray[Any] | None,
         scale: TargetScale | None = None,
+        features: Mapping[str, Any] | None = None,
     ) -> float:
         """Return minus the mean loss: rows without any wrong label are too few."""
-        return -self.mean_loss(predictions, labels, weight)
+        return -self.mean_loss(predictions, labels, weight, features=features)
 
 
 def as_matrix(y: Any) -> NDArray[Any]:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`NumberTarget`: one or more real numbers per row."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -132,11 +132,12 @@ class NumberTarget(Target):
         labels: Any,
         weight: NDArray[Any] | None,
         scale: TargetScale | None = None,
+        features: Mapping[str, Any] | None = None,
     ) -> float:
         """Return R² for the squared error, minus the mean loss for the others."""
         if self.loss == "squared_error":
             return self.score(predictions, labels, weight)
-        return -self.mean_loss(predictions, labels, weight)
+        return -self.mean_loss(predictions, labels, weight, features=features)
 
     def scale(self, labels: Any, weight: NDArray[Any] | None) -> TargetScale:
         """Return mean and deviation, or the mean behind the link of the head."""

@@ -181,13 +181,17 @@ class SeveralTargets(Target):
         labels: Any,
         weight: NDArray[Any] | None,
         scale: TargetScale | None = None,
+        features: Mapping[str, Any] | None = None,
     ) -> float:
         """Return minus the weighted sum of the losses, as training sees them."""
         parts = dict.fromkeys(self.targets) if scale is None else self._split(scale)
         losses = [
             self._weights[name]
             * target.mean_loss(
-                *_some(rows, predictions, name, labels, weight), parts[name]
+                *_some(rows, predictions, name, labels, weight),
+                parts[name],
+                None if features is None else take_rows(features, rows),
+                name,
             )
             for name, (target, rows) in self._with_labels(labels).items()
         ]
