@@ -202,6 +202,12 @@ class FeatureColumns(FeaturesIn, TransformerMixin, BaseComposition):
             for key, values in column.encode(table).items():
                 tensor = torch.from_numpy(values)
                 encoded[key] = tensor.to(dtype) if values.dtype.kind == "f" else tensor
+                if torch.isinf(encoded[key]).any():
+                    raise ValueError(
+                        f"Column {column.name!r} holds a number that is infinite (inf) "
+                        f"when it is scaled and cast to {dtype}. Replace it, or clip the "
+                        "column."
+                    )
         _check_lengths(
             {
                 column.name: encoded[column.length_key]

@@ -204,7 +204,8 @@ class SharedEmbeddingColumn(EmbeddingColumn):
         return {f"{self._prefix}{key}": values for key, values in encoded.items()}
 
     def _validate(self) -> None:
-        _check_columns(self.categorical_columns)
+        if not self.__sklearn_is_fitted__():  # sizes of files need the files
+            _check_columns(self.categorical_columns)
         owner, last = "a SharedEmbeddingColumn", len(self.categorical_columns) - 1
         check_integer(self.position, "position", owner, minimum=0)
         if self.position > last:

@@ -149,12 +149,17 @@ class WeightedCategoricalColumn(CategoricalOver):
     def _weights(self, table: Table, present: np.ndarray) -> np.ndarray:
         """Return the weights, of a float type, where values are `present`, else 0."""
         key, names = self.weight_feature_key, self.categorical_column.name
-        raw = self._read(table)
-        if raw.shape != present.shape:
+        raw = self._read(table).astype(np.float64)
+        width = present.shape[1]
+        # Both are padded to their longest cell, which may be of a category without rows.
+        lacking, surplus = present[:, raw.shape[1] :], raw[:, width:]
+        if raw.ndim > 2 or lacking.any() or not np.isnan(surplus).all():
             raise ValueError(
                 f"Column {key!r} must have a weight for each value of {names!r}, in the "
                 f"shape {present.shape}; got {raw.shape}."
             )
+        behind = [(0, 0), (0, lacking.shape[1])]
+        raw = np.pad(raw[:, :width], behind, constant_values=np.nan)
         missing = np.argwhere(present & np.isnan(raw))
         if len(missing):
             row, position = missing[0]

@@ -253,3 +253,29 @@ def test_inverse_of_a_weighted_column() -> None:
     words = categorical_column_with_vocabulary_list("w", ["a", "b"])
     column = weighted_categorical_column(words, "f")
     assert column.inverse([1, 0, -1]).tolist() == ["b", "a", None]
+
+
+def test_weights_of_parts_are_those_of_the_whole() -> None:
+    words = categorical_column_with_vocabulary_list("w", ["a", "b"], delimiter="|")
+    column = weighted_categorical_column(words, "f")
+    lists = pd.DataFrame(
+        {"w": pd.Series(["a|b", "a"], dtype="category"), "f": [[1.0, 2.0], [5.0]]}
+    )
+    padded = {
+        "w": np.array(["a|b", "a"], dtype=object),
+        "f": np.array([[1.0, 2.0], [5.0, np.nan]]),
+    }
+    last = {key: values[1:] for key, values in padded.items()}
+    expected = [[1, 2], [5, 0]]
+    for whole, part in ((lists, lists.iloc[1:]), (padded, last)):
+        assert column.transform(whole).toarray().tolist() == expected
+        assert column.transform(part).toarray().tolist() == expected[1:]
+    with pytest.raises(ValueError, match="must have a weight for each value"):
+        column.transform({"w": ["a", "b"], "f": [[1.0, 4.0], [3.0, 2.0]]})
+
+
+def test_numbers_that_become_infinite_are_refused() -> None:
+    column = numeric_column("a", normalizer="standard")
+    columns = FeatureColumns([column]).fit({"a": [1e-3, 2e-3]})
+    with pytest.raises(ValueError, match="'a' holds a number that is infinite"):
+        columns.encode({"a": [1e37]})

@@ -2,6 +2,7 @@
 import copy
 import pickle
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from skest.feature_columns import (
     bucketized_column,
     categorical_column_with_hash_bucket,
     categorical_column_with_identity,
+    categorical_column_with_vocabulary_file,
     categorical_column_with_vocabulary_list,
     crossed_column,
     embedding_column,
@@ -351,3 +353,19 @@ def test_nothing_to_learn() -> None:
         columns.fit({"q": [""], "d": [None]})
     with pytest.raises(ValueError, match="'d' is not in X"):
         FeatureColumns(shared_embeddings(LEARNED, 2)[:1]).fit({"q": ["a"]})
+
+
+def test_a_fitted_column_needs_no_file(tmp_path: Path) -> None:
+    path = tmp_path / "words.txt"
+    path.write_text("a\nb\n")
+    columns = FeatureColumns(
+        shared_embeddings(
+            [categorical_column_with_vocabulary_file(key, path) for key in "qd"], 2
+        )
+    )
+    X = {"q": ["a", "b"], "d": ["b", "c"]}
+    before = columns.fit(X).encode(X)
+    path.unlink()
+    after = columns.encode(X)
+    for key, tensor in before.items():
+        assert_array_equal(after[key], tensor)
