@@ -551,3 +551,21 @@ def test_early_stopping_of_heads_that_read_columns(head, weighted, X):
     two.fit(X, {"a": np.asarray(y)}, weight)
     assert np.isfinite(one.validation_scores_).all()
     np.testing.assert_allclose(one.validation_scores_, two.validation_scores_, rtol=1)
+
+
+@pytest.mark.parametrize("dtype", ["boolean", "Int64", "object"])
+@pytest.mark.parametrize("kind", ["multilabel", MultiLabelHead(2), RegressionHead(2)])
+def test_missing_rows_of_heads_of_several_columns(kind, dtype, X, y):
+    y = y[["is_a", "cheap"]].astype(bool).astype("boolean").astype(dtype)
+    y.iloc[3] = pd.NA
+    model = multi_head(heads={"t": (kind, ["is_a", "cheap"])}, max_iter=2)
+    assert np.isfinite(model.fit(X, y).score(X, y))
+    one = multi_head(heads={"cheap": RegressionHead()}, max_iter=2)
+    assert np.isfinite(one.fit(X, y).score(X, y))
+
+
+def test_a_wrong_number_is_named_by_its_row_beside_gaps(X, y):
+    price = y["price"].mask(np.arange(N) < 5)
+    price.iloc[7] = np.inf
+    with pytest.raises(ValueError, match="inf in row 7"):
+        multi_head(heads={"price": "regression"}).fit(X, y.assign(price=price))

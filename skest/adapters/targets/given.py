@@ -12,7 +12,7 @@ from sklearn.utils.validation import column_or_1d
 from skest.adapters.target_scale import TargetScale
 from skest.adapters.targets.base import Predictions, Target
 from skest.adapters.targets.classes import ClassTarget
-from skest.adapters.targets.labels import LabelsTarget
+from skest.adapters.targets.labels import LabelsTarget, without_na
 from skest.adapters.targets.numbers import NumberTarget
 from skest.heads.logistic import LogisticRegressionHead
 from skest.heads.missing import encode_with_gaps, labels_and_known, whole_ids
@@ -75,7 +75,10 @@ class GivenTarget(Target):
     def _values(self, y: Any) -> Any:
         # As scikit-learn does where there is one number or class in a row.
         is_single = self._head._label_dimension == 1 and np.ndim(y) == 2
-        return column_or_1d(y, warn=True) if is_single else y
+        y = column_or_1d(y, warn=True) if is_single else y
+        if isinstance(y, pd.Series) and y.dtype == object:
+            y = y.to_numpy()
+        return without_na(y, None) if isinstance(y, np.ndarray) else y
 
     def head(
         self, weight_column: str | None, name: str | None = None

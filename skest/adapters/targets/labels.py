@@ -14,7 +14,7 @@ from skest.adapters.targets.base import Predictions, Target
 from skest.heads.multi_label import MultiLabelHead
 from skest.keys import PredictionKeys
 
-__all__ = ["LabelsTarget", "as_matrix"]
+__all__ = ["LabelsTarget", "as_matrix", "without_na"]
 
 
 class LabelsTarget(Target):
@@ -109,8 +109,15 @@ def as_matrix(y: Any) -> NDArray[Any]:
         try:
             return y.to_numpy(dtype=np.float64, na_value=np.nan)
         except (TypeError, ValueError):  # its values are refused where they are used
-            return y.to_numpy()
-    return np.asarray(y)
+            y = y.to_numpy()
+    return without_na(np.asarray(y), np.nan)
+
+
+def without_na(values: NDArray[Any], gap: Any) -> NDArray[Any]:
+    """Return objects with `gap` in place of pandas.NA and its like."""
+    if values.dtype.kind != "O":
+        return values
+    return np.where(np.asarray(pd.isna(values)), gap, values)
 
 
 def _matrix(y: Any, owner: str) -> NDArray[Any]:

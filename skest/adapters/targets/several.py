@@ -63,16 +63,13 @@ class SeveralTargets(Target):
         all_classes = self._classes_by_head(classes)
         for name, values in self._values(y).items():
             target = self.targets[name]
-            known = np.flatnonzero(target.known(values))
-            if not len(known):
+            if not target.known(values).any():
                 raise ValueError(
                     f"Target {name!r} of {self.owner} has no label at all in y. Leave "
                     "it out, or give labels for some rows."
                 )
             with _named(name):
-                target.learn(
-                    take_rows(values, known), gaps=True, classes=all_classes.get(name)
-                )
+                target.learn(values, gaps=True, classes=all_classes.get(name))
 
     def check_classes(self, classes: Any) -> None:
         """Refuse classes that are not those learned; None is fine."""
