@@ -113,6 +113,8 @@ def _extended_model_fn(
         for name, (metric, *inputs) in _checked(returned, spec).items():
             if name not in added:  # the user's object stays as it is
                 added[name] = copy.deepcopy(metric)
+                if hasattr(metric, "reset"):
+                    added[name].reset()
             added[name].update(*inputs)
         eval_metrics.update({**own, **added})
 

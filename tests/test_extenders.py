@@ -290,7 +290,9 @@ def test_wrong_results(returned, error, match):
 
 def test_a_metric_of_the_users_starts_anew_in_every_evaluation():
     mean = Mean()
+    mean.update(torch.tensor(100.0))
     estimator = add_metrics(trained(), lambda labels: {"mean": (mean, labels)})
     first = estimator.evaluate(table_fn())["mean"]
     assert estimator.evaluate(table_fn())["mean"] == first
-    np.testing.assert_equal(mean.compute(), Mean().compute())
+    assert mean.compute() == 100
+    assert first < 10

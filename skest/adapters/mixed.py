@@ -4,10 +4,10 @@
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+import numpy as np
 import pandas as pd
 from sklearn.utils import ClassifierTags, RegressorTags
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.multiclass import type_of_target
 from sklearn.utils.validation import check_is_fitted
 
 from skest.adapters.base import SkestEstimator
@@ -223,7 +223,8 @@ class SkestHeadEstimator(SkestMixedEstimator):
             return several_targets(y, "auto", None, owner)
         columns = columns_of(y)
         if len(columns) > 1:
-            if type_of_target(as_matrix(y)) == "multilabel-indicator":
+            matrix = as_matrix(y)
+            if matrix.dtype.kind in "biuf" and np.isin(matrix, (0, 1)).all():
                 return LabelsTarget(owner)
             return several_targets(y, "auto", None, owner)
         (values,) = columns.values()

@@ -230,6 +230,13 @@ def test_a_matrix_of_zeros_and_ones_is_several_labels(X, head):
     assert sparse.evaluate(X, scipy.sparse.csr_matrix(y)) == dense.evaluate(X, y)
 
 
+def test_other_matrices_are_several_targets(X):
+    classes = np.stack([X["size"] > 0, X["kind"] == "a"], axis=1) + 1
+    assert len(make(DNNEstimator).fit(X, classes).predict_proba(X)) == 2
+    rows = [[kind, size] for kind, size in zip(X["kind"], X["size"], strict=True)]
+    assert make(DNNEstimator).fit(X, rows).predict(X).shape == (N, 2)
+
+
 def test_warm_start_does_not_change_the_head(X):
     model = make(DNNEstimator, head=RegressionHead(), warm_start=True)
     model.fit(X, X["size"]).fit(X, X["size"])

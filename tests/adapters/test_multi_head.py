@@ -157,6 +157,8 @@ def test_what_stands_in_a_missing_label_has_no_influence(X, y):
 def test_a_head_without_known_labels_has_no_score(X, y):
     model = multi_head(heads=HEADS).fit(X, y)
     unknown = y.assign(price=np.nan)
+    one = y.assign(price=y["price"].where(np.arange(N) == 3))
+    assert model.score(X, one) == model.score(X, unknown)  # R² of one row is none
     with_price, without = model.score(X, y), model.score(X, unknown)
     assert 0 < without <= 1
     assert with_price != without

@@ -41,6 +41,9 @@ class Target(ABC):
         there may be no probabilities.
     """
 
+    #: A score of fewer rows has no meaning.
+    fewest_scored: int = 1
+
     answer_keys: Sequence[Any]
     proba_keys: Sequence[Any] = ()
 

@@ -42,6 +42,7 @@ class GivenTarget(Target):
         super().__init__(owner)
         self._head = head
         self._like = _target_like(owner, head)
+        self.fewest_scored = self._like.fewest_scored
         self.answer_keys: Sequence[Any] = self._like.answer_keys
         self.proba_keys: Sequence[Any] = self._like.proba_keys
 

@@ -57,6 +57,7 @@ class NumberTarget(Target):
     """
 
     answer_keys = (PredictionKeys.PREDICTIONS,)
+    fewest_scored = 2  # R² compares with the mean
 
     def __init__(
         self, owner: str, loss: str = "squared_error", quantile: float = 0.5

@@ -153,18 +153,27 @@ class SeveralTargets(Target):
         self, predictions: Predictions, labels: Any, weight: NDArray[Any] | None
     ) -> float:
         """Return the weighted mean of the scores of the heads that have labels."""
-        self.check_validation(labels)
         scores = self.scores(predictions, labels, weight)
         factors = [self._weights[name] for name in scores]
+        if not any(factors):
+            raise ValueError(
+                f"A score of {self.owner} needs labels of at least one head of a "
+                "positive weight, and two of one for numbers; heads with enough are "
+                f"{list(scores)}."
+            )
         return float(np.average(list(scores.values()), weights=factors))
 
     def scores(
         self, predictions: Predictions, labels: Any, weight: NDArray[Any] | None
     ) -> dict[str, float]:
-        """Return the scores by head, each over the rows that have its label."""
+        """Return the scores by head, each over the rows that have its label.
+
+        A head with too few labels for its score is left out.
+        """
         return {
             name: target.score(*_some(rows, predictions, name, labels, weight))
             for name, (target, rows) in self._with_labels(labels).items()
+            if len(rows) >= target.fewest_scored
         }
 
     @property
