@@ -263,6 +263,10 @@ default="sum_over_batch_size"
         self, labels: Tensor, logits: Tensor, features: Any, known: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
         """Losses of the examples and their weights."""
+        if known is not None:
+            # Not only a weight of 0: what stands for a label may have a loss of NaN,
+            # and a gradient of NaN even where that loss is put aside.
+            logits = logits.where(known, logits.detach())
         if self.loss_fn is None:
             losses = self._default_loss(labels, logits)
         else:
@@ -272,7 +276,6 @@ default="sum_over_batch_size"
         weights = self._weights(features, logits)
         if known is None:
             return losses, weights
-        # Not only a weight of 0: what stands for a label may have a loss of NaN.
         losses = losses.where(known, 0.0)
         return losses, known if weights is None else weights * known
 

@@ -402,3 +402,16 @@ def test_a_loss_reads_a_column_of_a_table_of_numbers(X):
     numbers = X[["size"]].assign(other=1.0)
     make(DNNEstimator, head=head, max_iter=2).fit(numbers, X["size"])
     assert min(seen) == -1  # the numbers as they came, not standardised
+
+
+def test_early_stopping_weighs_rows_as_the_head_does(X):
+    odd = np.arange(N) % 2 == 1
+    table = X.assign(weight=np.where(odd, 1e-6, 1.0))
+    y = np.where(odd, X["size"] <= 0, X["size"] > 0).astype(int)
+    options = {"early_stopping": True, "max_iter": 3}
+    given = make(DNNEstimator, head=BinaryClassHead(weight_column="weight"), **options)
+    given.fit(table, y, X_val=table, y_val=y)
+    right = given.predict(X) == y
+    expected = np.average(right, weights=table["weight"])
+    assert given.best_validation_score_ == pytest.approx(expected)
+    assert abs(expected - right.mean()) > 0.05

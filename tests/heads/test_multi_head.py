@@ -378,3 +378,18 @@ def test_wrong_labels(labels: Any, match: str) -> None:
 def test_wrong_logits(logits: Any, match: str) -> None:
     with pytest.raises(ValueError, match=match):
         two_heads().loss(LABELS, logits)
+
+
+def test_a_missing_label_has_no_gradient_whatever_the_loss_makes_of_it() -> None:
+    def loss_fn(labels: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+        return logits.exp() - labels.log() * logits  # no number for a label of 0
+
+    head = MultiHead([RegressionHead(name="t", loss_fn=loss_fn)])
+    logits = torch.zeros(3, 1, requires_grad=True)
+    loss = head.loss({"t": np.array([1.0, 2.0, np.nan])}, {"t": logits})
+    loss.backward()
+    assert loss.item() == pytest.approx(2 / 3)
+    assert logits.grad is not None
+    assert_allclose(
+        logits.grad.ravel(), [1 / 3, (1 - np.log(2)) / 3, 0], rtol=1e-6, atol=1e-12
+    )

@@ -130,6 +130,8 @@ class GivenTarget(Target):
     ) -> float:
         """Return the accuracy of classes, minus the mean loss of anything else."""
         if isinstance(self._like, ClassTarget):
+            if self._head.weight_column is not None and features is not None:
+                weight = features[self._head.weight_key].numpy().reshape(-1)
             return self.score(predictions, labels, weight)
         return -self.mean_loss(predictions, labels, weight, features=features)
 
