@@ -67,7 +67,8 @@ class MultiHeadEstimator(DNNParameters, SkestMixedEstimator):
     -----
     The head is that of ``tf.estimator.MultiHead``. Numbers are learned in standard units
     and counts from their mean, so that the losses of the heads are of comparable size.
-    Early stopping goes by minus the weighted sum of these losses on the held-out rows.
+    Early stopping goes by minus the weighted sum of these losses on the held-out rows,
+    each of them the mean over the rows that have the label.
 
     Examples
     --------

@@ -189,7 +189,10 @@ class SeveralTargets(Target):
         scale: TargetScale | None = None,
         features: Mapping[str, Any] | None = None,
     ) -> float:
-        """Return minus the weighted sum of the losses, as training sees them."""
+        """Return minus the weighted sum of the losses, each in the units of training.
+
+        A loss is the mean over the rows that have the label.
+        """
         parts = dict.fromkeys(self.targets) if scale is None else self._split(scale)
         losses = [
             self._weights[name]
