@@ -26,8 +26,9 @@ class MultiHead(Head):
     dictionary or a DataFrame with one entry for each head, by name. Logits are one
     tensor, with those of the heads side by side, or a dictionary.
 
-    A label may be missing: None, NaN or pandas.NA (in a tensor none is). It counts as one of weight 0, in the
-    loss (whose divisor still is the number of rows) and in the metrics of its head.
+    A label may be missing: None, NaN or pandas.NA (in a tensor none is). It counts as one
+    of weight 0, in the loss (whose divisor still is the number of rows) and in the metrics
+    of its head.
 
     Predictions have keys ``(head, key)``, as ``("click", "probabilities")``; metrics
     end in "/<head>", and "loss/<head>" is the mean over the batches of the loss of a
