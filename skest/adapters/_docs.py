@@ -129,7 +129,13 @@ default=None
     max_iter : int, default=200
         Most epochs to train.
     max_steps : int, default=None
-        Most steps to train; None leaves the end to the other rules.""",
+        Most steps to train; None leaves the end to the other rules.
+    sampling : {"epoch", "weighted"}, default="epoch"
+        "epoch" takes every row once an epoch, in a new order, and weighs its loss.
+        "weighted" draws rows with replacement, in proportion to their weights, and
+        weighs no loss: equal rows are made one, so that a weight of 2 trains exactly
+        as two equal rows do, bit for bit, whatever the order of the rows. An epoch is
+        as many draws as there are distinct rows.""",
     "class_weight": """class_weight : dict, "balanced" or None, default=None
         Weights of the classes, multiplied with the sample weights. "balanced" makes
         all classes weigh the same.""",

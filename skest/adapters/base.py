@@ -26,6 +26,7 @@ from sklearn.utils.validation import check_is_fitted
 from skest._compat import Interval, Options, StrOptions, check_sample_weight
 from skest._random import seed_sequence
 from skest._resources import resolve_device
+from skest.adapters.distinct import distinct_rows
 from skest.adapters.epochs import EpochHook
 from skest.adapters.features import (
     ARRAY_KEY,
@@ -68,6 +69,7 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
         ],
         "max_iter": [Interval(Integral, 1, None, closed="left")],
         "max_steps": [Interval(Integral, 1, None, closed="left"), None],
+        "sampling": [StrOptions({"epoch", "weighted"})],
         "early_stopping": ["boolean", StrOptions({"auto"})],
         "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
         "n_iter_no_change": [
@@ -206,7 +208,15 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
             self._learn_target(y, classes)
         else:
             self._target.check_classes(classes)
-        return Rows(features, self._target.encode(y), weight)
+        rows = Rows(features, self._target.encode(y), weight)
+        if self.sampling == "epoch":
+            return rows
+        if weight is not None and (weight < 0).any():
+            raise ValueError(
+                "sampling='weighted' draws rows in proportion to their weights, so "
+                f"'sample_weight' must not be negative; got {weight.min()}."
+            )
+        return distinct_rows(rows)
 
     def _target_rows(self, y: Any) -> Any:
         """Return `y` as something whose rows can be taken."""
@@ -309,6 +319,9 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
         *,
         resume: bool,
     ) -> None:
+        draw_weight = None
+        if self.sampling == "weighted":
+            draw_weight, rows = rows.weight, rows._replace(weight=None)
         weighted = rows.weight is not None
         self._drop_embeddings()
         estimator = self._new_estimator(seed, weighted)
@@ -320,12 +333,13 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
             rows.labels,
             batch_size=self._batch_size(rows.n_rows),
             shuffle=True,
+            sampling_weight=draw_weight,
             num_epochs=n_epochs,
             seed=seed,
             first_epoch=self.n_iter_ if resume else 0,
         )
         epochs = EpochHook(
-            dataset.n_rows,
+            dataset.rows_per_epoch,
             dataset.batch_size,
             tol=self.tol,
             n_iter_no_change=self.n_iter_no_change,

@@ -173,6 +173,7 @@ class BaselineClassifier(_Baseline, SkestClassifier):
         batch_size: int | str = "auto",
         max_iter: int = 200,
         max_steps: int | None = None,
+        sampling: str = "epoch",
         class_weight: Any = None,
         early_stopping: bool | str = "auto",
         validation_fraction: float = 0.1,
@@ -193,6 +194,7 @@ class BaselineClassifier(_Baseline, SkestClassifier):
         self.batch_size = batch_size
         self.max_iter = max_iter
         self.max_steps = max_steps
+        self.sampling = sampling
         self.class_weight = class_weight
         self.early_stopping = early_stopping
         self.validation_fraction = validation_fraction
@@ -256,6 +258,7 @@ class BaselineRegressor(_Baseline, SkestRegressor):
         batch_size: int | str = "auto",
         max_iter: int = 200,
         max_steps: int | None = None,
+        sampling: str = "epoch",
         early_stopping: bool | str = "auto",
         validation_fraction: float = 0.1,
         n_iter_no_change: float = 10,
@@ -277,6 +280,7 @@ class BaselineRegressor(_Baseline, SkestRegressor):
         self.batch_size = batch_size
         self.max_iter = max_iter
         self.max_steps = max_steps
+        self.sampling = sampling
         self.early_stopping = early_stopping
         self.validation_fraction = validation_fraction
         self.n_iter_no_change = n_iter_no_change
@@ -340,6 +344,7 @@ class BaselineEstimator(_Baseline, SkestHeadEstimator):
         batch_size: int | str = "auto",
         max_iter: int = 200,
         max_steps: int | None = None,
+        sampling: str = "epoch",
         early_stopping: bool | str = "auto",
         validation_fraction: float = 0.1,
         n_iter_no_change: float = 10,
@@ -360,6 +365,7 @@ class BaselineEstimator(_Baseline, SkestHeadEstimator):
         self.batch_size = batch_size
         self.max_iter = max_iter
         self.max_steps = max_steps
+        self.sampling = sampling
         self.early_stopping = early_stopping
         self.validation_fraction = validation_fraction
         self.n_iter_no_change = n_iter_no_change

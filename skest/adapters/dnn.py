@@ -248,6 +248,7 @@ class DNNClassifier(DNNParameters, SkestClassifier):
         batch_size: int | str = "auto",
         max_iter: int = 200,
         max_steps: int | None = None,
+        sampling: str = "epoch",
         class_weight: Any = None,
         early_stopping: bool | str = "auto",
         validation_fraction: float = 0.1,
@@ -274,6 +275,7 @@ class DNNClassifier(DNNParameters, SkestClassifier):
         self.batch_size = batch_size
         self.max_iter = max_iter
         self.max_steps = max_steps
+        self.sampling = sampling
         self.class_weight = class_weight
         self.early_stopping = early_stopping
         self.validation_fraction = validation_fraction
@@ -353,6 +355,7 @@ class DNNRegressor(DNNParameters, SkestRegressor):
         batch_size: int | str = "auto",
         max_iter: int = 200,
         max_steps: int | None = None,
+        sampling: str = "epoch",
         early_stopping: bool | str = "auto",
         validation_fraction: float = 0.1,
         n_iter_no_change: float = 10,
@@ -380,6 +383,7 @@ class DNNRegressor(DNNParameters, SkestRegressor):
         self.batch_size = batch_size
         self.max_iter = max_iter
         self.max_steps = max_steps
+        self.sampling = sampling
         self.early_stopping = early_stopping
         self.validation_fraction = validation_fraction
         self.n_iter_no_change = n_iter_no_change
@@ -462,6 +466,7 @@ class DNNEstimator(DNNParameters, SkestHeadEstimator):
         batch_size: int | str = "auto",
         max_iter: int = 200,
         max_steps: int | None = None,
+        sampling: str = "epoch",
         early_stopping: bool | str = "auto",
         validation_fraction: float = 0.1,
         n_iter_no_change: float = 10,
@@ -488,6 +493,7 @@ class DNNEstimator(DNNParameters, SkestHeadEstimator):
         self.batch_size = batch_size
         self.max_iter = max_iter
         self.max_steps = max_steps
+        self.sampling = sampling
         self.early_stopping = early_stopping
         self.validation_fraction = validation_fraction
         self.n_iter_no_change = n_iter_no_change

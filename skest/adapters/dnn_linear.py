@@ -298,6 +298,7 @@ class DNNLinearCombinedClassifier(_Combined, SkestClassifier):
         batch_size: int | str = "auto",
         max_iter: int = 200,
         max_steps: int | None = None,
+        sampling: str = "epoch",
         class_weight: Any = None,
         early_stopping: bool | str = "auto",
         validation_fraction: float = 0.1,
@@ -330,6 +331,7 @@ class DNNLinearCombinedClassifier(_Combined, SkestClassifier):
         self.batch_size = batch_size
         self.max_iter = max_iter
         self.max_steps = max_steps
+        self.sampling = sampling
         self.class_weight = class_weight
         self.early_stopping = early_stopping
         self.validation_fraction = validation_fraction
@@ -412,6 +414,7 @@ class DNNLinearCombinedRegressor(_Combined, SkestRegressor):
         batch_size: int | str = "auto",
         max_iter: int = 200,
         max_steps: int | None = None,
+        sampling: str = "epoch",
         early_stopping: bool | str = "auto",
         validation_fraction: float = 0.1,
         n_iter_no_change: float = 10,
@@ -445,6 +448,7 @@ class DNNLinearCombinedRegressor(_Combined, SkestRegressor):
         self.batch_size = batch_size
         self.max_iter = max_iter
         self.max_steps = max_steps
+        self.sampling = sampling
         self.early_stopping = early_stopping
         self.validation_fraction = validation_fraction
         self.n_iter_no_change = n_iter_no_change
@@ -527,6 +531,7 @@ class DNNLinearCombinedEstimator(_Combined, SkestHeadEstimator):
         batch_size: int | str = "auto",
         max_iter: int = 200,
         max_steps: int | None = None,
+        sampling: str = "epoch",
         early_stopping: bool | str = "auto",
         validation_fraction: float = 0.1,
         n_iter_no_change: float = 10,
@@ -559,6 +564,7 @@ class DNNLinearCombinedEstimator(_Combined, SkestHeadEstimator):
         self.batch_size = batch_size
         self.max_iter = max_iter
         self.max_steps = max_steps
+        self.sampling = sampling
         self.early_stopping = early_stopping
         self.validation_fraction = validation_fraction
         self.n_iter_no_change = n_iter_no_change

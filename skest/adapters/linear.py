@@ -302,6 +302,7 @@ class LinearClassifier(_Linear, SkestClassifier):
         batch_size: int | str = "auto",
         max_iter: int = 200,
         max_steps: int | None = None,
+        sampling: str = "epoch",
         class_weight: Any = None,
         early_stopping: bool | str = "auto",
         validation_fraction: float = 0.1,
@@ -327,6 +328,7 @@ class LinearClassifier(_Linear, SkestClassifier):
         self.batch_size = batch_size
         self.max_iter = max_iter
         self.max_steps = max_steps
+        self.sampling = sampling
         self.class_weight = class_weight
         self.early_stopping = early_stopping
         self.validation_fraction = validation_fraction
@@ -405,6 +407,7 @@ class LinearRegressor(_Linear, SkestRegressor):
         batch_size: int | str = "auto",
         max_iter: int = 200,
         max_steps: int | None = None,
+        sampling: str = "epoch",
         early_stopping: bool | str = "auto",
         validation_fraction: float = 0.1,
         n_iter_no_change: float = 10,
@@ -431,6 +434,7 @@ class LinearRegressor(_Linear, SkestRegressor):
         self.batch_size = batch_size
         self.max_iter = max_iter
         self.max_steps = max_steps
+        self.sampling = sampling
         self.early_stopping = early_stopping
         self.validation_fraction = validation_fraction
         self.n_iter_no_change = n_iter_no_change
@@ -511,6 +515,7 @@ class LinearEstimator(_Linear, SkestHeadEstimator):
         batch_size: int | str = "auto",
         max_iter: int = 200,
         max_steps: int | None = None,
+        sampling: str = "epoch",
         early_stopping: bool | str = "auto",
         validation_fraction: float = 0.1,
         n_iter_no_change: float = 10,
@@ -536,6 +541,7 @@ class LinearEstimator(_Linear, SkestHeadEstimator):
         self.batch_size = batch_size
         self.max_iter = max_iter
         self.max_steps = max_steps
+        self.sampling = sampling
         self.early_stopping = early_stopping
         self.validation_fraction = validation_fraction
         self.n_iter_no_change = n_iter_no_change

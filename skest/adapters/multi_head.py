@@ -113,6 +113,7 @@ class MultiHeadEstimator(DNNParameters, SkestMixedEstimator):
         batch_size: int | str = "auto",
         max_iter: int = 200,
         max_steps: int | None = None,
+        sampling: str = "epoch",
         early_stopping: bool | str = "auto",
         validation_fraction: float = 0.1,
         n_iter_no_change: float = 10,
@@ -140,6 +141,7 @@ class MultiHeadEstimator(DNNParameters, SkestMixedEstimator):
         self.batch_size = batch_size
         self.max_iter = max_iter
         self.max_steps = max_steps
+        self.sampling = sampling
         self.early_stopping = early_stopping
         self.validation_fraction = validation_fraction
         self.n_iter_no_change = n_iter_no_change

@@ -27,6 +27,7 @@ class TakesSDCA:
 
     optimizer: Any
     warm_start: bool
+    sampling: str
 
     def _numbers_rows(self) -> LinearSDCA | None:
         """Return the settings of SDCA if row numbers tell its examples apart."""
@@ -39,6 +40,11 @@ class TakesSDCA:
         super()._validate_params()  # type: ignore[misc]
         if self.warm_start and self._numbers_rows():
             raise ValueError(f"warm_start=True {_ROWS_CHANGE}")
+        if self.sampling == "weighted" and as_sdca(self.optimizer) is not None:
+            raise ValueError(
+                "sampling='weighted' has no meaning for LinearSDCA, whose objective weighs "
+                "every row exactly. Leave it at 'epoch'."
+            )
 
     def _training_features(self, rows: Rows) -> dict[str, Any]:
         features = super()._training_features(rows)  # type: ignore[misc]

@@ -30,6 +30,9 @@ class ArrayDataset:
         Rows of a batch; the last batch of an epoch may be smaller.
     shuffle : bool, default=False
         Draw a new order in every epoch.
+    sampling_weight : array of shape (n_rows,), default=None
+        If given, draw every row of every batch anew, with replacement and in proportion
+        to these, whatever `shuffle` is. All batches are full.
     num_epochs : int or None, default=1
         How often the table is gone through; None is without end.
     seed : int, default=None
@@ -41,8 +44,8 @@ class ArrayDataset:
     Raises
     ------
     ValueError
-        If there are no rows, features and labels differ in their number, or a number
-        is less than 1.
+        If there are no rows, features and labels differ in their number, a number is
+        less than 1, or `sampling_weight` holds no weights of the rows.
     TypeError
         If `batch_size` or `num_epochs` is no integer.
 
@@ -63,6 +66,7 @@ class ArrayDataset:
         *,
         batch_size: int = 128,
         shuffle: bool = False,
+        sampling_weight: Any = None,
         num_epochs: int | None = 1,
         seed: int | None = None,
         first_epoch: int = 0,
@@ -82,6 +86,9 @@ class ArrayDataset:
             check_integer(num_epochs, "num_epochs", "ArrayDataset", minimum=1)
         self.batch_size = min(int(batch_size), self.n_rows)
         self.shuffle = shuffle
+        self._shares = (
+            None if sampling_weight is None else _shares(sampling_weight, self.n_rows)
+        )
         self.num_epochs = num_epochs
         self.first_epoch = first_epoch
         self._entropy = seed_sequence(seed).entropy
@@ -90,6 +97,13 @@ class ArrayDataset:
     def steps_per_epoch(self) -> int:
         """Number of batches in one epoch."""
         return -(-self.n_rows // self.batch_size)
+
+    @property
+    def rows_per_epoch(self) -> int:
+        """Number of rows in all batches of one epoch."""
+        if self._shares is None:
+            return self.n_rows
+        return self.steps_per_epoch * self.batch_size
 
     def index_batches(self) -> Iterator[slice | NDArray[np.intp]]:
         """Yield the rows of one batch after the other.
@@ -101,8 +115,8 @@ class ArrayDataset:
         """
         epochs = count() if self.num_epochs is None else range(self.num_epochs)
         for epoch in epochs:
-            order = self._order(self.first_epoch + epoch) if self.shuffle else None
-            for start in range(0, self.n_rows, self.batch_size):
+            order = self._order(self.first_epoch + epoch)
+            for start in range(0, self.rows_per_epoch, self.batch_size):
                 rows = slice(start, start + self.batch_size)
                 yield rows if order is None else order[rows]
 
@@ -120,9 +134,33 @@ class ArrayDataset:
             features, labels = self.take(rows)
             yield features if labels is None else (features, labels)
 
-    def _order(self, epoch: int) -> NDArray[np.intp]:
+    def _order(self, epoch: int) -> NDArray[np.intp] | None:
+        """Return the rows of an epoch; None is the order of the table."""
+        if self._shares is None and not self.shuffle:
+            return None
         entropy = np.random.SeedSequence(self._entropy, spawn_key=(epoch,))
-        return np.random.Generator(np.random.PCG64(entropy)).permutation(self.n_rows)
+        generator = np.random.Generator(np.random.PCG64(entropy))
+        if self._shares is None:
+            return generator.permutation(self.n_rows)
+        draws = generator.random(self.rows_per_epoch) * self._shares[-1]
+        # A draw may round up to the sum.
+        last = len(self._shares) - 1
+        return np.searchsorted(self._shares, draws, side="right").clip(max=last)
+
+
+def _shares(weight: Any, n_rows: int) -> NDArray[np.float64]:
+    """Return the cumulated weights up to the last row that has one."""
+    weight = np.asarray(weight, dtype=np.float64)
+    if weight.shape != (n_rows,):
+        raise ValueError(
+            f"'sampling_weight' must have the shape ({n_rows},) of the rows; "
+            f"got {weight.shape}."
+        )
+    if not np.isfinite(weight).all() or (weight < 0).any() or not weight.any():
+        raise ValueError(
+            "'sampling_weight' must be finite and not negative, and not all zero."
+        )
+    return np.cumsum(weight)[: np.flatnonzero(weight)[-1] + 1]
 
 
 def take_rows(data: Any, rows: slice | NDArray[np.intp]) -> Any:

@@ -46,6 +46,14 @@ ESTIMATORS = [
     LinearEstimator(PoissonRegressionHead()),
     DNNLinearCombinedEstimator(dnn_hidden_units=(16,), max_iter=40),
     MultiHeadEstimator((16,), max_iter=40),
+    # Mini-batches, drawn in proportion to the weights.
+    DNNClassifier((16,), batch_size=8, sampling="weighted", max_iter=80),
+    DNNRegressor(
+        (16,), batch_size=8, sampling="weighted", dtype="float32", max_iter=60
+    ),
+    DNNClassifier(
+        (16,), dtype="float32", dropout=0.2, batch_norm=True, sampling="weighted"
+    ),
     # Without an end before the optimum: the order of the rows, which weights replace in
     # one of the checks, matters until there.
     LinearClassifier(optimizer="sdca", max_iter=80, n_iter_no_change=np.inf),

@@ -7,6 +7,7 @@ import scipy.sparse
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
 
 from skest.inputs import ArrayDataset
 from skest.inputs.array_dataset import count_rows, take_rows
@@ -176,3 +177,45 @@ def test_count_rows(kind):
     data = ArrayDataset(TABLES[kind])
     assert count_rows(data.features, "features") == data.n_rows == 5
     assert count_rows(take_rows(data.features, slice(0, 2)), "features") == 2
+
+
+def test_sampling_weight_draws_rows_in_proportion_in_full_batches():
+    weight = np.array([0.0, 3.0, 1.0, 0.0])
+    data = ArrayDataset(
+        np.arange(4), batch_size=3, sampling_weight=weight, num_epochs=2000, seed=0
+    )
+    assert data.steps_per_epoch == 2
+    assert data.rows_per_epoch == 6
+    batches = list(data.index_batches())
+    assert {len(rows) for rows in batches} == {3}
+    counts = np.bincount(np.concatenate(batches), minlength=4)
+    assert counts[[0, 3]].tolist() == [0, 0]
+    assert counts[1] / counts.sum() == pytest.approx(0.75, abs=0.01)
+
+
+def test_sampling_is_given_by_seed_and_epoch():
+    def rows(**options):
+        data = ArrayDataset(
+            np.arange(9),
+            batch_size=4,
+            sampling_weight=np.arange(9.0),
+            seed=3,
+            **options,
+        )
+        return np.concatenate(list(data.index_batches()))
+
+    assert_array_equal(rows(num_epochs=2)[12:], rows(first_epoch=1))
+
+
+@pytest.mark.parametrize(
+    ("weight", "message"),
+    [
+        ([1.0, 2.0], r"'sampling_weight' must have the shape \(3,\) of the rows"),
+        ([0.0, 0.0, 0.0], "not all zero"),
+        ([1.0, -1.0, 1.0], "finite and not negative"),
+        ([1.0, np.nan, 1.0], "finite and not negative"),
+    ],
+)
+def test_wrong_sampling_weight(weight, message):
+    with pytest.raises(ValueError, match=message):
+        ArrayDataset(np.arange(3), sampling_weight=weight)

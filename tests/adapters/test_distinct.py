@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+import scipy.sparse
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
+
+from skest.adapters.distinct import distinct_rows
+from skest.adapters.rows import Rows, count_samples
+
+COLUMNS = {
+    "floats": np.array([0.5, np.nan, -0.0, 1e300, 2.0]),
+    "float32": np.array([0.1, 0.2, 0.3, np.nan, 0.1], dtype=np.float32),
+    "integers": np.array([2**63 - 1, -1, 0, 5, 7]),
+    "unsigned": np.array([2**64 - 1, 0, 3, 5, 7], dtype=np.uint64),
+    "booleans": np.array([True, False, True, True, False]),
+    "matrix": np.arange(10.0).reshape(5, 2) % 7,
+    "strings": np.array(["", "é", "a\0b", None, "a"], dtype=object),
+    "text": np.array(["b", "a", "c", "aa", ""]),
+    "lists": np.fromiter([["a"], [], ["b", "a"], ["a", "b"], ["aa"]], object, 5),
+    "vectors": np.fromiter(
+        [[[1.0, 2.0]], [], [[2.0, 1.0]], [[1.0, 2.0]] * 2, [[1.0, 3.0]]], object, 5
+    ),
+    "category": pd.Series(["x", None, "y", "z", "x"], dtype="category"),
+    "nullable": pd.Series([1, None, 3, 4, 5], dtype="Int64"),
+    "polars": pl.Series(["u", None, "v", "w", "x"]),
+    "sparse": scipy.sparse.csr_array(
+        np.array([[0, 1.0], [2, 0], [0, 0], [2, 1], [1, 2]])
+    ),
+}
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_different_values_stay_apart_and_equal_ones_become_one(name):
+    whole = Rows({"c": COLUMNS[name]}, np.arange(5), None)
+    times = np.array([1, 3, 2, 1, 2])
+    alone = distinct_rows(whole._replace(weight=times.astype(float)))
+    index = np.random.default_rng(0).permutation(np.repeat(np.arange(5), times))
+    repeated = distinct_rows(whole.take(index))
+    assert sorted(alone.labels) == [0, 1, 2, 3, 4]
+    assert_array_equal(alone.labels, repeated.labels)
+    assert_array_equal(alone.weight, repeated.weight)
+    assert_array_equal(alone.weight, times[alone.labels])
+
+
+@pytest.mark.parametrize(
+    "name", sorted(set(COLUMNS) - {"booleans", "float32", "category"})
+)
+def test_rows_are_told_apart_by_each_column(name):
+    rows = Rows({"c": COLUMNS[name]}, np.zeros(5), None)
+    assert distinct_rows(rows).n_rows == 5
+
+
+def test_labels_of_all_forms_are_compared():
+    x = {"x": np.zeros(4)}
+    matrix = np.array([[0, 1], [1, 0], [0, 1], [1, 1]])
+    frame = pd.DataFrame({"a": [0.0, 1, 0, 1], "b": list("ppqq")})
+    for labels, n_distinct in [
+        (np.array([0, 1, 0, 0]), 2),
+        (matrix, 3),
+        (scipy.sparse.csr_matrix(matrix), 3),
+        ({"a": np.array([0, 1, 0, 1]), "b": matrix}, 3),
+        (frame, 4),
+    ]:
+        assert distinct_rows(Rows(x, labels, None)).n_rows == n_distinct
+
+
+def test_a_csr_matrix_with_zeros_and_unsorted_indices_holds_the_same_rows():
+    tidy = scipy.sparse.csr_array(np.array([[0.0, 3, 4], [0, 3, 4]]))
+    untidy = scipy.sparse.csr_array(
+        (np.array([4.0, 0, 1, 2, 3, 4]), np.array([2, 0, 1, 1, 1, 2]), [0, 4, 6]),
+        (2, 3),
+    )
+    assert distinct_rows(Rows({"x": tidy}, np.zeros(2), None)).n_rows == 1
+    assert distinct_rows(Rows({"x": untidy}, np.zeros(2), None)).n_rows == 1
+    assert untidy.indices.tolist() == [2, 0, 1, 1, 1, 2]  # left as it was
+
+
+@settings(deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.integers(-3, 3), st.sampled_from(["a", "b", ""]), st.booleans()),
+        min_size=1,
+        max_size=30,
+    ),
+    st.randoms(use_true_random=False),
+)
+def test_the_result_is_that_of_counting(cells, random):
+    def distinct(cells):
+        numbers, strings, labels = zip(*cells, strict=True)
+        features = {"n": np.array(numbers), "s": np.array(strings, dtype=object)}
+        return distinct_rows(Rows(features, np.array(labels), None))
+
+    found = distinct(cells)
+    counted = {
+        (n, s, bool(y)): w
+        for n, s, y, w in zip(
+            found.features["n"],
+            found.features["s"],
+            found.labels,
+            found.weight,
+            strict=True,
+        )
+    }
+    assert counted == {cell: cells.count(cell) for cell in set(cells)}
+    random.shuffle(cells)
+    again = distinct(cells)
+    assert_array_equal(again.features["n"], found.features["n"])
+    assert_array_equal(again.features["s"], found.features["s"])
+    assert count_samples(again.features) == found.n_rows

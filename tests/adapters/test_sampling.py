@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``sampling="weighted"``: weights are multiplicities, bit for bit."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.testing import assert_array_equal
+
+from skest import (
+    BaselineRegressor,
+    DNNClassifier,
+    DNNLinearCombinedClassifier,
+    DNNRegressor,
+    LinearClassifier,
+    LinearRegressor,
+    MultiHeadEstimator,
+    RNNClassifier,
+)
+from skest.feature_columns import categorical_column_with_vocabulary_list as vocabulary
+from skest.feature_columns import embedding_column, numeric_column
+
+
+def table(n, seed=0):
+    rng = np.random.default_rng(seed)
+    X = pd.DataFrame(
+        {
+            "a": rng.normal(size=n),
+            "b": rng.exponential(size=n).round(1),
+            "c": rng.choice(list("pqrs"), n),
+        }
+    )
+    return X, (X["a"] + (X["c"] == "p") > 0.5).to_numpy().astype(int)
+
+
+def weighted_and_repeated(X, y, seed=1):
+    """Return the same law twice: with weights, and with repeated rows in another order."""
+    rng = np.random.default_rng(seed)
+    weight = rng.integers(0, 4, len(y)).astype(float)
+    index = rng.permutation(np.repeat(np.arange(len(y)), weight.astype(int)))
+    rows = X.iloc[index] if hasattr(X, "iloc") else X[index]
+    return (X, y, weight), (rows, y[index])
+
+
+TAIL = {"sampling": "weighted", "random_state": 0, "max_iter": 3, "batch_size": 16}
+QUANTILES = [
+    numeric_column("a", normalizer="quantile"),
+    numeric_column("b", normalizer="standard"),
+    embedding_column(vocabulary("c"), dimension=2),
+]
+MODELS = {
+    "dnn": DNNClassifier((8,), **TAIL),
+    "float32": DNNClassifier((8,), dtype="float32", optimizer="adam", **TAIL),
+    "dropout": DNNClassifier((8,), dropout=0.5, batch_norm=True, **TAIL),
+    "columns": DNNClassifier((8,), feature_columns=QUANTILES, **TAIL),
+    "combined": DNNLinearCombinedClassifier((8,), **TAIL),
+    "linear": LinearClassifier(**TAIL),
+    "balanced": LinearClassifier(class_weight="balanced", **TAIL),
+    "held out": DNNClassifier((8,), early_stopping=True, **TAIL),
+    "regressor": DNNRegressor((8,), **TAIL),
+    "linear regressor": LinearRegressor(**TAIL),
+    "baseline": BaselineRegressor(loss="poisson", **TAIL),
+    "heads": MultiHeadEstimator((8,), **TAIL),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_weights_equal_repeated_rows_bit_for_bit(name):
+    weighted, repeated = weighted_and_repeated(*table(80))
+    model = MODELS[name]
+    first = model.fit(*weighted).estimator_.checkpoint.variables
+    second = model.fit(*repeated).estimator_.checkpoint.variables
+    assert first.keys() == second.keys()
+    for key in first:
+        assert_array_equal(first[key].numpy(), second[key].numpy(), err_msg=key)
+
+
+def test_an_array_of_numbers_and_one_of_sequences():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 5)).round(1).astype(np.float32)
+    y = (X[:, 0] > 0).astype(int)
+    for model in [MODELS["float32"], RNNClassifier(4, **TAIL)]:
+        weighted, repeated = weighted_and_repeated(X, y)
+        first, second = (
+            model.fit(*weighted).predict_proba(X),
+            model.fit(*repeated).predict_proba(X),
+        )
+        assert_array_equal(first, second)
+
+
+def test_the_scale_of_the_weights_does_not_matter():
+    X, y = table(50)
+    weight = np.random.default_rng(0).uniform(size=50)
+    model = DNNClassifier((8,), **TAIL)
+    first = model.fit(X, y, weight).predict_proba(X)
+    assert_array_equal(model.fit(X, y, weight * 2.0**-20).predict_proba(X), first)
+
+
+def test_an_epoch_has_as_many_draws_as_distinct_rows():
+    X, y = table(50)
+    model = DNNClassifier((8,), **TAIL)
+    assert model.fit(X, y).n_steps_ == 3 * 4
+    twice = pd.concat([X, X]), np.concatenate([y, y])
+    assert model.fit(*twice).n_steps_ == 3 * 4
+
+
+def test_it_learns_and_goes_on():
+    X, y = table(400)
+    model = DNNClassifier((16,), sampling="weighted", random_state=0, max_iter=30)
+    assert model.fit(X, y).score(X, y) > 0.9
+    model.set_params(warm_start=True)
+    assert model.fit(X, y).n_iter_ > 30
+    steps = model.n_steps_
+    assert model.partial_fit(X, y).n_steps_ == steps + 2
+
+
+def test_rows_are_drawn_in_proportion():
+    X, y = np.zeros((4, 1)), np.array([0.0, 1.0, 2.0, 7.0])
+    weight = np.array([1.0, 2.0, 1.0, 0.0])
+    model = BaselineRegressor(
+        sampling="weighted", random_state=0, max_iter=400, tol=0, optimizer="sgd",
+        learning_rate=0.01,
+    )  # fmt: skip
+    assert model.fit(X, y, weight).predict(X[:1])[0] == pytest.approx(1.0, abs=0.1)
+
+
+def test_wrong_settings():
+    X, y = table(20)
+    with pytest.raises(
+        ValueError, match=r"'sampling' parameter .* must be a str among"
+    ):
+        DNNClassifier(sampling="batch").fit(X, y)
+    with pytest.raises(
+        ValueError, match="'sample_weight' must not be negative; got -1"
+    ):
+        DNNClassifier(sampling="weighted").fit(X, y, np.r_[-1.0, np.ones(19)])
+    with pytest.raises(ValueError, match="'weighted' has no meaning for LinearSDCA"):
+        LinearClassifier(optimizer="sdca", sampling="weighted").fit(X, y)
