@@ -16,7 +16,7 @@ from skest.keys import ModeKeys
 from skest.run_config import RunConfig
 from skest.spec import EstimatorSpec
 
-__all__ = ["ModelFn", "draws_only_to_train", "model_fn_arguments"]
+__all__ = ["ModelFn", "model_fn_arguments", "pure_model_fn"]
 
 _F = TypeVar("_F", bound=Callable[..., EstimatorSpec])
 
@@ -45,6 +45,8 @@ class ModelFn:
     ) -> None:
         self._arguments = model_fn_arguments(model_fn, params)
         self._function = model_fn
+        #: Whether the function, and another one bound to it, are `pure_model_fn`.
+        self.is_pure = _is_pure(model_fn)
         self._params = copy.deepcopy(params) if params is not None else {}
 
     @property
@@ -93,7 +95,7 @@ class ModelFn:
         ValueError
             If the specification has another mode.
         """
-        draws = mode == ModeKeys.TRAIN or not _is_quiet(self._function)
+        draws = mode == ModeKeys.TRAIN or not self.is_pure
         with random.as_global() if draws else nullcontext():
             spec = self(features, labels, mode, config)
         if not isinstance(spec, EstimatorSpec):
@@ -184,20 +186,24 @@ def _is_option(parameter: inspect.Parameter) -> bool:
     )
 
 
-def draws_only_to_train(model_fn: _F) -> _F:
-    """Mark a model function that needs no random numbers but in mode TRAIN.
+def pure_model_fn(model_fn: _F) -> _F:
+    """Mark a model function whose models for EVAL and PREDICT are always the same.
 
-    It leaves variables that a checkpoint will fill as they are, so that evaluation and
-    prediction are quick and need not wait for torch's global generator.
+    It draws random numbers in mode TRAIN only: other models need not wait for torch's
+    global generator, and leave variables that a checkpoint will fill as they are. Nor
+    do its models depend on the first batch, so that one may serve several calls.
     """
-    model_fn.draws_only_to_train = True  # type: ignore[attr-defined]
+    model_fn.is_pure = True  # type: ignore[attr-defined]
     return model_fn
 
 
-def _is_quiet(model_fn: Callable[..., Any]) -> bool:
+def _is_pure(model_fn: Callable[..., Any]) -> bool:
+    inner = None
     while isinstance(model_fn, functools.partial):
+        inner = model_fn.keywords.get("model_fn", inner)
         model_fn = model_fn.func
-    return getattr(model_fn, "draws_only_to_train", False)
+    marked = getattr(model_fn, "is_pure", False)
+    return marked and (inner is None or _is_pure(inner))
 
 
 def _call(

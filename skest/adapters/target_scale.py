@@ -12,7 +12,7 @@ from scipy.special import logit
 from torch import Tensor, nn
 
 from skest.keys import ModeKeys
-from skest.model_fn import draws_only_to_train
+from skest.model_fn import pure_model_fn
 from skest.spec import EstimatorSpec
 
 __all__ = ["TargetScale", "scaled_target_model_fn"]
@@ -85,7 +85,7 @@ class TargetScale(NamedTuple):
         return (logits - center) / self.scale.astype(logits.dtype)
 
 
-@draws_only_to_train
+@pure_model_fn
 def scaled_target_model_fn(
     features: Any,
     labels: Any,
