@@ -25,6 +25,7 @@ __all__ = [
 
 CELL_DTYPES = (None, "string", "int64")
 _LARGEST_HASH = 2**32
+_NO_ID = np.array([-1])
 
 
 class KeyedCategoricalColumn(CategoricalColumn):
@@ -66,7 +67,8 @@ class KeyedCategoricalColumn(CategoricalColumn):
         """Return the ids, looked up once for each distinct value."""
         cells = self._cells(table)
         codes = present_codes(cells).reshape(table.n_rows, -1)
-        return np.append(self._ids_of(cells.distinct), -1)[codes], codes >= 0
+        ids = np.concatenate([self._ids_of(cells.distinct), _NO_ID])
+        return ids[codes], codes >= 0
 
 
 def categorical_column_with_identity(

@@ -121,18 +121,28 @@ def _factorize_plain(cells: Cells, key: Hashable) -> tuple[np.ndarray, np.ndarra
             "categories. Convert it, e.g. with .astype('int64'), or cut it into buckets "
             "with bucketized_column."
         )
-    if isinstance(cells, np.ndarray):
-        cells = cells.ravel()
-        if cells.dtype.kind in "SUT":
-            cells = cells.astype(object)
+    # Of a Series the array inside, or pandas would make an Index of what is distinct.
+    values: Any = cells.ravel() if isinstance(cells, np.ndarray) else cells.array
+    if values.dtype.kind in "SUT":
+        values = values.astype(object)
+    look_up = _factorize_one if len(values) == 1 else pd.factorize
     try:
-        codes, distinct = pd.factorize(cells)
+        codes, distinct = look_up(values)
     except TypeError as error:
         raise TypeError(
             f"Column {key!r}: a cell used as argument must be a string or an integer "
             f"number ({error})."
         ) from error
-    return codes, distinct if isinstance(distinct, np.ndarray) else distinct.to_numpy()
+    return codes, np.asarray(distinct)
+
+
+def _factorize_one(values: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Do for one cell, as in a request, what takes pandas much longer."""
+    if isinstance(values.dtype, pd.StringDtype):
+        values = np.asarray(values, dtype=object)
+    hash(values[0])
+    present = ~pd.isna(values)
+    return np.where(present, 0, -1), values[present]
 
 
 def _canonical(distinct: np.ndarray, key: Hashable, from_frame: bool) -> np.ndarray:
@@ -238,13 +248,7 @@ def numbers(cells: Cells, key: Hashable) -> np.ndarray:
     >>> numbers(pd.Series([1, None], dtype="Int64"), "x")
     array([ 1., nan])
     """
-    if isinstance(cells, pd.Series):
-        if is_numeric_dtype(cells.dtype) and cells.hasnans:
-            values = cells.to_numpy(dtype=np.float64, na_value=np.nan)
-        else:
-            values = cells.to_numpy()
-    else:
-        values = cells
+    values = cells if isinstance(cells, np.ndarray) else _values_of(cells)
     if values.dtype.kind in "SUT":
         values = values.astype(object)
     if values.dtype.kind == "O":
@@ -252,6 +256,13 @@ def numbers(cells: Cells, key: Hashable) -> np.ndarray:
     if values.dtype.kind not in "biuf":
         _refuse_kind(values, key)
     return values
+
+
+def _values_of(cells: pd.Series) -> np.ndarray:
+    is_extension = isinstance(cells.dtype, pd.api.extensions.ExtensionDtype)
+    if is_extension and is_numeric_dtype(cells.dtype) and cells.hasnans:
+        return cells.to_numpy(dtype=np.float64, na_value=np.nan)
+    return cells.to_numpy()
 
 
 def _numbers_of_objects(values: np.ndarray, key: Hashable) -> np.ndarray:

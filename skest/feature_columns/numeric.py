@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`numeric_column`: numbers, with the filling of gaps and the scaling they need."""
 
+import math
 from collections.abc import Callable
 from numbers import Integral, Real
 from typing import Any, NoReturn
@@ -155,7 +156,7 @@ class NumericColumn(DenseColumn):
     @property
     def n_elements(self) -> int:
         """Numbers in one cell."""
-        return int(np.prod(self.cell_shape))
+        return math.prod(self.cell_shape)
 
     @property
     def indicated(self) -> np.ndarray:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Columns of values that a vocabulary lists, given or learned."""
 
+from collections import Counter
 from collections.abc import Sequence
 from numbers import Integral
 from typing import Any
@@ -236,8 +237,10 @@ class VocabularyListColumn(VocabularyColumn):
 
     @property
     def _kind(self) -> str | None:
-        is_open = self.vocabulary_list is None and "vocabulary_" not in vars(self)
-        return self.dtype or (None if is_open else _kind_of_values([*self.vocabulary]))
+        if self.dtype is not None:
+            return self.dtype
+        known = vars(self).get("vocabulary_", self.vocabulary_list)
+        return None if known is None else _kind_of_values([next(iter(known))])
 
     def _validate(self) -> None:
         owner = f"vocabulary column {self.key!r}"
@@ -272,7 +275,7 @@ class VocabularyListColumn(VocabularyColumn):
         if found == "string":
             check_unicode(values, f"'vocabulary_list' of {owner}")
         if len(set(values)) < len(values):
-            twice = next(v for i, v in enumerate(values) if v in values[:i])
+            twice, _ = Counter(values).most_common(1)[0]
             raise ValueError(
                 f"'vocabulary_list' of {owner} must have no duplicates; got {twice!r} "
                 "more than once."

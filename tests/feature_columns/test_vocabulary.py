@@ -162,6 +162,22 @@ class TestVocabularyList:
             column.encode({"c": [1]})
         assert ids(column, pd.Series([np.nan])) == [[-1]]
 
+    def test_set_params_after_a_use_without_fit(self) -> None:
+        column = categorical_column_with_vocabulary_list("c", ["b", "a"])
+        assert ids(column, ["a"]) == [[1]]
+        assert vars(column).keys() == column.get_params().keys()
+        assert ids(column.set_params(vocabulary_list=[7, 8, 9]), [9]) == [[2]]
+        assert column.num_buckets == 3
+
+    def test_a_fitted_column_does_not_look_at_its_parameter_again(self) -> None:
+        vocabulary = ["b", "a"]
+        column = categorical_column_with_vocabulary_list("c", vocabulary)
+        column.fit({"c": ["a"]})
+        vocabulary.append("b")  # a duplicate, which any check would refuse
+        assert ids(column, ["a"]) == [[1]]
+        with pytest.raises(ValueError, match="no duplicates; got 'b'"):
+            column.fit({"c": ["a"]})
+
     def test_failed_fit_leaves_what_was_learned(self) -> None:
         column = categorical_column_with_vocabulary_list("c").fit({"c": ["a"]})
         with pytest.raises(ValueError, match="no value that occurs"):
