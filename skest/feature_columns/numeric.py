@@ -215,8 +215,12 @@ class NumericColumn(DenseColumn):
         if self.default_value == "mean" or self.normalizer in _SCALERS:
             self._check_present(missing, sample_weight)
             known = np.where(missing, np.nan, values).astype(np.float64, copy=False)
+            # Equal weights say nothing, but a mean with them is rounded in another way.
+            unequal = sample_weight is not None and np.ptp(sample_weight) > 0
             with np.errstate(over="ignore", invalid="ignore"):
-                mean_scaler = StandardScaler().fit(known, sample_weight=sample_weight)
+                mean_scaler = StandardScaler().fit(
+                    known, sample_weight=sample_weight if unequal else None
+                )
             self._check_statistics(mean_scaler.scale_)
         if self.default_value == "mean":
             learned["fill_"] = mean_scaler.mean_

@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from skest.feature_columns.weights import summable
+
 __all__ = ["Distribution", "UniformMap"]
 
 # As many as QuantileTransformer of scikit-learn takes.
@@ -41,6 +43,7 @@ class Distribution(NamedTuple):
             Their weights, greater than 0.
         """
         distinct, codes = np.unique(values, return_inverse=True)
+        weights = None if weights is None else summable(weights)
         cumulated = np.bincount(codes, weights).cumsum()
         return cls(distinct, cumulated / cumulated[-1])
 

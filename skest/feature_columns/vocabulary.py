@@ -20,12 +20,16 @@ from skest.feature_columns.categorical import (
 from skest.feature_columns.cells import Factorized, check_unicode
 from skest.feature_columns.hashing import bucket_ids
 from skest.feature_columns.table import Key, Table
+from skest.feature_columns.weights import summable
 
 __all__ = [
     "VocabularyColumn",
     "VocabularyListColumn",
     "categorical_column_with_vocabulary_list",
 ]
+
+# Weights such as 0.1 are no exact numbers, so thirty of them are not quite 3.
+_ROUNDING = 1e-9
 
 
 class VocabularyColumn(KeyedCategoricalColumn):
@@ -140,7 +144,11 @@ def categorical_column_with_vocabulary_list(
         weights of the rows it occurs in (counted as often as it does), without weights
         the number of its occurrences. An integer is a frequency, and 1 learns every
         value of a row with positive weight, however small. A float between 0 and 1 is a
-        share of the weight of all rows, rows without value among them.
+        share: times the frequency of all cells, which is the sum of the weights of all
+        rows, without weights their number. A cell is what one row has in the column. It
+        counts once, whether it holds no value, one or several (padding is no cell); so
+        the shares of values that are often several in a cell may exceed 1. For
+        `shared_embeddings`, all columns count: a row has a cell in each.
     max_categories : int or None, default=None
         Learn at most so many values, the most frequent ones; of equally frequent ones,
         those that come first in sorted order.
@@ -291,11 +299,11 @@ class VocabularyListColumn(VocabularyColumn):
         if self.vocabulary_list is not None:
             return {"vocabulary_": self.vocabulary}
         distinct, frequency, total = self._frequencies(table, sample_weight)
-        if isinstance(self.min_frequency, Integral):
-            enough = frequency >= (self.min_frequency if self.min_frequency > 1 else 0)
-        else:
-            enough = frequency / total >= self.min_frequency
-        distinct, frequency = distinct[enough], frequency[enough]
+        if self.min_frequency != 1:
+            is_share = not isinstance(self.min_frequency, Integral)
+            least = self.min_frequency * (total if is_share else 1)
+            enough = frequency >= least * (1 - _ROUNDING)
+            distinct, frequency = distinct[enough], frequency[enough]
         if self.max_categories is not None:
             most_frequent = np.argsort(-frequency, kind="stable")
             distinct = distinct[np.sort(most_frequent[: self.max_categories])]
@@ -312,11 +320,12 @@ class VocabularyListColumn(VocabularyColumn):
     def _frequencies(
         self, table: Table, sample_weight: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray, float]:
-        """Sorted values of rows that count, their frequencies, and that of all rows."""
+        """Sorted values of rows that count, their frequencies, and that of all cells."""
         cells = self._cells(table)
         codes = present_codes(cells).reshape(table.n_rows, -1)
         weight = np.ones(len(codes)) if sample_weight is None else sample_weight
         counted = (codes >= 0) & (weight > 0)[:, np.newaxis]
+        weight = summable(weight)
         weights = np.broadcast_to(weight[:, np.newaxis], codes.shape)[counted]
         frequency = np.bincount(codes[counted], weights, minlength=len(cells.distinct))
         occurring = np.unique(codes[counted])
@@ -330,7 +339,7 @@ def _check_min_frequency(value: Any, owner: str) -> None:
     elif not 0 < value < 1:
         raise ValueError(
             f"'min_frequency' of {owner} must be an integer, or a float between 0 and 1 "
-            f"that is a share of all rows; got {value!r}."
+            f"that is a share of all cells; got {value!r}."
         )
 
 

@@ -96,6 +96,22 @@ class TestVocabularyList:
         assert list(column.fit(X).vocabulary_) == expected
 
     @pytest.mark.parametrize(
+        "cells",
+        [
+            [["a", "b"], ["a"], [], None, ["c", "b", "b"]],
+            np.array([["a", "b", ""], ["a", "", ""], [""] * 3, [""] * 3, list("cbb")]),
+            ["a|b", "a", "", None, "c|b||b"],
+        ],
+    )
+    def test_a_cell_of_several_values_counts_once(self, cells: Any) -> None:
+        delimiter = "|" if isinstance(cells[0], str) else None
+        for min_frequency, expected in ((0.4, ["a", "b"]), (0.41, ["b"])):
+            column = categorical_column_with_vocabulary_list(
+                "c", min_frequency=min_frequency, delimiter=delimiter
+            )
+            assert list(column.fit({"c": cells}).vocabulary_) == expected
+
+    @pytest.mark.parametrize(
         ("options", "expected"),
         [
             ({"min_frequency": 2}, ["a", "c"]),
