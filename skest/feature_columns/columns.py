@@ -116,10 +116,14 @@ class FeatureColumns(FeaturesIn, TransformerMixin, BaseComposition):
         ValueError, TypeError
             If the parameter `columns` is wrong.
         """
+        return [column for _, column in self._named_active]
+
+    @property
+    def _named_active(self) -> list[tuple[str, FeatureColumn]]:
         if "columns_" in vars(self):
-            return [column for _, column in self.columns_]
+            return self.columns_
         self._validate()
-        return [column for _, column in self._named_columns]
+        return self._named_columns
 
     def _validate(self) -> None:
         if not isinstance(self.columns, list | tuple) or len(self.columns) == 0:
@@ -249,8 +253,20 @@ class FeatureColumns(FeaturesIn, TransformerMixin, BaseComposition):
         Returns
         -------
         ndarray of str, shape (n_outputs,), dtype object
+            Those of the columns. If one of them occurs twice, as with a categorical column
+            beside its indicator, all have the name of their column in the parameter
+            `columns` before them, ``<name>__<output>``, as has every output of
+            `sklearn.compose.ColumnTransformer`.
         """
-        return np.concatenate([c.get_feature_names_out() for c in self.active])
+        names = [
+            (prefix, output)
+            for prefix, column in self._named_active
+            for output in column.get_feature_names_out()
+        ]
+        plain = [output for _, output in names]
+        if len(set(plain)) < len(plain):
+            plain = [f"{prefix}__{output}" for prefix, output in names]
+        return np.array(plain, dtype=object)
 
     def __sklearn_is_fitted__(self) -> bool:
         return "columns_" in vars(self)

@@ -104,8 +104,11 @@ class VocabularyColumn(KeyedCategoricalColumn):
         return np.array(values, dtype=object)[ids]
 
     def _bucket_names(self) -> list[str]:
-        names = [str(value) for value in self.vocabulary]
-        return names + [f"oov{i}" for i in range(self.num_oov_buckets)]
+        names = {str(value): None for value in self.vocabulary}
+        stem, buckets = "oov", range(self.num_oov_buckets)
+        while any(f"{stem}{i}" in names for i in buckets):
+            stem = f"_{stem}"  # a value has the name of a bucket
+        return [*names, *(f"{stem}{i}" for i in buckets)]
 
 
 def categorical_column_with_vocabulary_list(

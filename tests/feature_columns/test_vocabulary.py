@@ -50,6 +50,15 @@ class TestVocabularyList:
         assert column.num_buckets == 12
         assert column.get_feature_names_out()[-1] == "c_oov9"
 
+    def test_a_value_with_the_name_of_a_bucket(self) -> None:
+        column = categorical_column_with_vocabulary_list(
+            "c", ["oov0", "_oov1", "a"], num_oov_buckets=2
+        )
+        names = column.get_feature_names_out().tolist()
+        assert names == ["c_oov0", "c__oov1", "c_a", "c___oov0", "c___oov1"]
+        column.set_output(transform="polars")
+        assert column.transform({"c": ["oov0"]}).columns == names
+
     @pytest.mark.parametrize(
         ("values", "expected"),
         [
