@@ -145,11 +145,10 @@ class IdentityColumn(KeyedCategoricalColumn):
                 "categorical_column_with_vocabulary_list, or convert the column."
             )
         if self.default_value is None and cells.are_integers:
-            large = np.flatnonzero(cells.distinct >= self.num_buckets)
-            used = large[np.isin(large, cells.codes)] if len(large) else large
-            if len(used):
+            large = cells.distinct[cells.distinct >= self.num_buckets]
+            if len(large):
                 raise ValueError(
-                    f"Column {self.key!r} holds {cells.distinct[used[0]]}, but its "
+                    f"Column {self.key!r} holds {large[0]}, but its "
                     f"identity column has num_buckets={self.num_buckets}. Raise "
                     "'num_buckets', or set 'default_value' to the id of such values."
                 )

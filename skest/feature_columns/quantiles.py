@@ -107,6 +107,7 @@ class UniformMap(NamedTuple):
         values = values.clip(knots[0], knots[-1])
         left = np.searchsorted(knots[1:-1], values, side="right")
         right = np.minimum(left + 1, len(knots) - 1)
-        width = np.maximum(knots[right] - knots[left], np.finfo(knots.dtype).tiny)
+        width = knots[right] - knots[left]
+        width[width == 0] = 1  # a constant
         slope = images[right] - images[left]
         return images[left] + (values - knots[left]) / width * slope

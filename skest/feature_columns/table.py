@@ -357,14 +357,24 @@ def _is_time(values: np.ndarray) -> bool:
 
 def _cells(value: Any, key: Any) -> Cells:
     """Give the cells of a column as an array, or a Series if they are of a frame."""
-    if isinstance(value, np.ndarray | pd.Series):
+    if isinstance(value, pd.Series):
         return value
+    if isinstance(value, np.ma.MaskedArray):
+        objects = value.data.astype(object)
+        objects[np.ma.getmaskarray(value)] = None
+        return objects
+    if isinstance(value, np.ndarray):
+        return np.asarray(value)  # no matrix, for its rows are matrices
     if scipy.sparse.issparse(value):
         _refuse_sparse(key)
     if isinstance(value, pd.api.extensions.ExtensionArray | pd.Index):
         return pd.Series(value)
     if hasattr(value, "to_numpy"):
         series = _narwhals(value, series_only=True, pass_through=True)
+        if not hasattr(
+            series, "implementation"
+        ):  # an array of pyarrow; integers stay exact beside gaps
+            return value.to_pandas(integer_object_nulls=True)
         if _is_arrow_dictionary(series):
             # Of pyarrow 26, to_numpy puts other values in place of missing ones.
             return series.to_native().to_pandas()
