@@ -196,7 +196,8 @@ class FeatureColumn(FeaturesIn, TransformerMixin, BaseEstimator):
             lengths, int64 of shape (n_rows,). A weighted column and a sparse matrix add,
             under `weight_key`, numbers of the shape of their ids.
         """
-        self._validate()
+        if not self.__sklearn_is_fitted__():
+            self._validate()
         return self._encoded(self._table(X))
 
     def matrix(self, table: Table) -> Matrix:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`numeric_column`: numbers, with the filling of gaps and the scaling they need."""
 
+import math
 from collections.abc import Callable
 from numbers import Integral, Real
 from typing import Any, NoReturn
@@ -155,7 +156,7 @@ class NumericColumn(DenseColumn):
     @property
     def n_elements(self) -> int:
         """Numbers in one cell."""
-        return int(np.prod(self.cell_shape))
+        return math.prod(self.cell_shape)
 
     @property
     def indicated(self) -> np.ndarray:
@@ -214,8 +215,12 @@ class NumericColumn(DenseColumn):
         if self.default_value == "mean" or self.normalizer in _SCALERS:
             self._check_present(missing, sample_weight)
             known = np.where(missing, np.nan, values).astype(np.float64, copy=False)
+            # Equal weights say nothing, but a mean with them is rounded in another way.
+            unequal = sample_weight is not None and np.ptp(sample_weight) > 0
             with np.errstate(over="ignore", invalid="ignore"):
-                mean_scaler = StandardScaler().fit(known, sample_weight=sample_weight)
+                mean_scaler = StandardScaler().fit(
+                    known, sample_weight=sample_weight if unequal else None
+                )
             self._check_statistics(mean_scaler.scale_)
         if self.default_value == "mean":
             learned["fill_"] = mean_scaler.mean_
