@@ -445,15 +445,19 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
     def _check_features(self, X: Any, *, reset: bool) -> dict[Any, Any]:
         """Return the features as columns by key."""
         if reset:
-            # Without a description of the features, numbers need no columns of their own.
-            self._reads_array = self._all_inferred() and (
-                not is_table(X) or (holds_only_numbers(X) and not self._needs_names)
-            )
+            self._reads_array = self._takes_as_array(X)
         read = read_array if self._reads_array else read_table
         features = read(self, X, reset=reset)
         if reset:
             self._dtype_name = self._choose_dtype(features)
         return features
+
+    def _takes_as_array(self, X: Any) -> bool:
+        """Whether X is read as a whole, and not column by column."""
+        # Without a description of the features, numbers need no columns of their own.
+        return self._all_inferred() and (
+            not is_table(X) or (holds_only_numbers(X) and not self._needs_names)
+        )
 
     @property
     def _needs_names(self) -> bool:
