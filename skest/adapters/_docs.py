@@ -185,6 +185,11 @@ default=None
         new directory in it.
     verbose : int, default=0
         1 prints a line about every epoch.""",
+    "coefficients": """coef_ : ndarray of shape (n_features,) or (n_logits, n_features)
+        Weights of the columns of ``feature_columns_.transform(X)``.
+    intercept_ : float or ndarray of shape (n_logits,)
+        Biases. As in `sklearn.linear_model`, a single target of a regression, of shape
+        (n_samples,), has one number, and two classes have one logit.""",
     "fitted": """n_features_in_ : int
         Number of features seen in fit.
     feature_names_in_ : ndarray of shape (n_features_in_,)

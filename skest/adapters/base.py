@@ -23,7 +23,13 @@ from sklearn.model_selection import train_test_split
 from sklearn.utils import check_random_state, get_tags
 from sklearn.utils.validation import check_is_fitted
 
-from skest._compat import Interval, Options, StrOptions, check_sample_weight
+from skest._compat import (
+    DocLinkMixin,
+    Interval,
+    Options,
+    StrOptions,
+    check_sample_weight,
+)
 from skest._random import seed_sequence
 from skest._resources import device_or_auto, resolve_device
 from skest.adapters.epochs import EpochHook
@@ -61,7 +67,7 @@ _CORE = "_core"
 _SCOPES = {"dense": "inputs.", "linear": "dense.", "sequence": "", "context": ""}
 
 
-class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
+class SkestEstimator(DocLinkMixin, BaseEstimator, metaclass=ABCMeta):
     """What the estimators of skest have in common; not for direct use."""
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {

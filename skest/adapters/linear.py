@@ -260,6 +260,7 @@ class LinearClassifier(_Linear, SkestClassifier):
         Class labels, sorted.
     feature_columns_ : FeatureColumns
         The fitted columns.
+    <coefficients>
     <fitted>
 
     See Also
@@ -362,6 +363,7 @@ class LinearRegressor(_Linear, SkestRegressor):
     ----------
     feature_columns_ : FeatureColumns
         The fitted columns.
+    <coefficients>
     <fitted>
 
     See Also
@@ -466,6 +468,7 @@ class LinearEstimator(_Linear, SkestHeadEstimator):
     ----------
     feature_columns_ : FeatureColumns
         The fitted columns.
+    <coefficients>
     <fitted>
 
     See Also
