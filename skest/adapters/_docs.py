@@ -129,8 +129,8 @@ default=None
         `skest.Estimator`: it builds a network and an optimizer, and says what the loss and
         the predictions are. Only ``features`` and ``mode`` are mandatory. `features` and
         `labels` are the first batch, to read shapes off; features are an array if X is an
-        array, else a dictionary of columns, as they are. It has no default, but
-        scikit-learn wants estimators that can be constructed without arguments.
+        array, else a dictionary of columns, as they are. The default of None is there
+        because scikit-learn constructs estimators without arguments; ``fit`` refuses it.
 
         Sample weights and `class_weight` reach the loss by themselves if the
         specification comes from a head, or if the loss returns one number for each row;
@@ -139,8 +139,8 @@ default=None
         Hyperparameters for `model_fn`. A search reaches its entries as ``params__<key>``.
         What `model_fn` gets is a copy, with these entries unless `params` has them:
         "head", a head for `y`, whose ``create_estimator_spec`` completes a network and
-        an optimizer; "n_classes" or "n_outputs", the number of logits that `y` asks for;
-        and with `feature_columns`, "feature_columns", the fitted ones.
+        an optimizer; "n_classes" or "n_outputs", the number of classes or of columns of
+        `y`; and with `feature_columns`, "feature_columns", the fitted ones.
     feature_columns : FeatureColumns or list of columns, default=None
         With them, features are dictionaries of encoded columns, which
         ``DenseFeatures(params["feature_columns"])`` of `skest.feature_columns` takes;

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from skest._random import draws_from_global_generator
 from skest.adapters.derived_predictions import DerivedPredictions
 from skest.adapters.features import WEIGHT_KEY
 from skest.evaluation import update_metrics
@@ -127,10 +128,9 @@ class UserModel:
 class _RowLoss:
     """A loss of the user's, which may return one number or one for each row."""
 
-    may_draw = True  # the user's code may draw from torch's global generator
-
     def __init__(self, own: Callable[[Any, Any, Any], Tensor]) -> None:
         self._own = own
+        self.may_draw = draws_from_global_generator(nn.Identity(), own)
 
     def __call__(self, labels: Any, logits: Any, features: Any) -> Tensor:
         losses = self._own(labels, logits, _given(features))

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from scipy.sparse import csr_array
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
@@ -477,8 +478,6 @@ def test_errors_before_training(pairs, table):
     with pytest.raises(ValueError, match="contains NaN"):
         make(model_fns.classes).fit(np.where(X > 1, np.nan, X), y)
     with pytest.raises(TypeError, match="Sparse data was passed"):
-        from scipy.sparse import csr_array
-
         make(model_fns.classes).fit(csr_array(X), y)
 
     def encoding(features, labels, mode, params):
