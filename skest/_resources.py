@@ -9,7 +9,13 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import nn
 
-__all__ = ["IntraOpThreads", "dense_size", "resolve_device", "threads_for"]
+__all__ = [
+    "IntraOpThreads",
+    "dense_size",
+    "device_or_auto",
+    "resolve_device",
+    "threads_for",
+]
 
 # One more thread pays off from about 20 ms of arithmetic per step on. Below that, threads
 # that wait for each other cost more than they bring, and on a machine with other work
@@ -41,6 +47,18 @@ def resolve_device(device: Any) -> torch.device:
             "use device='auto' or 'cpu'."
         )
     return resolved
+
+
+def device_or_auto(device: Any) -> Any:
+    """Return `device`, or "auto" if it is on no device of this machine.
+
+    A model that was trained on a GPU predicts without one.
+    """
+    try:
+        resolve_device(device)
+    except ValueError:
+        return "auto"
+    return device
 
 
 def dense_size(network: nn.Module) -> int:

@@ -115,6 +115,10 @@ class Estimator:
         self._config = _check_config(config, model_dir)
         self._store = self._new_store()
 
+    def __repr__(self) -> str:
+        where = f", model_dir={str(self.model_dir)!r}" if self.model_dir else ""
+        return f"Estimator(global_step={self._store.latest_step() or 0}{where})"
+
     # What an Estimator is made of
 
     @property

@@ -16,7 +16,7 @@ from skest.keys import ModeKeys
 from skest.run_config import RunConfig
 from skest.spec import EstimatorSpec
 
-__all__ = ["ModelFn", "model_fn_arguments", "pure_model_fn"]
+__all__ = ["ModelFn", "follow_parameters", "model_fn_arguments", "pure_model_fn"]
 
 _F = TypeVar("_F", bound=Callable[..., EstimatorSpec])
 
@@ -61,8 +61,11 @@ class ModelFn:
 
         Raises
         ------
+        TypeError
+            If the function returns no EstimatorSpec.
         ValueError
-            If there are labels, but the function takes none.
+            If there are labels, but the function takes none; or the specification has
+            another mode.
         """
         if labels is not None and "labels" not in self._arguments:
             raise ValueError(
@@ -76,28 +79,7 @@ class ModelFn:
             "params": self.params,
             "config": config,
         }
-        return self._function(**{name: values[name] for name in self._arguments})
-
-    def build(
-        self,
-        features: Any,
-        labels: Any,
-        mode: str,
-        config: RunConfig,
-        random: RunRandom,
-    ) -> EstimatorSpec:
-        """Build a fresh model on the device of `random`.
-
-        Raises
-        ------
-        TypeError
-            If the function returns no EstimatorSpec.
-        ValueError
-            If the specification has another mode.
-        """
-        draws = mode == ModeKeys.TRAIN or not self.is_pure
-        with random.as_global() if draws else nullcontext():
-            spec = self(features, labels, mode, config)
+        spec = self._function(**{name: values[name] for name in self._arguments})
         if not isinstance(spec, EstimatorSpec):
             raise TypeError(
                 f"model_fn must return an EstimatorSpec; got {type(spec).__name__}."
@@ -107,10 +89,24 @@ class ModelFn:
                 f"model_fn was called with mode '{mode}', but returned an EstimatorSpec "
                 f"of mode '{spec.mode}'. Pass on the mode that it is called with."
             )
+        return spec
+
+    def build(
+        self,
+        features: Any,
+        labels: Any,
+        mode: str,
+        config: RunConfig,
+        random: RunRandom,
+    ) -> EstimatorSpec:
+        """Build a fresh model on the device of `random`; errors are those of a call."""
+        draws = mode == ModeKeys.TRAIN or not self.is_pure
+        with random.as_global() if draws else nullcontext():
+            spec = self(features, labels, mode, config)
         if spec.network is not None and random.device.type != "cpu":
             spec.network.to(random.device)
             for optimizer in spec.optimizers:
-                _move_state(optimizer, random.device)
+                follow_parameters(optimizer)
         return spec
 
     def with_default_config(self, config: RunConfig) -> Callable[..., EstimatorSpec]:
@@ -217,9 +213,12 @@ def _call(
     return model_fn(features, labels, mode, config or default_config)
 
 
-def _move_state(optimizer: Optimizer, device: torch.device) -> None:
-    """Move slots that exist from construction on to the device of their variables."""
+def follow_parameters(optimizer: Optimizer) -> None:
+    """Move slots that exist from construction on to where their variables are now.
+
+    A slot of the shape of its variable gets its device and floating type.
+    """
     for parameter, slots in optimizer.state.items():
         for name, slot in slots.items():
             if isinstance(slot, torch.Tensor) and slot.shape == parameter.shape:
-                slots[name] = slot.to(device)
+                slots[name] = slot.to(parameter)

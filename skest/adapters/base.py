@@ -23,9 +23,15 @@ from sklearn.model_selection import train_test_split
 from sklearn.utils import check_random_state, get_tags
 from sklearn.utils.validation import check_is_fitted
 
-from skest._compat import Interval, Options, StrOptions, check_sample_weight
+from skest._compat import (
+    DocLinkMixin,
+    Interval,
+    Options,
+    StrOptions,
+    check_sample_weight,
+)
 from skest._random import seed_sequence
-from skest._resources import resolve_device
+from skest._resources import device_or_auto, resolve_device
 from skest.adapters.distinct import distinct_rows
 from skest.adapters.epochs import EpochHook
 from skest.adapters.features import (
@@ -38,9 +44,11 @@ from skest.adapters.features import (
 )
 from skest.adapters.learned_vectors import with_learned_vectors
 from skest.adapters.live_score import LiveScore
+from skest.adapters.plain_state import from_plain, to_plain
 from skest.adapters.rows import Rows, as_rows, check_same_length, count_samples
 from skest.adapters.target_scale import scaled_target_model_fn
 from skest.adapters.targets.base import Target
+from skest.checkpoints import Checkpoint
 from skest.estimator import Estimator
 from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.infer import infer_feature_columns
@@ -54,11 +62,13 @@ __all__ = ["SkestEstimator"]
 _MANY_ROWS = 10_000
 _PREDICT_BATCH_SIZE = 4096
 _MOST_LOGITS = 2**24  # of a batch to predict: 64 MiB in float32
+# What a saved estimator keeps of its `estimator_`.
+_CORE = "_core"
 # Where a network keeps the embedding tables of its columns.
 _SCOPES = {"dense": "inputs.", "linear": "dense.", "sequence": "", "context": ""}
 
 
-class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
+class SkestEstimator(DocLinkMixin, BaseEstimator, metaclass=ABCMeta):
     """What the estimators of skest have in common; not for direct use."""
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
@@ -406,11 +416,19 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
     def __getstate__(self) -> dict[str, Any]:
         slim = self._copy()
         slim._drop_embeddings()
-        return super(SkestEstimator, slim).__getstate__()
+        state = super(SkestEstimator, slim).__getstate__()
+        core = state.pop("estimator_", None)
+        if core is not None:
+            state[_CORE] = {"config": core.config, "checkpoint": core.checkpoint}
+        return to_plain(state)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        state = from_plain(state)
+        core = state.pop(_CORE, None)
         super().__setstate__(state)
-        if self.__sklearn_is_fitted__():
+        if core is not None:
+            # Made anew, so that nothing but data is saved, not even names of functions.
+            self.estimator_ = self._rebuilt(**core, weighted=False)
             self._keep_embeddings()
 
     def _new_estimator(self, seed: int | None, weighted: bool) -> Estimator:
@@ -459,15 +477,19 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
     def _check_features(self, X: Any, *, reset: bool) -> dict[Any, Any]:
         """Return the features as columns by key."""
         if reset:
-            # Without a description of the features, numbers need no columns of their own.
-            self._reads_array = self._all_inferred() and (
-                not is_table(X) or (holds_only_numbers(X) and not self._needs_names)
-            )
+            self._reads_array = self._takes_as_array(X)
         read = read_array if self._reads_array else read_table
         features = read(self, X, reset=reset)
         if reset:
             self._dtype_name = self._choose_dtype(features)
         return features
+
+    def _takes_as_array(self, X: Any) -> bool:
+        """Whether X is read as a whole, and not column by column."""
+        # Without a description of the features, numbers need no columns of their own.
+        return self._all_inferred() and (
+            not is_table(X) or (holds_only_numbers(X) and not self._needs_names)
+        )
 
     @property
     def _needs_names(self) -> bool:
@@ -564,11 +586,17 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
         return estimator.evaluate(lambda: dataset)
 
     def _new_evaluator(self, weighted: bool) -> Estimator:
-        config = self.estimator_.config.replace(model_dir=None)
+        core = self.estimator_
+        return self._rebuilt(core.config, core.checkpoint, weighted)
+
+    def _rebuilt(
+        self, config: RunConfig, checkpoint: Checkpoint | None, weighted: bool
+    ) -> Estimator:
+        """Return an Estimator as that of the fit, with its checkpoint in memory."""
         fitted = self._copy()
         fitted.__dict__.update(self._params_in_fit)  # whatever set_params did since
+        config = config.replace(model_dir=None, device=device_or_auto(config.device))
         estimator = Estimator(fitted._bound_model_fn(weighted), config=config)
-        checkpoint = self.estimator_.checkpoint
         if checkpoint is not None:
             estimator.checkpoint = checkpoint
         return estimator

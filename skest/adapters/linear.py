@@ -260,6 +260,7 @@ class LinearClassifier(_Linear, SkestClassifier):
         Class labels, sorted.
     feature_columns_ : FeatureColumns
         The fitted columns.
+    <coefficients>
     <fitted>
 
     See Also
@@ -364,6 +365,7 @@ class LinearRegressor(_Linear, SkestRegressor):
     ----------
     feature_columns_ : FeatureColumns
         The fitted columns.
+    <coefficients>
     <fitted>
 
     See Also
@@ -470,6 +472,7 @@ class LinearEstimator(_Linear, SkestHeadEstimator):
     ----------
     feature_columns_ : FeatureColumns
         The fitted columns.
+    <coefficients>
     <fitted>
 
     See Also

@@ -16,7 +16,7 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.exceptions import NotFittedError
 from sklearn.utils import Tags
 
-from skest._compat import check_sample_weight, get_output_config
+from skest._compat import DocLinkMixin, check_sample_weight, get_output_config
 from skest.feature_columns.features_in import FeaturesIn
 from skest.feature_columns.table import Key, Table
 
@@ -35,7 +35,7 @@ __all__ = [
 Matrix: TypeAlias = np.ndarray | scipy.sparse.sparray
 
 
-class FeatureColumn(FeaturesIn, TransformerMixin, BaseEstimator):
+class FeatureColumn(DocLinkMixin, FeaturesIn, TransformerMixin, BaseEstimator):
     """Base class of all feature columns, itself a scikit-learn transformer.
 
     The class of a column stores its parameters; the function that makes it documents

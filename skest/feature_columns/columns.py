@@ -13,7 +13,7 @@ from sklearn.base import TransformerMixin, clone
 from sklearn.utils import Tags
 from torch import Tensor
 
-from skest._compat import BaseComposition
+from skest._compat import BaseComposition, DocLinkMixin
 from skest.feature_columns.base import FeatureColumn, as_csr, as_dense
 from skest.feature_columns.dense import EmbeddingColumn
 from skest.feature_columns.features_in import FeaturesIn
@@ -22,7 +22,7 @@ from skest.feature_columns.table import Table
 __all__ = ["FeatureColumns"]
 
 
-class FeatureColumns(FeaturesIn, TransformerMixin, BaseComposition):
+class FeatureColumns(DocLinkMixin, FeaturesIn, TransformerMixin, BaseComposition):
     """Feature columns of one model, fitted and encoded together.
 
     Parameters

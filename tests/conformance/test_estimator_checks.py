@@ -18,12 +18,15 @@ from skest import (
     LinearClassifier,
     LinearEstimator,
     LinearRegressor,
+    ModelFnClassifier,
+    ModelFnRegressor,
     MultiHeadEstimator,
     RNNClassifier,
     RNNRegressor,
 )
 from skest.heads import PoissonRegressionHead, RegressionHead
 from skest.sdca import LinearSDCA
+from tests.adapters import _model_fns as model_fns
 
 # Small networks and fewer epochs than the defaults, so that a run takes minutes. The
 # defaults themselves are checked below.
@@ -54,6 +57,10 @@ ESTIMATORS = [
     DNNClassifier(
         (16,), dtype="float32", dropout=0.2, batch_norm=True, sampling="weighted"
     ),
+    ModelFnClassifier(model_fns.with_head, max_iter=40),
+    ModelFnRegressor(model_fns.with_head, max_iter=60),
+    ModelFnClassifier(model_fns.classes, max_iter=40),
+    ModelFnRegressor(model_fns.numbers, max_iter=60),
     # Without an end before the optimum: the order of the rows, which weights replace in
     # one of the checks, matters until there.
     LinearClassifier(optimizer="sdca", max_iter=80, n_iter_no_change=np.inf),
@@ -68,9 +75,17 @@ def test_scikit_learn_checks(estimator, check):
     check(estimator)
 
 
+def with_defaults(estimator):
+    """An estimator of the same class; a model function has no default."""
+    given = {"model_fn": getattr(estimator, "model_fn", None)}
+    return type(estimator)(**{name: value for name, value in given.items() if value})
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "estimator", {type(e): type(e)() for e in ESTIMATORS}.values(), ids=repr
+    "estimator",
+    {type(e): with_defaults(e) for e in ESTIMATORS}.values(),
+    ids=lambda estimator: type(estimator).__name__,
 )
 def test_scikit_learn_checks_with_default_parameters(estimator):
     results = check_estimator(estimator, on_skip=None)
