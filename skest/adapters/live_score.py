@@ -56,7 +56,10 @@ class LiveScore:
     def begin(self, run: Run) -> None:
         """Encode the rows; wrong ones are refused before the first step."""
         self._target.check_validation(self._rows.labels)
-        dataset = ArrayDataset(self._features, batch_size=self._batch_size)
+        dataset = ArrayDataset(
+            self._features, self._rows.labels, batch_size=self._batch_size
+        )
+        run.held_out = dataset
         parameter = next(run.network.parameters())
         self._batches = list(
             tensor_batches(
