@@ -584,13 +584,18 @@ class SkestEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
 
     def _new_evaluator(self, weighted: bool) -> Estimator:
         config = self.estimator_.config.replace(model_dir=None)
-        fitted = self._copy()
-        fitted.__dict__.update(self._params_in_fit)  # whatever set_params did since
-        estimator = Estimator(fitted._bound_model_fn(weighted), config=config)
+        fitted_model_fn = self._as_fitted()._bound_model_fn(weighted)
+        estimator = Estimator(fitted_model_fn, config=config)
         checkpoint = self.estimator_.checkpoint
         if checkpoint is not None:
             estimator.checkpoint = checkpoint
         return estimator
+
+    def _as_fitted(self) -> Any:
+        """Return a copy with the parameters of `fit`, whatever set_params did since."""
+        fitted = self._copy()
+        fitted.__dict__.update(self._params_in_fit)
+        return fitted
 
     # What scikit-learn asks
 
