@@ -205,6 +205,7 @@ class Estimator:
             self._config,
             global_step=start,
             model_dir=self.model_dir,
+            table=source.table,
             capture=functools.partial(_capture, random),
             save=self._store.save,
         )

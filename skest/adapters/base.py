@@ -19,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, clone
+from sklearn.callback import CallbackSupportMixin, with_callbacks
 from sklearn.model_selection import train_test_split
 from sklearn.utils import check_random_state, get_tags
 from sklearn.utils.validation import check_is_fitted
@@ -32,6 +33,7 @@ from skest._compat import (
 )
 from skest._random import seed_sequence
 from skest._resources import device_or_auto, resolve_device
+from skest.adapters.callbacks import CallbackHook
 from skest.adapters.distinct import distinct_rows
 from skest.adapters.epochs import EpochHook
 from skest.adapters.features import (
@@ -52,6 +54,7 @@ from skest.checkpoints import Checkpoint
 from skest.estimator import Estimator
 from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.infer import infer_feature_columns
+from skest.hooks.base import Hook, Run
 from skest.inputs.array_dataset import ArrayDataset, take_rows
 from skest.run_config import RunConfig
 from skest.spec import EstimatorSpec
@@ -68,7 +71,9 @@ _CORE = "_core"
 _SCOPES = {"dense": "inputs.", "linear": "dense.", "sequence": "", "context": ""}
 
 
-class SkestEstimator(DocLinkMixin, BaseEstimator, metaclass=ABCMeta):
+class SkestEstimator(
+    CallbackSupportMixin, DocLinkMixin, BaseEstimator, metaclass=ABCMeta
+):
     """What the estimators of skest have in common; not for direct use."""
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
@@ -154,10 +159,13 @@ class SkestEstimator(DocLinkMixin, BaseEstimator, metaclass=ABCMeta):
         copied.__dict__.update(self.__dict__)
         return copied
 
+    __copy__ = _copy
+
     def _become(self, trial: "SkestEstimator") -> None:
         """Take over the state of a copy that was fitted."""
         self.__dict__ = trial.__dict__  # at once: another thread may be predicting
 
+    @with_callbacks
     def _fit(
         self, X: Any, y: Any, sample_weight: Any, validation: Sequence[Any]
     ) -> None:
@@ -171,25 +179,31 @@ class SkestEstimator(DocLinkMixin, BaseEstimator, metaclass=ABCMeta):
         train = train._replace(weight=self._balanced_weight(train))
         if not resume:
             self._start(train)
-        self._train(train, held_out, int(self.max_iter), seed, resume=resume)
+        given = (X, y, sample_weight)
+        self._train(train, held_out, int(self.max_iter), seed, given, resume=resume)
 
     def _partial_fit(
         self, X: Any, y: Any, sample_weight: Any, classes: Any = None
     ) -> Any:
         trial = self._copy()
-        trial._validate_params()
-        if trial.early_stopping is True:
-            raise ValueError("partial_fit does not support early_stopping=True.")
-        resume = trial.__sklearn_is_fitted__()
-        if resume:
-            trial._check_resumed()
-        rows = trial._check_rows(X, y, sample_weight, classes, reset=not resume)
-        rows = rows._replace(weight=trial._balanced_weight(rows))
-        if not resume:
-            trial._start(rows)
-        trial._train(rows, None, 1, trial._seed(), resume=resume)
+        trial._fit_an_epoch(X, y, sample_weight, classes)
         self._become(trial)
         return self
+
+    @with_callbacks
+    def _fit_an_epoch(self, X: Any, y: Any, sample_weight: Any, classes: Any) -> None:
+        self._validate_params()
+        if self.early_stopping is True:
+            raise ValueError("partial_fit does not support early_stopping=True.")
+        resume = self.__sklearn_is_fitted__()
+        if resume:
+            self._check_resumed()
+        rows = self._check_rows(X, y, sample_weight, classes, reset=not resume)
+        rows = rows._replace(weight=self._balanced_weight(rows))
+        if not resume:
+            self._start(rows)
+        given = (X, y, sample_weight)
+        self._train(rows, None, 1, self._seed(), given, resume=resume)
 
     def _check_rows(
         self,
@@ -326,6 +340,7 @@ class SkestEstimator(DocLinkMixin, BaseEstimator, metaclass=ABCMeta):
         held_out: Rows | None,
         n_epochs: int,
         seed: int | None,
+        given: Sequence[Any],
         *,
         resume: bool,
     ) -> None:
@@ -364,10 +379,20 @@ class SkestEstimator(DocLinkMixin, BaseEstimator, metaclass=ABCMeta):
             ),
             report=print if self.verbose else None,
         )
-        estimator.train(
-            lambda: dataset, hooks=[epochs, *self.hooks], steps=self.max_steps
+
+        def fitted_at(run: Run) -> dict[str, Any]:
+            return self._fitted_at(run, weighted, epochs, resume)
+
+        callbacks = CallbackHook.of(
+            self, given, fitted_at, dataset.steps_per_epoch, n_epochs
         )
+        hooks: list[Hook] = [epochs, *callbacks, *self.hooks]
+        estimator.train(lambda: dataset, hooks=hooks, steps=self.max_steps)
+        if epochs.best is not None and not any(h.chose_variables for h in self.hooks):
+            estimator.checkpoint = epochs.best
         self._finish(estimator, epochs, resume)
+        for hook in callbacks:
+            hook.finish()
 
     def _training_features(self, rows: Rows) -> dict[str, Any]:
         """Return the features, and what training takes beside them."""
@@ -375,8 +400,6 @@ class SkestEstimator(DocLinkMixin, BaseEstimator, metaclass=ABCMeta):
 
     def _finish(self, estimator: Estimator, epochs: EpochHook, resume: bool) -> None:
         """Keep what training has learned."""
-        if epochs.best is not None:
-            estimator.checkpoint = epochs.best
         self.loss_curve_ = [*self.loss_curve_, *epochs.loss_curve]
         if epochs.scores:
             self.validation_scores_ = [*(self.validation_scores_ or []), *epochs.scores]
@@ -390,6 +413,18 @@ class SkestEstimator(DocLinkMixin, BaseEstimator, metaclass=ABCMeta):
         self.estimator_ = estimator
         self._params_in_fit = self.get_params(deep=False)
         self._keep_embeddings()
+
+    def _fitted_at(
+        self, run: Run, weighted: bool, epochs: EpochHook, resume: bool
+    ) -> dict[str, Any]:
+        """Return the attributes of this estimator as if training had ended now."""
+        fitted = self._copy()
+        estimator = Estimator(
+            fitted._bound_model_fn(weighted), config=run.config.replace(model_dir=None)
+        )
+        estimator.checkpoint = run.capture_checkpoint()
+        fitted._finish(estimator, epochs, resume)
+        return vars(fitted)
 
     def _keep_embeddings(self) -> None:
         """Give the fitted embedding columns their learned vectors, for `transform`."""
@@ -593,13 +628,18 @@ class SkestEstimator(DocLinkMixin, BaseEstimator, metaclass=ABCMeta):
         self, config: RunConfig, checkpoint: Checkpoint | None, weighted: bool
     ) -> Estimator:
         """Return an Estimator as that of the fit, with its checkpoint in memory."""
-        fitted = self._copy()
-        fitted.__dict__.update(self._params_in_fit)  # whatever set_params did since
+        model_fn = self._as_fitted()._bound_model_fn(weighted)
         config = config.replace(model_dir=None, device=device_or_auto(config.device))
-        estimator = Estimator(fitted._bound_model_fn(weighted), config=config)
+        estimator = Estimator(model_fn, config=config)
         if checkpoint is not None:
             estimator.checkpoint = checkpoint
         return estimator
+
+    def _as_fitted(self) -> Any:
+        """Return a copy with the parameters of `fit`, whatever set_params did since."""
+        fitted = self._copy()
+        fitted.__dict__.update(self._params_in_fit)
+        return fitted
 
     # What scikit-learn asks
 
