@@ -3,7 +3,11 @@
 
 import numpy as np
 import pytest
-from sklearn.utils.estimator_checks import check_estimator, parametrize_with_checks
+from sklearn.utils.estimator_checks import (
+    check_estimator,
+    estimator_checks_generator,
+    parametrize_with_checks,
+)
 
 from skest import (
     BaselineClassifier,
@@ -57,10 +61,6 @@ ESTIMATORS = [
     DNNClassifier(
         (16,), dtype="float32", dropout=0.2, batch_norm=True, sampling="weighted"
     ),
-    ModelFnClassifier(model_fns.with_head, max_iter=40),
-    ModelFnRegressor(model_fns.with_head, max_iter=60),
-    ModelFnClassifier(model_fns.classes, max_iter=40),
-    ModelFnRegressor(model_fns.numbers, max_iter=60),
     # Without an end before the optimum: the order of the rows, which weights replace in
     # one of the checks, matters until there.
     LinearClassifier(optimizer="sdca", max_iter=80, n_iter_no_change=np.inf),
@@ -70,8 +70,29 @@ ESTIMATORS = [
 ]
 
 
+# Apart from the others: the ids of parametrize_with_checks hold addresses of functions.
+WITH_MODEL_FN = {
+    "classifier-head": ModelFnClassifier(model_fns.with_head, max_iter=40),
+    "regressor-head": ModelFnRegressor(model_fns.with_head, max_iter=60),
+    "classifier": ModelFnClassifier(model_fns.classes, max_iter=40),
+    "regressor": ModelFnRegressor(model_fns.numbers, max_iter=60),
+}
+
+
 @parametrize_with_checks(ESTIMATORS, xfail_strict=True)
 def test_scikit_learn_checks(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "check"),
+    [
+        pytest.param(estimator, check, id=f"{name}-{i}")
+        for name, model in WITH_MODEL_FN.items()
+        for i, (estimator, check) in enumerate(estimator_checks_generator(model))
+    ],
+)
+def test_scikit_learn_checks_with_a_model_function(estimator, check):
     check(estimator)
 
 
@@ -84,7 +105,9 @@ def with_defaults(estimator):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "estimator",
-    {type(e): with_defaults(e) for e in ESTIMATORS}.values(),
+    {
+        type(e): with_defaults(e) for e in [*ESTIMATORS, *WITH_MODEL_FN.values()]
+    }.values(),
     ids=lambda estimator: type(estimator).__name__,
 )
 def test_scikit_learn_checks_with_default_parameters(estimator):
