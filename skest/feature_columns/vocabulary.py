@@ -2,7 +2,7 @@
 """Columns of values that a vocabulary lists, given or learned."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence, Set
 from numbers import Integral
 from typing import Any
 
@@ -266,10 +266,11 @@ class VocabularyListColumn(VocabularyColumn):
         check_delimiter(self.delimiter, owner, self._kind)
 
     def _validate_vocabulary(self, owner: str) -> None:
-        if isinstance(self.vocabulary_list, str):
+        given = self.vocabulary_list
+        if isinstance(given, str | Set) or not isinstance(given, Collection):
             raise TypeError(
-                f"'vocabulary_list' of {owner} must be a list of values; got the string "
-                f"{self.vocabulary_list!r}."
+                f"'vocabulary_list' of {owner} must be a list of values, whose order is "
+                f"that of the ids; got the {type(given).__name__} {given!r}."
             )
         values = self._given
         found = _kind_of_values(values)

@@ -213,7 +213,13 @@ class TestVocabularyList:
         ("options", "error", "message"),
         [
             ({"vocabulary_list": []}, ValueError, "non-empty list"),
-            ({"vocabulary_list": "abc"}, TypeError, "a list of values; got the string"),
+            (
+                {"vocabulary_list": "abc"},
+                TypeError,
+                "a list of values, .* the str 'abc'",
+            ),
+            ({"vocabulary_list": {"a"}}, TypeError, "a list .* whose order .* the set"),
+            ({"vocabulary_list": 5}, TypeError, "a list of values, .*; got the int 5"),
             (
                 {"vocabulary_list": [1.0]},
                 ValueError,
