@@ -185,7 +185,8 @@ default=None
     device : str or torch.device, default="auto"
         "auto" is a CUDA device if there is one, else the CPU.
     hooks : sequence of `skest.hooks.Hook`, default=()
-        Run around every training step.
+        Run around every training step. Callbacks of scikit-learn are no parameter: they
+        are given to `set_callbacks`.
     config : RunConfig, default=None
         Settings of the run. With a `model_dir`, every fit writes its checkpoints into a
         new directory in it.

@@ -22,9 +22,8 @@ from skest import (
     MultiHeadEstimator,
 )
 from skest.hooks import Hook, Run
+from tests.adapters._nets import IRIS, assert_same_variables
 from tests.adapters.conftest import make
-
-IRIS = load_iris(return_X_y=True)
 
 
 class Recorder:
@@ -74,15 +73,6 @@ def epochs_of(monitor, score):
     """Return the scores of epochs that a monitor has logged."""
     log = monitor.get_logs().data
     return [row[score] for row in log if row["task_name"] == "epoch"]
-
-
-def variables(model):
-    return model.estimator_.checkpoint.variables
-
-
-def assert_same_variables(a, b):
-    for name, value in variables(a).items():
-        assert (value == variables(b)[name]).all(), name
 
 
 @pytest.mark.parametrize(

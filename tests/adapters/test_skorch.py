@@ -7,17 +7,11 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from scipy.sparse import csr_matrix
 from sklearn.base import clone
-from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris
+from sklearn.datasets import load_breast_cancer, load_diabetes
 from sklearn.metrics import log_loss, roc_auc_score
 from sklearn.model_selection import GridSearchCV
-from sklearn.preprocessing import scale
-from skorch import (
-    NeuralNet,
-    NeuralNetBinaryClassifier,
-    NeuralNetClassifier,
-    NeuralNetRegressor,
-)
 from skorch.callbacks import (
     BatchScoring,
     Callback,
@@ -41,51 +35,39 @@ from skorch.callbacks import (
 from torch import nn
 
 from skest import (
+    BaselineClassifier,
     DNNClassifier,
+    DNNEstimator,
     DNNLinearCombinedClassifier,
-    DNNLinearCombinedRegressor,
     DNNRegressor,
     Estimator,
     LinearClassifier,
+    LinearRegressor,
     MultiHeadEstimator,
-    RNNClassifier,
-    RunConfig,
 )
-from skest.adapters.skorch import (
-    SkorchCallbackHook,
-    from_skorch,
-    skorch_features,
-    skorch_model_fn,
-    to_skorch,
-)
-from skest.exceptions import NotFittedError
+from skest.adapters.skorch import SkorchCallbackHook, skorch_model_fn
+from skest.heads import SampledSoftmaxHead
 from skest.inputs import ArrayDataset
+from tests.adapters._nets import (
+    IRIS,
+    IRIS_32,
+    assert_same_variables,
+    predictions,
+    small_net,
+    table_fn,
+    variables,
+)
 from tests.adapters.conftest import make
 
-IRIS = load_iris(return_X_y=True)
 CANCER = load_breast_cancer(return_X_y=True)
 DIABETES = load_diabetes(return_X_y=True)
 
 
-def fit(
-    *callbacks, data=IRIS, model=DNNClassifier, verbose=0, validation=None, **params
-):
+def fit(*callbacks, data=IRIS, model=DNNClassifier, verbose=0, **params):
     """Return a fitted estimator and its hook."""
-    hook = SkorchCallbackHook(callbacks, verbose=verbose, validation=validation)
+    hook = SkorchCallbackHook(callbacks, verbose=verbose)
     given = {"max_iter": 6, "batch_size": 32, "n_iter_no_change": np.inf, **params}
     return make(model, hooks=[hook], **given).fit(*data), hook
-
-
-def variables(model):
-    core = model if isinstance(model, Estimator) else model.estimator_
-    return core.checkpoint.variables
-
-
-def assert_same_variables(a, b):
-    a, b = variables(a), variables(b)
-    assert a.keys() == b.keys()
-    for name, value in a.items():
-        assert (value == b[name]).all(), name
 
 
 # The callbacks, unmodified, each with its effect
@@ -157,14 +139,12 @@ def test_scores_of_probabilities():
     )
     model = DNNClassifier((8,), max_iter=3, early_stopping=True, hooks=[hook])
     model.fit(X, y, X_val=X[:200], y_val=y[:200])
-    # The last epoch is the best here, so `fit` ended with it.
-    assert model.validation_scores_[-1] == max(model.validation_scores_)
     proba = model.predict_proba(X[:200])
-    last = hook.history[-1]
-    assert last["roc_auc"] == last["own"] == roc_auc_score(y[:200], proba[:, 1])
-    assert last["neg_log_loss"] == pytest.approx(-log_loss(y[:200], proba))
-    assert last["valid_loss"] == pytest.approx(log_loss(y[:200], proba))
-    assert last["score"] == model.score(X[:200], y[:200])
+    best = hook.history[int(np.argmax(model.validation_scores_))]  # what `fit` returns
+    assert best["roc_auc"] == best["own"] == roc_auc_score(y[:200], proba[:, 1])
+    assert best["neg_log_loss"] == pytest.approx(-log_loss(y[:200], proba))
+    assert best["valid_loss"] == pytest.approx(log_loss(y[:200], proba))
+    assert best["score"] == model.score(X[:200], y[:200])
 
 
 def test_scores_of_a_regression():
@@ -218,7 +198,7 @@ def test_early_stopping_stops():
 
 def test_early_stopping_restores_the_best_weights():
     worse = EarlyStopping(
-        "train_loss", lower_is_better=False, patience=2, load_best=True, sink=print
+        "train_loss", lower_is_better=False, patience=2, load_best=True
     )
     model, hook = fit(worse)  # the loss falls, so that the first epoch is its best
     alone, _ = fit(max_iter=1)
@@ -270,21 +250,16 @@ def test_lr_scheduler_after_a_warm_start():
     model, hook = fit(schedule, optimizer="sgd", warm_start=True, max_iter=2)
     model.fit(*IRIS)
     assert hook.history[:, "epoch"] == [1, 2, 3, 4]
-    assert len(hook.history[:, "event_lr"]) == 4
+    assert hook.history[:, "event_lr"] == pytest.approx([0.05 / 2**i for i in range(4)])
 
 
 def test_checkpoint_saves_and_loads_the_best(tmp_path):
-    best = Checkpoint(
-        "first", dirname=tmp_path, load_best=True, f_pickle=None, event_name="saved"
+    number = EpochScoring(
+        lambda net, X, y: len(net.history), name="number", on_train=True
     )
-    first = EpochScoring(
-        lambda net, X, y: len(net.history),
-        name="no",
-        on_train=True,
-        lower_is_better=True,
+    model, hook = fit(
+        number, Checkpoint("number_best", dirname=tmp_path, load_best=True)
     )
-    best.monitor = "no_best"
-    model, hook = fit(first, best)
     alone, _ = fit(max_iter=1)
     assert_same_variables(model, alone)
     assert len(hook.history) == 1  # the checkpoint brought its own
@@ -511,9 +486,9 @@ def test_weights_of_rows_reach_the_losses():
     hook = SkorchCallbackHook()
     model = make(DNNClassifier, max_iter=2, early_stopping=True, hooks=[hook])
     model.fit(X, y, weight, X_val=X, y_val=y, sample_weight_val=weight)
-    assert model.validation_scores_[-1] == max(model.validation_scores_)
+    best = int(np.argmax(model.validation_scores_))  # what `fit` returns
     expected = log_loss(y, model.predict_proba(X), sample_weight=weight)
-    assert hook.history[-1, "valid_loss"] == pytest.approx(expected)
+    assert hook.history[best, "valid_loss"] == pytest.approx(expected)
 
 
 def test_two_optimizers(tmp_path):
@@ -532,47 +507,63 @@ def test_two_optimizers(tmp_path):
     assert (tmp_path / "train_end_second.pt").exists()
 
 
-def test_large_tables_train_with_clipping_and_freezing(table):
+def test_gradients_of_row_tables_are_clipped_and_named(table):
+    names = []
+
+    class Look(Callback):
+        def on_grad_computed(self, net, named_parameters, **kwargs):
+            for name, parameter in named_parameters:
+                assert not parameter.grad.is_sparse
+                assert parameter.grad.shape == parameter.shape
+                names.append(name)
+
     X, y = table
     X = X.assign(code=[f"code {i}" for i in range(len(X))])
-    hook = SkorchCallbackHook([GradientNormClipping(1.0), Freezer("dnn.hidden_0.*")])
-    model = make(DNNLinearCombinedClassifier, max_iter=2, hooks=[hook]).fit(X, y)
-    assert len(hook.history) == model.n_iter_ == 2
+    model = make(DNNLinearCombinedClassifier, max_steps=3, batch_size=50)
+    model.set_params(hooks=[SkorchCallbackHook([GradientNormClipping(0.1), Look()])])
+    model.fit(X, y)
+    by_parameter = clone(model).set_params(hooks=(), clip_norm=0.1).fit(X, y)
+    unclipped = clone(model).set_params(hooks=()).fit(X, y)
+    assert set(names) == set(variables(model))
+    for name, value in variables(by_parameter).items():
+        torch.testing.assert_close(variables(model)[name], value)
+    assert unclipped.loss_ != model.loss_
+
+
+@pytest.mark.parametrize(
+    "model, y, scores",
+    [
+        (MultiHeadEstimator(), {"a": IRIS[1], "b": IRIS[0][:, 0]}, []),
+        (LinearRegressor(optimizer="sdca"), IRIS[1] * 1.0, ["r2"]),
+        (BaselineClassifier(), IRIS[1], ["accuracy"]),
+        (DNNEstimator(SampledSoftmaxHead(3, num_sampled=2)), IRIS[1], ["accuracy"]),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_every_kind_of_model_is_validated(model, y, scores):
+    hook = SkorchCallbackHook([EpochScoring(score) for score in scores])
+    model.set_params(max_iter=2, early_stopping=True, hooks=[hook]).fit(IRIS[0], y)
+    for key in ("train_loss", "valid_loss", *scores):
+        assert np.isfinite(hook.history[:, key]).all()
+
+
+def test_sparse_matrices_are_scored():
+    keys = {"held out": False, "trained on": True}
+    hook = SkorchCallbackHook(
+        [
+            EpochScoring("accuracy", name=name, on_train=on_train, use_caching=False)
+            for name, on_train in keys.items()
+        ]
+    )
+    model = LinearClassifier(max_iter=2, early_stopping=True, hooks=[hook])
+    model.fit(csr_matrix(IRIS[0]), IRIS[1])
+    assert hook.history[:, "held out"] == pytest.approx(model.validation_scores_)
 
 
 # With a model function, and against skorch itself
 
 
-def small_net(net_class=NeuralNetClassifier, **params):
-    """A net whose weights are given, so that skorch and skest begin alike."""
-    generator = torch.Generator().manual_seed(0)
-    module = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
-    for parameter in module.parameters():
-        nn.init.normal_(parameter, std=0.5, generator=generator)
-    given = {
-        "criterion": nn.CrossEntropyLoss,
-        "optimizer": torch.optim.Adam,
-        "lr": 0.01,
-        "batch_size": 32,
-        "train_split": None,
-        "verbose": 0,
-        **params,
-    }
-    return net_class(module, **given)
-
-
-IRIS_32 = (scale(IRIS[0]).astype(np.float32), IRIS[1])
-
-
-def table_fn(X=IRIS_32[0], y=IRIS_32[1], num_epochs=1):
-    return lambda: ArrayDataset(X, y, batch_size=32, num_epochs=num_epochs)
-
-
-def predictions(estimator, key, X=IRIS_32[0]):
-    return np.stack([row[key] for row in estimator.predict(table_fn(X, None))])
-
-
-def callbacks():
+def callbacks(prefix=""):
     return [
         EpochScoring("accuracy", on_train=True, lower_is_better=False),
         EpochScoring("neg_log_loss", on_train=True, name="log", lower_is_better=False),
@@ -581,18 +572,15 @@ def callbacks():
         ),
         GradientNormClipping(0.5),
         LRScheduler("StepLR", step_size=3, gamma=0.5),
-        Freezer("0.weight", at=5),
+        Freezer(f"{prefix}0.weight", at=5),
         EarlyStopping("train_loss", patience=3, threshold=0.05, load_best=True),
     ]
 
 
 def test_training_and_history_are_those_of_skorch():
     X, y = IRIS_32
-    # skorch scores classifiers, and a net without softmax, by this non-linearity.
     net = small_net(max_epochs=12, callbacks=callbacks()).fit(X, y)
-    hook = SkorchCallbackHook(callbacks(), verbose=0)
-    renamed = [cb for cb in hook.callbacks if isinstance(cb, Freezer)]
-    renamed[0].patterns = "module.0.weight"
+    hook = SkorchCallbackHook(callbacks("module."), verbose=0)
     estimator = Estimator(skorch_model_fn(small_net()))
     estimator.train(table_fn(num_epochs=12), hooks=[hook])
     for name, value in net.module_.state_dict().items():
@@ -663,250 +651,3 @@ def test_wrong_arguments_of_the_hook():
         TypeError, match="'validation' must be a .*ArrayDataset; got tuple"
     ):
         SkorchCallbackHook(validation=IRIS)
-
-
-@pytest.mark.parametrize("initialized", [False, True])
-def test_a_net_as_model_function(initialized):
-    net = NeuralNetClassifier(
-        nn.Linear,
-        module__in_features=4,
-        module__out_features=3,
-        criterion=nn.CrossEntropyLoss,
-        criterion__weight=torch.tensor([1.0, 2.0, 3.0]),
-        optimizer=torch.optim.SGD,
-        optimizer__momentum=0.9,
-        callbacks__print_log=None,
-        device="cpu",
-        lr=0.1,
-    )
-    net = net.initialize() if initialized else net
-    config = RunConfig(random_seed=0)
-    estimator = Estimator(skorch_model_fn(net), config=config)
-    estimator.train(table_fn(num_epochs=20))
-    names = estimator.get_variable_names()
-    assert {"module.weight", "criterion.weight", "module.bias/momentum_buffer"} >= set()
-    assert {"module.weight", "module.bias", "criterion.weight"} <= set(names)
-    accuracy = (predictions(estimator, "class_ids")[:, 0] == IRIS[1]).mean()
-    assert accuracy > 0.9
-    assert predictions(estimator, "probabilities").sum(1) == pytest.approx(1)
-    again = Estimator(skorch_model_fn(net), config=config).train(
-        table_fn(num_epochs=20)
-    )
-    assert_same_variables(estimator, again)
-
-
-def test_parameters_of_a_net_can_be_searched():
-    model_fn = skorch_model_fn(
-        NeuralNetClassifier(nn.Linear, module__in_features=4, lr=0.1)
-    )
-    params = {"module__out_features": 3, "criterion": nn.CrossEntropyLoss, "lr": 0.0}
-    estimator = Estimator(model_fn, params=params, config=RunConfig(random_seed=0))
-    before = variables(estimator.train(table_fn(), steps=1))
-    after = variables(estimator.train(table_fn(), steps=1))
-    assert (before["module.weight"] == after["module.weight"]).all()
-
-
-class TwoInputs(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(4, 3)
-
-    def forward(self, sepal, petal):
-        return self.linear(torch.cat([sepal, petal], dim=1))
-
-
-def test_dictionaries_become_keywords_as_in_skorch():
-    X, y = IRIS_32
-    features = {"sepal": X[:, :2], "petal": X[:, 2:]}
-    net = NeuralNetClassifier(
-        TwoInputs, criterion=nn.CrossEntropyLoss, lr=0.1, verbose=0
-    ).fit(features, y)
-    estimator = from_skorch(net)
-    expected = net.predict_proba(features)
-    np.testing.assert_array_equal(
-        predictions(estimator, "probabilities", features), expected
-    )
-
-
-def test_a_net_that_is_none():
-    with pytest.raises(TypeError, match="'net' must be a skorch.NeuralNet; got Linear"):
-        skorch_model_fn(nn.Linear(1, 1))
-    with pytest.raises(TypeError, match="'net' must be a skorch.NeuralNet; got dict"):
-        from_skorch({})
-
-
-# Exchange
-
-
-NETS = {
-    "classes": (small_net(), IRIS_32[1]),
-    "softmax": (
-        NeuralNetClassifier(
-            nn.Sequential(nn.Linear(4, 3), nn.Softmax(-1)),
-            optimizer__momentum=0.9,
-            verbose=0,
-        ),
-        IRIS_32[1],
-    ),
-    "two classes": (
-        NeuralNetBinaryClassifier(
-            nn.Sequential(nn.Linear(4, 1)), verbose=0, threshold=0.3
-        ),
-        (IRIS_32[1] > 0).astype(np.float32),
-    ),
-    "numbers": (
-        NeuralNetRegressor(nn.Sequential(nn.Linear(4, 1)), verbose=0),
-        IRIS_32[0][:, :1],
-    ),
-    "any": (
-        NeuralNet(nn.Sequential(nn.Linear(4, 2)), criterion=nn.L1Loss, verbose=0),
-        IRIS_32[0][:, :2],
-    ),
-}
-
-
-@pytest.mark.parametrize("name", NETS)
-def test_from_skorch_and_on(name):
-    net, y = NETS[name]
-    X = IRIS_32[0]
-    net = clone(net).set_params(train_split=None, max_epochs=3, batch_size=32).fit(X, y)
-    estimator = from_skorch(net, config=RunConfig(random_seed=0))
-    key = "probabilities" if name in ("classes", "softmax", "two classes") else None
-    if key:
-        np.testing.assert_array_equal(predictions(estimator, key), net.predict_proba(X))
-        class_ids = predictions(estimator, "class_ids")[:, 0]
-        np.testing.assert_array_equal(class_ids, net.predict(X))
-    else:
-        np.testing.assert_array_equal(
-            predictions(estimator, "predictions"), net.predict(X)
-        )
-    # Both go on with the same state of the optimizer.
-    assert estimator.checkpoint.global_step == 15
-    estimator.train(table_fn(X, y, num_epochs=2))
-    net.set_params(max_epochs=2).partial_fit(X, y)
-    for variable, value in net.module_.state_dict().items():
-        torch.testing.assert_close(variables(estimator)[f"module.{variable}"], value)
-
-
-def test_from_skorch_saves_in_a_directory(tmp_path):
-    net = small_net().initialize()
-    estimator = from_skorch(net, model_dir=tmp_path)
-    assert estimator.checkpoint.global_step == 0
-    goes_on = Estimator(skorch_model_fn(net), model_dir=tmp_path)
-    assert_same_variables(estimator, goes_on)
-
-
-def test_from_skorch_needs_an_initialized_net():
-    with pytest.raises(NotFittedError, match="not initialized"):
-        from_skorch(small_net())
-
-
-@pytest.mark.parametrize(
-    "model, data",
-    [
-        (DNNClassifier, IRIS),
-        (DNNClassifier, CANCER),
-        (LinearClassifier, CANCER),
-        (DNNLinearCombinedClassifier, IRIS),
-        (DNNRegressor, DIABETES),
-        (DNNLinearCombinedRegressor, DIABETES),
-        (partial(DNNRegressor, loss="poisson"), DIABETES),
-        (DNNRegressor, (DIABETES[0], np.c_[DIABETES[1], -DIABETES[1]])),
-    ],
-)
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_to_skorch(model, data, dtype):
-    X, y = data
-    given = (
-        model(max_iter=3, random_state=0, dtype=dtype, dropout=0.0)
-        if isinstance(model, partial)
-        else make(model, max_iter=3, dtype=dtype)
-    )
-    given.fit(X, y)
-    net = to_skorch(given, verbose=0)
-    features = skorch_features(given, X)
-    tolerance = {"rtol": 1e-5 if dtype == "float32" else 1e-12}
-    if hasattr(given, "classes_"):
-        assert isinstance(net, NeuralNetClassifier)
-        np.testing.assert_array_equal(
-            net.predict_proba(features), given.predict_proba(X)
-        )
-        labels = given.classes_[net.predict(features)]
-        np.testing.assert_array_equal(labels, given.predict(X))
-    else:
-        assert isinstance(net, NeuralNetRegressor)
-        expected = given.predict(X).reshape(len(X), -1)
-        np.testing.assert_allclose(net.predict(features), expected, **tolerance)
-
-
-@pytest.mark.parametrize(
-    "model, data", [(DNNClassifier, CANCER), (DNNRegressor, DIABETES)]
-)
-def test_a_net_of_skest_can_be_trained_on(model, data):
-    X, y = data
-    given = make(model, max_iter=2).fit(X, y)
-    net = to_skorch(given, lr=0.1, max_epochs=5, train_split=None, verbose=0)
-    y = y if hasattr(given, "classes_") else y.reshape(-1, 1)
-    features = skorch_features(given, X)
-    net.fit(features, y)
-    losses = net.history[:, "train_loss"]
-    assert losses[-1] < losses[0] < 1.5 * given.loss_  # in the same scale
-    assert (
-        np.abs(given.predict_proba(X) - net.predict_proba(features)).max() > 0.01
-        if (hasattr(given, "classes_"))
-        else net.score(features, y) > given.score(X, y)
-    )
-
-
-def test_to_skorch_of_a_mixed_table(table):
-    X, y = table
-    model = make(DNNLinearCombinedClassifier).fit(X, y, sample_weight=np.ones(len(y)))
-    net = pickle.loads(pickle.dumps(to_skorch(model, verbose=0)))
-    features = skorch_features(model, X)
-    np.testing.assert_allclose(
-        net.predict_proba(features), model.predict_proba(X), rtol=1e-6
-    )
-
-
-def test_to_skorch_goes_by_the_parameters_of_fit():
-    model = make(DNNClassifier).fit(*IRIS).set_params(hidden_units=(3, 3))
-    net = to_skorch(model, verbose=0)
-    features = skorch_features(model, IRIS[0])
-    np.testing.assert_array_equal(net.predict(features), model.predict(IRIS[0]))
-
-
-def test_to_skorch_refuses_what_has_no_counterpart():
-    X, y = IRIS
-    labels = make(DNNClassifier, max_iter=1).fit(X, np.eye(3, dtype=int)[y])
-    heads = make(MultiHeadEstimator, max_iter=1).fit(X, {"a": y, "b": X[:, 0]})
-    for model in (labels, heads):
-        name = type(model).__name__
-        with pytest.raises(ValueError, match=f"this {name} was fitted to another kind"):
-            to_skorch(model)
-    with pytest.raises(TypeError, match="scikit-learn estimators; got Linear"):
-        to_skorch(nn.Linear(1, 1))
-    with pytest.raises(NotFittedError, match="not fitted yet"):
-        skorch_features(DNNClassifier(), X)
-
-
-def test_to_skorch_of_sequences():
-    rng = np.random.default_rng(0)
-    steps = [rng.integers(0, 5, n) for n in rng.integers(1, 6, 60)]
-    import pandas as pd
-
-    X, y = (
-        pd.DataFrame({"steps": [list(s) for s in steps]}),
-        [len(s) > 3 for s in steps],
-    )
-    from skest.feature_columns import (
-        embedding_column,
-        sequence_categorical_column_with_identity,
-    )
-
-    column = sequence_categorical_column_with_identity("steps", num_buckets=5)
-    model = RNNClassifier(
-        (4,), sequence_feature_columns=[embedding_column(column, 3)], max_iter=2
-    ).fit(X, y)
-    net = to_skorch(model, verbose=0)
-    labels = model.classes_[net.predict(skorch_features(model, X))]
-    np.testing.assert_array_equal(labels, model.predict(X))

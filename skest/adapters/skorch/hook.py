@@ -56,7 +56,8 @@ class SkorchCallbackHook(EpochwiseHook):
 
     Notes
     -----
-    * A callback stops training by KeyboardInterrupt, as in skorch.
+    * A callback stops training by KeyboardInterrupt, as in skorch; from the beginning of
+      a batch or an epoch, after that batch.
     * If callbacks put other variables into the network at the end (``load_best``),
       training ends with those, also where ``fit`` would restore the best epoch by its
       own validation score.
@@ -112,7 +113,6 @@ class SkorchCallbackHook(EpochwiseHook):
         net = NetView(run, self.callbacks, progress, self.verbose).initialize()
         held_out = run.held_out if self.validation is None else self.validation
         self._training = _Training(net, run, held_out)
-        self._progress = Progress(net.callbacks_, net.history)
         self.history = net.history
         self._training.notify("on_train_begin", X=None, y=None)
 
@@ -143,7 +143,7 @@ class SkorchCallbackHook(EpochwiseHook):
         super().end(run)
         self.chose_variables = self._now.finish()
         self.history = self._now.net.history  # a checkpoint may have brought another
-        self._progress = Progress(self._now.net.callbacks_, self.history)
+        self._progress = self._now.net.progress
         self._training = None
 
     @property

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from sklearn.metrics import accuracy_score, r2_score
 from sklearn.utils import ClassifierTags
 from skorch import NeuralNet
-from skorch.callbacks import EpochTimer, PassthroughScoring
+from skorch.callbacks import EpochTimer, LRScheduler, PassthroughScoring
 from skorch.dataset import Dataset
 from skorch.history import History
 from skorch.utils import to_device, to_numpy
@@ -35,10 +35,13 @@ class Progress(NamedTuple):
         They are initialized.
     history : skorch.history.History
         The epochs so far.
+    rates : list of float or None
+        The last learning rates, of all groups of all optimizers.
     """
 
     callbacks: list[tuple[str, Any]]
     history: History
+    rates: list[float | None]
 
 
 class EncodedRows(Dataset):
@@ -150,20 +153,39 @@ class NetView(NeuralNet):
             ("valid_loss", PassthroughScoring("valid_loss")),
         ]
 
-    def initialize_callbacks(self) -> "NetView":  # noqa: D102
+    def initialize_callbacks(self) -> "NetView":
+        """Initialize the callbacks; those of an earlier training are initialized."""
         if self.progress_ is None:
             return super().initialize_callbacks()
         self.callbacks_ = self.progress_.callbacks
         return self
 
-    def initialize_history(self) -> "NetView":  # noqa: D102
+    def initialize_history(self) -> "NetView":
+        """Begin a history, or go on with that of an earlier training."""
         self.history_ = History() if self.progress_ is None else self.progress_.history
         return self
 
-    def initialize_optimizer(self) -> "NetView":  # noqa: D102
+    def initialize_optimizer(self) -> "NetView":
+        """Take the optimizers of the run."""
         for number, optimizer in enumerate(self.run_.spec.optimizers, start=1):
             setattr(self, f"optimizer{'' if number == 1 else number}_", optimizer)
+        if self.progress_ is not None and any(
+            isinstance(callback, LRScheduler) for _, callback in self.callbacks_
+        ):
+            # skorch's optimizer would have kept them; most schedules build on them.
+            for group, rate in zip(self._groups, self.progress_.rates, strict=True):
+                group["lr"] = rate
         return self
+
+    @property
+    def progress(self) -> Progress:
+        """What a later training would go on with."""
+        rates = [group.get("lr") for group in self._groups]
+        return Progress(self.callbacks_, self.history, rates)
+
+    @property
+    def _groups(self) -> list[dict[str, Any]]:
+        return [g for o in self.run_.spec.optimizers for g in o.param_groups]
 
     # Forward
 
