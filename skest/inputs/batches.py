@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import Dataset
 
 from skest.inputs.array_dataset import ArrayDataset, check_same_rows
 from skest.inputs.resumable import Resumable
@@ -43,10 +44,16 @@ class Source:
     def __init__(self, data: Any, position: Mapping[str, Any] | None = None) -> None:
         is_one_batch = isinstance(data, Mapping | tuple) or hasattr(data, "shape")
         if is_one_batch or not isinstance(data, Iterable):
+            hint = (
+                "For single samples, use torch.utils.data.DataLoader(dataset, batch_size) "
+                "or skest.inputs.Pipeline(dataset).batch(batch_size)."
+                if isinstance(data, Dataset) and not is_one_batch
+                else "For arrays in memory use skest.inputs.ArrayDataset or "
+                "numpy_input_fn; for one batch, a list of it."
+            )
             raise TypeError(
                 "'input_fn' must return an ArrayDataset or an iterable of batches; "
-                f"got {type(data).__name__}. For arrays in memory use "
-                "skest.inputs.ArrayDataset or numpy_input_fn; for one batch, a list of it."
+                f"got {type(data).__name__}. {hint}"
             )
         resumable = data if isinstance(data, Resumable) else None
         self._kind = resumable.kind if resumable is not None else type(data).__name__
