@@ -140,13 +140,15 @@ class FileBatches:
         rng = np.random.default_rng(
             np.random.SeedSequence(self._seed, spawn_key=(epoch,))
         )
-        wanted, waiting = max(self._buffer, self._batch_size), []
+        wanted = max(self._buffer, self._batch_size)
+        waiting, n_waiting = [], 0
         for batch in self._read(rng):
             waiting.append(pa.Table.from_batches([batch]))
-            if sum(map(len, waiting)) >= wanted:
+            n_waiting += len(batch)
+            if n_waiting >= wanted:
                 ready, rest = self._divided(_joined(waiting), rng)
                 yield ready
-                waiting = [rest]
+                waiting, n_waiting = [rest], len(rest)
         if waiting:
             rest = _joined(waiting)
             yield rest.take(rng.permutation(len(rest))) if self._buffer else rest

@@ -107,11 +107,11 @@ def parquet_input_fn(
     scan = pa.dataset.ParquetFragmentScanOptions(
         use_buffered_stream=True, pre_buffer=False
     )
-    fragments = _fragments(pa, files, "parquet")
+    fragments = [f for f in _fragments(pa, files, "parquet") if f.metadata.num_rows]
     groups = [g for f in fragments for g in f.split_by_row_group() if _n_rows(g)]
     return _input_fn(
         "parquet_input_fn",
-        files,
+        [fragment.path for fragment in fragments] or files,
         [_types(fragment) for fragment in fragments],
         [Part(partial(_read, group, scan, None), _n_rows(group)) for group in groups],
         "row group",
@@ -230,6 +230,8 @@ def _input_fn(
     check_integer(prefetch, "prefetch", owner, minimum=0)
     if num_epochs is not None:
         check_integer(num_epochs, "num_epochs", owner, minimum=1)
+    if not parts:
+        raise ValueError(f"The {len(files)} file(s) from {files[0]!r} on hold no rows.")
     labels = _names(label, "label")
     features = _names(columns, "columns") or [
         name for name in schemas[0] if name not in labels
@@ -237,8 +239,6 @@ def _input_fn(
     if not features:
         raise ValueError(f"{files[0]!r} has no column besides the label {labels}.")
     _check_schemas(files, schemas, [*features, *labels])
-    if not parts:
-        raise ValueError(f"The {len(files)} file(s) from {files[0]!r} on hold no rows.")
 
     def input_fn(config: Any = None, input_context: Any = None) -> Pipeline:
         run_seed = seed if config is None or seed is not None else config.random_seed
