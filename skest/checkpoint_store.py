@@ -253,6 +253,7 @@ def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
             variables=tensors["variables"],
             optimizer=tensors["optimizer"],
             scalars=state["scalars"],
+            input_position=state.get("input_position"),
         )
     except _READ_ERRORS as error:
         raise CorruptCheckpointError(
@@ -270,6 +271,7 @@ def _write_checkpoint(checkpoint: Checkpoint, directory: Path) -> None:
         "format": _FORMAT,
         "global_step": checkpoint.global_step,
         "scalars": checkpoint.scalars,
+        "input_position": checkpoint.input_position,
         "files": {n: (directory / n).stat().st_size for n in _TENSOR_FILES.values()},
     }
     _write_file(directory / _STATE, json.dumps(state).encode())

@@ -32,12 +32,16 @@ class Checkpoint:
         Optimizer slots and the state of random generators, on the CPU.
     scalars : dict
         Options of optimizers and schedulers; JSON holds it.
+    input_position : dict, default=None
+        Where the input of an unfinished run was, see `skest.inputs.batches.Source`; JSON
+        holds it. None if the run was finished.
     """
 
     global_step: int
     variables: Mapping[str, Tensor]
     optimizer: Mapping[str, Tensor] = field(default_factory=dict)
     scalars: Mapping[str, Any] = field(default_factory=dict)
+    input_position: Mapping[str, Any] | None = None
 
     @classmethod
     def capture(
@@ -47,6 +51,7 @@ class Checkpoint:
         optimizers: Sequence[Optimizer] = (),
         lr_schedulers: Sequence[Any] = (),
         random: RunRandom | None = None,
+        input_position: Mapping[str, Any] | None = None,
     ) -> "Checkpoint":
         """Copy the state of a run to the CPU."""
         tensors: dict[str, Tensor] = {}
@@ -65,6 +70,7 @@ class Checkpoint:
             {name: _copy(value) for name, value in network.state_dict().items()},
             {name: _copy(value) for name, value in tensors.items()},
             scalars,
+            input_position,
         )
 
     def restore(

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """`Estimator`: trains, evaluates and predicts with a model function."""
 
+import dataclasses
 import functools
 import logging
 import math
 import os
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -182,6 +184,17 @@ class Estimator:
             If the checkpoint belongs to another network.
         NanLossDuringTrainingError
             If the loss becomes NaN.
+
+        Notes
+        -----
+        Every call starts its input anew, as in TensorFlow, unless the call before was
+        interrupted (the process was killed, or an exception ended it): then the latest
+        checkpoint knows how many batches the variables have seen, and the input goes on
+        behind them. If it gives the same batches again, the result is that of a run
+        which was never interrupted, bit for bit. The orders of `ArrayDataset` and
+        `skest.inputs.Pipeline` are restored, with or without seeds of their own; other
+        iterables are skipped through. An input of another kind or size, with a warning,
+        and any input with ``RunConfig(resume_input=False)``, starts anew.
         """
         _check_steps(steps=steps, max_steps=max_steps)
         hooks = _check_all(hooks, Hook, "hooks")
@@ -190,7 +203,8 @@ class Estimator:
         if max_steps is not None and start >= max_steps:
             _logger.info("Training skipped: step %d has reached max_steps.", start)
             return self
-        source = self._source(input_fn, ModeKeys.TRAIN)
+        checkpoint = self._store.latest()
+        source = self._source(input_fn, ModeKeys.TRAIN, checkpoint)
         first = source.first_batch()
         if first is None:
             _logger.warning("Training made no steps: the input has no batch.")
@@ -198,7 +212,7 @@ class Estimator:
         device = resolve_device(self._config.device)
         random = RunRandom(self._config.random_seed, device)
         spec = self._model_fn.build(*first, ModeKeys.TRAIN, self._config, random)
-        self._restore(spec, self._store.latest(), random)
+        self._restore(spec, checkpoint, random)
         batches = self._batches(source, spec, device)
         run = Run(
             spec,
@@ -206,7 +220,7 @@ class Estimator:
             global_step=start,
             model_dir=self.model_dir,
             table=source.table,
-            capture=functools.partial(_capture, random),
+            capture=functools.partial(_capture, random, source),
             save=self._store.save,
         )
         stop = _stop_hooks(steps, max_steps)
@@ -214,6 +228,7 @@ class Estimator:
         n_rows = count_rows(first[0], "features")
         useful = threads_for(dense_size(run.network), n_rows, passes=3)
         with (
+            closing(source),
             IntraOpThreads.limited_to(useful, wanted=self._config.num_threads),
             random.attach(run.network, spec.loss, *spec.optimizers),
         ):
@@ -408,12 +423,15 @@ class Estimator:
 
     @property
     def checkpoint(self) -> Checkpoint | None:
-        """The latest checkpoint, or None. Setting it makes another one the latest."""
+        """The latest checkpoint, or None. Setting it makes another one the latest.
+
+        One that was set belongs to no run: training from it starts its input anew.
+        """
         return self._store.latest()
 
     @checkpoint.setter
     def checkpoint(self, checkpoint: Checkpoint) -> None:
-        self._store.save(checkpoint)
+        self._store.save(dataclasses.replace(checkpoint, input_position=None))
 
     def latest_checkpoint(self) -> Path | None:
         """Return the directory of the latest checkpoint.
@@ -482,7 +500,12 @@ class Estimator:
 
     # Parts of a call
 
-    def _source(self, input_fn: Callable[..., Any], mode: str) -> Source:
+    def _source(
+        self,
+        input_fn: Callable[..., Any],
+        mode: str,
+        resumed: Checkpoint | None = None,
+    ) -> Source:
         data = call_input_fn(
             input_fn,
             mode=mode,
@@ -490,7 +513,9 @@ class Estimator:
             config=self._config,
             input_context=None,
         )
-        return Source(data)
+        if resumed is None or not self._config.resume_input:
+            return Source(data)
+        return Source(data, resumed.input_position)
 
     def _restore(
         self,
@@ -608,13 +633,15 @@ def _try_to_save(run: Run) -> None:
         _logger.exception("The checkpoint of step %d is lost.", run.global_step)
 
 
-def _capture(random: RunRandom, run: Run) -> Checkpoint:
+def _capture(random: RunRandom, source: Source, run: Run) -> Checkpoint:
+    n_taken = run.global_step - run.start_step
     return Checkpoint.capture(
         run.network,
         run.global_step,
         run.spec.optimizers,
         run.spec.lr_schedulers,
         random,
+        None if run.should_stop else source.position(n_taken),
     )
 
 

@@ -38,6 +38,10 @@ class RunConfig:
     log_step_count_steps : int or None, default=100
         Steps between two log lines of loss and speed (logger "skest", level INFO); None
         writes none.
+    resume_input : bool, default=True
+        Whether ``train`` goes on in the middle of the input if the latest checkpoint is
+        that of an interrupted run, see `Estimator.train`. False always starts the input
+        anew, as an input that cannot be repeated requires (a live stream).
     device : str or torch.device, default="auto"
         "auto" is a CUDA device if there is one, else the CPU.
     num_threads : int or "auto", default="auto"
@@ -70,6 +74,7 @@ class RunConfig:
     keep_checkpoint_max: int | None = 5
     keep_checkpoint_every_n_hours: float = 10_000
     log_step_count_steps: int | None = 100
+    resume_input: bool = True
     device: Any = "auto"
     num_threads: int | Literal["auto"] = "auto"
 
@@ -111,6 +116,10 @@ class RunConfig:
         if self.log_step_count_steps is not None:
             _check_number(
                 "log_step_count_steps", self.log_step_count_steps, Integral, minimum=1
+            )
+        if not isinstance(self.resume_input, bool):
+            raise TypeError(
+                f"'resume_input' must be True or False; got {self.resume_input!r}."
             )
         if self.num_threads != "auto":
             _check_number("num_threads", self.num_threads, Integral, minimum=1)

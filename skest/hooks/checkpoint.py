@@ -67,6 +67,7 @@ class CheckpointSaverHook(Hook):
         self._timer = self._new_timer()
         self.listeners = list(listeners)
         self._saved_step: int | None = None
+        self._saved_as_finished = False
 
     def with_listeners(
         self, listeners: Iterable[CheckpointListener]
@@ -93,6 +94,8 @@ class CheckpointSaverHook(Hook):
         """Save the last state unless that is done."""
         if self._saved_step != run.global_step:
             self._save(run)
+        elif not self._saved_as_finished:
+            run.save_checkpoint()  # the same variables; only the run is over now
         for listener in self.listeners:
             listener.end(run)
 
@@ -105,6 +108,7 @@ class CheckpointSaverHook(Hook):
             self._timer.mark(run.global_step)
         for listener in self.listeners:
             listener.before_save(run)
+        self._saved_as_finished = run.should_stop
         run.save_checkpoint()
         self._saved_step = run.global_step
         for listener in self.listeners:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`ArrayDataset`: a table in memory, cut into batches."""
 
-from collections.abc import Iterator, Mapping
-from itertools import count
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import count, islice
 from typing import Any
 
 import numpy as np
@@ -92,7 +93,47 @@ class ArrayDataset:
         self.num_epochs = num_epochs
         self.first_epoch = first_epoch
         random = shuffle or self._shares is not None
-        self._entropy = seed_sequence(seed).entropy if random else None
+        self._entropy: Any = seed_sequence(seed).entropy if random else None
+        self._n_skipped = 0
+
+    @property
+    def kind(self) -> str:
+        """Say what makes the batches what they are, besides seeds and values."""
+        return (
+            f"ArrayDataset(n_rows={self.n_rows}, batch_size={self.batch_size}, "
+            f"shuffle={self.shuffle}, weighted={self._shares is not None})"
+        )
+
+    @property
+    def is_restartable(self) -> bool:
+        """Whether the data can be iterated more than once: they can."""
+        return True
+
+    @property
+    def seeds(self) -> list[int]:
+        """The seed that all orders follow from; none if the order is the table's own."""
+        return [] if self._entropy is None else [self._entropy]
+
+    def resumed(self, n_elements: int, seeds: Sequence[int]) -> "ArrayDataset":
+        """Return these data without their first batches.
+
+        Parameters
+        ----------
+        n_elements : int
+            How many batches to leave out.
+        seeds : sequence of int
+            `seeds` of the dataset whose orders to use.
+
+        Returns
+        -------
+        ArrayDataset
+            It shares the arrays.
+        """
+        dataset = copy.copy(self)
+        dataset._n_skipped += n_elements
+        if self._entropy is not None:
+            (dataset._entropy,) = seeds
+        return dataset
 
     @property
     def steps_per_epoch(self) -> int:
@@ -114,10 +155,12 @@ class ArrayDataset:
         slice or ndarray of int
             Slices if the order is the table's own, so that a batch is a view.
         """
+        first, n_skipped = divmod(self._n_skipped, self.steps_per_epoch)
         epochs = count() if self.num_epochs is None else range(self.num_epochs)
-        for epoch in epochs:
+        for epoch in islice(epochs, first, None):
             order = self._order(self.first_epoch + epoch)
-            for start in range(0, self.rows_per_epoch, self.batch_size):
+            starts = range(0, self.rows_per_epoch, self.batch_size)
+            for start in starts[n_skipped if epoch == first else 0 :]:
                 rows = slice(start, start + self.batch_size)
                 yield rows if order is None else order[rows]
 

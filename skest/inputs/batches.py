@@ -1,21 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """From what an ``input_fn`` returned to batches of tensors on the device."""
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import Dataset
 
 from skest.inputs.array_dataset import ArrayDataset, check_same_rows
+from skest.inputs.resumable import Resumable
 
 __all__ = ["Source", "tensor_batches"]
 
-
 _END = object()
+
+_logger = logging.getLogger("skest")
 
 
 class Source:
@@ -25,6 +29,9 @@ class Source:
     ----------
     data : ArrayDataset or iterable
         What ``input_fn`` returned; elements are ``(features, labels)`` or features.
+    position : dict, default=None
+        Where to go on, from `Source.position` of an interrupted call. It is ignored with
+        a warning if it belongs to data of another kind or size.
 
     Raises
     ------
@@ -34,30 +41,99 @@ class Source:
         If an element is a tuple but not a pair.
     """
 
-    def __init__(self, data: Any) -> None:
+    def __init__(self, data: Any, position: Mapping[str, Any] | None = None) -> None:
         is_one_batch = isinstance(data, Mapping | tuple) or hasattr(data, "shape")
         if is_one_batch or not isinstance(data, Iterable):
+            hint = (
+                "For single samples, use torch.utils.data.DataLoader(dataset, batch_size) "
+                "or skest.inputs.Pipeline(dataset).batch(batch_size)."
+                if isinstance(data, Dataset) and not is_one_batch
+                else "For arrays in memory use skest.inputs.ArrayDataset or "
+                "numpy_input_fn; for one batch, a list of it."
+            )
             raise TypeError(
                 "'input_fn' must return an ArrayDataset or an iterable of batches; "
-                f"got {type(data).__name__}. For arrays in memory use "
-                "skest.inputs.ArrayDataset or numpy_input_fn; for one batch, a list of it."
+                f"got {type(data).__name__}. {hint}"
             )
-        self.table = data if isinstance(data, ArrayDataset) else None
-        self._batches: Iterator[Any] = iter(()) if self.table else iter(data)
+        resumable = data if isinstance(data, Resumable) else None
+        self._kind = resumable.kind if resumable is not None else type(data).__name__
+        self._seeds = list(resumable.seeds) if resumable is not None else []
+        self._n_skipped = 0
+        if position is not None and self._is_mine(position):
+            self._n_skipped, self._seeds = position["batches"], position["seeds"]
+        self._data: Any = (
+            data if resumable is None else resumable.resumed(0, self._seeds)
+        )
+        self._can_jump = resumable is not None and resumable.is_restartable
+        self.table: ArrayDataset | None = None
+        if isinstance(data, ArrayDataset):
+            self.table = data.resumed(self._n_skipped, self._seeds)
+        self._first: Any = None
+        self._opened: Iterator[Any] = iter(()) if self.table else iter(self._data)
 
     def first_batch(self) -> tuple[Any, Any] | None:
-        """Return raw features and labels of the first batch, or None if there is none."""
+        """Return raw features and labels of the first batch, or None if there is none.
+
+        It is the first of all, wherever the data go on: a model must not depend on where
+        a training was interrupted.
+        """
         if self.table is not None:
             return self.table.first_batch()
-        first = next(self._batches, _END)
-        if first is _END:
-            return None
-        self._batches = chain([first], self._batches)
-        return _split(first)
+        if self._first is None:
+            self._first = next(self._opened, _END)
+        return None if self._first is _END else _split(self._first)
 
     def batches(self) -> Iterator[tuple[Any, Any]]:
-        """Yield raw features and labels, batch by batch; for data without a table."""
-        return map(_split, self._batches)
+        """Yield raw features and labels, batch by batch; for data without a table.
+
+        Raises
+        ------
+        ValueError
+            If the data end before the position to go on from.
+        """
+        n_skipped = self._n_skipped
+        if n_skipped and self._can_jump:
+            self.close()
+            self._opened = iter(self._data.resumed(n_skipped, self._seeds))
+            return map(_split, self._opened)
+        self.first_batch()
+        rest = chain([] if self._first is _END else [self._first], self._opened)
+        if n_skipped and next(islice(rest, n_skipped - 1, None), _END) is _END:
+            raise ValueError(
+                f"The interrupted training took {n_skipped} batches, but this input has "
+                "fewer. Return the same data from 'input_fn', or start them anew with "
+                "RunConfig(resume_input=False)."
+            )
+        return map(_split, rest)
+
+    def position(self, n_taken: int) -> dict[str, Any]:
+        """Return where the data are after `n_taken` further batches; JSON holds it."""
+        return {
+            "input": self._kind,
+            "batches": self._n_skipped + n_taken,
+            "seeds": self._seeds,
+        }
+
+    def close(self) -> None:
+        """Give up what reads the data, such as a thread or an open file."""
+        close = getattr(self._opened, "close", None)
+        if close is not None:
+            close()
+
+    def _is_mine(self, position: Mapping[str, Any]) -> bool:
+        n_batches, kind = position["batches"], position["input"]
+        if kind != self._kind or len(position["seeds"]) != len(self._seeds):
+            _logger.warning(
+                "The input starts anew: the interrupted training had taken %d batches of "
+                "%s, but 'input_fn' returns %s.",
+                n_batches,
+                kind,
+                self._kind,
+            )
+            return False
+        if n_batches:
+            _logger.info("The input goes on behind batch %d.", n_batches)
+        return True
 
 
 def tensor_batches(

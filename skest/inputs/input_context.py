@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`InputContext`: which part of the input a worker reads."""
+
+from dataclasses import dataclass
+
+from skest._checks import check_integer
+
+__all__ = ["InputContext"]
+
+
+@dataclass(frozen=True)
+class InputContext:
+    """What an ``input_fn`` that names ``input_context`` is told about its worker.
+
+    Parameters
+    ----------
+    num_input_pipelines : int, default=1
+        How many workers read the input, each a part of it.
+    input_pipeline_id : int, default=0
+        Number of this worker, from 0.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If a number is no integer in its range.
+
+    Notes
+    -----
+    As ``tf.distribute.InputContext``.
+
+    Examples
+    --------
+    >>> from skest.inputs import InputContext, Pipeline
+    >>> def input_fn(input_context):
+    ...     n = input_context.num_input_pipelines
+    ...     return Pipeline(range(7)).shard(n, input_context.input_pipeline_id)
+    >>> list(input_fn(InputContext(num_input_pipelines=3, input_pipeline_id=1)))
+    [1, 4]
+    """
+
+    num_input_pipelines: int = 1
+    input_pipeline_id: int = 0
+
+    def __post_init__(self) -> None:
+        n, index = self.num_input_pipelines, self.input_pipeline_id
+        check_integer(n, "num_input_pipelines", "InputContext", minimum=1)
+        check_integer(index, "input_pipeline_id", "InputContext", minimum=0)
+        if index >= n:
+            raise ValueError(
+                "'input_pipeline_id' of InputContext must be less than "
+                f"'num_input_pipelines'={n}; got {index}. The first worker has 0."
+            )

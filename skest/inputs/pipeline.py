@@ -1,0 +1,419 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Pipeline`: operations on a stream of elements, one after the other."""
+
+import copy
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import fields, replace
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from skest._checks import check_integer
+from skest._random import seed_sequence
+from skest.inputs.resumable import Resumable
+from skest.inputs.stages import (
+    Batch,
+    Cache,
+    Filter,
+    Map,
+    Prefetch,
+    Repeat,
+    Shard,
+    Shuffle,
+    Stage,
+    Unbatch,
+    Upstream,
+)
+
+__all__ = ["Pipeline"]
+
+
+class Pipeline:
+    """A stream of elements, and what is done with them on the way.
+
+    Every method returns a new pipeline and leaves this one as it was. Nothing is read
+    before the pipeline is iterated. A pipeline of ``(features, labels)`` batches is
+    something that an ``input_fn`` may return.
+
+    Parameters
+    ----------
+    source : iterable, callable or map-style dataset
+        Where the elements come from. A callable has no arguments and returns an
+        iterable; it is called for every pass. Something with ``__getitem__`` and a
+        length, as a list or a map-style ``torch.utils.data.Dataset``, is read by index.
+        An iterator can be gone through only once.
+
+    Raises
+    ------
+    TypeError
+        If `source` is none of these, or a table: its rows are no elements, see
+        `skest.inputs.ArrayDataset`.
+
+    Notes
+    -----
+    The operations are those of ``tf.data.Dataset``, with these differences: a pipeline
+    that is iterated again gives the same elements in the same order, because the seed of
+    `shuffle` is chosen when it is called; passes of `repeat` still differ from each
+    other. And all of it can go on in the middle: an interrupted training that is resumed
+    sees the elements that it would have seen. Functions given to `map` and `filter` have
+    to depend on nothing but the element, for elements that are skipped are not mapped.
+
+    Examples
+    --------
+    >>> from skest.inputs import Pipeline
+    >>> numbers = Pipeline(range(10)).filter(lambda i: i % 2 == 0).map(lambda i: i * 10)
+    >>> list(numbers)
+    [0, 20, 40, 60, 80]
+    >>> [batch.tolist() for batch in numbers.shuffle(5, seed=1).repeat(2).batch(4)]
+    [[80, 20, 40, 60], [0, 80, 20, 0], [60, 40]]
+    """
+
+    def __init__(self, source: Any) -> None:
+        self._source = _as_source(source)
+        self._stages: tuple[Stage, ...] = ()
+        self._n_skipped = 0
+
+    # Operations
+
+    def map(self, function: Callable[[Any], Any]) -> "Pipeline":
+        """Replace every element by ``function(element)``.
+
+        Parameters
+        ----------
+        function : callable
+            Takes one element, which may be a pair ``(features, labels)``.
+
+        Returns
+        -------
+        Pipeline
+            As long as this one.
+        """
+        return self._with(Map(_check_callable(function, "map")))
+
+    def filter(self, predicate: Callable[[Any], Any]) -> "Pipeline":
+        """Keep the elements for which ``predicate(element)`` is true.
+
+        Parameters
+        ----------
+        predicate : callable
+            Takes one element.
+
+        Returns
+        -------
+        Pipeline
+            As long or shorter.
+        """
+        return self._with(Filter(_check_callable(predicate, "filter")))
+
+    def shuffle(self, buffer_size: int, seed: int | None = None) -> "Pipeline":
+        """Draw every element from a buffer of the next ones.
+
+        Parameters
+        ----------
+        buffer_size : int
+            Elements in the buffer. If it holds all of a pass, every order has the same
+            chance.
+        seed : int, default=None
+            Seed of the orders; None takes one from the operating system, now.
+
+        Returns
+        -------
+        Pipeline
+            The same elements; in every pass of a `repeat` that follows in another order.
+        """
+        _check(buffer_size, "buffer_size", "shuffle")
+        entropy: Any = seed_sequence(seed).entropy
+        return self._with(Shuffle(buffer_size, entropy))
+
+    def repeat(self, count: int | None = None) -> "Pipeline":
+        """Go through the elements several times.
+
+        Parameters
+        ----------
+        count : int or None, default=None
+            How often; None is without end.
+
+        Returns
+        -------
+        Pipeline
+            It ends early if a pass is empty.
+
+        Raises
+        ------
+        ValueError
+            If the source is an iterator, which is used up after the first pass.
+        """
+        if count is not None:
+            _check(count, "count", "repeat")
+        is_cached = any(isinstance(stage, Cache) for stage in self._stages)
+        if not (is_cached or self.is_restartable):
+            raise ValueError(
+                "An iterator can be gone through only once, so that it can't be repeated. "
+                "Make the Pipeline of a function that returns a new one, or call cache() "
+                "before repeat()."
+            )
+        return self._with(Repeat(count))
+
+    def batch(self, batch_size: int, drop_remainder: bool = False) -> "Pipeline":
+        """Make one element of several.
+
+        Parameters
+        ----------
+        batch_size : int
+            Rows of a batch.
+        drop_remainder : bool, default=False
+            Leave out the last batch if it is smaller.
+
+        Returns
+        -------
+        Pipeline
+            Dictionaries and tuples of the rows, with arrays of all rows in place of
+            values; see `unbatch`.
+        """
+        _check(batch_size, "batch_size", "batch")
+        return self._with(Batch(batch_size, bool(drop_remainder)))
+
+    def unbatch(self) -> "Pipeline":
+        """Make single rows of batches, the inverse of `batch`.
+
+        Returns
+        -------
+        Pipeline
+            Rows; of a DataFrame they are dictionaries.
+        """
+        return self._with(Unbatch())
+
+    def shard(self, num_shards: int, index: int) -> "Pipeline":
+        """Take every `num_shards`-th element, beginning with number `index`.
+
+        Parameters
+        ----------
+        num_shards : int
+            How many workers share the elements.
+        index : int
+            Number of this worker, from 0. `shuffle` belongs behind this, or the workers
+            need the same seed.
+
+        Returns
+        -------
+        Pipeline
+            The elements of this worker.
+        """
+        _check(num_shards, "num_shards", "shard")
+        _check(index, "index", "shard", minimum=0)
+        if index >= num_shards:
+            raise ValueError(
+                f"'index' of Pipeline.shard must be less than 'num_shards'={num_shards}; "
+                f"got {index}. The first shard has index 0."
+            )
+        return self._with(Shard(num_shards, index))
+
+    def prefetch(self, n_ahead: int = 1) -> "Pipeline":
+        """Compute elements ahead, in a thread that ends with the iteration.
+
+        Parameters
+        ----------
+        n_ahead : int, default=1
+            How many elements may wait.
+
+        Returns
+        -------
+        Pipeline
+            The same elements. An exception is raised where its element would have been.
+        """
+        _check(n_ahead, "n_ahead", "prefetch")
+        return self._with(Prefetch(n_ahead))
+
+    def cache(self) -> "Pipeline":
+        """Keep the elements of the first complete pass in memory.
+
+        Returns
+        -------
+        Pipeline
+            The same elements; later passes read and compute nothing before this point.
+            They are the same objects, which must not be changed.
+        """
+        return self._with(Cache())
+
+    # Iteration, and its position
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._elements(len(self._stages), self._n_skipped, ())
+
+    @property
+    def is_restartable(self) -> bool:
+        """Whether the elements can be gone through more than once."""
+        return not isinstance(self._source, _OneShot)
+
+    @property
+    def kind(self) -> str:
+        """The source and the operations with their numbers, as text."""
+        source = self._source
+        name = source.kind if isinstance(source, Resumable) else type(source).__name__
+        return ".".join([f"Pipeline({name})", *map(_describe, self._stages)])
+
+    @property
+    def seeds(self) -> list[int]:
+        """Seeds of the source, if it has such, and of every `shuffle`."""
+        own = [stage.seed for stage in self._stages if isinstance(stage, Shuffle)]
+        return [*_seeds_of(self._source), *own]
+
+    def resumed(self, n_elements: int, seeds: Sequence[int]) -> "Pipeline":
+        """Return this pipeline in the order of some seeds, without its first elements.
+
+        Parameters
+        ----------
+        n_elements : int
+            How many elements to leave out.
+        seeds : sequence of int
+            `seeds` of the pipeline whose orders to use.
+
+        Returns
+        -------
+        Pipeline
+            What is left out is computed only as far as the rest depends on it.
+
+        Examples
+        --------
+        >>> from skest.inputs import Pipeline
+        >>> first = Pipeline(range(6)).shuffle(6)
+        >>> again = Pipeline(range(6)).shuffle(6)
+        >>> list(again.resumed(2, first.seeds)) == list(first)[2:]
+        True
+        """
+        pipeline = copy.copy(self)
+        pipeline._n_skipped += n_elements
+        if list(seeds) != self.seeds:
+            own = len(_seeds_of(self._source))
+            if isinstance(self._source, Resumable):
+                pipeline._source = self._source.resumed(0, seeds[:own])
+            pipeline._stages = tuple(_reseeded(self._stages, iter(seeds[own:])))
+        return pipeline
+
+    def _with(self, stage: Stage) -> "Pipeline":
+        pipeline = copy.copy(self)
+        pipeline._stages = (*self._stages, stage)
+        return pipeline
+
+    def _elements(self, n_stages: int, skip: int, epochs: tuple[int, ...]) -> Any:
+        """Yield the elements behind the first stages."""
+        if n_stages == 0:
+            return _read(self._source, skip)
+        upstream = Upstream(
+            lambda skip, epochs: closing(self._elements(n_stages - 1, skip, epochs)),
+            self._length(n_stages - 1),
+        )
+        return self._stages[n_stages - 1].elements(upstream, skip, epochs)
+
+    def _length(self, n_stages: int) -> int | None:
+        length = _known_length(self._source)
+        for stage in self._stages[:n_stages]:
+            length = stage.length(length)
+        return length
+
+
+class _OneShot:
+    """An iterator, which refuses to be gone through again."""
+
+    def __init__(self, iterator: Iterator[Any]) -> None:
+        self._iterator: Iterator[Any] | None = iterator
+
+    def __iter__(self) -> Iterator[Any]:
+        if self._iterator is None:
+            raise ValueError(
+                "The source of this Pipeline is an iterator, which was used up before. "
+                "Make the Pipeline of a function that returns a new one."
+            )
+        iterator, self._iterator = self._iterator, None
+        return iterator
+
+
+def _as_source(source: Any) -> Any:
+    is_table = isinstance(source, Mapping | str | bytes) or hasattr(source, "columns")
+    if not is_table:
+        if isinstance(source, Iterator):
+            return _OneShot(source)
+        if isinstance(source, Iterable) or callable(source) or _is_map_style(source):
+            return source
+    raise TypeError(
+        "'source' of a Pipeline must be an iterable of elements or a function that "
+        f"returns one; got {type(source).__name__}. For a table in memory, use "
+        "skest.inputs.ArrayDataset."
+    )
+
+
+def _is_map_style(source: Any) -> bool:
+    return (
+        hasattr(source, "__getitem__")
+        and hasattr(source, "__len__")
+        and not hasattr(source, "__iter__")
+    )
+
+
+def _known_length(source: Any) -> int | None:
+    """Return the number of elements where it can be trusted."""
+    if isinstance(source, Sequence | np.ndarray) or _is_map_style(source):
+        return len(source)
+    return None
+
+
+def _read(source: Any, skip: int) -> Iterator[Any]:
+    """Yield the elements of a source from position `skip` on."""
+    if _is_map_style(source):
+        yield from (source[i] for i in range(skip, len(source)))
+    elif isinstance(source, _OneShot):
+        yield from islice(source, skip, None)
+    else:
+        if isinstance(source, Resumable):
+            source, skip = source.resumed(skip, source.seeds), 0
+        iterator = _opened(source() if callable(source) else source)
+        try:
+            yield from islice(iterator, skip, None)
+        finally:
+            if hasattr(iterator, "close"):  # a generator: leave its contexts now
+                iterator.close()
+
+
+def _opened(elements: Any) -> Any:
+    if not isinstance(elements, Iterable):
+        raise TypeError(
+            "The function that is the 'source' of a Pipeline must return an iterable; "
+            f"got {type(elements).__name__}."
+        )
+    return iter(elements)
+
+
+def _seeds_of(source: Any) -> list[int]:
+    return list(source.seeds) if isinstance(source, Resumable) else []
+
+
+def _reseeded(stages: Iterable[Any], seeds: Iterator[int]) -> Iterator[Stage]:
+    for stage in stages:
+        if isinstance(stage, Shuffle):
+            yield replace(stage, seed=next(seeds))
+        elif isinstance(stage, Cache):
+            yield Cache()  # what is in it has the order of other seeds
+        else:
+            yield stage
+
+
+def _describe(stage: Any) -> str:
+    """Return a stage as it was called, without functions and seeds."""
+    names = [f.name for f in fields(stage) if f.type in (int, bool, int | None)]
+    values = [f"{n}={getattr(stage, n)}" for n in names if n != "seed"]
+    return f"{type(stage).__name__.lower()}({', '.join(values)})"
+
+
+def _check_callable(function: Any, name: str) -> Callable[[Any], Any]:
+    if not callable(function):
+        raise TypeError(
+            f"Pipeline.{name} needs a function of one element; "
+            f"got {type(function).__name__}."
+        )
+    return function
+
+
+def _check(value: Any, name: str, operation: str, minimum: int = 1) -> None:
+    check_integer(value, name, f"Pipeline.{operation}", minimum)

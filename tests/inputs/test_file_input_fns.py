@@ -1,0 +1,439 @@
+# SPDX-License-Identifier: Apache-2.0
+import datetime
+import decimal
+import sys
+import threading
+from functools import partial
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from skest import DNNClassifier, Estimator, RunConfig
+from skest import feature_columns as fc
+from skest.adapters.dnn import dnn_model_fn
+from skest.heads import BinaryClassHead
+from skest.inputs import ArrayDataset, InputContext, csv_input_fn, parquet_input_fn
+from tests._models import At, Recorder, assert_same_checkpoint, raising
+
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+
+N = 1000
+
+
+def frame(start=0, n=N):
+    i = np.arange(start, start + n)
+    return pd.DataFrame(
+        {"i": i, "x": i / 2, "word": [f"w{v % 7}" for v in i], "y": i % 2}
+    )
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Three files of 400, 350 and 250 rows, in groups of at most 100."""
+    for name, start, n in (("a", 0, 400), ("b", 400, 350), ("c", 750, 250)):
+        table = frame(start, n)
+        table.to_parquet(tmp_path / f"{name}.parquet", row_group_size=100)
+        table.to_csv(tmp_path / f"{name}.csv", index=False)
+    return tmp_path
+
+
+READERS = {"parquet": parquet_input_fn, "csv": csv_input_fn}
+each_format = pytest.mark.parametrize("suffix", sorted(READERS))
+
+
+def make(folder, suffix, **options):
+    options = {"batch_size": 64, "shuffle": False} | options
+    return READERS[suffix](str(folder / f"*.{suffix}"), **options)
+
+
+def column(batches, name="i"):
+    return np.concatenate([features[name] for features in batches])
+
+
+# Rows and their order
+
+
+@each_format
+@pytest.mark.parametrize("batch_size", [1, 64, 333, 5000])
+def test_all_rows_in_order(files, suffix, batch_size):
+    batches = list(make(files, suffix, batch_size=batch_size)())
+    assert {len(batch["i"]) for batch in batches[:-1]} <= {batch_size}
+    for name, expected in frame().items():
+        values = column(batches, name)
+        assert values.dtype == (object if name == "word" else expected.dtype)
+        assert values.tolist() == expected.tolist()
+
+
+@each_format
+@pytest.mark.parametrize("buffer", [1, 64, 150, 10_000])
+@pytest.mark.parametrize("batch_size", [7, 64])
+def test_shuffling_is_a_permutation_of_every_epoch(files, suffix, buffer, batch_size):
+    options = {"shuffle": True, "shuffle_buffer": buffer, "seed": 1, "num_epochs": 2}
+    batches = list(make(files, suffix, batch_size=batch_size, **options)())
+    sizes = [len(batch["i"]) for batch in batches]
+    n_full, rest = divmod(N, batch_size)
+    assert sizes == 2 * (n_full * [batch_size] + [rest])
+    order = column(batches)
+    assert (np.sort(order.reshape(2, N)) == np.arange(N)).all()
+    assert not (order[:N] == order[N:]).all()
+    assert not (order[:N] == np.arange(N)).all()
+    again = list(make(files, suffix, batch_size=batch_size, **options)())
+    assert (column(again) == order).all()
+    assert [f"w{i % 7}" for i in order] == column(batches, "word").tolist()
+
+
+def test_a_large_buffer_mixes_everything(files):
+    order = column(make(files, "parquet", shuffle=True, seed=0, batch_size=10)())
+    assert abs(np.corrcoef(order, np.arange(N))[0, 1]) < 0.1
+
+
+def test_a_seed_of_the_configuration(files):
+    input_fn = make(files, "parquet", shuffle=True)
+    orders = [
+        column(input_fn(config=RunConfig(random_seed=s))) for s in (1, 1, 2, None)
+    ]
+    assert (orders[0] == orders[1]).all()
+    assert (orders[0] != orders[2]).any()
+    assert (orders[0] != orders[3]).any()
+
+
+@each_format
+@pytest.mark.parametrize("shuffle_buffer", [None, 130])
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_resuming_equals_the_uninterrupted_run(files, suffix, shuffle_buffer, prefetch):
+    options = {"num_epochs": 2, "prefetch": prefetch, "batch_size": 90}
+    if shuffle_buffer:
+        options |= {"shuffle": True, "shuffle_buffer": shuffle_buffer}
+    first = make(files, suffix, **options)()
+    batches = [batch["i"].tolist() for batch in first]
+    for n in (0, 1, 5, 11, 12, 13, 23, 24, 30):
+        again = make(files, suffix, **options)().resumed(n, first.seeds)
+        assert [batch["i"].tolist() for batch in again] == batches[n:]
+
+
+# Shards
+
+
+@each_format
+@pytest.mark.parametrize("n", [1, 2, 3])
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_the_shards_together_are_all(files, suffix, n, shuffle):
+    shards = [
+        column(make(files, suffix, shuffle=shuffle)(input_context=InputContext(n, i)))
+        for i in range(n)
+    ]
+    assert sorted(np.concatenate(shards)) == list(range(N))
+    assert all(len(shard) for shard in shards)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "unit"), [("parquet", "11 row group"), ("csv", "3 f")]
+)
+def test_more_workers_than_parts_are_refused(files, suffix, unit):
+    with pytest.raises(ValueError, match=rf"12 workers can't share {unit}.*Use fewer"):
+        make(files, suffix)(input_context=InputContext(12, 0))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ((0, 0), ValueError, "'num_input_pipelines' of InputContext must be"),
+        ((2, -1), ValueError, "'input_pipeline_id' of InputContext must be"),
+        ((2, 2), ValueError, "must be less than 'num_input_pipelines'=2; got 2"),
+        ((2, "0"), TypeError, "'input_pipeline_id' of InputContext must be"),
+    ],
+)
+def test_a_wrong_context(arguments, error, message):
+    with pytest.raises(error, match=message):
+        InputContext(*arguments)
+
+
+# Columns
+
+
+def write(folder, **columns):
+    pq.write_table(pa.table(columns), folder / "t.parquet")
+    return folder / "t.parquet"
+
+
+def read(path, **options):
+    (batch,) = parquet_input_fn(path, 100, shuffle=False, **options)()
+    return batch
+
+
+DAY = datetime.date(2024, 2, 29)
+
+
+@pytest.mark.parametrize(
+    ("array", "dtype", "values"),
+    [
+        (pa.array([1.5, None]), "float64", [1.5, np.nan]),
+        (pa.array([1.5, None], pa.float32()), "float32", [1.5, np.nan]),
+        (pa.array([1, 2], pa.int8()), "int8", [1, 2]),
+        (pa.array([2**62 + 1, None]), "Int64", [2**62 + 1, pd.NA]),
+        (pa.array([1, None], pa.uint16()), "UInt16", [1, pd.NA]),
+        (pa.array([True, False]), "bool", [True, False]),
+        (pa.array([True, None]), "boolean", [True, pd.NA]),
+        (pa.array(["a", None]), "object", ["a", None]),
+        (pa.array(["a", "b"], pa.large_string()), "object", ["a", "b"]),
+        (pa.array(["a", None, "a"]).dictionary_encode(), "object", ["a", None, "a"]),
+        (pa.array([7, None]).dictionary_encode(), "Int64", [7, pd.NA]),
+        (pa.array([b"a"]), "object", [b"a"]),
+        (pa.array([None, None]), "object", [None, None]),
+        (pa.array([decimal.Decimal("1.25"), None]), "float64", [1.25, np.nan]),
+        (pa.array([DAY]), "datetime64[D]", [DAY]),
+        (
+            pa.array([[1, 2], [3, 4]], pa.list_(pa.int64(), 2)),
+            "int64",
+            [[1, 2], [3, 4]],
+        ),
+    ],
+)
+def test_types_of_columns(tmp_path, array, dtype, values):
+    batch = read(write(tmp_path, c=array))
+    assert str(batch["c"].dtype) == dtype
+    pd.testing.assert_series_equal(
+        pd.Series(batch["c"].tolist(), dtype=object), pd.Series(values, dtype=object)
+    )
+
+
+def test_lists(tmp_path):
+    lists = [["a", "b"], [], None, ["c"]]
+    cells = read(write(tmp_path, c=lists))["c"]
+    assert [None if c is None else c.tolist() for c in cells] == lists
+    column = fc.categorical_column_with_vocabulary_list("c", ["a", "b", "c"])
+    columns = fc.FeatureColumns([("c", fc.indicator_column(column))])
+    dense = columns.fit({"c": cells}).transform({"c": cells})
+    assert np.asarray(dense).tolist() == [[1, 1, 0], [0] * 3, [0] * 3, [0, 0, 1]]
+
+
+@pytest.mark.parametrize(
+    "array", [pa.array([{"a": 1}]), pa.array([datetime.time(1)])], ids=str
+)
+def test_types_that_no_column_reads(tmp_path, array):
+    path = write(tmp_path, c=array, x=[1])
+    with pytest.raises(
+        TypeError, match=r"Column 'c' has the type .* out with 'columns'"
+    ):
+        read(path)
+    assert read(path, columns=["x"])["x"].tolist() == [1]
+
+
+def test_dictionaries_that_differ_between_files(tmp_path):
+    for name, values in (("a", ["x", "y"]), ("b", ["z", "x"])):
+        table = pa.table({"c": pa.array(values).dictionary_encode()})
+        pq.write_table(table, tmp_path / f"{name}.parquet")
+    input_fn = parquet_input_fn(str(tmp_path / "*"), 3, shuffle=False)
+    assert column(input_fn(), "c").tolist() == ["x", "y", "z", "x"]
+
+
+def test_columns_and_labels(files):
+    batch, labels = next(iter(make(files, "parquet", columns=["x"], label="y")()))
+    assert list(batch) == ["x"]
+    assert labels[:3].tolist() == [0, 1, 0]
+    batch, labels = next(iter(make(files, "parquet", label=["y", "x"])()))
+    assert list(batch) == ["i", "word"]
+    assert {name: len(values) for name, values in labels.items()} == {"y": 64, "x": 64}
+
+
+def test_csv_types_and_delimiters(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("zip;n;s\n01234;1;a\n00001;;\n")
+    (batch,) = csv_input_fn(
+        path, shuffle=False, delimiter=";", column_types={"zip": "string"}
+    )()
+    assert batch["zip"].tolist() == ["01234", "00001"]
+    assert batch["n"].tolist() == [1, pd.NA]
+    assert batch["s"].tolist() == ["a", ""]
+
+
+# What is refused
+
+
+@each_format
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"label": "z"}, ValueError, "Column 'z' is not in .*a.*, which has 'i', 'x'"),
+        ({"label": "Word"}, ValueError, "Did you mean 'word'"),
+        ({"columns": ["i", "q"]}, ValueError, "Column 'q' is not in"),
+        ({"columns": ["i", "i"]}, ValueError, r"'columns' names a column twice"),
+        ({"columns": [1]}, TypeError, "'columns' must hold names of columns; got 1"),
+        ({"label": ["i", "x", "word", "y"]}, ValueError, "no column besides the label"),
+        ({"shuffle": None}, ValueError, "'shuffle' must be True .* got None"),
+        ({"batch_size": 0}, ValueError, "'batch_size' of .*_input_fn must be"),
+        ({"shuffle_buffer": 0}, ValueError, "'shuffle_buffer' of .*_input_fn must"),
+        ({"num_epochs": 1.5}, TypeError, "'num_epochs' of .*_input_fn must be"),
+        ({"prefetch": -1}, ValueError, "'prefetch' of .*_input_fn must be"),
+    ],
+)
+def test_arguments(files, suffix, options, error, message):
+    with pytest.raises(error, match=message):
+        make(files, suffix, **options)
+
+
+@each_format
+def test_no_files(tmp_path, suffix):
+    with pytest.raises(
+        FileNotFoundError, match=r"No file matches .*\*.*current folder"
+    ):
+        make(tmp_path, suffix)
+    with pytest.raises(
+        FileNotFoundError, match="It is a folder; use a pattern such as"
+    ):
+        READERS[suffix](tmp_path, shuffle=False)
+    with pytest.raises(ValueError, match="'paths' is empty"):
+        READERS[suffix]([], shuffle=False)
+
+
+def test_files_with_other_columns_are_named(files):
+    frame().drop(columns="y").to_parquet(files / "d.parquet")
+    with pytest.raises(ValueError, match=r"Column 'y' is not in '.*d\.parquet', which"):
+        make(files, "parquet")
+    assert len(column(make(files, "parquet", columns=["x"])(), "x")) == 2 * N
+    frame().astype({"y": float}).to_parquet(files / "d.parquet")
+    with pytest.raises(
+        ValueError,
+        match=r"Column 'y' is int64 in '.*a\.parquet', but double in '.*d\.par",
+    ):
+        make(files, "parquet")
+    frame().drop(columns="y").to_csv(files / "d.csv", index=False)
+    with pytest.raises(ValueError, match=r"Column 'y' is not in '.*d\.csv', which"):
+        make(files, "csv")
+
+
+@each_format
+def test_files_without_rows(tmp_path, suffix):
+    for name in "ab":
+        empty, path = frame(n=0), tmp_path / f"{name}.{suffix}"
+        empty.to_parquet(path) if suffix == "parquet" else empty.to_csv(
+            path, index=False
+        )
+    if suffix == "parquet":
+        with pytest.raises(ValueError, match=r"The 2 file\(s\) from .* hold no rows"):
+            make(tmp_path, suffix)
+    else:
+        assert list(make(tmp_path, suffix, num_epochs=None)()) == []
+    frame().to_parquet(tmp_path / "c.parquet")
+    assert len(column(make(tmp_path, "parquet")())) == N
+
+
+@each_format
+def test_damaged_files(tmp_path, suffix):
+    path = tmp_path / f"t.{suffix}"
+    path.touch()
+    with pytest.raises(
+        ValueError, match="can't be read: it is empty, without even a h"
+    ):
+        READERS[suffix](path, shuffle=False)
+    if suffix == "parquet":
+        path.write_text("text")
+        with pytest.raises(ValueError, match=r"t\.parquet' can't be read"):
+            parquet_input_fn(path, shuffle=False)
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_a_value_of_another_type_than_the_file_began_with(tmp_path, prefetch):
+    (tmp_path / "a.csv").write_text("x\n1\n2\n")
+    (tmp_path / "b.csv").write_text("x\n1\nhello\n")
+    input_fn = make(tmp_path, "csv", prefetch=prefetch)
+    with pytest.raises(
+        ValueError, match=r"b\.csv' can't be read.*hello.*'column_types'"
+    ):
+        list(input_fn())
+    input_fn = make(tmp_path, "csv", column_types={"x": "string"})
+    assert column(input_fn(), "x").tolist() == ["1", "2", "1", "hello"]
+    assert not [t for t in threading.enumerate() if t.name == "skest-prefetch"]
+
+
+def test_an_unknown_type(files):
+    with pytest.raises(ValueError, match="gives 'x' the type 'number', which Arrow"):
+        make(files, "csv", column_types={"x": "number"})
+
+
+def test_missing_labels(tmp_path):
+    path = write(tmp_path, x=[1.0, 2.0], y=pa.array([1, None]))
+    with pytest.raises(ValueError, match="Column 'y' is the label and has 1 missing"):
+        read(path, label="y")
+
+
+@each_format
+def test_without_pyarrow(monkeypatch, files, suffix):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(ImportError, match=r"needs pyarrow. .*'skest\[stream\]'"):
+        make(files, suffix)
+
+
+# Training
+
+
+WORD = fc.categorical_column_with_vocabulary_list("word", [f"w{i}" for i in range(7)])
+COLUMNS = fc.FeatureColumns(
+    [
+        ("x", fc.numeric_column("x", normalizer=lambda x: (x - 250) / 150)),
+        ("word", fc.embedding_column(WORD, 2)),
+    ]
+)
+
+
+def canned(model_dir=None, dropout=0.1):
+    """A canned model whose columns need no fit."""
+    model_fn = partial(
+        dnn_model_fn,
+        head=BinaryClassHead(),
+        columns=COLUMNS,
+        hidden_units=[8],
+        dropout=dropout,
+    )
+    config = RunConfig(model_dir, random_seed=0, save_checkpoints_steps=10)
+    return Estimator(model_fn, config=config)
+
+
+@each_format
+def test_a_canned_model_trains_out_of_core(files, suffix):
+    train = make(
+        files, suffix, label="y", shuffle=True, shuffle_buffer=300, num_epochs=2
+    )
+    evaluate = make(files, suffix, label="y")
+    estimator = canned().train(train)
+    assert estimator.checkpoint.global_step == 2 * 16
+    assert estimator.evaluate(evaluate)["average_loss"] < 1
+    predictions = list(estimator.predict(make(files, suffix, columns=["x", "word"])))
+    assert len(predictions) == N
+    assert not [t for t in threading.enumerate() if t.name == "skest-prefetch"]
+
+
+def test_the_same_batches_make_the_same_model_as_from_memory(files):
+    table = frame()
+    in_memory = ArrayDataset(
+        table[["x", "word"]], table["y"], batch_size=64, num_epochs=2
+    )
+    a = canned().train(make(files, "parquet", label="y", num_epochs=2))
+    b = canned().train(lambda: in_memory)
+    assert_same_checkpoint(a.checkpoint, b.checkpoint)
+
+
+@each_format
+def test_an_interrupted_training_goes_on(files, tmp_path, suffix):
+    train = make(
+        files, suffix, label="y", shuffle=True, shuffle_buffer=130, num_epochs=2
+    )
+    losses = Recorder()
+    whole = canned(tmp_path / "whole").train(train, [losses])
+    resumed = canned(tmp_path / "resumed")
+    with pytest.raises(OSError, match="gone"):
+        resumed.train(train, [At(21, raising(OSError("gone")))])
+    rest = Recorder()
+    resumed.train(train, [rest])
+    assert rest.losses == losses.losses[21:]
+    assert_same_checkpoint(whole.checkpoint, resumed.checkpoint)
+
+
+def test_partial_fit_takes_the_batches(files):
+    model = DNNClassifier((8,), feature_columns=COLUMNS, random_state=0)
+    for features, labels in make(files, "parquet", label="y", shuffle=True)():
+        model.partial_fit(features, labels, classes=[0, 1])
+    assert model.n_steps_ == 16
+    assert model.predict(frame().drop(columns="y")).shape == (N,)

@@ -1,0 +1,410 @@
+# SPDX-License-Identifier: Apache-2.0
+import gc
+import threading
+from collections import Counter
+from itertools import chain
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+from skest.inputs import ArrayDataset, Pipeline, Resumable
+
+INTEGERS = st.lists(st.integers(-9, 9), max_size=12)
+
+
+def plain(elements):
+    """Elements as lists and numbers, which can be compared."""
+    return [e.tolist() if hasattr(e, "tolist") else e for e in elements]
+
+
+def threads():
+    return [t for t in threading.enumerate() if t.name == "skest-prefetch"]
+
+
+@pytest.fixture(autouse=True)
+def no_threads_are_left():
+    yield
+    assert not threads()
+
+
+# Operations
+
+OPERATIONS = {
+    "map": lambda p: p.map(lambda x: x * 2),
+    "filter": lambda p: p.filter(lambda x: int(np.sum(x)) % 2),
+    "shuffle": lambda p: p.shuffle(3),
+    "shuffle_all": lambda p: p.shuffle(100, seed=1),
+    "repeat": lambda p: p.repeat(2),
+    "shard": lambda p: p.shard(2, 1),
+    "prefetch": lambda p: p.prefetch(2),
+    "cache": lambda p: p.cache(),
+    "batch_and_back": lambda p: p.batch(3).unbatch(),
+    "full_batches_and_back": lambda p: p.batch(2, drop_remainder=True).unbatch(),
+    "batch_as_sums": lambda p: p.batch(2).map(np.sum),
+}
+
+
+@given(INTEGERS)
+def test_operations_on_sequences(values):
+    pipeline = Pipeline(values)
+    assert list(pipeline) == values
+    assert list(pipeline.map(str)) == list(map(str, values))
+    assert list(pipeline.filter(bool)) == list(filter(bool, values))
+    assert list(pipeline.repeat(3)) == 3 * values
+    assert list(pipeline.cache().repeat(2)) == 2 * values
+    assert list(pipeline.prefetch(2)) == values
+
+
+@given(INTEGERS, st.integers(1, 5), st.booleans())
+def test_batches(values, size, drop_remainder):
+    batches = plain(Pipeline(values).batch(size, drop_remainder))
+    expected = [values[i : i + size] for i in range(0, len(values), size)]
+    if drop_remainder and expected and len(expected[-1]) < size:
+        expected.pop()
+    assert batches == expected
+
+
+@given(INTEGERS, st.integers(1, 5))
+def test_unbatch_is_the_inverse_of_batch(values, size):
+    rows = [({"x": value, "name": str(value)}, -value) for value in values]
+    assert list(Pipeline(rows).batch(size).unbatch()) == rows
+
+
+@given(INTEGERS, st.integers(1, 15), st.integers(0, 99))
+def test_shuffle_is_a_permutation(values, buffer_size, seed):
+    pipeline = Pipeline(values).shuffle(buffer_size, seed)
+    assert Counter(pipeline) == Counter(values)
+    assert list(pipeline) == list(pipeline)
+    if buffer_size == 1:
+        assert list(pipeline) == values
+
+
+@given(INTEGERS, st.integers(1, 5))
+def test_the_shards_together_are_all(values, n):
+    shards = [list(Pipeline(values).shard(n, i)) for i in range(n)]
+    assert Counter(chain(*shards)) == Counter(values)
+    assert all(len(s) - len(t) <= 1 for s in shards for t in shards)
+
+
+@settings(max_examples=200)
+@given(
+    INTEGERS,
+    st.lists(st.sampled_from(sorted(OPERATIONS)), max_size=5),
+    st.sampled_from(["list", "function", "dataset"]),
+)
+def test_resuming_at_every_position_equals_the_uninterrupted_run(values, names, kind):
+    def make():
+        pipeline = Pipeline(SOURCES[kind](values))
+        for name in names:
+            pipeline = OPERATIONS[name](pipeline)
+        return pipeline
+
+    first = make()
+    elements = plain(first)
+    for n in range(len(elements) + 2):
+        again = make().resumed(n, first.seeds)  # as in another process
+        assert plain(again) == elements[n:]
+        assert plain(first.resumed(n, first.seeds)) == elements[n:]
+        assert plain(again.resumed(1, first.seeds)) == elements[n + 1 :]
+
+
+class MapStyle(torch.utils.data.Dataset):
+    def __init__(self, values):
+        self.values = values
+
+    def __getitem__(self, i):
+        return self.values[range(len(self.values))[i]]
+
+    def __len__(self):
+        return len(self.values)
+
+
+SOURCES = {"list": list, "function": lambda v: lambda: iter(v), "dataset": MapStyle}
+
+
+def test_passes_have_orders_of_their_own():
+    orders = list(Pipeline(range(50)).shuffle(50, seed=0).repeat(3).batch(50))
+    assert len({tuple(order) for order in orders}) == 3
+    assert all(sorted(order) == list(range(50)) for order in orders)
+
+
+def test_a_shuffle_without_seed_has_one_of_its_own():
+    orders = [tuple(Pipeline(range(50)).shuffle(50)) for _ in range(2)]
+    assert orders[0] != orders[1]
+
+
+def test_a_buffer_moves_no_element_forward_by_more_than_its_size():
+    order = list(Pipeline(range(1000)).shuffle(10, seed=0))
+    assert all(value < place + 10 for place, value in enumerate(order))
+
+
+def test_pipelines_are_immutable():
+    pipeline = Pipeline(range(4))
+    pipeline.map(str), pipeline.batch(2), pipeline.resumed(2, [])
+    assert list(pipeline) == list(range(4))
+
+
+def test_an_empty_pass_ends_an_endless_repeat():
+    assert list(Pipeline([]).repeat()) == []
+    assert list(Pipeline(lambda: iter(())).repeat()) == []
+
+
+@pytest.mark.parametrize("source", [range(10**6), lambda: iter(range(10**6))])
+def test_nothing_is_read_that_is_not_wanted(source):
+    seen = []
+    pipeline = Pipeline(source).map(lambda i: seen.append(i) or i).batch(2)
+    assert next(iter(pipeline.resumed(3, []))).tolist() == [6, 7]
+    assert seen == [6, 7]  # what is skipped is not computed
+
+
+def test_whole_passes_are_skipped_without_a_look():
+    seen = []
+    pipeline = Pipeline([0, 1, 2]).map(lambda i: seen.append(i) or i).repeat()
+    elements = iter(pipeline.shuffle(1).resumed(1, pipeline.shuffle(1, seed=0).seeds))
+    assert next(elements) == 1
+    seen.clear()
+    assert next(iter(pipeline.resumed(3 * 10**12 + 1, []))) == 1
+    assert seen == [1]
+
+
+def test_a_cache_computes_once():
+    calls = []
+    pipeline = Pipeline(range(3)).map(lambda i: calls.append(i) or i).cache()
+    next(iter(pipeline))  # an incomplete pass keeps nothing
+    calls.clear()
+    assert list(pipeline.repeat(3)) == 3 * [0, 1, 2]
+    assert list(pipeline) == [0, 1, 2]
+    assert calls == [0, 1, 2]
+
+
+def test_a_cache_behind_a_shuffle_keeps_the_first_order():
+    pipeline = Pipeline(range(20)).shuffle(20, seed=0)
+    first = list(pipeline.repeat(1))
+    assert list(pipeline.cache().repeat(2)) == 2 * first
+
+
+# Batches of rows
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ([{"x": 1, "s": "a"}, {"x": 2, "s": "b"}], {"x": [1, 2], "s": ["a", "b"]}),
+        ([{"x": {"y": 1}}, {"x": {"y": 2}}], {"x": {"y": [1, 2]}}),
+        ([np.ones(2), np.zeros(2)], [[1, 1], [0, 0]]),
+        ([[1], [2, 3]], [[1], [2, 3]]),
+        ([1, "a"], [1, "a"]),
+        ([None, "a"], [None, "a"]),
+        ([torch.ones(1), torch.zeros(1)], [[1], [0]]),
+    ],
+)
+def test_rows_to_a_batch(rows, expected):
+    (batch,) = Pipeline(rows).batch(5)
+    as_lists = {
+        True: lambda b: {k: as_lists[isinstance(v, dict)](v) for k, v in b.items()},
+        False: lambda b: b.tolist(),
+    }
+    assert as_lists[isinstance(batch, dict)](batch) == expected
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([{"x": 1}, {"y": 1}], r"the same keys; got \['x'\] and \['y'\]"),
+        (
+            [(1, 2), (1, 2, 3)],
+            r"tuples of the same length; got \(1, 2\) and \(1, 2, 3\)",
+        ),
+        ([(1, 2), 3], "tuples of the same length"),
+    ],
+)
+def test_rows_that_do_not_fit_together(rows, message):
+    with pytest.raises(ValueError, match=message):
+        list(Pipeline(rows).batch(2))
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        pd.DataFrame({"a": [1, 2], "b": ["x", "y"]}),
+        {"a": pd.Series([1, 2], index=[7, 8]), "b": np.array(["x", "y"])},
+        {"a": torch.tensor([1, 2]), "b": ["x", "y"]},
+    ],
+)
+def test_rows_of_tables(batch):
+    if isinstance(batch, dict) and isinstance(batch["b"], list):
+        with pytest.raises(TypeError, match=r"'batch\['b'\]' must be an array"):
+            list(Pipeline([batch]).unbatch())
+    else:
+        rows = [{"a": 1, "b": "x"}, {"a": 2, "b": "y"}]
+        assert list(Pipeline([batch]).unbatch()) == rows
+
+
+def test_unbatch_refuses_columns_of_different_length():
+    with pytest.raises(ValueError, match="the same number of rows; got 2 and 3"):
+        list(Pipeline([(np.zeros(2), np.zeros(3))]).unbatch())
+
+
+# Sources
+
+
+def test_an_iterator_can_be_read_once():
+    pipeline = Pipeline(iter([1, 2])).map(str)
+    assert not pipeline.is_restartable
+    assert list(pipeline) == ["1", "2"]
+    with pytest.raises(ValueError, match="is an iterator, which was used up before"):
+        list(pipeline)
+    with pytest.raises(ValueError, match=r"can't be repeated.*cache\(\) before repeat"):
+        pipeline.repeat()
+
+
+def test_an_iterator_can_be_cached_and_repeated():
+    assert list(Pipeline(iter([1, 2])).cache().repeat(2)) == [1, 2, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "source", [3, None, "text", {"x": [1]}, pd.DataFrame({"x": [1]})]
+)
+def test_other_sources_are_refused(source):
+    with pytest.raises(
+        TypeError, match=f"got {type(source).__name__}. For a table .*ArrayDataset"
+    ):
+        Pipeline(source)
+
+
+def test_a_function_has_to_return_an_iterable():
+    with pytest.raises(TypeError, match="must return an iterable; got int"):
+        list(Pipeline(lambda: 3))
+
+
+def test_datasets_of_torch():
+    class Rows(IterableDataset):
+        def __iter__(self):
+            yield from ({"x": i} for i in range(3))
+
+        def __len__(self):
+            return 3
+
+    batches = list(Pipeline(Rows()).batch(2))
+    assert [batch["x"].tolist() for batch in batches] == [[0, 1], [2]]
+    pairs = TensorDataset(torch.arange(3.0)[:, None], torch.arange(3))
+    x, y = next(iter(Pipeline(pairs).shuffle(3, seed=0).batch(3)))
+    assert x.shape == (3, 1)
+    assert x[:, 0].tolist() == y.tolist() != [0, 1, 2]
+    loader = Pipeline(DataLoader(pairs, batch_size=2)).repeat(2)
+    assert [len(y) for _, y in loader] == [2, 1, 2, 1]
+
+
+def test_an_array_dataset_keeps_its_orders():
+    def make():
+        table = ArrayDataset(np.arange(7), batch_size=2, shuffle=True, num_epochs=3)
+        return Pipeline(table).shuffle(2)
+
+    first = make()
+    assert len(first.seeds) == 2
+    batches = plain(first)
+    assert len(batches) == 12
+    assert plain(make().resumed(5, first.seeds)) == batches[5:]
+
+
+def test_what_was_opened_is_closed():
+    closed = []
+
+    def source():
+        try:
+            yield from range(10)
+        finally:
+            closed.append(True)
+
+    iterator = iter(Pipeline(source).map(str).shuffle(2, seed=0).prefetch(2).batch(2))
+    next(iterator)
+    assert not closed
+    iterator.close()
+    assert closed == [True]
+
+
+# Prefetch
+
+
+@pytest.mark.parametrize("n_ahead", [1, 3])
+def test_prefetch_reads_no_further_than_asked(n_ahead):
+    taken, at_limit = [], threading.Event()
+
+    def source():
+        for i in range(100):
+            taken.append(i)
+            if i == n_ahead:
+                at_limit.set()
+            yield i
+
+    iterator = iter(Pipeline(source).prefetch(n_ahead))
+    assert next(iterator) == 0
+    assert at_limit.wait(10)
+    assert not threading.Event().wait(0.02)
+    assert taken == list(range(n_ahead + 1))
+    iterator.close()
+
+
+def test_errors_come_where_their_element_would_have_been():
+    def broken(i):
+        if i == 3:
+            raise OSError("disk")
+        return i
+
+    seen = []
+    with pytest.raises(OSError, match="disk"):
+        for element in Pipeline(range(9)).map(broken).prefetch(2).prefetch(2):
+            seen.append(element)
+    assert seen == [0, 1, 2]
+    assert not threads()
+
+
+def test_an_error_of_the_consumer_ends_the_threads():
+    iterator = iter(Pipeline(range(9)).prefetch(1).map(lambda i: 1 // 0).prefetch(2))
+    with pytest.raises(ZeroDivisionError):
+        next(iterator)
+    assert not threads()
+
+
+def test_a_forgotten_iterator_ends_its_thread():
+    iterator = iter(Pipeline(range(9)).prefetch(2).repeat())
+    next(iterator)
+    assert threads()
+    del iterator
+    gc.collect()
+
+
+# Arguments
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda p: p.batch(0), ValueError, "'batch_size' of Pipeline.batch must be"),
+        (lambda p: p.shuffle(1.5), TypeError, "'buffer_size' of Pipeline.shuffle"),
+        (lambda p: p.repeat(0), ValueError, "'count' of Pipeline.repeat must be"),
+        (lambda p: p.prefetch(0), ValueError, "'n_ahead' of Pipeline.prefetch must"),
+        (lambda p: p.shard(0, 0), ValueError, "'num_shards' of Pipeline.shard must"),
+        (lambda p: p.shard(2, -1), ValueError, "'index' of Pipeline.shard must be"),
+        (lambda p: p.shard(2, 2), ValueError, "less than 'num_shards'=2; got 2"),
+        (lambda p: p.map(3), TypeError, "Pipeline.map needs a function.*got int"),
+        (lambda p: p.filter(None), TypeError, "Pipeline.filter needs a function"),
+    ],
+)
+def test_arguments(make, error, message):
+    with pytest.raises(error, match=message):
+        make(Pipeline([1]))
+
+
+def test_kind_tells_pipelines_apart():
+    pipeline = Pipeline([1]).shuffle(5, seed=3).map(str).batch(2).repeat()
+    assert isinstance(pipeline, Resumable)
+    assert pipeline.kind == (
+        "Pipeline(list).shuffle(buffer_size=5).map()"
+        ".batch(batch_size=2, drop_remainder=False).repeat(count=None)"
+    )

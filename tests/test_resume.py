@@ -1,0 +1,336 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An interrupted training goes on in the middle of its input, bit for bit."""
+
+import dataclasses
+import itertools
+import logging
+import multiprocessing
+import os
+import re
+import signal
+import threading
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from skest import Estimator, RunConfig
+from skest.checkpoint_store import DirectoryStore, read_checkpoint
+from skest.hooks import CheckpointListener, StopAtStepHook
+from skest.inputs import ArrayDataset, Pipeline
+from tests._models import (
+    NETWORKS,
+    At,
+    Recorder,
+    assert_same_checkpoint,
+    model_fn,
+    raising,
+    table,
+    table_fn,
+)
+
+N_STEPS, SAVE_STEPS = 40, 10
+X, Y = table()
+
+
+def rows():
+    return zip(X, Y, strict=True)
+
+
+INPUTS = {
+    "table": table_fn(shuffle=True, num_epochs=None, seed=1),
+    "table_in_order": table_fn(num_epochs=None),
+    "weighted": lambda: ArrayDataset(
+        X, Y, batch_size=3, sampling_weight=1 + np.arange(20), num_epochs=50, seed=2
+    ),
+    "pipeline": lambda: (
+        Pipeline(rows).shuffle(7, seed=5).batch(3).repeat().map(tuple).prefetch(2)
+    ),
+    "one_shot_pipeline": lambda: (
+        Pipeline(itertools.cycle(rows())).shuffle(7, seed=5).batch(3)
+    ),
+    "list": lambda: 40 * [(X[:3], Y[:3]), (X[3:6], Y[3:6]), (X[6:9], Y[6:9])],
+    "generator": lambda: (
+        (X[i % 9 : i % 9 + 4], Y[i % 9 : i % 9 + 4]) for i in range(200)
+    ),
+    "loader": lambda: Pipeline(
+        lambda: DataLoader(
+            TensorDataset(torch.from_numpy(X), torch.from_numpy(Y)),
+            batch_size=6,
+            shuffle=True,
+            generator=torch.Generator().manual_seed(3),
+        )
+    ).repeat(),
+}
+
+
+def make(model_dir=None, *, save=SAVE_STEPS, seed=0, resume=True, **params):
+    config = RunConfig(
+        model_dir,
+        random_seed=seed,
+        save_checkpoints_steps=save,
+        keep_checkpoint_max=None,
+        resume_input=resume,
+    )
+    return Estimator(model_fn, config=config, params=params)
+
+
+class KilledError(Exception):
+    """Stands for the end of a process."""
+
+
+def interrupt(estimator, input_fn, step):
+    """Leave what SIGKILL at a step leaves: the checkpoints until then."""
+    store = estimator._store
+    save, store.save = store.save, lambda c: c.global_step < step and save(c)
+    with pytest.raises(KilledError):
+        estimator.train(input_fn, [At(step, raising(KilledError()))], max_steps=N_STEPS)
+    del store.save
+
+
+def train_and_die(model_dir, input_name, network, step):
+    """Train, and be killed; runs in a process of its own."""
+    hook = At(step, lambda run: os.kill(os.getpid(), signal.SIGKILL))
+    make(model_dir, network=network, optimizer="adam").train(
+        INPUTS[input_name], [hook], max_steps=100
+    )
+
+
+@pytest.fixture(scope="module")
+def context():
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["skest.estimator", "tests._models"])
+    return context
+
+
+@pytest.mark.parametrize(
+    ("input_name", "network"),
+    [("table", "torch_dropout"), ("pipeline", "skest_dropout")],
+)
+def test_100_steps_are_37_a_kill_and_the_rest(context, tmp_path, input_name, network):
+    arguments = (tmp_path / "killed", input_name, network, 37)
+    process = context.Process(target=train_and_die, args=arguments)
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    assert DirectoryStore(tmp_path / "killed").latest_step() == 30
+    params = {"network": network, "optimizer": "adam"}
+    resumed, whole = Recorder(), Recorder()
+    a = make(tmp_path / "killed", **params)
+    a.train(INPUTS[input_name], [resumed], max_steps=100)
+    b = make(**params)
+    b.train(INPUTS[input_name], [whole], max_steps=100)
+    assert resumed.losses == whole.losses[30:]
+    assert_same_checkpoint(a.checkpoint, b.checkpoint)
+
+
+@pytest.mark.parametrize("input_name", sorted(INPUTS))
+@pytest.mark.parametrize("step", [1, 37])
+def test_every_kind_of_input_goes_on(tmp_path, input_name, step):
+    input_fn = INPUTS[input_name]
+    killed = make(tmp_path, network="skest_dropout")
+    interrupt(killed, input_fn, step)
+    killed = make(tmp_path, network="skest_dropout")
+    assert killed.checkpoint.input_position["batches"] == step // 10 * 10
+    killed.train(input_fn, max_steps=N_STEPS)
+    whole = make(network="skest_dropout").train(input_fn, max_steps=N_STEPS)
+    assert_same_checkpoint(killed.checkpoint, whole.checkpoint)
+    assert whole.checkpoint.input_position is None
+
+
+@pytest.mark.parametrize("network", sorted(NETWORKS))
+@pytest.mark.parametrize(
+    "input_fn",
+    [
+        table_fn(shuffle=True, num_epochs=None),
+        lambda: Pipeline(rows).shuffle(20).batch(3).repeat(),
+    ],
+    ids=["table", "pipeline"],
+)
+def test_without_any_seed_the_checkpoint_knows_them(tmp_path, network, input_fn):
+    whole = make(tmp_path / "whole", seed=None, network=network)
+    whole.train(input_fn, max_steps=N_STEPS)
+    again = make(tmp_path / "again", seed=None, network=network)
+    again._store.save(read_checkpoint(tmp_path / "whole" / "ckpt-20"))
+    again.train(input_fn, max_steps=N_STEPS)
+    assert_same_checkpoint(whole.checkpoint, again.checkpoint)
+
+
+def test_several_interruptions(tmp_path):
+    for step in (12, 13, 35, 36):
+        interrupt(make(tmp_path), INPUTS["pipeline"], step)
+    resumed = make(tmp_path).train(INPUTS["pipeline"], max_steps=N_STEPS)
+    whole = make().train(INPUTS["pipeline"], max_steps=N_STEPS)
+    assert_same_checkpoint(resumed.checkpoint, whole.checkpoint)
+
+
+def test_an_exception_saves_the_position_of_its_step(tmp_path):
+    estimator = make(tmp_path, save=0)
+    with pytest.raises(KilledError):
+        estimator.train(
+            INPUTS["table"], [At(37, raising(KilledError()))], max_steps=N_STEPS
+        )
+    assert estimator.checkpoint.global_step == 37
+    assert estimator.checkpoint.input_position["batches"] == 37
+    estimator.train(INPUTS["table"], max_steps=N_STEPS)
+    whole = make().train(INPUTS["table"], max_steps=N_STEPS)
+    assert_same_checkpoint(estimator.checkpoint, whole.checkpoint)
+
+
+def test_the_model_is_built_from_the_first_batch_of_all(tmp_path):
+    seen = []
+
+    def watching(features, labels, mode, params):
+        seen.append(features.tolist())
+        return model_fn(features, labels, mode, params)
+
+    estimator = Estimator(watching, config=RunConfig(tmp_path, random_seed=0))
+    for input_fn in (
+        lambda: Pipeline(rows).batch(7),
+        lambda: iter([(X[:7], Y[:7])] * 3),
+    ):
+        with pytest.raises(KilledError):
+            estimator.train(input_fn, [At(2, raising(KilledError()))])
+        estimator.train(input_fn)
+        estimator = Estimator(watching, config=RunConfig(random_seed=0))
+    assert seen == 4 * [X[:7].tolist()]
+
+
+# When the input starts anew
+
+
+def losses(estimator, input_fn, **options):
+    recorder = Recorder()
+    estimator.train(input_fn, [recorder], **options)
+    return recorder.losses
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"steps": 30},
+        {"max_steps": 30},
+        {"hooks": [StopAtStepHook(num_steps=30)]},
+        {"hooks": [At(30, lambda run: run.request_stop("enough"))]},
+        {"input_fn": lambda: itertools.islice(iter(INPUTS["table"]()), 30)},
+        {"input_fn": lambda: Pipeline(INPUTS["list"]()[:30])},
+    ],
+)
+@pytest.mark.parametrize("save", [0, 7, 10])
+@pytest.mark.timeout(30)
+def test_a_finished_call_starts_its_input_anew(tmp_path, options, save):
+    # The last checkpoint may be one that was due in the step before the end.
+    estimator = make(tmp_path, save=save)
+    estimator.train(**{"input_fn": INPUTS["table"], **options})
+    checkpoint = estimator.checkpoint
+    assert checkpoint.global_step == 30
+    assert checkpoint.input_position is None
+    again = make()
+    again.checkpoint = checkpoint
+    assert losses(estimator, INPUTS["table"], steps=5) == losses(
+        again, INPUTS["table"], steps=5
+    )
+
+
+class StopListener(CheckpointListener):
+    def after_save(self, run):
+        return run.global_step >= 28
+
+
+@pytest.mark.parametrize(("save", "last"), [(7, 28), (10, 30)])
+def test_a_listener_that_stops_finishes_the_call(tmp_path, save, last):
+    estimator = make(tmp_path, save=save)
+    estimator.train(INPUTS["table"], saving_listeners=[StopListener()], max_steps=90)
+    assert estimator.checkpoint.global_step == last
+    assert estimator.checkpoint.input_position is None
+
+
+def test_the_end_of_the_input_is_no_second_save_for_listeners(tmp_path):
+    calls = []
+
+    class Listener(CheckpointListener):
+        def after_save(self, run):
+            calls.append(run.global_step)
+
+    make(tmp_path, save=5).train(table_fn(num_epochs=2), saving_listeners=[Listener()])
+    assert calls == [0, 5, 10]
+
+
+def test_killed_behind_the_last_batch(tmp_path):
+    input_fn = table_fn(num_epochs=2)  # 10 steps
+    killed = make(tmp_path, save=5).train(input_fn)
+    position = read_checkpoint(tmp_path / "ckpt-5").input_position
+    assert position["batches"] == 5
+    at_the_end = {**position, "batches": 10}
+    killed._store.save(
+        dataclasses.replace(killed.checkpoint, input_position=at_the_end)
+    )
+    assert losses(killed, input_fn) == []  # finishes the interrupted call
+    assert killed.checkpoint.input_position is None
+    assert len(losses(killed, input_fn)) == 10
+
+
+def test_resume_input_is_a_setting(tmp_path):
+    interrupt(make(tmp_path), INPUTS["table"], 37)
+    anew = make()
+    anew.checkpoint = DirectoryStore(tmp_path).latest()
+    expected = losses(anew, INPUTS["table"], steps=20)
+    estimator = make(tmp_path, resume=False)
+    assert losses(estimator, INPUTS["table"], steps=20) == expected
+
+
+def test_a_checkpoint_that_is_set_belongs_to_no_run():
+    estimator, other = make(), make()
+    with pytest.raises(KilledError):
+        estimator.train(INPUTS["table"], [At(3, raising(KilledError()))])
+    assert estimator.checkpoint.input_position["batches"] == 3
+    other.checkpoint = estimator.checkpoint
+    assert other.checkpoint.input_position is None
+
+
+@pytest.mark.parametrize(
+    ("input_fn", "kind"),
+    [
+        (INPUTS["list"], "list"),
+        (table_fn(), r"ArrayDataset\(n_rows=20, .*shuffle=False"),
+        (table_fn(batch_size=5, shuffle=True, seed=1), "ArrayDataset.*batch_size=5"),
+        (INPUTS["pipeline"], r"Pipeline\(function\).shuffle"),
+    ],
+)
+def test_another_input_starts_anew_with_a_warning(tmp_path, caplog, input_fn, kind):
+    interrupt(make(tmp_path), INPUTS["table"], 37)
+    anew = make()
+    anew.checkpoint = DirectoryStore(tmp_path).latest()
+    expected = losses(anew, input_fn, steps=2)
+    with caplog.at_level(logging.WARNING, "skest"):
+        assert losses(make(tmp_path), input_fn, steps=2) == expected
+    (message,) = [m for m in caplog.messages if "anew" in m]
+    assert re.search(f"had taken 30 batches of ArrayDataset.*returns {kind}", message)
+
+
+@pytest.mark.parametrize("n_left", [0, 3])
+def test_a_shorter_input_is_refused(tmp_path, n_left):
+    interrupt(make(tmp_path), INPUTS["list"], 37)
+    with pytest.raises(ValueError, match="took 30 batches, but this input has fewer"):
+        make(tmp_path).train(lambda: INPUTS["list"]()[:n_left] or [(X, Y)])
+    assert DirectoryStore(tmp_path).latest_step() == 30
+
+
+@pytest.mark.parametrize("call", ["evaluate", "predict"])
+def test_evaluation_and_prediction_take_all_of_their_input(tmp_path, call):
+    interrupt(make(tmp_path), INPUTS["table"], 37)
+    estimator = make(tmp_path)
+    if call == "predict":
+        assert len(list(estimator.predict(table_fn()))) == len(X)
+    else:
+        steps = Recorder()
+        estimator.evaluate(table_fn(), hooks=[steps])
+        assert len(steps.losses) == 5
+
+
+def test_threads_end_with_the_call():
+    make().train(INPUTS["pipeline"], steps=3)
+    with pytest.raises(KilledError):
+        make().train(INPUTS["pipeline"], [At(3, raising(KilledError()))])
+    assert not [t for t in threading.enumerate() if t.name == "skest-prefetch"]
