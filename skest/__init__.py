@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from skest.run_config import RunConfig
     from skest.sdca import LinearSDCA
     from skest.spec import EstimatorSpec
+    from skest.train_eval import train_and_evaluate
+    from skest.train_eval_specs import EvalSpec, TrainSpec
 
 __version__ = "0.1.0"
 
@@ -43,6 +45,7 @@ __all__ = [
     "DNNRegressor",
     "Estimator",
     "EstimatorSpec",
+    "EvalSpec",
     "LinearClassifier",
     "LinearEstimator",
     "LinearRegressor",
@@ -52,7 +55,9 @@ __all__ = [
     "RNNClassifier",
     "RNNRegressor",
     "RunConfig",
+    "TrainSpec",
     "add_metrics",
+    "train_and_evaluate",
 ]
 
 _MODULES = {
@@ -67,6 +72,7 @@ _MODULES = {
     "DNNRegressor": "adapters.dnn",
     "Estimator": "estimator",
     "EstimatorSpec": "spec",
+    "EvalSpec": "train_eval_specs",
     "LinearClassifier": "adapters.linear",
     "LinearEstimator": "adapters.linear",
     "LinearRegressor": "adapters.linear",
@@ -76,10 +82,13 @@ _MODULES = {
     "RNNClassifier": "adapters.rnn",
     "RNNRegressor": "adapters.rnn",
     "RunConfig": "run_config",
+    "TrainSpec": "train_eval_specs",
     "add_metrics": "extenders",
+    "train_and_evaluate": "train_eval",
 }
 _SUBPACKAGES = (
     "adapters",
+    "export",
     "feature_columns",
     "heads",
     "hooks",

@@ -20,6 +20,10 @@ class CheckpointListener:
     def begin(self, run: Run) -> None:
         """Run once, before the first step."""
 
+    def wants_checkpoint(self, run: Run) -> bool:
+        """Tell after a step whether a checkpoint is wanted now, out of turn."""
+        return False
+
     def before_save(self, run: Run) -> None:
         """Run before a checkpoint is saved."""
 
@@ -85,8 +89,9 @@ class CheckpointSaverHook(Hook):
             self._save(run)
 
     def after_step(self, run: Run, loss: Any) -> None:
-        """Save if it is due."""
-        if self._timer is not None and self._timer.is_due(run.global_step):
+        """Save if it is due, or a listener wants it."""
+        due = self._timer is not None and self._timer.is_due(run.global_step)
+        if due or any(listener.wants_checkpoint(run) for listener in self.listeners):
             self._save(run)
 
     def end(self, run: Run) -> None:
