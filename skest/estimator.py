@@ -679,7 +679,8 @@ class Estimator:
                 steps = secs = None  # a copy in memory serves only the end of the call
             savers = [CheckpointSaverHook(steps or None, secs or None)]
         late = [hook for hook in others if isinstance(hook, EarlyStoppingHook)]
-        others = [hook for hook in others if hook not in (*savers, *late)]
+        behind = CheckpointSaverHook | EarlyStoppingHook
+        others = [hook for hook in others if not isinstance(hook, behind)]
         return [*others, savers[0].with_listeners(listeners), *savers[1:], *late]
 
 
