@@ -45,9 +45,11 @@ def training_lock(model_dir: Path) -> Iterator[None]:
     model_dir.mkdir(parents=True, exist_ok=True)
     path = model_dir / _LOCK
     with open(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b") as file:
+        held = True
         try:
             _acquire(file)
         except OSError as error:
+            held = False
             if error.errno in _HELD:
                 raise ModelDirInUseError(_describe(model_dir, _owner(path))) from None
             if error.errno not in _UNSUPPORTED:
@@ -72,7 +74,8 @@ def training_lock(model_dir: Path) -> Iterator[None]:
             yield
         finally:
             _write(file, {})
-            _release(file)
+            if held:
+                _release(file)
 
 
 if sys.platform == "win32":

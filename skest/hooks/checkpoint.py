@@ -86,12 +86,15 @@ class CheckpointSaverHook(Hook):
         for listener in self.listeners:
             listener.begin(run)
         if self._timer is not None:
+            self._timer.mark(run.global_step)
             self._save(run)
 
     def after_step(self, run: Run, loss: Any) -> None:
         """Save if it is due, or a listener wants it."""
-        due = self._timer is not None and self._timer.is_due(run.global_step)
-        if due or any(listener.wants_checkpoint(run) for listener in self.listeners):
+        if self._timer is not None and self._timer.is_due(run.global_step):
+            self._timer.mark(run.global_step)
+            self._save(run)
+        elif any(listener.wants_checkpoint(run) for listener in self.listeners):
             self._save(run)
 
     def end(self, run: Run) -> None:
@@ -106,8 +109,6 @@ class CheckpointSaverHook(Hook):
         return None if steps is None and secs is None else Timer(steps, secs)
 
     def _save(self, run: Run) -> None:
-        if self._timer is not None:
-            self._timer.mark(run.global_step)
         for listener in self.listeners:
             listener.before_save(run)
         run.save_checkpoint()

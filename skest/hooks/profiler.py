@@ -71,6 +71,8 @@ class ProfilerHook(Hook):
                 "ProfilerHook writes files, but the Estimator has no model_dir. Pass "
                 "'output_dir'."
             )
+        if self._profile is not None:  # the step that it traced has failed
+            self._profile.stop()
         self._profile, self._timer = None, Timer(*self._interval)
         self._timer.mark(run.global_step)
 

@@ -545,11 +545,11 @@ def test_run_config(case):
 
 
 def returns(value):
-    return lambda features, labels, mode, params=None: value
+    return lambda features, labels, mode: value
 
 
 def train_with(input_fn, function=model_fn):
-    Estimator(function, params={}).train(input_fn, steps=1)
+    Estimator(function).train(input_fn, steps=1)
 
 
 CONSTRUCT = {
@@ -654,4 +654,4 @@ def test_specs(case):
 def test_export(case, tmp_path):
     assert case["id"] == "saved_model/err_untrained"
     with raises(case["expected"]["error"]):
-        Estimator(model_fn, model_dir=tmp_path, params={}).export(tmp_path / "export")
+        Estimator(model_fn, model_dir=tmp_path).export(tmp_path / "export")
