@@ -79,11 +79,11 @@ class MemoryStore:
 
     def __init__(self, checkpoint: Checkpoint | None = None) -> None:
         self._checkpoint = checkpoint
-        self._stopped: tuple[Checkpoint | None, str | None] = (None, None)
+        self._stop_reason: str | None = None
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Keep `checkpoint` in place of the one before."""
-        self._checkpoint = checkpoint
+        self._checkpoint, self._stop_reason = checkpoint, None
 
     def latest(self) -> Checkpoint | None:
         """Return the checkpoint, or None."""
@@ -99,12 +99,11 @@ class MemoryStore:
 
     def note_stop(self, reason: str) -> None:
         """Record why training ended at the checkpoint."""
-        self._stopped = (self._checkpoint, reason)
+        self._stop_reason = reason
 
     def stop_reason(self) -> str | None:
         """Return why training ended at the checkpoint, or None if unknown."""
-        checkpoint, reason = self._stopped
-        return reason if checkpoint is self._checkpoint else None
+        return self._stop_reason
 
 
 class DirectoryStore:

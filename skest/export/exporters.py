@@ -25,7 +25,7 @@ __all__ = [
 
 _BEST = "best.json"
 
-Assets = Mapping[str, str | os.PathLike[str]]
+_Assets = Mapping[str, str | os.PathLike[str]]
 
 
 class Exporter(ABC):
@@ -126,7 +126,7 @@ class FinalExporter(Exporter):
     >>> exporter = FinalExporter("final")
     """
 
-    def __init__(self, name: str, assets: Assets | None = None) -> None:
+    def __init__(self, name: str, assets: _Assets | None = None) -> None:
         super().__init__(name)
         self._assets = assets
 
@@ -176,7 +176,7 @@ class LatestExporter(Exporter):
     def __init__(
         self,
         name: str,
-        assets: Assets | None = None,
+        assets: _Assets | None = None,
         exports_to_keep: int | None = 5,
     ) -> None:
         super().__init__(name)
@@ -260,7 +260,7 @@ class BestExporter(LatestExporter):
         self,
         name: str = "best_exporter",
         compare_fn: Callable[..., bool] = loss_smaller,
-        assets: Assets | None = None,
+        assets: _Assets | None = None,
         exports_to_keep: int | None = 5,
     ) -> None:
         super().__init__(name, assets, exports_to_keep)

@@ -2,8 +2,8 @@
 """Early stopping by a metric of the evaluations.
 
 The hooks read what ``evaluate`` has recorded in the evaluation directory, so training
-stops only as often as it is evaluated: use them with `skest.train_and_evaluate`, or with
-an `InMemoryEvaluatorHook` before them in the list of hooks.
+stops only as often as it is evaluated: use them with `skest.train_and_evaluate` or an
+`InMemoryEvaluatorHook`.
 """
 
 import math

@@ -59,14 +59,17 @@ class GlobalStepWaiterHook(Hook):
         check_integer(wait_until_step, "wait_until_step", "GlobalStepWaiterHook", 0)
         check_positive(poll_secs, "poll_secs", "GlobalStepWaiterHook")
         self._wait_until = wait_until_step
+        self._given = read_step
         self._read_step = read_step
         self._poll_secs = poll_secs
-        self._waits = True
 
     def begin(self, run: Run) -> None:
-        """Refuse a run in which nobody else can be seen."""
-        self._waits = True
-        if self._read_step is None and run.model_dir is None:
+        """Find out how to see the others."""
+        if self._given is not None:
+            self._read_step = self._given
+        elif run.model_dir is not None:
+            self._read_step = DirectoryStore(run.model_dir).latest_step
+        else:
             raise ValueError(
                 "GlobalStepWaiterHook reads the step of checkpoints in model_dir, but "
                 "the Estimator keeps them in memory. Give it a model_dir, or pass "
@@ -75,19 +78,14 @@ class GlobalStepWaiterHook(Hook):
 
     def before_step(self, run: Run) -> None:
         """Wait, the first time."""
-        if not self._waits:
+        read_step, self._read_step = self._read_step, None
+        if read_step is None:
             return
-        self._waits = False
         said_at = -_SECS_BETWEEN_LINES
-        while not run.should_stop and self._step(run) < self._wait_until:
+        while not run.should_stop:
+            if max(run.global_step, read_step() or 0) >= self._wait_until:
+                break
             if time.monotonic() - said_at >= _SECS_BETWEEN_LINES:
                 said_at = time.monotonic()
                 _logger.info("Waiting for global step %d.", self._wait_until)
             time.sleep(self._poll_secs)
-
-    def _step(self, run: Run) -> int:
-        if self._read_step is not None:
-            there = self._read_step()
-        elif run.model_dir is not None:
-            there = DirectoryStore(run.model_dir).latest_step()
-        return max(run.global_step, there or 0)
