@@ -2,6 +2,7 @@
 """Ctrl-C ends a training between two steps."""
 
 import logging
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -35,7 +36,13 @@ def stopping_on_interrupt(request_stop: Callable[[str], None]) -> Iterator[None]
         yield
         return
 
+    owner = os.getpid()
+
     def handle(signum: int, frame: FrameType | None) -> None:
+        # Ctrl-C also goes to processes that were forked to load data. They stay, so that
+        # the step can be finished, and end with this one.
+        if os.getpid() != owner:
+            return
         signal.signal(signal.SIGINT, signal.default_int_handler)
         _logger.warning(
             "Ctrl-C: training stops after this step and saves a checkpoint; press it "

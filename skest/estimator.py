@@ -320,7 +320,7 @@ class Estimator:
         input_fn: Callable[..., Any],
         predict_keys: Sequence[str] | str | None = None,
         hooks: Iterable[Hook] = (),
-        checkpoint_path: str | os.PathLike[str] | None = None,
+        checkpoint_path: str | os.PathLike[str] | Checkpoint | None = None,
         yield_single_examples: bool = True,
     ) -> Iterator[dict[str, Any]]:
         """Yield predictions.
@@ -333,8 +333,8 @@ class Estimator:
             The predictions wanted; None is all.
         hooks : iterable of Hook, default=()
             Run around every step.
-        checkpoint_path : str or path, default=None
-            The checkpoint directory to use; None is the latest.
+        checkpoint_path : str, path or Checkpoint, default=None
+            The checkpoint to use, or its directory; None is the latest.
         yield_single_examples : bool, default=True
             Yield row by row; otherwise batch by batch.
 
@@ -498,8 +498,8 @@ class Estimator:
     def stop_reason(self) -> str | None:
         """Why training ended at the latest checkpoint.
 
-        Such as "the input ended" or what a hook gave as its reason. None if there was no
-        training, if one goes on at present or was killed.
+        Such as "the input ended", or what a hook gave as its reason. None if there was no
+        training, or if the checkpoint is of one that goes on at present or was killed.
         """
         return self._store.stop_reason()
 
@@ -619,17 +619,11 @@ class Estimator:
         except BaseException as error:
             if _is_worth_saving(run):
                 _logger.warning("Interrupted at step %d; saving.", run.global_step)
-                self._try_to_save(run, _reason_of(error))
+                _try_to_save(run)
+            with contextlib.suppress(OSError):  # the error of the training matters more
+                self._store.note_stop(_reason_of(error))
             raise
         self._store.note_stop(str(run.stop_reason))
-
-    def _try_to_save(self, run: Run, reason: str) -> None:
-        """Save without hiding the error that the training ended with."""
-        try:
-            run.save_checkpoint()
-            self._store.note_stop(reason)
-        except Exception:
-            _logger.exception("The checkpoint of step %d is lost.", run.global_step)
 
     def _checkpoint(
         self, path: str | os.PathLike[str] | Checkpoint | None
@@ -698,6 +692,14 @@ def _is_worth_saving(run: Run) -> bool:
     if run.loss is None or run.global_step == run.start_step:
         return False
     return not math.isnan(run.loss.item())
+
+
+def _try_to_save(run: Run) -> None:
+    """Save without hiding the error that the training ended with."""
+    try:
+        run.save_checkpoint()
+    except Exception:
+        _logger.exception("The checkpoint of step %d is lost.", run.global_step)
 
 
 def _reason_of(error: BaseException) -> str:

@@ -10,13 +10,13 @@ be evaluated again; its last line counts. NaN and infinities are written as Pyth
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from pathlib import Path
 
 from skest._files import write_file
 from skest.keys import MetricKeys
 
-__all__ = ["append_eval_result", "read_eval_results"]
+__all__ = ["append_eval_result", "read_eval_results", "version_of_eval_results"]
 
 _RESULTS = "results.jsonl"
 
@@ -78,3 +78,12 @@ def read_eval_results(
                 f"{line[:80]!r}. Delete it."
             ) from error
     return dict(sorted(results.items()))
+
+
+def version_of_eval_results(eval_dir: str | os.PathLike[str]) -> Hashable:
+    """Return what differs whenever the results differ, without reading them."""
+    try:
+        status = os.stat(Path(eval_dir) / _RESULTS)
+    except FileNotFoundError:
+        return None
+    return status.st_mtime_ns, status.st_ino, status.st_size

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import logging
+import os
 import signal
 import threading
 
@@ -7,6 +8,7 @@ import pytest
 
 from skest import Estimator, RunConfig
 from skest._interrupts import INTERRUPTED, stopping_on_interrupt
+from skest.hooks import EarlyStoppingHook
 from tests._models import (
     At,
     Recorder,
@@ -58,6 +60,20 @@ def test_other_threads_change_nothing():
     assert handlers == [before]
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_forked_processes_stay(capfd):
+    with stopping_on_interrupt(raising(AssertionError)):
+        child = os.fork()
+        if child == 0:
+            try:
+                ctrl_c()
+                os._exit(7)
+            finally:
+                os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert capfd.readouterr().err == ""
+
+
 @pytest.mark.parametrize("with_dir", [False, True])
 def test_training_returns_at_a_whole_step_and_goes_on(tmp_path, with_dir):
     """Three steps, Ctrl-C and two steps are five steps, bit for bit."""
@@ -101,9 +117,12 @@ def test_stop_reasons(tmp_path, with_dir):
     note()
     estimator.train(table_fn(), steps=1)
     note()
+    with pytest.raises(ValueError, match="refused"):
+        estimator.train(table_fn(), [EarlyStoppingHook(raising(ValueError("refused")))])
+    note()
     assert reasons == [
         *(None, None, "the input ended", "the input ended"),
-        *("OSError: broken", "reached step 9"),
+        *("OSError: broken", "reached step 9", "ValueError: refused"),
     ]
     # Of another checkpoint that is made the latest, nothing is known.
     estimator.checkpoint = Estimator(model_fn).train(table_fn(), steps=4).checkpoint

@@ -9,12 +9,13 @@ stops only as often as it is evaluated: use them with `skest.train_and_evaluate`
 import math
 import operator
 import os
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Hashable
 from numbers import Real
 from pathlib import Path
 
 from skest._checks import check_integer
-from skest.eval_results import read_eval_results
+from skest.eval_results import read_eval_results, version_of_eval_results
 from skest.hooks.base import Run
 from skest.hooks.early_stopping import EarlyStoppingHook, HasEvalDir, check_estimator
 
@@ -26,7 +27,7 @@ __all__ = [
 ]
 
 _Compare = Callable[[float, float], bool]
-_Rule = Callable[[dict[int, float], int], str | None]
+_Judge = Callable[[dict[int, float], int], str | None]
 
 
 def stop_if_higher_hook(
@@ -81,9 +82,9 @@ def stop_if_higher_hook(
     >>> estimator = skest.Estimator(lambda features, mode: None, model_dir="model")
     >>> hook = stop_if_higher_hook(estimator, "accuracy", 0.9)
     """
-    rule = _past_threshold(threshold, operator.gt, "higher")
-    evaluations = _Evaluations(estimator, metric_name, eval_dir, min_steps)
-    return _hook(evaluations, rule, run_every_secs, run_every_steps)
+    judge = _past_threshold(threshold, operator.gt, "higher")
+    rule = _MetricRule(judge, estimator, metric_name, eval_dir, min_steps)
+    return EarlyStoppingHook(rule, run_every_secs, run_every_steps)
 
 
 def stop_if_lower_hook(
@@ -107,9 +108,9 @@ def stop_if_lower_hook(
     >>> estimator = skest.Estimator(lambda features, mode: None, model_dir="model")
     >>> hook = stop_if_lower_hook(estimator, "loss", 0.1, run_every_secs=10)
     """
-    rule = _past_threshold(threshold, operator.lt, "lower")
-    evaluations = _Evaluations(estimator, metric_name, eval_dir, min_steps)
-    return _hook(evaluations, rule, run_every_secs, run_every_steps)
+    judge = _past_threshold(threshold, operator.lt, "lower")
+    rule = _MetricRule(judge, estimator, metric_name, eval_dir, min_steps)
+    return EarlyStoppingHook(rule, run_every_secs, run_every_steps)
 
 
 def stop_if_no_increase_hook(
@@ -168,9 +169,9 @@ def stop_if_no_increase_hook(
     check_integer(
         max_steps_without_increase, "max_steps_without_increase", "the hook", 1
     )
-    rule = _no_progress(max_steps_without_increase, operator.gt, "increase")
-    evaluations = _Evaluations(estimator, metric_name, eval_dir, min_steps)
-    return _hook(evaluations, rule, run_every_secs, run_every_steps)
+    judge = _no_progress(max_steps_without_increase, operator.gt, "increase")
+    rule = _MetricRule(judge, estimator, metric_name, eval_dir, min_steps)
+    return EarlyStoppingHook(rule, run_every_secs, run_every_steps)
 
 
 def stop_if_no_decrease_hook(
@@ -197,16 +198,17 @@ def stop_if_no_decrease_hook(
     check_integer(
         max_steps_without_decrease, "max_steps_without_decrease", "the hook", 1
     )
-    rule = _no_progress(max_steps_without_decrease, operator.lt, "decrease")
-    evaluations = _Evaluations(estimator, metric_name, eval_dir, min_steps)
-    return _hook(evaluations, rule, run_every_secs, run_every_steps)
+    judge = _no_progress(max_steps_without_decrease, operator.lt, "decrease")
+    rule = _MetricRule(judge, estimator, metric_name, eval_dir, min_steps)
+    return EarlyStoppingHook(rule, run_every_secs, run_every_steps)
 
 
-class _Evaluations:
-    """The values of one metric in the results of an evaluation directory."""
+class _MetricRule:
+    """Gives a reason to stop by the values of a metric in an evaluation directory."""
 
     def __init__(
         self,
+        judge: _Judge,
         estimator: HasEvalDir,
         metric_name: str,
         eval_dir: str | os.PathLike[str] | None,
@@ -220,21 +222,38 @@ class _Evaluations:
                 "Early stopping reads the results of evaluations from a directory, and "
                 "'estimator' has none. Give it a model_dir, or pass 'eval_dir'."
             )
+        self._judge = judge
+        self._metric_name = metric_name
         self._directory = directory
         self._min_steps = min_steps
-        self.metric_name = metric_name
+        self._version: Hashable = None
+        self._results: dict[int, dict[str, float]] = {}
+        self._question: Hashable = None
+        self._answer: str | None = None
 
-    def until(self, step: int) -> dict[int, float]:
-        """Return the values by global step, up to `step`.
+    def __call__(self, run: Run) -> str | None:
+        """Judge the results that there are; it is cheap as long as they are the same."""
+        version = version_of_eval_results(self._directory)
+        if version != self._version:
+            self._results = read_eval_results(self._directory)
+            self._version = version
+        # Those of later steps are there if training went back to an older checkpoint.
+        n_visible = bisect_right(list(self._results), run.global_step)
+        question = (version, n_visible, run.start_step)
+        if question != self._question:
+            found = self._judge(self._values(run.global_step), run.start_step)
+            self._answer = found and f"early stopping: {self._metric_name!r} {found}"
+            self._question = question
+        return self._answer
 
-        Later ones are there if training went back to an older checkpoint.
-        """
+    def _values(self, step: int) -> dict[int, float]:
+        """Return the values by global step, up to `step`."""
+        name = self._metric_name
         results = {
             at: metrics
-            for at, metrics in read_eval_results(self._directory).items()
+            for at, metrics in self._results.items()
             if self._min_steps <= at <= step
         }
-        name = self.metric_name
         values = {at: m[name] for at, m in results.items() if name in m}
         if results and not values:
             there = ", ".join(map(repr, results[max(results)]))
@@ -245,34 +264,21 @@ class _Evaluations:
         return values
 
 
-def _hook(
-    evaluations: _Evaluations,
-    rule: _Rule,
-    run_every_secs: float | None,
-    run_every_steps: int | None,
-) -> EarlyStoppingHook:
-    def reason(run: Run) -> str | None:
-        found = rule(evaluations.until(run.global_step), run.start_step)
-        return found and f"early stopping: {evaluations.metric_name!r} {found}"
-
-    return EarlyStoppingHook(reason, run_every_secs, run_every_steps)
-
-
-def _past_threshold(threshold: float, past: _Compare, direction: str) -> _Rule:
+def _past_threshold(threshold: float, past: _Compare, direction: str) -> _Judge:
     if not isinstance(threshold, Real):
         raise TypeError(f"'threshold' must be a number; got {threshold!r}.")
 
-    def rule(values: dict[int, float], start_step: int) -> str | None:
+    def judge(values: dict[int, float], start_step: int) -> str | None:
         for step, value in values.items():
             if step >= start_step and past(value, threshold):
                 return f"was {value:g} at step {step}, {direction} than {threshold:g}"
         return None
 
-    return rule
+    return judge
 
 
-def _no_progress(max_steps: int, better: _Compare, change: str) -> _Rule:
-    def rule(values: dict[int, float], start_step: int) -> str | None:
+def _no_progress(max_steps: int, better: _Compare, change: str) -> _Judge:
+    def judge(values: dict[int, float], start_step: int) -> str | None:
         if not values:
             return None
         best, best_step = None, min(values)
@@ -284,4 +290,4 @@ def _no_progress(max_steps: int, better: _Compare, change: str) -> _Rule:
             return None
         return f"did not {change} from step {best_step} to step {latest}"
 
-    return rule
+    return judge

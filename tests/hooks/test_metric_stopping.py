@@ -86,6 +86,17 @@ def test_evaluations_of_a_future_that_was_left_do_not_count(estimator):
     assert reason(hook, step=30) is not None
 
 
+def test_results_that_are_deleted_or_replaced_are_read_anew(estimator):
+    hook = stop_if_higher_hook(estimator, "m", 0.5)
+    assert reason(hook, step=10) is None
+    record(estimator.eval_dir(), s10=0.9)
+    assert reason(hook, step=10) is not None
+    assert reason(hook, step=10) is not None
+    (estimator.eval_dir() / "results.jsonl").unlink()
+    record(estimator.eval_dir(), s10=0.1)
+    assert reason(hook, step=10) is None
+
+
 @pytest.mark.parametrize(
     ("make", "values", "stops"),
     [
