@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from skest.run_config import RunConfig
     from skest.sdca import LinearSDCA
     from skest.spec import EstimatorSpec
+    from skest.train_eval import train_and_evaluate
+    from skest.train_eval_specs import EvalSpec, TrainSpec
 
 __version__ = "0.1.0"
 
@@ -44,6 +46,7 @@ __all__ = [
     "DNNRegressor",
     "Estimator",
     "EstimatorSpec",
+    "EvalSpec",
     "LinearClassifier",
     "LinearEstimator",
     "LinearRegressor",
@@ -55,7 +58,9 @@ __all__ = [
     "RNNClassifier",
     "RNNRegressor",
     "RunConfig",
+    "TrainSpec",
     "add_metrics",
+    "train_and_evaluate",
 ]
 
 _MODULES = {
@@ -70,6 +75,7 @@ _MODULES = {
     "DNNRegressor": "adapters.dnn",
     "Estimator": "estimator",
     "EstimatorSpec": "spec",
+    "EvalSpec": "train_eval_specs",
     "LinearClassifier": "adapters.linear",
     "LinearEstimator": "adapters.linear",
     "LinearRegressor": "adapters.linear",
@@ -81,10 +87,13 @@ _MODULES = {
     "RNNClassifier": "adapters.rnn",
     "RNNRegressor": "adapters.rnn",
     "RunConfig": "run_config",
+    "TrainSpec": "train_eval_specs",
     "add_metrics": "extenders",
+    "train_and_evaluate": "train_eval",
 }
 _SUBPACKAGES = (
     "adapters",
+    "export",
     "feature_columns",
     "heads",
     "hooks",

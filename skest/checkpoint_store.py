@@ -4,7 +4,8 @@
 On disk a checkpoint is a directory ``ckpt-<step>`` of ``variables.safetensors``,
 ``optimizer.safetensors`` and ``state.json``. It is written under another name, flushed
 and then renamed, so that it is complete whenever it can be seen. The file ``checkpoint``
-names the one that training continues from; editing it goes back to an older one.
+names the one that training continues from; editing it goes back to an older one. The file
+``stopped.json`` tells why the last training ended.
 """
 
 import json
@@ -12,23 +13,29 @@ import os
 import re
 import shutil
 import time
-import uuid
-from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import Any, Protocol
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from skest._files import flush, published_as, remove_directory, write_file
 from skest.checkpoints import Checkpoint
 from skest.exceptions import CorruptCheckpointError
 
-__all__ = ["CheckpointStore", "DirectoryStore", "MemoryStore", "read_checkpoint"]
+__all__ = [
+    "CheckpointStore",
+    "DirectoryStore",
+    "MemoryStore",
+    "read_checkpoint",
+    "write_checkpoint",
+]
 
 _FORMAT = "skest.checkpoint/1"
 _POINTER = "checkpoint"
 _STATE = "state.json"
+_STOPPED = "stopped.json"
 _TENSOR_FILES = {
     "variables": "variables.safetensors",
     "optimizer": "optimizer.safetensors",
@@ -60,16 +67,23 @@ class CheckpointStore(Protocol):
     def latest_step(self) -> int | None:
         """Return the step of the newest checkpoint, or None."""
 
+    def note_stop(self, reason: str) -> None:
+        """Record why training ended at the newest checkpoint."""
+
+    def stop_reason(self) -> str | None:
+        """Return why training ended at the newest checkpoint, or None if unknown."""
+
 
 class MemoryStore:
     """Keeps the latest checkpoint in memory."""
 
     def __init__(self, checkpoint: Checkpoint | None = None) -> None:
         self._checkpoint = checkpoint
+        self._stop_reason: str | None = None
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Keep `checkpoint` in place of the one before."""
-        self._checkpoint = checkpoint
+        self._checkpoint, self._stop_reason = checkpoint, None
 
     def latest(self) -> Checkpoint | None:
         """Return the checkpoint, or None."""
@@ -82,6 +96,14 @@ class MemoryStore:
     def latest_step(self) -> int | None:
         """Return the step of the checkpoint, or None."""
         return None if self._checkpoint is None else self._checkpoint.global_step
+
+    def note_stop(self, reason: str) -> None:
+        """Record why training ended at the checkpoint."""
+        self._stop_reason = reason
+
+    def stop_reason(self) -> str | None:
+        """Return why training ended at the checkpoint, or None if unknown."""
+        return self._stop_reason
 
 
 class DirectoryStore:
@@ -116,8 +138,8 @@ class DirectoryStore:
         self.model_dir.mkdir(parents=True, exist_ok=True)
         self._sweep()
         name = f"ckpt-{checkpoint.global_step}"
-        with _published_as(self.model_dir / name) as directory:
-            _write_checkpoint(checkpoint, directory)
+        with published_as(self.model_dir / name) as directory:
+            write_checkpoint(checkpoint, directory)
         entries = [e for e in self._entries() if e["name"] != name]
         entries.append({"name": name, "time": self._clock()})
         since = self._pointer().get("kept_for_good_at", entries[0]["time"])
@@ -128,9 +150,9 @@ class DirectoryStore:
             "all": kept,
             "kept_for_good_at": since,
         }
-        _write_file(self.model_dir / _POINTER, json.dumps(pointer, indent=1).encode())
+        write_file(self.model_dir / _POINTER, json.dumps(pointer, indent=1).encode())
         for entry in retired:
-            _remove_directory(self.model_dir / entry["name"])
+            remove_directory(self.model_dir / entry["name"])
 
     def latest_path(self) -> Path | None:
         """Return the directory of the newest checkpoint, or None.
@@ -161,12 +183,30 @@ class DirectoryStore:
         path = self.latest_path()
         return None if path is None else _step_of(path)
 
+    def note_stop(self, reason: str) -> None:
+        """Record why training ended at the newest checkpoint."""
+        record = {"global_step": self.latest_step(), "reason": reason}
+        write_file(self.model_dir / _STOPPED, json.dumps(record).encode())
+
+    def stop_reason(self) -> str | None:
+        """Return why training ended at the newest checkpoint, or None if unknown.
+
+        It is unknown while a training goes on, and after one that was killed.
+        """
+        record = self._read(_STOPPED)
+        at_latest = record.get("global_step") == self.latest_step()
+        return record.get("reason") if at_latest else None
+
     def _pointer(self) -> dict[str, Any]:
+        return self._read(_POINTER)
+
+    def _read(self, name: str) -> dict[str, Any]:
+        """Return what a file of JSON holds; nothing if it is none."""
         try:
-            pointer = json.loads((self.model_dir / _POINTER).read_bytes())
+            content = json.loads((self.model_dir / name).read_bytes())
         except (FileNotFoundError, json.JSONDecodeError, UnicodeDecodeError):
             return {}
-        return pointer if isinstance(pointer, dict) else {}
+        return content if isinstance(content, dict) else {}
 
     def _entries(self) -> list[dict[str, Any]]:
         """Return the known checkpoints, oldest first."""
@@ -210,7 +250,7 @@ class DirectoryStore:
                 path.rename(self.model_dir / retired[1])
             elif retired or path.name.startswith(".tmp-ckpt-"):
                 shutil.rmtree(path, ignore_errors=True)
-            elif path.name.startswith(f".tmp-{_POINTER}-"):
+            elif path.name.startswith((f".tmp-{_POINTER}-", f".tmp-{_STOPPED}-")):
                 path.unlink(missing_ok=True)
 
 
@@ -262,11 +302,12 @@ def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
         ) from error
 
 
-def _write_checkpoint(checkpoint: Checkpoint, directory: Path) -> None:
+def write_checkpoint(checkpoint: Checkpoint, directory: Path) -> None:
+    """Write the files of a checkpoint into a directory that exists."""
     tensors = {"variables": checkpoint.variables, "optimizer": checkpoint.optimizer}
     for kind, name in _TENSOR_FILES.items():
         save_file(dict(tensors[kind]), directory / name)
-        _flush(directory / name)
+        flush(directory / name)
     state = {
         "format": _FORMAT,
         "global_step": checkpoint.global_step,
@@ -274,65 +315,7 @@ def _write_checkpoint(checkpoint: Checkpoint, directory: Path) -> None:
         "input_position": checkpoint.input_position,
         "files": {n: (directory / n).stat().st_size for n in _TENSOR_FILES.values()},
     }
-    _write_file(directory / _STATE, json.dumps(state).encode())
-
-
-@contextmanager
-def _published_as(target: Path) -> Iterator[Path]:
-    """Give a temporary directory; rename it to `target` when it is complete."""
-    unique = uuid.uuid4().hex
-    temporary = target.with_name(f".tmp-{target.name}-{unique}")
-    retired = target.with_name(f".del-{target.name}-{unique}")
-    temporary.mkdir()
-    try:
-        yield temporary
-        _flush(temporary)
-        if target.exists():
-            target.rename(retired)
-        temporary.rename(target)
-        _flush(target.parent)
-    except BaseException:
-        if retired.exists() and not target.exists():
-            retired.rename(target)
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
-    shutil.rmtree(retired, ignore_errors=True)
-
-
-def _write_file(path: Path, content: bytes) -> None:
-    """Write a file so that its old or its new content is there, never a part."""
-    temporary = path.with_name(f".tmp-{path.name}-{uuid.uuid4().hex}")
-    try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    _flush(path.parent)
-
-
-def _flush(path: Path) -> None:
-    """Make a file's content, or a directory's entries, survive a power failure."""
-    if path.is_dir() and os.name == "nt":  # Windows can't open a directory
-        return
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _remove_directory(path: Path) -> None:
-    """Delete a checkpoint; it is out of sight before the first file goes."""
-    gone = path.with_name(f".tmp-{path.name}-{uuid.uuid4().hex}")
-    try:
-        path.rename(gone)
-    except FileNotFoundError:
-        return
-    shutil.rmtree(gone, ignore_errors=True)
+    write_file(directory / _STATE, json.dumps(state).encode())
 
 
 def _is_complete(path: Path) -> bool:

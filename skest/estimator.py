@@ -1,21 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """`Estimator`: trains, evaluates and predicts with a model function."""
 
+import contextlib
 import dataclasses
 import functools
 import logging
 import math
 import os
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
+from skest._interrupts import INTERRUPTED, stopping_on_interrupt
 from skest._random import RunRandom
 from skest._resources import IntraOpThreads, dense_size, resolve_device, threads_for
+from skest.checkpoint_export import export_checkpoint
 from skest.checkpoint_store import (
     CheckpointStore,
     DirectoryStore,
@@ -23,10 +25,12 @@ from skest.checkpoint_store import (
     read_checkpoint,
 )
 from skest.checkpoints import Checkpoint
+from skest.eval_results import append_eval_result
 from skest.evaluation import evaluate_loop, predict_batch, split_rows
 from skest.exceptions import NotFittedError
 from skest.hooks.base import Hook, Run
 from skest.hooks.checkpoint import CheckpointListener, CheckpointSaverHook
+from skest.hooks.early_stopping import EarlyStoppingHook
 from skest.hooks.logging import LoggingHook
 from skest.hooks.nan import NanLossHook
 from skest.hooks.stop import StopAtStepHook
@@ -34,6 +38,7 @@ from skest.inputs.array_dataset import count_rows
 from skest.inputs.batches import Source, tensor_batches
 from skest.inputs.input_fns import call_input_fn
 from skest.keys import ModeKeys
+from skest.model_dir_lock import training_lock
 from skest.model_fn import ModelFn
 from skest.run_config import RunConfig
 from skest.spec import EstimatorSpec
@@ -156,6 +161,9 @@ class Estimator:
     ) -> "Estimator":
         """Train the model, going on from the latest checkpoint if there is one.
 
+        Ctrl-C ends training after the step that it falls into: a checkpoint is saved and
+        the call returns. `stop_reason` tells why it ended.
+
         Parameters
         ----------
         input_fn : callable
@@ -184,11 +192,13 @@ class Estimator:
             If the checkpoint belongs to another network.
         NanLossDuringTrainingError
             If the loss becomes NaN.
+        ModelDirInUseError
+            If another training is at work in ``model_dir``.
 
         Notes
         -----
         Every call starts its input anew, as in TensorFlow, unless the call before was
-        interrupted (the process was killed, or an exception ended it): then the latest
+        interrupted (Ctrl-C, an exception, or the process was killed): then the latest
         checkpoint knows how many batches the variables have seen, and the input goes on
         behind them. If it gives the same batches again, the result is that of a run
         which was never interrupted, bit for bit. The orders of `ArrayDataset` and
@@ -203,12 +213,24 @@ class Estimator:
         if max_steps is not None and start >= max_steps:
             _logger.info("Training skipped: step %d has reached max_steps.", start)
             return self
+        with self._training_lock():
+            self._train(input_fn, hooks, _stop_hooks(steps, max_steps), listeners)
+        return self
+
+    def _train(
+        self,
+        input_fn: Callable[..., Any],
+        hooks: list[Hook],
+        stop: list[Hook],
+        listeners: list[CheckpointListener],
+    ) -> None:
         checkpoint = self._store.latest()
+        start = 0 if checkpoint is None else checkpoint.global_step
         source = self._source(input_fn, ModeKeys.TRAIN, checkpoint)
         first = source.first_batch()
         if first is None:
             _logger.warning("Training made no steps: the input has no batch.")
-            return self
+            return
         device = resolve_device(self._config.device)
         random = RunRandom(self._config.random_seed, device)
         spec = self._model_fn.build(*first, ModeKeys.TRAIN, self._config, random)
@@ -223,30 +245,28 @@ class Estimator:
             capture=functools.partial(_capture, random, source),
             save=self._store.save,
         )
-        stop = _stop_hooks(steps, max_steps)
         all_hooks = [*stop, *self._training_hooks(spec, hooks, listeners)]
         n_rows = count_rows(first[0], "features")
         useful = threads_for(dense_size(run.network), n_rows, passes=3)
         with (
-            closing(source),
+            contextlib.closing(source),
             IntraOpThreads.limited_to(useful, wanted=self._config.num_threads),
             random.attach(run.network, spec.loss, *spec.optimizers),
         ):
-            _run_training(run, batches, all_hooks)
+            self._run_training(run, batches, all_hooks)
         _logger.info(
             "Training stopped at step %d: %s.", run.global_step, run.stop_reason
         )
-        return self
 
     def evaluate(
         self,
         input_fn: Callable[..., Any],
         steps: int | None = None,
         hooks: Iterable[Hook] = (),
-        checkpoint_path: str | os.PathLike[str] | None = None,
+        checkpoint_path: str | os.PathLike[str] | Checkpoint | None = None,
         name: str | None = None,
     ) -> dict[str, float]:
-        """Evaluate a checkpoint.
+        """Evaluate a checkpoint, and record the result in `eval_dir` if there is one.
 
         Parameters
         ----------
@@ -256,8 +276,8 @@ class Estimator:
             Batches to evaluate; None takes all.
         hooks : iterable of Hook, default=()
             Run around every step.
-        checkpoint_path : str or path, default=None
-            The checkpoint directory to evaluate; None is the latest.
+        checkpoint_path : str, path or Checkpoint, default=None
+            The checkpoint to evaluate, or its directory; None is the latest.
         name : str, default=None
             Names this evaluation where several are kept apart (see `eval_dir`).
 
@@ -302,14 +322,24 @@ class Estimator:
                 run, batches, [*hooks, *spec.evaluation_hooks], steps
             )
         _logger.info("Evaluation%s: %s", f" {name!r}" if name else "", results)
+        self._record(results, self.eval_dir(name))
         return results
+
+    def _record(self, results: dict[str, float], eval_dir: Path | None) -> None:
+        """Record a result; one that can't be, in a read-only model_dir, is no error."""
+        if eval_dir is None:
+            return
+        try:
+            append_eval_result(eval_dir, results)
+        except OSError as error:
+            _logger.warning("The result is not recorded in %s: %s", eval_dir, error)
 
     def predict(
         self,
         input_fn: Callable[..., Any],
         predict_keys: Sequence[str] | str | None = None,
         hooks: Iterable[Hook] = (),
-        checkpoint_path: str | os.PathLike[str] | None = None,
+        checkpoint_path: str | os.PathLike[str] | Checkpoint | None = None,
         yield_single_examples: bool = True,
     ) -> Iterator[dict[str, Any]]:
         """Yield predictions.
@@ -322,8 +352,8 @@ class Estimator:
             The predictions wanted; None is all.
         hooks : iterable of Hook, default=()
             Run around every step.
-        checkpoint_path : str or path, default=None
-            The checkpoint directory to use; None is the latest.
+        checkpoint_path : str, path or Checkpoint, default=None
+            The checkpoint to use, or its directory; None is the latest.
         yield_single_examples : bool, default=True
             Yield row by row; otherwise batch by batch.
 
@@ -419,6 +449,47 @@ class Estimator:
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "_kept"}
 
+    def export(
+        self,
+        export_dir_base: str | os.PathLike[str],
+        *,
+        checkpoint_path: str | os.PathLike[str] | Checkpoint | None = None,
+        assets: Mapping[str, str | os.PathLike[str]] | None = None,
+        verify: bool = True,
+    ) -> Path:
+        """Write the variables of a checkpoint as a new version of the model.
+
+        A version is a directory ``<export_dir_base>/<unix seconds>``, which appears
+        complete. It holds ``manifest.json``, the checkpoint without the state of the
+        optimizers (`skest.checkpoint_store.read_checkpoint` reads it), and ``assets/``.
+
+        Parameters
+        ----------
+        export_dir_base : str or path
+            Directory of the versions; it is made if need be.
+        checkpoint_path : str, path or Checkpoint, default=None
+            The checkpoint to export, or its directory; None is the latest.
+        assets : dict of str to path, default=None
+            Files to copy into ``assets/``, by their names there.
+        verify : bool, default=True
+            Read back what was written, and compare it, before the version appears.
+
+        Returns
+        -------
+        Path
+            The directory of the version.
+
+        Raises
+        ------
+        NotFittedError
+            If there is no checkpoint.
+        ValueError
+            If `checkpoint_path` is no checkpoint, or an asset is no file or has a name
+            that leads out of ``assets/``.
+        """
+        checkpoint = self._checkpoint(checkpoint_path)
+        return export_checkpoint(checkpoint, export_dir_base, assets or {}, verify)
+
     # What a trained Estimator knows
 
     @property
@@ -445,8 +516,20 @@ class Estimator:
             return self._store.latest_path()
         return None
 
+    @property
+    def stop_reason(self) -> str | None:
+        """Why training ended at the latest checkpoint.
+
+        Such as "the input ended", or what a hook gave as its reason. None if there was no
+        training, or if the checkpoint is of one that goes on at present or was killed.
+        """
+        return self._store.stop_reason()
+
     def eval_dir(self, name: str | None = None) -> Path | None:
-        """Return the directory for results of an evaluation; None without model_dir."""
+        """Return the directory for results of an evaluation; None without model_dir.
+
+        `skest.eval_results.read_eval_results` reads what is there.
+        """
         if self.model_dir is None:
             return None
         return self.model_dir / (f"eval_{name}" if name else "eval")
@@ -550,7 +633,32 @@ class Estimator:
             source, spec.encode, spec.encode_labels, device, dtype, with_labels
         )
 
-    def _checkpoint(self, path: str | os.PathLike[str] | None) -> Checkpoint:
+    def _training_lock(self) -> contextlib.AbstractContextManager[None]:
+        if self.model_dir is None:
+            return contextlib.nullcontext()
+        return training_lock(self.model_dir)
+
+    def _run_training(
+        self, run: Run, batches: Iterator[tuple[Any, Any]], hooks: list[Hook]
+    ) -> None:
+        """Run the loop; save a checkpoint if it is interrupted; note why it ended."""
+        try:
+            with stopping_on_interrupt(run.request_stop):
+                train_loop(run, batches, hooks)
+        except BaseException as error:
+            if _is_worth_saving(run):
+                _logger.warning("Interrupted at step %d; saving.", run.global_step)
+                _try_to_save(run)
+            with contextlib.suppress(OSError):  # the error of the training matters more
+                self._store.note_stop(_reason_of(error))
+            raise
+        self._store.note_stop(str(run.stop_reason))
+
+    def _checkpoint(
+        self, path: str | os.PathLike[str] | Checkpoint | None
+    ) -> Checkpoint:
+        if isinstance(path, Checkpoint):
+            return path
         if path is not None:
             return read_checkpoint(path)
         checkpoint = self._store.latest()
@@ -578,7 +686,8 @@ class Estimator:
     ) -> list[Hook]:
         """Return the caller's hooks, those of the model and those of the configuration.
 
-        What saves comes last, so that nothing is saved that another hook refuses.
+        What saves comes last, so that nothing is saved that another hook refuses, but for
+        early stopping, which reads the evaluation of what was saved.
         """
         config = self._config
         others = [*hooks, *spec.training_hooks, *spec.training_chief_hooks]
@@ -592,8 +701,10 @@ class Estimator:
             if self.model_dir is None:
                 steps = secs = None  # a copy in memory serves only the end of the call
             savers = [CheckpointSaverHook(steps or None, secs or None)]
-        others = [hook for hook in others if not isinstance(hook, CheckpointSaverHook)]
-        return [*others, savers[0].with_listeners(listeners), *savers[1:]]
+        late = [hook for hook in others if isinstance(hook, EarlyStoppingHook)]
+        behind = CheckpointSaverHook | EarlyStoppingHook
+        others = [hook for hook in others if not isinstance(hook, behind)]
+        return [*others, savers[0].with_listeners(listeners), *savers[1:], *late]
 
 
 class _Model(NamedTuple):
@@ -603,19 +714,6 @@ class _Model(NamedTuple):
     global_step: int
     spec: EstimatorSpec
     n_weights: int
-
-
-def _run_training(
-    run: Run, batches: Iterator[tuple[Any, Any]], hooks: list[Hook]
-) -> None:
-    """Run the loop; save a checkpoint if it is interrupted."""
-    try:
-        train_loop(run, batches, hooks)
-    except BaseException:
-        if _is_worth_saving(run):
-            _logger.warning("Interrupted at step %d; saving.", run.global_step)
-            _try_to_save(run)
-        raise
 
 
 def _is_worth_saving(run: Run) -> bool:
@@ -633,7 +731,14 @@ def _try_to_save(run: Run) -> None:
         _logger.exception("The checkpoint of step %d is lost.", run.global_step)
 
 
+def _reason_of(error: BaseException) -> str:
+    if isinstance(error, KeyboardInterrupt):
+        return INTERRUPTED
+    return f"{type(error).__name__}: {error}"
+
+
 def _capture(random: RunRandom, source: Source, run: Run) -> Checkpoint:
+    is_over = run.should_stop and run.stop_reason != INTERRUPTED
     n_taken = run.global_step - run.start_step
     return Checkpoint.capture(
         run.network,
@@ -641,7 +746,7 @@ def _capture(random: RunRandom, source: Source, run: Run) -> Checkpoint:
         run.spec.optimizers,
         run.spec.lr_schedulers,
         random,
-        None if run.should_stop else source.position(n_taken),
+        None if is_over else source.position(n_taken),
     )
 
 

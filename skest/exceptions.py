@@ -10,6 +10,7 @@ from sklearn.exceptions import NotFittedError
 __all__ = [
     "CheckpointMismatchError",
     "CorruptCheckpointError",
+    "ModelDirInUseError",
     "NanLossDuringTrainingError",
     "NotFittedError",
 ]
@@ -21,6 +22,10 @@ class CheckpointMismatchError(ValueError):
 
 class CorruptCheckpointError(ValueError):
     """A checkpoint on disk that is incomplete or not what it says it is."""
+
+
+class ModelDirInUseError(RuntimeError):
+    """Another training is at work in the same ``model_dir``."""
 
 
 class NanLossDuringTrainingError(RuntimeError):

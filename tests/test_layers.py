@@ -18,7 +18,8 @@ import pytest
 ROOT = Path(__file__).parents[1] / "skest"
 
 LAYERS = [
-    {"exceptions", "keys", "_checks", "_compat", "_random", "_resources"},
+    {"exceptions", "keys", "_checks", "_compat", "_random", "_resources"}
+    | {"_files", "_interrupts"},
     {"gradients", "schedules"},
     # What a head and a hook share; both need nothing but names of the ground.
     {"run_config", "spec"},
@@ -27,11 +28,13 @@ LAYERS = [
     {"feature_columns"},
     {"heads"},
     {"networks", "sdca"},
-    {"checkpoints", "checkpoint_store", "model_fn", "warm_start", "inputs", "hooks"},
+    {"checkpoints", "checkpoint_store", "model_fn", "warm_start", "inputs", "hooks"}
+    | {"checkpoint_export", "eval_results", "model_dir_lock", "versioned_directory"},
     {"training", "evaluation"},
     {"distributed"},
-    {"estimator", "extenders", "train_and_evaluate"},
+    {"estimator", "extenders"},
     {"export"},
+    {"train_eval", "train_eval_specs"},
     {"adapters"},
 ]
 RANK = {part: rank for rank, layer in enumerate(LAYERS) for part in layer}

@@ -20,6 +20,10 @@ class CheckpointListener:
     def begin(self, run: Run) -> None:
         """Run once, before the first step."""
 
+    def wants_checkpoint(self, run: Run) -> bool:
+        """Tell after a step whether a checkpoint is wanted now, out of turn."""
+        return False
+
     def before_save(self, run: Run) -> None:
         """Run before a checkpoint is saved."""
 
@@ -83,11 +87,15 @@ class CheckpointSaverHook(Hook):
         for listener in self.listeners:
             listener.begin(run)
         if self._timer is not None:
+            self._timer.mark(run.global_step)
             self._save(run)
 
     def after_step(self, run: Run, loss: Any) -> None:
-        """Save if it is due."""
+        """Save if it is due, or a listener wants it."""
         if self._timer is not None and self._timer.is_due(run.global_step):
+            self._timer.mark(run.global_step)
+            self._save(run)
+        elif any(listener.wants_checkpoint(run) for listener in self.listeners):
             self._save(run)
 
     def end(self, run: Run) -> None:
@@ -104,8 +112,6 @@ class CheckpointSaverHook(Hook):
         return None if steps is None and secs is None else Timer(steps, secs)
 
     def _save(self, run: Run) -> None:
-        if self._timer is not None:
-            self._timer.mark(run.global_step)
         for listener in self.listeners:
             listener.before_save(run)
         self._saved_as_finished = run.should_stop

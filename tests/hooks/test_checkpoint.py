@@ -116,6 +116,17 @@ def test_a_listener_can_stop_the_training(train, stop_after, steps):
     assert listener.calls == calls(*range(0, steps + 1, 2))
 
 
+def test_a_listener_can_ask_for_a_checkpoint_out_of_turn(train):
+    class Wants(Listener):
+        def wants_checkpoint(self, run):
+            return run.global_step in (1, 4, 5)
+
+    listener = Wants()
+    config = RunConfig(save_checkpoints_steps=4)
+    train(9, config, saving_listeners=[listener])
+    assert listener.calls == calls(0, 1, 4, 5, 8, 9)
+
+
 def test_saving_comes_after_all_other_hooks(train, tmp_path):
     class Refuses(Hook):
         def after_step(self, run, loss):

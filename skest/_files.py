@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files and directories that are complete whenever they can be seen.
+
+What is new is written under another name, flushed and then renamed; what goes is renamed
+before its first file is deleted. A process may be killed at any moment in between.
+"""
+
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+__all__ = ["flush", "flush_tree", "published_as", "remove_directory", "write_file"]
+
+
+@contextmanager
+def published_as(target: Path) -> Iterator[Path]:
+    """Give a temporary directory; rename it to `target` when it is complete."""
+    unique = uuid.uuid4().hex
+    temporary = target.with_name(f".tmp-{target.name}-{unique}")
+    retired = target.with_name(f".del-{target.name}-{unique}")
+    temporary.mkdir()
+    try:
+        yield temporary
+        flush(temporary)
+        if target.exists():
+            target.rename(retired)
+        temporary.rename(target)
+        flush(target.parent)
+    except BaseException:
+        if retired.exists() and not target.exists():
+            retired.rename(target)
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    shutil.rmtree(retired, ignore_errors=True)
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write a file so that its old or its new content is there, never a part."""
+    temporary = path.with_name(f".tmp-{path.name}-{uuid.uuid4().hex}")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    flush(path.parent)
+
+
+def flush(path: Path) -> None:
+    """Make a file's content, or a directory's entries, survive a power failure."""
+    if path.is_dir() and os.name == "nt":  # Windows can't open a directory
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def flush_tree(directory: Path) -> None:
+    """Flush a directory and everything in it."""
+    for path in directory.rglob("*"):
+        flush(path)
+    flush(directory)
+
+
+def remove_directory(path: Path) -> None:
+    """Delete a directory; it is out of sight before the first file goes."""
+    gone = path.with_name(f".tmp-{path.name}-{uuid.uuid4().hex}")
+    try:
+        path.rename(gone)
+    except FileNotFoundError:
+        return
+    shutil.rmtree(gone, ignore_errors=True)

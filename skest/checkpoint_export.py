@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints as versions of a model: what ``Estimator.export`` writes."""
+
+import functools
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+
+from skest.checkpoint_store import read_checkpoint, write_checkpoint
+from skest.checkpoints import Checkpoint
+from skest.versioned_directory import write_version
+
+__all__ = ["export_checkpoint"]
+
+_FORMAT = "skest.export/1"
+_ASSETS = "assets"
+
+
+def export_checkpoint(
+    checkpoint: Checkpoint,
+    export_dir_base: str | os.PathLike[str],
+    assets: Mapping[str, str | os.PathLike[str]],
+    verify: bool,
+) -> Path:
+    """Write the variables of a checkpoint as a new version, with a manifest and assets.
+
+    Parameters
+    ----------
+    checkpoint : Checkpoint
+        The state of optimizers in it is left out.
+    export_dir_base : str or path
+        Directory of the versions.
+    assets : dict of str to path
+        Files to copy into ``assets/``, by their names there.
+    verify : bool
+        Read back what was written, and compare it, before the version appears.
+
+    Returns
+    -------
+    Path
+        The directory of the version.
+
+    Raises
+    ------
+    ValueError
+        If an asset is no file, or has a name that leads out of ``assets/``.
+    """
+    for name, source in assets.items():
+        _check_asset(name, Path(source))
+    exported = Checkpoint(checkpoint.global_step, checkpoint.variables)
+    write = functools.partial(_write, exported, assets, verify)
+    return write_version(export_dir_base, write)
+
+
+def _write(
+    checkpoint: Checkpoint,
+    assets: Mapping[str, str | os.PathLike[str]],
+    verify: bool,
+    directory: Path,
+) -> None:
+    write_checkpoint(checkpoint, directory)
+    for name, source in assets.items():
+        target = directory / _ASSETS / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, target)
+    manifest = {
+        "format": _FORMAT,
+        "kind": "checkpoint",
+        "global_step": checkpoint.global_step,
+        "assets": sorted(assets),
+    }
+    text = json.dumps(manifest, indent=1)
+    (directory / "manifest.json").write_text(text, encoding="utf-8")
+    if verify:
+        _verify(checkpoint, directory)
+
+
+def _verify(checkpoint: Checkpoint, directory: Path) -> None:
+    written = read_checkpoint(directory)
+    for name, value in checkpoint.variables.items():
+        # Bytes are compared, because NaN differs from itself.
+        if not torch.equal(_bytes(written.variables[name]), _bytes(value)):
+            raise OSError(
+                f"The variable {name!r} was not read back from {str(directory)!r} as it "
+                "was written. Look for a defect of the disk."
+            )
+
+
+def _bytes(value: torch.Tensor) -> torch.Tensor:
+    return value.contiguous().flatten().view(torch.uint8)
+
+
+def _check_asset(name: str, source: Path) -> None:
+    path = Path(name)
+    if not name or path.is_absolute() or ".." in path.parts:
+        raise ValueError(
+            f"'assets' names {name!r}, which does not lead into 'assets/'. Give a "
+            "relative name without '..'."
+        )
+    if not source.is_file():
+        raise ValueError(f"'assets' has no file {str(source)!r} to copy as {name!r}.")

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The results of evaluations, in a file of the evaluation directory.
+
+``results.jsonl`` has one line for every evaluation, oldest first:
+``{"time": 1700000000.0, "metrics": {"global_step": 10, "loss": 0.5, ...}}``. A step may
+be evaluated again; its last line counts. NaN and infinities are written as Python's
+`json` does.
+"""
+
+import json
+import os
+import time
+from collections.abc import Hashable, Mapping
+from pathlib import Path
+
+from skest._files import write_file
+from skest.keys import MetricKeys
+
+__all__ = ["append_eval_result", "read_eval_results", "version_of_eval_results"]
+
+_RESULTS = "results.jsonl"
+
+
+def append_eval_result(eval_dir: Path, metrics: Mapping[str, float]) -> None:
+    """Add the result of an evaluation to those in `eval_dir`, which is made if need be.
+
+    Parameters
+    ----------
+    eval_dir : Path
+        As ``Estimator.eval_dir`` returns it.
+    metrics : dict of str to float
+        As ``Estimator.evaluate`` returns them.
+    """
+    eval_dir.mkdir(parents=True, exist_ok=True)
+    path = eval_dir / _RESULTS
+    line = json.dumps({"time": time.time(), "metrics": dict(metrics)})
+    before = path.read_bytes() if path.exists() else b""
+    write_file(path, before + line.encode() + b"\n")
+
+
+def read_eval_results(
+    eval_dir: str | os.PathLike[str],
+) -> dict[int, dict[str, float]]:
+    """Read the results of the evaluations in a directory.
+
+    Parameters
+    ----------
+    eval_dir : str or path
+        As ``Estimator.eval_dir`` returns it.
+
+    Returns
+    -------
+    dict of int to dict of str to float
+        Metrics by global step, in the order of the steps; empty if there are none.
+
+    Raises
+    ------
+    ValueError
+        If a line of the file is not what an evaluation has written.
+
+    Examples
+    --------
+    >>> from skest.eval_results import read_eval_results
+    >>> read_eval_results("model/eval")
+    {}
+    """
+    path = Path(eval_dir) / _RESULTS
+    if not path.exists():
+        return {}
+    results: dict[int, dict[str, float]] = {}
+    for number, line in enumerate(path.read_text("utf-8").splitlines(), start=1):
+        try:
+            metrics = json.loads(line)["metrics"]
+            results[metrics[MetricKeys.GLOBAL_STEP]] = metrics
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(
+                f"Line {number} of {str(path)!r} is not the result of an evaluation: "
+                f"{line[:80]!r}. Delete it."
+            ) from error
+    return dict(sorted(results.items()))
+
+
+def version_of_eval_results(eval_dir: str | os.PathLike[str]) -> Hashable:
+    """Return what differs whenever the results differ, without reading them."""
+    try:
+        status = os.stat(Path(eval_dir) / _RESULTS)
+    except FileNotFoundError:
+        return None
+    return status.st_mtime_ns, status.st_ino, status.st_size

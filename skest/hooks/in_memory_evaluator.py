@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`InMemoryEvaluatorHook`."""
+
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+from skest._checks import check_integer
+from skest.checkpoints import Checkpoint
+from skest.hooks.base import Hook, Run
+from skest.hooks.timer import Timer
+
+__all__ = ["InMemoryEvaluatorHook"]
+
+
+class _Evaluates(Protocol):
+    def evaluate(
+        self,
+        input_fn: Callable[..., Any],
+        steps: int | None = None,
+        hooks: Iterable[Hook] = (),
+        checkpoint_path: Any = None,
+        name: str | None = None,
+    ) -> dict[str, float]: ...
+
+
+class InMemoryEvaluatorHook(Hook):
+    """Evaluates the network in training, without a checkpoint on disk.
+
+    It does so before the first step, every so many steps, and after the last one. The
+    results are recorded as those of ``evaluate`` are: early stopping can read them.
+
+    Parameters
+    ----------
+    estimator : Estimator
+        The one that is trained.
+    input_fn : callable
+        As for ``evaluate``.
+    steps : int, default=None
+        Batches to evaluate; None takes all.
+    hooks : iterable of Hook, default=()
+        Run around every step of an evaluation.
+    name : str, default=None
+        Names the evaluation, as for ``evaluate``.
+    every_n_iter : int, default=100
+        Steps of training between two evaluations.
+
+    Attributes
+    ----------
+    results : dict of int to dict of str to float
+        What ``evaluate`` returned, by global step.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `estimator` is no Estimator, `input_fn` no function, or `every_n_iter` no
+        positive integer.
+
+    Notes
+    -----
+    As ``tf.estimator.experimental.InMemoryEvaluatorHook``. The variables are copied into
+    the network of the evaluation, which is that of mode EVAL.
+
+    Examples
+    --------
+    >>> import numpy as np, torch
+    >>> import skest
+    >>> from skest.heads import RegressionHead
+    >>> from skest.hooks import InMemoryEvaluatorHook
+    >>> def model_fn(features, labels, mode):
+    ...     network = torch.nn.Linear(1, 1)
+    ...     return RegressionHead().create_estimator_spec(
+    ...         features, mode, network, labels, torch.optim.SGD(network.parameters(), 0.1)
+    ...     )
+    >>> X = np.linspace(-1, 1, 20, dtype=np.float32).reshape(-1, 1)
+    >>> input_fn = skest.inputs.numpy_input_fn(X, X[:, 0], num_epochs=50, shuffle=False)
+    >>> estimator = skest.Estimator(model_fn)
+    >>> hook = InMemoryEvaluatorHook(estimator, input_fn, steps=1, every_n_iter=5)
+    >>> estimator = estimator.train(input_fn, hooks=[hook], steps=12)
+    >>> list(hook.results)
+    [0, 5, 10, 12]
+    """
+
+    def __init__(
+        self,
+        estimator: _Evaluates,
+        input_fn: Callable[..., Any],
+        steps: int | None = None,
+        hooks: Iterable[Hook] = (),
+        name: str | None = None,
+        every_n_iter: int = 100,
+    ) -> None:
+        if not callable(getattr(estimator, "evaluate", None)):
+            raise TypeError(
+                f"'estimator' must be a skest.Estimator; got {type(estimator).__name__}."
+            )
+        if not callable(input_fn):
+            raise TypeError(f"'input_fn' must be a function; got {input_fn!r}.")
+        check_integer(every_n_iter, "every_n_iter", "InMemoryEvaluatorHook", 1)
+        self._estimator = estimator
+        self._input_fn = input_fn
+        self._steps = steps
+        self._hooks = list(hooks)
+        self._name = name
+        self._every_n_iter = every_n_iter
+        self._timer = Timer(every_steps=every_n_iter)
+        self.results: dict[int, dict[str, float]] = {}
+
+    def begin(self, run: Run) -> None:
+        """Evaluate what training starts from."""
+        self._timer, self.results = Timer(every_steps=self._every_n_iter), {}
+        self._evaluate(run)
+
+    def after_step(self, run: Run, loss: Any) -> None:
+        """Evaluate if it is due."""
+        if self._timer.is_due(run.global_step):
+            self._evaluate(run)
+
+    def end(self, run: Run) -> None:
+        """Evaluate what training has ended with."""
+        if run.global_step not in self.results:
+            self._evaluate(run)
+
+    def _evaluate(self, run: Run) -> None:
+        self._timer.mark(run.global_step)
+        live = Checkpoint(run.global_step, run.network.state_dict())
+        self.results[run.global_step] = self._estimator.evaluate(
+            self._input_fn, self._steps, self._hooks, live, self._name
+        )

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One training at a time in a ``model_dir``."""
+
+import contextlib
+import errno
+import json
+import logging
+import os
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from skest.exceptions import ModelDirInUseError
+
+__all__ = ["training_lock"]
+
+_LOCK = "training.lock"
+_HELD = (errno.EACCES, errno.EAGAIN, errno.EDEADLK)
+_UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
+
+_logger = logging.getLogger("skest")
+
+
+@contextlib.contextmanager
+def training_lock(model_dir: Path) -> Iterator[None]:
+    """Hold the lock of a directory, which is made if need be.
+
+    The operating system holds the lock of the file ``training.lock`` and releases it when
+    the process ends, however it ends; what the file says is for people. On file systems
+    without locks training goes on without one, with a warning.
+
+    Parameters
+    ----------
+    model_dir : Path
+        Directory of checkpoints.
+
+    Raises
+    ------
+    ModelDirInUseError
+        If another training, of this or of another process, holds the lock.
+    """
+    model_dir.mkdir(parents=True, exist_ok=True)
+    path = model_dir / _LOCK
+    with open(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b") as file:
+        held = True
+        try:
+            _acquire(file)
+        except OSError as error:
+            held = False
+            if error.errno in _HELD:
+                raise ModelDirInUseError(_describe(model_dir, _owner(path))) from None
+            if error.errno not in _UNSUPPORTED:
+                raise
+            _logger.warning(
+                "%s can't be locked (%s): take care that only one process trains there.",
+                path,
+                error.strerror,
+            )
+        before = _owner(path)
+        if before:
+            _logger.warning(
+                "The last training in %s, of process %s on %s, was killed.",
+                model_dir,
+                before.get("pid"),
+                before.get("host"),
+            )
+        _write(
+            file, {"pid": os.getpid(), "host": socket.gethostname(), "since": _now()}
+        )
+        try:
+            yield
+        finally:
+            _write(file, {})
+            if held:
+                _release(file)
+
+
+if sys.platform == "win32":
+    import msvcrt
+
+    _FAR = 1 << 30  # the locked byte lies behind the content, which others may read
+
+    def _acquire(file: BinaryIO) -> None:
+        file.seek(_FAR)
+        msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+
+    def _release(file: BinaryIO) -> None:
+        file.seek(_FAR)
+        msvcrt.locking(file.fileno(), msvcrt.LK_UNLCK, 1)
+
+else:
+    import fcntl
+
+    def _acquire(file: BinaryIO) -> None:
+        # flock belongs to the open file and not to the process, as lockf does: two
+        # threads exclude each other, and to read the file elsewhere releases nothing.
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def _release(file: BinaryIO) -> None:
+        # Processes that were forked meanwhile share the open file, so closing it is
+        # not enough.
+        fcntl.flock(file, fcntl.LOCK_UN)
+
+
+def _write(file: BinaryIO, owner: dict[str, Any]) -> None:
+    file.seek(0)
+    file.truncate()
+    file.write(json.dumps(owner).encode())
+    file.flush()
+
+
+def _owner(path: Path) -> dict[str, Any]:
+    """Return what the lock file says about its owner; it may be just being written."""
+    try:
+        owner = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return owner if isinstance(owner, dict) else {}
+
+
+def _describe(model_dir: Path, owner: dict[str, Any]) -> str:
+    where = f"process {owner.get('pid', '?')} on {owner.get('host', '?')}"
+    if owner.get("pid") == os.getpid() and owner.get("host") == socket.gethostname():
+        where = "another call in this process"
+    since = f" since {owner['since']}" if "since" in owner else ""
+    return (
+        f"'model_dir' {str(model_dir)!r} is being trained in by {where}{since}. Two "
+        "trainings would overwrite each other's checkpoints: wait for the other one, end "
+        "it, or use another model_dir."
+    )
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S %z")

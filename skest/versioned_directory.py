@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Numbered versions in a directory, as model servers watch them.
+
+A version is a directory ``<base>/<unix seconds>``. It appears complete, by one rename,
+and its number is higher than those before it, also if the clock was set back.
+"""
+
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+from skest._files import flush, flush_tree, remove_directory
+
+__all__ = ["list_versions", "remove_old_versions", "write_version"]
+
+
+def write_version(
+    base: str | os.PathLike[str],
+    write: Callable[[Path], None],
+    clock: Callable[[], float] = time.time,
+) -> Path:
+    """Write a new version.
+
+    Parameters
+    ----------
+    base : str or path
+        Directory of the versions; it is made if need be.
+    write : callable
+        ``write(directory)`` fills an empty directory. If it raises, there is no version.
+    clock : callable, default=time.time
+        Gives the time in seconds.
+
+    Returns
+    -------
+    Path
+        The directory of the version.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from skest.versioned_directory import list_versions, write_version
+    >>> with tempfile.TemporaryDirectory() as base:
+    ...     for text in ("one", "two"):
+    ...         _ = write_version(
+    ...             base, lambda d: (d / "a").write_text(text), lambda: 1700000000
+    ...         )
+    ...     print([path.name for path in list_versions(base)])
+    ['1700000000', '1700000001']
+    """
+    base = Path(base)
+    base.mkdir(parents=True, exist_ok=True)
+    temporary = base / f".tmp-{uuid.uuid4().hex}"
+    temporary.mkdir()
+    try:
+        write(temporary)
+        flush_tree(temporary)
+        version = _publish(temporary, base, clock)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    flush(base)
+    return version
+
+
+def _publish(temporary: Path, base: Path, clock: Callable[[], float]) -> Path:
+    """Rename to the next free number; another process may take it first."""
+    while True:
+        newest = max((int(path.name) for path in list_versions(base)), default=0)
+        version = base / str(max(int(clock()), newest + 1))
+        try:
+            return temporary.rename(version)
+        except OSError:
+            if not version.exists():
+                raise
+
+
+def list_versions(base: str | os.PathLike[str]) -> list[Path]:
+    """Return the directories of all versions, oldest first."""
+    base = Path(base)
+    if not base.is_dir():
+        return []
+    versions = [p for p in base.iterdir() if p.name.isdecimal() and p.is_dir()]
+    return sorted(versions, key=lambda path: int(path.name))
+
+
+def remove_old_versions(base: str | os.PathLike[str], keep: int) -> None:
+    """Delete all versions but the newest `keep`."""
+    for path in list_versions(base)[:-keep]:
+        remove_directory(path)

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+import json
+import math
+
+import pytest
+import torch
+
+from skest import Estimator
+from skest.checkpoints import Checkpoint
+from skest.export import BestExporter, Exporter, FinalExporter, LatestExporter
+from skest.export.exporters import loss_smaller
+from skest.versioned_directory import list_versions
+from tests._models import model_fn, raising
+
+
+@pytest.fixture
+def estimator(tmp_path):
+    estimator = Estimator(model_fn, tmp_path)
+    variables = {"weight": torch.zeros(1, 3), "bias": torch.zeros(1)}
+    estimator.checkpoint = Checkpoint(1, variables)
+    return estimator
+
+
+def export(exporter, estimator, final=False, **result):
+    """Call an exporter as training does; tell whether it exported."""
+    base = estimator.model_dir / "export" / exporter.name
+    before = list_versions(base)
+    path = exporter.export(
+        estimator=estimator,
+        export_path=base,
+        checkpoint_path=estimator.latest_checkpoint(),
+        eval_result={"global_step": 1, **result},
+        is_the_final_export=final,
+    )
+    assert path is None or path in set(list_versions(base)) - set(before)
+    return path is not None
+
+
+def n_versions(exporter, estimator):
+    return len(list_versions(estimator.model_dir / "export" / exporter.name))
+
+
+def test_final(estimator):
+    exporter = FinalExporter("final")
+    assert [export(exporter, estimator, f) for f in (False, True)] == [False, True]
+
+
+@pytest.mark.parametrize(("keep", "left"), [(None, 7), (2, 2), (5, 5)])
+def test_latest(estimator, keep, left):
+    exporter = LatestExporter("latest", exports_to_keep=keep)
+    assert all(export(exporter, estimator) for _ in range(7))
+    assert n_versions(exporter, estimator) == left
+
+
+def test_best(estimator):
+    exporter = BestExporter(exports_to_keep=2)
+    losses = [3.0, 4.0, 2.0, 2.0, math.nan, 1.0]
+    exported = [export(exporter, estimator, loss=loss) for loss in losses]
+    assert exported == [True, False, True, False, False, True]
+    assert n_versions(exporter, estimator) == 2
+    path = estimator.model_dir / "export" / "best_exporter" / "best.json"
+    assert json.loads(path.read_text()) == {"global_step": 1, "loss": 1.0}
+
+
+def test_best_goes_on_in_another_process(estimator):
+    assert export(BestExporter(), estimator, loss=3.0)
+    assert not export(BestExporter(), estimator, loss=4.0)
+    assert export(BestExporter(), estimator, loss=2.0)
+    assert export(BestExporter("another"), estimator, loss=4.0)
+
+
+def test_what_could_not_be_exported_is_not_the_best(estimator, monkeypatch):
+    assert export(BestExporter(), estimator, loss=3.0)
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="full"):
+        patch.setattr(Estimator, "export", raising(OSError("full")))
+        export(BestExporter(), estimator, loss=1.0)
+    assert export(BestExporter(), estimator, loss=2.0)
+
+
+def test_a_rule_of_the_users(estimator):
+    def auc_larger(best_eval_result, current_eval_result):
+        return current_eval_result["auc"] > best_eval_result["auc"]
+
+    exporter = BestExporter("best_auc", auc_larger)
+    exported = [export(exporter, estimator, auc=auc) for auc in (0.5, 0.4, 0.6)]
+    assert exported == [True, False, True]
+
+
+def test_a_number_is_better_than_nan():
+    assert loss_smaller({"loss": math.nan}, {"loss": 1.0})
+    assert not loss_smaller({"loss": math.nan}, {"loss": math.nan})
+
+
+def test_assets(estimator, tmp_path):
+    source = tmp_path / "words"
+    source.write_text("one")
+    for kind in (FinalExporter, LatestExporter, BestExporter):
+        exporter = kind("x", assets={"words": source})
+        assert export(exporter, estimator, final=True, loss=1.0)
+        newest = list_versions(tmp_path / "export" / "x")[-1]
+        assert (newest / "assets" / "words").read_text() == "one"
+
+
+@pytest.mark.parametrize("kind", [FinalExporter, LatestExporter, BestExporter])
+def test_names(kind):
+    assert kind("a name").name == "a name"
+    for name in ("", ".", "..", "a/b", "/a"):
+        with pytest.raises(ValueError, match="must be the name of a directory"):
+            kind(name)
+    with pytest.raises(
+        TypeError, match="'name' of an exporter must be a string; got 3"
+    ):
+        kind(3)
+
+
+@pytest.mark.parametrize("kind", [LatestExporter, BestExporter])
+@pytest.mark.parametrize(("keep", "error"), [(0, ValueError), (1.5, TypeError)])
+def test_exports_to_keep(kind, keep, error):
+    with pytest.raises(error, match="'exports_to_keep' of exporter 'x' must be an int"):
+        kind("x", exports_to_keep=keep)
+
+
+@pytest.mark.parametrize(
+    ("compare_fn", "error", "match"),
+    [
+        (None, ValueError, "must be a function; got None. Leave it out"),
+        ("loss", TypeError, "must be a function; got 'loss'"),
+        (lambda a, b: True, ValueError, "'best_eval_result' and 'current_eval_result'"),
+    ],
+)
+def test_compare_fn(compare_fn, error, match):
+    with pytest.raises(error, match=match):
+        BestExporter(compare_fn=compare_fn)
+
+
+def test_no_loss(estimator):
+    export(BestExporter(), estimator, auc=0.5)
+    with pytest.raises(ValueError, match="there is only 'global_step', 'auc'. Pass an"):
+        export(BestExporter(), estimator, auc=0.5)
+
+
+def test_an_exporter_exports():
+    with pytest.raises(TypeError, match="abstract"):
+        Exporter("x")

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+import pytest
+import torch
+
+from skest import Estimator, EstimatorSpec, RunConfig
+from skest.hooks import Hook, LRScheduleHook
+from tests._models import (
+    assert_same_checkpoint,
+    linear,
+    model_fn,
+    squared_loss,
+    table_fn,
+)
+
+ENDLESS = table_fn(num_epochs=None)
+
+
+def rate(step):
+    return 0.1 / (1 + step)
+
+
+def make(**params):
+    return Estimator(model_fn, params=params, config=RunConfig(random_seed=0))
+
+
+def two_optimizers(features, labels, mode):
+    network = linear()
+    return EstimatorSpec(
+        mode,
+        network=network,
+        loss=squared_loss,
+        predictions=lambda z: {"y": z},
+        optimizer=[
+            torch.optim.SGD([network.weight], lr=0.5),
+            torch.optim.SGD([network.bias], lr=0.25),
+        ],
+    )
+
+
+class Rates(Hook):
+    def __init__(self):
+        self.rates = []
+
+    def before_step(self, run):
+        groups = [o.param_groups[0] for o in run.spec.optimizers]
+        self.rates.append([group["lr"] for group in groups])
+
+
+def test_is_what_a_rate_of_the_model_is():
+    hooked = make(optimizer="adam", lr=0.3)
+    for steps in (3, 4):  # the schedule goes on with the training
+        hooked.train(ENDLESS, [LRScheduleHook(rate)], steps=steps)
+    model = make(optimizer="adam", lr=rate)
+    for steps in (3, 4):
+        model.train(ENDLESS, steps=steps)
+    for name in ("weight", "bias"):
+        assert torch.equal(
+            hooked.checkpoint.variables[name], model.checkpoint.variables[name]
+        )
+
+
+@pytest.mark.parametrize(
+    ("functions", "expected"),
+    [
+        ((rate,), [[0.1, 0.1], [0.05, 0.05]]),
+        ((None, rate), [[0.5, 0.1], [0.5, 0.05]]),
+        ((rate, lambda step: 1.0), [[0.1, 1.0], [0.05, 1.0]]),
+    ],
+)
+def test_several_optimizers(functions, expected):
+    rates = Rates()
+    Estimator(two_optimizers).train(
+        ENDLESS, [LRScheduleHook(*functions), rates], steps=2
+    )
+    assert rates.rates == expected
+
+
+def test_without_the_hook_the_rate_is_that_of_the_model():
+    estimator = make().train(ENDLESS, [LRScheduleHook(lambda step: 0.0)], steps=2)
+    frozen, expected = estimator.checkpoint, make()
+    expected.checkpoint = frozen
+    assert_same_checkpoint(
+        estimator.train(ENDLESS, steps=1).checkpoint,
+        expected.train(ENDLESS, steps=1).checkpoint,
+    )
+    assert not torch.equal(
+        frozen.variables["weight"], estimator.checkpoint.variables["weight"]
+    )
+
+
+@pytest.mark.parametrize("functions", [(), (0.1,), (rate, "x")])
+def test_only_functions(functions):
+    with pytest.raises(TypeError, match="LRScheduleHook takes functions of the global"):
+        LRScheduleHook(*functions)
+
+
+def test_as_many_functions_as_optimizers():
+    with pytest.raises(ValueError, match="got 2 functions, but the model has 1 opt"):
+        make().train(ENDLESS, [LRScheduleHook(rate, rate)])
+
+
+@pytest.mark.parametrize(
+    ("params", "kind"),
+    [
+        ({"lr": rate}, "FunctionLR"),
+        ({"scheduler": lambda o: torch.optim.lr_scheduler.StepLR(o, 1)}, "StepLR"),
+    ],
+)
+def test_two_masters_are_refused(params, kind):
+    with pytest.raises(ValueError, match=f"that a {kind} of the model sets as well"):
+        make(**params).train(ENDLESS, [LRScheduleHook(rate)])
+
+
+def test_a_rate_must_be_possible():
+    with pytest.raises(ValueError, match="'learning_rate' of step 2 must be"):
+        make().train(ENDLESS, [LRScheduleHook(lambda step: 1 - step)], steps=5)

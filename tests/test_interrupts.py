@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+import logging
+import os
+import signal
+import threading
+
+import pytest
+
+from skest import Estimator, RunConfig
+from skest._interrupts import INTERRUPTED, stopping_on_interrupt
+from skest.hooks import EarlyStoppingHook
+from tests._models import (
+    At,
+    Recorder,
+    assert_same_checkpoint,
+    model_fn,
+    raising,
+    table_fn,
+)
+
+
+def ctrl_c(run=None):
+    signal.raise_signal(signal.SIGINT)
+
+
+def test_the_first_asks_and_the_second_raises(caplog):
+    before, asked = signal.getsignal(signal.SIGINT), []
+    with caplog.at_level(logging.WARNING, "skest"), stopping_on_interrupt(asked.append):
+        ctrl_c()
+        assert asked == [INTERRUPTED]
+        with pytest.raises(KeyboardInterrupt):
+            ctrl_c()
+    assert asked == [INTERRUPTED]
+    assert signal.getsignal(signal.SIGINT) is before
+    assert "training stops after this step" in caplog.text
+
+
+def test_a_handler_of_the_program_stays_in_force():
+    heard, before = [], signal.getsignal(signal.SIGINT)
+    signal.signal(signal.SIGINT, lambda *_: heard.append(1))
+    try:
+        with stopping_on_interrupt(raising(AssertionError)):
+            ctrl_c()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert heard == [1]
+
+
+def test_other_threads_change_nothing():
+    handlers = []
+
+    def train():
+        hook = At(1, lambda run: handlers.append(signal.getsignal(signal.SIGINT)))
+        Estimator(model_fn).train(table_fn(), [hook])
+
+    before = signal.getsignal(signal.SIGINT)
+    thread = threading.Thread(target=train)
+    thread.start()
+    thread.join()
+    assert handlers == [before]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_forked_processes_stay(capfd):
+    with stopping_on_interrupt(raising(AssertionError)):
+        child = os.fork()
+        if child == 0:
+            try:
+                ctrl_c()
+                os._exit(7)
+            finally:
+                os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("with_dir", [False, True])
+def test_training_returns_at_a_whole_step_and_goes_on(tmp_path, with_dir):
+    """Three steps, Ctrl-C and two steps are five steps, bit for bit."""
+    config = RunConfig(random_seed=0, model_dir=tmp_path if with_dir else None)
+    params = {"network": "torch_dropout", "optimizer": "adam"}
+    estimator, recorder = Estimator(model_fn, None, config, params), Recorder()
+    batches = iter(table_fn(num_epochs=2)())
+    result = estimator.train(lambda: batches, [At(3, ctrl_c), recorder])
+    assert result is estimator
+    assert recorder.calls[-1] == "end"
+    assert estimator.checkpoint.global_step == 3
+    assert estimator.stop_reason == "interrupted by Ctrl-C"
+    estimator.train(lambda: batches)
+    assert estimator.stop_reason == "the input ended"
+    whole = Estimator(model_fn, None, config.replace(model_dir=None), params)
+    whole.train(table_fn(num_epochs=2))
+    assert_same_checkpoint(estimator.checkpoint, whole.checkpoint)
+
+
+def test_the_second_ctrl_c_saves_and_raises(tmp_path):
+    estimator = Estimator(model_fn, tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        estimator.train(table_fn(), [At(3, ctrl_c), At(3, ctrl_c)])
+    assert estimator.checkpoint.global_step == 3
+    assert estimator.stop_reason == "interrupted by Ctrl-C"
+
+
+@pytest.mark.parametrize("with_dir", [False, True])
+def test_stop_reasons(tmp_path, with_dir):
+    estimator = Estimator(model_fn, tmp_path if with_dir else None)
+    reasons = []
+
+    def note(run=None):
+        reasons.append(estimator.stop_reason)
+
+    note()
+    estimator.train(table_fn(), [At(2, note)])
+    note()
+    with pytest.raises(OSError, match="broken"):
+        estimator.train(table_fn(), [At(7, note), At(8, raising(OSError("broken")))])
+    note()
+    estimator.train(table_fn(), steps=1)
+    note()
+    with pytest.raises(ValueError, match="refused"):
+        estimator.train(table_fn(), [EarlyStoppingHook(raising(ValueError("refused")))])
+    note()
+    assert reasons == [
+        *(None, None, "the input ended", "the input ended"),
+        *("OSError: broken", "reached step 9", "ValueError: refused"),
+    ]
+    # Of another checkpoint that is made the latest, nothing is known.
+    estimator.checkpoint = Estimator(model_fn).train(table_fn(), steps=4).checkpoint
+    assert estimator.stop_reason is None

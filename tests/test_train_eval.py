@@ -1,0 +1,326 @@
+# SPDX-License-Identifier: Apache-2.0
+import signal
+
+import pytest
+
+from skest import Estimator, EvalSpec, RunConfig, TrainSpec, train_and_evaluate
+from skest.checkpoint_store import read_checkpoint
+from skest.eval_results import read_eval_results
+from skest.export import BestExporter, Exporter, FinalExporter, LatestExporter
+from skest.hooks import CheckpointListener, Hook, StopAtStepHook
+from skest.versioned_directory import list_versions
+from tests._models import (
+    At,
+    Recorder,
+    assert_same_checkpoint,
+    model_fn,
+    raising,
+    table_fn,
+)
+
+ENDLESS = table_fn(num_epochs=None)
+EVAL = table_fn(batch_size=5)
+
+
+def make(model_dir=None, every=10, **config):
+    config = RunConfig(random_seed=0, save_checkpoints_steps=every, **config)
+    return Estimator(model_fn, model_dir, config)
+
+
+class Asked(Exporter):
+    """Notes what it is asked, and exports if `answer` says so."""
+
+    def __init__(self, answer=lambda step, final: None):
+        super().__init__("asked")
+        self.calls, self.answer = [], answer
+
+    def export(self, eval_result, is_the_final_export, **others):
+        step = eval_result["global_step"]
+        self.calls.append((step, is_the_final_export))
+        return self.answer(step, is_the_final_export)
+
+
+def evaluated(estimator, name=None):
+    return list(read_eval_results(estimator.eval_dir(name)))
+
+
+# When it evaluates
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"throttle_secs": 0}, [10, 20, 30, 35]),
+        ({}, [10, 35]),
+        ({"eval_every_steps": 7}, [7, 14, 21, 28, 35]),
+        ({"eval_every_steps": 15}, [15, 30, 35]),
+        ({"eval_every_steps": 100}, [35]),
+    ],
+)
+def test_when_it_evaluates(tmp_path, options, expected):
+    estimator = make(tmp_path, keep_checkpoint_max=None)
+    metrics, exports = train_and_evaluate(
+        estimator, TrainSpec(ENDLESS, 35), EvalSpec(EVAL, **options)
+    )
+    assert evaluated(estimator) == expected
+    assert metrics == estimator.evaluate(EVAL)
+    assert exports == []
+    steps = {int(path.name[5:]) for path in tmp_path.glob("ckpt-*")}
+    assert steps == {0, 10, 20, 30, 35, *expected}
+
+
+def test_every_n_steps_are_multiples_of_it_in_every_run(tmp_path):
+    for max_steps in (10, 17, 30):
+        estimator = make(tmp_path, every=1000)
+        train_and_evaluate(
+            estimator, TrainSpec(ENDLESS, max_steps), EvalSpec(EVAL, eval_every_steps=4)
+        )
+    assert evaluated(estimator) == [4, 8, 10, 12, 16, 17, 20, 24, 28, 30]
+
+
+def test_training_is_that_without_evaluations(tmp_path):
+    estimator = make(tmp_path)
+    spec = EvalSpec(EVAL, eval_every_steps=3)
+    train_and_evaluate(estimator, TrainSpec(ENDLESS, 10), spec)
+    assert_same_checkpoint(
+        estimator.checkpoint, make().train(ENDLESS, max_steps=10).checkpoint
+    )
+
+
+def test_without_a_directory():
+    estimator = make()
+    metrics, exports = train_and_evaluate(
+        estimator, TrainSpec(ENDLESS, 6), EvalSpec(EVAL, eval_every_steps=2)
+    )
+    assert metrics == estimator.evaluate(EVAL)
+    assert (metrics["global_step"], exports) == (6, [])
+    assert train_and_evaluate(estimator, TrainSpec(ENDLESS, 6), EvalSpec(EVAL)) == (
+        metrics,
+        [],
+    )
+
+
+def test_hooks_listeners_and_steps(tmp_path):
+    training, evaluation, saved = Recorder(), Recorder(), []
+
+    class Saved(CheckpointListener):
+        def after_save(self, run):
+            saved.append(run.global_step)
+
+    train_and_evaluate(
+        make(tmp_path),
+        TrainSpec(ENDLESS, 5, [training], [Saved()]),
+        EvalSpec(EVAL, steps=2, hooks=[evaluation]),
+    )
+    assert training.steps == [1, 2, 3, 4, 5]
+    assert evaluation.calls == ["begin", *["before_step", "after_step"] * 2, "end"]
+    assert saved == [0, 5]
+
+
+# What it returns and exports
+
+
+def test_several_evaluations(tmp_path):
+    estimator = make(tmp_path)
+    specs = [
+        EvalSpec(EVAL, throttle_secs=0, exporters=LatestExporter("latest")),
+        EvalSpec(table_fn(n_rows=8), name="small", eval_every_steps=8),
+    ]
+    metrics, exports = train_and_evaluate(estimator, TrainSpec(ENDLESS, 20), specs)
+    assert (evaluated(estimator), evaluated(estimator, "small")) == (
+        [8, 10, 16, 20],  # also what was saved for the other one
+        [8, 16, 20],
+    )
+    assert metrics[0] == estimator.evaluate(EVAL)
+    assert metrics[1] == estimator.evaluate(table_fn(n_rows=8)) != metrics[0]
+    assert exports == [[list_versions(tmp_path / "export" / "latest")[-1]], []]
+    again = train_and_evaluate(make(tmp_path), TrainSpec(ENDLESS, 20), specs)
+    assert again == (metrics, exports)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "asked"),
+    [
+        ({"max_steps": 20}, [(10, False), (20, True)]),
+        ({"max_steps": 15}, [(10, False), (15, True)]),
+        ({"input_fn": table_fn(num_epochs=3)}, [(10, False), (15, True)]),
+        # The end of training is found out behind the evaluation of its last step.
+        ({"input_fn": table_fn(num_epochs=2)}, [(10, False), (10, True)]),
+        ({"hooks": StopAtStepHook(12), "max_steps": 30}, [(10, False), (12, True)]),
+        (
+            {"saving_listeners": None, "hooks": StopAtStepHook(10)},
+            [(10, True)],
+        ),
+    ],
+)
+def test_the_final_export(tmp_path, arguments, asked):
+    exporter = Asked()
+    train_and_evaluate(
+        make(tmp_path),
+        TrainSpec(**{"input_fn": ENDLESS, **arguments}),
+        EvalSpec(EVAL, throttle_secs=0, exporters=exporter),
+    )
+    assert exporter.calls == asked
+
+
+def test_what_is_exported_is_not_exported_again_as_final(tmp_path):
+    latest, final = LatestExporter("latest"), FinalExporter("final")
+    _, exports = train_and_evaluate(
+        make(tmp_path),
+        TrainSpec(table_fn(num_epochs=2)),
+        EvalSpec(EVAL, throttle_secs=0, exporters=[latest, final]),
+    )
+    assert [list_versions(tmp_path / "export" / n) for n in ("latest", "final")] == [
+        [path] for path in exports
+    ]
+    assert read_checkpoint(exports[1]).global_step == 10
+
+
+# Again
+
+
+def exporters():
+    return [BestExporter("best"), LatestExporter("latest"), FinalExporter("final")]
+
+
+def run(model_dir, max_steps=20, exporters=exporters, hooks=()):
+    return train_and_evaluate(
+        make(model_dir),
+        TrainSpec(ENDLESS, max_steps, hooks),
+        EvalSpec(EVAL, throttle_secs=0, exporters=exporters()),
+    )
+
+
+def test_a_finished_training_returns_its_results_again(tmp_path):
+    first = run(tmp_path / "a")
+    assert all(path.is_dir() for path in first[1])
+    versions = sorted((tmp_path / "a").rglob("manifest.json"))
+    assert run(tmp_path / "a") == run(tmp_path / "a", max_steps=5) == first
+    assert sorted((tmp_path / "a").rglob("manifest.json")) == versions
+    # The directory may have been moved.
+    (tmp_path / "a").rename(tmp_path / "b")
+    metrics, exports = run(tmp_path / "b")
+    assert metrics == first[0]
+    assert all(path.is_dir() for path in exports)
+
+
+def test_more_steps_go_on(tmp_path):
+    run(tmp_path)
+    metrics, exports = run(tmp_path, 30)
+    assert metrics["global_step"] == read_checkpoint(exports[2]).global_step == 30
+
+
+def test_another_exporter_gets_the_finished_model(tmp_path):
+    run(tmp_path)
+    added = FinalExporter("added")
+    _, exports = run(tmp_path, exporters=lambda: [added])
+    assert read_checkpoint(exports[0]).global_step == 20
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"global_step": 20}'])
+def test_a_lost_record_is_made_anew(tmp_path, content):
+    metrics, _ = run(tmp_path)
+    (tmp_path / "train_and_evaluate.json").write_bytes(content)
+    assert run(tmp_path)[0] == metrics
+    assert evaluated(make(tmp_path)) == [10, 20]
+
+
+def test_a_final_export_that_failed_is_made_up_for(tmp_path):
+    with pytest.raises(OSError, match="disk"):
+        run(tmp_path, exporters=lambda: [Asked(raising(OSError("disk")))])
+    with pytest.raises(OSError, match="disk"):
+        exporter = Asked(
+            lambda step, final: raising(OSError("disk"))() if final else None
+        )
+        run(tmp_path, exporters=lambda: [exporter])
+    _, exports = run(tmp_path, exporters=lambda: [FinalExporter("final")])
+    assert read_checkpoint(exports[0]).global_step == 20
+
+
+def test_training_that_was_trained_elsewhere_is_evaluated(tmp_path):
+    make(tmp_path).train(ENDLESS, max_steps=20)
+    metrics, exports = run(tmp_path)
+    assert metrics["global_step"] == 20
+    assert all(path.is_dir() for path in exports)
+
+
+# Ctrl-C
+
+
+def ctrl_c(run):
+    signal.raise_signal(signal.SIGINT)
+
+
+def test_ctrl_c_returns_what_there_is(tmp_path):
+    before = signal.getsignal(signal.SIGINT)
+    metrics, exports = run(tmp_path, hooks=[At(13, ctrl_c)])
+    estimator = make(tmp_path)
+    assert signal.getsignal(signal.SIGINT) is before
+    assert estimator.checkpoint.global_step == 13
+    assert estimator.stop_reason == "interrupted by Ctrl-C"
+    assert metrics["global_step"] == 10
+    assert [path is None for path in exports] == [False, False, True]
+    metrics, exports = run(tmp_path)  # goes on
+    assert metrics["global_step"] == 20
+    assert_same_steps(exports, 20)
+
+
+def assert_same_steps(exports, step):
+    for path in exports:
+        if path is not None:
+            assert read_checkpoint(path).global_step == step
+
+
+def test_ctrl_c_before_any_evaluation(tmp_path):
+    assert run(tmp_path, hooks=[At(3, ctrl_c)]) == (None, [None, None, None])
+
+
+def test_ctrl_c_in_the_last_step_leaves_the_end_to_the_next_call(tmp_path):
+    class InLastStep(Hook):
+        def before_step(self, run):
+            if run.global_step == 19:
+                ctrl_c(run)
+
+    assert run(tmp_path, hooks=[InLastStep()])[0]["global_step"] == 10
+    assert make(tmp_path).checkpoint.global_step == 20
+    metrics, exports = run(tmp_path)
+    assert metrics["global_step"] == 20
+    assert exports[2] is not None
+
+
+# Errors
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "match"),
+    [
+        ((None, TrainSpec(EVAL), EvalSpec(EVAL)), TypeError, "'estimator' must be a"),
+        ((make(), EVAL, EvalSpec(EVAL)), TypeError, "'train_spec' must be a skest.Tra"),
+        ((make(), TrainSpec(EVAL), EVAL), TypeError, "'eval_spec' must be a skest.Eva"),
+        ((make(), TrainSpec(EVAL), [EVAL]), TypeError, "'eval_spec' must be a skest"),
+        ((make(), TrainSpec(EVAL), []), ValueError, "at least one EvalSpec; got none"),
+        (
+            (make(), TrainSpec(EVAL), [EvalSpec(EVAL), EvalSpec(EVAL)]),
+            ValueError,
+            "more than one EvalSpec with the name None",
+        ),
+        (
+            (make(), TrainSpec(EVAL), EvalSpec(EVAL, exporters=exporters() * 2)),
+            ValueError,
+            "more than one exporter with the name 'best'",
+        ),
+        (
+            (make(), TrainSpec(EVAL), EvalSpec(EVAL, exporters=exporters())),
+            ValueError,
+            "Exporters write to 'model_dir', and 'estimator' has none",
+        ),
+        (
+            (make(), TrainSpec(lambda: []), EvalSpec(EVAL)),
+            ValueError,
+            "the input of 'train_spec' has no batch",
+        ),
+    ],
+)
+def test_wrong_arguments(arguments, error, match):
+    with pytest.raises(error, match=match):
+        train_and_evaluate(*arguments)
