@@ -80,13 +80,12 @@ def test_training_returns_at_a_whole_step_and_goes_on(tmp_path, with_dir):
     config = RunConfig(random_seed=0, model_dir=tmp_path if with_dir else None)
     params = {"network": "torch_dropout", "optimizer": "adam"}
     estimator, recorder = Estimator(model_fn, None, config, params), Recorder()
-    batches = iter(table_fn(num_epochs=2)())
-    result = estimator.train(lambda: batches, [At(3, ctrl_c), recorder])
+    result = estimator.train(table_fn(num_epochs=2), [At(3, ctrl_c), recorder])
     assert result is estimator
     assert recorder.calls[-1] == "end"
     assert estimator.checkpoint.global_step == 3
     assert estimator.stop_reason == "interrupted by Ctrl-C"
-    estimator.train(lambda: batches)
+    estimator.train(table_fn(num_epochs=2))
     assert estimator.stop_reason == "the input ended"
     whole = Estimator(model_fn, None, config.replace(model_dir=None), params)
     whole.train(table_fn(num_epochs=2))

@@ -472,7 +472,10 @@ class SkestEstimator(
             # Clones share the parameter `config`, and no fit may go on from another's.
             run = f"fit-{uuid.uuid4().hex[:12]}"
             config = config.replace(model_dir=Path(config.model_dir) / run)
-        config = config.replace(random_seed=seed, device=self._device())
+        # Which epoch comes next is said by `n_iter_`, also after a fit that was interrupted.
+        config = config.replace(
+            random_seed=seed, device=self._device(), resume_input=False
+        )
         return Estimator(self._bound_model_fn(weighted), config=config)
 
     def _bound_model_fn(self, weighted: bool) -> Callable[..., EstimatorSpec]:
