@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from skest.feature_columns.ragged import as_cells
 from skest.inputs.array_dataset import ArrayDataset, check_same_rows
 from skest.inputs.resumable import Resumable
 
@@ -267,10 +268,19 @@ def _to(data: Any, device: torch.device) -> Any:
 
 def _split(element: Any) -> tuple[Any, Any]:
     if not isinstance(element, tuple | list):  # a DataLoader makes lists of its pairs
-        return element, None
+        return _columns(element), None
     if len(element) != 2:
         raise ValueError(
             "A batch of 'input_fn' must be features or a pair (features, labels); "
             f"got a {type(element).__name__} of {len(element)}."
         )
-    return element[0], element[1]
+    return _columns(element[0]), _columns(element[1])
+
+
+def _columns(data: Any) -> Any:
+    """Make arrays of columns that are lists, as a DataLoader leaves strings."""
+    if not (
+        isinstance(data, Mapping) and any(isinstance(v, list) for v in data.values())
+    ):
+        return data
+    return {k: as_cells(v) if isinstance(v, list) else v for k, v in data.items()}

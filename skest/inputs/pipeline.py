@@ -331,7 +331,9 @@ class _OneShot:
 
 
 def _as_source(source: Any) -> Any:
-    is_table = isinstance(source, Mapping | str | bytes) or hasattr(source, "columns")
+    is_table = isinstance(source, Mapping | str | bytes) or hasattr(
+        type(source), "columns"
+    )
     if not is_table:
         if isinstance(source, Iterator):
             return _OneShot(source)

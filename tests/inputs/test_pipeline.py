@@ -408,3 +408,9 @@ def test_kind_tells_pipelines_apart():
         "Pipeline(list).shuffle(buffer_size=5).map()"
         ".batch(batch_size=2, drop_remainder=False).repeat(count=None)"
     )
+
+
+def test_a_dataset_may_have_an_attribute_columns():
+    dataset = MapStyle([1, 2, 3])
+    dataset.columns = ["x"]
+    assert list(Pipeline(dataset)) == [1, 2, 3]
