@@ -275,7 +275,7 @@ def test_checkpoint_can_start_another_training(tmp_path):
     assert goes_on.loss_curve_[0] < model.loss_curve_[-1] + 0.01
 
 
-def test_checkpoint_of_the_view_is_refused():
+def test_checkpoint_of_the_view_is_refused(tmp_path):
     with pytest.raises(TypeError, match="can't be pickled"):
         fit(
             Checkpoint(
@@ -285,6 +285,7 @@ def test_checkpoint_of_the_view_is_refused():
                 f_criterion=None,
                 f_history=None,
                 f_pickle="net.pkl",
+                dirname=tmp_path,
             )
         )
 
