@@ -123,3 +123,9 @@ def test_replace_checks_names_and_values():
         RunConfig().replace(seed=1)
     with pytest.raises(ValueError, match="'num_threads' must be"):
         RunConfig().replace(num_threads=0)
+
+
+@pytest.mark.parametrize("value", [None, 1, "yes"])
+def test_resume_input_is_a_bool(value):
+    with pytest.raises(TypeError, match="'resume_input' must be True or False; got"):
+        RunConfig(resume_input=value)

@@ -7,8 +7,7 @@ Any function that returns an iterable of ``(features, labels)`` batches is an
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import islice
+from collections.abc import Callable, Iterable
 from types import FunctionType
 from typing import Any
 
@@ -16,6 +15,7 @@ import numpy as np
 
 from skest._checks import check_integer
 from skest.inputs.array_dataset import ArrayDataset
+from skest.inputs.pipeline import Pipeline
 
 __all__ = ["call_input_fn", "generator_input_fn", "numpy_input_fn", "pandas_input_fn"]
 
@@ -149,7 +149,7 @@ def pandas_input_fn(
 
 def generator_input_fn(
     rows: Callable[[], Iterable[Any]], batch_size: int = 128
-) -> Callable[[], Iterator[Any]]:
+) -> Callable[[], Pipeline]:
     """Return an input function that collects single rows into batches.
 
     Parameters
@@ -163,7 +163,7 @@ def generator_input_fn(
     Returns
     -------
     callable
-        ``input_fn() -> iterator of batches``.
+        ``input_fn() -> Pipeline`` of batches.
 
     Raises
     ------
@@ -192,16 +192,8 @@ def generator_input_fn(
         )
     check_integer(batch_size, "batch_size", "generator_input_fn", minimum=1)
 
-    def input_fn() -> Iterator[Any]:
-        iterator = iter(rows())
-        while batch := list(islice(iterator, batch_size)):
-            if isinstance(batch[0], tuple):
-                features, labels = zip(*batch, strict=True)
-                yield _stack(features), _stack(labels)
-            else:
-                yield _stack(batch)
-
-    return input_fn
+    pipeline = Pipeline(rows).batch(batch_size)
+    return lambda: pipeline
 
 
 def call_input_fn(input_fn: Callable[..., Any], **available: Any) -> Any:
@@ -236,10 +228,3 @@ def call_input_fn(input_fn: Callable[..., Any], **available: Any) -> Any:
     bound = input_fn.keywords if isinstance(input_fn, functools.partial) else {}
     wanted = parameters.keys() - bound.keys()
     return input_fn(**{k: v for k, v in available.items() if k in wanted})
-
-
-def _stack(values: Any) -> Any:
-    """Turn a sequence of rows into one batch."""
-    if isinstance(values[0], Mapping):
-        return {key: np.asarray([row[key] for row in values]) for key in values[0]}
-    return np.asarray(values)

@@ -219,3 +219,23 @@ def test_sampling_is_given_by_seed_and_epoch():
 def test_wrong_sampling_weight(weight, message):
     with pytest.raises(ValueError, match=message):
         ArrayDataset(np.arange(3), sampling_weight=weight)
+
+
+@pytest.mark.parametrize("num_epochs", [1, 3])
+@pytest.mark.parametrize(
+    "options", [{}, {"shuffle": True}, {"sampling_weight": "rows"}]
+)
+def test_resuming_at_every_position_equals_the_uninterrupted_run(options, num_epochs):
+    if "sampling_weight" in options:
+        options = {"sampling_weight": np.arange(1, 8)}
+    options |= {"batch_size": 3, "num_epochs": num_epochs}
+    x = np.arange(7)
+    first = ArrayDataset(x, **options)  # its seed is from the operating system
+    batches = [batch.tolist() for batch in first]
+    for n in range(3 * num_epochs + 2):
+        again = ArrayDataset(x, **options).resumed(n, first.seeds)
+        assert [batch.tolist() for batch in again] == batches[n:]
+        assert again.first_batch()[0].tolist() == [0, 1, 2]
+    twice = ArrayDataset(x, **options).resumed(1, first.seeds).resumed(1, first.seeds)
+    assert [batch.tolist() for batch in twice] == batches[2:]
+    assert [batch.tolist() for batch in first] == batches

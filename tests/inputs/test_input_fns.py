@@ -123,7 +123,7 @@ def test_generator_is_lazy():
             yield {"x": i}, i
             i += 1
 
-    iterator = generator_input_fn(endless, batch_size=3)()
+    iterator = iter(generator_input_fn(endless, batch_size=3)())
     assert next(iterator)[1].tolist() == [0, 1, 2]
     assert next(iterator)[1].tolist() == [3, 4, 5]
 

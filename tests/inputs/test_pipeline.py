@@ -49,6 +49,7 @@ OPERATIONS = {
 }
 
 
+@settings(deadline=None)
 @given(INTEGERS)
 def test_operations_on_sequences(values):
     pipeline = Pipeline(values)
@@ -60,6 +61,7 @@ def test_operations_on_sequences(values):
     assert list(pipeline.prefetch(2)) == values
 
 
+@settings(deadline=None)
 @given(INTEGERS, st.integers(1, 5), st.booleans())
 def test_batches(values, size, drop_remainder):
     batches = plain(Pipeline(values).batch(size, drop_remainder))
@@ -69,12 +71,14 @@ def test_batches(values, size, drop_remainder):
     assert batches == expected
 
 
+@settings(deadline=None)
 @given(INTEGERS, st.integers(1, 5))
 def test_unbatch_is_the_inverse_of_batch(values, size):
     rows = [({"x": value, "name": str(value)}, -value) for value in values]
     assert list(Pipeline(rows).batch(size).unbatch()) == rows
 
 
+@settings(deadline=None)
 @given(INTEGERS, st.integers(1, 15), st.integers(0, 99))
 def test_shuffle_is_a_permutation(values, buffer_size, seed):
     pipeline = Pipeline(values).shuffle(buffer_size, seed)
@@ -84,6 +88,7 @@ def test_shuffle_is_a_permutation(values, buffer_size, seed):
         assert list(pipeline) == values
 
 
+@settings(deadline=None)
 @given(INTEGERS, st.integers(1, 5))
 def test_the_shards_together_are_all(values, n):
     shards = [list(Pipeline(values).shard(n, i)) for i in range(n)]
@@ -91,7 +96,7 @@ def test_the_shards_together_are_all(values, n):
     assert all(len(s) - len(t) <= 1 for s in shards for t in shards)
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 @given(
     INTEGERS,
     st.lists(st.sampled_from(sorted(OPERATIONS)), max_size=5),
