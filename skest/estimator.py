@@ -23,6 +23,7 @@ from skest.checkpoint_store import (
 from skest.checkpoints import Checkpoint
 from skest.evaluation import evaluate_loop, predict_batch, split_rows
 from skest.exceptions import NotFittedError
+from skest.execution.choice import make_step
 from skest.hooks.base import Hook, Run
 from skest.hooks.checkpoint import CheckpointListener, CheckpointSaverHook
 from skest.hooks.logging import LoggingHook
@@ -35,7 +36,7 @@ from skest.keys import ModeKeys
 from skest.model_fn import ModelFn
 from skest.run_config import RunConfig
 from skest.spec import EstimatorSpec
-from skest.training import train_loop
+from skest.training import Step, train_loop
 
 __all__ = ["Estimator"]
 
@@ -209,7 +210,9 @@ class Estimator:
             IntraOpThreads.limited_to(useful, wanted=self._config.num_threads),
             random.attach(run.network, spec.loss, *spec.optimizers),
         ):
-            _run_training(run, batches, all_hooks)
+            n_steps = _steps_ahead(source, steps, max_steps, start)
+            step = make_step(self._config.execution, spec, all_hooks, n_steps)
+            _run_training(run, batches, all_hooks, step)
         _logger.info(
             "Training stopped at step %d: %s.", run.global_step, run.stop_reason
         )
@@ -528,16 +531,28 @@ class Estimator:
 
 
 def _run_training(
-    run: Run, batches: Iterator[tuple[Any, Any]], hooks: list[Hook]
+    run: Run, batches: Iterator[tuple[Any, Any]], hooks: list[Hook], step: Step
 ) -> None:
     """Run the loop; save a checkpoint if it is interrupted."""
     try:
-        train_loop(run, batches, hooks)
+        train_loop(run, batches, hooks, step)
     except BaseException:
         if _is_worth_saving(run):
             _logger.warning("Interrupted at step %d; saving.", run.global_step)
             _try_to_save(run)
         raise
+
+
+def _steps_ahead(
+    source: Source, steps: int | None, max_steps: int | None, start: int
+) -> int | None:
+    """Return the number of steps if nothing stops training early; None is unknown."""
+    known = [] if steps is None else [steps]
+    if max_steps is not None:
+        known.append(max_steps - start)
+    if source.table is not None and source.table.num_epochs is not None:
+        known.append(source.table.steps_per_epoch * source.table.num_epochs)
+    return min(known, default=None)
 
 
 def _is_worth_saving(run: Run) -> bool:

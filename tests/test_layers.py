@@ -29,6 +29,7 @@ LAYERS = [
     {"networks", "sdca"},
     {"checkpoints", "checkpoint_store", "model_fn", "warm_start", "inputs", "hooks"},
     {"training", "evaluation"},
+    {"execution"},
     {"distributed"},
     {"estimator", "extenders", "train_and_evaluate"},
     {"export"},

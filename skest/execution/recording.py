@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Records the tensor operations of a step while it is carried out."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+__all__ = ["Call", "Recorder", "Recording", "Value", "map_leaves", "values_in"]
+
+_DYNAMIC = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
+_aten = torch.ops.aten
+_INDEXING = (_aten.index.Tensor, _aten.index_put.default, _aten.index_put_.default)
+
+
+class Value:
+    """A tensor of a recorded step.
+
+    Attributes
+    ----------
+    tensor : Tensor
+        What it was when it was recorded; its numbers may have changed since.
+    kind : {"input", "constant", "result"}
+        Whether it comes from the batch, was there before, or is made by the step.
+    """
+
+    __slots__ = ("kind", "tensor")
+
+    def __init__(self, tensor: Tensor, kind: str) -> None:
+        self.tensor = tensor
+        self.kind = kind
+
+
+@dataclass
+class Call:
+    """One operation.
+
+    Attributes
+    ----------
+    function : torch.ops.OpOverload
+        What was called.
+    args, kwargs
+        Its arguments, with a `Value` in place of every tensor.
+    returned
+        What it returned, likewise; if it works in place, that is its argument.
+    """
+
+    function: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    returned: Any
+
+    @property
+    def results(self) -> list[Value]:
+        """All tensors that it returned."""
+        return values_in(self.returned)
+
+    @property
+    def arguments(self) -> list[Value]:
+        """All tensors among the arguments."""
+        return values_in((self.args, self.kwargs))
+
+    @property
+    def written(self) -> list[Value]:
+        """The arguments that it changes."""
+        schema = self.function._schema
+        found: list[Value] = []
+        for position, argument in enumerate(schema.arguments):
+            if argument.alias_info is None or not argument.alias_info.is_write:
+                continue
+            if argument.name in self.kwargs:
+                found += values_in(self.kwargs[argument.name])
+            elif position < len(self.args):
+                found += values_in(self.args[position])
+        return found
+
+    @property
+    def is_random(self) -> bool:
+        """Whether it draws random numbers."""
+        return torch.Tag.nondeterministic_seeded in self.function.tags
+
+
+@dataclass
+class Recording:
+    """The operations of a step in their order.
+
+    Attributes
+    ----------
+    inputs : list of Value
+        The tensors of the batch.
+    calls : list of Call
+        What was done.
+    obstacle : str or None
+        Why the operations do not hold for other batches, if they don't.
+    """
+
+    inputs: list[Value]
+    calls: list[Call] = field(default_factory=list)
+    obstacle: str | None = None
+
+
+class Recorder(TorchDispatchMode):
+    """Carries out tensor operations and records them.
+
+    It sees the operations below autograd, those of the backward pass among them. Nothing
+    is changed outside of the thread that enters it.
+
+    Parameters
+    ----------
+    inputs : sequence of Tensor
+        The tensors of the batch. All others that the step does not make itself are taken
+        as constants: the same tensors, with the values that they have by then.
+
+    Attributes
+    ----------
+    recording : Recording
+        What was recorded until now.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skest.execution.recording import Recorder
+    >>> x = torch.ones(2)
+    >>> with Recorder([x]) as recorder:
+    ...     y = (x + 1).sum()
+    >>> [call.function.name() for call in recorder.recording.calls]
+    ['aten::add.Tensor', 'aten::sum']
+    """
+
+    def __init__(self, inputs: Sequence[Tensor]) -> None:
+        super().__init__()
+        # Holds every tensor, so that no two have the same id.
+        self._values = {id(tensor): Value(tensor, "input") for tensor in inputs}
+        self.recording = Recording([self._values[id(tensor)] for tensor in inputs])
+
+    def value_of(self, tensor: Tensor) -> Value:
+        """Return the value that stands for a tensor."""
+        return self._named(tensor, "constant")
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        named = map_leaves((args, dict(kwargs or {})), Tensor, self.value_of)
+        returned = func(*args, **(kwargs or {}))
+        if func.namespace == "profiler":  # marks of what is a step, not part of it
+            return returned
+        if _depends_on_data(func, args):
+            self.recording.obstacle = (
+                f"'{func.name()}' makes Python or the shape of a tensor depend on data"
+            )
+        results = map_leaves(returned, Tensor, lambda t: self._named(t, "result"))
+        call = Call(func, *named, results)
+        self.recording.calls.append(call)
+        if any(value.kind == "input" for value in call.written):
+            self.recording.obstacle = f"'{func.name()}' changes the batch"
+        return returned
+
+    def _named(self, tensor: Tensor, kind: str) -> Value:
+        return self._values.setdefault(id(tensor), Value(tensor, kind))
+
+
+def _depends_on_data(function: Any, args: tuple[Any, ...]) -> bool:
+    """Tell whether what comes after a call is right for its data only."""
+    if function in _INDEXING:  # by numbers, or by a mask
+        masks = (torch.bool, torch.uint8)
+        return any(index is not None and index.dtype in masks for index in args[1])
+    if function is _aten._coalesce.default:
+        return True
+    return any(tag in function.tags for tag in _DYNAMIC)
+
+
+def map_leaves(data: Any, kind: type, function: Callable[[Any], Any]) -> Any:
+    """Replace all objects of a type in a nest of lists, tuples and dictionaries."""
+    if isinstance(data, kind):
+        return function(data)
+    if isinstance(data, tuple):
+        return tuple(map_leaves(item, kind, function) for item in data)
+    if isinstance(data, list):
+        return [map_leaves(item, kind, function) for item in data]
+    if isinstance(data, dict):
+        return {key: map_leaves(item, kind, function) for key, item in data.items()}
+    return data
+
+
+def values_in(data: Any) -> list[Value]:
+    """Return all values in a nest of lists, tuples and dictionaries."""
+    found: list[Value] = []
+    map_leaves(data, Value, found.append)
+    return found

@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A training step that was recorded, and its comparison with an eager one."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from skest.execution.program import Program
+from skest.execution.recording import Call, Recorder, Recording, Value
+from skest.execution.simplification import Storages, simplified, with_clones
+from skest.row_sparse import RowSparse
+from skest.spec import EstimatorSpec
+from skest.training import apply_gradients, compute_gradients, trained_parameters
+
+__all__ = ["NotRecordable", "Replay", "recorded_step"]
+
+
+class NotRecordable(Exception):
+    """A step that does not do the same with every batch; the message tells why."""
+
+
+def recorded_step(
+    spec: EstimatorSpec,
+    features: Any,
+    labels: Any,
+    tensors: Sequence[Tensor],
+    program: type[Program],
+    with_update: bool,
+) -> tuple[Tensor, "Replay | NotRecordable"]:
+    """Take a training step, and record it for batches of the same kind.
+
+    Parameters
+    ----------
+    spec : EstimatorSpec
+        Model of mode TRAIN that has taken a step before: the state of its optimizers
+        is there.
+    features, labels
+        The batch.
+    tensors : sequence of Tensor
+        All tensors in it.
+    program : type
+        What carries out the recorded step, `skest.execution.program.Program`.
+    with_update : bool
+        Whether to replay the update as well, if it can be recorded.
+
+    Returns
+    -------
+    loss : Tensor of shape ()
+        What `skest.training.train_step` returns.
+    replay : Replay or NotRecordable
+        The recorded step, or why there is none.
+    """
+    recorder = Recorder(tensors)
+    recording = recorder.recording
+    with recorder:
+        loss = compute_gradients(spec, features, labels)
+    obstacle, n_calls = recording.obstacle, len(recording.calls)
+    gradients = {
+        parameter: recorder.value_of(parameter.grad)
+        for parameter in trained_parameters(spec)
+        if parameter.grad is not None
+    }
+    if obstacle is None and with_update:
+        _record_update(spec, recorder)
+    else:
+        apply_gradients(spec)
+    if obstacle is not None:
+        return loss, NotRecordable(obstacle)
+    if recording.obstacle is not None:
+        with_update = False
+    if not with_update:
+        del recording.calls[n_calls:]
+    loss_value = recorder.value_of(loss)
+    return loss, Replay(spec, recording, loss_value, gradients, program, with_update)
+
+
+def _record_update(spec: EstimatorSpec, recorder: Recorder) -> None:
+    tables = [o for o in spec.optimizers if isinstance(o, RowSparse)]
+    numbers = _python_state(spec)
+    for optimizer in tables:
+        optimizer.fixed_shapes = spec.clip_norm is None
+    try:
+        with recorder:
+            apply_gradients(spec)
+    finally:
+        for optimizer in tables:
+            optimizer.fixed_shapes = False
+    if _python_state(spec) != numbers:
+        recorder.recording.obstacle = "an optimizer counts in Python"
+
+
+def _python_state(spec: EstimatorSpec) -> list[Any]:
+    """Return the state of the optimizers that is not in tensors."""
+    return [
+        (name, slot)
+        for optimizer in spec.optimizers
+        for slots in optimizer.state.values()
+        for name, slot in slots.items()
+        if not isinstance(slot, Tensor)
+    ]
+
+
+class Replay:
+    """A recorded step, which can be taken with other batches of the same kind.
+
+    Parameters
+    ----------
+    spec : EstimatorSpec
+        The model; its variables and the state of its optimizers are worked on in place.
+    recording : Recording
+        The recorded step.
+    loss : Value
+        The loss.
+    gradients : dict of Parameter to Value
+        The gradients as the optimizers get them.
+    program : type
+        What carries out the recorded step.
+    has_update : bool
+        Whether the update is recorded; it is done by the optimizers otherwise.
+
+    Attributes
+    ----------
+    changed : list of Tensor
+        The variables and optimizer slots that the recorded part of the step changes.
+    generators : list of torch.Generator
+        Those that it draws from.
+    """
+
+    def __init__(
+        self,
+        spec: EstimatorSpec,
+        recording: Recording,
+        loss: Value,
+        gradients: dict[Tensor, Value],
+        program: type[Program],
+        has_update: bool,
+    ) -> None:
+        calls = with_clones(recording.calls)
+        storages = Storages(calls)
+        if not has_update:  # which may scale gradients in place
+            for gradient in gradients.values():
+                storages.mark_written(gradient)
+        shown = {
+            parameter: gradient
+            for parameter, gradient in gradients.items()
+            if not (has_update and gradient.tensor.is_sparse)
+        }
+        calls, (loss, *values) = simplified(calls, [loss, *shown.values()], storages)
+        self._program = program(recording.inputs, calls, [loss], values, storages)
+        self._spec = spec
+        self.has_update = has_update
+        static, (_, *fresh) = self._program.static, self._program.returned
+        by_parameter = dict(zip(shown, values, strict=True))
+        self._static: list[tuple[Tensor, Tensor | None]] = []
+        self._fresh: list[tuple[Tensor, int]] = []
+        for parameter in gradients:
+            value = by_parameter.get(parameter)
+            if value in fresh:
+                self._fresh.append((parameter, fresh.index(value)))
+            else:
+                self._static.append((parameter, None if value is None else static[value]))
+        self.changed = _changed(calls, storages)
+        self.generators = _generators(calls)
+
+    @property
+    def source(self) -> str:
+        """The code of the step, for reading."""
+        return self._program.source
+
+    def __call__(self, tensors: Sequence[Tensor]) -> Tensor:
+        """Take the step with a batch and return the loss.
+
+        Gradients of dense parameters are in ``grad`` then, in the same tensor after every
+        step; those of row tables only if the update is not recorded.
+        """
+        loss = self.compute(tensors)
+        if not self.has_update:
+            apply_gradients(self._spec)
+        return loss
+
+    def gradients(self) -> list[Tensor]:
+        """Return the present gradients of the parameters whose gradients it sets."""
+        shown = [p for p, gradient in self._static if gradient is not None]
+        shown += [parameter for parameter, _ in self._fresh]
+        return [p.grad for p in shown if p.grad is not None]
+
+    def compute(self, tensors: Sequence[Tensor]) -> Tensor:
+        """Take the recorded part of the step and return the loss."""
+        loss, *fresh = self._program(*tensors)
+        for parameter, gradient in self._static:
+            parameter.grad = gradient
+        for parameter, position in self._fresh:
+            parameter.grad = fresh[position]
+        return loss
+
+
+def _changed(calls: Sequence[Call], storages: Storages) -> list[Tensor]:
+    """Return the variables and optimizer slots that the calls change."""
+    roots = [storages.root(value) for call in calls for value in call.written]
+    return [r.tensor.detach() for r in dict.fromkeys(roots) if r.kind == "constant"]
+
+
+def _generators(calls: Sequence[Call]) -> list[torch.Generator]:
+    """Return the generators that the calls draw from."""
+    found = []
+    for call in calls:
+        if call.is_random:
+            device = (call.results or call.arguments)[0].tensor.device
+            own = [g for g in call.kwargs.values() if isinstance(g, torch.Generator)]
+            found += own or [_default_generator(device)]
+    return list(dict.fromkeys(found))
+
+
+def _default_generator(device: torch.device) -> torch.Generator:
+    if device.type == "cuda":
+        index = torch.cuda.current_device() if device.index is None else device.index
+        return torch.cuda.default_generators[index]
+    return torch.default_generator
