@@ -45,6 +45,7 @@ def train_loop(
         see `skest.execution`. None is `train_step`.
     """
     step = step or partial(train_step, run.spec)
+    schedulers = run.spec.lr_schedulers
     run.network.train()
     for hook in hooks:
         hook.begin(run)
@@ -57,7 +58,7 @@ def train_loop(
             hook.before_step(run)
         run.loss = step(*batch)
         run.global_step += 1
-        for scheduler in run.spec.lr_schedulers:
+        for scheduler in schedulers:
             scheduler.step()
         for hook in hooks:
             hook.after_step(run, run.loss)

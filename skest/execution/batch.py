@@ -20,7 +20,7 @@ def batch_tensors(data: Any) -> tuple[list[Tensor], Hashable]:
     Returns
     -------
     tensors : list of Tensor
-        In the order in which they come.
+        In the order in which they come, each once.
     kind : hashable
         The same for all batches of the same structure, shapes, strides and types.
 
@@ -37,15 +37,18 @@ def batch_tensors(data: Any) -> tuple[list[Tensor], Hashable]:
     >>> len(tensors), kind == batch_tensors(({"x": torch.zeros(3, 2)}, torch.ones(3)))[1]
     (2, True)
     """
-    tensors: list[Tensor] = []
-    return tensors, _kind(data, tensors)
+    tensors: dict[int, Tensor] = {}
+    kind = _kind(data, tensors)
+    return list(tensors.values()), kind
 
 
-def _kind(data: Any, tensors: list[Tensor]) -> Hashable:
+def _kind(data: Any, tensors: dict[int, Tensor]) -> Hashable:
     if isinstance(data, Tensor):
-        tensors.append(data)
+        if id(data) in tensors:
+            return list(tensors).index(id(data))
+        tensors[id(data)] = data
         return data.shape, data.stride(), data.dtype
-    if isinstance(data, Mapping):
+    if isinstance(data, dict | Mapping):
         return tuple([(key, _kind(value, tensors)) for key, value in data.items()])
     if isinstance(data, tuple | list):
         return tuple([_kind(value, tensors) for value in data])

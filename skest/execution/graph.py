@@ -82,6 +82,13 @@ class GraphStep:
         self._parameters = list(
             dict.fromkeys([*spec.network.parameters(), *trained_parameters(spec)])
         )
+        self._groups = [g for o in spec.optimizers for g in o.param_groups]
+        self._named_options = [
+            (group, name)
+            for group in self._groups
+            for name, option in group.items()
+            if isinstance(option, bool | int | float | tuple)
+        ]
         self._model = self._present_model()
         self._options = self._present_options()
 
@@ -118,9 +125,6 @@ class GraphStep:
         n_eager = self._eager_steps if is_first else _EAGER_STEPS_OF_OTHERS
         if self._seen[kind] <= n_eager or self._is_eager:
             return train_step(self._spec, features, labels)
-        if len({id(tensor) for tensor in tensors}) < len(tensors):
-            self._stay_eager("a tensor is in the batch twice")
-            return train_step(self._spec, features, labels)
         loss, replay = recorded_step(
             self._spec, features, labels, tensors, self._program, self._with_update
         )
@@ -152,17 +156,13 @@ class GraphStep:
         """Return where the variables are, and how the modules behave."""
         model: list[Any] = [p.data_ptr() for p in self._parameters]
         model += [p.requires_grad for p in self._parameters]
-        for module in self._modules:
-            hooks = len(module._forward_hooks) + len(module._forward_pre_hooks)
-            model.append(2 * hooks + module.training)
+        model += [m.training for m in self._modules]
+        model += [len(m._forward_hooks) for m in self._modules]
         return model
 
     def _present_options(self) -> list[Any]:
         """Return the options of the optimizers, and which state they have."""
-        options: list[Any] = []
-        for optimizer in self._spec.optimizers:
-            options.append(id(optimizer.state))
-            for group in optimizer.param_groups:
-                options.append(len(group["params"]))
-                options += [v for v in group.values() if isinstance(v, float | bool)]
+        options: list[Any] = [id(o.state) for o in self._spec.optimizers]
+        options += [len(group["params"]) for group in self._groups]
+        options += [group.get(name) for group, name in self._named_options]
         return options

@@ -69,6 +69,8 @@ def out_variant(
     names : tuple of str
         Keywords of the latter.
     """
+    if operation is torch.ops.aten.sort.default and device_type == "cpu":
+        return _sort, ("values", "indices")
     wanted = [(a.name, str(a.type)) for a in operation._schema.arguments]
     for variant in _overloads(operation.overloadpacket):
         arguments = variant._schema.arguments
@@ -100,6 +102,15 @@ def in_place_variant(operation: Any, device_type: str) -> Callable[..., Any] | N
         if arguments == wanted and _has_kernel(variant, device_type):
             return function_for(variant)
     return None
+
+
+def _sort(
+    tensor: Tensor, dim: int = -1, descending: bool = False, **out: Tensor
+) -> None:
+    # What the operation without "stable" leads to; only this one has a variant.
+    torch.ops.aten.sort.values_stable(
+        tensor, stable=False, dim=dim, descending=descending, **out
+    )
 
 
 def _overloads(packet: Any) -> list[Any]:

@@ -3,6 +3,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache, cached_property
 from typing import Any
 
 import torch
@@ -53,29 +54,24 @@ class Call:
     kwargs: dict[str, Any]
     returned: Any
 
-    @property
+    @cached_property
     def results(self) -> list[Value]:
         """All tensors that it returned."""
         return values_in(self.returned)
 
-    @property
+    @cached_property
     def arguments(self) -> list[Value]:
         """All tensors among the arguments."""
         return values_in((self.args, self.kwargs))
 
-    @property
+    @cached_property
     def written(self) -> list[Value]:
         """The arguments that it changes."""
-        schema = self.function._schema
-        found: list[Value] = []
-        for position, argument in enumerate(schema.arguments):
-            if argument.alias_info is None or not argument.alias_info.is_write:
-                continue
-            if argument.name in self.kwargs:
-                found += values_in(self.kwargs[argument.name])
-            elif position < len(self.args):
-                found += values_in(self.args[position])
-        return found
+        changed = [
+            self.kwargs.get(name, self.args[position : position + 1])
+            for position, name in _written_arguments(self.function)
+        ]
+        return values_in(changed)
 
     @property
     def is_random(self) -> bool:
@@ -192,5 +188,22 @@ def map_leaves(data: Any, kind: type, function: Callable[[Any], Any]) -> Any:
 def values_in(data: Any) -> list[Value]:
     """Return all values in a nest of lists, tuples and dictionaries."""
     found: list[Value] = []
-    map_leaves(data, Value, found.append)
+    _collect(data, found)
     return found
+
+
+def _collect(data: Any, found: list[Value]) -> None:
+    if isinstance(data, Value):
+        found.append(data)
+    elif isinstance(data, list | tuple | dict):
+        for item in data.values() if isinstance(data, dict) else data:
+            _collect(item, found)
+
+
+@cache
+def _written_arguments(function: Any) -> list[tuple[int, str]]:
+    return [
+        (position, argument.name)
+        for position, argument in enumerate(function._schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    ]

@@ -213,7 +213,8 @@ class _Simplifier:
                 self._at.setdefault(place, value)
             found = [self._at[place] for place in places]
             # A view is left out as a whole or not at all.
-            return None if any(f in call.results for f in found) else found
+            if not any(value in call.results for value in found):
+                return found
         source = _copied(call)
         if source is not None and self._are_unwritten([source, *call.results]):
             return [source]
