@@ -168,7 +168,9 @@ def wide(batch_size: int) -> tuple[Contenders, int]:
     n_rows, n_epochs = 51_200, 3
     table, y = mixed_table(n_rows)
     strings = [f"string_{n}" for n in LEVELS]
-    numbers = [fc.numeric_column(f"number_{i}", normalizer="standard") for i in range(8)]
+    numbers = [
+        fc.numeric_column(f"number_{i}", normalizer="standard") for i in range(8)
+    ]
     categories = [fc.categorical_column_with_vocabulary_list(name) for name in strings]
     cross = fc.crossed_column([strings[0], strings[2]], CROSS_BUCKETS)
     embedded = [fc.embedding_column(column, "auto") for column in categories]
@@ -260,7 +262,9 @@ def report(title: str, contenders: Contenders, n_steps: int, n_rounds: int) -> N
     first = next(iter(times.values()))
     print(f"\n{title}: {n_steps} steps\n{'':<42}{'µs a step':>10}{'speed':>8}")
     for name, own in times.items():
-        ratios = [a / b for a, b in zip(first[1:], own[1:], strict=True)]  # one warms up
+        ratios = [
+            a / b for a, b in zip(first[1:], own[1:], strict=True)
+        ]  # one warms up
         speed = statistics.median(ratios)
         print(f"{name:<42}{statistics.median(own[1:]):>10.0f}{speed:>8.2f}", flush=True)
 
@@ -276,7 +280,9 @@ def main() -> None:
     with threadpool_limits(1):
         if "dense" in arguments.parts:
             for batch_size in arguments.batch:
-                report(f"dense, batch {batch_size}", *dense(batch_size), arguments.rounds)
+                report(
+                    f"dense, batch {batch_size}", *dense(batch_size), arguments.rounds
+                )
         if "wide" in arguments.parts:
             report("wide & deep, batch 512", *wide(512), arguments.rounds)
         if "linear" in arguments.parts:

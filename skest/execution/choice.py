@@ -3,7 +3,7 @@
 
 import functools
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from torch import nn
@@ -23,6 +23,8 @@ _logger = logging.getLogger("skest")
 # knows how many steps there will be, it is begun when that much may be lost already.
 _WORTH_RECORDING = 60
 _EAGER_STEPS = 20
+
+_KNOWN_IN_HOOKS = {"builtins", "collections", "numpy", "pathlib", "skest", "torch"}
 
 
 def make_step(
@@ -49,21 +51,23 @@ def make_step(
     eager = functools.partial(train_step, spec)
     if execution == "eager":
         return eager
+    is_watched = not all(map(_is_known_hook, hooks))
+    make = functools.partial(GraphStep, spec, is_watched=is_watched)
     if execution == "graph":
-        return GraphStep(spec, eager_steps=1, report=_warn)
+        return make(eager_steps=1, report=_logger.warning)
     if execution == "inductor":
-        return GraphStep(spec, eager_steps=1, report=_warn, program=InductorProgram)
+        return make(eager_steps=1, report=_logger.warning, program=InductorProgram)
     if n_steps is not None and n_steps < _WORTH_RECORDING:
         return eager
-    reason = reason_to_stay_eager(spec, hooks)
+    reason = reason_to_stay_eager(spec)
     if reason is not None:
-        _inform(reason)
+        _logger.info("Training steps are taken eagerly: %s.", reason)
         return eager
     eager_steps = _EAGER_STEPS if n_steps is None else 1
-    return GraphStep(spec, eager_steps=eager_steps, report=_inform)
+    return make(eager_steps=eager_steps, report=_logger.info)
 
 
-def reason_to_stay_eager(spec: EstimatorSpec, hooks: Iterable[Hook]) -> str | None:
+def reason_to_stay_eager(spec: EstimatorSpec) -> str | None:
     """Tell what speaks against recording the steps of a model unasked, if anything does.
 
     A recorded step repeats operations on tensors. Code of PyTorch and of skest does
@@ -73,8 +77,6 @@ def reason_to_stay_eager(spec: EstimatorSpec, hooks: Iterable[Hook]) -> str | No
     ----------
     spec : EstimatorSpec
         Model of mode TRAIN.
-    hooks : iterable of Hook
-        All hooks of the run.
 
     Returns
     -------
@@ -87,14 +89,17 @@ def reason_to_stay_eager(spec: EstimatorSpec, hooks: Iterable[Hook]) -> str | No
     >>> from skest import EstimatorSpec, ModeKeys
     >>> from skest.execution.choice import reason_to_stay_eager
     >>> network = torch.nn.Linear(2, 1)
-    >>> def my_loss(labels, logits, features):
-    ...     return (logits - labels).square().mean()
-    >>> optimizer = torch.optim.SGD(network.parameters())
     >>> spec = EstimatorSpec(
-    ...     ModeKeys.TRAIN, network=network, loss=my_loss, optimizer=optimizer
+    ...     ModeKeys.TRAIN,
+    ...     network=network,
+    ...     loss=torch.nn.MSELoss(),
+    ...     optimizer=torch.optim.SGD(network.parameters()),
     ... )
-    >>> reason_to_stay_eager(spec, [])
-    "'my_loss' is not known to compute with tensors only"
+    >>> reason_to_stay_eager(spec) is None
+    True
+    >>> handle = network.weight.register_hook(torch.sign)
+    >>> reason_to_stay_eager(spec)
+    'a parameter has hooks for its gradient'
     """
     for part in _code_of(spec):
         if not is_known_code(part):
@@ -103,10 +108,17 @@ def reason_to_stay_eager(spec: EstimatorSpec, hooks: Iterable[Hook]) -> str | No
     for parameter in trained_parameters(spec):
         if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
             return "a parameter has hooks for its gradient"
-    for hook in hooks:
-        if not is_known_code(hook):
-            return f"{type(hook).__qualname__} may change the model between steps"
     return None
+
+
+def _is_known_hook(hook: Hook) -> bool:
+    """Tell whether a hook, and what it holds, is not of the user's making."""
+    held = [hook, *vars(hook).values()]
+    held += [item for part in held if isinstance(part, list | tuple) for item in part]
+    origins = [
+        getattr(part, "__module__", None) or type(part).__module__ for part in held
+    ]
+    return all(origin.partition(".")[0] in _KNOWN_IN_HOOKS for origin in origins)
 
 
 def _code_of(spec: EstimatorSpec) -> Iterator[Any]:
@@ -137,11 +149,3 @@ def _functions(part: Any) -> Iterator[Any]:
         for item in value if isinstance(value, list | tuple) else [value]:
             if callable(item) or hasattr(item, "compute_loss"):
                 yield from _functions(item)
-
-
-def _inform(reason: str) -> None:
-    _logger.info("Training steps are taken eagerly: %s.", reason)
-
-
-def _warn(reason: str) -> None:
-    _logger.warning("Training steps are taken eagerly: %s.", reason)

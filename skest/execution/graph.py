@@ -8,8 +8,9 @@ from typing import Any
 from torch import Tensor
 
 from skest.execution.batch import batch_tensors
-from skest.execution.program import Program
-from skest.execution.replay import NotRecordable, Replay, recorded_step
+from skest.execution.program import Program, StepProgram
+from skest.execution.recording import NotRecordableError
+from skest.execution.replay import Replay, recorded_step
 from skest.execution.verification import compared_step
 from skest.spec import EstimatorSpec
 from skest.training import train_step, trained_parameters
@@ -18,33 +19,43 @@ __all__ = ["GraphStep"]
 
 _EAGER_STEPS_OF_OTHERS = 20  # of kinds of batches other than the first one
 _MOST_KINDS = 64
+_MOST_CHANGES = 3
 
 
 class GraphStep:
     """Takes training steps as `skest.training.train_step` does, but faster.
 
     The first steps are eager. Then one is recorded while it is taken, the next one is
-    taken twice, replayed and eager, and compared bit for bit, and from then on steps are
-    replayed. Every kind of batch (the last one of an epoch is often smaller) has a
-    recording of its own, once it has come often enough; until then its steps are eager.
+    taken twice, replayed and eager, and compared, and from then on steps are replayed.
+    Every kind of batch (the last one of an epoch is often smaller) has a recording of its
+    own, once it has come often enough; until then its steps are eager.
 
     Parameters
     ----------
     spec : EstimatorSpec
-        Model of mode TRAIN. Its loss must be a function of tensors: what Python code does
+        Model of mode TRAIN. A step must be a function of tensors: what Python code does
         beside them is done once.
     eager_steps : int
-        Steps before the recording, at least 1.
+        Steps before the recording, at least 1: they make the state of the optimizers.
     report : callable
-        Called with the reason if steps stay eager.
+        Called with a sentence if steps stay eager, or are not compiled.
     program : type, default=Program
         What carries out recorded steps.
+    is_watched : bool, default=True
+        Whether to look before every step if somebody has changed what a recording takes
+        for fixed, such as attributes of modules and options of optimizers, and to record
+        anew then. False is for runs without hooks that could do so.
+
+    Attributes
+    ----------
+    n_replayed : int
+        Steps that were replayed.
 
     Examples
     --------
     >>> import torch
     >>> from skest import EstimatorSpec, ModeKeys
-    >>> from skest.execution.graph import GraphStep
+    >>> from skest.execution import GraphStep
     >>> network = torch.nn.Linear(2, 1)
     >>> spec = EstimatorSpec(
     ...     ModeKeys.TRAIN,
@@ -64,36 +75,28 @@ class GraphStep:
         *,
         eager_steps: int,
         report: Callable[[str], None],
-        program: type[Program] = Program,
+        program: type[StepProgram] = Program,
+        is_watched: bool = True,
     ) -> None:
-        if spec.network is None:
-            raise ValueError("A training step needs an EstimatorSpec of mode 'train'.")
         self.n_replayed = 0
         self._spec = spec
         self._eager_steps = eager_steps
         self._report = report
         self._program = program
-        self._with_update = not spec.lr_schedulers
-        self._seen: Counter[Hashable] = Counter()
-        self._replays: dict[Hashable, Replay] = {}
-        self._compared: set[Hashable] = set()
         self._is_eager = False
-        self._modules = list(spec.network.modules())
-        self._parameters = list(
-            dict.fromkeys([*spec.network.parameters(), *trained_parameters(spec)])
-        )
-        self._groups = [g for o in spec.optimizers for g in o.param_groups]
-        self._named_options = [
-            (group, name)
-            for group in self._groups
-            for name, option in group.items()
-            if isinstance(option, bool | int | float | tuple)
-        ]
-        self._model = self._present_model()
-        self._options = self._present_options()
+        self._with_update = program.takes_update and not spec.lr_schedulers
+        self._seen: Counter[Hashable] = Counter()
+        self._recorded: dict[Hashable, Replay] = {}
+        self._replays: dict[Hashable, Replay] = {}  # recorded, and compared
+        self._is_watched = is_watched
+        self._n_changes = 0
+        self._model = _fixed_parts(spec) if is_watched else []
+        self._options = _options(spec) if is_watched else []
 
     def __call__(self, features: Any, labels: Any) -> Tensor:
         """Take a step and return the loss, detached, from before the update."""
+        if self._is_watched and not self._is_eager:
+            self._forget_what_has_changed()
         if self._is_eager:
             return train_step(self._spec, features, labels)
         try:
@@ -101,68 +104,95 @@ class GraphStep:
         except TypeError as error:
             self._stay_eager(str(error))
             return train_step(self._spec, features, labels)
-        self._forget_what_is_outdated()
-        if kind in self._compared:
-            self.n_replayed += 1
-            return self._replays[kind](tensors)
-        return self._prepare(kind, tensors, features, labels)
+        replay = self._replays.get(kind)
+        if replay is None:
+            return self._prepare(kind, tensors, features, labels)
+        self.n_replayed += 1
+        return replay(tensors)
 
     def _prepare(
         self, kind: Hashable, tensors: list[Tensor], features: Any, labels: Any
     ) -> Tensor:
-        """Take an eager step, and come closer to replaying such ones."""
-        if kind in self._replays:
-            replay = self._replays[kind]
-            loss, is_equal = compared_step(replay, self._spec, features, labels, tensors)
-            self._compared.add(kind)
-            if not is_equal:
-                self._stay_eager("the recorded step gave other numbers with another batch")
-            return loss
+        """Take an eager step, and come closer to replaying those of its kind."""
+        if kind in self._recorded:
+            return self._compare(kind, tensors, features, labels)
         self._seen[kind] += 1
         if len(self._seen) > _MOST_KINDS:
             self._stay_eager("the shapes of the batches keep changing")
         is_first = kind == next(iter(self._seen))
         n_eager = self._eager_steps if is_first else _EAGER_STEPS_OF_OTHERS
-        if self._seen[kind] <= n_eager or self._is_eager:
+        if self._is_eager or self._seen[kind] <= n_eager:
             return train_step(self._spec, features, labels)
         loss, replay = recorded_step(
             self._spec, features, labels, tensors, self._program, self._with_update
         )
-        if isinstance(replay, NotRecordable):
+        if isinstance(replay, NotRecordableError):
             self._stay_eager(str(replay))
         else:
+            self._recorded[kind] = replay
+        return loss
+
+    def _compare(
+        self, kind: Hashable, tensors: list[Tensor], features: Any, labels: Any
+    ) -> Tensor:
+        replay = self._recorded[kind]
+        loss, difference = compared_step(replay, self._spec, features, labels, tensors)
+        if difference is None:
             self._replays[kind] = replay
+        elif self._program is not Program:
+            self._report(f"Training steps are not compiled: {difference}.")
+            self._program, self._with_update = Program, not self._spec.lr_schedulers
+            self._forget()
+        else:
+            self._stay_eager(difference)
         return loss
 
     def _stay_eager(self, reason: str) -> None:
         self._is_eager = True
-        self._replays.clear()
-        self._compared.clear()
-        self._report(reason)
+        self._forget()
+        self._report(f"Training steps are taken eagerly: {reason}.")
 
-    def _forget_what_is_outdated(self) -> None:
-        """Record anew if a hook has changed what a recording takes for fixed."""
-        model = self._present_model()
+    def _forget(self) -> None:
+        self._recorded.clear()
+        self._replays.clear()
+
+    def _forget_what_has_changed(self) -> None:
+        model = _fixed_parts(self._spec)
         if model != self._model:
             self._model = model
-            self._replays.clear()
-            self._compared.clear()
-        if self._with_update and self._present_options() != self._options:
-            self._with_update = False
-            self._replays.clear()
-            self._compared.clear()
+            self._forget()
+            self._n_changes += 1
+        if self._n_changes > _MOST_CHANGES:
+            self._stay_eager("the model keeps changing between steps")
+        if self._with_update and _options(self._spec) != self._options:
+            self._with_update = False  # whatever changes them does so again
+            self._forget()
 
-    def _present_model(self) -> list[Any]:
-        """Return where the variables are, and how the modules behave."""
-        model: list[Any] = [p.data_ptr() for p in self._parameters]
-        model += [p.requires_grad for p in self._parameters]
-        model += [m.training for m in self._modules]
-        model += [len(m._forward_hooks) for m in self._modules]
-        return model
 
-    def _present_options(self) -> list[Any]:
-        """Return the options of the optimizers, and which state they have."""
-        options: list[Any] = [id(o.state) for o in self._spec.optimizers]
-        options += [len(group["params"]) for group in self._groups]
-        options += [group.get(name) for group, name in self._named_options]
-        return options
+def _fixed_parts(spec: EstimatorSpec) -> list[Any]:
+    """Return where the variables are, and all attributes of the modules."""
+    modules = [] if spec.network is None else list(spec.network.modules())
+    found: list[Any] = [
+        (p.data_ptr(), p.requires_grad) for p in trained_parameters(spec)
+    ]
+    for module in modules:
+        for value in vars(module).values():
+            if isinstance(value, dict):  # of parameters, buffers, modules or hooks
+                found += map(id, value.values())
+            else:
+                is_number = isinstance(value, bool | int | float)
+                found.append(value if is_number else id(value))
+    return found
+
+
+def _options(spec: EstimatorSpec) -> list[Any]:
+    """Return the options of the optimizers, and which states and parameters they have."""
+    found: list[Any] = []
+    for optimizer in spec.optimizers:
+        found.append(id(optimizer.state))
+        for group in optimizer.param_groups:
+            found += map(id, group["params"])
+            found += [
+                v for v in group.values() if isinstance(v, bool | int | float | tuple)
+            ]
+    return found

@@ -3,7 +3,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -13,12 +13,34 @@ from skest.execution.memory import Arena, is_dense, last_uses
 from skest.execution.recording import Call, Value, map_leaves, values_in
 from skest.execution.simplification import Storages
 
-__all__ = ["Program"]
+__all__ = ["Program", "StepProgram"]
 
 _aten = torch.ops.aten
 _UNSET = {_aten.empty.memory_format, _aten.empty_like.default, _aten.new_empty.default}
 _ZEROS = {_aten.zeros.default, _aten.zeros_like.default, _aten.new_zeros.default}
 _COPIES = {_aten._to_copy.default, _aten.clone.default}
+
+
+class StepProgram(Protocol):
+    """What carries out a recorded step; see `Program`."""
+
+    is_exact: ClassVar[bool]
+    takes_update: ClassVar[bool]
+    source: str
+    static: dict[Value, Tensor]
+    returned: list[Value]
+
+    def __init__(
+        self,
+        inputs: Sequence[Value],
+        calls: Sequence[Call],
+        outputs: Sequence[Value],
+        kept: Sequence[Value],
+        storages: Storages,
+    ) -> None: ...
+
+    def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """Take the step."""
 
 
 class Program:
@@ -45,6 +67,10 @@ class Program:
         Where those of `kept` are after every step that stay in one place.
     returned : list of Value
         What a call returns: `outputs`, and those of `kept` that are not in `static`.
+    is_exact : bool
+        Whether its numbers are those of an eager step, bit for bit.
+    takes_update : bool
+        Whether the update of the variables may be among the calls.
 
     Notes
     -----
@@ -53,6 +79,9 @@ class Program:
     made once; a result goes into memory reserved for it, or into that of an argument that
     is not needed any longer; and neither autograd nor the code of the model takes part.
     """
+
+    is_exact: ClassVar[bool] = True
+    takes_update: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -112,7 +141,7 @@ class _Writer:
     def add(self, position: int, call: Call) -> None:
         """Write one call."""
         if call.written:
-            self._write(function_for(call.function), call.args, call.kwargs)
+            self._add_plain(call)
         elif self._storages.is_view(call):
             self._add_view(call)
         elif not (self._add_in_place(position, call) or self._add_reserved(call)):
@@ -180,16 +209,18 @@ class _Writer:
         return True
 
     def _add_plain(self, call: Call) -> None:
-        """Let the results be new tensors in every step."""
+        """Let the results be new tensors in every step, or arguments that it changes."""
         if isinstance(call.returned, Value):
-            target = self._new_name(call.returned)
+            target = self._target(call, call.returned)
         else:
-            parts = call.returned or ()
-            target = "".join(
-                f"{self._new_name(part) if isinstance(part, Value) else '_'}, "
-                for part in parts
-            )
+            parts = [self._target(call, part) or "_" for part in call.returned or ()]
+            target = "".join(f"{part}, " for part in parts)
         self._write(function_for(call.function), call.args, call.kwargs, target)
+
+    def _target(self, call: Call, part: Any) -> str:
+        """Return a name for what is new among the results."""
+        is_new = isinstance(part, Value) and part not in call.arguments
+        return self._new_name(part) if is_new else ""
 
     def _release(self, position: int, call: Call) -> None:
         """Free what was needed for the last time."""

@@ -10,11 +10,35 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["Call", "Recorder", "Recording", "Value", "map_leaves", "values_in"]
+__all__ = [
+    "Call",
+    "NotRecordableError",
+    "Recorder",
+    "Recording",
+    "Value",
+    "map_leaves",
+    "values_in",
+]
 
 _DYNAMIC = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
 _aten = torch.ops.aten
+# They change the moving averages, which their schema does not tell.
+_BATCH_NORMS = (
+    _aten.native_batch_norm,
+    _aten.cudnn_batch_norm,
+    _aten.miopen_batch_norm,
+)
+_KEEP_ENTRIES = (
+    _aten._sparse_coo_tensor_with_dims_and_tensors.default,
+    _aten.alias.default,
+    _aten.clone.default,
+    _aten.detach.default,
+)
 _INDEXING = (_aten.index.Tensor, _aten.index_put.default, _aten.index_put_.default)
+
+
+class NotRecordableError(Exception):
+    """A step that cannot be repeated from a recording; the message tells why."""
 
 
 class Value:
@@ -143,32 +167,36 @@ class Recorder(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        named = map_leaves((args, dict(kwargs or {})), Tensor, self.value_of)
+        named_args, named_kwargs = map_leaves(
+            (args, dict(kwargs or {})), Tensor, self.value_of
+        )
         returned = func(*args, **(kwargs or {}))
         if func.namespace == "profiler":  # marks of what is a step, not part of it
             return returned
-        if _depends_on_data(func, args):
-            self.recording.obstacle = (
-                f"'{func.name()}' makes Python or the shape of a tensor depend on data"
-            )
+        if _depends_on_data(func, args, returned):
+            self._note(func, "makes Python or the shape of a tensor depend on data")
         results = map_leaves(returned, Tensor, lambda t: self._named(t, "result"))
-        call = Call(func, *named, results)
+        call = Call(func, named_args, named_kwargs, results)
         self.recording.calls.append(call)
         if any(value.kind == "input" for value in call.written):
-            self.recording.obstacle = f"'{func.name()}' changes the batch"
+            self._note(func, "changes the batch")
         return returned
+
+    def _note(self, function: Any, obstacle: str) -> None:
+        if self.recording.obstacle is None:
+            self.recording.obstacle = f"'{function.name()}' {obstacle}"
 
     def _named(self, tensor: Tensor, kind: str) -> Value:
         return self._values.setdefault(id(tensor), Value(tensor, kind))
 
 
-def _depends_on_data(function: Any, args: tuple[Any, ...]) -> bool:
+def _depends_on_data(function: Any, args: tuple[Any, ...], returned: Any) -> bool:
     """Tell whether what comes after a call is right for its data only."""
+    if isinstance(returned, Tensor) and returned.is_sparse:
+        return function not in _KEEP_ENTRIES  # others may join entries of equal ids
     if function in _INDEXING:  # by numbers, or by a mask
         masks = (torch.bool, torch.uint8)
         return any(index is not None and index.dtype in masks for index in args[1])
-    if function is _aten._coalesce.default:
-        return True
     return any(tag in function.tags for tag in _DYNAMIC)
 
 
@@ -202,8 +230,10 @@ def _collect(data: Any, found: list[Value]) -> None:
 
 @cache
 def _written_arguments(function: Any) -> list[tuple[int, str]]:
+    is_batch_norm = function.overloadpacket in _BATCH_NORMS
     return [
         (position, argument.name)
         for position, argument in enumerate(function._schema.arguments)
-        if argument.alias_info is not None and argument.alias_info.is_write
+        if (argument.alias_info is not None and argument.alias_info.is_write)
+        or (is_batch_norm and argument.name.startswith("running_"))
     ]

@@ -7,18 +7,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from skest.execution.program import Program
-from skest.execution.recording import Call, Recorder, Recording, Value
+from skest.execution.program import StepProgram
+from skest.execution.recording import (
+    Call,
+    NotRecordableError,
+    Recorder,
+    Recording,
+    Value,
+)
 from skest.execution.simplification import Storages, simplified, with_clones
 from skest.row_sparse import RowSparse
 from skest.spec import EstimatorSpec
 from skest.training import apply_gradients, compute_gradients, trained_parameters
 
-__all__ = ["NotRecordable", "Replay", "recorded_step"]
-
-
-class NotRecordable(Exception):
-    """A step that does not do the same with every batch; the message tells why."""
+__all__ = ["Replay", "recorded_step"]
 
 
 def recorded_step(
@@ -26,9 +28,9 @@ def recorded_step(
     features: Any,
     labels: Any,
     tensors: Sequence[Tensor],
-    program: type[Program],
+    program: type[StepProgram],
     with_update: bool,
-) -> tuple[Tensor, "Replay | NotRecordable"]:
+) -> tuple[Tensor, "Replay | NotRecordableError"]:
     """Take a training step, and record it for batches of the same kind.
 
     Parameters
@@ -49,7 +51,7 @@ def recorded_step(
     -------
     loss : Tensor of shape ()
         What `skest.training.train_step` returns.
-    replay : Replay or NotRecordable
+    replay : Replay or NotRecordableError
         The recorded step, or why there is none.
     """
     recorder = Recorder(tensors)
@@ -67,7 +69,7 @@ def recorded_step(
     else:
         apply_gradients(spec)
     if obstacle is not None:
-        return loss, NotRecordable(obstacle)
+        return loss, NotRecordableError(obstacle)
     if recording.obstacle is not None:
         with_update = False
     if not with_update:
@@ -123,9 +125,14 @@ class Replay:
     Attributes
     ----------
     changed : list of Tensor
-        The variables and optimizer slots that the recorded part of the step changes.
+        The variables and optimizer slots that the recorded part of the step changes, and
+        all buffers of the network.
     generators : list of torch.Generator
         Those that it draws from.
+    has_update : bool
+        As given.
+    is_exact : bool
+        Whether an eager step gives the same numbers bit for bit.
     """
 
     def __init__(
@@ -134,7 +141,7 @@ class Replay:
         recording: Recording,
         loss: Value,
         gradients: dict[Tensor, Value],
-        program: type[Program],
+        program: type[StepProgram],
         has_update: bool,
     ) -> None:
         calls = with_clones(recording.calls)
@@ -151,6 +158,7 @@ class Replay:
         self._program = program(recording.inputs, calls, [loss], values, storages)
         self._spec = spec
         self.has_update = has_update
+        self.is_exact = program.is_exact
         static, (_, *fresh) = self._program.static, self._program.returned
         by_parameter = dict(zip(shown, values, strict=True))
         self._static: list[tuple[Tensor, Tensor | None]] = []
@@ -160,8 +168,11 @@ class Replay:
             if value in fresh:
                 self._fresh.append((parameter, fresh.index(value)))
             else:
-                self._static.append((parameter, None if value is None else static[value]))
-        self.changed = _changed(calls, storages)
+                self._static.append(
+                    (parameter, None if value is None else static[value])
+                )
+        buffers = [] if spec.network is None else spec.network.buffers()
+        self.changed = list(dict.fromkeys([*_changed(calls, storages), *buffers]))
         self.generators = _generators(calls)
 
     @property
@@ -199,7 +210,7 @@ class Replay:
 def _changed(calls: Sequence[Call], storages: Storages) -> list[Tensor]:
     """Return the variables and optimizer slots that the calls change."""
     roots = [storages.root(value) for call in calls for value in call.written]
-    return [r.tensor.detach() for r in dict.fromkeys(roots) if r.kind == "constant"]
+    return [root.tensor for root in roots if root.kind == "constant"]
 
 
 def _generators(calls: Sequence[Call]) -> list[torch.Generator]:

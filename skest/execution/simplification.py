@@ -57,7 +57,8 @@ class Storages:
                 if (storage := _storage(value.tensor)) is not None
             }
             for value in call.results:
-                root = by_storage.get(_storage(value.tensor), value)
+                storage = _storage(value.tensor)
+                root = value if storage is None else by_storage.get(storage, value)
                 self._roots.setdefault(value, root)
             self._written.update(self._roots[value] for value in call.written)
 
@@ -160,9 +161,7 @@ def simplified(
         Which of the values left stands for each output.
     """
     simplifier = _Simplifier(storages)
-    left = [
-        call for call in map(simplifier.simplified, calls) if call is not None
-    ]
+    left = [call for call in map(simplifier.simplified, calls) if call is not None]
     outputs = [simplifier.stands_for(value) for value in outputs]
     return _needed(left, outputs, storages), outputs
 
