@@ -245,8 +245,8 @@ def _summed(grad: Tensor) -> tuple[Tensor, Tensor]:
     """
     ids, order = grad._indices()[0].sort()
     values = grad._values().index_select(0, order)
-    place = torch.zeros_like(ids)  # number of the different ids before this one
-    place[1:] = (ids[1:] != ids[:-1]).cumsum(0)
+    changes = (ids[1:] != ids[:-1]).cumsum(0)
+    place = torch.cat([changes.new_zeros(1), changes])  # which of the different ids
     sums = torch.zeros_like(values).index_add_(0, place, values)
     return ids, sums.index_select(0, place)
 

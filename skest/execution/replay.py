@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from skest.execution.counters import join_counters
 from skest.execution.program import StepProgram
 from skest.execution.recording import (
     Call,
@@ -15,7 +16,7 @@ from skest.execution.recording import (
     Recording,
     Value,
 )
-from skest.execution.simplification import Storages, simplified, with_clones
+from skest.execution.simplification import Storages, rewritten, simplified
 from skest.row_sparse import RowSparse
 from skest.spec import EstimatorSpec
 from skest.training import apply_gradients, compute_gradients, trained_parameters
@@ -65,6 +66,7 @@ def recorded_step(
         if parameter.grad is not None
     }
     if obstacle is None and with_update:
+        join_counters(spec.optimizers)
         _record_update(spec, recorder)
     else:
         apply_gradients(spec)
@@ -144,7 +146,7 @@ class Replay:
         program: type[StepProgram],
         has_update: bool,
     ) -> None:
-        calls = with_clones(recording.calls)
+        calls = rewritten(recording.calls)
         storages = Storages(calls)
         if not has_update:  # which may scale gradients in place
             for gradient in gradients.values():
@@ -172,7 +174,7 @@ class Replay:
                     (parameter, None if value is None else static[value])
                 )
         buffers = [] if spec.network is None else spec.network.buffers()
-        self.changed = list(dict.fromkeys([*_changed(calls, storages), *buffers]))
+        self.changed = [*_changed(calls, storages), *buffers]
         self.generators = _generators(calls)
 
     @property
@@ -209,8 +211,12 @@ class Replay:
 
 def _changed(calls: Sequence[Call], storages: Storages) -> list[Tensor]:
     """Return the variables and optimizer slots that the calls change."""
-    roots = [storages.root(value) for call in calls for value in call.written]
-    return [root.tensor for root in roots if root.kind == "constant"]
+    values = dict.fromkeys(
+        value if value.kind == "constant" else storages.root(value)
+        for call in calls
+        for value in call.written
+    )
+    return [value.tensor for value in values if value.kind == "constant"]
 
 
 def _generators(calls: Sequence[Call]) -> list[torch.Generator]:

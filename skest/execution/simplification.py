@@ -9,7 +9,7 @@ from torch import Tensor
 
 from skest.execution.recording import Call, Value, map_leaves
 
-__all__ = ["Storages", "simplified", "with_clones"]
+__all__ = ["Storages", "rewritten", "simplified"]
 
 _aten = torch.ops.aten
 
@@ -111,14 +111,16 @@ class Storages:
         return value if storage is None else self._constants.setdefault(storage, value)
 
 
-def with_clones(calls: Sequence[Call]) -> list[Call]:
-    """Write "new memory, then a copy of a tensor into it" as one call.
+def rewritten(calls: Sequence[Call]) -> list[Call]:
+    """Write some calls as others that do the same.
 
-    That is how autograd makes a gradient of its own while others look at it.
+    "New memory, then a copy of a tensor into it" is a clone: autograd makes gradients of
+    their own that way while others look at them. A number that is added to all elements
+    of one tensor, one by one, is added to the tensor; see `skest.execution.counters`.
     """
-    joined: list[Call] = []
+    written: list[Call] = []
     for call in calls:
-        before = joined[-1] if joined else None
+        before = written[-1] if written else None
         if (
             before is not None
             and before.function is _aten.new_empty_strided.default
@@ -126,10 +128,25 @@ def with_clones(calls: Sequence[Call]) -> list[Call]:
             and call.args[0] is before.returned
             and call.args[0].tensor.dtype == call.args[1].tensor.dtype
         ):
-            joined[-1] = Call(_aten.clone.default, call.args[1:2], {}, before.returned)
+            written[-1] = Call(_aten.clone.default, call.args[1:2], {}, before.returned)
+        elif call.function is _aten._foreach_add_.Scalar and (
+            whole := _joined([value.tensor for value in call.args[0]])
+        ):
+            args = (whole, *call.args[1:])
+            written.append(Call(_aten.add_.Tensor, args, {}, whole))
         else:
-            joined.append(call)
-    return joined
+            written.append(call)
+    return written
+
+
+def _joined(tensors: Sequence[Tensor]) -> Value | None:
+    """Return the tensor whose elements these are, in their order, if there is one."""
+    first, size = tensors[0], len(tensors)
+    storages = {_storage(tensor) for tensor in tensors}
+    places = [tensor.storage_offset() for tensor in tensors]
+    if len(storages) > 1 or places != list(range(size)) or any(t.ndim for t in tensors):
+        return None
+    return Value(first.as_strided((size,), (1,), 0), "constant")
 
 
 def _storage(tensor: Tensor) -> int | None:
