@@ -92,6 +92,10 @@ class GraphStep:
         self._n_changes = 0
         self._model = _fixed_parts(spec) if is_watched else []
         self._options = _options(spec) if is_watched else []
+        for optimizer in spec.optimizers:
+            if not getattr(optimizer, "is_recordable", True):
+                name = type(optimizer).__name__
+                self._stay_eager(f"{name} needs more than gradients")
 
     def __call__(self, features: Any, labels: Any) -> Tensor:
         """Take a step and return the loss, detached, from before the update."""

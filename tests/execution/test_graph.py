@@ -86,6 +86,20 @@ def test_an_optimizer_that_counts_in_python_updates_by_itself():
     assert counts == [4 * [6], 4 * [6]]
 
 
+def test_an_optimizer_that_needs_more_than_gradients_stays_eager():
+    class Observing(torch.optim.SGD):
+        is_recordable = False
+
+    def make():
+        network = mlp()
+        return make_spec(network, optimizer=Observing(network.parameters(), lr=0.1))
+
+    _, reports = run_both(make, batches(5))
+    assert reports == [
+        "Training steps are taken eagerly: Observing needs more than gradients."
+    ]
+
+
 def test_two_optimizers_and_clipping():
     def make():
         network = mlp()
