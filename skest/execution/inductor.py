@@ -23,9 +23,9 @@ class InductorProgram:
 
     Attributes
     ----------
-    source, static, returned, is_exact, takes_update
-        As there. Nothing is static, operations that are fused round differently, and the
-        optimizers do the update.
+    source, places, is_exact, takes_update
+        As there. Nothing stays where it is, operations that are fused round differently,
+        and the optimizers do the update.
     """
 
     is_exact: ClassVar[bool] = False
@@ -39,24 +39,24 @@ class InductorProgram:
         kept: Sequence[Value],
         storages: Storages,
     ) -> None:
-        self.static: dict[Value, Tensor] = {}
-        self.returned = [*outputs, *dict.fromkeys(kept)]
+        returned = list(dict.fromkeys([*outputs, *kept]))
+        self.places: list[Tensor | int] = [returned.index(value) for value in kept]
         arguments = [value for call in calls for value in call.arguments]
         constants = [
             value
-            for value in dict.fromkeys([*arguments, *self.returned])
+            for value in dict.fromkeys([*arguments, *returned])
             if value.kind == "constant"
         ]
-        graph = _graph([*inputs, *constants], calls, self.returned)
+        graph = _graph([*inputs, *constants], calls, returned)
         self.source = graph.python_code("self").src
         self._constants = [value.tensor.detach() for value in constants]
         self._step = torch.compile(fx.GraphModule({}, graph), dynamic=False)
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """Take the step with a batch and return the tensors of `returned`."""
+        """Take the step with a batch and return the outputs, and what is kept."""
         with torch.no_grad():
-            returned: tuple[Tensor, ...] = self._step(*inputs, *self._constants)
-        return returned
+            results: tuple[Tensor, ...] = self._step(*inputs, *self._constants)
+        return results
 
 
 def _graph(

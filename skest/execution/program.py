@@ -27,8 +27,7 @@ class StepProgram(Protocol):
     is_exact: ClassVar[bool]
     takes_update: ClassVar[bool]
     source: str
-    static: dict[Value, Tensor]
-    returned: list[Value]
+    places: list[Tensor | int]
 
     def __init__(
         self,
@@ -63,10 +62,9 @@ class Program:
     ----------
     source : str
         The code, for reading.
-    static : dict of Value to Tensor
-        Where those of `kept` are after every step that stay in one place.
-    returned : list of Value
-        What a call returns: `outputs`, and those of `kept` that are not in `static`.
+    places : list of Tensor or int
+        Where each of `kept` is after a step: in a tensor, always the same; or the
+        position among what a call returns.
     is_exact : bool
         Whether its numbers are those of an eager step, bit for bit.
     takes_update : bool
@@ -95,16 +93,19 @@ class Program:
         with torch.no_grad():
             for position, call in enumerate(calls):
                 writer.add(position, call)
-            self.static = {v: writer.tensor(v) for v in kept if writer.is_static(v)}
-            others = [value for value in kept if value not in self.static]
-            self.returned = [*outputs, *dict.fromkeys(others)]
-            self.source = writer.source(self.returned)
+            others = [value for value in kept if not writer.is_static(value)]
+            returned = [*outputs, *dict.fromkeys(others)]
+            self.source = writer.source(returned)
+            self.places: list[Tensor | int] = [
+                writer.tensor(v) if writer.is_static(v) else returned.index(v)
+                for v in kept
+            ]
         namespace = writer.constants
         exec(compile(self.source, "<step of skest>", "exec"), namespace)
         self._step: Callable[..., tuple[Tensor, ...]] = namespace["step"]
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """Take the step with a batch and return the tensors of `returned`."""
+        """Take the step with a batch and return the outputs, and more; see `places`."""
         with torch.no_grad():
             return self._step(*inputs)
 

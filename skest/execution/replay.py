@@ -57,8 +57,11 @@ def recorded_step(
     """
     recorder = Recorder(tensors)
     recording = recorder.recording
+    attributes = _attributes(spec)
     with recorder:
         loss = compute_gradients(spec, features, labels)
+    if not _are_same(attributes, _attributes(spec)):
+        recording.obstacle = "the model changes attributes of its modules in a step"
     obstacle, n_calls = recording.obstacle, len(recording.calls)
     gradients = {
         parameter: recorder.value_of(parameter.grad)
@@ -82,7 +85,7 @@ def recorded_step(
 
 def _record_update(spec: EstimatorSpec, recorder: Recorder) -> None:
     tables = [o for o in spec.optimizers if isinstance(o, RowSparse)]
-    numbers = _python_state(spec)
+    slots = _slots(spec)
     for optimizer in tables:
         optimizer.fixed_shapes = spec.clip_norm is None
     try:
@@ -91,19 +94,36 @@ def _record_update(spec: EstimatorSpec, recorder: Recorder) -> None:
     finally:
         for optimizer in tables:
             optimizer.fixed_shapes = False
-    if _python_state(spec) != numbers:
-        recorder.recording.obstacle = "an optimizer counts in Python"
+    if not _are_same(slots, _slots(spec)):
+        recorder.recording.obstacle = "an optimizer keeps its state in Python"
 
 
-def _python_state(spec: EstimatorSpec) -> list[Any]:
-    """Return the state of the optimizers that is not in tensors."""
+def _attributes(spec: EstimatorSpec) -> list[Any]:
+    """Return the attributes of all modules, their parameters and buffers among them."""
+    modules = [] if spec.network is None else list(spec.network.modules())
+    attributes = [value for module in modules for value in vars(module).values()]
+    registered = [
+        item for v in attributes if isinstance(v, dict) for item in v.values()
+    ]
+    return attributes + registered
+
+
+def _slots(spec: EstimatorSpec) -> list[Any]:
+    """Return what the optimizers remember."""
     return [
-        (name, slot)
+        slot
         for optimizer in spec.optimizers
         for slots in optimizer.state.values()
-        for name, slot in slots.items()
-        if not isinstance(slot, Tensor)
+        for slot in slots.values()
     ]
+
+
+def _are_same(before: list[Any], after: list[Any]) -> bool:
+    """Tell whether objects are still the same, and numbers still equal."""
+    return len(before) == len(after) and all(
+        first is second or (isinstance(first, bool | int | float) and first == second)
+        for first, second in zip(before, after, strict=True)
+    )
 
 
 class Replay:
@@ -161,18 +181,14 @@ class Replay:
         self._spec = spec
         self.has_update = has_update
         self.is_exact = program.is_exact
-        static, (_, *fresh) = self._program.static, self._program.returned
-        by_parameter = dict(zip(shown, values, strict=True))
-        self._static: list[tuple[Tensor, Tensor | None]] = []
+        hidden = gradients.keys() - shown.keys()
+        self._static: list[tuple[Tensor, Tensor | None]] = [(p, None) for p in hidden]
         self._fresh: list[tuple[Tensor, int]] = []
-        for parameter in gradients:
-            value = by_parameter.get(parameter)
-            if value in fresh:
-                self._fresh.append((parameter, fresh.index(value)))
+        for parameter, place in zip(shown, self._program.places, strict=True):
+            if isinstance(place, int):
+                self._fresh.append((parameter, place))
             else:
-                self._static.append(
-                    (parameter, None if value is None else static[value])
-                )
+                self._static.append((parameter, place))
         buffers = [] if spec.network is None else spec.network.buffers()
         self.changed = [*_changed(calls, storages), *buffers]
         self.generators = _generators(calls)
@@ -201,12 +217,12 @@ class Replay:
 
     def compute(self, tensors: Sequence[Tensor]) -> Tensor:
         """Take the recorded part of the step and return the loss."""
-        loss, *fresh = self._program(*tensors)
+        returned = self._program(*tensors)
         for parameter, gradient in self._static:
             parameter.grad = gradient
         for parameter, position in self._fresh:
-            parameter.grad = fresh[position]
-        return loss
+            parameter.grad = returned[position]
+        return returned[0]
 
 
 def _changed(calls: Sequence[Call], storages: Storages) -> list[Tensor]:

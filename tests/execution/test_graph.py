@@ -448,19 +448,60 @@ def test_what_hooks_change_between_steps_counts(change):
     assert reports == []
 
 
-def test_a_model_that_keeps_changing_stays_eager():
-    class Counting(nn.Linear):
-        n_calls = 0
+class Counting(nn.Linear):
+    n_calls = 0
 
-        def forward(self, x):
-            self.n_calls += 1
-            return super().forward(x)
+    def forward(self, x):
+        self.n_calls += 1
+        return super().forward(x)
 
+
+class Averaging(nn.Linear):
+    def __init__(self, *sizes):
+        super().__init__(*sizes)
+        self.register_buffer("average", torch.zeros(3))
+
+    def forward(self, x):
+        self.average = 0.9 * self.average + 0.1 * x.mean(dim=0)
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("kind", [Counting, Averaging])
+def test_a_model_that_changes_attributes_stays_eager(kind):
     def make():
         torch.manual_seed(0)
-        return make_spec(Counting(3, 1))
+        return make_spec(kind(3, 1))
 
-    step, reports = run_both(make, batches(8))
+    step, reports = run_both(make, batches(8), is_watched=False)
+    assert step.n_replayed == 0
+    (report,) = reports
+    assert "the model changes attributes of its modules in a step" in report
+
+
+def test_a_model_that_hooks_keep_changing_stays_eager():
+    reports = []
+    spec = make_spec(mlp(nn.Dropout(0.0)))
+    step = GraphStep(spec, eager_steps=1, report=reports.append)
+    for i, batch in enumerate(batches(8)):
+        spec.network[2].p = i / 10
+        step(*batch)
     assert step.n_replayed == 0
     (report,) = reports
     assert "the model keeps changing between steps" in report
+
+
+def test_an_optimizer_that_replaces_its_slots_updates_by_itself():
+    class Replacing(torch.optim.SGD):
+        def step(self):
+            for group in self.param_groups:
+                for p in group["params"]:
+                    before = self.state[p].get("sum", torch.zeros_like(p))
+                    self.state[p]["sum"] = before + p.grad
+                    p.data.sub_(0.1 * self.state[p]["sum"])
+
+    def make():
+        network = mlp()
+        return make_spec(network, optimizer=Replacing(network.parameters(), lr=0.1))
+
+    step, reports = run_both(make, batches(8))
+    assert (step.n_replayed, reports) == (5, [])
