@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-__all__ = ["RunRandom", "seed_sequence"]
+__all__ = ["RunRandom", "is_known_code", "seed_sequence"]
 
 # Modules of torch.nn that draw from torch's global generator in training.
 _DRAWING_MODULES = (
@@ -140,13 +140,19 @@ def seed_sequence(seed: int | None, *spawn_key: int) -> np.random.SeedSequence:
 def draws_from_global_generator(network: nn.Module, *others: Any) -> bool:
     """Tell whether training may draw from torch's global generator.
 
-    The code of ``torch.nn``, ``torch.optim`` and skest is known, unless it says that it
-    ``may_draw``. A module, function or optimizer of the user's may call anything, so the
-    answer for it is yes.
+    The answer is yes for code that is not known.
     """
     return any(
-        isinstance(part, _DRAWING_MODULES)
-        or not f"{getattr(part, '__module__', '')}.".startswith(_KNOWN_PACKAGES)
-        or getattr(part, "may_draw", False)
+        isinstance(part, _DRAWING_MODULES) or not is_known_code(part)
         for part in (*network.modules(), *others)
     )
+
+
+def is_known_code(part: Any) -> bool:
+    """Tell whether a module, function or optimizer does nothing that skest can't know.
+
+    The code of ``torch.nn``, ``torch.optim`` and skest is known, unless it says that it
+    ``may_draw``. A module, function or optimizer of the user's may call anything.
+    """
+    package = f"{getattr(part, '__module__', '')}."
+    return package.startswith(_KNOWN_PACKAGES) and not getattr(part, "may_draw", False)

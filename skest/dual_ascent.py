@@ -113,6 +113,9 @@ class DualAscent(Optimizer):
     # Their sizes follow from the data, not from the parameter they belong to.
     free_slots = frozenset({_IDS, _DUALS})
 
+    # A step needs a call of `observe`, and not only gradients: no recording will do.
+    is_recordable = False
+
     _duals: "_Duals | None" = None  # read from the slots in the first step
     _batch: Examples | None = None
 

@@ -28,6 +28,7 @@ from skest.checkpoints import Checkpoint
 from skest.eval_results import append_eval_result
 from skest.evaluation import evaluate_loop, predict_batch, split_rows
 from skest.exceptions import NotFittedError
+from skest.execution.choice import make_step
 from skest.hooks.base import Hook, Run
 from skest.hooks.checkpoint import CheckpointListener, CheckpointSaverHook
 from skest.hooks.early_stopping import EarlyStoppingHook
@@ -42,7 +43,7 @@ from skest.model_dir_lock import training_lock
 from skest.model_fn import ModelFn
 from skest.run_config import RunConfig
 from skest.spec import EstimatorSpec
-from skest.training import train_loop
+from skest.training import Step, train_loop
 
 __all__ = ["Estimator"]
 
@@ -214,15 +215,16 @@ class Estimator:
             _logger.info("Training skipped: step %d has reached max_steps.", start)
             return self
         with self._training_lock():
-            self._train(input_fn, hooks, _stop_hooks(steps, max_steps), listeners)
+            self._train(input_fn, hooks, listeners, steps, max_steps)
         return self
 
     def _train(
         self,
         input_fn: Callable[..., Any],
         hooks: list[Hook],
-        stop: list[Hook],
         listeners: list[CheckpointListener],
+        steps: int | None,
+        max_steps: int | None,
     ) -> None:
         checkpoint = self._store.latest()
         start = 0 if checkpoint is None else checkpoint.global_step
@@ -245,7 +247,9 @@ class Estimator:
             capture=functools.partial(_capture, random, source),
             save=self._store.save,
         )
+        stop = _stop_hooks(steps, max_steps)
         all_hooks = [*stop, *self._training_hooks(spec, hooks, listeners)]
+        n_steps = _steps_ahead(source, steps, max_steps, start)
         n_rows = count_rows(first[0], "features")
         useful = threads_for(dense_size(run.network), n_rows, passes=3)
         with (
@@ -253,7 +257,8 @@ class Estimator:
             IntraOpThreads.limited_to(useful, wanted=self._config.num_threads),
             random.attach(run.network, spec.loss, *spec.optimizers),
         ):
-            self._run_training(run, batches, all_hooks)
+            step = make_step(self._config.execution, spec, all_hooks, n_steps)
+            self._run_training(run, batches, all_hooks, step)
         _logger.info(
             "Training stopped at step %d: %s.", run.global_step, run.stop_reason
         )
@@ -639,12 +644,16 @@ class Estimator:
         return training_lock(self.model_dir)
 
     def _run_training(
-        self, run: Run, batches: Iterator[tuple[Any, Any]], hooks: list[Hook]
+        self,
+        run: Run,
+        batches: Iterator[tuple[Any, Any]],
+        hooks: list[Hook],
+        step: Step,
     ) -> None:
         """Run the loop; save a checkpoint if it is interrupted; note why it ended."""
         try:
             with stopping_on_interrupt(run.request_stop):
-                train_loop(run, batches, hooks)
+                train_loop(run, batches, hooks, step)
         except BaseException as error:
             if _is_worth_saving(run):
                 _logger.warning("Interrupted at step %d; saving.", run.global_step)
@@ -714,6 +723,18 @@ class _Model(NamedTuple):
     global_step: int
     spec: EstimatorSpec
     n_weights: int
+
+
+def _steps_ahead(
+    source: Source, steps: int | None, max_steps: int | None, start: int
+) -> int | None:
+    """Return the number of steps if nothing stops training early; None is unknown."""
+    known = [] if steps is None else [steps]
+    if max_steps is not None:
+        known.append(max_steps - start)
+    if source.table is not None and source.table.num_epochs is not None:
+        known.append(source.table.steps_per_epoch * source.table.num_epochs)
+    return min(known, default=None)
 
 
 def _is_worth_saving(run: Run) -> bool:

@@ -40,6 +40,11 @@ class RowSparse(Optimizer):
     ----------
     inner : torch.optim.Optimizer
         As given.
+    fixed_shapes : bool
+        Whether `step` works with tensors whose shapes depend on those of the gradients
+        only, and not on how many of the touched rows are different. A row that is touched
+        twice is then updated twice, from and to the same, and the numbers are the same.
+        A step that is recorded to be repeated needs it. Initially False.
     param_groups, state, defaults
         Those of `inner`, with slots as large as the tables: learning rate schedulers,
         ``state_dict`` and ``load_state_dict`` work as if there were no wrapper.
@@ -86,11 +91,13 @@ class RowSparse(Optimizer):
                 f"{type(inner).__name__}; write RowSparse(torch.optim.Adagrad(params))."
             )
         self.inner = inner
+        self.fixed_shapes = False
         super().__init__(inner.param_groups, inner.defaults)
         self.param_groups, self.state = inner.param_groups, inner.state
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "inner": self.inner}
+        own = {"inner": self.inner, "fixed_shapes": self.fixed_shapes}
+        return {**super().__getstate__(), **own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         # Also the last step of load_state_dict, which makes new groups and state.
@@ -168,10 +175,13 @@ class RowSparse(Optimizer):
                 f"one sparse in {grad.sparse_dim()} dimensions for a parameter of "
                 f"shape {tuple(table.shape)}."
             )
-        grad = grad.coalesce()
-        ids = grad.indices()[0]
+        if self.fixed_shapes:
+            ids, values = _summed(grad)
+        else:
+            grad = grad.coalesce()
+            ids, values = grad.indices()[0], grad.values()
         rows = table.index_select(0, ids)
-        rows.grad = grad.values()
+        rows.grad = values
         if table in self.state:
             self.state[rows] = {
                 name: slot.index_select(0, ids) if _is_like(slot, table) else slot
@@ -225,6 +235,20 @@ class RowSparse(Optimizer):
         finally:
             self.inner.param_groups = groups
         return self.state.pop(probe)
+
+
+def _summed(grad: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the ids of a sparse gradient, sorted, and for each the sum of its values.
+
+    The sums are those of ``coalesce``, with the terms in the same order, but they are
+    there as often as their id.
+    """
+    ids, order = grad._indices()[0].sort()
+    values = grad._values().index_select(0, order)
+    changes = (ids[1:] != ids[:-1]).cumsum(0)
+    place = torch.cat([changes.new_zeros(1), changes])  # which of the different ids
+    sums = torch.zeros_like(values).index_add_(0, place, values)
+    return ids, sums.index_select(0, place)
 
 
 def _is_like(slot: Any, parameter: Tensor) -> bool:

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, Literal
 
-from skest._checks import check_positive
+from skest._checks import check_choice, check_positive
 
 __all__ = ["RunConfig"]
 
 _SAVE_SECS_DEFAULT = 600
+_EXECUTIONS = ("auto", "eager", "graph", "inductor")
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,16 @@ class RunConfig:
         anew, as an input that cannot be repeated requires (a live stream).
     device : str or torch.device, default="auto"
         "auto" is a CUDA device if there is one, else the CPU.
+    execution : {"auto", "eager", "graph", "inductor"}, default="auto"
+        How training steps are carried out. "eager" runs the code of the model in every
+        step. "graph" records the tensor operations of a step, backward pass and update
+        included, and repeats them without that code and without autograd: the same
+        numbers, bit for bit, in less time. The step must be a function of tensors then;
+        what its Python code does beside them happens only while it is recorded. "auto"
+        does so where the code is known to comply, that of PyTorch and skest, and there
+        are enough steps. "inductor" compiles the recorded step with ``torch.compile``,
+        which takes seconds and rounds differently. Where recording is impossible, steps
+        are eager and the logger "skest" tells why.
     num_threads : int or "auto", default="auto"
         Intra-op threads of PyTorch during a call; the caller's setting is restored
         after it. "auto" chooses from the work of a step: one thread for small networks,
@@ -76,6 +87,7 @@ class RunConfig:
     log_step_count_steps: int | None = 100
     resume_input: bool = True
     device: Any = "auto"
+    execution: Literal["auto", "eager", "graph", "inductor"] = "auto"
     num_threads: int | Literal["auto"] = "auto"
 
     def __post_init__(self) -> None:
@@ -121,6 +133,7 @@ class RunConfig:
             raise TypeError(
                 f"'resume_input' must be True or False; got {self.resume_input!r}."
             )
+        check_choice(self.execution, "execution", "RunConfig", _EXECUTIONS)
         if self.num_threads != "auto":
             _check_number("num_threads", self.num_threads, Integral, minimum=1)
 

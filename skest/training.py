@@ -2,7 +2,8 @@
 """The step loop of training, with hooks around it."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
 from torch import Tensor
 
@@ -10,11 +11,24 @@ from skest.gradients import clip_gradients
 from skest.hooks.base import Hook, Run
 from skest.spec import EstimatorSpec
 
-__all__ = ["train_loop", "train_step"]
+__all__ = [
+    "Step",
+    "apply_gradients",
+    "compute_gradients",
+    "scalar_loss",
+    "train_loop",
+    "train_step",
+    "trained_parameters",
+]
+
+Step: TypeAlias = Callable[[Any, Any], Tensor]
 
 
 def train_loop(
-    run: Run, batches: Iterator[tuple[Any, Any]], hooks: Sequence[Hook]
+    run: Run,
+    batches: Iterator[tuple[Any, Any]],
+    hooks: Sequence[Hook],
+    step: Step | None = None,
 ) -> None:
     """Take training steps until the input ends or a hook asks to stop.
 
@@ -26,14 +40,22 @@ def train_loop(
         Encoded batches on the device of the network.
     hooks : sequence of Hook
         Called in this order.
+    step : callable, default=None
+        ``step(features, labels) -> loss`` does what `train_step` does, in another way;
+        see `skest.execution`. None is `train_step`, and so it is if a hook watches
+        gradients.
     """
+    schedulers = run.spec.lr_schedulers
     run.network.train()
-    watching = [h for h in hooks if type(h).after_backward is not Hook.after_backward]
+    watching = [hook for hook in hooks if hook.watches_gradients]
 
     def after_backward() -> None:
         for hook in watching:
             hook.after_backward(run)
 
+    if step is None or watching:
+        called = after_backward if watching else None
+        step = partial(train_step, run.spec, after_backward=called)
     for hook in hooks:
         hook.begin(run)
     while not run.should_stop:
@@ -44,9 +66,9 @@ def train_loop(
         run.batch = batch
         for hook in hooks:
             hook.before_step(run)
-        run.loss = train_step(run.spec, *batch, after_backward if watching else None)
+        run.loss = step(*batch)
         run.global_step += 1
-        for scheduler in run.spec.lr_schedulers:
+        for scheduler in schedulers:
             scheduler.step()
         for hook in hooks:
             hook.after_step(run, run.loss)
@@ -83,22 +105,33 @@ def train_step(
     TypeError
         If it is not a tensor.
     """
+    loss = compute_gradients(spec, features, labels)
+    if after_backward is not None:
+        after_backward()
+    apply_gradients(spec)
+    return loss
+
+
+def compute_gradients(spec: EstimatorSpec, features: Any, labels: Any) -> Tensor:
+    """Take the first half of `train_step`: set the gradients, return the loss."""
     if spec.network is None or spec.loss is None:
         raise ValueError("A training step needs an EstimatorSpec of mode 'train'.")
     for optimizer in spec.optimizers:
         optimizer.zero_grad()
     loss = scalar_loss(spec.loss(labels, spec.network(features), features))
     loss.backward()
-    if after_backward is not None:
-        after_backward()
-    if spec.clip_norm is not None:
-        clip_gradients(_trained(spec), spec.clip_norm)
-    for optimizer in spec.optimizers:
-        optimizer.step()
     return loss.detach()
 
 
-def _trained(spec: EstimatorSpec) -> dict[Tensor, None]:
+def apply_gradients(spec: EstimatorSpec) -> None:
+    """Take the second half of `train_step`: clip the gradients, update the variables."""
+    if spec.clip_norm is not None:
+        clip_gradients(trained_parameters(spec), spec.clip_norm)
+    for optimizer in spec.optimizers:
+        optimizer.step()
+
+
+def trained_parameters(spec: EstimatorSpec) -> dict[Tensor, None]:
     """Return every parameter that an optimizer holds, once.
 
     Others of the network may have gradients as well, but nobody resets those.

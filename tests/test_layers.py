@@ -31,6 +31,7 @@ LAYERS = [
     {"checkpoints", "checkpoint_store", "model_fn", "warm_start", "inputs", "hooks"}
     | {"checkpoint_export", "eval_results", "model_dir_lock", "versioned_directory"},
     {"training", "evaluation"},
+    {"execution"},
     {"distributed"},
     {"estimator", "extenders"},
     {"export"},

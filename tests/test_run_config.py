@@ -16,7 +16,7 @@ def test_defaults():
     assert config.keep_checkpoint_max == 5
     assert config.keep_checkpoint_every_n_hours == 10_000
     assert config.log_step_count_steps == 100
-    assert config.device == config.num_threads == "auto"
+    assert config.device == config.num_threads == config.execution == "auto"
 
 
 def test_is_frozen_and_can_be_pickled():
@@ -44,6 +44,11 @@ def test_time_decides_about_checkpoints_unless_steps_do(args, secs):
     ("args", "error", "message"),
     [
         ({"model_dir": ""}, ValueError, "'model_dir' must not be empty"),
+        (
+            {"execution": "fast"},
+            ValueError,
+            "'execution' of RunConfig must be one of 'auto', 'eager', 'graph', 'inductor'",
+        ),
         ({"random_seed": -1}, ValueError, "'random_seed' must be an integer >= 0"),
         ({"random_seed": 1.5}, TypeError, "'random_seed' must be an integer"),
         ({"random_seed": True}, TypeError, "'random_seed' must be an integer"),

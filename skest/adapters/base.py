@@ -472,7 +472,7 @@ class SkestEstimator(
             # Clones share the parameter `config`, and no fit may go on from another's.
             run = f"fit-{uuid.uuid4().hex[:12]}"
             config = config.replace(model_dir=Path(config.model_dir) / run)
-        # Which epoch comes next is said by `n_iter_`, also after a fit that was interrupted.
+        # `n_iter_` says which epoch comes next, also after a fit that was interrupted.
         config = config.replace(
             random_seed=seed, device=self._device(), resume_input=False
         )

@@ -4,6 +4,7 @@
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.table import Table
@@ -16,8 +17,16 @@ def encode_parts(
 ) -> dict[str, Any]:
     """Encode the features for every part of the network."""
     table = Table(features)  # looks up every distinct string once for both
-    return {
+    encoded = {
         name: columns.encode(table, dtype)
         for name, columns in parts.items()
         if columns is not None
     }
+    shared: dict[str, Tensor] = {}
+    for part in encoded.values():
+        for key, tensor in part.items():
+            first = shared.setdefault(key, tensor)
+            # One tensor for both, so that rows are taken once and looked up once.
+            if first.dtype == tensor.dtype and torch.equal(first, tensor):
+                part[key] = first
+    return encoded

@@ -143,7 +143,8 @@ class _ColumnFeatures(nn.Module):
         raise NotImplementedError
 
     def _concatenated(self, encoded: Mapping[str, Tensor]) -> Tensor:
-        return torch.cat([output(encoded, self) for output in self._outputs], dim=1)
+        outputs = [output(encoded, self) for output in self._outputs]
+        return torch.cat(outputs, dim=1) if len(outputs) > 1 else outputs[0]
 
     def column_parameters(self) -> dict[str, nn.Parameter]:
         """Return the tables of the embedding columns by column name.

@@ -125,6 +125,11 @@ class Hook:
     def before_step(self, run: Run) -> None:
         """Run before every step."""
 
+    @property
+    def watches_gradients(self) -> bool:
+        """Whether the hook overrides `after_backward`; training is eager then."""
+        return type(self).after_backward is not Hook.after_backward
+
     def after_backward(self, run: Run) -> None:
         """Run in every training step between its gradients and its update.
 

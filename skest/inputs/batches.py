@@ -202,19 +202,34 @@ def _common_rows(data: Any) -> int | None:
 def _table_batches(
     table: ArrayDataset, features: Any, labels: Any, device: torch.device
 ) -> Iterator[tuple[Any, Any]]:
+    data = _map_leaves((features, labels), lambda leaf: leaf)
     if _fits(features, device):
-        features, labels = _to((features, labels), device)
+        data = _map_leaves(data, _Once(partial(_to, device=device)))
     for rows in table.index_batches():
         index = rows if isinstance(rows, slice) else torch.from_numpy(rows)
-        batch = _map_leaves((features, labels), partial(_rows_of, index))
+        batch = _map_leaves(data, _Once(partial(_rows_of, index)))
         yield _to(batch, device)
+
+
+class _Once:
+    """Applies a function once to what is in the data several times."""
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        self._function = function
+        self._results: dict[int, Any] = {}
+
+    def __call__(self, leaf: Any) -> Any:
+        if id(leaf) not in self._results:
+            self._results[id(leaf)] = self._function(leaf)
+        return self._results[id(leaf)]
 
 
 def _rows_of(index: slice | Tensor, leaf: Any) -> Any:
     if isinstance(index, slice):
         return leaf[index]
     if isinstance(leaf, Tensor):
-        return leaf.index_select(0, index.to(leaf.device))
+        there = index if leaf.device == index.device else index.to(leaf.device)
+        return leaf.index_select(0, there)
     return leaf[index.numpy()]
 
 

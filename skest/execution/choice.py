@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the steps of a training run are carried out."""
+
+import functools
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from torch import nn
+
+from skest._random import is_known_code
+from skest.execution.graph import GraphStep
+from skest.execution.inductor import InductorProgram
+from skest.hooks.base import Hook
+from skest.spec import EstimatorSpec
+from skest.training import Step, train_step, trained_parameters
+
+__all__ = ["make_step", "reason_to_stay_eager"]
+
+_logger = logging.getLogger("skest")
+
+# Recording costs as much as some 25 steps take longer when they are eager. Where nobody
+# knows how many steps there will be, it is begun when that much may be lost already.
+_WORTH_RECORDING = 60
+_EAGER_STEPS = 20
+
+_KNOWN_IN_HOOKS = {"builtins", "collections", "numpy", "pathlib", "skest", "torch"}
+
+
+def make_step(
+    execution: str, spec: EstimatorSpec, hooks: Sequence[Hook], n_steps: int | None
+) -> Step:
+    """Return what takes the training steps.
+
+    Parameters
+    ----------
+    execution : {"auto", "eager", "graph", "inductor"}
+        See `skest.RunConfig`.
+    spec : EstimatorSpec
+        Model of mode TRAIN, restored.
+    hooks : sequence of Hook
+        All hooks of the run.
+    n_steps : int or None
+        How many steps there may be; None if that is not known.
+
+    Returns
+    -------
+    callable
+        ``step(features, labels) -> loss``.
+    """
+    eager = functools.partial(train_step, spec)
+    if execution == "eager":
+        return eager
+    if any(hook.watches_gradients for hook in hooks):
+        _logger.info("Training steps are taken eagerly: a hook watches gradients.")
+        return eager
+    is_watched = not all(map(_is_known_hook, hooks))
+    make = functools.partial(GraphStep, spec, is_watched=is_watched)
+    if execution == "graph":
+        return make(eager_steps=1, report=_logger.warning)
+    if execution == "inductor":
+        return make(eager_steps=1, report=_logger.warning, program=InductorProgram)
+    if n_steps is not None and n_steps < _WORTH_RECORDING:
+        return eager
+    reason = reason_to_stay_eager(spec)
+    if reason is not None:
+        _logger.info("Training steps are taken eagerly: %s.", reason)
+        return eager
+    eager_steps = _EAGER_STEPS if n_steps is None else 1
+    return make(eager_steps=eager_steps, report=_logger.info)
+
+
+def reason_to_stay_eager(spec: EstimatorSpec) -> str | None:
+    """Tell what speaks against recording the steps of a model unasked, if anything does.
+
+    A recorded step repeats operations on tensors. Code of PyTorch and of skest does
+    nothing else in a step; what a user's code does beside them nobody can know.
+
+    Parameters
+    ----------
+    spec : EstimatorSpec
+        Model of mode TRAIN.
+
+    Returns
+    -------
+    str or None
+        The reason.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skest import EstimatorSpec, ModeKeys
+    >>> from skest.execution.choice import reason_to_stay_eager
+    >>> network = torch.nn.Linear(2, 1)
+    >>> spec = EstimatorSpec(
+    ...     ModeKeys.TRAIN,
+    ...     network=network,
+    ...     loss=torch.nn.MSELoss(),
+    ...     optimizer=torch.optim.SGD(network.parameters()),
+    ... )
+    >>> reason_to_stay_eager(spec) is None
+    True
+    >>> handle = network.weight.register_hook(torch.sign)
+    >>> reason_to_stay_eager(spec)
+    'a parameter has hooks for its gradient'
+    """
+    for part in _code_of(spec):
+        if not is_known_code(part):
+            name = getattr(part, "__qualname__", type(part).__qualname__)
+            return f"'{name}' is not known to compute with tensors only"
+    for parameter in trained_parameters(spec):
+        if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
+            return "a parameter has hooks for its gradient"
+    return None
+
+
+def _is_known_hook(hook: Hook) -> bool:
+    """Tell whether a hook, and what it holds, is not of the user's making."""
+    held = [hook, *vars(hook).values()]
+    held += [item for part in held if isinstance(part, list | tuple) for item in part]
+    origins = [
+        getattr(part, "__module__", None) or type(part).__module__ for part in held
+    ]
+    return all(origin.partition(".")[0] in _KNOWN_IN_HOOKS for origin in origins)
+
+
+def _code_of(spec: EstimatorSpec) -> Iterator[Any]:
+    """Yield modules, functions and optimizers that take part in a step."""
+    network = spec.network or nn.Module()
+    for module in network.modules():
+        yield module
+        for hooks in (module._forward_hooks, module._forward_pre_hooks):
+            yield from hooks.values()
+        for hooks in (module._backward_hooks, module._backward_pre_hooks):
+            yield from hooks.values()
+    yield from _functions(spec.loss)
+    for optimizer in spec.optimizers:
+        yield getattr(optimizer, "inner", optimizer)
+
+
+def _functions(part: Any) -> Iterator[Any]:
+    """Yield a function, the object that it is a method of, and the functions in that."""
+    if isinstance(part, functools.partial):
+        part = part.func
+    yield part
+    owner = getattr(part, "__self__", part)
+    if isinstance(owner, type) or not hasattr(owner, "__dict__"):
+        return
+    if owner is not part:
+        yield owner
+    for value in vars(owner).values():
+        for item in value if isinstance(value, list | tuple) else [value]:
+            if callable(item) or hasattr(item, "compute_loss"):
+                yield from _functions(item)

@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`GraphStep`: training steps that are recorded once and replayed."""
+
+from collections import Counter
+from collections.abc import Callable, Hashable
+from typing import Any
+
+from torch import Tensor
+
+from skest.execution.batch import batch_tensors
+from skest.execution.program import Program, StepProgram
+from skest.execution.recording import NotRecordableError
+from skest.execution.replay import Replay, recorded_step
+from skest.execution.verification import compared_step
+from skest.spec import EstimatorSpec
+from skest.training import train_step, trained_parameters
+
+__all__ = ["GraphStep"]
+
+_EAGER_STEPS_OF_OTHERS = 20  # of kinds of batches other than the first one
+_MOST_KINDS = 64
+_MOST_CHANGES = 3
+
+
+class GraphStep:
+    """Takes training steps as `skest.training.train_step` does, but faster.
+
+    The first steps are eager. Then one is recorded while it is taken, the next one is
+    taken twice, replayed and eager, and compared, and from then on steps are replayed.
+    Every kind of batch (the last one of an epoch is often smaller) has a recording of its
+    own, once it has come often enough; until then its steps are eager.
+
+    Parameters
+    ----------
+    spec : EstimatorSpec
+        Model of mode TRAIN. A step must be a function of tensors: what Python code does
+        beside them is done once.
+    eager_steps : int
+        Steps before the recording, at least 1: they make the state of the optimizers.
+    report : callable
+        Called with a sentence if steps stay eager, or are not compiled.
+    program : type, default=Program
+        What carries out recorded steps.
+    is_watched : bool, default=True
+        Whether to look before every step if somebody has changed what a recording takes
+        for fixed, such as attributes of modules and options of optimizers, and to record
+        anew then. False is for runs without hooks that could do so.
+
+    Attributes
+    ----------
+    n_replayed : int
+        Steps that were replayed.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skest import EstimatorSpec, ModeKeys
+    >>> from skest.execution import GraphStep
+    >>> network = torch.nn.Linear(2, 1)
+    >>> spec = EstimatorSpec(
+    ...     ModeKeys.TRAIN,
+    ...     network=network,
+    ...     loss=lambda labels, logits, features: (logits - labels).square().mean(),
+    ...     optimizer=torch.optim.SGD(network.parameters(), lr=0.1),
+    ... )
+    >>> step = GraphStep(spec, eager_steps=1, report=print)
+    >>> losses = [step(torch.ones(4, 2), torch.zeros(4, 1)) for _ in range(5)]
+    >>> step.n_replayed
+    2
+    """
+
+    def __init__(
+        self,
+        spec: EstimatorSpec,
+        *,
+        eager_steps: int,
+        report: Callable[[str], None],
+        program: type[StepProgram] = Program,
+        is_watched: bool = True,
+    ) -> None:
+        self.n_replayed = 0
+        self._spec = spec
+        self._eager_steps = eager_steps
+        self._report = report
+        self._program = program
+        self._is_eager = False
+        self._with_update = program.takes_update and not spec.lr_schedulers
+        self._seen: Counter[Hashable] = Counter()
+        self._recorded: dict[Hashable, Replay] = {}
+        self._replays: dict[Hashable, Replay] = {}  # recorded, and compared
+        self._is_watched = is_watched
+        self._n_changes = 0
+        self._model = _fixed_parts(spec) if is_watched else []
+        self._options = _options(spec) if is_watched else []
+        for optimizer in spec.optimizers:
+            if not getattr(optimizer, "is_recordable", True):
+                name = type(optimizer).__name__
+                self._stay_eager(f"{name} needs more than gradients")
+
+    def __call__(self, features: Any, labels: Any) -> Tensor:
+        """Take a step and return the loss, detached, from before the update."""
+        if self._is_watched and not self._is_eager:
+            self._forget_what_has_changed()
+        if self._is_eager:
+            return train_step(self._spec, features, labels)
+        try:
+            tensors, kind = batch_tensors((features, labels))
+        except TypeError as error:
+            self._stay_eager(str(error))
+            return train_step(self._spec, features, labels)
+        replay = self._replays.get(kind)
+        if replay is None:
+            return self._prepare(kind, tensors, features, labels)
+        self.n_replayed += 1
+        return replay(tensors)
+
+    def _prepare(
+        self, kind: Hashable, tensors: list[Tensor], features: Any, labels: Any
+    ) -> Tensor:
+        """Take an eager step, and come closer to replaying those of its kind."""
+        if kind in self._recorded:
+            return self._compare(kind, tensors, features, labels)
+        self._seen[kind] += 1
+        if len(self._seen) > _MOST_KINDS:
+            self._stay_eager("the shapes of the batches keep changing")
+        is_first = kind == next(iter(self._seen))
+        n_eager = self._eager_steps if is_first else _EAGER_STEPS_OF_OTHERS
+        if self._is_eager or self._seen[kind] <= n_eager:
+            return train_step(self._spec, features, labels)
+        loss, replay = recorded_step(
+            self._spec, features, labels, tensors, self._program, self._with_update
+        )
+        if isinstance(replay, NotRecordableError):
+            self._stay_eager(str(replay))
+        else:
+            self._recorded[kind] = replay
+        return loss
+
+    def _compare(
+        self, kind: Hashable, tensors: list[Tensor], features: Any, labels: Any
+    ) -> Tensor:
+        replay = self._recorded[kind]
+        loss, difference = compared_step(replay, self._spec, features, labels, tensors)
+        if difference is None:
+            self._replays[kind] = replay
+        elif self._program is not Program:
+            self._report(f"Training steps are not compiled: {difference}.")
+            self._program, self._with_update = Program, not self._spec.lr_schedulers
+            self._forget()
+        else:
+            self._stay_eager(difference)
+        return loss
+
+    def _stay_eager(self, reason: str) -> None:
+        self._is_eager = True
+        self._forget()
+        self._report(f"Training steps are taken eagerly: {reason}.")
+
+    def _forget(self) -> None:
+        self._recorded.clear()
+        self._replays.clear()
+
+    def _forget_what_has_changed(self) -> None:
+        model = _fixed_parts(self._spec)
+        if model != self._model:
+            self._model = model
+            self._forget()
+            self._n_changes += 1
+        if self._n_changes > _MOST_CHANGES:
+            self._stay_eager("the model keeps changing between steps")
+        if self._with_update and _options(self._spec) != self._options:
+            self._with_update = False  # whatever changes them does so again
+            self._forget()
+
+
+def _fixed_parts(spec: EstimatorSpec) -> list[Any]:
+    """Return where the variables are, and all attributes of the modules."""
+    modules = [] if spec.network is None else list(spec.network.modules())
+    found: list[Any] = [
+        (p.data_ptr(), p.requires_grad) for p in trained_parameters(spec)
+    ]
+    for module in modules:
+        for value in vars(module).values():
+            if isinstance(value, dict):  # of parameters, buffers, modules or hooks
+                found += map(id, value.values())
+            else:
+                is_number = isinstance(value, bool | int | float)
+                found.append(value if is_number else id(value))
+    return found
+
+
+def _options(spec: EstimatorSpec) -> list[Any]:
+    """Return the options of the optimizers, and which states and parameters they have."""
+    found: list[Any] = []
+    for optimizer in spec.optimizers:
+        found.append(id(optimizer.state))
+        for group in optimizer.param_groups:
+            found += map(id, group["params"])
+            found += [
+                v for v in group.values() if isinstance(v, bool | int | float | tuple)
+            ]
+    return found

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The quickest way to call an operation, and its variants that allocate nothing."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["function_for", "in_place_variant", "out_variant"]
+
+# Operations whose function in the namespace `torch`, and whose method in place if there
+# is one, take the same arguments as the operation itself. Such a call takes half of the
+# time that one through `torch.ops` takes: 1 µs instead of 2.
+_SAME_IN_TORCH = frozenset(
+    """
+    abs add addcdiv addcmul addmm all amax amin any argmax
+    binary_cross_entropy_with_logits bmm cat clamp clamp_min copy cumsum detach div
+    embedding eq exp expm1 expand gather ge gt index_add index_copy index_select le
+    lerp log log1p log_softmax logical_and logical_not logical_or logsumexp lt
+    masked_fill maximum mean minimum mm mul native_batch_norm ne neg pow reciprocal
+    relu rsqrt scatter scatter_add select sigmoid sign sort sqrt square sub sum t
+    tanh unsqueeze view where zero
+    """.split()
+)
+
+
+def function_for(operation: Any) -> Callable[..., Any]:
+    """Return the fastest function that does the same as an operation.
+
+    Parameters
+    ----------
+    operation : torch.ops.OpOverload
+        One of ``torch.ops.aten``, or any other.
+
+    Returns
+    -------
+    callable
+        Takes the arguments of the operation.
+    """
+    name = operation.overloadpacket.__name__
+    if operation.namespace != "aten":
+        return operation
+    base = name.removesuffix("_")
+    if base in _SAME_IN_TORCH or base.startswith(("_foreach_", "_fused_")):
+        found = getattr(torch, name, None) or getattr(Tensor, name, None)
+        if found is not None:
+            return found
+    return operation
+
+
+@functools.cache
+def out_variant(
+    operation: Any, device_type: str
+) -> tuple[Callable[..., Any], tuple[str, ...]] | None:
+    """Return the variant of an operation that writes into given tensors.
+
+    Parameters
+    ----------
+    operation : torch.ops.OpOverload
+        One that returns new tensors.
+    device_type : str
+        Only a variant with a kernel of its own there counts: the others compute
+        new tensors and copy them.
+
+    Returns
+    -------
+    function : callable
+        Takes the arguments of the operation, and the tensors to write into.
+    names : tuple of str
+        Keywords of the latter.
+    """
+    if operation is torch.ops.aten.sort.default and device_type == "cpu":
+        return _sort, ("values", "indices")
+    wanted = [(a.name, str(a.type)) for a in operation._schema.arguments]
+    for variant in _overloads(operation.overloadpacket):
+        arguments = variant._schema.arguments
+        outs = tuple(a.name for a in arguments if a.is_out)
+        others = [(a.name, str(a.type)) for a in arguments if not a.is_out]
+        if outs and others == wanted and _has_kernel(variant, device_type):
+            function = function_for(operation)
+            if function is not operation and outs == ("out",):
+                return function, outs
+            return variant, outs
+    return None
+
+
+@functools.cache
+def in_place_variant(operation: Any, device_type: str) -> Callable[..., Any] | None:
+    """Return the variant of an operation that changes its first argument, or None.
+
+    Parameters
+    ----------
+    operation, device_type
+        As for `out_variant`.
+    """
+    packet = getattr(torch.ops.aten, f"{operation.overloadpacket.__name__}_", None)
+    if operation.namespace != "aten" or packet is None:
+        return None
+    wanted = [(a.name, str(a.type)) for a in operation._schema.arguments]
+    for variant in _overloads(packet):
+        arguments = [(a.name, str(a.type)) for a in variant._schema.arguments]
+        if arguments == wanted and _has_kernel(variant, device_type):
+            return function_for(variant)
+    return None
+
+
+def _sort(
+    tensor: Tensor, dim: int = -1, descending: bool = False, **out: Tensor
+) -> None:
+    # What the operation without "stable" leads to; only this one has a variant.
+    torch.ops.aten.sort.values_stable(
+        tensor, stable=False, dim=dim, descending=descending, **out
+    )
+
+
+def _overloads(packet: Any) -> list[Any]:
+    return [getattr(packet, name) for name in packet.overloads()]
+
+
+def _has_kernel(operation: Any, device_type: str) -> bool:
+    return torch._C._dispatch_has_kernel_for_dispatch_key(
+        operation.name(), device_type.upper()
+    )

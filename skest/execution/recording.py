@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Records the tensor operations of a step while it is carried out."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+__all__ = [
+    "Call",
+    "NotRecordableError",
+    "Recorder",
+    "Recording",
+    "Value",
+    "map_leaves",
+    "values_in",
+]
+
+_DYNAMIC = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
+_aten = torch.ops.aten
+# They change the moving averages, which their schema does not tell.
+_BATCH_NORMS = (
+    _aten.native_batch_norm,
+    _aten.cudnn_batch_norm,
+    _aten.miopen_batch_norm,
+)
+_KEEP_ENTRIES = (
+    _aten._sparse_coo_tensor_with_dims_and_tensors.default,
+    _aten.alias.default,
+    _aten.clone.default,
+    _aten.detach.default,
+)
+_INDEXING = (_aten.index.Tensor, _aten.index_put.default, _aten.index_put_.default)
+
+
+class NotRecordableError(Exception):
+    """A step that cannot be repeated from a recording; the message tells why."""
+
+
+class Value:
+    """A tensor of a recorded step.
+
+    Attributes
+    ----------
+    tensor : Tensor
+        What it was when it was recorded; its numbers may have changed since.
+    kind : {"input", "constant", "result"}
+        Whether it comes from the batch, was there before, or is made by the step.
+    """
+
+    __slots__ = ("kind", "tensor")
+
+    def __init__(self, tensor: Tensor, kind: str) -> None:
+        self.tensor = tensor
+        self.kind = kind
+
+
+@dataclass
+class Call:
+    """One operation.
+
+    Attributes
+    ----------
+    function : torch.ops.OpOverload
+        What was called.
+    args, kwargs
+        Its arguments, with a `Value` in place of every tensor.
+    returned
+        What it returned, likewise; if it works in place, that is its argument.
+    """
+
+    function: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    returned: Any
+
+    @cached_property
+    def results(self) -> list[Value]:
+        """All tensors that it returned."""
+        return values_in(self.returned)
+
+    @cached_property
+    def arguments(self) -> list[Value]:
+        """All tensors among the arguments."""
+        return values_in((self.args, self.kwargs))
+
+    @cached_property
+    def written(self) -> list[Value]:
+        """The arguments that it changes."""
+        changed = [
+            self.kwargs.get(name, self.args[position : position + 1])
+            for position, name in _written_arguments(self.function)
+        ]
+        return values_in(changed)
+
+    @property
+    def is_random(self) -> bool:
+        """Whether it draws random numbers."""
+        return torch.Tag.nondeterministic_seeded in self.function.tags
+
+
+@dataclass
+class Recording:
+    """The operations of a step in their order.
+
+    Attributes
+    ----------
+    inputs : list of Value
+        The tensors of the batch.
+    calls : list of Call
+        What was done.
+    obstacle : str or None
+        Why the operations do not hold for other batches, if they don't.
+    """
+
+    inputs: list[Value]
+    calls: list[Call] = field(default_factory=list)
+    obstacle: str | None = None
+
+
+class Recorder(TorchDispatchMode):
+    """Carries out tensor operations and records them.
+
+    It sees the operations below autograd, those of the backward pass among them. Nothing
+    is changed outside of the thread that enters it.
+
+    Parameters
+    ----------
+    inputs : sequence of Tensor
+        The tensors of the batch. All others that the step does not make itself are taken
+        as constants: the same tensors, with the values that they have by then.
+
+    Attributes
+    ----------
+    recording : Recording
+        What was recorded until now.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skest.execution.recording import Recorder
+    >>> x = torch.ones(2)
+    >>> with Recorder([x]) as recorder:
+    ...     y = (x + 1).sum()
+    >>> [call.function.name() for call in recorder.recording.calls]
+    ['aten::add.Tensor', 'aten::sum']
+    """
+
+    def __init__(self, inputs: Sequence[Tensor]) -> None:
+        super().__init__()
+        # Holds every tensor, so that no two have the same id.
+        self._values = {id(tensor): Value(tensor, "input") for tensor in inputs}
+        self.recording = Recording([self._values[id(tensor)] for tensor in inputs])
+
+    def value_of(self, tensor: Tensor) -> Value:
+        """Return the value that stands for a tensor."""
+        return self._named(tensor, "constant")
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        named_args, named_kwargs = map_leaves(
+            (args, dict(kwargs or {})), Tensor, self.value_of
+        )
+        returned = func(*args, **(kwargs or {}))
+        if func.namespace == "profiler":  # marks of what is a step, not part of it
+            return returned
+        if _depends_on_data(func, args, returned):
+            self._note(func, "makes Python or the shape of a tensor depend on data")
+        results = map_leaves(returned, Tensor, lambda t: self._named(t, "result"))
+        call = Call(func, named_args, named_kwargs, results)
+        self.recording.calls.append(call)
+        if any(value.kind == "input" for value in call.written):
+            self._note(func, "changes the batch")
+        return returned
+
+    def _note(self, function: Any, obstacle: str) -> None:
+        if self.recording.obstacle is None:
+            self.recording.obstacle = f"'{function.name()}' {obstacle}"
+
+    def _named(self, tensor: Tensor, kind: str) -> Value:
+        return self._values.setdefault(id(tensor), Value(tensor, kind))
+
+
+def _depends_on_data(function: Any, args: tuple[Any, ...], returned: Any) -> bool:
+    """Tell whether what comes after a call is right for its data only."""
+    if isinstance(returned, Tensor) and returned.is_sparse:
+        return function not in _KEEP_ENTRIES  # others may join entries of equal ids
+    if function in _INDEXING:  # by numbers, or by a mask
+        masks = (torch.bool, torch.uint8)
+        return any(index is not None and index.dtype in masks for index in args[1])
+    return any(tag in function.tags for tag in _DYNAMIC)
+
+
+def map_leaves(data: Any, kind: type, function: Callable[[Any], Any]) -> Any:
+    """Replace all objects of a type in a nest of lists, tuples and dictionaries."""
+    if isinstance(data, kind):
+        return function(data)
+    if isinstance(data, tuple):
+        return tuple(map_leaves(item, kind, function) for item in data)
+    if isinstance(data, list):
+        return [map_leaves(item, kind, function) for item in data]
+    if isinstance(data, dict):
+        return {key: map_leaves(item, kind, function) for key, item in data.items()}
+    return data
+
+
+def values_in(data: Any) -> list[Value]:
+    """Return all values in a nest of lists, tuples and dictionaries."""
+    found: list[Value] = []
+    _collect(data, found)
+    return found
+
+
+def _collect(data: Any, found: list[Value]) -> None:
+    if isinstance(data, Value):
+        found.append(data)
+    elif isinstance(data, list | tuple | dict):
+        for item in data.values() if isinstance(data, dict) else data:
+            _collect(item, found)
+
+
+@cache
+def _written_arguments(function: Any) -> list[tuple[int, str]]:
+    is_batch_norm = function.overloadpacket in _BATCH_NORMS
+    return [
+        (position, argument.name)
+        for position, argument in enumerate(function._schema.arguments)
+        if (argument.alias_info is not None and argument.alias_info.is_write)
+        or (is_batch_norm and argument.name.startswith("running_"))
+    ]

@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A training step that was recorded, and its comparison with an eager one."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from skest.execution.counters import join_counters
+from skest.execution.program import StepProgram
+from skest.execution.recording import (
+    Call,
+    NotRecordableError,
+    Recorder,
+    Recording,
+    Value,
+)
+from skest.execution.simplification import Storages, rewritten, simplified
+from skest.row_sparse import RowSparse
+from skest.spec import EstimatorSpec
+from skest.training import apply_gradients, compute_gradients, trained_parameters
+
+__all__ = ["Replay", "recorded_step"]
+
+
+def recorded_step(
+    spec: EstimatorSpec,
+    features: Any,
+    labels: Any,
+    tensors: Sequence[Tensor],
+    program: type[StepProgram],
+    with_update: bool,
+) -> tuple[Tensor, "Replay | NotRecordableError"]:
+    """Take a training step, and record it for batches of the same kind.
+
+    Parameters
+    ----------
+    spec : EstimatorSpec
+        Model of mode TRAIN that has taken a step before: the state of its optimizers
+        is there.
+    features, labels
+        The batch.
+    tensors : sequence of Tensor
+        All tensors in it.
+    program : type
+        What carries out the recorded step, `skest.execution.program.Program`.
+    with_update : bool
+        Whether to replay the update as well, if it can be recorded.
+
+    Returns
+    -------
+    loss : Tensor of shape ()
+        What `skest.training.train_step` returns.
+    replay : Replay or NotRecordableError
+        The recorded step, or why there is none.
+    """
+    recorder = Recorder(tensors)
+    recording = recorder.recording
+    attributes = _attributes(spec)
+    with recorder:
+        loss = compute_gradients(spec, features, labels)
+    if not _are_same(attributes, _attributes(spec)):
+        recording.obstacle = "the model changes attributes of its modules in a step"
+    obstacle, n_calls = recording.obstacle, len(recording.calls)
+    gradients = {
+        parameter: recorder.value_of(parameter.grad)
+        for parameter in trained_parameters(spec)
+        if parameter.grad is not None
+    }
+    if obstacle is None and with_update:
+        join_counters(spec.optimizers)
+        _record_update(spec, recorder)
+    else:
+        apply_gradients(spec)
+    if obstacle is not None:
+        return loss, NotRecordableError(obstacle)
+    if recording.obstacle is not None:
+        with_update = False
+    if not with_update:
+        del recording.calls[n_calls:]
+    loss_value = recorder.value_of(loss)
+    return loss, Replay(spec, recording, loss_value, gradients, program, with_update)
+
+
+def _record_update(spec: EstimatorSpec, recorder: Recorder) -> None:
+    tables = [o for o in spec.optimizers if isinstance(o, RowSparse)]
+    slots = _slots(spec)
+    for optimizer in tables:
+        optimizer.fixed_shapes = spec.clip_norm is None
+    try:
+        with recorder:
+            apply_gradients(spec)
+    finally:
+        for optimizer in tables:
+            optimizer.fixed_shapes = False
+    if not _are_same(slots, _slots(spec)):
+        recorder.recording.obstacle = "an optimizer keeps its state in Python"
+
+
+def _attributes(spec: EstimatorSpec) -> list[Any]:
+    """Return the attributes of all modules, their parameters and buffers among them."""
+    modules = [] if spec.network is None else list(spec.network.modules())
+    attributes = [value for module in modules for value in vars(module).values()]
+    registered = [
+        item for v in attributes if isinstance(v, dict) for item in v.values()
+    ]
+    return attributes + registered
+
+
+def _slots(spec: EstimatorSpec) -> list[Any]:
+    """Return what the optimizers remember."""
+    return [
+        slot
+        for optimizer in spec.optimizers
+        for slots in optimizer.state.values()
+        for slot in slots.values()
+    ]
+
+
+def _are_same(before: list[Any], after: list[Any]) -> bool:
+    """Tell whether objects are still the same, and numbers still equal."""
+    return len(before) == len(after) and all(
+        first is second or (isinstance(first, bool | int | float) and first == second)
+        for first, second in zip(before, after, strict=True)
+    )
+
+
+class Replay:
+    """A recorded step, which can be taken with other batches of the same kind.
+
+    Parameters
+    ----------
+    spec : EstimatorSpec
+        The model; its variables and the state of its optimizers are worked on in place.
+    recording : Recording
+        The recorded step.
+    loss : Value
+        The loss.
+    gradients : dict of Parameter to Value
+        The gradients as the optimizers get them.
+    program : type
+        What carries out the recorded step.
+    has_update : bool
+        Whether the update is recorded; it is done by the optimizers otherwise.
+
+    Attributes
+    ----------
+    changed : list of Tensor
+        The variables and optimizer slots that the recorded part of the step changes, and
+        all buffers of the network.
+    generators : list of torch.Generator
+        Those that it draws from.
+    has_update : bool
+        As given.
+    is_exact : bool
+        Whether an eager step gives the same numbers bit for bit.
+    """
+
+    def __init__(
+        self,
+        spec: EstimatorSpec,
+        recording: Recording,
+        loss: Value,
+        gradients: dict[Tensor, Value],
+        program: type[StepProgram],
+        has_update: bool,
+    ) -> None:
+        calls = rewritten(recording.calls)
+        storages = Storages(calls)
+        if not has_update:  # which may scale gradients in place
+            for gradient in gradients.values():
+                storages.mark_written(gradient)
+        shown = {
+            parameter: gradient
+            for parameter, gradient in gradients.items()
+            if not (has_update and gradient.tensor.is_sparse)
+        }
+        calls, (loss, *values) = simplified(calls, [loss, *shown.values()], storages)
+        self._program = program(recording.inputs, calls, [loss], values, storages)
+        self._spec = spec
+        self.has_update = has_update
+        self.is_exact = program.is_exact
+        hidden = gradients.keys() - shown.keys()
+        self._static: list[tuple[Tensor, Tensor | None]] = [(p, None) for p in hidden]
+        self._fresh: list[tuple[Tensor, int]] = []
+        for parameter, place in zip(shown, self._program.places, strict=True):
+            if isinstance(place, int):
+                self._fresh.append((parameter, place))
+            else:
+                self._static.append((parameter, place))
+        buffers = [] if spec.network is None else spec.network.buffers()
+        self.changed = [*_changed(calls, storages), *buffers]
+        self.generators = _generators(calls)
+
+    @property
+    def source(self) -> str:
+        """The code of the step, for reading."""
+        return self._program.source
+
+    def __call__(self, tensors: Sequence[Tensor]) -> Tensor:
+        """Take the step with a batch and return the loss.
+
+        Gradients of dense parameters are in ``grad`` then, in the same tensor after every
+        step; those of row tables only if the update is not recorded.
+        """
+        loss = self.compute(tensors)
+        if not self.has_update:
+            apply_gradients(self._spec)
+        return loss
+
+    def gradients(self) -> list[Tensor]:
+        """Return the present gradients of the parameters whose gradients it sets."""
+        shown = [p for p, gradient in self._static if gradient is not None]
+        shown += [parameter for parameter, _ in self._fresh]
+        return [p.grad for p in shown if p.grad is not None]
+
+    def compute(self, tensors: Sequence[Tensor]) -> Tensor:
+        """Take the recorded part of the step and return the loss."""
+        returned = self._program(*tensors)
+        for parameter, gradient in self._static:
+            parameter.grad = gradient
+        for parameter, position in self._fresh:
+            parameter.grad = returned[position]
+        return returned[0]
+
+
+def _changed(calls: Sequence[Call], storages: Storages) -> list[Tensor]:
+    """Return the variables and optimizer slots that the calls change."""
+    values = dict.fromkeys(
+        value if value.kind == "constant" else storages.root(value)
+        for call in calls
+        for value in call.written
+    )
+    return [value.tensor for value in values if value.kind == "constant"]
+
+
+def _generators(calls: Sequence[Call]) -> list[torch.Generator]:
+    """Return the generators that the calls draw from."""
+    found = []
+    for call in calls:
+        if call.is_random:
+            device = (call.results or call.arguments)[0].tensor.device
+            own = [g for g in call.kwargs.values() if isinstance(g, torch.Generator)]
+            found += own or [_default_generator(device)]
+    return list(dict.fromkeys(found))
+
+
+def _default_generator(device: torch.device) -> torch.Generator:
+    if device.type == "cuda":
+        index = torch.cuda.current_device() if device.index is None else device.index
+        return torch.cuda.default_generators[index]
+    return torch.default_generator

@@ -1,0 +1,308 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Takes out of a recorded step what need not be done in every step."""
+
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from skest.execution.recording import Call, Value, map_leaves
+
+__all__ = ["Storages", "rewritten", "simplified"]
+
+_aten = torch.ops.aten
+
+# What they return depends on shapes only.
+_FILLED = {
+    _aten.arange.default,
+    _aten.arange.start,
+    _aten.full.default,
+    _aten.full_like.default,
+    _aten.new_full.default,
+    _aten.new_ones.default,
+    _aten.new_zeros.default,
+    _aten.ones.default,
+    _aten.ones_like.default,
+    _aten.scalar_tensor.default,
+    _aten.zeros.default,
+    _aten.zeros_like.default,
+}
+_MAKE_SPARSE = _aten._sparse_coo_tensor_with_dims_and_tensors.default
+_PART_OF_SPARSE = {_aten._indices.default: 3, _aten._values.default: 4}
+
+
+class Storages:
+    """Which values of a recorded step share memory, and which memory it writes to.
+
+    Parameters
+    ----------
+    calls : iterable of Call
+        The step, as it was recorded.
+
+    """
+
+    def __init__(self, calls: Iterable[Call]) -> None:
+        self._roots: dict[Value, Value] = {}
+        self._merged: dict[Value, Value] = {}
+        self._constants: dict[int, Value] = {}
+        self._written: set[Value] = set()
+        for call in calls:
+            arguments = call.arguments
+            for value in arguments:
+                self._roots.setdefault(value, self._first_constant(value))
+            by_storage = {
+                storage: self._roots[value]
+                for value in arguments
+                if (storage := _storage(value.tensor)) is not None
+            }
+            for value in call.results:
+                storage = _storage(value.tensor)
+                root = value if storage is None else by_storage.get(storage, value)
+                self._roots.setdefault(value, root)
+            self._written.update(self._roots[value] for value in call.written)
+
+    def root(self, value: Value) -> Value:
+        """Return the value that stands for all that share its memory."""
+        root = self._roots.get(value, value)
+        while root in self._merged:
+            root = self._roots.get(self._merged[root], self._merged[root])
+        return root
+
+    def merge(self, value: Value, other: Value) -> None:
+        """Let a value, and what shares its memory, be in the memory of another one."""
+        if self.root(value) is not self.root(other):
+            self._merged[value] = other
+
+    def mark_written(self, value: Value) -> None:
+        """Note that somebody else will change the memory of a value."""
+        self._written.add(self._roots.get(value, value))
+
+    def is_written(self, value: Value) -> bool:
+        """Tell whether the memory of a value changes in the step after it is made."""
+        return self._roots.get(value, value) in self._written
+
+    def place(self, value: Value) -> Hashable:
+        """Return what two values have in common if they are one and the same."""
+        tensor = value.tensor
+        if tensor.layout != torch.strided:
+            return value
+        return (
+            self._roots.get(value, value),
+            tensor.shape,
+            tensor.stride(),
+            tensor.storage_offset(),
+            tensor.dtype,
+            tensor.is_conj(),
+            tensor.is_neg(),
+        )
+
+    def is_view(self, call: Call) -> bool:
+        """Tell whether a call only looks at memory that is there."""
+        return bool(call.results) and all(
+            self._roots.get(value, value) is not value for value in call.results
+        )
+
+    def _first_constant(self, value: Value) -> Value:
+        """Constants may share memory; batches may, too, but not in every step."""
+        if value.kind != "constant":
+            return value
+        storage = _storage(value.tensor)
+        return value if storage is None else self._constants.setdefault(storage, value)
+
+
+def rewritten(calls: Sequence[Call]) -> list[Call]:
+    """Write some calls as others that do the same.
+
+    "New memory, then a copy of a tensor into it" is a clone: autograd makes gradients of
+    their own that way while others look at them. A number that is added to all elements
+    of one tensor, one by one, is added to the tensor; see `skest.execution.counters`.
+    """
+    written: list[Call] = []
+    for call in calls:
+        before = written[-1] if written else None
+        if (
+            before is not None
+            and before.function is _aten.new_empty_strided.default
+            and call.function is _aten.copy_.default
+            and call.args[0] is before.returned
+            and call.args[0].tensor.dtype == call.args[1].tensor.dtype
+        ):
+            written[-1] = Call(_aten.clone.default, call.args[1:2], {}, before.returned)
+        elif call.function is _aten._foreach_add_.Scalar and (
+            whole := _joined([value.tensor for value in call.args[0]])
+        ):
+            args = (whole, *call.args[1:])
+            written.append(Call(_aten.add_.Tensor, args, {}, whole))
+        else:
+            written.append(call)
+    return written
+
+
+def _joined(tensors: Sequence[Tensor]) -> Value | None:
+    """Return the tensor whose elements these are, in their order, if there is one."""
+    first, size = tensors[0], len(tensors)
+    storages = {_storage(tensor) for tensor in tensors}
+    places = [tensor.storage_offset() for tensor in tensors]
+    if len(storages) > 1 or places != list(range(size)) or any(t.ndim for t in tensors):
+        return None
+    return Value(first.as_strided((size,), (1,), 0), "constant")
+
+
+def _storage(tensor: Tensor) -> int | None:
+    if tensor.layout != torch.strided:
+        return None
+    return tensor.untyped_storage()._cdata
+
+
+def simplified(
+    calls: Sequence[Call], outputs: Sequence[Value], storages: Storages
+) -> tuple[list[Call], list[Value]]:
+    """Return the calls that are needed for the outputs and for what the step changes.
+
+    Parameters
+    ----------
+    calls : sequence of Call
+        The step, as it was recorded.
+    outputs : sequence of Value
+        What shall be returned.
+    storages : Storages
+        Of `calls`.
+
+    Returns
+    -------
+    calls : list of Call
+        Without views that lead back to where they began, copies of what nobody changes,
+        what is the same in every step or was computed before, and what nobody reads.
+    outputs : list of Value
+        Which of the values left stands for each output.
+    """
+    simplifier = _Simplifier(storages)
+    left = [call for call in map(simplifier.simplified, calls) if call is not None]
+    outputs = [simplifier.stands_for(value) for value in outputs]
+    return _needed(left, outputs, storages), outputs
+
+
+class _Simplifier:
+    """Goes through the calls once and replaces values by equal ones."""
+
+    def __init__(self, storages: Storages) -> None:
+        self._storages = storages
+        self._replaced: dict[Value, Value] = {}
+        self._at: dict[Hashable, Value] = {}
+        self._done: dict[Hashable, list[Value]] = {}
+        self._sparse: dict[Value, Call] = {}
+        self._folded: set[Value] = set()
+
+    def stands_for(self, value: Value) -> Value:
+        """Return the value that is left for a value."""
+        return self._replaced.get(value, value)
+
+    def simplified(self, call: Call) -> Call | None:
+        """Return a call of values that are left, or None if it is not needed."""
+        parts = (call.args, call.kwargs, call.returned)
+        call = Call(call.function, *map_leaves(parts, Value, self.stands_for))
+        if call.written:
+            return call
+        for value in call.arguments:
+            self._at.setdefault(self._storages.place(value), value)
+        equal = self._equal(call)
+        if equal is not None:
+            for result, other in zip(call.results, equal, strict=True):
+                if result is not other:
+                    self._replaced[result] = other
+                    self._storages.merge(result, other)
+            return None
+        return None if self._is_same_in_every_step(call) else call
+
+    def _equal(self, call: Call) -> Sequence[Value] | None:
+        """Return what the results of a call equal, or None."""
+        if call.function is _MAKE_SPARSE:
+            self._sparse[call.results[0]] = call
+            return None
+        if call.function in _PART_OF_SPARSE and call.arguments[0] in self._sparse:
+            made = self._sparse[call.arguments[0]]
+            return [made.args[_PART_OF_SPARSE[call.function]]]
+        if self._storages.is_view(call):
+            places = [self._storages.place(value) for value in call.results]
+            for place, value in zip(places, call.results, strict=True):
+                self._at.setdefault(place, value)
+            found = [self._at[place] for place in places]
+            # A view is left out as a whole or not at all.
+            if not any(value in call.results for value in found):
+                return found
+        source = _copied(call)
+        if source is not None and self._are_unwritten([source, *call.results]):
+            return [source]
+        return self._computed_before(call)
+
+    def _computed_before(self, call: Call) -> Sequence[Value] | None:
+        if call.is_random or not self._are_unwritten([*call.arguments, *call.results]):
+            return None
+        key = (call.function, _hashable((call.args, call.kwargs)))
+        results = call.results
+        found = self._done.setdefault(key, results)
+        return None if found is results else found
+
+    def _is_same_in_every_step(self, call: Call) -> bool:
+        """Turn results that depend on nothing but shapes into constants."""
+        fixed = call.function in _FILLED or (
+            bool(call.arguments)
+            and not call.is_random
+            and all(value in self._folded for value in call.arguments)
+        )
+        if not fixed or not self._are_unwritten(call.results):
+            return False
+        self._folded.update(call.results)
+        for value in call.results:
+            value.kind = "constant"
+        return True
+
+    def _are_unwritten(self, values: Iterable[Value]) -> bool:
+        return not any(self._storages.is_written(value) for value in values)
+
+
+def _copied(call: Call) -> Value | None:
+    """Return the value that a call only copies."""
+    if call.function is _aten.cat.default and len(call.args[0]) == 1:
+        source = call.args[0][0]
+    elif call.function is _aten.clone.default:
+        source = call.args[0]
+    else:
+        return None
+    before, after = source.tensor, call.results[0].tensor
+    same = before.shape == after.shape and before.dtype == after.dtype
+    if before.layout == torch.strided:
+        same = same and before.stride() == after.stride()
+    return source if same else None
+
+
+def _hashable(data: Any) -> Hashable:
+    if isinstance(data, dict):
+        return tuple((key, _hashable(item)) for key, item in data.items())
+    if isinstance(data, list | tuple):
+        return tuple(map(_hashable, data))
+    # 1, 1.0 and True are equal, and not the same argument.
+    return (type(data), data) if isinstance(data, bool | int | float) else data
+
+
+def _needed(
+    calls: Sequence[Call], outputs: Iterable[Value], storages: Storages
+) -> list[Call]:
+    """Return the calls that lead to outputs, or whose effect outlives the step."""
+    read = set(outputs)
+    alive = {storages.root(value) for value in read}
+    kept = []
+    for call in reversed(calls):
+        written = [storages.root(value) for value in call.written]
+        if storages.is_view(call) and not written:
+            needed = not read.isdisjoint(call.results)
+        else:
+            made = {*written, *map(storages.root, call.results)}
+            lasting = any(root.kind == "constant" for root in written)
+            needed = lasting or call.is_random or not alive.isdisjoint(made)
+        if needed:
+            read.update(call.arguments)
+            alive.update(map(storages.root, call.arguments))
+            kept.append(call)
+    return kept[::-1]

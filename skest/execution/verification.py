@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compares a recorded step with an eager one before it takes its place."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from skest.execution.replay import Replay
+from skest.spec import EstimatorSpec
+from skest.training import apply_gradients, compute_gradients
+
+__all__ = ["compared_step"]
+
+
+@torch.no_grad()
+def compared_step(
+    replay: Replay,
+    spec: EstimatorSpec,
+    features: Any,
+    labels: Any,
+    tensors: Sequence[Tensor],
+) -> tuple[Tensor, str | None]:
+    """Take a step twice from the same state, replayed and eager; keep the eager result.
+
+    Parameters
+    ----------
+    replay : Replay
+        The recorded step.
+    spec : EstimatorSpec
+        Model of mode TRAIN.
+    features, labels
+        A batch other than the recorded one: what was taken for a constant, although it
+        depends on the batch, gives other numbers then.
+    tensors : sequence of Tensor
+        All tensors in it.
+
+    Returns
+    -------
+    loss : Tensor of shape ()
+        What `skest.training.train_step` returns.
+    difference : str or None
+        None if loss, gradients, all that the recorded part of the step changes, and the
+        states of the generators agree: bit for bit, or if the replay is not exact, to
+        about three digits.
+    """
+    before = _copied(replay.changed)
+    states = _states(replay)
+    difference = None
+    try:
+        loss = replay.compute(tensors)
+        replayed = _copied([loss, *replay.changed, *replay.gradients()])
+        replayed += _states(replay)
+    except Exception as error:
+        replayed = []
+        difference = f"{type(error).__name__} when a recorded step was replayed"
+    for tensor, value in zip(replay.changed, before, strict=True):
+        tensor.copy_(value)
+    for generator, state in zip(replay.generators, states, strict=True):
+        generator.set_state(state)
+    del before
+    with torch.enable_grad():
+        loss = compute_gradients(spec, features, labels)
+    if replay.has_update:
+        apply_gradients(spec)
+    if replayed:
+        eager = [loss, *replay.changed, *replay.gradients(), *_states(replay)]
+        if not _agree(replayed, eager, exactly=replay.is_exact):
+            difference = "a recorded step gave other numbers with another batch"
+    if not replay.has_update:
+        apply_gradients(spec)
+    return loss, difference
+
+
+def _states(replay: Replay) -> list[Tensor]:
+    return [generator.get_state() for generator in replay.generators]
+
+
+def _copied(tensors: Iterable[Tensor]) -> list[Tensor]:
+    return [tensor.detach().clone() for tensor in tensors]
+
+
+def _agree(first: Sequence[Tensor], second: Sequence[Tensor], exactly: bool) -> bool:
+    equal = torch.equal if exactly else _are_close
+    first, second = _dense(first), _dense(second)
+    return len(first) == len(second) and all(map(equal, first, second))
+
+
+def _are_close(first: Tensor, second: Tensor) -> bool:
+    return torch.allclose(first, second, rtol=1e-3, atol=1e-5)
+
+
+def _dense(tensors: Iterable[Tensor]) -> list[Tensor]:
+    """Return the tensors, those that are sparse as their ids and their values."""
+    parts = [
+        (tensor._indices(), tensor._values()) if tensor.is_sparse else (tensor,)
+        for tensor in tensors
+    ]
+    return [part for of_one in parts for part in of_one]

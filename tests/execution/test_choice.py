@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+import functools
+import logging
+
+import pytest
+import torch
+from torch import nn
+
+from skest.execution import GraphStep, make_step
+from skest.execution.choice import reason_to_stay_eager
+from skest.heads import BinaryClassHead, MultiHead, RegressionHead
+from skest.hooks import CheckpointListener, CheckpointSaverHook, Hook, NanLossHook
+from skest.losses import quantile_error
+from tests.execution._steps import batches, make_spec, mlp
+
+
+def known_spec(network=None, **changes):
+    loss = RegressionHead().compute_loss
+    return make_spec(network or mlp(), **{"loss": loss, **changes})
+
+
+class Own(nn.Linear):
+    pass
+
+
+def own_loss(labels, logits):
+    return (labels - logits).abs()
+
+
+class OwnHead(RegressionHead):
+    pass
+
+
+def regression(**options):
+    return RegressionHead(**options).compute_loss
+
+
+def two_heads(**options):
+    heads = [BinaryClassHead(name="a"), RegressionHead(name="b", **options)]
+    return MultiHead(heads).compute_loss
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({}, None),
+        ({"loss": regression(loss_fn=functools.partial(quantile_error))}, None),
+        ({"loss": two_heads()}, None),
+        ({"network": nn.Sequential(Own(3, 1))}, "Own"),
+        ({"loss": own_loss}, "own_loss"),
+        ({"loss": lambda y, z, x: z.mean()}, "<lambda>"),
+        ({"loss": regression(loss_fn=own_loss)}, "own_loss"),
+        ({"loss": OwnHead().compute_loss}, "OwnHead"),
+        ({"loss": two_heads(loss_fn=own_loss)}, "own_loss"),
+    ],
+)
+def test_only_known_code_is_recorded_unasked(changes, name):
+    reason = reason_to_stay_eager(known_spec(**changes))
+    if name is None:
+        assert reason is None
+    else:
+        assert f"{name}' is not known to compute with tensors only" in reason
+
+
+def test_hooks_of_modules_and_parameters_and_own_optimizers_count():
+    class OwnOptimizer(torch.optim.SGD):
+        pass
+
+    network = mlp()
+    spec = known_spec(optimizer=OwnOptimizer(network.parameters(), lr=0.1))
+    assert "OwnOptimizer" in reason_to_stay_eager(spec)
+
+    spec = known_spec()
+    spec.network[0].register_forward_hook(lambda module, inputs, output: None)
+    assert "<lambda>" in reason_to_stay_eager(spec)
+
+    spec = known_spec()
+    spec.network[0].weight.register_post_accumulate_grad_hook(lambda p: None)
+    assert reason_to_stay_eager(spec) == "a parameter has hooks for its gradient"
+
+
+@pytest.mark.parametrize(
+    ("execution", "n_steps", "n_replayed"),
+    [
+        ("eager", 1000, 0),
+        ("graph", 5, 30 - 3),
+        ("auto", 1000, 30 - 3),
+        ("auto", None, 30 - 22),
+        ("auto", 59, 0),
+    ],
+)
+def test_when_steps_are_replayed(execution, n_steps, n_replayed):
+    step = make_step(execution, known_spec(), [NanLossHook()], n_steps)
+    for batch in batches(30):
+        step(*batch)
+    assert getattr(step, "n_replayed", 0) == n_replayed
+
+
+def test_unknown_code_is_recorded_if_asked_for(caplog):
+    caplog.set_level(logging.INFO, "skest")
+    spec = make_spec(mlp())
+    assert not isinstance(make_step("auto", spec, [], 1000), GraphStep)
+    assert isinstance(make_step("graph", spec, [], 1000), GraphStep)
+    (record,) = caplog.records
+    assert record.levelname == "INFO"
+    assert "'mean_square' is not known to compute with tensors only" in record.message
+
+
+def test_what_is_asked_for_and_impossible_is_a_warning(caplog):
+    def branching(labels, logits, features):
+        return logits.mean() if logits.mean() > 0 else logits.sum()
+
+    step = make_step("graph", make_spec(mlp(), loss=branching), [], None)
+    for batch in batches(5):
+        step(*batch)
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+
+
+@pytest.mark.parametrize(
+    ("hook", "is_watched"),
+    [
+        (NanLossHook(), False),
+        (CheckpointSaverHook(), False),
+        (type("Own", (Hook,), {})(), True),
+        (CheckpointSaverHook(listeners=[type("L", (CheckpointListener,), {})()]), True),
+    ],
+)
+def test_the_model_is_watched_where_somebody_may_change_it(hook, is_watched):
+    step = make_step("graph", known_spec(), [hook], None)
+    for i, batch in enumerate(batches(8)):
+        if i == 5:
+            step._spec.network[1] = nn.Tanh()
+        step(*batch)
+    assert step.n_replayed == (3 if is_watched else 5)

@@ -1,0 +1,507 @@
+# SPDX-License-Identifier: Apache-2.0
+import copy
+import re
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from skest.execution import GraphStep
+from skest.feature_columns.lookup import combined_rows, row_lookup, row_table
+from skest.networks import BatchNorm, Dropout
+from skest.optimizers import OPTIMIZERS, make_optimizer
+from skest.training import train_step
+from tests.execution._steps import (
+    batches,
+    make_spec,
+    mean_square,
+    mlp,
+    run_both,
+    state,
+)
+
+
+def named(name, **options):
+    return lambda network: make_optimizer(name, network.parameters(), 0.1, **options)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", sorted(OPTIMIZERS))
+def test_all_optimizers_by_name(name, dtype):
+    def make():
+        network = mlp(dtype=dtype)
+        return make_spec(network, optimizer=named(name)(network))
+
+    step, reports = run_both(make, batches(6, dtype=dtype))
+    assert (step.n_replayed, reports) == (3, [])
+
+
+# Adam that is not fused reads its counters in Python, so that only the gradients are
+# recorded; Rprop has branches, NAdam counts in tensors.
+@pytest.mark.parametrize(
+    "make_own",
+    [
+        lambda p: torch.optim.Adam(p, lr=0.1),
+        lambda p: torch.optim.Adam(p, lr=0.1, fused=True, amsgrad=True),
+        lambda p: torch.optim.Adam(p, lr=torch.tensor(0.1), fused=True),
+        lambda p: torch.optim.AdamW(p, lr=0.1, foreach=True),
+        lambda p: torch.optim.Adamax(p),
+        lambda p: torch.optim.ASGD(p),
+        lambda p: torch.optim.NAdam(p),
+        lambda p: torch.optim.RAdam(p),
+        lambda p: torch.optim.Rprop(p),
+        lambda p: torch.optim.RMSprop(p, momentum=0.5, centered=True),
+        lambda p: torch.optim.SGD(p, nesterov=True, momentum=0.9, weight_decay=0.1),
+    ],
+)
+def test_other_optimizers(make_own):
+    def make():
+        network = mlp()
+        return make_spec(network, optimizer=make_own(network.parameters()))
+
+    step, reports = run_both(make, batches(8))
+    assert (step.n_replayed, reports) == (5, [])
+
+
+def test_an_optimizer_that_counts_in_python_updates_by_itself():
+    class Counting(torch.optim.SGD):
+        def step(self):
+            for group in self.param_groups:
+                for parameter in group["params"]:
+                    count = self.state[parameter].get("count", 0) + 1
+                    self.state[parameter]["count"] = count
+                    parameter.data.add_(parameter.grad, alpha=-0.1 / count)
+
+    made = []
+
+    def make():
+        network = mlp()
+        made.append(Counting(network.parameters(), lr=0.1))
+        return make_spec(network, optimizer=made[-1])
+
+    step, _ = run_both(make, batches(6))
+    assert step.n_replayed == 3
+    counts = [[slots["count"] for slots in o.state.values()] for o in made]
+    assert counts == [4 * [6], 4 * [6]]
+
+
+def test_an_optimizer_that_needs_more_than_gradients_stays_eager():
+    class Observing(torch.optim.SGD):
+        is_recordable = False
+
+    def make():
+        network = mlp()
+        return make_spec(network, optimizer=Observing(network.parameters(), lr=0.1))
+
+    _, reports = run_both(make, batches(5))
+    assert reports == [
+        "Training steps are taken eagerly: Observing needs more than gradients."
+    ]
+
+
+def test_two_optimizers_and_clipping():
+    def make():
+        network = mlp()
+        parameters = list(network.parameters())
+        optimizers = [
+            make_optimizer("adam", parameters[:2], 0.1),
+            make_optimizer("ftrl", parameters[2:], 0.1, l1=0.01),
+        ]
+        return make_spec(network, optimizer=optimizers, clip_norm=0.1)
+
+    step, _ = run_both(make, batches(6))
+    assert step.n_replayed == 3
+
+
+@pytest.mark.parametrize(
+    "middle",
+    [
+        lambda: [Dropout(0.3)],
+        lambda: [nn.Dropout(0.3)],
+        lambda: [BatchNorm(5)],
+        lambda: [nn.BatchNorm1d(5)],
+        lambda: [nn.LayerNorm(5), nn.GELU(), nn.Dropout(0.1), nn.BatchNorm1d(5)],
+        lambda: [nn.Softmax(dim=1), nn.PReLU()],
+        lambda: [nn.Linear(5, 5), nn.LeakyReLU(inplace=True), nn.Hardswish()],
+        lambda: [
+            nn.Unflatten(1, (1, 5)),
+            nn.Conv1d(1, 2, 3),
+            nn.Flatten(),
+            nn.LazyLinear(5),
+        ],
+    ],
+)
+def test_layers(middle):
+    def make():
+        torch.manual_seed(0)
+        network = mlp(*middle())
+        network(torch.zeros(2, 3))
+        for module in network:
+            if isinstance(module, Dropout):
+                module.generator = torch.Generator().manual_seed(3)
+        return make_spec(network)
+
+    step, reports = run_both(make, batches(6))
+    assert (step.n_replayed, reports) == (3, [])
+
+
+class Tables(nn.Module):
+    """Two tables with common and with missing ids, one of them used twice."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = row_table(torch.randn(20, 2))
+        self.second = row_table(torch.randn(50, 1))
+        self.last = nn.Linear(2, 1)
+
+    def forward(self, features):
+        x = combined_rows(self.first, features["few"], "mean", max_norm=1.0)
+        x = x + row_lookup(self.second, features["one"])
+        return self.last(x)
+
+
+def id_batches(n_steps):
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(n_steps):
+        few = torch.randint(-1, 20, (16, 3), generator=generator)
+        one = torch.randint(-1, 50, (16,), generator=generator)
+        yield {"few": few, "one": one}, few[:, :1].float()
+
+
+@pytest.mark.parametrize("name", sorted(OPTIMIZERS))
+def test_row_tables(name):
+    def make():
+        network = Tables()
+        return make_spec(network, optimizer=named(name)(network))
+
+    step, reports = run_both(make, list(id_batches(8)))
+    assert (step.n_replayed, reports) == (5, [])
+
+
+def test_row_tables_that_are_clipped():
+    def make():
+        network = Tables()
+        return make_spec(network, optimizer=named("adagrad")(network), clip_norm=0.1)
+
+    step, reports = run_both(make, list(id_batches(6)))
+    assert (step.n_replayed, reports) == (3, [])
+
+
+def test_a_table_that_is_looked_up_twice():
+    class Twice(Tables):
+        def forward(self, features):
+            again = row_lookup(self.second, features["few"][:, 0])
+            return super().forward(features) + again
+
+    def make():
+        network = Twice()
+        return make_spec(network, optimizer=named("adagrad")(network))
+
+    # The sum of two sparse gradients has a shape that depends on the ids.
+    run_both(make, list(id_batches(6)))
+
+
+def test_a_scheduled_rate_is_the_one_of_the_step():
+    def make():
+        network = mlp()
+        optimizer = make_optimizer("adam", network.parameters(), lambda s: 0.1 * 0.9**s)
+        return make_spec(network, optimizer=optimizer)
+
+    reports = []
+    eager, graph = make(), make()
+    step = GraphStep(graph, eager_steps=1, report=reports.append)
+    for features, labels in batches(8):
+        assert torch.equal(step(features, labels), train_step(eager, features, labels))
+        for spec in (eager, graph):
+            spec.lr_schedulers[0].step()
+    assert (step.n_replayed, reports) == (5, [])
+
+
+def test_a_shared_parameter_and_one_without_a_gradient():
+    class Shared(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.weight = nn.Parameter(torch.randn(3, 3))
+            self.unused = nn.Parameter(torch.randn(3))
+            self.left, self.right = (
+                nn.Parameter(torch.ones(1)),
+                nn.Parameter(torch.ones(1)),
+            )
+
+        def forward(self, x):
+            y = torch.tanh(x @ self.weight) @ self.weight.t()
+            return y[:, :1] + (self.left + self.right)
+
+    step, _ = run_both(lambda: make_spec(Shared(), clip_norm=0.5), batches(6))
+    assert step.n_replayed == 3
+    step, _ = run_both(lambda: make_spec(Shared()), batches(6))
+    assert step.n_replayed == 3
+
+
+def test_every_size_of_batch_has_a_recording_of_its_own():
+    # 2 of 3 batches are full; the others have to come 20 times before.
+    step, _ = run_both(lambda: make_spec(mlp()), batches(90, sizes=(8, 8, 5)))
+    assert step.n_replayed == 60 - 3 + 30 - 22
+
+
+def test_gradients_can_be_read_after_a_step():
+    eager, graph = make_spec(mlp()), make_spec(mlp())
+    step = GraphStep(graph, eager_steps=1, report=print)
+    for features, labels in batches(6):
+        step(features, labels)
+        train_step(eager, features, labels)
+        for ours, theirs in zip(
+            graph.network.parameters(), eager.network.parameters(), strict=True
+        ):
+            assert torch.equal(ours.grad, theirs.grad)
+
+
+def test_losses_are_tensors_of_their_own():
+    step = GraphStep(make_spec(mlp()), eager_steps=1, report=print)
+    losses = [step(*batch) for batch in batches(8)]
+    values = [loss.item() for loss in losses]
+    assert len(set(values)) == len(values)
+
+
+def test_a_batch_may_hold_a_tensor_twice_and_nests():
+    def loss(labels, logits, features):
+        return mean_square(labels["y"][0], logits, features)
+
+    class Nested(nn.Sequential):
+        def forward(self, features):
+            return super().forward(features["a"] + features["b"])
+
+    def make():
+        torch.manual_seed(0)
+        return make_spec(Nested(nn.Linear(3, 1)), loss=loss)
+
+    data = [({"a": x, "b": x}, {"y": (y, None)}) for x, y in batches(6)]
+    step, reports = run_both(make, data)
+    assert (step.n_replayed, reports) == (3, [])
+
+
+# What stays eager
+
+
+def branching(labels, logits, features):
+    loss = mean_square(labels, logits, features)
+    return loss if loss > 0.3 else 2 * loss
+
+
+def masked(labels, logits, features):
+    return (logits - labels)[labels > 0].square().sum()
+
+
+@pytest.mark.parametrize(
+    ("loss", "reason"),
+    [
+        (branching, "(is_nonzero|_local_scalar_dense)' makes Python or the shape of a"),
+        (
+            masked,
+            "(index.Tensor|nonzero)' makes Python or the shape of a tensor depend",
+        ),
+    ],
+)
+def test_what_depends_on_data_stays_eager_and_tells_once(loss, reason):
+    step, reports = run_both(lambda: make_spec(mlp(), loss=loss), batches(6))
+    assert step.n_replayed == 0
+    (report,) = reports
+    assert re.match(f"Training steps are taken eagerly: 'aten::{reason}", report)
+
+
+def test_a_step_that_changes_the_batch_stays_eager():
+    def loss(labels, logits, features):
+        return mean_square(labels.add_(1), logits, features)
+
+    reports = []
+    step = GraphStep(make_spec(mlp(), loss=loss), eager_steps=1, report=reports.append)
+    for batch in batches(4):
+        step(*batch)
+    assert reports == [
+        "Training steps are taken eagerly: 'aten::add_.Tensor' changes the batch."
+    ]
+
+
+def test_numbers_that_go_through_numpy_are_noticed():
+    def loss(labels, logits, features):
+        scale = torch.from_numpy(np.exp(features.numpy()[:, :1]))
+        return (scale * (logits - labels).square()).mean()
+
+    step, reports = run_both(lambda: make_spec(mlp(), loss=loss), batches(6))
+    assert step.n_replayed == 0
+    (report,) = reports
+    assert "a recorded step gave other numbers with another batch" in report
+
+
+def test_a_loss_that_counts_steps_is_noticed():
+    class Warming:
+        n_steps = 0
+
+        def __call__(self, labels, logits, features):
+            self.n_steps += 1
+            return mean_square(labels, logits, features) / self.n_steps
+
+    step, reports = run_both(lambda: make_spec(mlp(), loss=Warming()), batches(6))
+    assert (step.n_replayed, len(reports)) == (0, 1)
+
+
+def test_batches_of_ever_new_shapes_stay_eager():
+    step, reports = run_both(lambda: make_spec(mlp()), batches(70, sizes=range(1, 71)))
+    assert step.n_replayed == 0
+    (report,) = reports
+    assert "the shapes of the batches keep changing" in report
+
+
+def test_a_batch_with_more_than_tensors_stays_eager():
+    class First(nn.Sequential):
+        def forward(self, features):
+            return super().forward(features["x"])
+
+    def make():
+        torch.manual_seed(0)
+        return make_spec(First(nn.Linear(3, 1)))
+
+    data = [({"x": x, "name": "a"}, y) for x, y in batches(5)]
+    _, reports = run_both(make, data)
+    assert reports == [
+        "Training steps are taken eagerly: a batch has a str beside its tensors."
+    ]
+
+
+# What others change between steps
+
+
+def change_dropout(spec):
+    spec.network[2].p = 0.7
+
+
+def change_mode(spec):
+    spec.network[2].eval()
+
+
+def freeze(spec):
+    spec.network[0].weight.requires_grad_(False)
+
+
+def replace_storage(spec):
+    spec.network[0].weight.data = spec.network[0].weight.detach() * 2
+
+
+def change_values(spec):
+    with torch.no_grad():
+        spec.network[0].weight.mul_(2)
+
+
+def replace_layer(spec):
+    spec.network[1] = nn.Tanh()
+
+
+def add_hook(spec):
+    spec.network[1].register_forward_hook(lambda module, inputs, output: 2 * output)
+
+
+def change_rate(spec):
+    spec.optimizers[0].param_groups[0]["lr"] = 0.01
+
+
+def reload_optimizer(spec):
+    (optimizer,) = spec.optimizers
+    optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        change_dropout,
+        change_mode,
+        freeze,
+        replace_storage,
+        change_values,
+        replace_layer,
+        add_hook,
+        change_rate,
+        reload_optimizer,
+    ],
+)
+def test_what_hooks_change_between_steps_counts(change):
+    def make():
+        network = mlp(nn.Dropout(0.3))
+        return make_spec(network, optimizer=named("momentum")(network))
+
+    eager, graph = make(), make()
+    reports = []
+    step = GraphStep(graph, eager_steps=1, report=reports.append)
+    for i, (features, labels) in enumerate(batches(12)):
+        if i == 6:
+            change(eager)
+            change(graph)
+        torch.manual_seed(i)
+        expected = train_step(eager, features, labels)
+        torch.manual_seed(i)
+        assert torch.equal(step(features, labels), expected)
+    for ours, theirs in zip(state(graph), state(eager), strict=True):
+        assert torch.equal(ours, theirs)
+    assert step.n_replayed > 3
+    assert reports == []
+
+
+class Counting(nn.Linear):
+    n_calls = 0
+
+    def forward(self, x):
+        self.n_calls += 1
+        return super().forward(x)
+
+
+class Averaging(nn.Linear):
+    def __init__(self, *sizes):
+        super().__init__(*sizes)
+        self.register_buffer("average", torch.zeros(3))
+
+    def forward(self, x):
+        self.average = 0.9 * self.average + 0.1 * x.mean(dim=0)
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("kind", [Counting, Averaging])
+def test_a_model_that_changes_attributes_stays_eager(kind):
+    def make():
+        torch.manual_seed(0)
+        return make_spec(kind(3, 1))
+
+    step, reports = run_both(make, batches(8), is_watched=False)
+    assert step.n_replayed == 0
+    (report,) = reports
+    assert "the model changes attributes of its modules in a step" in report
+
+
+def test_a_model_that_hooks_keep_changing_stays_eager():
+    reports = []
+    spec = make_spec(mlp(nn.Dropout(0.0)))
+    step = GraphStep(spec, eager_steps=1, report=reports.append)
+    for i, batch in enumerate(batches(8)):
+        spec.network[2].p = i / 10
+        step(*batch)
+    assert step.n_replayed == 0
+    (report,) = reports
+    assert "the model keeps changing between steps" in report
+
+
+def test_an_optimizer_that_replaces_its_slots_updates_by_itself():
+    class Replacing(torch.optim.SGD):
+        def step(self):
+            for group in self.param_groups:
+                for p in group["params"]:
+                    before = self.state[p].get("sum", torch.zeros_like(p))
+                    self.state[p]["sum"] = before + p.grad
+                    p.data.sub_(0.1 * self.state[p]["sum"])
+
+    def make():
+        network = mlp()
+        return make_spec(network, optimizer=Replacing(network.parameters(), lr=0.1))
+
+    step, reports = run_both(make, batches(8))
+    assert (step.n_replayed, reports) == (5, [])
