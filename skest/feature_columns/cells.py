@@ -7,11 +7,13 @@ Series may stand for integers, and floats of an array may not.
 """
 
 from collections.abc import Hashable, Sequence
+from decimal import Decimal
+from numbers import Real
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import pandas as pd
-from pandas.api.types import infer_dtype, is_numeric_dtype
+from pandas.api.types import infer_dtype, is_hashable, is_numeric_dtype
 
 __all__ = [
     "Cells",
@@ -28,6 +30,9 @@ Cells = np.ndarray | pd.Series
 # Floats hold every integer up to here, and not every one beyond.
 _EXACT_INTEGERS = 2.0**53
 _NUMBERS_AMONG_OBJECTS = ("integer", "floating", "mixed-integer-float", "decimal")
+_TIMES_AMONG_OBJECTS = ("date", "datetime", "period", "time", "timedelta")
+# How much of a value a message shows: characters, and bits of an integer.
+_MOST_SHOWN, _LONGEST_INTEGER = 80, 256
 
 
 class Factorized(NamedTuple):
@@ -127,12 +132,27 @@ def _factorize_plain(cells: Cells, key: Hashable) -> tuple[np.ndarray, np.ndarra
             cells = cells.astype(object)
     try:
         codes, distinct = pd.factorize(cells)
-    except TypeError as error:
+    except (TypeError, NotImplementedError) as error:  # the second is pyarrow's
+        first = next(iter(cells))
+        wrong = next((cell for cell in cells if not is_hashable(cell)), first)
         raise TypeError(
-            f"Column {key!r}: a cell used as argument must be a string or an integer "
-            f"number ({error})."
+            f"Column {key!r} holds {_shown(wrong)} ({type(wrong).__name__}); a cell used "
+            "as argument must be a string or an integer number, or a list of them. Give "
+            "each part of it a column of its own, e.g. with pandas.json_normalize."
         ) from error
-    return codes, distinct if isinstance(distinct, np.ndarray) else distinct.to_numpy()
+    if not isinstance(distinct, np.ndarray):
+        distinct = distinct.to_numpy()
+    if cells.dtype == object and distinct.dtype == object:
+        _check_not_merged(cells, distinct, key)
+    return codes, distinct
+
+
+def _check_not_merged(cells: Cells, distinct: np.ndarray, key: Hashable) -> None:
+    """Refuse True, 1 and 1.0 in one column, which are one value when they are hashed."""
+    found = infer_dtype(distinct, skipna=False)
+    if found in ("boolean", "integer") and infer_dtype(cells, skipna=True) != found:
+        values = np.asarray(cells)
+        _refuse_mix(values[~pd.isna(values)], key)
 
 
 def _canonical(distinct: np.ndarray, key: Hashable, from_frame: bool) -> np.ndarray:
@@ -168,6 +188,8 @@ def _canonical_objects(distinct: np.ndarray, key: Hashable) -> np.ndarray:
         return np.array([str(value) for value in distinct], dtype=object)
     if found == "bytes":
         return np.array([_decoded(value, key) for value in distinct], dtype=object)
+    if found in _TIMES_AMONG_OBJECTS:
+        _refuse_times(key, type(distinct[0]).__name__)
     _refuse_mix(distinct, key)
 
 
@@ -176,8 +198,8 @@ def _as_int64(distinct: np.ndarray, key: Hashable) -> np.ndarray:
     for extreme in (distinct.min(), distinct.max()) if len(distinct) else ():
         if not limits.min <= extreme <= limits.max:
             raise ValueError(
-                f"Column {key!r} holds the integer {extreme}, which is outside the range "
-                "of int64. Convert the column to strings."
+                f"Column {key!r} holds the integer {_shown(int(extreme))}, which is "
+                "outside the range of int64. Convert the column to strings."
             )
     return distinct.astype(np.int64)
 
@@ -222,12 +244,13 @@ def numbers(cells: Cells, key: Hashable) -> np.ndarray:
     Returns
     -------
     ndarray of the same shape
-        Of a boolean, integer or float dtype. It may share memory with `cells`.
+        Of a boolean or integer dtype, or of floats of at most 64 bits. It may share
+        memory with `cells`.
 
     Raises
     ------
     ValueError
-        If the cells are strings, dates or complex numbers.
+        If the cells are strings, dates or complex numbers, or too large for a float.
     TypeError
         If a cell holds an object that is not a number.
 
@@ -251,21 +274,30 @@ def numbers(cells: Cells, key: Hashable) -> np.ndarray:
         return _numbers_of_objects(values, key)
     if values.dtype.kind not in "biuf":
         _refuse_kind(values, key)
+    if values.dtype.itemsize > 8:  # long doubles, of which torch knows nothing
+        return values.astype(np.float64)
     return values
 
 
 def _numbers_of_objects(values: np.ndarray, key: Hashable) -> np.ndarray:
     missing = pd.isna(values)
     present = values[~missing]
-    for value in present:
-        if isinstance(value, str | bytes):
-            raise ValueError(
-                f"Column {key!r} must hold numbers; got the string {value!r}. Convert it "
-                "with pandas.to_numeric, or use a categorical column."
-            )
+    if any(issubclass(kind, str | bytes) for kind in set(map(type, present))):
+        text = next(value for value in present if isinstance(value, str | bytes))
+        raise ValueError(
+            f"Column {key!r} must hold numbers; got the string {text!r}. Convert it with "
+            "pandas.to_numeric, or use a categorical column."
+        )
+    if infer_dtype(present, skipna=False) in _TIMES_AMONG_OBJECTS:
+        _refuse_times(key, type(present[0]).__name__)
     result = np.full(values.shape, np.nan)
     try:
         result[~missing] = present.astype(np.float64)
+    except OverflowError as error:
+        raise ValueError(
+            f"Column {key!r} holds {_shown(max(present, key=abs))}, which is too large for "
+            "a float. Scale the column, for example by taking logarithms."
+        ) from error
     except (TypeError, ValueError) as error:
         raise TypeError(f"Column {key!r} must hold real numbers: {error}.") from error
     return result
@@ -276,9 +308,17 @@ def holds_numbers(cells: Cells) -> bool:
     if isinstance(cells.dtype, pd.CategoricalDtype):
         return False
     if cells.dtype.kind == "O" and not isinstance(cells.dtype, pd.StringDtype):
-        found = infer_dtype(np.asarray(cells).ravel(), skipna=True)
+        values = np.asarray(cells).ravel()
+        found = infer_dtype(values, skipna=True)
+        if found.startswith("mixed"):  # decimals and fractions among other numbers
+            kinds = set(map(type, values[~pd.isna(values)]))
+            return all(map(_is_kind_of_number, kinds))
         return found in _NUMBERS_AMONG_OBJECTS
     return cells.dtype.kind in "iuf"
+
+
+def _is_kind_of_number(kind: type) -> bool:
+    return issubclass(kind, Real | Decimal) and not issubclass(kind, bool)
 
 
 def _refuse_kind(cells: Any, key: Hashable) -> NoReturn:
@@ -288,20 +328,32 @@ def _refuse_kind(cells: Any, key: Hashable) -> NoReturn:
             "it into its real and imaginary parts."
         )
     if cells.dtype.kind in "mM":
-        raise ValueError(
-            f"Column {key!r} holds dates or durations (dtype {cells.dtype}), which have "
-            "no meaning as a feature by themselves. Derive numbers or categories from "
-            "them first, e.g. the hour, the weekday or the days since an event."
-        )
+        _refuse_times(key, f"dtype {cells.dtype}")
     raise ValueError(
         f"Column {key!r} must hold numbers, strings or booleans; got dtype {cells.dtype}."
     )
 
 
+def _refuse_times(key: Hashable, kind: str) -> NoReturn:
+    raise ValueError(
+        f"Column {key!r} holds dates or durations ({kind}), which have no meaning as a "
+        "feature by themselves. Derive numbers or categories from them first, e.g. the "
+        "hour, the weekday or the days since an event."
+    )
+
+
 def _refuse_mix(distinct: np.ndarray, key: Hashable) -> NoReturn:
     kinds = {type(value): value for value in distinct[::-1]}
-    examples = " and ".join(f"{v!r} ({kind.__name__})" for kind, v in kinds.items())
+    examples = " and ".join(f"{_shown(v)} ({k.__name__})" for k, v in kinds.items())
     raise ValueError(
         f"Column {key!r} must hold either strings or integers only; got {examples}. "
         "Convert the column to one type, e.g. with pandas.to_numeric or .astype(str)."
     )
+
+
+def _shown(value: Any) -> str:
+    """Show a value in a message, in short."""
+    if isinstance(value, int) and value.bit_length() > _LONGEST_INTEGER:
+        return f"{'-' if value < 0 else ''}2**{value.bit_length()} (about)"
+    text = " ".join(repr(value).split())
+    return text if len(text) <= _MOST_SHOWN else text[:_MOST_SHOWN] + "…"

@@ -14,6 +14,7 @@ from skest.feature_columns.hashing import (
     fingerprint_cat64,
     int64_keys,
 )
+from skest.feature_columns.sources import is_key
 from skest.feature_columns.table import Key, Table
 
 __all__ = ["CrossedColumn", "crossed_column"]
@@ -144,7 +145,7 @@ class CrossedColumn(CategoricalColumn):
             )
         if isinstance(key, CategoricalColumn):
             key.validated()
-        elif not isinstance(key, str | int) or isinstance(key, bool):
+        elif not is_key(key):
             raise TypeError(
                 "'keys' of a crossed column must be names of raw columns or categorical "
                 f"columns; got {key!r}. Cut numbers with bucketized_column first."

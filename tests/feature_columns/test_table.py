@@ -261,7 +261,7 @@ def test_column_twice_in_a_frame() -> None:
         (
             pd.Series([pd.Period("2020")]),
             ValueError,
-            "must hold either strings or integers only",
+            r"'c' holds dates or durations \(Period\)",
         ),
         (pd.cut(pd.Series([1, 2]), 2), ValueError, r"Interval\)\. Convert the column"),
         (np.array([b"\xff"]), ValueError, "'c' holds bytes that are not UTF-8"),
