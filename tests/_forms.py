@@ -259,8 +259,7 @@ FORMS: dict[str, tuple[Callable[[], Any], str, list[Any]]] = {
     ),
     "pyarrow chunks of dictionaries": (
         lambda: pa.chunked_array(
-            [pa.array(["a", None]).dictionary_encode()]
-            + [pa.array(["b", "a"]).dictionary_encode()]
+            [pa.array(part).dictionary_encode() for part in (["a", None], ["b", "a"])]
         ),
         "categories",
         ["a", None, "b", "a"],

@@ -66,7 +66,8 @@ class KeyedCategoricalColumn(CategoricalColumn):
         """Return the ids, looked up once for each distinct value."""
         cells = self._cells(table)
         codes = present_codes(cells).reshape(table.n_rows, -1)
-        return np.append(self._ids_of(cells.distinct), -1)[codes], codes >= 0
+        ids = np.append(self._ids_of(cells.distinct), -1)
+        return ids.take(codes, mode="wrap"), codes >= 0
 
 
 def categorical_column_with_identity(

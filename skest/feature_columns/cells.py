@@ -262,7 +262,9 @@ def numbers(cells: Cells, key: Hashable) -> np.ndarray:
     array([ 1., nan])
     """
     if isinstance(cells, pd.Series):
-        if is_numeric_dtype(cells.dtype) and cells.hasnans:
+        # Those of NumPy hold their NaN themselves, and need no search for gaps.
+        is_extension = not isinstance(cells.dtype, np.dtype)
+        if is_extension and is_numeric_dtype(cells.dtype) and cells.hasnans:
             values = cells.to_numpy(dtype=np.float64, na_value=np.nan)
         else:
             values = cells.to_numpy()

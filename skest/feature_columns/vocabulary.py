@@ -2,6 +2,7 @@
 """Columns of values that a vocabulary lists, given or learned."""
 
 from collections.abc import Sequence
+from itertools import repeat
 from numbers import Integral
 from typing import Any
 
@@ -84,7 +85,7 @@ class VocabularyColumn(KeyedCategoricalColumn):
 
     def _ids_of(self, distinct: np.ndarray) -> np.ndarray:
         vocabulary = self.vocabulary
-        found = (vocabulary.get(value, -1) for value in distinct.tolist())
+        found = map(vocabulary.get, distinct.tolist(), repeat(-1))
         ids = np.fromiter(found, dtype=np.int64, count=len(distinct))
         unknown = ids < 0
         if self.num_oov_buckets:
@@ -237,7 +238,9 @@ class VocabularyListColumn(VocabularyColumn):
     @property
     def _kind(self) -> str | None:
         is_open = self.vocabulary_list is None and "vocabulary_" not in vars(self)
-        return self.dtype or (None if is_open else _kind_of_values([*self.vocabulary]))
+        if self.dtype or is_open:
+            return self.dtype
+        return _kind_of_values([next(iter(self.vocabulary))])  # all are of one kind
 
     def _validate(self) -> None:
         owner = f"vocabulary column {self.key!r}"
