@@ -3,8 +3,8 @@
 
 Run it with ``python -m benchmarks.encode [--rows 1000000] [--no-tensorflow]``. The table
 has 8 numeric columns, 5 string columns of 10 to 50,000 levels, and one cross of two of
-them. Below are the best times of some runs in turn, all with one thread, and the peak of
-the memory that encoding takes beside the table (Linux only). TensorFlow runs in an
+them. Below are the best processor times of some runs in turn, all with one thread, and the
+peak of the memory that encoding takes beside the table (Linux only). TensorFlow runs in an
 environment of its own, which is made at the first run, see `benchmarks.peers`.
 """
 
@@ -137,13 +137,16 @@ def contenders(table: pd.DataFrame) -> dict[str, Callable[[], object]]:
 def best_seconds(
     functions: dict[str, Callable[[], object]], repeats: int
 ) -> dict[str, float]:
-    """Return the least time of each function, which are called in turn."""
+    """Return the least time of each function, which are called in turn.
+
+    It is the time of the processor, which counts no other work on the machine.
+    """
     best = dict.fromkeys(functions, float("inf"))
     for _ in range(repeats):
         for name, function in functions.items():
-            start = time.perf_counter()
+            start = time.process_time()
             function()
-            best[name] = min(best[name], time.perf_counter() - start)
+            best[name] = min(best[name], time.process_time() - start)
     return best
 
 
