@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What it costs to encode a mixed table, against pandas and scikit-learn.
+"""What it costs to encode a mixed table: pandas, scikit-learn and tf.estimator beside it.
 
-Run it with ``python -m benchmarks.encode [--rows 1000000]``. The table has 8 numeric
-columns, 5 string columns of 10 to 50,000 levels, and one cross of two of them. Below are
-the best times of some runs side by side, and the peak of the memory that encoding takes
-beside the table (Linux only).
+Run it with ``python -m benchmarks.encode [--rows 1000000] [--no-tensorflow]``. The table
+has 8 numeric columns, 5 string columns of 10 to 50,000 levels, and one cross of two of
+them. Below are the best processor times of some runs in turn, all with one thread, and the
+peak of the memory that encoding takes beside the table (Linux only). TensorFlow runs in an
+environment of its own, which is made at the first run, see `benchmarks.peers`.
 """
 
 import argparse
@@ -13,6 +14,7 @@ import time
 from collections.abc import Callable
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -22,22 +24,40 @@ from sklearn.feature_extraction import FeatureHasher
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
 
+from benchmarks import peers
 from skest import feature_columns as fc
 
 LEVELS = (10, 100, 1_000, 10_000, 50_000)
 NUMBERS = [f"number_{i}" for i in range(8)]
 STRINGS = [f"string_{n}" for n in LEVELS]
 CROSSED = ("string_10", "string_1000")
+BUCKETS = 100_000
 MIB = 2**20
+OWN = "skest, FeatureColumns.encode"
+FACTORIZE = "pandas.factorize of the strings"
+ONE_HOT = "scikit-learn, one-hot only"
+
+
+def levels_of() -> dict[str, list[str]]:
+    """Return the levels of each string column."""
+    numbers = zip(STRINGS, LEVELS, strict=True)
+    return {name: [f"level {i}" for i in range(n)] for name, n in numbers}
+
+
+def make_arrays(n_rows: int) -> dict[str, np.ndarray]:
+    """Return the table in numbers: strings as positions among their levels."""
+    rng = np.random.default_rng(0)
+    arrays = {name: rng.normal(size=n_rows) for name in NUMBERS}
+    for name, levels in levels_of().items():
+        arrays[name] = rng.integers(0, len(levels), n_rows)
+    return arrays
 
 
 def make_table(n_rows: int, dtype: str) -> pd.DataFrame:
     """Return the table, its strings of a dtype of pandas."""
-    rng = np.random.default_rng(0)
-    table = {name: rng.normal(size=n_rows) for name in NUMBERS}
-    for name, n_levels in zip(STRINGS, LEVELS, strict=True):
-        levels = np.array([f"level {i}" for i in range(n_levels)], dtype=object)
-        values = levels[rng.integers(0, n_levels, n_rows)]
+    table: dict[str, Any] = dict(make_arrays(n_rows))
+    for name, levels in levels_of().items():
+        values = np.array(levels, dtype=object)[table[name]]
         table[name] = pd.Series(values, dtype=dtype)
     return pd.DataFrame(table)
 
@@ -50,9 +70,9 @@ def make_columns() -> fc.FeatureColumns:
     for name in STRINGS[:-1]:
         vocabulary = fc.categorical_column_with_vocabulary_list(name)
         columns.append(fc.embedding_column(vocabulary, "auto"))
-    hashed = fc.categorical_column_with_hash_bucket(STRINGS[-1], 100_000)
+    hashed = fc.categorical_column_with_hash_bucket(STRINGS[-1], BUCKETS)
     columns.append(fc.embedding_column(hashed, "auto"))
-    columns.append(fc.crossed_column(CROSSED, 100_000))
+    columns.append(fc.crossed_column(CROSSED, BUCKETS))
     return fc.FeatureColumns(columns)
 
 
@@ -71,6 +91,7 @@ def hashed_strings(table: pd.DataFrame) -> list[list[str]]:
 def contenders(table: pd.DataFrame) -> dict[str, Callable[[], object]]:
     """Return what is timed, everything fitted before."""
     columns = make_columns().fit(table)
+    strings = fc.FeatureColumns(make_columns().columns[len(NUMBERS) :]).fit(table)
     one_hot = make_column_transformer(
         (StandardScaler(), NUMBERS),
         (OneHotEncoder(handle_unknown="ignore"), STRINGS),
@@ -104,24 +125,44 @@ def contenders(table: pd.DataFrame) -> dict[str, Callable[[], object]]:
         ),
     ).fit(table)
     return {
-        "skest, FeatureColumns.encode": lambda: columns.encode(table),
-        "pandas.factorize of the strings": lambda: [
-            pd.factorize(table[name]) for name in STRINGS
-        ],
+        OWN: lambda: columns.encode(table),
+        "skest, strings and cross alone": lambda: strings.encode(table),
+        FACTORIZE: lambda: [pd.factorize(table[name]) for name in STRINGS],
         "scikit-learn, the same columns": lambda: both.transform(table),
-        "scikit-learn, one-hot only": lambda: one_hot.transform(table),
+        ONE_HOT: lambda: one_hot.transform(table),
         "scikit-learn, hashing only": lambda: hashing.transform(table),
     }
 
 
-def best_seconds(function: Callable[[], object], repeats: int) -> float:
-    """Return the least time of some calls."""
-    times = []
+def best_seconds(
+    functions: dict[str, Callable[[], object]], repeats: int
+) -> dict[str, float]:
+    """Return the least time of each function, which are called in turn.
+
+    It is the time of the processor, which counts no other work on the machine.
+    """
+    best = dict.fromkeys(functions, float("inf"))
     for _ in range(repeats):
-        start = time.perf_counter()
-        function()
-        times.append(time.perf_counter() - start)
-    return min(times)
+        for name, function in functions.items():
+            start = time.process_time()
+            function()
+            best[name] = min(best[name], time.process_time() - start)
+    return best
+
+
+def tensorflow(n_rows: int, repeats: int) -> dict[str, Any]:
+    """Return what `benchmarks/peers/encode_tensorflow.py` measures."""
+    arrays = make_arrays(n_rows)
+    numbers = {name: (arrays[name].mean(), arrays[name].std()) for name in NUMBERS}
+    arguments = {
+        "numbers": numbers,
+        "levels": levels_of(),
+        "hashed": STRINGS[-1],
+        "crossed": CROSSED,
+        "n_buckets": BUCKETS,
+        "repeats": repeats,
+    }
+    return peers.run(peers.TENSORFLOW, "encode_tensorflow.py", arguments, arrays)
 
 
 def memory(n_rows: int, dtype: str) -> tuple[float, float]:
@@ -142,31 +183,56 @@ def status(field: str) -> float:
     return next(float(x.split()[1]) for x in lines if x.startswith(field)) / 1024
 
 
+def print_times(dtype: str, arguments: argparse.Namespace) -> None:
+    """Print the times for strings of a dtype."""
+    functions = contenders(make_table(arguments.rows, dtype))
+    seconds = best_seconds(functions, arguments.repeats)
+    rows = dict(seconds)
+    peer = None
+    if dtype == "object" and arguments.tensorflow:  # these TensorFlow takes
+        peer = tensorflow(arguments.rows, arguments.repeats)
+        rows |= {
+            "tf.estimator, whole table, tensors": peer["seconds"]["tensors"],
+            "tf.estimator, whole table, arrays": peer["seconds"]["arrays"],
+            f"tf.estimator, batches of {peer['batch']}": peer["seconds"]["batches"],
+        }
+    print(f"\n{'strings of dtype ' + dtype:<36} seconds  times skest")
+    for name, value in rows.items():
+        print(f"{name:<36} {value:7.3f} {value / seconds[OWN]:12.2f}")
+    print(
+        "bound: an encoder that looks at every string once, as factorize does, can be at "
+        f"most {seconds[ONE_HOT] / seconds[FACTORIZE]:.1f} times as fast as one-hot only"
+    )
+    if peer and peer["peak"] is not None:
+        print_memory("tf.estimator", peer["size"], peer["peak"])
+
+
+def print_memory(who: str, size: float, peak: float) -> None:
+    """Print the peak of memory beside the size of the result."""
+    print(
+        f"memory of {who}: encoded tensors {size:.0f} MiB, peak {peak:.0f} MiB, "
+        f"{peak / size:.1f} times as much",
+        flush=True,
+    )
+
+
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument(
+        "--tensorflow", action=argparse.BooleanOptionalAction, default=True
+    )
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     print(f"{arguments.rows:,} rows; 8 numeric and 5 string columns, one cross")
     for dtype in ("str", "object", "category"):
-        table = make_table(arguments.rows, dtype)
-        functions = contenders(table)
-        print(f"\n{'strings of dtype ' + dtype:<34} seconds  times skest")
-        own = None
-        for name, function in functions.items():
-            seconds = best_seconds(function, arguments.repeats)
-            own = own or seconds
-            print(f"{name:<34} {seconds:7.3f} {seconds / own:12.2f}", flush=True)
-        del table, functions
+        print_times(dtype, arguments)
         if Path("/proc/self/clear_refs").exists():
             with get_context("spawn").Pool(1) as pool:
                 size, peak = pool.apply(memory, (arguments.rows, dtype))
-            print(
-                f"memory: encoded tensors {size:.0f} MiB, peak {peak:.0f} MiB, "
-                f"{peak / size:.1f} times as much"
-            )
+            print_memory("skest", size, peak)
 
 
 if __name__ == "__main__":

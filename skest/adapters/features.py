@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads ``X`` of scikit-learn's methods as columns by key."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,9 +8,9 @@ import numpy as np
 from scipy.sparse import issparse
 from sklearn.base import BaseEstimator
 from sklearn.utils import get_tags
-from sklearn.utils.validation import validate_data
+from sklearn.utils.validation import check_array, validate_data
 
-from skest.feature_columns.ragged import as_cells
+from skest.feature_columns.sources import is_frame, plain_matrix
 from skest.feature_columns.table import Table
 
 __all__ = [
@@ -31,17 +30,16 @@ WEIGHT_KEY = "__sample_weight__"
 
 def is_table(X: Any) -> bool:
     """Tell whether X has columns by name: a frame, or a dictionary of arrays."""
-    # Some sparse matrices of SciPy are dictionaries. The class is asked, because a lazy
-    # frame warns when it is asked for its columns.
-    return hasattr(type(X), "columns") or (isinstance(X, Mapping) and not issparse(X))
+    # Some sparse matrices of SciPy are dictionaries.
+    return is_frame(X) or (isinstance(X, Mapping) and not issparse(X))
 
 
 def holds_only_numbers(X: Any) -> bool:
-    """Tell whether all columns of a frame are numbers; of a dictionary, nothing is said."""
-    if isinstance(X, Mapping) or not hasattr(X, "shape"):
+    """Tell whether X is a frame with one number in each cell."""
+    if not is_frame(X):
         return False
     table = Table(X)
-    return all(map(table.holds_numbers, table.keys))
+    return all(table.holds_numbers(k) and table.cells(k).ndim == 1 for k in table.keys)
 
 
 def without_columns(X: Any, keys: Sequence[str]) -> tuple[Any, dict[str, Any]]:
@@ -63,13 +61,14 @@ def without_columns(X: Any, keys: Sequence[str]) -> tuple[Any, dict[str, Any]]:
     """
     if not keys or not is_table(X):
         return X, {}
-    names = list(X) if isinstance(X, Mapping) else _names_of(X)
-    found = [key for key in keys if key in names]
-    columns = {key: X[key] for key in found}
     if isinstance(X, Mapping):
-        return {name: X[name] for name in names if name not in found}, columns
+        columns = {key: X[key] for key in keys if key in X}
+        return {key: X[key] for key in X if key not in columns}, columns
     import narwhals.stable.v2 as nw
 
+    table = Table(X)
+    found = [key for key in keys if key in table.keys]
+    columns = {key: table.cells(key) for key in found}
     frame = nw.from_native(X, eager_only=True)
     return frame.drop(found).to_native(), columns
 
@@ -102,23 +101,28 @@ def read_array(estimator: BaseEstimator, X: Any, *, reset: bool) -> dict[Any, An
             f"This {type(estimator).__name__} was fitted on an array; got a dictionary. "
             "Pass an array or a DataFrame with the same columns."
         )
-    if hasattr(X, "columns"):
-        _check_numbers(X)
+    accepted = {
+        "dtype": [np.float64, np.float32],
+        "accept_sparse": _accepted(estimator),
+        "ensure_all_finite": "allow-nan",
+    }
+    if is_frame(X):
+        matrix = _matrix_of_frame(X)
+        validate_data(estimator, X, reset=reset, skip_check_array=True)
+        return {ARRAY_KEY: check_array(matrix, **accepted, estimator=estimator)}
     try:
-        X = validate_data(
-            estimator,
-            X,
-            reset=reset,
-            accept_sparse=_accepted(estimator),
-            dtype=[np.float64, np.float32],
-            ensure_all_finite="allow-nan",
-        )
+        X = validate_data(estimator, plain_matrix(X), reset=reset, **accepted)
     except ValueError as error:
         if "could not convert string to float" not in str(error):
             raise
         raise ValueError(
             f"An array without 'feature_columns' must hold numbers; {error}. For strings, "
             "pass a DataFrame or a dictionary of arrays, or describe the columns."
+        ) from error
+    except OverflowError as error:
+        raise ValueError(
+            f"X holds an integer that is too large for a float ({error}). Scale it, for "
+            "example by taking logarithms."
         ) from error
     return {ARRAY_KEY: X}
 
@@ -146,20 +150,17 @@ def read_table(estimator: BaseEstimator, X: Any, *, reset: bool) -> dict[Any, An
     ValueError, TypeError
         If there are no rows or columns, lengths differ, or names are not unique.
     """
-    if hasattr(X, "collect") and not hasattr(X, "shape"):
-        raise TypeError(f"X is a {type(X).__name__}; call its method collect() first.")
-    if isinstance(X, Mapping) and not issparse(X):
-        features = _read_dict(estimator, X, reset=reset)
-    elif hasattr(X, "columns"):
-        names = _names_of(X)
-        twice = sorted(str(name) for name, n in Counter(names).items() if n > 1)
-        if twice:
-            raise ValueError(
-                f"Column names of X must be unique; {', '.join(map(repr, twice))} occurs "
-                "more than once. Rename or drop columns."
-            )
-        validate_data(estimator, X, reset=reset, skip_check_array=True)
-        features = {name: X[name] for name in names}
+    if is_table(X):
+        table = Table(X)
+        if not isinstance(X, Mapping):
+            validate_data(estimator, X, reset=reset, skip_check_array=True)
+        elif reset:
+            estimator.feature_names_in_ = np.asarray(table.keys, dtype=object)
+            estimator.n_features_in_ = len(table.keys)
+        features = {
+            key: X[key].tocsr() if table.holds_sparse(key) else table.cells(key)
+            for key in table.keys
+        }
     else:
         features = _read_columns_of_array(estimator, X, reset=reset)
     if WEIGHT_KEY in features:
@@ -167,32 +168,7 @@ def read_table(estimator: BaseEstimator, X: Any, *, reset: bool) -> dict[Any, An
             f"A column of X is called {WEIGHT_KEY!r}, a name that skest needs for the "
             "sample weights. Rename it."
         )
-    Table(features)  # refuses what has no rows, or columns of different lengths
     return features
-
-
-def _names_of(X: Any) -> list[Any]:
-    """Return the names of the columns of a frame; pyarrow has another word for them."""
-    return list(X.column_names if hasattr(X, "column_names") else X.columns)
-
-
-def _read_dict(
-    estimator: BaseEstimator, X: Mapping[Any, Any], *, reset: bool
-) -> dict[Any, Any]:
-    if reset:
-        names = np.asarray(list(X), dtype=object)
-        estimator.feature_names_in_, estimator.n_features_in_ = names, len(names)
-    return {key: _as_array(values) for key, values in X.items()}
-
-
-def _as_array(values: Any) -> Any:
-    """Turn lists into arrays; what is no column at all is left for `Table` to refuse."""
-    if issparse(values):
-        return values.tocsr()
-    if hasattr(values, "shape"):
-        return values
-    array = as_cells(values)
-    return array if array.ndim else values
 
 
 def _read_columns_of_array(
@@ -200,7 +176,7 @@ def _read_columns_of_array(
 ) -> dict[Any, Any]:
     X = validate_data(
         estimator,
-        X,
+        plain_matrix(X),
         reset=reset,
         accept_sparse=_accepted(estimator),
         dtype=None,
@@ -221,16 +197,14 @@ def _accepted(estimator: BaseEstimator) -> Any:
     return "csr" if get_tags(estimator).input_tags.sparse else False
 
 
-def _check_numbers(X: Any) -> None:
-    """Refuse columns of a frame that hold anything but numbers, by name."""
-    names = _names_of(X)
-    if len(set(names)) < len(names) or 0 in X.shape:
-        return  # scikit-learn has the right words for these
+def _matrix_of_frame(X: Any) -> np.ndarray:
+    """Return the numbers of a frame; whatever is wrong is named by its column."""
     table = Table(X)
-    for key in table.keys:
-        values = table.numbers(key)
+    columns = {key: table.numbers(key) for key in table.keys}
+    for key, values in columns.items():
         if values.dtype.kind == "f" and np.isinf(values).any():
             raise ValueError(
                 f"Column {key!r} holds infinity (inf), which is never allowed. Replace it "
                 "by a number or by NaN."
             )
+    return np.column_stack(list(columns.values()))

@@ -18,6 +18,7 @@ from sklearn.utils import Tags
 
 from skest._compat import DocLinkMixin, check_sample_weight, get_output_config
 from skest.feature_columns.features_in import FeaturesIn
+from skest.feature_columns.sources import is_key
 from skest.feature_columns.table import Key, Table
 
 __all__ = [
@@ -399,7 +400,7 @@ class FittedPart:
 
 def check_key(key: Any, owner: str, parameter: str = "key") -> None:
     """Raise TypeError unless `key` is the name or position of a raw column."""
-    if not isinstance(key, str | int) or isinstance(key, bool):
+    if not is_key(key):
         raise TypeError(
             f"'{parameter}' of {owner} must be the name (str) or position (int) of a raw "
             f"column; got {key!r}."

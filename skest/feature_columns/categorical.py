@@ -68,7 +68,7 @@ class KeyedCategoricalColumn(CategoricalColumn):
         cells = self._cells(table)
         codes = present_codes(cells).reshape(table.n_rows, -1)
         ids = np.concatenate([self._ids_of(cells.distinct), _NO_ID])
-        return ids[codes], codes >= 0
+        return ids.take(codes, mode="wrap"), codes >= 0
 
 
 def categorical_column_with_identity(

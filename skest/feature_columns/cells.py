@@ -7,11 +7,13 @@ Series may stand for integers, and floats of an array may not.
 """
 
 from collections.abc import Hashable, Sequence
+from decimal import Decimal
+from numbers import Real
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import pandas as pd
-from pandas.api.types import infer_dtype, is_numeric_dtype
+from pandas.api.types import infer_dtype, is_hashable, is_numeric_dtype
 
 __all__ = [
     "Cells",
@@ -28,6 +30,9 @@ Cells = np.ndarray | pd.Series
 # Floats hold every integer up to here, and not every one beyond.
 _EXACT_INTEGERS = 2.0**53
 _NUMBERS_AMONG_OBJECTS = ("integer", "floating", "mixed-integer-float", "decimal")
+_TIMES_AMONG_OBJECTS = ("date", "datetime", "period", "time", "timedelta")
+# How much of a value a message shows: characters, and bits of an integer.
+_MOST_SHOWN, _LONGEST_INTEGER = 80, 256
 
 
 class Factorized(NamedTuple):
@@ -134,13 +139,15 @@ def _factorize_plain(cells: Cells, key: Hashable) -> tuple[np.ndarray, np.ndarra
     look_up = _factorize_one if len(values) == 1 else pd.factorize
     try:
         codes, distinct = look_up(values)
-    except TypeError as error:
+    except (TypeError, NotImplementedError) as error:  # the second is pyarrow's
+        wrong = next((cell for cell in values if not is_hashable(cell)), values[0])
         raise TypeError(
-            f"Column {key!r}: a cell used as argument must be a string or an integer "
-            f"number ({error})."
+            f"Column {key!r} holds {_shown(wrong)} ({type(wrong).__name__}); a cell used "
+            "as argument must be a string or an integer number, or a list of them. Give "
+            "each part of it a column of its own, e.g. with pandas.json_normalize."
         ) from error
     if values.dtype == object and len(distinct) and not isinstance(distinct[0], str):
-        _check_one_kind(values[codes >= 0], key)
+        _check_not_merged(values[codes >= 0], distinct, key)
     return codes, np.asarray(distinct)
 
 
@@ -155,9 +162,9 @@ def _factorize_category(cells: pd.Series) -> tuple[np.ndarray, np.ndarray]:
     return places[codes], categories.take(used).to_numpy()
 
 
-def _check_one_kind(present: np.ndarray, key: Hashable) -> None:
-    """Raise ValueError if values that are equal, such as 1 and True, differ in kind."""
-    if infer_dtype(present, skipna=False) not in ("integer", "boolean", "bytes"):
+def _check_not_merged(present: np.ndarray, distinct: np.ndarray, key: Hashable) -> None:
+    """Refuse True, 1 and 1.0 in one column, which are one value when they are hashed."""
+    if infer_dtype(present, skipna=False) != infer_dtype(distinct, skipna=False):
         _refuse_mix(present, key)
 
 
@@ -204,6 +211,8 @@ def _canonical_objects(distinct: np.ndarray, key: Hashable) -> np.ndarray:
         return np.array([str(value) for value in distinct], dtype=object)
     if found == "bytes":
         return np.array([_decoded(value, key) for value in distinct], dtype=object)
+    if found in _TIMES_AMONG_OBJECTS:
+        _refuse_times(key, type(distinct[0]).__name__)
     _refuse_mix(distinct, key)
 
 
@@ -212,8 +221,8 @@ def _as_int64(distinct: np.ndarray, key: Hashable) -> np.ndarray:
     for extreme in (distinct.min(), distinct.max()) if len(distinct) else ():
         if not limits.min <= extreme <= limits.max:
             raise ValueError(
-                f"Column {key!r} holds the integer {extreme}, which is outside the range "
-                "of int64. Convert the column to strings."
+                f"Column {key!r} holds the integer {_shown(int(extreme))}, which is "
+                "outside the range of int64. Convert the column to strings."
             )
     return distinct.astype(np.int64)
 
@@ -258,12 +267,13 @@ def numbers(cells: Cells, key: Hashable) -> np.ndarray:
     Returns
     -------
     ndarray of the same shape
-        Of a boolean, integer or float dtype. It may share memory with `cells`.
+        Of a boolean or integer dtype, or of floats of at most 64 bits. It may share
+        memory with `cells`.
 
     Raises
     ------
     ValueError
-        If the cells are strings, dates or complex numbers.
+        If the cells are strings, dates or complex numbers, or too large for a float.
     TypeError
         If a cell holds an object that is not a number.
 
@@ -274,42 +284,48 @@ def numbers(cells: Cells, key: Hashable) -> np.ndarray:
     >>> numbers(pd.Series([1, None], dtype="Int64"), "x")
     array([ 1., nan])
     """
-    values = cells if isinstance(cells, np.ndarray) else _values_of(cells)
+    if isinstance(cells, pd.Series):
+        # Those of NumPy hold their NaN themselves, and need no search for gaps.
+        is_extension = not isinstance(cells.dtype, np.dtype)
+        if is_extension and is_numeric_dtype(cells.dtype) and cells.hasnans:
+            values = cells.to_numpy(dtype=np.float64, na_value=np.nan)
+        else:
+            values = cells.to_numpy()
+    else:
+        values = cells
     if values.dtype.kind in "SUT":
         values = values.astype(object)
     if values.dtype.kind == "O":
         return _numbers_of_objects(values, key)
     if values.dtype.kind not in "biuf":
         _refuse_kind(values, key)
+    if values.dtype.itemsize > 8:  # long doubles, of which torch knows nothing
+        return values.astype(np.float64)
     return values
-
-
-def _values_of(cells: pd.Series) -> np.ndarray:
-    is_extension = isinstance(cells.dtype, pd.api.extensions.ExtensionDtype)
-    if is_extension and is_numeric_dtype(cells.dtype) and cells.hasnans:
-        return cells.to_numpy(dtype=np.float64, na_value=np.nan)
-    return cells.to_numpy()
 
 
 def _numbers_of_objects(values: np.ndarray, key: Hashable) -> np.ndarray:
     missing = pd.isna(values)
     present = values[~missing]
-    for value in present:
-        if isinstance(value, str | bytes):
-            raise ValueError(
-                f"Column {key!r} must hold numbers; got the string {value!r}. Convert it "
-                "with pandas.to_numeric, or use a categorical column."
-            )
+    if any(issubclass(kind, str | bytes) for kind in set(map(type, present))):
+        text = next(value for value in present if isinstance(value, str | bytes))
+        raise ValueError(
+            f"Column {key!r} must hold numbers; got the string {text!r}. Convert it with "
+            "pandas.to_numeric, or use a categorical column."
+        )
+    if infer_dtype(present, skipna=False) in _TIMES_AMONG_OBJECTS:
+        _refuse_times(key, type(present[0]).__name__)
     result = np.full(values.shape, np.nan)
     try:
         result[~missing] = present.astype(np.float64)
+    except OverflowError as error:
+        reals: list[Any] = [value for value in present if isinstance(value, Real)]
+        raise ValueError(
+            f"Column {key!r} holds {_shown(max(reals, key=abs))}, which is too large for "
+            "a float. Scale the column, for example by taking logarithms."
+        ) from error
     except (TypeError, ValueError) as error:
         raise TypeError(f"Column {key!r} must hold real numbers: {error}.") from error
-    except OverflowError as error:
-        raise ValueError(
-            f"Column {key!r} holds an integer that is too large for a number of 64 bits. "
-            "Scale the column, or convert it to strings for a categorical column."
-        ) from error
     return result
 
 
@@ -318,9 +334,17 @@ def holds_numbers(cells: Cells) -> bool:
     if isinstance(cells.dtype, pd.CategoricalDtype):
         return False
     if cells.dtype.kind == "O" and not isinstance(cells.dtype, pd.StringDtype):
-        found = infer_dtype(np.asarray(cells).ravel(), skipna=True)
+        values = np.asarray(cells).ravel()
+        found = infer_dtype(values, skipna=True)
+        if found.startswith("mixed"):  # decimals and fractions among other numbers
+            kinds = set(map(type, values[~pd.isna(values)]))
+            return all(map(_is_kind_of_number, kinds))
         return found in _NUMBERS_AMONG_OBJECTS
     return cells.dtype.kind in "iuf"
+
+
+def _is_kind_of_number(kind: type) -> bool:
+    return issubclass(kind, Real | Decimal) and not issubclass(kind, bool)
 
 
 def _refuse_kind(cells: Any, key: Hashable) -> NoReturn:
@@ -330,20 +354,32 @@ def _refuse_kind(cells: Any, key: Hashable) -> NoReturn:
             "it into its real and imaginary parts."
         )
     if cells.dtype.kind in "mM":
-        raise ValueError(
-            f"Column {key!r} holds dates or durations (dtype {cells.dtype}), which have "
-            "no meaning as a feature by themselves. Derive numbers or categories from "
-            "them first, e.g. the hour, the weekday or the days since an event."
-        )
+        _refuse_times(key, f"dtype {cells.dtype}")
     raise ValueError(
         f"Column {key!r} must hold numbers, strings or booleans; got dtype {cells.dtype}."
     )
 
 
+def _refuse_times(key: Hashable, kind: str) -> NoReturn:
+    raise ValueError(
+        f"Column {key!r} holds dates or durations ({kind}), which have no meaning as a "
+        "feature by themselves. Derive numbers or categories from them first, e.g. the "
+        "hour, the weekday or the days since an event."
+    )
+
+
 def _refuse_mix(distinct: np.ndarray, key: Hashable) -> NoReturn:
     kinds = {type(value): value for value in distinct[::-1]}
-    examples = " and ".join(f"{v!r} ({kind.__name__})" for kind, v in kinds.items())
+    examples = " and ".join(f"{_shown(v)} ({k.__name__})" for k, v in kinds.items())
     raise ValueError(
         f"Column {key!r} must hold either strings or integers only; got {examples}. "
         "Convert the column to one type, e.g. with pandas.to_numeric or .astype(str)."
     )
+
+
+def _shown(value: Any) -> str:
+    """Show a value in a message, in short."""
+    if isinstance(value, int) and value.bit_length() > _LONGEST_INTEGER:
+        return f"{'-' if value < 0 else ''}2**{value.bit_length()} (about)"
+    text = " ".join(repr(value).split())
+    return text if len(text) <= _MOST_SHOWN else text[:_MOST_SHOWN] + "…"

@@ -14,6 +14,7 @@ from skest.feature_columns.hashing import (
     fingerprint_cat64,
     int64_keys,
 )
+from skest.feature_columns.sources import is_key
 from skest.feature_columns.table import Key, Table
 
 __all__ = ["CrossedColumn", "crossed_column"]
@@ -151,7 +152,7 @@ class CrossedColumn(CategoricalColumn):
             )
         if isinstance(key, CategoricalColumn):
             key.validated()
-        elif not isinstance(key, str | int) or isinstance(key, bool):
+        elif not is_key(key):
             raise TypeError(
                 "'keys' of a crossed column must be names of raw columns or categorical "
                 f"columns; got {key!r}. Cut numbers with bucketized_column first."
@@ -171,29 +172,56 @@ class CrossedColumn(CategoricalColumn):
         ordered = [k for k in leaves if _is_column(k)]
         ordered += [k for k in leaves if not _is_column(k)]
         start = DEFAULT_HASH_KEY if self.hash_key is None else self.hash_key
-        hashes = np.array([[start]], dtype=np.uint64)
-        present = np.array([[True]])
-        for key in ordered:
-            keys, has_value = _int64_keys_of(key, table)
-            hashes = fingerprint_cat64(hashes[:, :, np.newaxis], keys[:, np.newaxis])
-            hashes = hashes.reshape(table.n_rows, -1)
+        first, *others = (_int64_keys_of(key, table) for key in ordered)
+        keys, codes, present = first
+        hashes = fingerprint_cat64(np.array([start], dtype=np.uint64), keys)
+        for keys, key_codes, has_value in others:
+            hashes, codes = _combined(hashes, codes, keys, key_codes)
             present = present[:, :, np.newaxis] & has_value[:, np.newaxis]
             present = present.reshape(table.n_rows, -1)
         buckets = (hashes % np.uint64(self.hash_bucket_size)).astype(np.int64)
-        return np.where(present, buckets, -1), present
+        ids = buckets.take(codes, mode="wrap")
+        ids[~present] = -1
+        return ids, present
+
+
+def _combined(
+    hashes: np.ndarray, codes: np.ndarray, keys: np.ndarray, key_codes: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Combine each hash of a row with each key of it, every different pair once.
+
+    Where there are more different pairs than rows, every cell is hashed. Where a value
+    is missing (code -1), the result has no meaning.
+    """
+    codes, key_codes = codes[:, :, np.newaxis], key_codes[:, np.newaxis]
+    n_rows = len(codes)
+    if len(hashes) * len(keys) <= n_rows:
+        hashes = fingerprint_cat64(hashes[:, np.newaxis], keys).ravel()
+        return hashes, (codes * len(keys) + key_codes).reshape(n_rows, -1)
+    hashes = fingerprint_cat64(
+        hashes.take(codes, mode="wrap"), keys.take(key_codes, mode="wrap")
+    )
+    return hashes.ravel(), np.arange(hashes.size).reshape(n_rows, -1)
 
 
 def _int64_keys_of(
     key: str | CategoricalColumn, table: Table
-) -> tuple[np.ndarray, np.ndarray]:
-    """64-bit keys of the cells, uint64, and which cells hold a value."""
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """64-bit keys, uint64; which of them the cells have; and which cells have a value."""
     if isinstance(key, CategoricalColumn):
         ids, present = key.ids(table)
-        return ids.view(np.uint64), present
+        if key.num_buckets >= table.n_rows:
+            cell_of = np.arange(ids.size).reshape(ids.shape)
+            return ids.ravel().view(np.uint64), cell_of, present
+        # The last key is that of values without an id, which are crossed all the same.
+        keys = np.append(np.arange(key.num_buckets), -1)
+        codes = np.where(ids < 0, key.num_buckets, ids)
+        return keys.view(np.uint64), codes, present
     cells = table.factorized(key)
     codes = cells.codes.reshape(table.n_rows, -1)
+    # With one key more, there are some even if all cells are missing.
     keys = np.append(int64_keys(cells.distinct), np.uint64(0))
-    return keys[codes], codes >= 0
+    return keys, codes, codes >= 0
 
 
 def _leaves(keys: Sequence[Any]) -> Iterator[Any]:

@@ -8,6 +8,8 @@ has FarmHash there, so buckets of strings differ from those of ``tf.feature_colu
 ``tensorflow/core/platform/fingerprint.h``), so crosses of integers are equal.
 """
 
+from itertools import repeat
+
 import numpy as np
 from sklearn.utils import murmurhash3_32
 
@@ -50,7 +52,7 @@ def string_hashes(values: np.ndarray, seed: int = 0) -> np.ndarray:
     >>> string_hashes(np.array(["a", "b"], dtype=object))
     array([1009084850, 2514386435], dtype=uint64)
     """
-    hashes = (murmurhash3_32(value, seed=seed, positive=True) for value in values)
+    hashes = map(murmurhash3_32, values.tolist(), repeat(seed), repeat(True))
     try:
         return np.fromiter(hashes, dtype=np.uint64, count=len(values))
     except UnicodeEncodeError as error:

@@ -69,7 +69,8 @@ def infer_feature_columns(
     training data had gaps an indicator of missing numbers is added. An array of numbers
     becomes one column. Strings, booleans and pandas categories become categorical
     columns with a learned vocabulary, or hash buckets if there are very many levels.
-    Lists of strings or integers are several categories. A sparse matrix becomes one
+    Lists of strings or integers are several categories, lists of floats of one length
+    are numbers. A sparse matrix becomes one
     column of numbers scaled to [-1, 1], for a deep model with a vector for each of its
     columns that is multiplied by the number, so that it is never made dense.
 
@@ -139,12 +140,24 @@ def _holds_sequences(table: Table, key: Key) -> bool:
     return table.cells(key).ndim > 1 or table.flat(key) is not None
 
 
+def _holds_numbers(table: Table, key: Key, is_sequence: bool) -> bool:
+    flat = table.flat(key)
+    if flat is None:
+        return table.holds_numbers(key)
+    if is_sequence:
+        return holds_numbers(flat.values)
+    if flat.values.dtype.kind != "f":
+        return False
+    values = numbers(flat.values, key)
+    gaps = np.isnan(values)  # which make floats of integers, and those are categories
+    return not gaps.any() or bool((values[~gaps] % 1 != 0).any())
+
+
 def _column(table: Table, key: Key, kind: str, dtype: str | None) -> FeatureColumn:
     if table.holds_sparse(key):
         return _sparse_matrix(table, key, kind)
     is_sequence = kind == "sequence"
-    flat = table.flat(key) if is_sequence else None
-    if holds_numbers(table.cells(key) if flat is None else flat.values):
+    if _holds_numbers(table, key, is_sequence):
         if is_sequence:
             steps = numbers(steps_of(table, key).values, key)
             return _numeric(sequence_numeric_column, key, steps, dtype)

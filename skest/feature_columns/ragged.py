@@ -12,7 +12,7 @@ from skest.feature_columns.cells import Cells, Factorized, as_array, factorize
 
 __all__ = ["Flat", "as_cells", "flatten", "holds_lists", "lengths_of", "pad", "split"]
 
-_LISTS = (list, tuple, np.ndarray)
+_LISTS = (list, tuple, np.ndarray, pd.Series, pd.Index)
 _NEVER_LISTS = pd.CategoricalDtype | pd.StringDtype
 
 

@@ -19,11 +19,19 @@ from skest.feature_columns.cells import (
 )
 from skest.feature_columns.ragged import (
     Flat,
-    as_cells,
     flatten,
     holds_lists,
     pad,
     split,
+)
+from skest.feature_columns.sources import (
+    eager_frame,
+    is_frame,
+    is_key,
+    plain_matrix,
+    read_cells,
+    read_column,
+    refuse_sparse,
 )
 
 __all__ = ["Key", "Table"]
@@ -40,11 +48,12 @@ class Table:
     ----------
     X : DataFrame, dict of arrays, array-like of shape (n_rows, n_features), or Table
         A pandas DataFrame, or any other eager frame that narwhals knows (polars,
-        pyarrow); if not all names are strings, it has the keys of an array, too. Values
-        of a dict have one row per cell: shape (n_rows,) or (n_rows, ...). Cells of a
-        frame or dict may be lists. A two-dimensional array has the keys 0, 1,
-        … and "x0", "x1", … for its columns, and "x" for all of them together; a sparse
-        matrix has "x" only. A Table is itself.
+        pyarrow); if not all names are strings, it has the keys of an array, too, and
+        only these if a name is neither a string nor an integer, as in a MultiIndex.
+        Values of a dict have one row per cell: shape (n_rows,) or (n_rows, ...). Cells
+        of a frame or dict may be lists. A two-dimensional array has the keys 0, 1, …
+        and "x0", "x1", … for its columns, and "x" for all of them together; a sparse
+        matrix has "x" only. What a masked array masks is missing. A Table is itself.
     feature_names : sequence of str, default=None
         Names for the columns of an array, in place of its own keys.
 
@@ -62,8 +71,10 @@ class Table:
     Raises
     ------
     ValueError
-        If there are no rows or columns, columns differ in length, or an array has
-        another number of dimensions than two.
+        If there are no rows or columns, columns differ in length, names of a frame are
+        not unique, or an array has another number of dimensions than two.
+    TypeError
+        If a frame is lazy, a key of a dict is no name, or a value of it no column.
 
     Examples
     --------
@@ -96,28 +107,28 @@ class Table:
             table._view_sparse(X)
         elif isinstance(X, Mapping):
             table._view_dict(X)
-        elif isinstance(X, pd.DataFrame):
-            table._view_frame(X, X, X.columns)
-        elif _is_other_frame(X):
-            frame = _narwhals(X)
-            series = {name: frame[name] for name in frame.columns}
-            table._view_frame(frame, series, frame.columns)
+        elif is_frame(X):
+            table._view_frame(X)
         else:
             table._view_array(X, feature_names)
         if table.n_rows == 0:
+            n_features = table.n_features or len(list(table._source))
             raise ValueError(
-                f"Found X with 0 sample(s) (shape=(0, {len(list(table._source))})) while "
-                "a minimum of 1 is required."
+                f"Found X with 0 sample(s) (shape=(0, {n_features})) while a minimum of 1 "
+                "is required."
             )
         return table
 
     def _view_dict(self, X: Mapping[Any, Any]) -> None:
-        if not X:
+        if not X.keys():  # the length of skorch's SliceDict is that of its columns
             raise ValueError("X is an empty dict; it must hold at least one column.")
-        self._source = {
-            key: value if scipy.sparse.issparse(value) else _cells(value, key)
-            for key, value in X.items()
-        }
+        for key in X:
+            if not is_key(key):
+                raise TypeError(
+                    "The keys of a dict X must be names (str) or positions (int) of "
+                    f"columns; got {key!r}. Rename it."
+                )
+        self._source = {key: read_column(value, key) for key, value in X.items()}
         self.n_features = None
         lengths = {key: cells.shape[0] for key, cells in self._source.items()}
         first, self.n_rows = next(iter(lengths.items()))
@@ -128,18 +139,24 @@ class Table:
                     f"{first!r} has {self.n_rows} and column {key!r} has {length}."
                 )
 
-    def _view_frame(self, frame: Any, source: Any, names: Any) -> None:
-        self._source = source
+    def _view_frame(self, X: Any) -> None:
+        frame = eager_frame(X)
+        names = np.asarray(frame.columns, dtype=object)
         self.n_rows, self.n_features = frame.shape
         _check_has_features(frame.shape)
-        names = np.asarray(names, dtype=object)
         if all(isinstance(name, str) for name in names):
             self.feature_names = names
-        else:  # for scikit-learn, such a frame has no names
+        elif all(map(is_key, names)):  # for scikit-learn, such a frame has no names
             self._aliases = {f"x{i}": name for i, name in enumerate(names)}
+        else:
+            frame = frame.set_axis([f"x{i}" for i in range(len(names))], axis=1)
+            self._aliases = dict(enumerate(frame.columns))
+        is_pandas = isinstance(frame, pd.DataFrame)
+        self._source = frame if is_pandas else {name: frame[name] for name in names}
 
     def _view_array(self, X: Any, feature_names: Any) -> None:
-        array = _cells(as_array(X) if isinstance(X, list | tuple) else X, "X")
+        X = plain_matrix(X)
+        array = read_cells(as_array(X) if isinstance(X, list | tuple) else X, "X")
         if array.ndim != 2:
             raise ValueError(
                 f"Expected 2D array, got {array.ndim}D array instead. Reshape your data "
@@ -158,7 +175,7 @@ class Table:
             self.whole_key = "x"
 
     def _view_sparse(self, X: Any) -> None:
-        self._source = {"x": X}
+        self._source = {"x": plain_matrix(X)}
         self.n_rows, self.n_features = X.shape
         _check_has_features(X.shape)
 
@@ -177,7 +194,7 @@ class Table:
         Raises
         ------
         ValueError
-            If X has no such column, or more than one.
+            If X has no such column.
         """
         if key not in self._cells:
             self._cells[key] = self._read(key)
@@ -186,18 +203,14 @@ class Table:
     def _read(self, key: Key) -> Cells:
         if key not in self._source:
             if self.n_features is not None and self.holds_sparse("x"):
-                _refuse_sparse(key)
+                refuse_sparse(key)
             if self._aliases and key == "x":
                 return np.asarray(self._source)
             if key not in self._aliases:
                 self._refuse_unknown(key)
             key = self._aliases[key]
         value = self._source[key]
-        if isinstance(value, pd.DataFrame):
-            raise ValueError(
-                f"Column {key!r} occurs {value.shape[1]} times in X; names must be unique."
-            )
-        return _cells(value, key)
+        return value if isinstance(value, Cells) else read_cells(value, key)
 
     def holds_sparse(self, key: Key) -> bool:
         """Tell whether a column is a sparse matrix."""
@@ -215,6 +228,7 @@ class Table:
             matrix = scipy.sparse.csr_array(np.atleast_2d(self.numbers(key)))
         else:
             matrix = scipy.sparse.csr_array(self._source[key], copy=True)
+            matrix.data = numbers(matrix.data, key)
         matrix = matrix.astype(np.result_type(matrix.dtype, np.float32))
         matrix.sum_duplicates()
         matrix.eliminate_zeros()
@@ -312,77 +326,3 @@ def _check_has_features(shape: tuple[int, ...]) -> None:
         raise ValueError(
             f"Found X with 0 feature(s) (shape={shape}) while a minimum of 1 is required."
         )
-
-
-def _is_other_frame(X: Any) -> bool:
-    return hasattr(X, "columns") and hasattr(X, "schema") and hasattr(X, "shape")
-
-
-def _narwhals(X: Any, **kinds: bool) -> Any:
-    import narwhals.stable.v2 as nw  # only for frames that are not pandas
-
-    return nw.from_native(X, **(kinds or {"eager_only": True}))
-
-
-def _refuse_sparse(key: Any) -> NoReturn:
-    raise TypeError(
-        f"Column {key!r} is a sparse matrix, or part of one; a dense array is required. "
-        "Use .toarray(), or a SparseMatrixColumn of all of it."
-    )
-
-
-def _is_arrow_dictionary(series: Any) -> bool:
-    implementation = getattr(series, "implementation", None)
-    is_arrow = implementation is not None and implementation.is_pyarrow()
-    return is_arrow and type(series.to_native().type).__name__ == "DictionaryType"
-
-
-def _values_of(series: Any) -> Any:
-    """Return the values of a series of narwhals, none of them changed."""
-    if series.dtype.is_integer() and series.null_count():
-        # Not as floats, which cannot hold every large integer.
-        kind = "uint64" if series.dtype.is_unsigned_integer() else "int64"
-        whole = np.asarray(series.fill_null(0).to_numpy()).astype(kind)
-        missing = np.asarray(series.is_null().to_numpy()).astype(bool)
-        return pd.arrays.IntegerArray(whole, missing)
-    if series.implementation.is_polars():
-        # narwhals asks for strings of one width: the longest, and without NUL at the end.
-        return series.to_native().to_numpy()
-    return series.to_numpy()
-
-
-def _is_time(values: np.ndarray) -> bool:
-    return values.dtype.kind in "mM"
-
-
-def _cells(value: Any, key: Any) -> Cells:
-    """Give the cells of a column as an array, or a Series if they are of a frame."""
-    if isinstance(value, pd.Series):
-        return value
-    if isinstance(value, np.ma.MaskedArray):
-        objects = value.data.astype(object)
-        objects[np.ma.getmaskarray(value)] = None
-        return objects
-    if isinstance(value, np.ndarray):
-        return np.asarray(value)  # no matrix, for its rows are matrices
-    if scipy.sparse.issparse(value):
-        _refuse_sparse(key)
-    if isinstance(value, pd.api.extensions.ExtensionArray | pd.Index):
-        return pd.Series(value)
-    if hasattr(value, "to_numpy"):
-        series = _narwhals(value, series_only=True, pass_through=True)
-        if not hasattr(
-            series, "implementation"
-        ):  # an array of pyarrow; integers stay exact beside gaps
-            return value.to_pandas(integer_object_nulls=True)
-        if _is_arrow_dictionary(series):
-            # Of pyarrow 26, to_numpy puts other values in place of missing ones.
-            return series.to_native().to_pandas()
-        values = _values_of(series)
-        if isinstance(values, np.ndarray) and (values.ndim > 1 or _is_time(values)):
-            return values
-        return pd.Series(values, dtype=values.dtype)
-    array = as_cells(value)
-    if array.ndim == 0:
-        raise ValueError(f"Column {key!r} must be an array; got the scalar {value!r}.")
-    return array

@@ -3,6 +3,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Sequence, Set
+from itertools import repeat
 from numbers import Integral
 from typing import Any
 
@@ -89,7 +90,7 @@ class VocabularyColumn(KeyedCategoricalColumn):
 
     def _ids_of(self, distinct: np.ndarray) -> np.ndarray:
         vocabulary = self.vocabulary
-        found = (vocabulary.get(value, -1) for value in distinct.tolist())
+        found = map(vocabulary.get, distinct.tolist(), repeat(-1))
         ids = np.fromiter(found, dtype=np.int64, count=len(distinct))
         unknown = ids < 0
         if self.num_oov_buckets:
@@ -251,7 +252,9 @@ class VocabularyListColumn(VocabularyColumn):
         if self.dtype is not None:
             return self.dtype
         known = vars(self).get("vocabulary_", self.vocabulary_list)
-        return None if known is None else _kind_of_values([next(iter(known))])
+        if known is None:
+            return None
+        return _kind_of_values([next(iter(known))])  # all are of one kind
 
     def _validate(self) -> None:
         owner = f"vocabulary column {self.key!r}"

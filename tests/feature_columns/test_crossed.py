@@ -134,6 +134,27 @@ def test_rows_are_independent(rows: list[tuple[str, int]]) -> None:
     assert ids(column, **X) == expected
 
 
+CELLS = st.tuples(
+    st.sampled_from(["", "x", "y"]),
+    st.sampled_from(["", "ant", "bee", "cat"]),
+    st.sampled_from([None, 5, 6]),
+)
+
+
+@given(st.lists(CELLS, min_size=1, max_size=4), st.sampled_from([1, 50]))
+def test_many_rows_are_as_one(cells: list[tuple[Any, ...]], n_copies: int) -> None:
+    column = crossed_column(["a", VOCABULARY, "n"], 2**40)
+    vocabulary = {"ant": 0, "bee": 1, "cat": -1}  # the last one has no id
+    expected = [
+        [bucket(vocabulary[v], a, n, size=2**40) if a and v and n else -1]
+        for a, v, n in cells
+    ]
+    a, v, n = (np.array(values, dtype=object) for values in zip(*cells, strict=True))
+    X = pd.DataFrame({"a": a, "v": v, "n": pd.array(n, dtype="Int64")})
+    X = pd.concat([X] * n_copies)
+    assert column.encode(X)[column.encoded_key].tolist() == expected * n_copies
+
+
 def test_columns_inside_are_fitted() -> None:
     learned = categorical_column_with_vocabulary_list("v")
     column = crossed_column([learned, "a"], 1000)

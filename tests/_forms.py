@@ -1,0 +1,611 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Columns and tables in every form that users have, and what is right for each.
+
+All have four rows. `FORMS` are columns that can be read, with their values; `REFUSED` are
+columns that cannot, and `REFUSED_TABLES` tables, with the error.
+"""
+
+import datetime
+from collections.abc import Callable
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import scipy.sparse
+import torch
+
+NAN = np.nan
+DAY = datetime.date(2026, 1, 2)
+MOMENT = datetime.datetime(2026, 1, 2, 3)
+TIME = datetime.time(4)
+SPAN = datetime.timedelta(days=5)
+HUGE = 10**400
+LARGE = 2**60 + 1
+
+
+def repeated(*values: Any) -> list[Any]:
+    """Four rows of the values in turn."""
+    return [values[i % len(values)] for i in range(4)]
+
+
+def arrow_series(values: Any, kind: Any = None) -> pd.Series:
+    return pd.Series(pd.arrays.ArrowExtensionArray(pa.array(values, type=kind)))
+
+
+def objects(*values: Any) -> pd.Series:
+    return pd.Series(repeated(*values), dtype=object)
+
+
+def polars(*values: Any, dtype: Any = None) -> pl.Series:
+    return pl.Series(repeated(*values), dtype=dtype)
+
+
+def arrow(*values: Any, kind: Any = None) -> pa.Array:
+    return pa.array(repeated(*values), type=kind)
+
+
+def masked(*values: Any) -> np.ma.MaskedArray:
+    return np.ma.masked_array(repeated(*values), mask=[False, True, False, True])
+
+
+def structs() -> pa.Array:
+    return pa.array([{"a": 1}] * 4)
+
+
+A_B = ["a", "b", "a", "b"]
+A_NONE = ["a", None, "a", None]
+ONE_NAN = [1.5, NAN, 1.5, NAN]
+VECTORS = [[1.5, 2.0], [3.0, 4.0], [1.5, 2.0], [3.0, 4.0]]
+
+# What is read, as categories or as numbers.
+FORMS: dict[str, tuple[Callable[[], Any], str, list[Any]]] = {
+    # polars
+    "polars Categorical": (
+        lambda: polars("a", None, dtype=pl.Categorical),
+        "categories",
+        A_NONE,
+    ),
+    "polars Enum": (
+        lambda: polars("a", None, dtype=pl.Enum(["z", "a"])),
+        "categories",
+        A_NONE,
+    ),
+    "polars Binary": (lambda: polars(b"a", None), "categories", A_NONE),
+    "polars Boolean": (
+        lambda: polars(True, None),
+        "categories",
+        repeated("True", None),
+    ),
+    "polars Decimal": (lambda: polars(Decimal("1.5"), None), "numbers", ONE_NAN),
+    "polars Int128": (
+        lambda: polars(1, None, dtype=pl.Int128),
+        "numbers",
+        repeated(1, NAN),
+    ),
+    "polars large Int128": (
+        lambda: polars(2**100, 1, dtype=pl.Int128),
+        "numbers",
+        repeated(2.0**100, 1),
+    ),
+    "polars UInt64": (lambda: polars(2**63, 1), "numbers", repeated(2.0**63, 1)),
+    "polars Float32": (
+        lambda: polars(1.5, None, dtype=pl.Float32),
+        "numbers",
+        ONE_NAN,
+    ),
+    "polars List of strings": (
+        lambda: polars(["a"], ["b", "a"]),
+        "categories",
+        repeated(["a", None], ["b", "a"]),
+    ),
+    "polars List of floats": (lambda: polars(*VECTORS[:2]), "numbers", VECTORS),
+    "polars Array": (
+        lambda: polars(*VECTORS[:2], dtype=pl.Array(pl.Float64, 2)),
+        "numbers",
+        VECTORS,
+    ),
+    "polars Array of strings": (
+        lambda: polars(["a", "b"], dtype=pl.Array(pl.String, 2)),
+        "categories",
+        repeated(["a", "b"]),
+    ),
+    # pandas
+    "pandas Sparse numbers": (
+        lambda: pd.Series(pd.arrays.SparseArray([0.0, NAN, 0.0, 2.0])),
+        "numbers",
+        [0, NAN, 0, 2],
+    ),
+    "pandas Sparse strings": (
+        lambda: pd.Series(pd.arrays.SparseArray(A_B)),
+        "categories",
+        A_B,
+    ),
+    "pandas category of integers": (
+        lambda: pd.Series(repeated(7, None), dtype="category"),
+        "categories",
+        repeated(7, None),
+    ),
+    "pandas category of booleans": (
+        lambda: pd.Series(repeated(True, False), dtype="category"),
+        "categories",
+        repeated("True", "False"),
+    ),
+    "pandas, strings of pyarrow": (
+        lambda: arrow_series(A_NONE),
+        "categories",
+        A_NONE,
+    ),
+    "pandas, dictionary of pyarrow": (
+        lambda: pd.Series(
+            pd.arrays.ArrowExtensionArray(pa.array(A_NONE).dictionary_encode())
+        ),
+        "categories",
+        A_NONE,
+    ),
+    "pandas, lists of pyarrow": (
+        lambda: arrow_series(repeated(["a"], ["b", "a"])),
+        "categories",
+        repeated(["a", None], ["b", "a"]),
+    ),
+    "pandas, decimals of pyarrow": (
+        lambda: arrow_series(repeated(Decimal("1.5"), None)),
+        "numbers",
+        ONE_NAN,
+    ),
+    "pandas, half floats of pyarrow": (
+        lambda: arrow_series(np.array(repeated(1.5, 2), dtype=np.float16)),
+        "numbers",
+        repeated(1.5, 2),
+    ),
+    "pandas long doubles": (
+        lambda: pd.Series(repeated(1.5, 2), dtype=np.longdouble),
+        "numbers",
+        repeated(1.5, 2),
+    ),
+    "pandas Index": (lambda: pd.Index(A_B), "categories", A_B),
+    # objects
+    "decimals": (lambda: objects(Decimal("1.5"), Decimal("NaN")), "numbers", ONE_NAN),
+    "decimals and floats": (
+        lambda: objects(Decimal("1.5"), 2.5),
+        "numbers",
+        repeated(1.5, 2.5),
+    ),
+    "fractions": (lambda: objects(Fraction(3, 2), None), "numbers", ONE_NAN),
+    "fractions and integers": (
+        lambda: objects(Fraction(3, 2), 2),
+        "numbers",
+        repeated(1.5, 2),
+    ),
+    "integers beyond 64 bits": (
+        lambda: objects(2**64, 1),
+        "numbers",
+        repeated(2.0**64, 1),
+    ),
+    "bytes": (lambda: objects(b"a", None), "categories", A_NONE),
+    "strings with NaN": (lambda: objects("a", NAN), "categories", A_NONE),
+    "series as cells": (
+        lambda: objects(pd.Series(["a"]), pd.Series(["b", "a"])),
+        "categories",
+        repeated(["a", None], ["b", "a"]),
+    ),
+    "tuples": (
+        lambda: objects(("a", "b")),
+        "categories",
+        repeated(["a", "b"]),
+    ),
+    "lists of floats": (lambda: pd.Series(VECTORS), "numbers", VECTORS),
+    "lists of integers with gaps": (
+        lambda: polars([1, None], [2, 3]),
+        "categories",
+        repeated([1, None], [2, 3]),
+    ),
+    # pyarrow
+    "pyarrow dictionary": (
+        lambda: arrow("a", None).dictionary_encode(),
+        "categories",
+        A_NONE,
+    ),
+    "pyarrow dictionary of integers": (
+        lambda: arrow(LARGE, None).dictionary_encode(),
+        "categories",
+        repeated(LARGE, None),
+    ),
+    "pyarrow large_string": (
+        lambda: arrow("a", None, kind=pa.large_string()),
+        "categories",
+        A_NONE,
+    ),
+    "pyarrow string_view": (
+        lambda: arrow("a", None, kind=pa.string_view()),
+        "categories",
+        A_NONE,
+    ),
+    "pyarrow binary": (
+        lambda: arrow(b"a", None, kind=pa.binary(1)),
+        "categories",
+        A_NONE,
+    ),
+    "pyarrow boolean": (
+        lambda: arrow(True, None),
+        "categories",
+        repeated("True", None),
+    ),
+    "pyarrow integer": (lambda: arrow(3, None), "numbers", repeated(3, NAN)),
+    "pyarrow double": (lambda: arrow(1.5, None), "numbers", ONE_NAN),
+    "pyarrow decimal": (lambda: arrow(Decimal("1.5"), None), "numbers", ONE_NAN),
+    "pyarrow list": (
+        lambda: arrow(["a"], ["b", "a"]),
+        "categories",
+        repeated(["a", None], ["b", "a"]),
+    ),
+    "pyarrow list of fixed size": (
+        lambda: arrow(*VECTORS[:2], kind=pa.list_(pa.float64(), 2)),
+        "numbers",
+        VECTORS,
+    ),
+    "pyarrow chunks": (
+        lambda: pa.chunked_array([["a", None], ["b"], ["a"]]),
+        "categories",
+        ["a", None, "b", "a"],
+    ),
+    "pyarrow chunks of numbers": (
+        lambda: pa.chunked_array([[1.5, None], [2.0, 3.0]]),
+        "numbers",
+        [1.5, NAN, 2, 3],
+    ),
+    "pyarrow chunks of dictionaries": (
+        lambda: pa.chunked_array(
+            [pa.array(part).dictionary_encode() for part in (["a", None], ["b", "a"])]
+        ),
+        "categories",
+        ["a", None, "b", "a"],
+    ),
+    # NumPy
+    "masked floats": (lambda: masked(1.5, 2.5), "numbers", ONE_NAN),
+    "masked integers": (lambda: masked(3, 4), "numbers", repeated(3, NAN)),
+    "masked strings": (lambda: masked("a", "b"), "categories", A_NONE),
+    "masked booleans": (
+        lambda: masked(True, False),
+        "categories",
+        repeated("True", None),
+    ),
+    "masked array without mask": (
+        lambda: np.ma.masked_array(repeated(1.5, 2)),
+        "numbers",
+        repeated(1.5, 2),
+    ),
+    "masked vectors": (
+        lambda: np.ma.masked_equal(VECTORS, 2.0),
+        "numbers",
+        repeated([1.5, NAN], [3, 4]),
+    ),
+    "long doubles": (
+        lambda: np.array(repeated(1.5, 2), dtype=np.longdouble),
+        "numbers",
+        repeated(1.5, 2),
+    ),
+    "big-endian floats": (
+        lambda: np.array(repeated(1.5, 2), dtype=">f8"),
+        "numbers",
+        repeated(1.5, 2),
+    ),
+    "three dimensions": (
+        lambda: np.arange(16.0).reshape(4, 2, 2),
+        "numbers",
+        np.arange(16.0).reshape(4, 2, 2).tolist(),
+    ),
+    "torch": (lambda: torch.arange(4.0), "numbers", [0, 1, 2, 3]),
+}
+
+DATES = r"'c' holds dates or durations \(.*Derive numbers or categories"
+MIX = r"'c' must hold either strings or integers only; got .*Convert the column"
+DICT = r"'c' holds {'a': 1} \(dict\); a cell .* a column of its own"
+STRUCT = r"'c' holds structs \(.*Struct.*\)\. Give each of their fields a column"
+
+# What is refused, and how.
+REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
+    # Dates
+    "polars Date": (lambda: polars(DAY), ValueError, DATES),
+    "polars Datetime": (lambda: polars(MOMENT), ValueError, DATES),
+    "polars Datetime with zone": (
+        lambda: polars(MOMENT).dt.replace_time_zone("UTC"),
+        ValueError,
+        DATES,
+    ),
+    "polars Duration": (lambda: polars(SPAN), ValueError, DATES),
+    "polars Time": (lambda: polars(TIME, None), ValueError, DATES),
+    "polars List of dates": (lambda: polars([DAY], [DAY, DAY]), ValueError, DATES),
+    "pandas dates": (
+        lambda: pd.Series(pd.date_range("2026", periods=4)),
+        ValueError,
+        DATES,
+    ),
+    "pandas dates with zone": (
+        lambda: pd.Series(pd.date_range("2026", periods=4, tz="UTC")),
+        ValueError,
+        DATES,
+    ),
+    "pandas durations": (
+        lambda: pd.Series(pd.to_timedelta(range(4), unit="D")),
+        ValueError,
+        DATES,
+    ),
+    "pandas periods": (
+        lambda: pd.Series(pd.period_range("2026", periods=4, freq="D")),
+        ValueError,
+        DATES,
+    ),
+    "pandas category of dates": (
+        lambda: pd.Series(pd.date_range("2026", periods=4)).astype("category"),
+        ValueError,
+        DATES,
+    ),
+    "pandas category of periods": (
+        lambda: pd.Series(pd.Categorical(pd.period_range("2026", periods=4))),
+        ValueError,
+        DATES,
+    ),
+    "pandas, dates of pyarrow": (lambda: arrow_series([DAY] * 4), ValueError, DATES),
+    "pandas, times of pyarrow": (lambda: arrow_series([TIME] * 4), ValueError, DATES),
+    "date objects": (lambda: objects(DAY, None), ValueError, DATES),
+    "datetime objects": (lambda: objects(MOMENT, None), ValueError, DATES),
+    "time objects": (lambda: objects(TIME), ValueError, DATES),
+    "timedelta objects": (lambda: objects(SPAN), ValueError, DATES),
+    "lists of dates": (lambda: objects([DAY]), ValueError, DATES),
+    "no date at all": (lambda: pd.Series([pd.NaT] * 4), ValueError, DATES),
+    "NumPy dates": (lambda: np.array(["2026"] * 4, "M8[D]"), ValueError, DATES),
+    "NumPy durations": (lambda: np.array([1] * 4, "m8[D]"), ValueError, DATES),
+    "masked dates": (
+        lambda: np.ma.masked_array(np.array(["2026"] * 4, "M8[D]"), mask=[1, 0, 0, 0]),
+        ValueError,
+        DATES,
+    ),
+    "pyarrow date": (lambda: arrow(DAY, None), ValueError, DATES),
+    "pyarrow timestamp": (lambda: arrow(MOMENT, None), ValueError, DATES),
+    "pyarrow time": (lambda: arrow(TIME, None), ValueError, DATES),
+    "pyarrow duration": (lambda: arrow(SPAN, None), ValueError, DATES),
+    # Cells of several kinds, or of none
+    "strings and integers": (
+        lambda: objects("a", 1),
+        ValueError,
+        r"got 1 \(int\) and 'a' \(str\)\. Convert the column to one type",
+    ),
+    "strings and integers in a list": (lambda: ["a", 1, "b", 2], ValueError, MIX),
+    "strings and floats": (lambda: objects("a", 1.5), ValueError, MIX),
+    "booleans and integers": (
+        lambda: objects(True, 1),
+        ValueError,
+        r"got 1 \(int\) and True \(bool\)",
+    ),
+    "booleans and strings": (lambda: objects(True, "a"), ValueError, MIX),
+    "category of strings and integers": (
+        lambda: pd.Series(pd.Categorical(["a", 1, "a", 1])),
+        ValueError,
+        MIX,
+    ),
+    "complex objects": (lambda: objects(1j, 2), ValueError, MIX),
+    "intervals": (
+        lambda: pd.Series(pd.interval_range(0, 4)),
+        ValueError,
+        r"Interval\)\. Convert the column",
+    ),
+    "categories that are intervals": (
+        lambda: pd.cut(pd.Series(range(4)), 2),
+        ValueError,
+        r"Interval\)\. Convert the column",
+    ),
+    "category of floats": (
+        lambda: pd.Series(repeated(1.5, 2.5), dtype="category"),
+        ValueError,
+        "'c' holds numbers that are not whole, such as 1.5, .*numeric_column",
+    ),
+    "objects": (lambda: objects(Ellipsis), ValueError, MIX),
+    "tensors as cells": (lambda: objects(torch.ones(1)), ValueError, MIX),
+    "dicts": (lambda: objects({"a": 1}), TypeError, DICT),
+    "sets": (lambda: objects({"a"}), TypeError, r"'c' holds {'a'} \(set\); a cell"),
+    "lists of dicts": (lambda: objects([{"a": 1}]), TypeError, DICT),
+    "pandas, structs of pyarrow": (
+        lambda: pd.Series(pd.arrays.ArrowExtensionArray(structs())),
+        TypeError,
+        DICT,
+    ),
+    "polars Struct": (lambda: polars({"a": 1}), TypeError, STRUCT),
+    "polars List of Struct": (lambda: polars([{"a": 1}]), TypeError, STRUCT),
+    "pyarrow struct": (structs, TypeError, STRUCT),
+    "pyarrow map": (
+        lambda: arrow([("a", 1)], kind=pa.map_(pa.string(), pa.int64())),
+        ValueError,
+        "'c' holds lists of lists",
+    ),
+    "polars List of lists": (
+        lambda: polars([[1, 2], [3, 4]]),
+        ValueError,
+        "'c' holds lists of lists",
+    ),
+    "lists of floats that differ in length": (
+        lambda: objects([1.5], [1.5, 2.5]),
+        ValueError,
+        "'c' must hold numbers, or lists of the same length; got lists of 1 to 2",
+    ),
+    "bytes that are not UTF-8": (
+        lambda: polars(b"\xff"),
+        ValueError,
+        r"'c' holds bytes that are not UTF-8: b'\\xff'\. Decode",
+    ),
+    "all missing": (
+        lambda: objects(None),
+        ValueError,
+        "'c' has no value that occurs often enough",
+    ),
+    "integers beyond floats": (
+        lambda: objects(HUGE, 1),
+        ValueError,
+        r"'c' holds 2\*\*1329 \(about\), which is too large for a float\. Scale",
+    ),
+    "integers beyond floats in a list": (
+        lambda: [-HUGE, 1, 2, 3],
+        ValueError,
+        r"'c' holds -2\*\*1329 \(about\), which is too large",
+    ),
+    # No columns
+    "complex": (lambda: np.ones(4) * 1j, ValueError, "not supported: column 'c'"),
+    "fields": (
+        lambda: np.zeros(4, dtype=[("n", "f8"), ("m", "f8")]),
+        ValueError,
+        "'c' must hold .*; got an array with the fields 'n', 'm'. Make each field",
+    ),
+    "void": (
+        lambda: np.zeros(4, dtype="V4"),
+        ValueError,
+        "'c' must hold numbers, strings or booleans; got dtype",
+    ),
+    "strings of three dimensions": (
+        lambda: np.full((4, 2, 2), "a"),
+        ValueError,
+        r"'c' must have one or two dimensions .* got shape \(4, 2, 2\)",
+    ),
+    "no values": (
+        lambda: np.ones((4, 0)),
+        ValueError,
+        r"'c' has no values in its cells: its shape is \(4, 0\)",
+    ),
+    "a number": (lambda: 3.0, ValueError, "'c' must be an array; got the scalar 3.0"),
+    "an array of no dimension": (
+        lambda: np.array(3.0),
+        ValueError,
+        "'c' must be an array; got the scalar",
+    ),
+    "a string": (lambda: "abcd", ValueError, "'c' .* got the scalar 'abcd'"),
+    "None": (lambda: None, ValueError, "'c' must be an array; got the scalar None"),
+    "a set": (lambda: {1, 2, 3, 4}, ValueError, "'c' must be an array; got a set"),
+    "a generator": (lambda: iter([1]), ValueError, "'c' .* got a list_iterator"),
+    "a dict": (lambda: {"d": [1]}, TypeError, "'c' must be one column; got a dict"),
+    "a frame": (
+        lambda: pd.DataFrame({"d": [1]}),
+        TypeError,
+        "'c' must be one column; got a DataFrame. Give each column in it an entry",
+    ),
+    "another length": (
+        lambda: [1, 2],
+        ValueError,
+        "column 'n' has 4 and column 'c' has 2",
+    ),
+    "sparse, one dimension": (
+        lambda: scipy.sparse.coo_array(np.arange(4.0)),
+        ValueError,
+        r"'c' is a sparse array of shape \(4,\); two dimensions .*reshape",
+    ),
+    "sparse, complex": (
+        lambda: scipy.sparse.csr_array(np.eye(4)) * 1j,
+        ValueError,
+        "Complex data not supported: column 'c'",
+    ),
+    "torch, sparse": (
+        lambda: torch.ones(4).to_sparse(),
+        TypeError,
+        "'c' cannot be read as an array: .*to_dense",
+    ),
+    "torch, with gradient": (
+        lambda: torch.ones(4, requires_grad=True),
+        TypeError,
+        "'c' cannot be read as an array: .*detach",
+    ),
+}
+
+
+def records() -> np.ndarray:
+    return np.array([(1.0, "a")] * 4, dtype=[("n", "f8"), ("c", "U1")])
+
+
+KEYS = r"keys of a dict X must be names \(str\) or positions \(int\) .* got "
+
+REFUSED_TABLES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
+    "polars LazyFrame": (
+        lambda: pl.LazyFrame({"a": A_B}),
+        TypeError,
+        r"X is a LazyFrame; call its method collect\(\) first",
+    ),
+    "pyarrow RecordBatch": (
+        lambda: pa.record_batch({"a": A_B}),
+        TypeError,
+        "X is a RecordBatch; convert it to a DataFrame",
+    ),
+    "names twice": (
+        lambda: pd.DataFrame(np.ones((4, 2)), columns=["a", "a"]),
+        ValueError,
+        "'a' occurs 2 times in X; names must be unique. Rename",
+    ),
+    "names twice, strings": (
+        lambda: pd.DataFrame([["a", 1]] * 4, columns=["a", "a"]),
+        ValueError,
+        "'a' occurs 2 times",
+    ),
+    "names twice, pyarrow": (
+        lambda: pa.table([arrow("a"), arrow(1)], names=["a", "a"]),
+        ValueError,
+        "'a' occurs 2 times",
+    ),
+    "no columns": (lambda: pd.DataFrame(index=range(4)), ValueError, "0 feature"),
+    "no columns, polars": (pl.DataFrame, ValueError, "0 feature"),
+    "no columns, pyarrow": (lambda: pa.table({}), ValueError, "0 feature"),
+    "no columns, sparse": (
+        lambda: scipy.sparse.csr_array((4, 0)),
+        ValueError,
+        "0 feature",
+    ),
+    "no rows": (
+        lambda: pd.DataFrame({"a": [], "b": []}),
+        ValueError,
+        r"0 sample\(s\) \(shape=\(0, 2\)\)",
+    ),
+    "no rows, polars": (
+        lambda: pl.DataFrame({"a": []}),
+        ValueError,
+        r"0 sample\(s\) \(shape=\(0, 1\)\)",
+    ),
+    "no rows, array": (lambda: np.ones((0, 3)), ValueError, r"\(shape=\(0, 3\)\)"),
+    "no rows, sparse": (
+        lambda: scipy.sparse.csr_array((0, 3)),
+        ValueError,
+        r"0 sample\(s\) \(shape=\(0, 3\)\)",
+    ),
+    "no rows, dict": (lambda: {"a": np.array([])}, ValueError, "0 sample"),
+    "empty dict": (lambda: {}, ValueError, "empty dict"),
+    "key that is a tuple": (lambda: {("a", "b"): A_B}, TypeError, KEYS + r"\('a', 'b'"),
+    "key that is None": (lambda: {None: A_B}, TypeError, KEYS + "None"),
+    "key that is a float": (lambda: {1.5: A_B}, TypeError, KEYS + "1.5"),
+    "key that is a boolean": (lambda: {True: A_B}, TypeError, KEYS + "True"),
+    "fields": (records, ValueError, r"fields 'n', 'c'.*pandas\.DataFrame\(array\)"),
+    "record array": (lambda: records().view(np.recarray), ValueError, "fields 'n'"),
+    "list of dicts": (
+        lambda: [{"a": 1}] * 4,
+        TypeError,
+        r"'X' is a list of dictionaries, .*pandas\.DataFrame\(X\)",
+    ),
+    "one dimension": (lambda: np.ones(4), ValueError, "Expected 2D array, got 1D"),
+    "three dimensions": (lambda: np.ones((4, 2, 2)), ValueError, "3D array|dim 3"),
+    "sparse, one dimension": (
+        lambda: scipy.sparse.coo_array(np.arange(4.0)),
+        ValueError,
+        r"'X' is a sparse array of shape \(4,\); two dimensions",
+    ),
+    "sparse, three dimensions": (
+        lambda: scipy.sparse.coo_array(np.ones((4, 2, 2))),
+        ValueError,
+        r"'X' is a sparse array of shape \(4, 2, 2\); two dimensions",
+    ),
+    "sparse, complex": (
+        lambda: scipy.sparse.csr_array(np.eye(4)) * 1j,
+        ValueError,
+        "Complex data not supported",
+    ),
+    "integers beyond floats": (
+        lambda: np.array([[HUGE, 1]] * 4, dtype=object),
+        ValueError,
+        "too large for a float.*Scale",
+    ),
+}

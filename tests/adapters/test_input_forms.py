@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""X in every form: the right result, or one clear message before training."""
+
+from decimal import Decimal
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+import scipy.sparse
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from skorch.helper import SliceDict
+
+from skest import DNNClassifier, LinearClassifier
+from tests._forms import FORMS, REFUSED, REFUSED_TABLES
+from tests.adapters.conftest import make
+
+Y = [0, 1, 0, 1]
+
+
+def small():
+    return DNNClassifier((2,), max_iter=1, random_state=0)
+
+
+def with_numbers(column):
+    """A table of `column` and of numbers, a frame where `column` is a series."""
+    numbers = np.arange(4.0)
+    if isinstance(column, pd.Series):
+        return pd.DataFrame({"n": numbers, "c": column})
+    if isinstance(column, pl.Series):
+        return pl.DataFrame({"n": numbers, "c": column})
+    if isinstance(column, pa.Array | pa.ChunkedArray):
+        return pa.table({"n": numbers, "c": column})
+    return {"n": numbers, "c": column}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_is_fitted_and_predicted(form):
+    column, kind, expected = FORMS[form]
+    model = small().fit(with_numbers(column()), Y)
+    probability = model.predict_proba(with_numbers(column()))
+    assert np.isfinite(probability).all()
+    if kind == "numbers" and np.ndim(expected) == 1:
+        plain = {"n": np.arange(4.0), "c": np.array(expected, dtype=float)}
+        if "c" not in {column.name for column in model.feature_columns_.active}:
+            plain = pd.DataFrame(plain)  # read as one array
+        model = small().set_params(dtype=model._dtype_name).fit(plain, Y)
+        np.testing.assert_allclose(probability, model.predict_proba(plain), rtol=1e-6)
+
+
+@pytest.mark.parametrize("form", REFUSED)
+def test_columns_that_cannot_be_read_are_named(form):
+    column, error, message = REFUSED[form]
+    with pytest.raises(error, match=message):
+        small().fit(with_numbers(column()), Y)
+
+
+@pytest.mark.parametrize("form", REFUSED_TABLES)
+def test_what_is_no_table(form):
+    X, error, message = REFUSED_TABLES[form]
+    with pytest.raises(error, match=message):
+        small().fit(X(), Y)
+
+
+@pytest.mark.parametrize("form", REFUSED_TABLES)
+def test_predictions_of_what_is_no_table(form):
+    X, error, message = REFUSED_TABLES[form]
+    seen = {"a": ["a", "b", "a", "b"]} if isinstance(X(), dict) else np.eye(4)
+    model = small().fit(seen, Y)
+    with pytest.raises(error, match=message):
+        model.predict(X())
+
+
+NUMBERS = [[1.5, 0.0], [2.5, 1.0], [0.5, 3.0], [1.0, 2.0]]
+DECIMALS = [[Decimal(str(cell)) for cell in row] for row in NUMBERS]
+NAMES = ["a", "b"]
+FRAMES = {
+    "pandas": lambda: pd.DataFrame(NUMBERS, columns=NAMES),
+    "pandas, other index": lambda: pd.DataFrame(NUMBERS, [3, 3, 1, 2], NAMES),
+    "pandas Float64": lambda: pd.DataFrame(NUMBERS, columns=NAMES).convert_dtypes(),
+    "pandas decimals": lambda: pd.DataFrame(DECIMALS, columns=NAMES),
+    "pandas long doubles": lambda: pd.DataFrame(NUMBERS, columns=NAMES).astype("g"),
+    "pandas, pyarrow": lambda: pd.DataFrame(NUMBERS, columns=NAMES).astype(
+        "double[pyarrow]"
+    ),
+    "polars": lambda: pl.DataFrame(NUMBERS, schema=NAMES, orient="row"),
+    "polars decimals": lambda: pl.DataFrame(DECIMALS, schema=NAMES, orient="row"),
+    "pyarrow": lambda: pa.table(dict(zip(NAMES, np.transpose(NUMBERS), strict=True))),
+}
+
+
+@pytest.mark.parametrize("form", FRAMES)
+def test_frames_of_numbers_are_arrays_with_names(form):
+    X = FRAMES[form]()
+    model = small().fit(X, Y)
+    expected = small().fit(np.array(NUMBERS), Y).predict_proba(np.array(NUMBERS))
+    np.testing.assert_array_equal(model.predict_proba(X), expected)
+    assert model.feature_names_in_.tolist() == NAMES
+    with pytest.raises(ValueError, match="feature names should match"):
+        model.predict(pd.DataFrame(NUMBERS, columns=["b", "a"]))
+
+
+@pytest.mark.parametrize("frame", [pd.DataFrame, pl.DataFrame])
+def test_frames_of_small_floats_stay_small(frame):
+    X = frame({"a": np.ones(4, np.float32), "b": np.arange(4, dtype=np.float32)})
+    assert small().fit(X, Y)._dtype_name == "float32"
+
+
+def test_frames_whose_names_are_tuples():
+    names = pd.MultiIndex.from_product([["a"], NAMES])
+    X = pd.DataFrame(NUMBERS, columns=names)
+    expected = small().fit(np.array(NUMBERS), Y).predict_proba(np.array(NUMBERS))
+    np.testing.assert_array_equal(small().fit(X, Y).predict_proba(X), expected)
+    mixed = pd.DataFrame([["x", 1.0], ["y", 2.0]] * 2, columns=names)
+    model = small().fit(mixed, Y)
+    assert model.predict(mixed).shape == (4,)
+    assert model.n_features_in_ == 2
+    assert not hasattr(model, "feature_names_in_")
+
+
+@pytest.mark.parametrize("kind", [np.float64, np.int64])
+def test_masked_arrays_have_gaps(kind):
+    array = np.array(NUMBERS).astype(kind)
+    mask = np.eye(4, 2, dtype=bool)
+    gaps = np.where(mask, np.nan, array)
+    masked = np.ma.masked_array(array, mask)
+    model = small().fit(masked, Y)
+    np.testing.assert_array_equal(
+        model.predict_proba(masked), small().fit(gaps, Y).predict_proba(gaps)
+    )
+
+
+def test_sparse_long_doubles_and_long_indices(blobs):
+    X, y = blobs
+    matrix = scipy.sparse.csr_array(np.where(np.abs(X) > 1, X, 0))
+    expected = make(LinearClassifier, max_iter=2).fit(matrix, y).predict_proba(matrix)
+    long = matrix.copy()
+    long.indices, long.indptr = long.indices.astype("i8"), long.indptr.astype("i8")
+    for other in (matrix.astype(np.longdouble), long, matrix.tocoo(), matrix.tocsc()):
+        model = make(LinearClassifier, max_iter=2).fit(other, y)
+        np.testing.assert_allclose(model.predict_proba(other), expected)
+
+
+def test_slices_of_dictionaries(table):
+    X, y = table
+    sliced = SliceDict(**{name: X[name].to_numpy() for name in X})
+    plain = {name: X[name].to_numpy() for name in X}
+    model = make(DNNClassifier, max_iter=3)
+    expected = model.fit(plain, y).predict_proba(plain)
+    np.testing.assert_array_equal(model.fit(sliced, y).predict_proba(sliced), expected)
+    scores = cross_val_score(model, sliced, y, cv=3)
+    np.testing.assert_array_equal(scores, cross_val_score(model, X, y, cv=3))
+    search = GridSearchCV(model, {"learning_rate": [0.01, 0.1]}, cv=2).fit(sliced, y)
+    assert search.predict(sliced).shape == (200,)

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+import scipy.sparse
+
+from skest.feature_columns import infer_feature_columns
+from skest.feature_columns.cells import Factorized
+from skest.feature_columns.sources import plain_array, read_cells
+from skest.feature_columns.table import Table
+from tests._forms import FORMS, REFUSED, REFUSED_TABLES
+
+
+def tables_of(column: Any) -> dict[str, Any]:
+    """The column in a dict, and in the frames that hold such columns."""
+    numbers = np.arange(4.0)
+    tables: dict[str, Any] = {"dict": {"n": numbers, "c": column}}
+    if isinstance(column, pd.Series):
+        index = [9, 9, 7, 8]
+        frame = pd.DataFrame({"n": numbers, "c": column}).set_axis(index, axis=0)
+        tables["pandas"] = frame
+    elif isinstance(column, pl.Series):
+        tables["polars"] = pl.DataFrame({"n": numbers, "c": column})
+    elif isinstance(column, pa.Array | pa.ChunkedArray):
+        tables["pyarrow"] = pa.table({"n": numbers, "c": column})
+    return tables
+
+
+def values_of(cells: Factorized) -> list[Any]:
+    values = np.append(cells.distinct.astype(object), None)
+    return values[cells.codes].tolist()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_is_read_as_what_it_is(form: str) -> None:
+    make, kind, expected = FORMS[form]
+    for X in tables_of(make()).values():
+        table = Table(X)
+        columns = infer_feature_columns(X).fit(X)
+        encoded = columns.encode(X)
+        if kind == "numbers":
+            np.testing.assert_array_equal(table.numbers("c"), expected)
+            assert "c" in encoded
+        else:
+            assert values_of(table.factorized("c")) == expected
+            assert "c_ids" in encoded
+
+
+@pytest.mark.parametrize("form", REFUSED)
+def test_columns_that_cannot_be_read_are_named(form: str) -> None:
+    make, error, message = REFUSED[form]
+    for X in tables_of(make()).values():
+        with pytest.raises(error, match=message):
+            infer_feature_columns(X).fit(X)
+
+
+@pytest.mark.parametrize("form", REFUSED_TABLES)
+def test_what_is_no_table(form: str) -> None:
+    make, error, message = REFUSED_TABLES[form]
+    with pytest.raises(error, match=message):
+        infer_feature_columns(make()).fit(make())
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        pd.MultiIndex.from_tuples([("a", "b"), ("a", "c")]),
+        pd.date_range("2026", periods=2),
+        pd.Index([1.5, 2.5]),
+        pd.Index(["a", None], dtype=object),
+    ],
+    ids=["MultiIndex", "dates", "floats", "None"],
+)
+def test_frames_with_other_names_are_read_as_arrays(names: Any) -> None:
+    X = pd.DataFrame([["x", 1.0], ["y", 2.0]]).set_axis(names, axis=1)
+    table = Table(X)
+    assert table.keys == ["x0", "x1"]
+    assert table.feature_names is None
+    for key in ("x1", 1):
+        assert table.numbers(key).tolist() == [1, 2]
+    columns = infer_feature_columns(X).fit(X)
+    assert [column.name for column in columns.active] == ["x0_indicator", "x1"]
+    assert list(X.columns) == list(names)
+
+
+@pytest.mark.parametrize("form", ["csr", "csc", "coo", "bsr", "dia", "lil", "dok"])
+@pytest.mark.parametrize("dtype", [bool, np.int8, np.float64, np.longdouble])
+def test_sparse_matrices_of_every_form_are_the_same(form: str, dtype: type) -> None:
+    dense = np.array([[0, 1, 0], [1, 0, 1], [0, 0, 0]])
+    made = scipy.sparse.csr_array(dense.astype(dtype)).asformat(form)
+    for X, key in ((made, "x"), ({"a": made}, "a")):
+        encoded = infer_feature_columns(X).fit(X).encode(X)
+        assert encoded[f"{key}_ids"].tolist() == [[1, -1], [0, 2], [-1, -1]]
+
+
+def test_sparse_matrices_with_long_indices() -> None:
+    matrix = scipy.sparse.csr_array(np.eye(3))
+    matrix.indices = matrix.indices.astype(np.int64)
+    matrix.indptr = matrix.indptr.astype(np.int64)
+    encoded = infer_feature_columns(matrix).fit(matrix).encode(matrix)
+    assert encoded["x_ids"].tolist() == [[0], [1], [2]]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int64, object, "U1", bool])
+def test_masks(dtype: Any) -> None:
+    values = np.array([[0, 1], [1, 0]]).astype(dtype)
+    plain = plain_array(np.ma.masked_array(values, mask=[[0, 1], [0, 0]]), "x")
+    assert type(plain) is np.ndarray
+    assert plain.dtype == (np.float32 if dtype is np.float32 else object)
+    assert pd.isna(plain).tolist() == [[False, True], [False, False]]
+    assert plain[1].tolist() == values[1].tolist()
+    unmasked = plain_array(np.ma.masked_array(values), "x")
+    assert type(unmasked) is np.ndarray
+    assert unmasked.dtype == values.dtype
+
+
+def test_masked_integers_stay_exact() -> None:
+    large = 2**60 + 1
+    cells = Table({"c": np.ma.masked_equal([large, 5], 5)}).factorized("c")
+    assert values_of(cells) == [large, None]
+
+
+def test_masked_tables() -> None:
+    X = np.ma.masked_equal([[1.0, 9.0], [3.0, 5.0]], 9.0)
+    np.testing.assert_array_equal(Table(X).numbers("x1"), [np.nan, 5])
+
+
+def test_a_series_of_a_library_that_is_not_known() -> None:
+    class Values:
+        def to_numpy(self) -> np.ndarray:
+            raise AssertionError("not asked: it may be anything")
+
+        def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
+            return np.array([1.0, 2.0])
+
+    assert read_cells(Values(), "c").tolist() == [1, 2]
