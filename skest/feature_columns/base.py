@@ -225,7 +225,8 @@ class FeatureColumn(DocLinkMixin, FeaturesIn, TransformerMixin, BaseEstimator):
             CSR from a column that is only categorical, ndarray from a dense one. With
             `set_output`, the DataFrame of either.
         """
-        self._validate()
+        if not self.__sklearn_is_fitted__():
+            self._validate()
         matrix = self.matrix(self._table(X))
         to_frame = get_output_config("transform", self)["dense"] != "default"
         if self._transforms_to_sparse and not to_frame:

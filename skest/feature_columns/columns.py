@@ -350,6 +350,8 @@ def _check_lengths(lengths: dict[str, Tensor]) -> None:
 
 def _same(a: Any, b: Any) -> bool:
     """Whether two parameters, possibly columns, are the same."""
+    if a is b:
+        return True
     if isinstance(a, FeatureColumn):
         return type(a) is type(b) and _same(
             list(a.get_params(deep=False).values()),
@@ -358,4 +360,4 @@ def _same(a: Any, b: Any) -> bool:
     if isinstance(a, list | tuple | np.ndarray):
         same_length = isinstance(b, list | tuple | np.ndarray) and len(a) == len(b)
         return same_length and all(map(_same, a, b))
-    return a is b or bool(a == b)
+    return bool(a == b)

@@ -148,11 +148,10 @@ def categorical_column_with_vocabulary_list(
         weights of the rows it occurs in (counted as often as it does), without weights
         the number of its occurrences. An integer is a frequency, and 1 learns every
         value of a row with positive weight, however small. A float between 0 and 1 is a
-        share: times the frequency of all cells, which is the sum of the weights of all
-        rows, without weights their number. A cell is what one row has in the column. It
-        counts once, whether it holds no value, one or several (padding is no cell); so
-        the shares of values that are often several in a cell may exceed 1. For
-        `shared_embeddings`, all columns count: a row has a cell in each.
+        share of the frequency of all cells: of the sum of the weights of all rows,
+        without weights of their number. A cell counts once, whether it holds no value,
+        one or several (so a value that is often several times in a cell may have a share
+        of more than 1); for `shared_embeddings` a row has a cell in each column.
     max_categories : int or None, default=None
         Learn at most so many values, the most frequent ones; of equally frequent ones,
         those that come first in sorted order.
