@@ -48,7 +48,7 @@ from skest.inputs.array_dataset import ArrayDataset, take_rows
 from skest.run_config import RunConfig
 from skest.spec import EstimatorSpec
 
-__all__ = ["SkestEstimator"]
+__all__ = ["SkestEstimator", "has_partial_fit"]
 
 # "auto" of early_stopping holds rows out above this, as HistGradientBoosting does.
 _MANY_ROWS = 10_000
@@ -62,7 +62,6 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
     """What the estimators of skest have in common; not for direct use."""
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        "weight_decay": [Interval(Real, 0, None, closed="left")],
         "batch_size": [
             StrOptions({"auto"}),
             Interval(Integral, 1, None, closed="left"),
@@ -168,8 +167,6 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
     ) -> Any:
         trial = self._copy()
         trial._validate_params()
-        if trial.early_stopping is True:
-            raise ValueError("partial_fit does not support early_stopping=True.")
         resume = trial.__sklearn_is_fitted__()
         if resume:
             trial._check_resumed()
@@ -242,6 +239,11 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
     def _balanced_weight(self, rows: Rows) -> NDArray[Any] | None:
         """Return the weights to train with."""
         return rows.weight
+
+    def _check_partial_fit(self) -> None:
+        """Refuse parameters that need all rows at once."""
+        if self.early_stopping is True:
+            raise ValueError("partial_fit does not support early_stopping=True.")
 
     def _split_validation(
         self, rows: Rows, validation: Sequence[Any], seed: int | None
@@ -463,8 +465,11 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
             self._reads_array = self._all_inferred() and (
                 not is_table(X) or (holds_only_numbers(X) and not self._needs_names)
             )
-        read = read_array if self._reads_array else read_table
-        features = read(self, X, reset=reset)
+        if self._reads_array:
+            features = read_array(self, X, reset=reset)
+        else:
+            positions = self._positions()
+            features = read_table(self, X, reset=reset, positions=positions)
         if reset:
             self._dtype_name = self._choose_dtype(features)
         return features
@@ -473,6 +478,18 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
     def _needs_names(self) -> bool:
         """Whether something reads columns of X by name."""
         return False
+
+    def _positions(self) -> set[int]:
+        """Return the positions that feature columns read."""
+        given = [getattr(self, name) for name in self._column_parameters]
+        return {
+            key
+            for columns in given
+            if columns is not None
+            for column in _as_feature_columns(columns).active
+            for key in column.feature_keys
+            if isinstance(key, int)
+        }
 
     def _choose_dtype(self, features: Mapping[Any, Any]) -> str:
         """Return the floating type to compute in.
@@ -583,6 +600,12 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
         tags.input_tags.allow_nan = self._all_inferred()
         tags.input_tags.sparse = self._takes_sparse()
         return tags
+
+
+def has_partial_fit(estimator: SkestEstimator) -> bool:
+    """Tell whether training can go on with other rows; if not, raise the reason."""
+    estimator._check_partial_fit()
+    return True
 
 
 def _as_feature_columns(columns: Any) -> FeatureColumns:

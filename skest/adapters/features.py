@@ -2,7 +2,7 @@
 """Reads ``X`` of scikit-learn's methods as columns by key."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -123,7 +123,9 @@ def read_array(estimator: BaseEstimator, X: Any, *, reset: bool) -> dict[Any, An
     return {ARRAY_KEY: X}
 
 
-def read_table(estimator: BaseEstimator, X: Any, *, reset: bool) -> dict[Any, Any]:
+def read_table(
+    estimator: BaseEstimator, X: Any, *, reset: bool, positions: Collection[int] = ()
+) -> dict[Any, Any]:
     """Return X as columns by key, unchanged; what they hold is for feature columns.
 
     Parameters
@@ -132,9 +134,12 @@ def read_table(estimator: BaseEstimator, X: Any, *, reset: bool) -> dict[Any, An
         Learns or checks the number and names of features.
     X : frame, dict of arrays or array-like
         Columns of an array are found as 0, 1, …, as "x0", "x1", …, and all together
-        as `ARRAY_KEY`; if `estimator` was fitted on a frame, by its names.
+        as `ARRAY_KEY`; if `estimator` was fitted on a frame, by its names. A frame of
+        numbers whose names are 0, 1, … counts as an array.
     reset : bool
         Learn rather than check.
+    positions : collection of int, default=()
+        Columns that have names, but are to be found by position, too.
 
     Returns
     -------
@@ -150,7 +155,7 @@ def read_table(estimator: BaseEstimator, X: Any, *, reset: bool) -> dict[Any, An
         raise TypeError(f"X is a {type(X).__name__}; call its method collect() first.")
     if isinstance(X, Mapping) and not issparse(X):
         features = _read_dict(estimator, X, reset=reset)
-    elif hasattr(X, "columns"):
+    elif hasattr(X, "columns") and not _is_nameless_array(X):
         names = _names_of(X)
         twice = sorted(str(name) for name, n in Counter(names).items() if n > 1)
         if twice:
@@ -167,8 +172,15 @@ def read_table(estimator: BaseEstimator, X: Any, *, reset: bool) -> dict[Any, An
             f"A column of X is called {WEIGHT_KEY!r}, a name that skest needs for the "
             "sample weights. Rename it."
         )
+    named = dict(enumerate(getattr(estimator, "feature_names_in_", ())))
+    features |= {i: features[named[i]] for i in positions if named.get(i) in features}
     Table(features)  # refuses what has no rows, or columns of different lengths
     return features
+
+
+def _is_nameless_array(X: Any) -> bool:
+    """Tell whether a frame has nothing that an array has not."""
+    return _names_of(X) == list(range(X.shape[1])) and holds_only_numbers(X)
 
 
 def _names_of(X: Any) -> list[Any]:

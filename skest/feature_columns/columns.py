@@ -12,7 +12,7 @@ from sklearn.base import TransformerMixin, clone
 from sklearn.utils import Tags
 from torch import Tensor
 
-from skest._compat import BaseComposition
+from skest._compat import BaseComposition, check_feature_names_in
 from skest.feature_columns.base import FeatureColumn, as_csr, as_dense
 from skest.feature_columns.dense import EmbeddingColumn
 from skest.feature_columns.features_in import FeaturesIn
@@ -243,13 +243,15 @@ class FeatureColumns(FeaturesIn, TransformerMixin, BaseComposition):
 
         Parameters
         ----------
-        input_features : None
-            Not used; the names follow from the names of the columns.
+        input_features : sequence of str, default=None
+            Names of the columns of X, only checked; the names that are returned follow
+            from the names of the feature columns.
 
         Returns
         -------
         ndarray of str, shape (n_outputs,), dtype object
         """
+        check_feature_names_in(self, input_features, generate_names=False)
         return np.concatenate([c.get_feature_names_out() for c in self.active])
 
     def __sklearn_is_fitted__(self) -> bool:

@@ -40,13 +40,15 @@ class Table:
     ----------
     X : DataFrame, dict of arrays, array-like of shape (n_rows, n_features), or Table
         A pandas DataFrame, or any other eager frame that narwhals knows (polars,
-        pyarrow); if not all names are strings, it has the keys of an array, too. Values
-        of a dict have one row per cell: shape (n_rows,) or (n_rows, ...). Cells of a
-        frame or dict may be lists. A two-dimensional array has the keys 0, 1,
-        … and "x0", "x1", … for its columns, and "x" for all of them together; a sparse
-        matrix has "x" only. A Table is itself.
+        pyarrow); positions 0, 1, … are keys of its columns, too, and if not all names
+        are strings, all keys of an array are. Values of a dict have one row per cell:
+        shape (n_rows,) or (n_rows, ...). Cells of a frame or dict may be lists. A
+        two-dimensional array has the keys 0, 1, … and "x0", "x1", … for its columns,
+        and "x" for all of them together; a sparse matrix has "x" only. A Table is
+        itself.
     feature_names : sequence of str, default=None
-        Names for the columns of an array, in place of its own keys.
+        Names for the columns of an array, in place of its own keys; what is at the
+        positions of a frame, in place of its own order.
 
     Attributes
     ----------
@@ -95,11 +97,11 @@ class Table:
         elif isinstance(X, Mapping):
             table._view_dict(X)
         elif isinstance(X, pd.DataFrame):
-            table._view_frame(X, X, X.columns)
+            table._view_frame(X, X, X.columns, feature_names)
         elif _is_other_frame(X):
             frame = _narwhals(X)
             series = {name: frame[name] for name in frame.columns}
-            table._view_frame(frame, series, frame.columns)
+            table._view_frame(frame, series, frame.columns, feature_names)
         else:
             table._view_array(X, feature_names)
         if table.n_rows == 0:
@@ -126,12 +128,14 @@ class Table:
                     f"{first!r} has {self.n_rows} and column {key!r} has {length}."
                 )
 
-    def _view_frame(self, frame: Any, source: Any, names: Any) -> None:
+    def _view_frame(
+        self, frame: Any, source: Any, names: Any, by_position: Any
+    ) -> None:
         self._source = source
         self.n_rows, self.n_features = frame.shape
         _check_has_features(frame.shape)
         if all(isinstance(name, str) for name in names):
-            self.feature_names = np.asarray(names, dtype=object)
+            self._name(names, by_position)
         else:  # for scikit-learn, such a frame has no names
             self._aliases = {f"x{i}": name for i, name in enumerate(names)}
 
@@ -147,12 +151,16 @@ class Table:
         _check_has_features(array.shape)
         columns = [array[:, i] for i in range(array.shape[1])]
         if feature_names is not None:
-            self.feature_names = np.asarray(feature_names, dtype=object)
-            self._source = dict(zip(self.feature_names, columns, strict=True))
+            self._name(feature_names)
+            self._source = dict(zip(feature_names, columns, strict=True))
         else:
             named = {f"x{i}": column for i, column in enumerate(columns)}
             self._source = {"x": array, **named, **dict(enumerate(columns))}
             self.whole_key = "x"
+
+    def _name(self, names: Any, by_position: Any = None) -> None:
+        self.feature_names = np.asarray(names, dtype=object)
+        self._aliases = dict(enumerate(names if by_position is None else by_position))
 
     def _view_sparse(self, X: Any) -> None:
         self._source = {"x": X}
@@ -179,11 +187,11 @@ class Table:
         if key not in self._source:
             if self.n_features is not None and self.holds_sparse("x"):
                 _refuse_sparse(key)
-            if self._aliases and key == "x":
+            if self._aliases and self.feature_names is None and key == "x":
                 return np.asarray(self._source)
-            if key not in self._aliases:
+            key = self._aliases.get(key, key)
+            if key not in self._source:
                 self._refuse_unknown(key)
-            key = self._aliases[key]
         value = self._source[key]
         if isinstance(value, pd.DataFrame):
             raise ValueError(
