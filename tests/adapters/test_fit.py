@@ -389,12 +389,12 @@ def test_columns_of_an_array_by_number_and_by_name(blobs):
 def test_columns_of_a_frame_by_position(library, blobs):
     X, y = blobs
     columns = [fc.numeric_column(i, normalizer="standard") for i in (3, 1)]
-    model = make(DNNClassifier, feature_columns=columns)
+    model = make(DNNClassifier, feature_columns=columns, dtype="float32")
     frame = library(dict(zip("abcd", X.T, strict=True)))
     expected = clone(model).fit(X, y).predict_proba(X)
     fitted = model.fit(frame, y)
     assert fitted.feature_names_in_.tolist() == list("abcd")
-    np.testing.assert_allclose(fitted.predict_proba(frame), expected)
+    np.testing.assert_array_equal(fitted.predict_proba(frame), expected)
     columns[0].set_params(key=4)
     with pytest.raises(ValueError, match="Column 4 is not in X, which has 'a', 'b'"):
         clone(model).fit(frame, y)
