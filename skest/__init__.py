@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         DNNLinearCombinedRegressor,
     )
     from skest.adapters.linear import LinearClassifier, LinearEstimator, LinearRegressor
+    from skest.adapters.model_fn import ModelFnClassifier, ModelFnRegressor
     from skest.adapters.multi_head import MultiHeadEstimator
     from skest.adapters.rnn import RNNClassifier, RNNRegressor
     from skest.estimator import Estimator
@@ -48,6 +49,8 @@ __all__ = [
     "LinearRegressor",
     "LinearSDCA",
     "ModeKeys",
+    "ModelFnClassifier",
+    "ModelFnRegressor",
     "MultiHeadEstimator",
     "RNNClassifier",
     "RNNRegressor",
@@ -72,6 +75,8 @@ _MODULES = {
     "LinearRegressor": "adapters.linear",
     "LinearSDCA": "sdca",
     "ModeKeys": "keys",
+    "ModelFnClassifier": "adapters.model_fn",
+    "ModelFnRegressor": "adapters.model_fn",
     "MultiHeadEstimator": "adapters.multi_head",
     "RNNClassifier": "adapters.rnn",
     "RNNRegressor": "adapters.rnn",

@@ -12,6 +12,7 @@ from sklearn.utils.validation import (
 
 __all__ = [
     "BaseComposition",
+    "DocLinkMixin",
     "Interval",
     "Options",
     "StrOptions",
@@ -26,3 +27,24 @@ check_feature_names_in = _check_feature_names_in
 check_sample_weight = _check_sample_weight
 check_y = _check_y
 get_output_config = _get_output_config
+
+_DOC_PAGE = "https://skest.readthedocs.io/en/stable/api/{name}.html"
+
+
+class DocLinkMixin:
+    """Lets the HTML representation of a public class link to its page.
+
+    Examples
+    --------
+    >>> from skest import DNNClassifier
+    >>> DNNClassifier()._get_doc_link()
+    'https://skest.readthedocs.io/en/stable/api/skest.DNNClassifier.html'
+    """
+
+    _doc_link_module = "skest"
+    _doc_link_template = _DOC_PAGE
+
+    def _doc_link_url_param_generator(self) -> dict[str, str]:
+        # The public name: estimators are at the top, columns in their package.
+        package = type(self).__module__.rpartition(".")[0].removesuffix(".adapters")
+        return {"name": f"{package}.{type(self).__name__}"}

@@ -9,7 +9,13 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import nn
 
-__all__ = ["IntraOpThreads", "resolve_device", "threads_for"]
+__all__ = [
+    "IntraOpThreads",
+    "dense_size",
+    "device_or_auto",
+    "resolve_device",
+    "threads_for",
+]
 
 # One more thread pays off from about 20 ms of arithmetic per step on. Below that, threads
 # that wait for each other cost more than they bring, and on a machine with other work
@@ -43,23 +49,39 @@ def resolve_device(device: Any) -> torch.device:
     return resolved
 
 
-def threads_for(network: nn.Module, batch_size: int, *, passes: int) -> int:
+def device_or_auto(device: Any) -> Any:
+    """Return `device`, or "auto" if it is on no device of this machine.
+
+    A model that was trained on a GPU predicts without one.
+    """
+    try:
+        resolve_device(device)
+    except ValueError:
+        return "auto"
+    return device
+
+
+def dense_size(network: nn.Module) -> int:
+    """Return the number of weights of a network without those of its row tables."""
+    return sum(
+        p.numel() for p in network.parameters() if not getattr(p, "is_row_table", False)
+    )
+
+
+def threads_for(n_weights: int, batch_size: int, *, passes: int) -> int:
     """Return how many threads the work of one step keeps busy.
 
     Parameters
     ----------
-    network : torch.nn.Module
-        Its dense parameters each cost two floating-point operations per row and pass.
-        Row tables cost nothing: of them, only single rows are read.
+    n_weights : int
+        The `dense_size` of the network: each weight costs two floating-point operations
+        per row and pass. Row tables cost nothing, as only single rows are read.
     batch_size : int
         Rows of a step.
     passes : int
         1 for prediction; 3 for training (forward, and twice that backward).
     """
-    dense = sum(
-        p.numel() for p in network.parameters() if not getattr(p, "is_row_table", False)
-    )
-    return 1 + int(2 * passes * dense * batch_size // FLOP_PER_THREAD)
+    return 1 + int(2 * passes * n_weights * batch_size // FLOP_PER_THREAD)
 
 
 class IntraOpThreads:

@@ -13,7 +13,7 @@ import re
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -54,6 +54,9 @@ class CheckpointStore(Protocol):
     def latest(self) -> Checkpoint | None:
         """Return the newest checkpoint, or None."""
 
+    def version(self) -> Hashable:
+        """Return what differs for every checkpoint that was the newest one."""
+
     def latest_step(self) -> int | None:
         """Return the step of the newest checkpoint, or None."""
 
@@ -70,6 +73,10 @@ class MemoryStore:
 
     def latest(self) -> Checkpoint | None:
         """Return the checkpoint, or None."""
+        return self._checkpoint
+
+    def version(self) -> Hashable:
+        """Return the checkpoint, which is equal to no other one."""
         return self._checkpoint
 
     def latest_step(self) -> int | None:
@@ -143,6 +150,11 @@ class DirectoryStore:
         """Read the newest checkpoint, or return None."""
         path = self.latest_path()
         return None if path is None else read_checkpoint(path)
+
+    def version(self) -> Hashable:
+        """Return the path, and the time of writing: a step may be saved again."""
+        path = self.latest_path()
+        return None if path is None else (path, (path / _STATE).stat().st_mtime_ns)
 
     def latest_step(self) -> int | None:
         """Return the step of the newest checkpoint, or None."""

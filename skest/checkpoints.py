@@ -18,7 +18,7 @@ from skest.schedules import FunctionLR, is_scheduler_of
 __all__ = ["Checkpoint", "load_variables"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Checkpoint:
     """Everything that training needs to go on as if it had not stopped.
 
@@ -111,6 +111,16 @@ class Checkpoint:
         if random is not None and generators:
             random.load_state_dict(generators)
 
+    def lend(self, network: nn.Module) -> None:
+        """Let a fresh network use the variables where they are, to predict with them.
+
+        Raises
+        ------
+        CheckpointMismatchError
+            As `restore`.
+        """
+        load_variables(network, self.variables, share=True)
+
     def _continued(self, lr_schedulers: Sequence[Any]) -> list[tuple[Any, Any]]:
         """Return the schedulers that go on, with their states."""
         saved, now = self.scalars.get("lr_schedulers", []), _stateful(lr_schedulers)
@@ -119,15 +129,19 @@ class Checkpoint:
         return [(s, state["state"]) for s, state in zip(now, saved, strict=True)]
 
 
-def load_variables(network: nn.Module, variables: Mapping[str, Tensor]) -> None:
+def load_variables(
+    network: nn.Module, variables: Mapping[str, Tensor], *, share: bool = False
+) -> None:
     """Copy `variables` into `network` after comparing names and shapes.
+
+    With `share`, the network uses their memory if the types are the same.
 
     Raises
     ------
     CheckpointMismatchError
         With one list of everything that differs; nothing is loaded then.
     """
-    wanted = network.state_dict()
+    wanted = network.state_dict(keep_vars=True)
     differences = [
         f"  {name}: missing in the checkpoint, the network has {_shape(wanted[name])}"
         for name in wanted.keys() - variables.keys()
@@ -151,7 +165,10 @@ def load_variables(network: nn.Module, variables: Mapping[str, Tensor]) -> None:
         )
     with torch.no_grad():
         for name, value in wanted.items():
-            value.copy_(variables[name])
+            if share and value.dtype == variables[name].dtype:
+                value.data = variables[name]
+            else:
+                value.copy_(variables[name])
 
 
 def _options(group: dict[str, Any]) -> dict[str, Any]:

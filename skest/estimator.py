@@ -5,15 +5,15 @@ import functools
 import logging
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from skest._random import RunRandom
-from skest._resources import IntraOpThreads, resolve_device, threads_for
+from skest._resources import IntraOpThreads, dense_size, resolve_device, threads_for
 from skest.checkpoint_store import (
     CheckpointStore,
     DirectoryStore,
@@ -46,7 +46,7 @@ class Estimator:
     """Trains, evaluates and predicts with a model that a function describes.
 
     Every call builds the model anew, restores its variables from the latest checkpoint,
-    runs, and lets go of it. An Estimator holds checkpoints and never a live network, so
+    runs, and lets go of it. An Estimator holds checkpoints and no network in training, so
     it can be pickled, shared between threads, and occupies no device between calls.
 
     Parameters
@@ -102,6 +102,8 @@ class Estimator:
     3.0
     """
 
+    _kept: "_Model | None" = None
+
     def __init__(
         self,
         model_fn: Callable[..., EstimatorSpec],
@@ -112,6 +114,10 @@ class Estimator:
         self._model_fn = ModelFn(model_fn, params)
         self._config = _check_config(config, model_dir)
         self._store = self._new_store()
+
+    def __repr__(self) -> str:
+        where = f", model_dir={str(self.model_dir)!r}" if self.model_dir else ""
+        return f"Estimator(global_step={self._store.latest_step() or 0}{where})"
 
     # What an Estimator is made of
 
@@ -199,12 +205,14 @@ class Estimator:
             self._config,
             global_step=start,
             model_dir=self.model_dir,
+            table=source.table,
             capture=functools.partial(_capture, random),
             save=self._store.save,
         )
         stop = _stop_hooks(steps, max_steps)
         all_hooks = [*stop, *self._training_hooks(spec, hooks, listeners)]
-        useful = threads_for(run.network, count_rows(first[0], "features"), passes=3)
+        n_rows = count_rows(first[0], "features")
+        useful = threads_for(dense_size(run.network), n_rows, passes=3)
         with (
             IntraOpThreads.limited_to(useful, wanted=self._config.num_threads),
             random.attach(run.network, spec.loss, *spec.optimizers),
@@ -271,7 +279,8 @@ class Estimator:
             global_step=checkpoint.global_step,
             model_dir=self.model_dir,
         )
-        useful = threads_for(run.network, count_rows(first[0], "features"), passes=1)
+        n_rows = count_rows(first[0], "features")
+        useful = threads_for(dense_size(run.network), n_rows, passes=1)
         with IntraOpThreads.limited_to(useful, wanted=self._config.num_threads):
             batches = self._batches(source, spec, device)
             results = evaluate_loop(
@@ -317,15 +326,21 @@ class Estimator:
         """
         keys = [predict_keys] if isinstance(predict_keys, str) else predict_keys
         hooks = _check_all(hooks, Hook, "hooks")
-        checkpoint = self._checkpoint(checkpoint_path)
-        return self._predict(input_fn, keys, hooks, checkpoint, yield_single_examples)
+        version = self._store.version() if checkpoint_path is None else None
+        kept = self._kept
+        if not hooks and version is not None and kept and kept.version == version:
+            model: _Model | Checkpoint = kept
+        else:
+            model = self._checkpoint(checkpoint_path)
+        get_model = functools.partial(self._prediction_model, model, version, not hooks)
+        return self._predict(input_fn, keys, hooks, get_model, yield_single_examples)
 
     def _predict(
         self,
         input_fn: Callable[..., Any],
         keys: Sequence[str] | None,
         hooks: list[Hook],
-        checkpoint: Checkpoint,
+        get_model: Callable[[Any, torch.device], "_Model"],
         yield_single_examples: bool,
     ) -> Iterator[dict[str, Any]]:
         source = self._source(input_fn, ModeKeys.PREDICT)
@@ -333,13 +348,10 @@ class Estimator:
         if first is None:
             return
         device = resolve_device(self._config.device)
-        spec = self._model_fn.build(
-            first[0], None, ModeKeys.PREDICT, self._config, RunRandom(0, device)
-        )
-        self._restore(spec, checkpoint)
-        run = Run(spec, self._config, global_step=checkpoint.global_step)
-        run.network.eval()
-        useful = threads_for(run.network, count_rows(first[0], "features"), passes=1)
+        model = get_model(first[0], device)
+        spec, n_rows = model.spec, count_rows(first[0], "features")
+        run = Run(spec, self._config, global_step=model.global_step)
+        useful = threads_for(model.n_weights, n_rows, passes=1)
         all_hooks = [*hooks, *spec.prediction_hooks]
         for hook in all_hooks:
             hook.begin(run)
@@ -359,6 +371,38 @@ class Estimator:
                 break
         for hook in all_hooks:
             hook.end(run)
+
+    def _prediction_model(
+        self,
+        source: "_Model | Checkpoint",
+        version: Hashable,
+        may_keep: bool,
+        features: Any,
+        device: torch.device,
+    ) -> "_Model":
+        """Build the model of a checkpoint to predict with, if it is not there yet.
+
+        One that is the same for every call uses the memory of the checkpoint and is
+        kept for the next call, on the CPU. No call changes it, so threads may share it.
+        """
+        if isinstance(source, _Model):
+            return source
+        spec = self._model_fn.build(
+            features, None, ModeKeys.PREDICT, self._config, RunRandom(0, device)
+        )
+        network = Run(spec, self._config).network
+        network.eval()
+        model = _Model(version, source.global_step, spec, dense_size(network))
+        may_keep = may_keep and version is not None and not spec.prediction_hooks
+        if may_keep and self._model_fn.is_pure and device.type == "cpu":
+            source.lend(network)
+            self._kept = model
+        else:
+            self._restore(spec, source)
+        return model
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_kept"}
 
     # What a trained Estimator knows
 
@@ -525,6 +569,15 @@ class Estimator:
             savers = [CheckpointSaverHook(steps or None, secs or None)]
         others = [hook for hook in others if not isinstance(hook, CheckpointSaverHook)]
         return [*others, savers[0].with_listeners(listeners), *savers[1:]]
+
+
+class _Model(NamedTuple):
+    """A model that predicts, and the checkpoint that it was restored from."""
+
+    version: Hashable
+    global_step: int
+    spec: EstimatorSpec
+    n_weights: int
 
 
 def _run_training(

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The loops of evaluation and prediction, with hooks around them."""
 
-import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -106,9 +105,7 @@ def predict_batch(
     if spec.network is None or spec.predictions is None:
         raise ValueError("Prediction needs an EstimatorSpec of mode 'infer'.")
     with torch.no_grad():
-        asked = (
-            {} if keys is None or not _takes_keys(spec.predictions) else {"keys": keys}
-        )
+        asked = {} if keys is None or not spec.predicts_by_key else {"keys": keys}
         predictions = spec.predictions(spec.network(features), **asked)
         if not isinstance(predictions, Mapping):
             raise TypeError(
@@ -183,10 +180,6 @@ def _evaluate_batch(
     logits = spec.network(features)
     update_metrics(spec, metrics, labels, logits, features)
     return scalar_loss(spec.loss(labels, logits, features))
-
-
-def _takes_keys(predictions: Callable[..., Any]) -> bool:
-    return "keys" in inspect.signature(predictions).parameters
 
 
 def _result(metric: Any) -> float:

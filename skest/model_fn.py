@@ -16,7 +16,7 @@ from skest.keys import ModeKeys
 from skest.run_config import RunConfig
 from skest.spec import EstimatorSpec
 
-__all__ = ["ModelFn", "draws_only_to_train", "model_fn_arguments"]
+__all__ = ["ModelFn", "follow_parameters", "model_fn_arguments", "pure_model_fn"]
 
 _F = TypeVar("_F", bound=Callable[..., EstimatorSpec])
 
@@ -45,6 +45,8 @@ class ModelFn:
     ) -> None:
         self._arguments = model_fn_arguments(model_fn, params)
         self._function = model_fn
+        #: Whether the function, and another one bound to it, are `pure_model_fn`.
+        self.is_pure = _is_pure(model_fn)
         self._params = copy.deepcopy(params) if params is not None else {}
 
     @property
@@ -59,8 +61,11 @@ class ModelFn:
 
         Raises
         ------
+        TypeError
+            If the function returns no EstimatorSpec.
         ValueError
-            If there are labels, but the function takes none.
+            If there are labels, but the function takes none; or the specification has
+            another mode.
         """
         if labels is not None and "labels" not in self._arguments:
             raise ValueError(
@@ -74,28 +79,7 @@ class ModelFn:
             "params": self.params,
             "config": config,
         }
-        return self._function(**{name: values[name] for name in self._arguments})
-
-    def build(
-        self,
-        features: Any,
-        labels: Any,
-        mode: str,
-        config: RunConfig,
-        random: RunRandom,
-    ) -> EstimatorSpec:
-        """Build a fresh model on the device of `random`.
-
-        Raises
-        ------
-        TypeError
-            If the function returns no EstimatorSpec.
-        ValueError
-            If the specification has another mode.
-        """
-        draws = mode == ModeKeys.TRAIN or not _is_quiet(self._function)
-        with random.as_global() if draws else nullcontext():
-            spec = self(features, labels, mode, config)
+        spec = self._function(**{name: values[name] for name in self._arguments})
         if not isinstance(spec, EstimatorSpec):
             raise TypeError(
                 f"model_fn must return an EstimatorSpec; got {type(spec).__name__}."
@@ -105,10 +89,24 @@ class ModelFn:
                 f"model_fn was called with mode '{mode}', but returned an EstimatorSpec "
                 f"of mode '{spec.mode}'. Pass on the mode that it is called with."
             )
+        return spec
+
+    def build(
+        self,
+        features: Any,
+        labels: Any,
+        mode: str,
+        config: RunConfig,
+        random: RunRandom,
+    ) -> EstimatorSpec:
+        """Build a fresh model on the device of `random`; errors are those of a call."""
+        draws = mode == ModeKeys.TRAIN or not self.is_pure
+        with random.as_global() if draws else nullcontext():
+            spec = self(features, labels, mode, config)
         if spec.network is not None and random.device.type != "cpu":
             spec.network.to(random.device)
             for optimizer in spec.optimizers:
-                _move_state(optimizer, random.device)
+                follow_parameters(optimizer)
         return spec
 
     def with_default_config(self, config: RunConfig) -> Callable[..., EstimatorSpec]:
@@ -184,20 +182,24 @@ def _is_option(parameter: inspect.Parameter) -> bool:
     )
 
 
-def draws_only_to_train(model_fn: _F) -> _F:
-    """Mark a model function that needs no random numbers but in mode TRAIN.
+def pure_model_fn(model_fn: _F) -> _F:
+    """Mark a model function whose models for EVAL and PREDICT are always the same.
 
-    It leaves variables that a checkpoint will fill as they are, so that evaluation and
-    prediction are quick and need not wait for torch's global generator.
+    It draws random numbers in mode TRAIN only: other models need not wait for torch's
+    global generator, and leave variables that a checkpoint will fill as they are. Nor
+    do its models depend on the first batch, so that one may serve several calls.
     """
-    model_fn.draws_only_to_train = True  # type: ignore[attr-defined]
+    model_fn.is_pure = True  # type: ignore[attr-defined]
     return model_fn
 
 
-def _is_quiet(model_fn: Callable[..., Any]) -> bool:
+def _is_pure(model_fn: Callable[..., Any]) -> bool:
+    inner = None
     while isinstance(model_fn, functools.partial):
+        inner = model_fn.keywords.get("model_fn", inner)
         model_fn = model_fn.func
-    return getattr(model_fn, "draws_only_to_train", False)
+    marked = getattr(model_fn, "is_pure", False)
+    return marked and (inner is None or _is_pure(inner))
 
 
 def _call(
@@ -211,9 +213,12 @@ def _call(
     return model_fn(features, labels, mode, config or default_config)
 
 
-def _move_state(optimizer: Optimizer, device: torch.device) -> None:
-    """Move slots that exist from construction on to the device of their variables."""
+def follow_parameters(optimizer: Optimizer) -> None:
+    """Move slots that exist from construction on to where their variables are now.
+
+    A slot of the shape of its variable gets its device and floating type.
+    """
     for parameter, slots in optimizer.state.items():
         for name, slot in slots.items():
             if isinstance(slot, torch.Tensor) and slot.shape == parameter.shape:
-                slots[name] = slot.to(device)
+                slots[name] = slot.to(parameter)

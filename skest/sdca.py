@@ -191,6 +191,8 @@ def sdca_spec(
     )
 
     def loss(labels: Any, logits: Tensor, features: Any) -> Tensor:
+        if not torch.is_grad_enabled():  # rows to validate on, which no step follows
+            return head.compute_loss(labels, logits, features)
         if _IDS_KEY not in features:
             raise _missing_ids(id_column)
         optimizer.observe(_examples(labels, features, head, columns, network))

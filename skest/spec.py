@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """`EstimatorSpec`: what a ``model_fn`` returns."""
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from torch import Tensor, nn
@@ -136,6 +138,13 @@ Hook, default=()
         if missing_lrs:
             schedulers = (*self.lr_schedulers, *missing_lrs)
             object.__setattr__(self, "lr_scheduler", schedulers)
+
+    @cached_property
+    def predicts_by_key(self) -> bool:
+        """Whether ``predictions`` takes the names of those that are wanted."""
+        if self.predictions is None:
+            return False
+        return "keys" in inspect.signature(self.predictions).parameters
 
     def _check_types(self) -> None:
         if self.network is not None and not isinstance(self.network, nn.Module):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The step loop of training, with hooks around it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -28,6 +28,12 @@ def train_loop(
         Called in this order.
     """
     run.network.train()
+    watching = [h for h in hooks if type(h).after_backward is not Hook.after_backward]
+
+    def after_backward() -> None:
+        for hook in watching:
+            hook.after_backward(run)
+
     for hook in hooks:
         hook.begin(run)
     while not run.should_stop:
@@ -35,9 +41,10 @@ def train_loop(
         if batch is None:
             run.request_stop("the input ended")
             break
+        run.batch = batch
         for hook in hooks:
             hook.before_step(run)
-        run.loss = train_step(run.spec, *batch)
+        run.loss = train_step(run.spec, *batch, after_backward if watching else None)
         run.global_step += 1
         for scheduler in run.spec.lr_schedulers:
             scheduler.step()
@@ -47,7 +54,12 @@ def train_loop(
         hook.end(run)
 
 
-def train_step(spec: EstimatorSpec, features: Any, labels: Any) -> Tensor:
+def train_step(
+    spec: EstimatorSpec,
+    features: Any,
+    labels: Any,
+    after_backward: Callable[[], None] | None = None,
+) -> Tensor:
     """Update the variables with one batch.
 
     Parameters
@@ -56,6 +68,8 @@ def train_step(spec: EstimatorSpec, features: Any, labels: Any) -> Tensor:
         Model of mode TRAIN.
     features, labels : tensors or dictionaries of tensors
         One encoded batch.
+    after_backward : callable, default=None
+        Called when the gradients are computed, before they are clipped.
 
     Returns
     -------
@@ -75,6 +89,8 @@ def train_step(spec: EstimatorSpec, features: Any, labels: Any) -> Tensor:
         optimizer.zero_grad()
     loss = scalar_loss(spec.loss(labels, spec.network(features), features))
     loss.backward()
+    if after_backward is not None:
+        after_backward()
     if spec.clip_norm is not None:
         clip_gradients(_trained(spec), spec.clip_norm)
     for optimizer in spec.optimizers:

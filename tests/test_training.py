@@ -208,3 +208,36 @@ def test_a_specification_of_another_mode_cannot_train():
     )
     with pytest.raises(ValueError, match="EstimatorSpec of mode 'train'"):
         train_step(spec, *next(make_batches()))
+
+
+def test_gradients_can_be_changed_between_backward_and_update():
+    class Halving(Hook):
+        def after_backward(self, run):
+            features, _ = run.batch
+            assert features.shape == (4, 2)
+            for parameter in run.network.parameters():
+                parameter.grad /= 2
+
+    start = nn.Linear(2, 1)
+    moved = []
+    for hooks in ([], [Halving()]):
+        network = copy.deepcopy(start)
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.25)
+        spec = make_spec(network=network, optimizer=optimizer)
+        train_loop(Run(spec, RunConfig()), make_batches(1), hooks)
+        moved.append(network.weight.detach() - start.weight.detach())
+    torch.testing.assert_close(moved[1], moved[0] / 2)
+
+
+def test_gradients_are_clipped_after_hooks_saw_them():
+    class Exploding(Hook):
+        def after_backward(self, run):
+            for parameter in run.network.parameters():
+                parameter.grad *= 1e6
+
+    network = nn.Linear(2, 1)
+    before = network.weight.detach().clone()
+    optimizer = torch.optim.SGD(network.parameters(), lr=1.0)
+    spec = make_spec(network=network, optimizer=optimizer, clip_norm=0.1)
+    train_loop(Run(spec, RunConfig()), make_batches(1), [Exploding()])
+    assert 0 < torch.linalg.norm(network.weight - before) <= 0.1

@@ -13,6 +13,7 @@ from skest.adapters.dnn_linear import (
     DNNLinearCombinedRegressor,
 )
 from skest.adapters.linear import LinearClassifier, LinearEstimator, LinearRegressor
+from skest.adapters.model_fn import ModelFnClassifier, ModelFnRegressor
 from skest.adapters.multi_head import MultiHeadEstimator
 from skest.adapters.rnn import RNNClassifier, RNNRegressor
 
@@ -29,6 +30,8 @@ __all__ = [
     "LinearClassifier",
     "LinearEstimator",
     "LinearRegressor",
+    "ModelFnClassifier",
+    "ModelFnRegressor",
     "MultiHeadEstimator",
     "RNNClassifier",
     "RNNRegressor",

@@ -124,6 +124,30 @@ default=None
         every training step.
     clip_norm : float, default=None
         Scale the gradients down to this norm, all together, where they exceed it.""",
+    "model_fn": """model_fn : callable
+        ``model_fn(features, labels, mode, params, config) -> EstimatorSpec``, as for
+        `skest.Estimator`: it builds a network and an optimizer, and says what the loss and
+        the predictions are. Only ``features`` and ``mode`` are mandatory. `features` and
+        `labels` are the first batch, to read shapes off; features are an array if X is an
+        array, else a dictionary of columns, as they are. The default of None is there
+        because scikit-learn constructs estimators without arguments; ``fit`` refuses it.
+
+        Sample weights and `class_weight` reach the loss by themselves if the
+        specification comes from a head, or if the loss returns one number for each row;
+        a loss that returns one number for the batch is an error then.
+    params : dict, default=None
+        Hyperparameters for `model_fn`. A search reaches its entries as ``params__<key>``.
+        What `model_fn` gets is a copy, with these entries unless `params` has them:
+        "head", a head for `y`, whose ``create_estimator_spec`` completes a network and
+        an optimizer; "n_classes" or "n_outputs", the number of classes or of columns of
+        `y`; and with `feature_columns`, "feature_columns", the fitted ones.
+    feature_columns : FeatureColumns or list of columns, default=None
+        With them, features are dictionaries of encoded columns, which
+        ``DenseFeatures(params["feature_columns"])`` of `skest.feature_columns` takes;
+        embeddings have sparse gradients, as `skest.optimizers.make_optimizer` expects.
+        Nothing is inferred: None leaves the features raw. An array must be finite
+        then; columns of a table are for the ``encode`` of `model_fn`, and without it
+        become tensors where they are numbers.""",
     "training": """batch_size : int or "auto", default="auto"
         Rows of a batch; "auto" is ``min(200, n_samples)``.
     max_iter : int, default=200
@@ -161,12 +185,18 @@ default=None
     device : str or torch.device, default="auto"
         "auto" is a CUDA device if there is one, else the CPU.
     hooks : sequence of `skest.hooks.Hook`, default=()
-        Run around every training step.
+        Run around every training step. Callbacks of scikit-learn are no parameter: they
+        are given to `set_callbacks`.
     config : RunConfig, default=None
         Settings of the run. With a `model_dir`, every fit writes its checkpoints into a
         new directory in it.
     verbose : int, default=0
         1 prints a line about every epoch.""",
+    "coefficients": """coef_ : ndarray of shape (n_features,) or (n_logits, n_features)
+        Weights of the columns of ``feature_columns_.transform(X)``.
+    intercept_ : float or ndarray of shape (n_logits,)
+        Biases. As in `sklearn.linear_model`, a single target of a regression, of shape
+        (n_samples,), has one number, and two classes have one logit.""",
     "fitted": """n_features_in_ : int
         Number of features seen in fit.
     feature_names_in_ : ndarray of shape (n_features_in_,)

@@ -19,13 +19,21 @@ import torch
 from numpy.typing import NDArray
 from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, clone
+from sklearn.callback import CallbackSupportMixin, with_callbacks
 from sklearn.model_selection import train_test_split
 from sklearn.utils import check_random_state, get_tags
 from sklearn.utils.validation import check_is_fitted
 
-from skest._compat import Interval, Options, StrOptions, check_sample_weight
+from skest._compat import (
+    DocLinkMixin,
+    Interval,
+    Options,
+    StrOptions,
+    check_sample_weight,
+)
 from skest._random import seed_sequence
-from skest._resources import resolve_device
+from skest._resources import device_or_auto, resolve_device
+from skest.adapters.callbacks import CallbackHook
 from skest.adapters.distinct import distinct_rows
 from skest.adapters.epochs import EpochHook
 from skest.adapters.features import (
@@ -38,12 +46,15 @@ from skest.adapters.features import (
 )
 from skest.adapters.learned_vectors import with_learned_vectors
 from skest.adapters.live_score import LiveScore
+from skest.adapters.plain_state import from_plain, to_plain
 from skest.adapters.rows import Rows, as_rows, check_same_length, count_samples
 from skest.adapters.target_scale import scaled_target_model_fn
 from skest.adapters.targets.base import Target
+from skest.checkpoints import Checkpoint
 from skest.estimator import Estimator
 from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.infer import infer_feature_columns
+from skest.hooks.base import Hook, Run
 from skest.inputs.array_dataset import ArrayDataset, take_rows
 from skest.run_config import RunConfig
 from skest.spec import EstimatorSpec
@@ -54,11 +65,15 @@ __all__ = ["SkestEstimator", "has_partial_fit"]
 _MANY_ROWS = 10_000
 _PREDICT_BATCH_SIZE = 4096
 _MOST_LOGITS = 2**24  # of a batch to predict: 64 MiB in float32
+# What a saved estimator keeps of its `estimator_`.
+_CORE = "_core"
 # Where a network keeps the embedding tables of its columns.
 _SCOPES = {"dense": "inputs.", "linear": "dense.", "sequence": "", "context": ""}
 
 
-class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
+class SkestEstimator(
+    CallbackSupportMixin, DocLinkMixin, BaseEstimator, metaclass=ABCMeta
+):
     """What the estimators of skest have in common; not for direct use."""
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
@@ -143,10 +158,13 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
         copied.__dict__.update(self.__dict__)
         return copied
 
+    __copy__ = _copy
+
     def _become(self, trial: "SkestEstimator") -> None:
         """Take over the state of a copy that was fitted."""
         self.__dict__ = trial.__dict__  # at once: another thread may be predicting
 
+    @with_callbacks
     def _fit(
         self, X: Any, y: Any, sample_weight: Any, validation: Sequence[Any]
     ) -> None:
@@ -160,23 +178,29 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
         train = train._replace(weight=self._balanced_weight(train))
         if not resume:
             self._start(train)
-        self._train(train, held_out, int(self.max_iter), seed, resume=resume)
+        given = (X, y, sample_weight)
+        self._train(train, held_out, int(self.max_iter), seed, given, resume=resume)
 
     def _partial_fit(
         self, X: Any, y: Any, sample_weight: Any, classes: Any = None
     ) -> Any:
         trial = self._copy()
-        trial._validate_params()
-        resume = trial.__sklearn_is_fitted__()
-        if resume:
-            trial._check_resumed()
-        rows = trial._check_rows(X, y, sample_weight, classes, reset=not resume)
-        rows = rows._replace(weight=trial._balanced_weight(rows))
-        if not resume:
-            trial._start(rows)
-        trial._train(rows, None, 1, trial._seed(), resume=resume)
+        trial._fit_an_epoch(X, y, sample_weight, classes)
         self._become(trial)
         return self
+
+    @with_callbacks
+    def _fit_an_epoch(self, X: Any, y: Any, sample_weight: Any, classes: Any) -> None:
+        self._validate_params()
+        resume = self.__sklearn_is_fitted__()
+        if resume:
+            self._check_resumed()
+        rows = self._check_rows(X, y, sample_weight, classes, reset=not resume)
+        rows = rows._replace(weight=self._balanced_weight(rows))
+        if not resume:
+            self._start(rows)
+        given = (X, y, sample_weight)
+        self._train(rows, None, 1, self._seed(), given, resume=resume)
 
     def _check_rows(
         self,
@@ -318,6 +342,7 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
         held_out: Rows | None,
         n_epochs: int,
         seed: int | None,
+        given: Sequence[Any],
         *,
         resume: bool,
     ) -> None:
@@ -356,10 +381,20 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
             ),
             report=print if self.verbose else None,
         )
-        estimator.train(
-            lambda: dataset, hooks=[epochs, *self.hooks], steps=self.max_steps
+
+        def fitted_at(run: Run) -> dict[str, Any]:
+            return self._fitted_at(run, weighted, epochs, resume)
+
+        callbacks = CallbackHook.of(
+            self, given, fitted_at, dataset.steps_per_epoch, n_epochs
         )
+        hooks: list[Hook] = [epochs, *callbacks, *self.hooks]
+        estimator.train(lambda: dataset, hooks=hooks, steps=self.max_steps)
+        if epochs.best is not None and not any(h.chose_variables for h in self.hooks):
+            estimator.checkpoint = epochs.best
         self._finish(estimator, epochs, resume)
+        for hook in callbacks:
+            hook.finish()
 
     def _training_features(self, rows: Rows) -> dict[str, Any]:
         """Return the features, and what training takes beside them."""
@@ -367,8 +402,6 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
 
     def _finish(self, estimator: Estimator, epochs: EpochHook, resume: bool) -> None:
         """Keep what training has learned."""
-        if epochs.best is not None:
-            estimator.checkpoint = epochs.best
         self.loss_curve_ = [*self.loss_curve_, *epochs.loss_curve]
         if epochs.scores:
             self.validation_scores_ = [*(self.validation_scores_ or []), *epochs.scores]
@@ -382,6 +415,18 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
         self.estimator_ = estimator
         self._params_in_fit = self.get_params(deep=False)
         self._keep_embeddings()
+
+    def _fitted_at(
+        self, run: Run, weighted: bool, epochs: EpochHook, resume: bool
+    ) -> dict[str, Any]:
+        """Return the attributes of this estimator as if training had ended now."""
+        fitted = self._copy()
+        estimator = Estimator(
+            fitted._bound_model_fn(weighted), config=run.config.replace(model_dir=None)
+        )
+        estimator.checkpoint = run.capture_checkpoint()
+        fitted._finish(estimator, epochs, resume)
+        return vars(fitted)
 
     def _keep_embeddings(self) -> None:
         """Give the fitted embedding columns their learned vectors, for `transform`."""
@@ -408,11 +453,19 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
     def __getstate__(self) -> dict[str, Any]:
         slim = self._copy()
         slim._drop_embeddings()
-        return super(SkestEstimator, slim).__getstate__()
+        state = super(SkestEstimator, slim).__getstate__()
+        core = state.pop("estimator_", None)
+        if core is not None:
+            state[_CORE] = {"config": core.config, "checkpoint": core.checkpoint}
+        return to_plain(state)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        state = from_plain(state)
+        core = state.pop(_CORE, None)
         super().__setstate__(state)
-        if self.__sklearn_is_fitted__():
+        if core is not None:
+            # Made anew, so that nothing but data is saved, not even names of functions.
+            self.estimator_ = self._rebuilt(**core, weighted=False)
             self._keep_embeddings()
 
     def _new_estimator(self, seed: int | None, weighted: bool) -> Estimator:
@@ -461,10 +514,7 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
     def _check_features(self, X: Any, *, reset: bool) -> dict[Any, Any]:
         """Return the features as columns by key."""
         if reset:
-            # Without a description of the features, numbers need no columns of their own.
-            self._reads_array = self._all_inferred() and (
-                not is_table(X) or (holds_only_numbers(X) and not self._needs_names)
-            )
+            self._reads_array = self._takes_as_array(X)
         if self._reads_array:
             features = read_array(self, X, reset=reset)
         else:
@@ -473,6 +523,13 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
         if reset:
             self._dtype_name = self._choose_dtype(features)
         return features
+
+    def _takes_as_array(self, X: Any) -> bool:
+        """Whether X is read as a whole, and not column by column."""
+        # Without a description of the features, numbers need no columns of their own.
+        return self._all_inferred() and (
+            not is_table(X) or (holds_only_numbers(X) and not self._needs_names)
+        )
 
     @property
     def _needs_names(self) -> bool:
@@ -581,14 +638,25 @@ class SkestEstimator(BaseEstimator, metaclass=ABCMeta):
         return estimator.evaluate(lambda: dataset)
 
     def _new_evaluator(self, weighted: bool) -> Estimator:
-        config = self.estimator_.config.replace(model_dir=None)
-        fitted = self._copy()
-        fitted.__dict__.update(self._params_in_fit)  # whatever set_params did since
-        estimator = Estimator(fitted._bound_model_fn(weighted), config=config)
-        checkpoint = self.estimator_.checkpoint
+        core = self.estimator_
+        return self._rebuilt(core.config, core.checkpoint, weighted)
+
+    def _rebuilt(
+        self, config: RunConfig, checkpoint: Checkpoint | None, weighted: bool
+    ) -> Estimator:
+        """Return an Estimator as that of the fit, with its checkpoint in memory."""
+        model_fn = self._as_fitted()._bound_model_fn(weighted)
+        config = config.replace(model_dir=None, device=device_or_auto(config.device))
+        estimator = Estimator(model_fn, config=config)
         if checkpoint is not None:
             estimator.checkpoint = checkpoint
         return estimator
+
+    def _as_fitted(self) -> Any:
+        """Return a copy with the parameters of `fit`, whatever set_params did since."""
+        fitted = self._copy()
+        fitted.__dict__.update(self._params_in_fit)
+        return fitted
 
     # What scikit-learn asks
 

@@ -20,7 +20,7 @@ from skest.adapters.optimization import Part, optimization
 from skest.adapters.regressor import SkestRegressor
 from skest.heads.base import Head
 from skest.inputs.array_dataset import count_rows
-from skest.model_fn import draws_only_to_train
+from skest.model_fn import pure_model_fn
 from skest.networks.baseline import Baseline
 from skest.optimizers import OptimizersLike
 from skest.schedules import LRSchedulerLike, RateFunction
@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 
-@draws_only_to_train
+@pure_model_fn
 def baseline_model_fn(
     features: Any,
     labels: Any,

@@ -19,7 +19,7 @@ from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.modules import DenseFeatures
 from skest.heads.base import Head
 from skest.keys import ModeKeys
-from skest.model_fn import draws_only_to_train
+from skest.model_fn import pure_model_fn
 from skest.networks.activations import ACTIVATIONS
 from skest.networks.dnn import DNN
 from skest.optimizers import OptimizersLike
@@ -45,7 +45,7 @@ HIDDEN_UNITS_CONSTRAINT = ["array-like", Interval(Integral, 1, None, closed="lef
 COLUMNS_CONSTRAINT = [FeatureColumns, list, tuple, None]
 
 
-@draws_only_to_train
+@pure_model_fn
 def dnn_model_fn(
     features: Any,
     labels: Any,

@@ -30,7 +30,7 @@ from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.modules import DenseFeatures, LinearFeatures
 from skest.heads.base import Head
 from skest.keys import ModeKeys
-from skest.model_fn import draws_only_to_train
+from skest.model_fn import pure_model_fn
 from skest.networks.activations import ACTIVATIONS
 from skest.networks.combined import Combined
 from skest.networks.dnn import DNN
@@ -48,7 +48,7 @@ __all__ = [
 _MAX_LINEAR_LEARNING_RATE = 0.05
 
 
-@draws_only_to_train
+@pure_model_fn
 def dnn_linear_combined_model_fn(
     features: Any,
     labels: Any,

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from skest.checkpoints import Checkpoint
-from skest.hooks.base import Hook, Run
+from skest.hooks.base import Run
+from skest.hooks.epochwise import EpochwiseHook
 
 __all__ = ["EpochHook", "ValidationScore"]
 
@@ -23,7 +24,7 @@ class ValidationScore(Protocol):
         """Return the score of the present network."""
 
 
-class EpochHook(Hook):
+class EpochHook(EpochwiseHook):
     """Records losses and scores of epochs, and stops when they no longer improve.
 
     The rules are those of scikit-learn's `MLPClassifier`: training ends after
@@ -88,21 +89,17 @@ class EpochHook(Hook):
 
     def begin(self, run: Run) -> None:
         """Prepare the validation rows."""
+        super().begin(run)
         if self._score is not None:
             self._score.begin(run)
 
     def after_step(self, run: Run, loss: Tensor) -> None:
-        """Note the loss; at the end of an epoch, look at the progress."""
+        """Note the loss."""
         self._losses.append(loss)
-        if len(self._losses) == len(self._rows):
-            self._end_epoch(run)
+        super().after_step(run, loss)
 
-    def end(self, run: Run) -> None:
-        """Close an epoch that was cut short."""
-        if self._losses:
-            self._end_epoch(run)
-
-    def _end_epoch(self, run: Run) -> None:
+    def end_epoch(self, run: Run) -> None:
+        """Look at the progress."""
         losses = torch.stack(self._losses).double().cpu()
         rows = self._rows[: len(losses)].double()
         loss = (losses @ rows / rows.sum()).item()

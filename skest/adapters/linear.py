@@ -31,7 +31,7 @@ from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.modules import LinearFeatures, parameter_name
 from skest.heads.base import Head
 from skest.keys import ModeKeys
-from skest.model_fn import draws_only_to_train
+from skest.model_fn import pure_model_fn
 from skest.schedules import LRSchedulerLike, RateFunction
 from skest.sdca import LinearSDCA, as_sdca, sdca_spec
 from skest.spec import EstimatorSpec
@@ -46,7 +46,7 @@ __all__ = [
 _MAX_LEARNING_RATE = 0.2
 
 
-@draws_only_to_train
+@pure_model_fn
 def linear_model_fn(
     features: Any,
     labels: Any,
@@ -261,6 +261,7 @@ class LinearClassifier(_Linear, SkestClassifier):
         Class labels, sorted.
     feature_columns_ : FeatureColumns
         The fitted columns.
+    <coefficients>
     <fitted>
 
     See Also
@@ -364,6 +365,7 @@ class LinearRegressor(_Linear, SkestRegressor):
     ----------
     feature_columns_ : FeatureColumns
         The fitted columns.
+    <coefficients>
     <fitted>
 
     See Also
@@ -469,6 +471,7 @@ class LinearEstimator(_Linear, SkestHeadEstimator):
     ----------
     feature_columns_ : FeatureColumns
         The fitted columns.
+    <coefficients>
     <fitted>
 
     See Also

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from skest.adapters.features import WEIGHT_KEY
 from skest.adapters.rows import Rows
 from skest.adapters.target_scale import TargetScale
 from skest.adapters.targets.base import Target
@@ -48,15 +47,19 @@ class LiveScore:
         self._scale = scale
         self._batch_size = batch_size
         self._rows = rows
-        # The model in training asks for weights if it has them; the score has its own.
-        ones = {WEIGHT_KEY: np.ones(rows.n_rows)} if weighted else {}
-        self._features = {**rows.features, **ones}
+        self._features = rows.features
+        if weighted:  # the model in training asks for weights; the score has its own
+            weight = np.ones(rows.n_rows) if rows.weight is None else rows.weight
+            self._features = rows._replace(weight=weight).with_normalised_weight()
         self._batches: list[Any] = []
 
     def begin(self, run: Run) -> None:
         """Encode the rows; wrong ones are refused before the first step."""
         self._target.check_validation(self._rows.labels)
-        dataset = ArrayDataset(self._features, batch_size=self._batch_size)
+        dataset = ArrayDataset(
+            self._features, self._rows.labels, batch_size=self._batch_size
+        )
+        run.held_out = dataset
         parameter = next(run.network.parameters())
         self._batches = list(
             tensor_batches(

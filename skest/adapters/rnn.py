@@ -25,7 +25,7 @@ from skest.adapters.regressor import SkestRegressor
 from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.modules import DenseFeatures, SequenceFeatures
 from skest.keys import ModeKeys
-from skest.model_fn import draws_only_to_train
+from skest.model_fn import pure_model_fn
 from skest.networks.rnn import CELL_TYPES, RNN
 from skest.optimizers import OptimizersLike
 from skest.schedules import LRSchedulerLike, RateFunction
@@ -34,7 +34,7 @@ from skest.spec import EstimatorSpec
 __all__ = ["RNNClassifier", "RNNRegressor", "rnn_model_fn"]
 
 
-@draws_only_to_train
+@pure_model_fn
 def rnn_model_fn(
     features: Any,
     labels: Any,

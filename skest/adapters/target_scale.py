@@ -12,10 +12,10 @@ from scipy.special import logit
 from torch import Tensor, nn
 
 from skest.keys import ModeKeys
-from skest.model_fn import draws_only_to_train
+from skest.model_fn import pure_model_fn
 from skest.spec import EstimatorSpec
 
-__all__ = ["TargetScale", "scaled_target_model_fn"]
+__all__ = ["TargetScale", "learned_logits", "scaled_target_model_fn"]
 
 _CENTER, _SCALE, _SHIFT = "target_center", "target_scale", "target_shift"
 
@@ -85,7 +85,7 @@ class TargetScale(NamedTuple):
         return (logits - center) / self.scale.astype(logits.dtype)
 
 
-@draws_only_to_train
+@pure_model_fn
 def scaled_target_model_fn(
     features: Any,
     labels: Any,
@@ -119,6 +119,14 @@ def _attach(scale: TargetScale, network: nn.Module) -> None:
             name, torch.tensor(values, dtype=dtype), persistent=False
         )
     network.register_forward_hook(_shift if shift.any() else _keep_in_training)
+
+
+def learned_logits(network: nn.Module, logits: Tensor) -> Tensor:
+    """Return logits of evaluation as those that the loss of training is for."""
+    buffers = dict(network.named_buffers(recurse=False))
+    if _SCALE not in buffers:
+        return logits
+    return (logits - buffers[_CENTER]) / buffers[_SCALE] + buffers[_SHIFT]
 
 
 def _shift(network: nn.Module, inputs: Any, logits: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils import Tags
 
 from skest._compat import (
+    DocLinkMixin,
     check_feature_names_in,
     check_sample_weight,
     get_output_config,
@@ -39,7 +40,7 @@ __all__ = [
 Matrix: TypeAlias = np.ndarray | scipy.sparse.sparray
 
 
-class FeatureColumn(FeaturesIn, TransformerMixin, BaseEstimator):
+class FeatureColumn(DocLinkMixin, FeaturesIn, TransformerMixin, BaseEstimator):
     """Base class of all feature columns, itself a scikit-learn transformer.
 
     The class of a column stores its parameters; the function that makes it documents
@@ -200,7 +201,8 @@ class FeatureColumn(FeaturesIn, TransformerMixin, BaseEstimator):
             lengths, int64 of shape (n_rows,). A weighted column and a sparse matrix add,
             under `weight_key`, numbers of the shape of their ids.
         """
-        self._validate()
+        if not self.__sklearn_is_fitted__():
+            self._validate()
         return self._encoded(self._table(X))
 
     def matrix(self, table: Table) -> Matrix:

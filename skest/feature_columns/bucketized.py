@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from skest.feature_columns.base import CategoricalColumn, DenseColumn, FittedPart
-from skest.feature_columns.numeric import NumericColumn
+from skest.feature_columns.numeric import NumericColumn, can_hold
 from skest.feature_columns.quantiles import Distribution
 from skest.feature_columns.table import Key, Table
 
@@ -52,7 +52,8 @@ def bucketized_column(
     Notes
     -----
     The semantics are those of ``tf.feature_column.bucketized_column``; learned
-    boundaries are an addition. Boundaries are cast to the dtype of the source.
+    boundaries are an addition. Boundaries are cast to the dtype of the source; those
+    between two integers are rounded up if it is one of integers.
 
     Examples
     --------
@@ -119,8 +120,16 @@ class BucketizedColumn(DenseColumn, CategoricalColumn):
     @property
     def _cuts(self) -> np.ndarray:
         if "boundaries_" not in vars(self) and not isinstance(self.boundaries, str):
-            return np.asarray(self.boundaries).astype(self.source_column.dtype)
+            return self._cast(np.asarray(self.boundaries))
         return self._learned("boundaries_", "give 'boundaries' as numbers")
+
+    def _cast(self, boundaries: np.ndarray) -> np.ndarray:
+        dtype = np.dtype(self.source_column.dtype)
+        if dtype.kind == "i" and boundaries.dtype.kind == "f":
+            boundaries = np.ceil(
+                boundaries
+            )  # no integer is between, and 0 is below 0.5
+        return boundaries.astype(dtype)
 
     def _validate(self) -> None:
         if not isinstance(self.source_column, NumericColumn):
@@ -165,6 +174,13 @@ class BucketizedColumn(DenseColumn, CategoricalColumn):
                 f"'boundaries' of {owner} must be finite and sorted, each greater than "
                 f"the one before; got {self.boundaries!r}."
             )
+        dtype = self.source_column.dtype
+        for end in np.ceil(boundaries[[0, -1]]).tolist():
+            if not can_hold(dtype, end):
+                raise ValueError(
+                    f"'boundaries' of {owner} must be in the range of the dtype of its "
+                    f"source, {np.dtype(dtype)}; got {end}."
+                )
 
     @property
     def _n_quantiles(self) -> int:

@@ -25,6 +25,7 @@ __all__ = [
 
 CELL_DTYPES = (None, "string", "int64")
 _LARGEST_HASH = 2**32
+_NO_ID = np.array([-1])
 
 
 class KeyedCategoricalColumn(CategoricalColumn):
@@ -66,7 +67,8 @@ class KeyedCategoricalColumn(CategoricalColumn):
         """Return the ids, looked up once for each distinct value."""
         cells = self._cells(table)
         codes = present_codes(cells).reshape(table.n_rows, -1)
-        return np.append(self._ids_of(cells.distinct), -1)[codes], codes >= 0
+        ids = np.concatenate([self._ids_of(cells.distinct), _NO_ID])
+        return ids[codes], codes >= 0
 
 
 def categorical_column_with_identity(
@@ -143,11 +145,10 @@ class IdentityColumn(KeyedCategoricalColumn):
                 "categorical_column_with_vocabulary_list, or convert the column."
             )
         if self.default_value is None and cells.are_integers:
-            large = np.flatnonzero(cells.distinct >= self.num_buckets)
-            used = large[np.isin(large, cells.codes)] if len(large) else large
-            if len(used):
+            large = cells.distinct[cells.distinct >= self.num_buckets]
+            if len(large):
                 raise ValueError(
-                    f"Column {self.key!r} holds {cells.distinct[used[0]]}, but its "
+                    f"Column {self.key!r} holds {large[0]}, but its "
                     f"identity column has num_buckets={self.num_buckets}. Raise "
                     "'num_buckets', or set 'default_value' to the id of such values."
                 )

@@ -38,7 +38,7 @@ class Factorized(NamedTuple):
     codes : ndarray of int64, of the shape of the cells
         Position in `distinct`, or -1 for a missing cell (None, NaN, pd.NA, "").
     distinct : ndarray of shape (n_distinct,)
-        Either int64, or str with dtype object. Values that no cell has may occur.
+        Either int64, or str with dtype object; all occur in cells, or are "".
     """
 
     codes: np.ndarray
@@ -102,8 +102,7 @@ def factorize(cells: Cells, key: Hashable) -> Factorized:
             f"got shape {cells.shape}."
         )
     if isinstance(cells.dtype, pd.CategoricalDtype):
-        codes = cells.cat.codes.to_numpy(np.int64)
-        distinct = cells.cat.categories.to_numpy()
+        codes, distinct = _factorize_category(cells)
     else:
         codes, distinct = _factorize_plain(cells, key)
     values = _canonical(distinct, key, isinstance(cells, pd.Series))
@@ -121,18 +120,54 @@ def _factorize_plain(cells: Cells, key: Hashable) -> tuple[np.ndarray, np.ndarra
             "categories. Convert it, e.g. with .astype('int64'), or cut it into buckets "
             "with bucketized_column."
         )
-    if isinstance(cells, np.ndarray):
-        cells = cells.ravel()
-        if cells.dtype.kind in "SUT":
-            cells = cells.astype(object)
+    if cells.dtype.kind == "f":
+        values: Any = numbers(cells, key)
+    elif isinstance(cells.dtype, np.dtype):
+        values = np.asarray(cells).ravel()
+        if values.dtype.kind in "SUT":
+            values = values.astype(object)
+        elif not values.dtype.isnative:  # pandas refuses them
+            values = values.astype(values.dtype.newbyteorder("="))
+    else:
+        # Not the Series, or pandas would make an Index of what is distinct.
+        values = cells.array
+    look_up = _factorize_one if len(values) == 1 else pd.factorize
     try:
-        codes, distinct = pd.factorize(cells)
+        codes, distinct = look_up(values)
     except TypeError as error:
         raise TypeError(
             f"Column {key!r}: a cell used as argument must be a string or an integer "
             f"number ({error})."
         ) from error
-    return codes, distinct if isinstance(distinct, np.ndarray) else distinct.to_numpy()
+    if values.dtype == object and len(distinct) and not isinstance(distinct[0], str):
+        _check_one_kind(values[codes >= 0], key)
+    return codes, np.asarray(distinct)
+
+
+def _factorize_category(cells: pd.Series) -> tuple[np.ndarray, np.ndarray]:
+    """Take only categories that occur: a few rows may come with very many of them."""
+    codes, categories = cells.array.codes, cells.array.categories
+    occurs = np.zeros(len(categories) + 1, dtype=bool)
+    occurs[codes] = True  # of missing cells, the last
+    used = np.flatnonzero(occurs[:-1])
+    places = np.full(len(occurs), -1)
+    places[used] = np.arange(len(used))
+    return places[codes], categories.take(used).to_numpy()
+
+
+def _check_one_kind(present: np.ndarray, key: Hashable) -> None:
+    """Raise ValueError if values that are equal, such as 1 and True, differ in kind."""
+    if infer_dtype(present, skipna=False) not in ("integer", "boolean", "bytes"):
+        _refuse_mix(present, key)
+
+
+def _factorize_one(values: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Do for one cell, as in a request, what takes pandas much longer."""
+    if isinstance(values.dtype, pd.StringDtype):
+        values = np.asarray(values, dtype=object)
+    hash(values[0])
+    present = ~pd.isna(values)
+    return np.where(present, 0, -1), values[present]
 
 
 def _canonical(distinct: np.ndarray, key: Hashable, from_frame: bool) -> np.ndarray:
@@ -141,6 +176,7 @@ def _canonical(distinct: np.ndarray, key: Hashable, from_frame: bool) -> np.ndar
     if kind == "b":
         return np.array(["False", "True"], dtype=object)[distinct.astype(np.intp)]
     if kind == "f" and from_frame:
+        distinct = distinct.astype(np.float64)  # half precision has no such number
         whole = (distinct == np.floor(distinct)) & (abs(distinct) < _EXACT_INTEGERS)
         if not whole.all():
             raise ValueError(
@@ -238,13 +274,7 @@ def numbers(cells: Cells, key: Hashable) -> np.ndarray:
     >>> numbers(pd.Series([1, None], dtype="Int64"), "x")
     array([ 1., nan])
     """
-    if isinstance(cells, pd.Series):
-        if is_numeric_dtype(cells.dtype) and cells.hasnans:
-            values = cells.to_numpy(dtype=np.float64, na_value=np.nan)
-        else:
-            values = cells.to_numpy()
-    else:
-        values = cells
+    values = cells if isinstance(cells, np.ndarray) else _values_of(cells)
     if values.dtype.kind in "SUT":
         values = values.astype(object)
     if values.dtype.kind == "O":
@@ -252,6 +282,13 @@ def numbers(cells: Cells, key: Hashable) -> np.ndarray:
     if values.dtype.kind not in "biuf":
         _refuse_kind(values, key)
     return values
+
+
+def _values_of(cells: pd.Series) -> np.ndarray:
+    is_extension = isinstance(cells.dtype, pd.api.extensions.ExtensionDtype)
+    if is_extension and is_numeric_dtype(cells.dtype) and cells.hasnans:
+        return cells.to_numpy(dtype=np.float64, na_value=np.nan)
+    return cells.to_numpy()
 
 
 def _numbers_of_objects(values: np.ndarray, key: Hashable) -> np.ndarray:
@@ -268,6 +305,11 @@ def _numbers_of_objects(values: np.ndarray, key: Hashable) -> np.ndarray:
         result[~missing] = present.astype(np.float64)
     except (TypeError, ValueError) as error:
         raise TypeError(f"Column {key!r} must hold real numbers: {error}.") from error
+    except OverflowError as error:
+        raise ValueError(
+            f"Column {key!r} holds an integer that is too large for a number of 64 bits. "
+            "Scale the column, or convert it to strings for a categorical column."
+        ) from error
     return result
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`FeatureColumns`: the columns of one model, as one transformer."""
 
+import math
 import re
 from collections.abc import Sequence
 from typing import Any, Self
@@ -12,7 +13,7 @@ from sklearn.base import TransformerMixin, clone
 from sklearn.utils import Tags
 from torch import Tensor
 
-from skest._compat import BaseComposition, check_feature_names_in
+from skest._compat import BaseComposition, DocLinkMixin, check_feature_names_in
 from skest.feature_columns.base import FeatureColumn, as_csr, as_dense
 from skest.feature_columns.dense import EmbeddingColumn
 from skest.feature_columns.features_in import FeaturesIn
@@ -21,7 +22,7 @@ from skest.feature_columns.table import Table
 __all__ = ["FeatureColumns"]
 
 
-class FeatureColumns(FeaturesIn, TransformerMixin, BaseComposition):
+class FeatureColumns(DocLinkMixin, FeaturesIn, TransformerMixin, BaseComposition):
     """Feature columns of one model, fitted and encoded together.
 
     Parameters
@@ -115,10 +116,14 @@ class FeatureColumns(FeaturesIn, TransformerMixin, BaseComposition):
         ValueError, TypeError
             If the parameter `columns` is wrong.
         """
+        return [column for _, column in self._named_active]
+
+    @property
+    def _named_active(self) -> list[tuple[str, FeatureColumn]]:
         if "columns_" in vars(self):
-            return [column for _, column in self.columns_]
+            return self.columns_
         self._validate()
-        return [column for _, column in self._named_columns]
+        return self._named_columns
 
     def _validate(self) -> None:
         if not isinstance(self.columns, list | tuple) or len(self.columns) == 0:
@@ -197,17 +202,16 @@ class FeatureColumns(FeaturesIn, TransformerMixin, BaseComposition):
         """
         table = self._table(X)
         sources = {column.encoded_key: column for column in self.active}
+        # All arrays before all tensors: for a row, to go to and fro takes longer.
+        arrays = {column.name: column._encoded(table) for column in sources.values()}
         encoded: dict[str, Tensor] = {}
-        for column in sources.values():
-            for key, values in column.encode(table).items():
+        for name in list(arrays):
+            for key, values in arrays.pop(name).items():
                 tensor = torch.from_numpy(values)
-                encoded[key] = tensor.to(dtype) if values.dtype.kind == "f" else tensor
-                if torch.isinf(encoded[key]).any():
-                    raise ValueError(
-                        f"Column {column.name!r} holds a number that is infinite (inf) "
-                        f"when it is scaled and cast to {dtype}. Replace it, or clip the "
-                        "column."
-                    )
+                if tensor.is_floating_point():
+                    tensor = tensor.to(dtype)
+                    _check_finite(tensor, name)
+                encoded[key] = tensor
         _check_lengths(
             {
                 column.name: encoded[column.length_key]
@@ -250,9 +254,21 @@ class FeatureColumns(FeaturesIn, TransformerMixin, BaseComposition):
         Returns
         -------
         ndarray of str, shape (n_outputs,), dtype object
+            Those of the columns. If one of them occurs twice, as with a categorical column
+            beside its indicator, all have the name of their column in the parameter
+            `columns` before them, ``<name>__<output>``, as has every output of
+            `sklearn.compose.ColumnTransformer`.
         """
         check_feature_names_in(self, input_features, generate_names=False)
-        return np.concatenate([c.get_feature_names_out() for c in self.active])
+        names = [
+            (prefix, output)
+            for prefix, column in self._named_active
+            for output in column.get_feature_names_out()
+        ]
+        plain = [output for _, output in names]
+        if len(set(plain)) < len(plain):
+            plain = [f"{prefix}__{output}" for prefix, output in names]
+        return np.array(plain, dtype=object)
 
     def __sklearn_is_fitted__(self) -> bool:
         return "columns_" in vars(self)
@@ -266,6 +282,15 @@ class FeatureColumns(FeaturesIn, TransformerMixin, BaseComposition):
         tags.input_tags.sparse = bool(columns) and all(c.takes_sparse for c in columns)
         tags.requires_fit = any(c.needs_fit for c in columns)
         return tags
+
+
+def _check_finite(tensor: Tensor, name: str) -> None:
+    # The sum is finite only if all numbers are, and takes no memory.
+    if not math.isfinite(tensor.sum()) and torch.isinf(tensor).any():
+        raise ValueError(
+            f"Column {name!r} holds a number that is infinite (inf) when it is scaled and "
+            f"cast to {tensor.dtype}. Replace it, or clip the column."
+        )
 
 
 def _check_distinct(columns: list[FeatureColumn]) -> None:

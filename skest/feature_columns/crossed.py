@@ -18,6 +18,8 @@ from skest.feature_columns.table import Key, Table
 
 __all__ = ["CrossedColumn", "crossed_column"]
 
+_LARGEST_SIZE = 2**63
+
 
 def crossed_column(
     keys: Sequence[str | CategoricalColumn],
@@ -120,6 +122,11 @@ class CrossedColumn(CategoricalColumn):
             self._validate_key(key)
         owner = f"crossed column {self.name!r}"
         check_integer(self.hash_bucket_size, "hash_bucket_size", owner, minimum=1)
+        if self.hash_bucket_size > _LARGEST_SIZE:
+            raise ValueError(
+                f"'hash_bucket_size' of {owner} must be at most 2**63, so that ids have "
+                f"64 bits; got {self.hash_bucket_size}."
+            )
         if self.hash_key is not None:
             check_integer(self.hash_key, "hash_key", owner, minimum=0)
             if self.hash_key >= 2**64:

@@ -2,8 +2,8 @@
 """The device side of feature columns: modules that hold the trainable tables."""
 
 import zlib
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, Self
 
 import torch
 from torch import Generator, Tensor, nn
@@ -132,6 +132,11 @@ class _ColumnFeatures(nn.Module):
             shape = (column.categorical.num_buckets, column.size)
             weights = torch.empty(shape, dtype=self.dtype)
         self.register_parameter(name, row_table(weights, trainable=column.trainable))
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        super()._apply(fn, recurse)
+        self.dtype = fn(torch.empty(0, dtype=self.dtype)).dtype  # of `double` and `to`
+        return self
 
     def _check(self, column: DenseColumn) -> None:
         """Raise ValueError if the module does not take this column."""

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`numeric_column`: numbers, with the filling of gaps and the scaling they need."""
 
+import math
 from collections.abc import Callable
 from numbers import Integral, Real
 from typing import Any, NoReturn
@@ -13,7 +14,7 @@ from skest.feature_columns.base import DenseColumn, check_key
 from skest.feature_columns.quantiles import UniformMap
 from skest.feature_columns.table import Key, Table
 
-__all__ = ["NumericColumn", "numeric_column"]
+__all__ = ["NumericColumn", "can_hold", "numeric_column"]
 
 _DTYPES = ("float32", "float64", "int32", "int64")
 _SCALERS = ("standard", "minmax", "quantile")
@@ -150,12 +151,14 @@ class NumericColumn(DenseColumn):
     @property
     def cell_shape(self) -> tuple[int, ...]:
         """Parameter `shape` as a tuple."""
-        return (self.shape,) if isinstance(self.shape, int) else tuple(self.shape)
+        if isinstance(self.shape, list | tuple):
+            return tuple(self.shape)
+        return (self.shape,)
 
     @property
     def n_elements(self) -> int:
         """Numbers in one cell."""
-        return int(np.prod(self.cell_shape))
+        return math.prod(self.cell_shape)
 
     @property
     def indicated(self) -> np.ndarray:
@@ -174,12 +177,17 @@ class NumericColumn(DenseColumn):
     def _validate(self) -> None:
         owner = f"numeric column {self.key!r}"
         check_key(self.key, owner)
+        if not isinstance(self.shape, Integral | list | tuple):
+            raise TypeError(
+                f"'shape' of {owner} must be an integer or a tuple of integers; got "
+                f"{self.shape!r}."
+            )
         if not all(isinstance(n, Integral) and n > 0 for n in self.cell_shape):
             raise ValueError(
                 f"'shape' of {owner} must hold integers greater than 0; got {self.shape}."
             )
         default = self.default_value
-        is_number = isinstance(default, Real) and np.isfinite(default)
+        is_number = isinstance(default, Real) and abs(default) < math.inf
         is_mean = isinstance(default, str) and default == "mean"
         if not (default is None or is_number or is_mean):
             raise ValueError(
@@ -187,6 +195,11 @@ class NumericColumn(DenseColumn):
                 f"got {default!r}."
             )
         check_choice(_dtype_name(self.dtype), "dtype", owner, _DTYPES)
+        if isinstance(default, Real) and not can_hold(self.dtype, default):
+            raise ValueError(
+                f"'default_value' of {owner} is {default!r}, which its dtype "
+                f"{_dtype_name(self.dtype)} cannot hold. Give another value or dtype."
+            )
         if not callable(self.normalizer):
             choices = (*_SCALERS, None)
             check_choice(self.normalizer, "normalizer", owner, choices)
@@ -214,8 +227,12 @@ class NumericColumn(DenseColumn):
         if self.default_value == "mean" or self.normalizer in _SCALERS:
             self._check_present(missing, sample_weight)
             known = np.where(missing, np.nan, values).astype(np.float64, copy=False)
+            # Equal weights say nothing, but a mean with them is rounded in another way.
+            unequal = sample_weight is not None and np.ptp(sample_weight) > 0
             with np.errstate(over="ignore", invalid="ignore"):
-                mean_scaler = StandardScaler().fit(known, sample_weight=sample_weight)
+                mean_scaler = StandardScaler().fit(
+                    known, sample_weight=sample_weight if unequal else None
+                )
             self._check_statistics(mean_scaler.scale_)
         if self.default_value == "mean":
             learned["fill_"] = mean_scaler.mean_
@@ -387,6 +404,15 @@ class NumericColumn(DenseColumn):
 def _counted(missing: np.ndarray, weight: np.ndarray | None) -> np.ndarray:
     """Tell which cells count: those that are there, of rows with positive weight."""
     return ~missing if weight is None else ~missing & (weight > 0)[:, np.newaxis]
+
+
+def can_hold(dtype: Any, value: float) -> bool:
+    """Tell whether a number is in the range of a dtype, and whole if that must be."""
+    dtype = np.dtype(dtype)
+    if dtype.kind == "f":
+        return abs(value) <= float(np.finfo(dtype).max)
+    limits = np.iinfo(dtype)
+    return limits.min <= value <= limits.max and value == int(value)
 
 
 def _dtype_name(dtype: Any) -> Any:

@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from skest.feature_columns.weights import summable
+
 __all__ = ["Distribution", "UniformMap"]
 
 # As many as QuantileTransformer of scikit-learn takes.
@@ -41,6 +43,7 @@ class Distribution(NamedTuple):
             Their weights, greater than 0.
         """
         distinct, codes = np.unique(values, return_inverse=True)
+        weights = None if weights is None else summable(weights)
         cumulated = np.bincount(codes, weights).cumsum()
         return cls(distinct, cumulated / cumulated[-1])
 
@@ -104,6 +107,7 @@ class UniformMap(NamedTuple):
         values = values.clip(knots[0], knots[-1])
         left = np.searchsorted(knots[1:-1], values, side="right")
         right = np.minimum(left + 1, len(knots) - 1)
-        width = np.maximum(knots[right] - knots[left], np.finfo(knots.dtype).tiny)
+        width = knots[right] - knots[left]
+        width[width == 0] = 1  # a constant
         slope = images[right] - images[left]
         return images[left] + (values - knots[left]) / width * slope

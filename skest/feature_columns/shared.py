@@ -302,7 +302,7 @@ def _given_size(column: CategoricalColumn) -> int | None:
 def _joined(
     keys: Sequence[Key], table: Table, sample_weight: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return the values of all raw columns one after the other, and their weights."""
+    """Return the cells of all raw columns below one another, and their weights."""
     columns = [table.factorized(key) for key in keys]
     strings = [k for k, c in zip(keys, columns, strict=True) if c.are_strings]
     integers = [k for k, c in zip(keys, columns, strict=True) if c.are_integers]
@@ -312,10 +312,11 @@ def _joined(
             f"{strings[0]!r} holds strings and {integers[0]!r} integers. Convert one."
         )
     no_value = np.array([None])
-    values = [
-        np.append(cells.distinct, no_value)[cells.codes].ravel() for cells in columns
-    ]
-    if sample_weight is None:
-        return np.concatenate(values), None
-    weights = [np.repeat(sample_weight, len(v) // table.n_rows) for v in values]
-    return np.concatenate(values), np.concatenate(weights)
+    width = max(cells.codes.size for cells in columns) // table.n_rows
+    values = np.full((len(columns), table.n_rows, width), None)
+    for block, cells in zip(values, columns, strict=True):
+        found = np.append(cells.distinct, no_value)[cells.codes]
+        found = found.reshape(table.n_rows, -1)
+        block[:, : found.shape[1]] = found
+    weights = None if sample_weight is None else np.tile(sample_weight, len(columns))
+    return values.reshape(-1, width), weights

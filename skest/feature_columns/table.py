@@ -81,6 +81,7 @@ class Table:
     feature_names: np.ndarray | None
     whole_key: str | None
     _source: Mapping[Any, Any] | pd.DataFrame
+    _cells: dict[Key, Cells]
     _factorized: dict[tuple[Key, str | None], Factorized]
     _flat: dict[Key, Flat | None]
     _aliases: dict[Key, Any]
@@ -90,7 +91,8 @@ class Table:
         if isinstance(X, cls):
             return X
         table = super().__new__(cls)
-        table._factorized, table._flat, table._aliases = {}, {}, {}
+        table._cells, table._factorized = {}, {}
+        table._flat, table._aliases = {}, {}
         table.feature_names = table.whole_key = None
         if scipy.sparse.issparse(X):  # first, for one kind of them is a Mapping
             table._view_sparse(X)
@@ -134,6 +136,7 @@ class Table:
         self._source = source
         self.n_rows, self.n_features = frame.shape
         _check_has_features(frame.shape)
+        names = np.asarray(names, dtype=object)
         if all(isinstance(name, str) for name in names):
             self._name(names, by_position)
         else:  # for scikit-learn, such a frame has no names
@@ -184,6 +187,11 @@ class Table:
         ValueError
             If X has no such column, or more than one.
         """
+        if key not in self._cells:
+            self._cells[key] = self._read(key)
+        return self._cells[key]
+
+    def _read(self, key: Key) -> Cells:
         if key not in self._source:
             if self.n_features is not None and self.holds_sparse("x"):
                 _refuse_sparse(key)
@@ -357,14 +365,24 @@ def _is_time(values: np.ndarray) -> bool:
 
 def _cells(value: Any, key: Any) -> Cells:
     """Give the cells of a column as an array, or a Series if they are of a frame."""
-    if isinstance(value, np.ndarray | pd.Series):
+    if isinstance(value, pd.Series):
         return value
+    if isinstance(value, np.ma.MaskedArray):
+        objects = value.data.astype(object)
+        objects[np.ma.getmaskarray(value)] = None
+        return objects
+    if isinstance(value, np.ndarray):
+        return np.asarray(value)  # no matrix, for its rows are matrices
     if scipy.sparse.issparse(value):
         _refuse_sparse(key)
     if isinstance(value, pd.api.extensions.ExtensionArray | pd.Index):
         return pd.Series(value)
     if hasattr(value, "to_numpy"):
         series = _narwhals(value, series_only=True, pass_through=True)
+        if not hasattr(
+            series, "implementation"
+        ):  # an array of pyarrow; integers stay exact beside gaps
+            return value.to_pandas(integer_object_nulls=True)
         if _is_arrow_dictionary(series):
             # Of pyarrow 26, to_numpy puts other values in place of missing ones.
             return series.to_native().to_pandas()

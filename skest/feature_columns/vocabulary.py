@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Columns of values that a vocabulary lists, given or learned."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence, Set
 from numbers import Integral
 from typing import Any
 
@@ -19,12 +20,16 @@ from skest.feature_columns.categorical import (
 from skest.feature_columns.cells import Factorized, check_unicode
 from skest.feature_columns.hashing import bucket_ids
 from skest.feature_columns.table import Key, Table
+from skest.feature_columns.weights import summable
 
 __all__ = [
     "VocabularyColumn",
     "VocabularyListColumn",
     "categorical_column_with_vocabulary_list",
 ]
+
+# Weights such as 0.1 are no exact numbers, so thirty of them are not quite 3.
+_ROUNDING = 1e-9
 
 
 class VocabularyColumn(KeyedCategoricalColumn):
@@ -99,8 +104,11 @@ class VocabularyColumn(KeyedCategoricalColumn):
         return np.array(values, dtype=object)[ids]
 
     def _bucket_names(self) -> list[str]:
-        names = [str(value) for value in self.vocabulary]
-        return names + [f"oov{i}" for i in range(self.num_oov_buckets)]
+        names = {str(value): None for value in self.vocabulary}
+        stem, buckets = "oov", range(self.num_oov_buckets)
+        while any(f"{stem}{i}" in names for i in buckets):
+            stem = f"_{stem}"  # a value has the name of a bucket
+        return [*names, *(f"{stem}{i}" for i in buckets)]
 
 
 def categorical_column_with_vocabulary_list(
@@ -139,7 +147,11 @@ def categorical_column_with_vocabulary_list(
         weights of the rows it occurs in (counted as often as it does), without weights
         the number of its occurrences. An integer is a frequency, and 1 learns every
         value of a row with positive weight, however small. A float between 0 and 1 is a
-        share of the weight of all rows, rows without value among them.
+        share: times the frequency of all cells, which is the sum of the weights of all
+        rows, without weights their number. A cell is what one row has in the column. It
+        counts once, whether it holds no value, one or several (padding is no cell); so
+        the shares of values that are often several in a cell may exceed 1. For
+        `shared_embeddings`, all columns count: a row has a cell in each.
     max_categories : int or None, default=None
         Learn at most so many values, the most frequent ones; of equally frequent ones,
         those that come first in sorted order.
@@ -236,8 +248,10 @@ class VocabularyListColumn(VocabularyColumn):
 
     @property
     def _kind(self) -> str | None:
-        is_open = self.vocabulary_list is None and "vocabulary_" not in vars(self)
-        return self.dtype or (None if is_open else _kind_of_values([*self.vocabulary]))
+        if self.dtype is not None:
+            return self.dtype
+        known = vars(self).get("vocabulary_", self.vocabulary_list)
+        return None if known is None else _kind_of_values([next(iter(known))])
 
     def _validate(self) -> None:
         owner = f"vocabulary column {self.key!r}"
@@ -252,10 +266,11 @@ class VocabularyListColumn(VocabularyColumn):
         check_delimiter(self.delimiter, owner, self._kind)
 
     def _validate_vocabulary(self, owner: str) -> None:
-        if isinstance(self.vocabulary_list, str):
+        given = self.vocabulary_list
+        if isinstance(given, str | Set) or not isinstance(given, Collection):
             raise TypeError(
-                f"'vocabulary_list' of {owner} must be a list of values; got the string "
-                f"{self.vocabulary_list!r}."
+                f"'vocabulary_list' of {owner} must be a list of values, whose order is "
+                f"that of the ids; got the {type(given).__name__} {given!r}."
             )
         values = self._given
         found = _kind_of_values(values)
@@ -272,7 +287,7 @@ class VocabularyListColumn(VocabularyColumn):
         if found == "string":
             check_unicode(values, f"'vocabulary_list' of {owner}")
         if len(set(values)) < len(values):
-            twice = next(v for i, v in enumerate(values) if v in values[:i])
+            twice, _ = Counter(values).most_common(1)[0]
             raise ValueError(
                 f"'vocabulary_list' of {owner} must have no duplicates; got {twice!r} "
                 "more than once."
@@ -288,11 +303,11 @@ class VocabularyListColumn(VocabularyColumn):
         if self.vocabulary_list is not None:
             return {"vocabulary_": self.vocabulary}
         distinct, frequency, total = self._frequencies(table, sample_weight)
-        if isinstance(self.min_frequency, Integral):
-            enough = frequency >= (self.min_frequency if self.min_frequency > 1 else 0)
-        else:
-            enough = frequency / total >= self.min_frequency
-        distinct, frequency = distinct[enough], frequency[enough]
+        if self.min_frequency != 1:
+            is_share = not isinstance(self.min_frequency, Integral)
+            least = self.min_frequency * (total if is_share else 1)
+            enough = frequency >= least * (1 - _ROUNDING)
+            distinct, frequency = distinct[enough], frequency[enough]
         if self.max_categories is not None:
             most_frequent = np.argsort(-frequency, kind="stable")
             distinct = distinct[np.sort(most_frequent[: self.max_categories])]
@@ -309,11 +324,12 @@ class VocabularyListColumn(VocabularyColumn):
     def _frequencies(
         self, table: Table, sample_weight: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray, float]:
-        """Sorted values of rows that count, their frequencies, and that of all rows."""
+        """Sorted values of rows that count, their frequencies, and that of all cells."""
         cells = self._cells(table)
         codes = present_codes(cells).reshape(table.n_rows, -1)
         weight = np.ones(len(codes)) if sample_weight is None else sample_weight
         counted = (codes >= 0) & (weight > 0)[:, np.newaxis]
+        weight = summable(weight)
         weights = np.broadcast_to(weight[:, np.newaxis], codes.shape)[counted]
         frequency = np.bincount(codes[counted], weights, minlength=len(cells.distinct))
         occurring = np.unique(codes[counted])
@@ -327,7 +343,7 @@ def _check_min_frequency(value: Any, owner: str) -> None:
     elif not 0 < value < 1:
         raise ValueError(
             f"'min_frequency' of {owner} must be an integer, or a float between 0 and 1 "
-            f"that is a share of all rows; got {value!r}."
+            f"that is a share of all cells; got {value!r}."
         )
 
 

@@ -2,6 +2,7 @@
 """`categorical_column_with_vocabulary_file`: values that a text file lists."""
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,9 @@ from skest.feature_columns.table import Key, Table
 from skest.feature_columns.vocabulary import VocabularyColumn
 
 __all__ = ["VocabularyFileColumn", "categorical_column_with_vocabulary_file"]
+
+# No more digits than 64 bits can have.
+_INTEGER = re.compile("-?[0-9]{1,19}")
 
 
 def categorical_column_with_vocabulary_file(
@@ -32,8 +36,9 @@ def categorical_column_with_vocabulary_file(
     has no id, unless `default_value` or `num_oov_buckets` give it one. A missing cell
     (None, NaN, "" or the integer -1) never has an id.
 
-    The file is read by `fit`, or when an unfitted column is first used. The column keeps
-    the vocabulary: pickles and copies of it, and models that contain it, need no file.
+    The file is read by `fit`, anew each time, and the column keeps the vocabulary: pickles
+    and copies of it, and models that contain it, need no file. A column that is used
+    without `fit` keeps nothing and reads the file at every use.
 
     Parameters
     ----------
@@ -42,7 +47,8 @@ def categorical_column_with_vocabulary_file(
     vocabulary_file : str or path
         A text file in UTF-8 with one value in each line; lines end with "\n" or
         "\r\n". Spaces belong to the value. An empty line takes an id that no cell
-        has. A value must not occur twice.
+        has. A value must not occur twice. An integer is written as in "-42", in digits
+        from 0 to 9, without spaces, "+" or "_".
     vocabulary_size : int or None, default=None
         Take so many lines from the beginning of the file; None takes all.
     dtype : {"string", "int64"}, default="string"
@@ -101,7 +107,7 @@ class VocabularyFileColumn(VocabularyColumn):
     Attributes
     ----------
     vocabulary_ : dict of str or int to int
-        Ids of the values, in order of the ids; set when the file has been read.
+        Ids of the values, in order of the ids.
     """
 
     def __init__(
@@ -125,10 +131,8 @@ class VocabularyFileColumn(VocabularyColumn):
 
     @property
     def vocabulary(self) -> dict[Any, int]:
-        """Ids of the values; the file is read if that has not been done yet."""
-        if "vocabulary_" not in vars(self):
-            self.vocabulary_ = self._read()
-        return self.vocabulary_
+        """Ids of the values; before `fit`, the file is read for them."""
+        return self.vocabulary_ if "vocabulary_" in vars(self) else self._read()
 
     def _learn(self, table: Table, sample_weight: np.ndarray | None) -> dict[str, Any]:
         return {"vocabulary_": self._read()}
@@ -193,10 +197,10 @@ def _lines_of(path: Path, file: str) -> list[Any]:
 
 
 def _as_integer(value: str, line: int, file: str) -> int:
-    try:
-        return int(np.int64(int(value)))
-    except (ValueError, OverflowError) as error:
+    integer = int(value) if _INTEGER.fullmatch(value) else 2**63
+    if not -(2**63) <= integer < 2**63:
         raise ValueError(
             f"{file} must hold integers of 64 bits, because dtype='int64'; line {line} "
-            f"is {value!r}."
-        ) from error
+            f"is {value!r}. Write integers in digits from 0 to 9, such as '-42'."
+        )
+    return integer

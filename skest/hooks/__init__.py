@@ -3,6 +3,7 @@
 
 from skest.hooks.base import Hook, Run
 from skest.hooks.checkpoint import CheckpointListener, CheckpointSaverHook
+from skest.hooks.epochwise import EpochwiseHook
 from skest.hooks.logging import LoggingHook
 from skest.hooks.nan import NanLossHook
 from skest.hooks.stop import StopAtStepHook
@@ -11,6 +12,7 @@ from skest.hooks.timer import Timer
 __all__ = [
     "CheckpointListener",
     "CheckpointSaverHook",
+    "EpochwiseHook",
     "Hook",
     "LoggingHook",
     "NanLossHook",

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from skest.inputs.array_dataset import ArrayDataset
 from skest.run_config import RunConfig
 from skest.spec import EstimatorSpec
 
@@ -30,6 +31,12 @@ class Run:
         Training steps taken before this call, and until now.
     loss : Tensor or None
         Loss of the last step, on the device; reading its value waits for the device.
+    batch : tuple of (features, labels) or None
+        The encoded batch of the present training step.
+    table : ArrayDataset or None
+        What is trained on, as it is before encoding; None if the input is a stream.
+    held_out : ArrayDataset or None
+        Rows to validate on, in the same form, if somebody held some out.
     stop_reason : str or None
         Why the run was asked to stop.
     """
@@ -41,6 +48,7 @@ class Run:
         *,
         global_step: int = 0,
         model_dir: Path | None = None,
+        table: ArrayDataset | None = None,
         capture: Callable[["Run"], Any] | None = None,
         save: Callable[[Any], None] | None = None,
     ) -> None:
@@ -51,6 +59,9 @@ class Run:
         self.start_step = global_step
         self.global_step = global_step
         self.loss: Tensor | None = None
+        self.batch: tuple[Any, Any] | None = None
+        self.table = table
+        self.held_out: ArrayDataset | None = None
         self.stop_reason: str | None = None
         self._capture = capture
         self._save = save
@@ -61,6 +72,11 @@ class Run:
         if self.spec.network is None:  # EstimatorSpec requires one in every mode
             raise RuntimeError("The EstimatorSpec of this run has no network.")
         return self.spec.network
+
+    @property
+    def steps_per_epoch(self) -> int | None:
+        """Steps to go through the table once; None if the input is a stream."""
+        return None if self.table is None else self.table.steps_per_epoch
 
     @property
     def should_stop(self) -> bool:
@@ -99,11 +115,23 @@ class Hook:
     ...         print(f"step {run.global_step}: {loss.item():.3f}")
     """
 
+    #: Whether `end` put variables into the network that training is to be left with, even
+    #: where ``fit`` would go back to its own best epoch.
+    chose_variables = False
+
     def begin(self, run: Run) -> None:
         """Run once, when the model is built and restored, before the first step."""
 
     def before_step(self, run: Run) -> None:
         """Run before every step."""
+
+    def after_backward(self, run: Run) -> None:
+        """Run in every training step between its gradients and its update.
+
+        A hook that overrides this may read and change ``parameter.grad`` of the network,
+        before gradients are clipped. It is not called for other hooks, and needs steps
+        that are run eagerly.
+        """
 
     def after_step(self, run: Run, loss: Any) -> None:
         """Run after every step.

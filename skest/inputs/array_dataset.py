@@ -91,7 +91,8 @@ class ArrayDataset:
         )
         self.num_epochs = num_epochs
         self.first_epoch = first_epoch
-        self._entropy = seed_sequence(seed).entropy
+        random = shuffle or self._shares is not None
+        self._entropy = seed_sequence(seed).entropy if random else None
 
     @property
     def steps_per_epoch(self) -> int:

@@ -9,6 +9,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -217,6 +218,8 @@ def call_input_fn(input_fn: Callable[..., Any], **available: Any) -> Any:
             f"got {type(input_fn).__name__}. Wrap data as `lambda: data`, or use "
             "skest.inputs.numpy_input_fn."
         )
+    if isinstance(input_fn, FunctionType) and not input_fn.__code__.co_varnames:
+        return input_fn()  # the usual case, for which reading a signature takes long
     parameters = inspect.signature(input_fn).parameters
     missing = [
         name

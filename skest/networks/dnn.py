@@ -112,6 +112,19 @@ class DNN(nn.Module):
         return x
 
 
+class _Linear(nn.Linear):
+    """`torch.nn.Linear` with its variables left as memory was.
+
+    ``torch.nn.utils.skip_init`` does the same in twenty times the time.
+    """
+
+    def __init__(self, n_in: int, n_out: int, dtype: torch.dtype | None) -> None:
+        nn.Module.__init__(self)
+        self.in_features, self.out_features = n_in, n_out
+        self.weight = nn.Parameter(torch.empty(n_out, n_in, dtype=dtype))
+        self.bias = nn.Parameter(torch.empty(n_out, dtype=dtype))
+
+
 def linear_layer(
     n_in: int,
     n_out: int,
@@ -128,7 +141,7 @@ def linear_layer(
     dtype, generator, initialize
         See `DNN`.
     """
-    layer = nn.utils.skip_init(nn.Linear, n_in, n_out, dtype=dtype)
+    layer = _Linear(n_in, n_out, dtype)
     if not initialize:
         return layer
     nn.init.xavier_uniform_(layer.weight, generator=generator)

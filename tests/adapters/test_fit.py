@@ -6,7 +6,6 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-import joblib
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -84,16 +83,6 @@ def test_same_seed_same_model(estimator_class, table):
     np.testing.assert_array_equal(a.predict(X), b.predict(X))
     assert a.loss_curve_ == b.loss_curve_
     assert a.loss_curve_ != other.loss_curve_
-
-
-def test_fit_leaves_global_state_alone(estimator_class, table):
-    X, y = table
-    numpy_state, torch_state = np.random.get_state()[1].copy(), torch.get_rng_state()
-    threads, dtype = torch.get_num_threads(), torch.get_default_dtype()
-    make(estimator_class, random_state=None, max_iter=2).fit(X, y).predict(X)
-    np.testing.assert_array_equal(numpy_state, np.random.get_state()[1])
-    assert torch.equal(torch_state, torch.get_rng_state())
-    assert (threads, dtype) == (torch.get_num_threads(), torch.get_default_dtype())
 
 
 def test_a_small_network_trains_with_one_thread(table):
@@ -247,18 +236,6 @@ def test_weights_of_a_table_are_not_features(table):
     model = make(DNNClassifier).fit(X, y, sample_weight=weight)
     assert model.n_features_in_ == 4
     assert model.predict_proba(X)[:, 1].mean() > plain.predict_proba(X)[:, 1].mean()
-
-
-def test_pickle_and_joblib(estimator_class, table, tmp_path):
-    X, y = table
-    model = make(estimator_class, max_iter=2).fit(X, y)
-    expected = model.predict(X)
-    np.testing.assert_array_equal(
-        pickle.loads(pickle.dumps(model)).predict(X), expected
-    )
-    joblib.dump(model, tmp_path / "model.joblib")
-    loaded = joblib.load(tmp_path / "model.joblib", mmap_mode="r")
-    np.testing.assert_array_equal(loaded.predict(X), expected)
 
 
 def test_clones_do_not_share_a_model_dir(table, tmp_path):

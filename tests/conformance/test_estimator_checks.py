@@ -3,7 +3,11 @@
 
 import numpy as np
 import pytest
-from sklearn.utils.estimator_checks import check_estimator, parametrize_with_checks
+from sklearn.utils.estimator_checks import (
+    check_estimator,
+    estimator_checks_generator,
+    parametrize_with_checks,
+)
 
 from skest import (
     BaselineClassifier,
@@ -18,12 +22,15 @@ from skest import (
     LinearClassifier,
     LinearEstimator,
     LinearRegressor,
+    ModelFnClassifier,
+    ModelFnRegressor,
     MultiHeadEstimator,
     RNNClassifier,
     RNNRegressor,
 )
 from skest.heads import PoissonRegressionHead, RegressionHead
 from skest.sdca import LinearSDCA
+from tests.adapters import _model_fns as model_fns
 
 # Small networks and fewer epochs than the defaults, so that a run takes minutes. The
 # defaults themselves are checked below.
@@ -63,14 +70,45 @@ ESTIMATORS = [
 ]
 
 
+# Apart from the others: the ids of parametrize_with_checks hold addresses of functions.
+WITH_MODEL_FN = {
+    "classifier-head": ModelFnClassifier(model_fns.with_head, max_iter=40),
+    "regressor-head": ModelFnRegressor(model_fns.with_head, max_iter=60),
+    "classifier": ModelFnClassifier(model_fns.classes, max_iter=40),
+    "regressor": ModelFnRegressor(model_fns.numbers, max_iter=60),
+}
+
+
 @parametrize_with_checks(ESTIMATORS, xfail_strict=True)
 def test_scikit_learn_checks(estimator, check):
     check(estimator)
 
 
+@pytest.mark.parametrize(
+    ("estimator", "check"),
+    [
+        pytest.param(estimator, check, id=f"{name}-{i}")
+        for name, model in WITH_MODEL_FN.items()
+        for i, (estimator, check) in enumerate(estimator_checks_generator(model))
+    ],
+)
+def test_scikit_learn_checks_with_a_model_function(estimator, check):
+    check(estimator)
+
+
+def with_defaults(estimator):
+    """An estimator of the same class; a model function has no default."""
+    given = {"model_fn": getattr(estimator, "model_fn", None)}
+    return type(estimator)(**{name: value for name, value in given.items() if value})
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "estimator", {type(e): type(e)() for e in ESTIMATORS}.values(), ids=repr
+    "estimator",
+    {
+        type(e): with_defaults(e) for e in [*ESTIMATORS, *WITH_MODEL_FN.values()]
+    }.values(),
+    ids=lambda estimator: type(estimator).__name__,
 )
 def test_scikit_learn_checks_with_default_parameters(estimator):
     results = check_estimator(estimator, on_skip=None)

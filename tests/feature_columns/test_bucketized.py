@@ -132,6 +132,18 @@ def test_source_is_fitted_too() -> None:
         (numeric_column("x"), ["a"], ValueError, "non-empty list of numbers"),
         (numeric_column("x"), [1, 1], ValueError, "finite and sorted"),
         (numeric_column("x"), [1, NAN], ValueError, "finite and sorted"),
+        (
+            numeric_column("x"),
+            [0, 1e300],
+            ValueError,
+            "its source, float32; got 1e.300",
+        ),
+        (
+            numeric_column("x", dtype="int32"),
+            [-(2.0**40), 0],
+            ValueError,
+            "in the range of the dtype of its source, int32; got -1099511627776",
+        ),
         (numeric_column("x"), "quantiles:1", ValueError, "'quantiles:N' with N"),
         (numeric_column("x"), "deciles", ValueError, "'quantiles:N' with N"),
         (
@@ -147,6 +159,13 @@ def test_parameters_refused(
 ) -> None:
     with pytest.raises(error, match=message):
         bucketized_column(source, boundaries)
+
+
+def test_boundaries_between_integers() -> None:
+    column = bucketized_column(numeric_column("x", dtype="int64"), [-0.5, 0.5, 2])
+    assert ids(column, [-1, 0, 1, 2]) == [[0], [1], [2], [3]]
+    large = bucketized_column(numeric_column("x", dtype="int64"), [2**53 + 1])
+    assert ids(large, np.array([2**53, 2**53 + 1])) == [[0], [1]]
 
 
 def test_infinity_is_refused() -> None:

@@ -300,3 +300,32 @@ def test_all_kinds_together() -> None:
         (4, 1),
     )
     assert made.transform(X).shape == (4, 1 + 2 + 5 + 7)  # the quantiles are 40 twice
+
+
+def test_names_that_occur_twice_are_those_of_a_column_transformer() -> None:
+    education = categorical_column_with_vocabulary_list("education")
+    outputs = ["education_a", "education_b", "education_c"]
+    listed = FeatureColumns([education, indicator_column(education)]).fit(X)
+    assert listed.get_feature_names_out().tolist() == [
+        *(f"education__{name}" for name in outputs),
+        *(f"education_indicator__{name}" for name in outputs),
+    ]
+    named = FeatureColumns(
+        [
+            ("wide", education),
+            ("deep", indicator_column(education)),
+            ("age", numeric_column("age")),
+        ]
+    ).fit(X)
+    expected = [f"{part}__{name}" for part in ("wide", "deep") for name in outputs]
+    assert named.get_feature_names_out().tolist() == [*expected, "age__age"]
+    frame = named.set_output(transform="pandas").transform(X)
+    assert list(frame) == [*expected, "age__age"]
+    assert named.set_output(transform="polars").transform(X).columns == list(frame)
+
+
+def test_names_that_two_keys_make() -> None:
+    X = {"a": ["b_c", "d"], "a_b": ["c", "d"]}
+    keys = [categorical_column_with_vocabulary_list(key) for key in X]
+    names = FeatureColumns(keys).fit(X).get_feature_names_out().tolist()
+    assert names == ["a__a_b_c", "a__a_d", "a_b__a_b_c", "a_b__a_b_d"]

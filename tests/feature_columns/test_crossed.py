@@ -166,6 +166,12 @@ def test_columns_inside_are_fitted() -> None:
             ValueError,
             "'hash_bucket_size' of crossed",
         ),
+        (
+            ["a", "b"],
+            {"hash_bucket_size": 2**63 + 1},
+            ValueError,
+            r"at most 2\*\*63, .* got 9223372036854775809",
+        ),
         (["a", "b"], {"hash_key": -1}, ValueError, "'hash_key' .* at least 0"),
         (["a", "b"], {"hash_key": 2**64}, ValueError, r"less than 2\*\*64"),
     ],

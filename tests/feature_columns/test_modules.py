@@ -212,3 +212,12 @@ def test_copies_and_checkpoints() -> None:
 def test_columns_refused(make: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         make()
+
+
+@pytest.mark.parametrize("module_class", [DenseFeatures, LinearFeatures])
+def test_the_floating_type_may_change(module_class: Any) -> None:
+    columns = dense_columns()
+    module = module_class(columns)
+    network = nn.Sequential(module).double()
+    assert network(columns.encode(X, torch.float64)).dtype == torch.float64
+    assert network.float()(columns.encode(X)).dtype == torch.float32

@@ -164,6 +164,19 @@ def test_cells_refused(options: dict[str, Any], values: Any, message: str) -> No
     [
         ({"key": 1.5}, TypeError, "'key' of numeric column 1.5 must be the name"),
         ({"shape": (0,)}, ValueError, "'shape' of numeric column 'x'"),
+        ({"shape": 2.0}, TypeError, "'shape' .* an integer or a tuple .* got 2.0"),
+        (
+            {"default_value": 2.7, "dtype": "int32"},
+            ValueError,
+            "'default_value' .* is 2.7, which its dtype int32 cannot hold",
+        ),
+        (
+            {"default_value": 2**40, "dtype": "int32"},
+            ValueError,
+            "which its dtype int32 cannot hold",
+        ),
+        ({"default_value": 1e300}, ValueError, "which its dtype float32 cannot hold"),
+        ({"default_value": 10**400}, ValueError, "which its dtype float32 cannot"),
         ({"shape": (1.5,)}, ValueError, "'shape' of numeric column 'x'"),
         ({"default_value": "median"}, ValueError, "a finite number, 'mean' or None"),
         (

@@ -67,6 +67,11 @@ def test_one_number_is_mapped_to_zero() -> None:
     assert learned(np.array([1.0, 3.0, 5.0])).tolist() == [0, 0, 0]
 
 
+def test_numbers_that_are_nearly_the_same() -> None:
+    values = np.array([0.0, np.nextafter(0.0, 1)])
+    assert UniformMap.learned(values, None)(values).tolist() == [0, 1]
+
+
 @given(st.lists(FLOATS, min_size=1), st.lists(FLOATS, min_size=1))
 def test_increases_within_bounds(train: list[float], test: list[float]) -> None:
     learned = UniformMap.learned(np.array(train, dtype=np.float32), None)

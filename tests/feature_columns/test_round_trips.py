@@ -3,6 +3,7 @@
 
 import datetime
 import itertools
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -74,13 +75,14 @@ def test_chunks(make: Make, cells: list[Any]) -> None:
     X = table(as_objects(cells))
     column = fit(make(), X)
     whole = trimmed(column.encode(X)[column.encoded_key])
-    middle = len(cells) // 2
-    parts = [
-        trimmed(column.encode({k: v[rows] for k, v in X.items()})[column.encoded_key])
-        for rows in (slice(middle), slice(middle, None))
-        if len(cells[rows])
-    ]
-    assert list(itertools.chain(*parts)) == whole
+    column = pickle.loads(pickle.dumps(column))
+    for n_rows in (1, max(1, len(cells) // 2), len(cells)):
+        parts = [
+            {k: v[start : start + n_rows] for k, v in X.items()}
+            for start in range(0, len(cells), n_rows)
+        ]
+        ids = [trimmed(column.encode(part)[column.encoded_key]) for part in parts]
+        assert list(itertools.chain(*ids)) == whole
 
 
 def fit(column: Any, X: Any) -> Any:

@@ -84,6 +84,41 @@ def test_values_are_counted_in_all_columns_with_the_weights_of_rows() -> None:
     assert list(column.categorical_column_.vocabulary_) == [1, 2]
 
 
+@pytest.mark.parametrize(
+    ("min_frequency", "weight", "expected"),
+    [
+        (0.25, None, ["a", "c"]),  # of 8 cells, however long the longest list is
+        (0.26, None, ["a"]),
+        (0.125, None, ["a", "b", "c"]),
+        (0.25, [0.1] * 4, ["a", "c"]),
+        (0.25, [1, 0, 1, 0], ["a", "b", "c"]),
+        (0.3, [1, 0, 1, 0], ["c"]),
+    ],
+)
+def test_a_share_is_one_of_the_cells_of_all_columns(
+    min_frequency: float, weight: Any, expected: list[str]
+) -> None:
+    X = {"q": ["a", "a", "b", None], "d": [["c", "c"], ["a"], [], None]}
+    columns = [
+        categorical_column_with_vocabulary_list(key, min_frequency=min_frequency)
+        for key in ("q", "d")
+    ]
+    for column in shared_embeddings(columns, 2):
+        column.fit(X, sample_weight=weight)
+        assert list(column.categorical_column_.vocabulary_) == expected
+
+
+def test_learned_from_strings_that_are_split() -> None:
+    columns = [
+        categorical_column_with_vocabulary_list(key, min_frequency=0.25, delimiter="|")
+        for key in ("q", "d")
+    ]
+    X = {"q": ["a|b|b|b", "a"], "d": ["c", ""]}
+    (q, d) = (column.fit(X) for column in shared_embeddings(columns, 2))
+    assert list(q.categorical_column_.vocabulary_) == ["a", "b", "c"]
+    assert ids_of(d, {"d": ["b|c"]}) == [[1, 2]]
+
+
 def test_an_indicator_of_the_column_alone_has_its_own_vocabulary() -> None:
     columns = FeatureColumns(
         [indicator_column(LEARNED[0]), *shared_embeddings(LEARNED, 2)]

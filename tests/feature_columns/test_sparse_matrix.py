@@ -47,6 +47,18 @@ def test_dtypes(dtype: str) -> None:
     assert values.dtype == expected
 
 
+def test_parts_are_padded_by_themselves() -> None:
+    X = scipy.sparse.csr_array(np.tril(np.ones((4, 4), dtype=np.float32)))
+    columns = FeatureColumns([SparseMatrixColumn()]).fit(X)
+    whole = columns.encode(X)
+    assert sum(values.nbytes for values in whole.values()) == 4 * 4 * 12
+    for n_rows in (1, 2, 3):
+        part = columns.encode(X[:n_rows])
+        for key, values in part.items():
+            assert values.shape == (n_rows, n_rows)
+            assert_array_equal(values, whole[key][:n_rows, :n_rows])
+
+
 def test_transform_is_sparse_and_scaled() -> None:
     column = SparseMatrixColumn().fit(X)
     matrix = column.transform(X)

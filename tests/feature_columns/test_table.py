@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import polars as pl
+import pyarrow as pa
 import pytest
 import scipy.sparse
 import torch
@@ -51,11 +53,17 @@ def test_strings_of_every_form_give_the_same(form: str) -> None:
     assert cells.are_strings
 
 
-def test_pandas_category_uses_its_codes() -> None:
+def test_pandas_category_keeps_its_order() -> None:
     values = pd.Categorical(["b", None, "a"], categories=["unused", "a", "b"])
     cells = Table(pd.DataFrame({"c": values})).factorized("c")
-    assert cells.codes.tolist() == [2, -1, 1]
-    assert cells.distinct.tolist() == ["unused", "a", "b"]
+    assert cells.codes.tolist() == [1, -1, 0]
+    assert cells.distinct.tolist() == ["a", "b"]
+
+
+@pytest.mark.parametrize("unused", [7, 2.5, b"", pd.Timestamp(0)])
+def test_a_category_without_cells_is_not_looked_at(unused: Any) -> None:
+    values = pd.Categorical(["b", "a"], categories=[unused, "a", "b"])
+    assert Table({"c": values}).factorized("c").distinct.tolist() == ["a", "b"]
 
 
 @pytest.mark.parametrize(
@@ -63,9 +71,13 @@ def test_pandas_category_uses_its_codes() -> None:
     [
         np.array([7, -1, 7]),
         np.array([7, -1, 7], dtype=np.int8),
+        np.array([7, -1, 7], dtype=">i4"),
+        np.ma.array([7, -1, 7]),
+        pa.array([7, -1, 7]),
         np.array([7, -1, 7], dtype=object),
         pd.Series([7, -1, 7], dtype="Int16"),
         pd.Series([7.0, -1.0, 7.0]),
+        pd.Series([7.0, -1.0, 7.0], dtype="float16"),
         pd.Series([7, -1, 7], dtype="category"),
         [7, -1, 7],
     ],
@@ -86,10 +98,61 @@ def test_integers_with_gaps_of_a_frame(dtype: str) -> None:
     assert cells.distinct.tolist() == [3, 5]
 
 
-def test_polars_integers_with_gaps() -> None:
-    cells = Table(pl.DataFrame({"c": [3, None, 5]})).factorized("c")
+@pytest.mark.parametrize(
+    "X",
+    [
+        pl.DataFrame({"c": [3, None, 5]}),
+        {"c": pa.array([3, None, 5])},
+        {"c": np.ma.array([3, 4, 5], mask=[False, True, False])},
+        {"c": pd.arrays.FloatingArray(np.array([3, np.nan, 5]), np.zeros(3, bool))},
+    ],
+    ids=["polars", "pyarrow", "masked", "NaN in Float64"],
+)
+def test_other_integers_with_gaps(X: Any) -> None:
+    cells = Table(X).factorized("c")
     assert cells.distinct[cells.codes[[0, 2]]].tolist() == [3, 5]
     assert cells.codes[1] == -1
+
+
+def test_integers_of_pyarrow_are_exact_beside_gaps() -> None:
+    cells = Table({"c": pa.array([2**63 - 1, None])}).factorized("c")
+    assert cells.distinct.tolist() == [2**63 - 1]
+
+
+@pytest.mark.parametrize("other", [True, 1.0, Decimal(1)], ids=repr)
+@pytest.mark.parametrize("form", ["array", "frame", "list cells"])
+def test_equal_values_of_two_kinds_are_refused(form: str, other: Any) -> None:
+    for values in ([1, other, 2], [other, 1, 2], [None, 2, 1, other]):
+        cells = np.array(values, dtype=object)
+        X: Any = {"c": [[v] for v in values]} if form == "list cells" else {"c": cells}
+        if form == "list cells" and isinstance(other, float):
+            continue  # as in a frame, a float in a list may be an integer beside gaps
+        if form == "frame":
+            X = pd.DataFrame(X)
+        with pytest.raises(ValueError, match=rf"{type(other).__name__}\).*to one type"):
+            Table(X).factorized("c")
+
+
+@pytest.mark.filterwarnings("ignore:the matrix subclass")
+def test_a_matrix_has_two_dimensions() -> None:
+    cells = Table({"c": np.matrix([["a", ""], ["b", "a"]])}).factorized("c")
+    assert cells.codes.tolist() == [[0, -1], [2, 0]]
+
+
+@pytest.mark.parametrize(
+    "cell", ["a", "", None, 5, -1, True, b"a", np.nan, pd.NA, [1, 2], ["a"], []]
+)
+@pytest.mark.parametrize("form", ["array", "frame"])
+def test_one_cell_is_read_as_two_are(form: str, cell: Any) -> None:
+    both = np.fromiter([cell, cell], dtype=object, count=2)
+    one, two = (
+        Table(pd.DataFrame({"c": cells}) if form == "frame" else {"c": cells})
+        for cells in (both[:1], both)
+    )
+    expected, actual = two.factorized("c"), one.factorized("c")
+    np.testing.assert_array_equal(actual.codes, expected.codes[:1])
+    assert actual.distinct.tolist() == expected.distinct.tolist()
+    assert actual.codes.dtype == np.int64
 
 
 @pytest.mark.parametrize(
@@ -315,6 +378,8 @@ def test_no_categories(values: Any, error: type[Exception], message: str) -> Non
         pd.Series([True, None], dtype="boolean"),
         pd.Series([1.0, None], dtype="category"),
         pl.Series([1, None]),
+        pa.array([1, None]),
+        np.ma.array([1, 5], mask=[False, True]),
     ],
     ids=lambda values: f"{type(values).__module__} {getattr(values, 'dtype', '')}",
 )
@@ -336,6 +401,7 @@ def test_numbers_of_every_form(values: Any) -> None:
         (np.array([b"a"]), ValueError, "got the string b'a'"),
         (np.array([1j]), ValueError, "Complex data not supported"),
         (np.array(["2020"], "M8[D]"), ValueError, "'x' holds dates or durations"),
+        (np.array([10**400]), ValueError, "'x' holds an integer that is too large"),
         (np.array([{"a": 1}], object), TypeError, "argument must be a string .*number"),
         (np.zeros(1, dtype=[("f", "i4")]), ValueError, "must hold numbers, strings or"),
     ],

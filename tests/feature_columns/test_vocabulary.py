@@ -50,6 +50,15 @@ class TestVocabularyList:
         assert column.num_buckets == 12
         assert column.get_feature_names_out()[-1] == "c_oov9"
 
+    def test_a_value_with_the_name_of_a_bucket(self) -> None:
+        column = categorical_column_with_vocabulary_list(
+            "c", ["oov0", "_oov1", "a"], num_oov_buckets=2
+        )
+        names = column.get_feature_names_out().tolist()
+        assert names == ["c_oov0", "c__oov1", "c_a", "c___oov0", "c___oov1"]
+        column.set_output(transform="polars")
+        assert column.transform({"c": ["oov0"]}).columns == names
+
     @pytest.mark.parametrize(
         ("values", "expected"),
         [
@@ -94,6 +103,22 @@ class TestVocabularyList:
                 column.fit(X)
             return
         assert list(column.fit(X).vocabulary_) == expected
+
+    @pytest.mark.parametrize(
+        "cells",
+        [
+            [["a", "b"], ["a"], [], None, ["c", "b", "b"]],
+            np.array([["a", "b", ""], ["a", "", ""], [""] * 3, [""] * 3, list("cbb")]),
+            ["a|b", "a", "", None, "c|b||b"],
+        ],
+    )
+    def test_a_cell_of_several_values_counts_once(self, cells: Any) -> None:
+        delimiter = "|" if isinstance(cells[0], str) else None
+        for min_frequency, expected in ((0.4, ["a", "b"]), (0.41, ["b"])):
+            column = categorical_column_with_vocabulary_list(
+                "c", min_frequency=min_frequency, delimiter=delimiter
+            )
+            assert list(column.fit({"c": cells}).vocabulary_) == expected
 
     @pytest.mark.parametrize(
         ("options", "expected"),
@@ -162,6 +187,22 @@ class TestVocabularyList:
             column.encode({"c": [1]})
         assert ids(column, pd.Series([np.nan])) == [[-1]]
 
+    def test_set_params_after_a_use_without_fit(self) -> None:
+        column = categorical_column_with_vocabulary_list("c", ["b", "a"])
+        assert ids(column, ["a"]) == [[1]]
+        assert vars(column).keys() == column.get_params().keys()
+        assert ids(column.set_params(vocabulary_list=[7, 8, 9]), [9]) == [[2]]
+        assert column.num_buckets == 3
+
+    def test_a_fitted_column_does_not_look_at_its_parameter_again(self) -> None:
+        vocabulary = ["b", "a"]
+        column = categorical_column_with_vocabulary_list("c", vocabulary)
+        column.fit({"c": ["a"]})
+        vocabulary.append("b")  # a duplicate, which any check would refuse
+        assert ids(column, ["a"]) == [[1]]
+        with pytest.raises(ValueError, match="no duplicates; got 'b'"):
+            column.fit({"c": ["a"]})
+
     def test_failed_fit_leaves_what_was_learned(self) -> None:
         column = categorical_column_with_vocabulary_list("c").fit({"c": ["a"]})
         with pytest.raises(ValueError, match="no value that occurs"):
@@ -172,7 +213,13 @@ class TestVocabularyList:
         ("options", "error", "message"),
         [
             ({"vocabulary_list": []}, ValueError, "non-empty list"),
-            ({"vocabulary_list": "abc"}, TypeError, "a list of values; got the string"),
+            (
+                {"vocabulary_list": "abc"},
+                TypeError,
+                "a list of values, .* the str 'abc'",
+            ),
+            ({"vocabulary_list": {"a"}}, TypeError, "a list .* whose order .* the set"),
+            ({"vocabulary_list": 5}, TypeError, "a list of values, .*; got the int 5"),
             (
                 {"vocabulary_list": [1.0]},
                 ValueError,

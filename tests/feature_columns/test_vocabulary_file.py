@@ -104,13 +104,36 @@ def test_read_by_fit_and_never_again(path: Path) -> None:
         refitted.fit({"c": ["ant"]})
 
 
-def test_read_at_first_use_without_fit(path: Path) -> None:
+def test_read_at_every_use_without_fit(path: Path) -> None:
     path.write_text("ant\nbee\n")
     column = categorical_column_with_vocabulary_file("c", path)
-    assert not hasattr(column, "vocabulary_")
-    assert column.num_buckets == 2
-    path.unlink()
     assert ids(column, ["bee"]) == [[1]]
+    assert vars(column).keys() == column.get_params().keys()
+    path.write_text("bee\nant\ncat\n")
+    assert ids(column, ["bee"]) == [[0]]
+    assert column.num_buckets == 3
+
+
+def test_set_params_after_a_use_without_fit(path: Path) -> None:
+    path.write_text("ant\nbee\n")
+    other = path.with_name("other.txt")
+    other.write_text("bee\n7\n")
+    column = categorical_column_with_vocabulary_file("c", path)
+    assert ids(column, ["bee"]) == [[1]]
+    column.set_params(vocabulary_file=other)
+    assert ids(column, ["bee"]) == [[0]]
+    assert column.set_params(vocabulary_size=1).num_buckets == 1
+    other.write_text("7\n")
+    assert ids(column.set_params(dtype="int64"), [7]) == [[0]]
+
+
+def test_read_anew_by_every_fit(path: Path) -> None:
+    path.write_text("ant\nbee\n")
+    column = categorical_column_with_vocabulary_file("c", path).fit({"c": ["ant"]})
+    path.write_text("bee\n")
+    assert ids(column, ["bee"]) == [[1]]
+    for again in (clone(column), pickle.loads(pickle.dumps(column)), column):
+        assert again.fit({"c": ["ant"]}).vocabulary_ == {"bee": 0}
 
 
 def test_sequences(path: Path) -> None:
@@ -131,6 +154,12 @@ def test_sequences(path: Path) -> None:
         (b"a\n\n\n", {}, "no duplicates; lines 2 and 3 hold ''"),
         (b"7\n07\n", {"dtype": "int64"}, "no duplicates; lines 1 and 2 hold 7"),
         (b"7\nx\n", {"dtype": "int64"}, "integers of 64 bits, .*; line 2 is 'x'"),
+        (b"1_000", {"dtype": "int64"}, "line 1 is '1_000'. Write integers in digits"),
+        (b"7\n 5 ", {"dtype": "int64"}, "line 2 is ' 5 '"),
+        (b"+5", {"dtype": "int64"}, "line 1 is '.5'"),
+        ("\u0665".encode(), {"dtype": "int64"}, "line 1 is '\u0665'"),
+        (b"7\n\n8", {"dtype": "int64"}, "line 2 is ''"),
+        (b"9" * 5000, {"dtype": "int64"}, "line 1 is '9999"),
         (b"9223372036854775808", {"dtype": "int64"}, "line 1 is '9223372036854775808'"),
         (b"a\nb\xff\n", {}, "is not in UTF-8; line 2 has the byte 0xff"),
         (b"a\nb\n", {"default_value": 2}, "the size of the vocabulary, 2; got 2"),

@@ -15,7 +15,8 @@ def test_a_run_tells_where_it_is(tmp_path):
     assert run.network is SPEC.network
     assert run.start_step == run.global_step == 7
     assert run.model_dir == tmp_path
-    assert run.loss is None
+    assert run.loss is run.batch is run.table is run.held_out is None
+    assert run.steps_per_epoch is None
 
 
 def test_the_first_reason_to_stop_is_kept():
@@ -46,6 +47,7 @@ def test_a_hook_does_nothing_by_itself():
     run, hook = Run(SPEC, RunConfig()), Hook()
     hook.begin(run)
     hook.before_step(run)
+    hook.after_backward(run)
     hook.after_step(run, None)
     hook.end(run)
     assert not run.should_stop

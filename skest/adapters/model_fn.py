@@ -1,0 +1,381 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`ModelFnClassifier`, `ModelFnRegressor`: a model of your own as an estimator."""
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, ClassVar
+
+import torch
+from sklearn.utils import assert_all_finite
+from torch import Tensor
+
+from skest.adapters._docs import with_shared_docs
+from skest.adapters.base import SkestEstimator
+from skest.adapters.classifier import SkestClassifier
+from skest.adapters.derived_predictions import (
+    class_predictions,
+    label_predictions,
+    number_predictions,
+)
+from skest.adapters.dnn import COLUMNS_CONSTRAINT
+from skest.adapters.features import ARRAY_KEY, is_table
+from skest.adapters.regressor import SkestRegressor
+from skest.adapters.target_scale import TargetScale
+from skest.adapters.targets.labels import LabelsTarget
+from skest.adapters.targets.numbers import NumberTarget
+from skest.adapters.user_model import BARE_KEY, UserModel
+from skest.feature_columns.columns import FeatureColumns
+from skest.model_fn import model_fn_arguments
+from skest.spec import EstimatorSpec
+
+__all__ = ["ModelFnClassifier", "ModelFnRegressor"]
+
+_PARAMS = "params__"
+
+
+class _ModelFnParameters:
+    """What the estimators with a model function of the user's have in common."""
+
+    model_fn: Callable[..., EstimatorSpec] | None
+    params: dict[str, Any] | None
+    feature_columns: Any
+    feature_columns_: FeatureColumns | None
+    _reads_array: bool
+    _target: Any
+    _torch_dtype: torch.dtype
+
+    _column_parameters: ClassVar[dict[str, str]] = {"feature_columns": "dense"}
+    _own_constraints: ClassVar[dict[str, list[Any]]] = {
+        "model_fn": [callable, None],
+        "params": [dict, None],
+        "feature_columns": COLUMNS_CONSTRAINT,
+    }
+
+    @abstractmethod
+    def _size_of_y(self) -> dict[str, int]:
+        """Return what ``params`` tells about `y`."""
+
+    @abstractmethod
+    def _derivation(self) -> Callable[[Mapping[str, Any]], dict[str, Tensor]]:
+        """Return the function for `DerivedPredictions`."""
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return the parameters of this estimator.
+
+        Parameters
+        ----------
+        deep : bool, default=True
+            Return also those of `feature_columns`, and the entries of `params` as
+            ``params__<key>``.
+
+        Returns
+        -------
+        dict
+            Parameters by name.
+        """
+        found: dict[str, Any] = super().get_params(deep)  # type: ignore[misc]
+        if deep and isinstance(self.params, dict):
+            found |= {f"{_PARAMS}{key}": value for key, value in self.params.items()}
+        return found
+
+    def set_params(self, **params: Any) -> Any:
+        """Set parameters of this estimator.
+
+        Parameters
+        ----------
+        **params
+            Parameters by name; ``params__<key>`` is an entry of `params`, which is not
+            changed but replaced.
+
+        Returns
+        -------
+        object
+            This estimator.
+        """
+        own = {key: params.pop(key) for key in list(params) if key.startswith(_PARAMS)}
+        super().set_params(**params)  # type: ignore[misc]
+        if own:
+            entries = {key.removeprefix(_PARAMS): own[key] for key in own}
+            self.params = {**(self.params or {}), **entries}
+        return self
+
+    def _validate_params(self) -> None:
+        super()._validate_params()  # type: ignore[misc]
+        if self.model_fn is None:
+            raise ValueError(
+                f"'model_fn' of {type(self).__name__} must be given; got None. Pass a "
+                "function model_fn(features, labels, mode, params) that returns a "
+                "skest.EstimatorSpec."
+            )
+        model_fn_arguments(self.model_fn, self.params)
+
+    def _model_fn(self, head: Any) -> UserModel:
+        given = {"head": self._target.head(None), **self._size_of_y()}
+        if self.feature_columns_ is not None:
+            given["feature_columns"] = self.feature_columns_
+        return UserModel(
+            self.model_fn,  # type: ignore[arg-type]
+            self.params,
+            given,
+            self.feature_columns_,
+            self._derivation(),
+            self._torch_dtype,
+        )
+
+    def _all_inferred(self) -> bool:
+        return False  # without columns, features stay raw
+
+    def _takes_sparse(self) -> bool:
+        return self.feature_columns is not None and super()._takes_sparse()  # type: ignore[misc]
+
+    def _takes_as_array(self, X: Any) -> bool:
+        return self.feature_columns is None and not is_table(X)
+
+    def _check_features(self, X: Any, *, reset: bool) -> dict[Any, Any]:
+        features = super()._check_features(X, reset=reset)  # type: ignore[misc]
+        if not self._reads_array:
+            return features
+        owner = type(self).__name__
+        assert_all_finite(features[ARRAY_KEY], estimator_name=owner, input_name="X")
+        return {BARE_KEY: features[ARRAY_KEY]}
+
+
+@with_shared_docs
+class ModelFnClassifier(_ModelFnParameters, SkestClassifier):
+    """A classifier made of a model function of your own.
+
+    Parameters
+    ----------
+    <model_fn>
+    <training>
+    <class_weight>
+    <stopping>
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+        Class labels, sorted.
+    feature_columns_ : FeatureColumns or None
+        The fitted columns.
+    <fitted>
+
+    See Also
+    --------
+    DNNEstimator : A perceptron with a head of your choice.
+    Estimator : Runs model functions on data from input functions.
+
+    Notes
+    -----
+    `labels` are the positions of the classes in `classes_`, int64 of shape (n_samples,);
+    those of several labels per row indicators, uint8 of shape (n_samples, n_labels).
+    ``params["n_classes"]`` is the number of classes or labels, and ``params["head"]`` a
+    `BinaryClassHead`, `MultiClassHead` or `MultiLabelHead`.
+
+    ``predictions`` must have "logits" or "probabilities"; one follows from the other, and
+    "class_ids" from both. Of two classes, logits may have the shape (n_samples,),
+    (n_samples, 1) or (n_samples, 2). The predictions of a head have all of them.
+
+    As ``tf.estimator.Estimator(model_fn, params=params)``, whose guides gave
+    ``params["n_classes"]`` and ``params["feature_columns"]`` by hand.
+
+    Examples
+    --------
+    >>> import numpy as np, torch
+    >>> from torch import nn
+    >>> from skest import EstimatorSpec, ModelFnClassifier
+    >>> def model_fn(features, labels, mode, params):
+    ...     network = nn.Sequential(
+    ...         nn.Linear(features.shape[1], params["units"]),
+    ...         nn.Tanh(),
+    ...         nn.Linear(params["units"], params["n_classes"]),
+    ...     )
+    ...     return EstimatorSpec(
+    ...         mode,
+    ...         network=network,
+    ...         loss=lambda y, z, x: nn.functional.cross_entropy(z, y, reduction="none"),
+    ...         predictions=lambda z: {"logits": z},
+    ...         optimizer=torch.optim.Adam(network.parameters(), lr=params["lr"]),
+    ...     )
+    >>> X = np.linspace(-1, 1, 90).reshape(-1, 1)
+    >>> y = np.repeat(["low", "mid", "high"], 30)
+    >>> params = {"units": 8, "lr": 0.1}
+    >>> model = ModelFnClassifier(model_fn, params=params, random_state=0).fit(X, y)
+    >>> model.predict([[-0.8], [0.0], [0.8]]).tolist()
+    ['low', 'mid', 'high']
+    >>> model.set_params(params__lr=0.01).params
+    {'units': 8, 'lr': 0.01}
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **SkestClassifier._parameter_constraints,
+        **_ModelFnParameters._own_constraints,
+    }
+
+    def __init__(
+        self,
+        model_fn: Callable[..., EstimatorSpec] | None = None,
+        *,
+        params: dict[str, Any] | None = None,
+        feature_columns: Any = None,
+        batch_size: int | str = "auto",
+        max_iter: int = 200,
+        max_steps: int | None = None,
+        sampling: str = "epoch",
+        class_weight: Any = None,
+        early_stopping: bool | str = "auto",
+        validation_fraction: float = 0.1,
+        n_iter_no_change: float = 10,
+        tol: float = 1e-4,
+        warm_start: bool = False,
+        random_state: Any = None,
+        dtype: str = "auto",
+        device: Any = "auto",
+        hooks: Sequence[Any] = (),
+        config: Any = None,
+        verbose: int = 0,
+    ) -> None:
+        self.model_fn = model_fn
+        self.params = params
+        self.feature_columns = feature_columns
+        self.batch_size = batch_size
+        self.max_iter = max_iter
+        self.max_steps = max_steps
+        self.sampling = sampling
+        self.class_weight = class_weight
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.n_iter_no_change = n_iter_no_change
+        self.tol = tol
+        self.warm_start = warm_start
+        self.random_state = random_state
+        self.dtype = dtype
+        self.device = device
+        self.hooks = hooks
+        self.config = config
+        self.verbose = verbose
+
+    def _size_of_y(self) -> dict[str, int]:
+        return {"n_classes": len(self.classes_)}
+
+    def _derivation(self) -> Callable[[Mapping[str, Any]], dict[str, Tensor]]:
+        is_labels = isinstance(self._target, LabelsTarget)
+        derive = label_predictions if is_labels else class_predictions
+        return partial(derive, n_classes=len(self.classes_))
+
+
+class _RawNumberTarget(NumberTarget):
+    """Numbers in the units of `y`: what the user's network learns is the user's."""
+
+    def scale(self, labels: Any, weight: Any) -> TargetScale | None:  # type: ignore[override]
+        """Return None."""
+        return None
+
+
+@with_shared_docs
+class ModelFnRegressor(_ModelFnParameters, SkestRegressor):
+    """A regressor made of a model function of your own.
+
+    Parameters
+    ----------
+    <model_fn>
+    <training>
+    <stopping>
+
+    Attributes
+    ----------
+    feature_columns_ : FeatureColumns or None
+        The fitted columns.
+    <fitted>
+
+    See Also
+    --------
+    DNNEstimator : A perceptron with a head of your choice.
+    Estimator : Runs model functions on data from input functions.
+
+    Notes
+    -----
+    `labels` have the shape of `y`, and its units: unlike `DNNRegressor`, this estimator
+    does not standardise them; `sklearn.compose.TransformedTargetRegressor` does.
+    ``params["n_outputs"]`` is the number of columns of `y`, and ``params["head"]`` a
+    `RegressionHead`.
+
+    ``predictions`` must have "predictions" of shape (n_samples, n_outputs), or (n_samples,)
+    for one output. Early stopping goes by R².
+
+    As ``tf.estimator.Estimator(model_fn, params=params)``.
+
+    Examples
+    --------
+    >>> import numpy as np, torch
+    >>> from skest import ModelFnRegressor
+    >>> def model_fn(features, labels, mode, params):
+    ...     network = torch.nn.Linear(features.shape[1], params["n_outputs"])
+    ...     optimizer = torch.optim.SGD(network.parameters(), lr=params["lr"])
+    ...     return params["head"].create_estimator_spec(
+    ...         features, mode, network, labels=labels, optimizer=optimizer
+    ...     )
+    >>> X = np.linspace(-1, 1, 100).reshape(-1, 1)
+    >>> model = ModelFnRegressor(model_fn, params={"lr": 0.5}, random_state=0)
+    >>> model.fit(X, 2 * X[:, 0] + 1).predict([[0.0], [1.0]]).round(1)
+    array([1., 3.])
+    """
+
+    # Of the score that early stopping goes by; what is minimised, model_fn says.
+    loss = "squared_error"
+    quantile = 0.5
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **SkestEstimator._parameter_constraints,
+        **_ModelFnParameters._own_constraints,
+    }
+
+    def __init__(
+        self,
+        model_fn: Callable[..., EstimatorSpec] | None = None,
+        *,
+        params: dict[str, Any] | None = None,
+        feature_columns: Any = None,
+        batch_size: int | str = "auto",
+        max_iter: int = 200,
+        max_steps: int | None = None,
+        sampling: str = "epoch",
+        early_stopping: bool | str = "auto",
+        validation_fraction: float = 0.1,
+        n_iter_no_change: float = 10,
+        tol: float = 1e-4,
+        warm_start: bool = False,
+        random_state: Any = None,
+        dtype: str = "auto",
+        device: Any = "auto",
+        hooks: Sequence[Any] = (),
+        config: Any = None,
+        verbose: int = 0,
+    ) -> None:
+        self.model_fn = model_fn
+        self.params = params
+        self.feature_columns = feature_columns
+        self.batch_size = batch_size
+        self.max_iter = max_iter
+        self.max_steps = max_steps
+        self.sampling = sampling
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.n_iter_no_change = n_iter_no_change
+        self.tol = tol
+        self.warm_start = warm_start
+        self.random_state = random_state
+        self.dtype = dtype
+        self.device = device
+        self.hooks = hooks
+        self.config = config
+        self.verbose = verbose
+
+    def _new_target(self, y: Any) -> NumberTarget:
+        return _RawNumberTarget(type(self).__name__)
+
+    def _size_of_y(self) -> dict[str, int]:
+        return {"n_outputs": self._target.n_outputs}
+
+    def _derivation(self) -> Callable[[Mapping[str, Any]], dict[str, Tensor]]:
+        return partial(number_predictions, n_outputs=self._target.n_outputs)

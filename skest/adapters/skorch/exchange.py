@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`to_skorch` and `from_skorch`: networks exchanged with skorch, weights and all."""
+
+import os
+from functools import partial
+from typing import Any
+
+import torch
+from sklearn.utils.validation import check_is_fitted
+from skorch import NeuralNet, NeuralNetClassifier, NeuralNetRegressor
+from skorch.dataset import Dataset
+from torch import Tensor, nn
+
+from skest.adapters.base import SkestEstimator
+from skest.adapters.skorch.model_fn import (
+    SkorchNetwork,
+    optimizers_of,
+    skorch_model_fn,
+)
+from skest.adapters.target_scale import TargetScale
+from skest.checkpoints import Checkpoint, load_variables
+from skest.estimator import Estimator
+from skest.heads.single_task import SingleTaskHead
+from skest.inputs.array_dataset import take_rows
+from skest.keys import ModeKeys, PredictionKeys
+from skest.run_config import RunConfig
+from skest.spec import EstimatorSpec
+
+__all__ = ["from_skorch", "skorch_features", "to_skorch"]
+
+
+def to_skorch(estimator: SkestEstimator, **net_params: Any) -> NeuralNet:
+    """Return an initialized skorch net with the network of a fitted estimator.
+
+    Parameters
+    ----------
+    estimator : estimator of skest
+        A fitted classifier with one label per row, or a fitted regressor.
+    **net_params
+        Parameters of the net, such as ``optimizer``, ``lr``, ``max_epochs`` and
+        ``callbacks``; the others have skorch's defaults.
+
+    Returns
+    -------
+    skorch.NeuralNetClassifier or skorch.NeuralNetRegressor
+        It takes what `skorch_features` makes of X. A classifier knows the classes by
+        their numbers: ``classes_[net.predict(...)]`` of the estimator are the labels. A
+        regressor predicts ``y`` in an array of shape (n_samples, n_outputs). ``fit`` and
+        ``partial_fit`` of the net go on from the weights, with the loss of the estimator.
+
+    Raises
+    ------
+    TypeError
+        If `estimator` is no estimator of skest.
+    NotFittedError
+        If it is not fitted.
+    ValueError
+        If it has several heads, or several labels per row.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from skest import DNNClassifier
+    >>> from skest.adapters.skorch import skorch_features, to_skorch
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = DNNClassifier((8,), random_state=0).fit(X, y)
+    >>> net = to_skorch(model, lr=0.1, verbose=0)
+    >>> bool((net.predict(skorch_features(model, X)) == model.predict(X)).all())
+    True
+    """
+    spec, head, scale = _parts(estimator)
+    if spec.network is None or not isinstance(head, SingleTaskHead):
+        raise ValueError(_no_counterpart(estimator))
+    answers = head.predictions(torch.zeros(1, head.logits_dimension))
+    if PredictionKeys.CLASS_IDS in answers:
+        n_classes = answers[PredictionKeys.PROBABILITIES].shape[1]
+        key, net_class = PredictionKeys.PROBABILITIES, NeuralNetClassifier
+        options = {"classes": range(n_classes), **net_params}
+    elif PredictionKeys.PREDICTIONS in answers:
+        key, net_class = PredictionKeys.PREDICTIONS, NeuralNetRegressor
+        options = net_params
+    else:
+        raise ValueError(_no_counterpart(estimator))
+    checkpoint: Any = estimator.estimator_.checkpoint
+    load_variables(spec.network, checkpoint.variables)
+    own = {
+        "criterion": _HeadLoss(head, scale),
+        "dataset": _Rows,
+        "predict_nonlinearity": partial(_answer, head=head, key=key),
+    }
+    module = _KeywordNetwork(spec.network, scale)
+    return net_class(module, **{**own, **options}).initialize()
+
+
+def skorch_features(estimator: SkestEstimator, X: Any) -> dict[str, Any]:
+    """Return features as the net of `to_skorch` takes them.
+
+    Parameters
+    ----------
+    estimator : estimator of skest
+        The one given to `to_skorch`.
+    X : array-like, DataFrame or dict of arrays
+        Data as in its ``fit``.
+
+    Returns
+    -------
+    dict of tensors
+        Possibly nested.
+
+    Raises
+    ------
+    TypeError, NotFittedError
+        As `to_skorch`.
+    """
+    spec, _, _ = _parts(estimator)
+    features = estimator._check_features(X, reset=False)
+    return features if spec.encode is None else dict(spec.encode(features))
+
+
+def from_skorch(
+    net: NeuralNet,
+    model_dir: str | os.PathLike[str] | None = None,
+    config: RunConfig | None = None,
+) -> Estimator:
+    """Return an Estimator with the model of a skorch net, as far as it is trained.
+
+    Parameters
+    ----------
+    net : skorch.NeuralNet
+        Initialized, and fitted or not. It is left as it is.
+    model_dir, config
+        See `skest.Estimator`.
+
+    Returns
+    -------
+    Estimator
+        Its model function is ``skorch_model_fn(net)``. Its checkpoint holds the variables
+        of module and criterion and the state of the optimizers; the global step is the
+        number of batches in the history of the net.
+
+    Raises
+    ------
+    TypeError
+        If `net` is no `skorch.NeuralNet`.
+    NotFittedError
+        If it is not initialized.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from sklearn.datasets import load_iris
+    >>> from skorch import NeuralNetClassifier
+    >>> import skest
+    >>> from skest.adapters.skorch import from_skorch
+    >>> X, y = load_iris(return_X_y=True)
+    >>> X = X.astype("float32")
+    >>> net = NeuralNetClassifier(
+    ...     torch.nn.Linear,
+    ...     module__in_features=4,
+    ...     module__out_features=3,
+    ...     criterion=torch.nn.CrossEntropyLoss,
+    ...     verbose=0,
+    ... ).fit(X, y)
+    >>> estimator = from_skorch(net)
+    >>> input_fn = skest.inputs.numpy_input_fn(X[:1], shuffle=False)
+    >>> (row,) = estimator.predict(input_fn)
+    >>> bool((row["probabilities"] == net.predict_proba(X[:1])[0]).all())
+    True
+    """
+    estimator = Estimator(skorch_model_fn(net), model_dir=model_dir, config=config)
+    net.check_is_fitted()
+    n_steps = sum(epoch.get("train_batch_count", 0) for epoch in net.history)
+    network = SkorchNetwork(net)
+    estimator.checkpoint = Checkpoint.capture(network, n_steps, optimizers_of(net))
+    return estimator
+
+
+def _parts(
+    estimator: SkestEstimator,
+) -> tuple[EstimatorSpec, Any, TargetScale | None]:
+    """Return model, head and scale of the target of a fitted estimator."""
+    if not isinstance(estimator, SkestEstimator):
+        raise TypeError(
+            "'estimator' must be one of skest's scikit-learn estimators; got "
+            f"{type(estimator).__name__}."
+        )
+    check_is_fitted(estimator)
+    fitted = estimator._as_fitted()
+    head = fitted._target.head(None)
+    # The canned models need no batch to read shapes from: their columns know them.
+    spec = fitted._model_fn(head)({}, None, ModeKeys.PREDICT)
+    return spec, head, fitted._scale
+
+
+def _no_counterpart(estimator: Any) -> str:
+    return (
+        "to_skorch takes classifiers with one label per row, and regressors; this "
+        f"{type(estimator).__name__} was fitted to another kind of y."
+    )
+
+
+def _answer(logits: Tensor, head: SingleTaskHead, key: str) -> Tensor:
+    return head.predictions(logits)[key]
+
+
+class _KeywordNetwork(nn.Module):
+    """Takes a dictionary of features as keywords, and gives logits of ``y`` itself."""
+
+    def __init__(self, network: nn.Module, scale: TargetScale | None) -> None:
+        super().__init__()
+        self.network = network
+        _register(self, scale)
+
+    def forward(self, **features: Any) -> Tensor:
+        logits = self.network(features)
+        scale, center = (self.get_buffer(n).to(logits) for n in ("scale", "center"))
+        return logits * scale + center
+
+
+class _HeadLoss(nn.Module):
+    """The loss of a head as a criterion, in the scale that the estimator learned in."""
+
+    def __init__(self, head: SingleTaskHead, scale: TargetScale | None) -> None:
+        super().__init__()
+        self.head = head
+        self._is_scaled = scale is not None and not scale.is_linked.all()
+        _register(self, scale)
+
+    def forward(self, logits: Tensor, y: Tensor) -> Tensor:
+        if self._is_scaled:
+            scale, center = (self.get_buffer(n).to(logits) for n in ("scale", "center"))
+            y = y.reshape(logits.shape).to(logits)
+            logits, y = ((value - center) / scale for value in (logits, y))
+        return self.head.loss(y, logits)
+
+
+class _Rows(Dataset):
+    """A dataset of skorch whose features may be nested dictionaries."""
+
+    def __init__(self, X: Any, y: Any = None, length: int | None = None) -> None:
+        super().__init__(X, y, length)
+        self.X_indexing = take_rows
+
+
+def _register(module: nn.Module, scale: TargetScale | None) -> None:
+    """Give a module the buffers `center` and `scale`."""
+    center, factor = (0.0, 1.0) if scale is None else (scale.center, scale.scale)
+    module.register_buffer("center", torch.as_tensor(center, dtype=torch.float64))
+    module.register_buffer("scale", torch.as_tensor(factor, dtype=torch.float64))

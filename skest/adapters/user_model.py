@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`UserModel`: a user's model function between ``X, y`` and the core."""
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from skest._random import draws_from_global_generator
+from skest.adapters.derived_predictions import DerivedPredictions
+from skest.adapters.features import WEIGHT_KEY
+from skest.evaluation import update_metrics
+from skest.feature_columns.columns import FeatureColumns
+from skest.heads.base import Head
+from skest.heads.single_task import SingleTaskHead
+from skest.keys import ModeKeys
+from skest.model_fn import ModelFn, follow_parameters, model_fn_arguments
+from skest.run_config import RunConfig
+from skest.spec import EstimatorSpec
+
+__all__ = ["BARE_KEY", "UserModel"]
+
+#: Key of features that are no dictionary for the user.
+BARE_KEY = "__features__"
+
+
+class UserModel:
+    """A model function for `skest.Estimator`, made of one of a user's.
+
+    The user's sees features without the sample weights, which an estimator for ``X, y``
+    keeps beside them, and an array as an array. What it returns is changed so that the
+    weights reach the loss, and predictions follow from one another.
+
+    Parameters
+    ----------
+    model_fn : callable
+        As for `skest.Estimator`.
+    params : dict or None
+        Hyperparameters; copied here and for every call.
+    given : dict
+        What ``params`` gets beside them; entries of `params` go before.
+    columns : FeatureColumns or None
+        Encode the features that the user's function sees.
+    derive : callable
+        See `DerivedPredictions`.
+    dtype : torch.dtype
+        Floating type of the network.
+    """
+
+    def __init__(
+        self,
+        model_fn: Callable[..., EstimatorSpec],
+        params: dict[str, Any] | None,
+        given: Mapping[str, Any],
+        columns: FeatureColumns | None,
+        derive: Callable[[Mapping[str, Any]], dict[str, Tensor]],
+        dtype: torch.dtype,
+    ) -> None:
+        self._model_fn = model_fn
+        self._params = copy.deepcopy(params)
+        self._given = dict(given)
+        self._columns = columns
+        self._derive = derive
+        self._dtype = dtype
+
+    def __call__(
+        self, features: Any, labels: Any, mode: str, config: RunConfig
+    ) -> EstimatorSpec:
+        """Describe the model."""
+        spec = self._call(self._encoded(_given(features)), labels, mode, config)
+        if spec.encode is not None and self._columns is not None:
+            raise ValueError(
+                "'feature_columns' encode the features, but model_fn returns 'encode' as "
+                "well. Leave one of them out."
+            )
+        if spec.network is not None:
+            _prepare(spec.network, self._dtype)
+        for optimizer in spec.optimizers:
+            follow_parameters(optimizer)
+        if mode != ModeKeys.PREDICT:
+            spec = _weighing(spec, WEIGHT_KEY in features)
+        is_plain = spec.encode is None and self._columns is None
+        predictions = spec.predictions
+        if not isinstance(_owner(predictions), Head):
+            predictions = DerivedPredictions(predictions, self._derive)
+        return replace(
+            spec,
+            encode=None if is_plain else partial(self._encode, spec.encode),
+            predictions=predictions,
+        )
+
+    def _call(
+        self, features: Any, labels: Any, mode: str, config: RunConfig
+    ) -> EstimatorSpec:
+        function = self._model_fn
+        if "params" in model_fn_arguments(function, self._params):
+            # Not by ModelFn, which would copy what is given as well.
+            params = {**self._given, **copy.deepcopy(self._params or {})}
+            function = partial(function, params=params)
+        return ModelFn(function, None)(features, labels, mode, config)
+
+    def _encoded(self, features: Any) -> Any:
+        if self._columns is None:
+            return features
+        return self._columns.encode(features, self._dtype)
+
+    def _encode(
+        self, own: Callable[[Any], Any] | None, features: Mapping[Any, Any]
+    ) -> dict[Any, Any]:
+        """Encode features, which are a table in memory, beside their weights."""
+        encoded = (own or self._encoded)(_given(features))
+        if not isinstance(encoded, Mapping):
+            encoded = {BARE_KEY: encoded}
+        encoded = {key: self._cast(value) for key, value in encoded.items()}
+        if WEIGHT_KEY in features:
+            encoded[WEIGHT_KEY] = torch.as_tensor(features[WEIGHT_KEY])
+        return encoded
+
+    def _cast(self, value: Any) -> Any:
+        is_float = isinstance(value, Tensor) and value.is_floating_point()
+        return value.to(self._dtype) if is_float else value
+
+
+class _RowLoss:
+    """A loss of the user's, which may return one number or one for each row."""
+
+    def __init__(self, own: Callable[[Any, Any, Any], Tensor]) -> None:
+        self._own = own
+        self.may_draw = draws_from_global_generator(nn.Identity(), own)
+
+    def __call__(self, labels: Any, logits: Any, features: Any) -> Tensor:
+        losses = self._own(labels, logits, _given(features))
+        weight = features.get(WEIGHT_KEY)
+        if not isinstance(losses, Tensor):
+            return losses  # the core says what is wrong
+        if losses.ndim == 0:
+            if weight is None:
+                return losses
+            raise ValueError(
+                "The loss of model_fn returns one number for a batch, which "
+                "'sample_weight' and 'class_weight' cannot weigh. Return the losses of "
+                'the rows, for example with reduction="none", or use a head, as '
+                "params['head'].create_estimator_spec(...)."
+            )
+        _check_rows(losses, labels)
+        losses = losses.flatten(1).mean(1) if losses.ndim > 1 else losses
+        # The weights have mean 1 over the table, so this is unbiased for Σwl / Σw.
+        return (losses if weight is None else losses * weight.to(losses)).mean()
+
+
+def _weighing(spec: EstimatorSpec, is_weighted: bool) -> EstimatorSpec:
+    """Let the weights of the rows reach the loss, and features look as given."""
+    head = _owner(spec.loss)
+    if is_weighted and isinstance(head, SingleTaskHead):
+        return _with_weighted_head(spec, head)
+    return replace(
+        spec,
+        loss=_RowLoss(spec.loss),  # type: ignore[arg-type]
+        update_metrics=partial(_update_metrics, spec),
+    )
+
+
+def _with_weighted_head(spec: EstimatorSpec, head: SingleTaskHead) -> EstimatorSpec:
+    if head.weight_column is not None:
+        raise ValueError(
+            f"There are sample weights, but {head!r} of model_fn reads weights from a "
+            "column. Give weights in one way only."
+        )
+    weighted = head.adapted(weight_column=WEIGHT_KEY)
+    update = spec.update_metrics
+    if _owner(update) is head:
+        update = weighted.update_metrics
+    return replace(spec, loss=weighted.compute_loss, update_metrics=update)
+
+
+def _update_metrics(
+    spec: EstimatorSpec,
+    metrics: dict[str, Any],
+    labels: Any,
+    logits: Any,
+    features: Any,
+) -> None:
+    update_metrics(spec, metrics, labels, logits, _given(features))
+
+
+def _prepare(network: nn.Module, dtype: torch.dtype) -> None:
+    """Cast a network, and let it take features with the weights beside them."""
+    network.to(dtype)
+    network.register_forward_pre_hook(
+        lambda _, arguments: (_given(arguments[0]), *arguments[1:])
+    )
+
+
+def _given(features: Mapping[Any, Any]) -> Any:
+    """Return features, raw or encoded, as the user knows them."""
+    if BARE_KEY in features:
+        return features[BARE_KEY]
+    return {key: value for key, value in features.items() if key != WEIGHT_KEY}
+
+
+def _owner(method: Any) -> Any:
+    """Return the object that a method is bound to, or None."""
+    return getattr(method, "__self__", None)
+
+
+def _check_rows(losses: Tensor, labels: Any) -> None:
+    """Refuse losses of rows that come from broadcasting labels with logits."""
+    if not isinstance(labels, Tensor):
+        return
+    allowed = {(len(labels),), (len(labels), 1), tuple(labels.shape)}
+    if tuple(losses.shape) not in allowed:
+        raise ValueError(
+            f"The loss of model_fn must return one number, or the losses of "
+            f"{len(labels)} rows of shape {' or '.join(map(str, sorted(allowed)))}; got "
+            f"{tuple(losses.shape)}. Have the logits the shape of the labels, "
+            f"{tuple(labels.shape)}?"
+        )

@@ -1,0 +1,300 @@
+# SPDX-License-Identifier: Apache-2.0
+import pickle
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.callback import ProgressBar, ScoringMonitor
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from skest import (
+    BaselineRegressor,
+    DNNClassifier,
+    DNNEstimator,
+    DNNLinearCombinedClassifier,
+    DNNRegressor,
+    LinearClassifier,
+    LinearRegressor,
+    LinearSDCA,
+    MultiHeadEstimator,
+)
+from skest.hooks import Hook, Run
+from tests.adapters._nets import IRIS, assert_same_variables
+from tests.adapters.conftest import make
+
+
+class Recorder:
+    """A callback that notes what it is told, and can stop or fail."""
+
+    def __init__(self, stop_at=None, fail_at=None):
+        self.stop_at = stop_at
+        self.fail_at = fail_at
+        self.calls = []
+        self.contexts = []
+
+    def setup(self, estimator, context):
+        self.calls.append("setup")
+        self.contexts.append(context)
+
+    def teardown(self, estimator, context):
+        self.calls.append("teardown")
+
+    def on_fit_task_begin(self, estimator, context):
+        self.calls.append(f"begin {context.task_name}")
+
+    def on_fit_task_end(self, estimator, context):
+        self.calls.append(f"end {context.task_name}")
+        n_epochs = self.calls.count("end epoch")
+        if n_epochs == self.fail_at:
+            raise OSError("the disk is full")
+        return n_epochs == self.stop_at
+
+
+class Snapshots(Recorder):
+    """Keeps the estimators that it is given."""
+
+    def __init__(self):
+        super().__init__()
+        self.begun, self.ended = [], []
+
+    def on_fit_task_begin(self, estimator, context, *, fitted_estimator):
+        if context.task_name == "epoch":
+            self.begun.append(fitted_estimator)
+
+    def on_fit_task_end(self, estimator, context, *, fitted_estimator):
+        if context.task_name == "epoch":
+            self.ended.append(fitted_estimator)
+
+
+def epochs_of(monitor, score):
+    """Return the scores of epochs that a monitor has logged."""
+    log = monitor.get_logs().data
+    return [row[score] for row in log if row["task_name"] == "epoch"]
+
+
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        DNNClassifier((4,), max_iter=3),
+        DNNEstimator(hidden_units=(4,), max_iter=3),
+        DNNLinearCombinedClassifier((4,), max_iter=3),
+        LinearClassifier(max_iter=3),
+        LinearRegressor(max_iter=3),
+        LinearRegressor(max_iter=3, optimizer=LinearSDCA()),
+        BaselineRegressor(max_iter=3),
+        MultiHeadEstimator((4,), max_iter=3),
+    ],
+    ids=lambda e: type(e).__name__,
+)
+def test_a_fit_is_a_task_with_an_epoch_after_the_other(estimator):
+    recorder = Recorder()
+    X, y = IRIS
+    y = {"species": y, "size": X[:, 0]} if "Multi" in type(estimator).__name__ else y
+    estimator.set_callbacks(recorder).fit(X, y)
+    epochs = 3 * ["begin epoch", "end epoch"]
+    assert recorder.calls == ["setup", "begin fit", *epochs, "end fit", "teardown"]
+    assert recorder.contexts[0].max_subtasks == 3
+    assert not any(
+        "callback" in name for name in vars(estimator) if name[:5] != "_skl_"
+    )
+
+
+def test_the_epochs_planned_follow_from_max_steps():
+    recorder = Recorder()
+    model = DNNClassifier((4,), max_iter=50, batch_size=50, max_steps=7)
+    model.set_callbacks(recorder).fit(*IRIS)
+    assert recorder.contexts[0].max_subtasks == 3
+    assert recorder.calls.count("end epoch") == model.n_iter_ == 3
+
+
+def test_a_callback_can_stop():
+    recorder = Recorder(stop_at=7)
+    model = DNNClassifier((4,), max_iter=50).set_callbacks(recorder).fit(*IRIS)
+    assert model.n_iter_ == len(model.loss_curve_) == 7
+    assert recorder.calls[-2:] == ["end fit", "teardown"]
+
+
+@pytest.mark.parametrize(
+    "model, data, score",
+    [
+        (DNNClassifier((8,), max_iter=6, batch_size=32), load_iris, "accuracy"),
+        (DNNRegressor((8,), max_iter=6, batch_size=64), load_diabetes, "r2"),
+        (LinearRegressor(max_iter=6), load_diabetes, "r2"),
+    ],
+)
+def test_a_monitor_sees_the_weights_of_every_epoch(model, data, score):
+    X, y = data(return_X_y=True)
+    monitor = ScoringMonitor(scoring=score)
+    model.set_params(early_stopping=True, random_state=0).set_callbacks(monitor)
+    model.fit(X, y, X_val=X, y_val=y)
+    assert epochs_of(monitor, score) == pytest.approx(model.validation_scores_)
+    assert monitor.get_logs().data[0][score] == pytest.approx(model.score(X, y))
+
+
+def test_a_monitor_scores_with_the_weights():
+    X, y = IRIS
+    weight = np.where(y == 2, 5.0, 1.0)
+    monitor = ScoringMonitor(scoring="accuracy")
+    model = DNNClassifier((8,), max_iter=2, random_state=0).set_callbacks(monitor)
+    model.fit(X, y, weight)
+    assert epochs_of(monitor, "accuracy")[-1] == model.score(X, y, weight)
+    assert model.score(X, y, weight) != model.score(X, y)
+
+
+def test_an_estimator_of_an_epoch_is_as_if_fit_had_ended_there():
+    snapshots = Snapshots()
+    model = DNNClassifier((8,), max_iter=3, random_state=0).set_callbacks(snapshots)
+    model.fit(*IRIS)
+    for n_epochs, fitted in enumerate(snapshots.ended, start=1):
+        alone = clone(model).set_callbacks().set_params(max_iter=n_epochs).fit(*IRIS)
+        assert_same_variables(fitted, alone)
+        assert fitted.loss_curve_ == alone.loss_curve_
+        assert (fitted.n_iter_, fitted.n_steps_) == (alone.n_iter_, alone.n_steps_)
+        assert (fitted.predict(IRIS[0]) == alone.predict(IRIS[0])).all()
+    assert snapshots.begun[0].n_steps_ == 0
+    for before, after in zip(snapshots.ended, snapshots.begun[1:], strict=False):
+        assert_same_variables(before, after)
+
+
+def test_estimators_of_epochs_know_their_columns(table):
+    X, y = table
+    snapshots = Snapshots()
+    model = DNNClassifier((8,), max_iter=2, random_state=0).fit(X[["age", "job"]], y)
+    model.set_callbacks(snapshots).fit(X, y)  # other columns than before
+    assert (snapshots.ended[-1].predict(X) == model.predict(X)).all()
+    learned = [m.feature_columns_.transform(X) for m in (snapshots.ended[-1], model)]
+    assert (np.asarray(learned[0]) == np.asarray(learned[1])).all()
+
+
+def test_a_fitted_estimator_is_made_only_if_a_callback_asks(monkeypatch):
+    captured = []
+    capture = Run.capture_checkpoint
+    monkeypatch.setattr(
+        Run, "capture_checkpoint", lambda run: captured.append(run) or capture(run)
+    )
+    DNNClassifier((4,), max_iter=3).set_callbacks(Recorder()).fit(*IRIS)
+    assert len(captured) == 1  # at the end of training, as ever
+
+
+def test_without_callbacks_there_is_no_context(monkeypatch):
+    monkeypatch.setattr(DNNClassifier, "_init_callback_context", None)
+    DNNClassifier((4,), max_iter=2).fit(*IRIS)
+
+
+@pytest.mark.parametrize("callback", [Recorder, Snapshots])
+def test_callbacks_change_no_bit(estimator_class, callback):
+    plain = make(estimator_class, max_iter=4, batch_size=32).fit(*IRIS)
+    watched = clone(plain).set_callbacks(callback()).fit(*IRIS)
+    assert plain.loss_curve_ == watched.loss_curve_
+    assert_same_variables(plain, watched)
+
+
+class Failing(Hook):
+    def after_step(self, run, loss):
+        raise OSError("the disk is full")
+
+
+@pytest.mark.parametrize(
+    "hooks, recorder", [([Failing()], Recorder()), ((), Recorder(fail_at=2))]
+)
+def test_a_failing_fit_tears_down_and_leaves_the_earlier_fit(hooks, recorder):
+    model = DNNClassifier((4,), max_iter=4, random_state=0).fit(*IRIS)
+    before, state = model.predict_proba(IRIS[0]), set(vars(model))
+    model.set_params(hooks=hooks).set_callbacks(recorder)
+    with pytest.raises(OSError, match="the disk is full"):
+        model.fit(*IRIS)
+    assert recorder.calls[-1] == "teardown"
+    assert recorder.calls.count("setup") == recorder.calls.count("teardown") == 1
+    assert set(vars(model)) == {*state, "_skl_callbacks"}
+    assert (model.predict_proba(IRIS[0]) == before).all()
+
+
+def test_data_that_are_refused_set_no_callback_up():
+    recorder = Recorder()
+    with pytest.raises(ValueError, match="y"):
+        DNNClassifier().set_callbacks(recorder).fit(IRIS[0], None)
+    assert recorder.calls == []
+
+
+def test_partial_fit_is_a_fit_of_one_epoch():
+    # As that of StandardScaler, which sets callbacks up and tears them down, too.
+    recorder, monitor = Recorder(), ScoringMonitor(scoring="accuracy")
+    model = DNNClassifier((8,), random_state=0).set_callbacks(recorder, monitor)
+    for n_epochs in (1, 2):
+        model.partial_fit(*IRIS)
+        assert model.n_iter_ == n_epochs
+        assert epochs_of(monitor, "accuracy") == [model.score(*IRIS)]
+    epoch = ["begin fit", "begin epoch", "end epoch", "end fit"]
+    assert recorder.calls == 2 * ["setup", *epoch, "teardown"]
+
+
+def test_warm_start_counts_on():
+    snapshots = Snapshots()
+    model = DNNClassifier((8,), max_iter=2, random_state=0, warm_start=True)
+    model.fit(*IRIS).set_callbacks(snapshots).fit(*IRIS)
+    assert [fitted.n_iter_ for fitted in snapshots.ended] == [3, 4]
+    assert_same_variables(snapshots.ended[-1], model)
+
+
+def test_clones_share_callbacks_and_pickles_keep_them():
+    recorder = Recorder()
+    model = DNNClassifier((4,), max_iter=2).set_callbacks(recorder).fit(*IRIS)
+    assert clone(model)._skl_callbacks == [recorder]
+    loaded = pickle.loads(pickle.dumps(model))
+    (copied,) = loaded._skl_callbacks
+    assert copied is not recorder
+    assert copied.calls == recorder.calls
+    assert loaded.fit(*IRIS).n_iter_ == 2
+    assert len(copied.calls) == 2 * len(recorder.calls)
+
+
+def test_in_a_pipeline():
+    recorder, monitor = Recorder(), ScoringMonitor(scoring="accuracy")
+    model = DNNClassifier((8,), max_iter=3, random_state=0)
+    pipeline = make_pipeline(
+        StandardScaler(), model.set_callbacks(recorder, monitor)
+    ).fit(*load_breast_cancer(return_X_y=True))
+    assert recorder.calls.count("end epoch") == 3
+    scores = epochs_of(monitor, "accuracy")
+    assert scores[-1] == pipeline.score(*load_breast_cancer(return_X_y=True)) > 0.9
+    assert monitor.get_logs().estimator_name == "Pipeline"
+    assert not hasattr(model, "_parent_callback_ctx")
+
+
+@pytest.mark.parametrize("n_jobs", [1, 2])
+def test_in_a_grid_search(n_jobs):
+    monitor = ScoringMonitor(scoring="accuracy")
+    model = DNNClassifier((8,), max_iter=3, random_state=0).set_callbacks(monitor)
+    search = GridSearchCV(
+        make_pipeline(StandardScaler(), model),
+        {"dnnclassifier__learning_rate": [0.1, 0.01]},
+        cv=2,
+        n_jobs=n_jobs,
+    ).fit(*IRIS)
+    assert len(epochs_of(monitor, "accuracy")) == (2 * 2 + 1) * 3
+    assert search.best_score_ > 0.5
+
+
+def test_progress_bars(capsys):
+    pytest.importorskip("rich")
+    DNNClassifier((4,), max_iter=3).set_callbacks(ProgressBar()).fit(*IRIS)
+    assert "DNNClassifier - fit" in (alone := capsys.readouterr().out)
+    assert "100%" in alone
+    search = GridSearchCV(
+        make_pipeline(StandardScaler(), DNNClassifier((4,))),
+        {"dnnclassifier__max_iter": [2, 3]},
+        cv=2,
+        n_jobs=2,
+    )
+    search.set_callbacks(ProgressBar(max_propagation_depth=None)).fit(*IRIS)
+    out = capsys.readouterr().out
+    assert out.count("DNNClassifier - fit") == 2 * 2 + 1
+    assert not hasattr(search.best_estimator_[-1], "_skl_callbacks")
+
+
+def test_only_callbacks_are_taken():
+    with pytest.raises(TypeError, match="FitCallback protocol"):
+        DNNClassifier().set_callbacks("print")

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fitted attributes have the names, types and shapes that scikit-learn gives them."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.base import clone
+from sklearn.feature_selection import RFE, SelectFromModel
+from sklearn.linear_model import LinearRegression, LogisticRegression
+from sklearn.neural_network import MLPClassifier, MLPRegressor
+
+from skest import (
+    DNNClassifier,
+    DNNRegressor,
+    LinearClassifier,
+    LinearEstimator,
+    LinearRegressor,
+)
+from tests.adapters._families import FAMILIES, rows_for, small
+
+N, N_FEATURES = 60, 3
+X = rows_for(LinearRegressor())[0]
+
+
+def targets():
+    """Targets by name, with the scikit-learn model that says the shapes."""
+    rng = np.random.default_rng(0)
+    return {
+        "two classes": (np.where(X[:, 0] > 3, "b", "a"), LogisticRegression()),
+        "three classes": (rng.integers(0, 3, N), LogisticRegression()),
+        "numbers": (X[:, 0], LinearRegression()),
+        "a column of numbers": (X[:, :1], LinearRegression()),
+        "two columns of numbers": (X[:, :2], LinearRegression()),
+    }
+
+
+@pytest.mark.parametrize("name", targets())
+def test_coefficients(name):
+    y, other = targets()[name]
+    cls = LinearClassifier if "classes" in name else LinearRegressor
+    model = small(cls, max_iter=100).fit(X, y)
+    other.fit(X, y)
+    assert np.shape(model.coef_) == np.shape(other.coef_)
+    assert np.shape(model.intercept_) == np.shape(other.intercept_)
+    encoded = model.feature_columns_.transform(X)
+    output = encoded @ model.coef_.T + model.intercept_
+    expected = model.decision_function(X) if "classes" in name else model.predict(X)
+    np.testing.assert_allclose(output.reshape(expected.shape), expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("cls", [LinearClassifier, LinearRegressor, LinearEstimator])
+def test_coefficients_of_inferred_columns(cls):
+    frame = pd.DataFrame(X, columns=["a", "b", "c"])
+    frame.loc[::5, "b"] = np.nan
+    frame["city"] = np.resize(["Rome", "Oslo", None], N)
+    model = small(cls).fit(frame, (X[:, 0] > 3).astype(int))
+    columns = model.feature_columns_
+    names = columns.get_feature_names_out()
+    assert np.shape(model.coef_)[-1] == len(names) == 3 + 1 + 2
+    output = np.asarray(columns.transform(frame) @ np.atleast_2d(model.coef_).T)
+    output = (output + model.intercept_)[:, 0]
+    if cls is LinearRegressor:
+        expected = model.predict(frame)
+    elif cls is LinearClassifier:
+        expected = model.decision_function(frame)
+    else:
+        p = model.predict_proba(frame)[:, 1]
+        expected = np.log(p / (1 - p))
+    np.testing.assert_allclose(output, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("selector", [RFE, SelectFromModel])
+def test_coefficients_select_features(selector):
+    y = 5 * X[:, 1] + 0.1 * X[:, 0]
+    kept = selector(small(LinearRegressor, max_iter=50)).fit(X, y).get_support()
+    assert kept[1]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("early_stopping", [False, True])
+def test_curves(name, early_stopping):
+    model = clone(FAMILIES[name]).set_params(early_stopping=early_stopping)
+    X, y, _ = rows_for(model)
+    model.fit(X, y)
+    assert type(model.n_iter_) is int
+    assert type(model.n_steps_) is int
+    assert 1 <= model.n_iter_ <= model.max_iter
+    assert len(model.loss_curve_) == model.n_iter_
+    assert {type(loss) for loss in model.loss_curve_} == {float}
+    assert model.loss_ == model.loss_curve_[-1]
+    if early_stopping:
+        assert len(model.validation_scores_) == model.n_iter_
+        assert {type(score) for score in model.validation_scores_} == {float}
+        assert model.best_validation_score_ == max(model.validation_scores_)
+    else:
+        assert model.validation_scores_ is model.best_validation_score_ is None
+
+
+@pytest.mark.parametrize(
+    ("cls", "other"), [(DNNClassifier, MLPClassifier), (DNNRegressor, MLPRegressor)]
+)
+@pytest.mark.filterwarnings("ignore:Stochastic Optimizer")
+@pytest.mark.parametrize("early_stopping", [False, True])
+def test_names_and_types_are_those_of_the_perceptron(cls, other, early_stopping):
+    model = small(cls, early_stopping=early_stopping)
+    other = other(hidden_layer_sizes=(6,), max_iter=4, early_stopping=early_stopping)
+    X, y, _ = rows_for(model)
+    model.fit(X, y), other.fit(X, y)
+    names = ("n_iter_", "loss_", "loss_curve_", "validation_scores_", "n_features_in_")
+    for name in (*names, "best_validation_score_"):
+        one, two = getattr(model, name), getattr(other, name)
+        assert isinstance(one, type(two) if type(two) is not np.float64 else float), (
+            name
+        )
+        assert np.shape(one) == np.shape(two)

@@ -1,0 +1,532 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`ModelFnClassifier`, `ModelFnRegressor`: model functions of the user's."""
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy.sparse import csr_array
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from torch import nn
+
+from skest import EstimatorSpec, ModeKeys, ModelFnClassifier, ModelFnRegressor
+from skest import feature_columns as fc
+from skest.exceptions import CheckpointMismatchError
+from skest.feature_columns import DenseFeatures
+from skest.heads import BinaryClassHead, MultiClassHead, RegressionHead
+from skest.metrics import Mean
+from skest.optimizers import make_optimizer
+from tests.adapters import _model_fns as model_fns
+
+OPTIONS = {"max_iter": 30, "random_state": 0, "tol": 0.0}
+
+
+def make(model_fn, **options):
+    """A small classifier."""
+    return ModelFnClassifier(model_fn, **OPTIONS | options)
+
+
+def make_regressor(model_fn, **options):
+    """A small regressor."""
+    return ModelFnRegressor(model_fn, **OPTIONS | options)
+
+
+@pytest.fixture
+def pairs():
+    """100 rows of two numbers, and two classes."""
+    X = np.random.default_rng(0).normal(size=(100, 2))
+    return X, np.where(X[:, 0] + X[:, 1] > 0, "yes", "no")
+
+
+@pytest.mark.parametrize("model_fn", [model_fns.with_head, model_fns.classes])
+def test_classes(model_fn, blobs):
+    X, y = blobs
+    names = np.array(["no", "maybe", "yes"])[y]
+    model = make(model_fn).fit(X, names)
+    assert model.classes_.tolist() == ["maybe", "no", "yes"]
+    assert model.score(X, names) > 0.9
+    probabilities = model.predict_proba(X)
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1)
+    np.testing.assert_array_equal(
+        model.predict(X), model.classes_[probabilities.argmax(axis=1)]
+    )
+    assert model.decision_function(X).shape == (120, 3)
+    np.testing.assert_allclose(
+        model.predict_log_proba(X), np.log(probabilities), atol=1e-8
+    )
+
+
+@pytest.mark.parametrize("model_fn", [model_fns.with_head, model_fns.classes])
+def test_two_classes(model_fn, pairs):
+    X, y = pairs
+    model = make(model_fn).fit(X, y)
+    assert model.score(X, y) > 0.95
+    decision = model.decision_function(X)
+    assert decision.shape == (100,)
+    np.testing.assert_array_equal(decision > 0, model.predict(X) == "yes")
+    assert model.predict_proba(X).shape == (100, 2)
+
+
+@pytest.mark.parametrize("model_fn", [model_fns.with_head, model_fns.classes])
+def test_several_labels(model_fn, blobs):
+    X, y = blobs
+    labels = np.stack([y > 0, y > 1, y == 0], axis=1).astype(int)
+    model = make(model_fn, max_iter=100).fit(X, labels)
+    assert model.score(X, labels) > 0.8
+    assert model.predict_proba(X).shape == model.decision_function(X).shape == (120, 3)
+
+
+@pytest.mark.parametrize("model_fn", [model_fns.with_head, model_fns.numbers])
+@pytest.mark.parametrize("n_outputs", [None, 1, 2])
+def test_numbers(model_fn, blobs, n_outputs):
+    X, _ = blobs
+    y = X[:, 0] if n_outputs is None else X[:, :n_outputs]
+    model = make_regressor(model_fn, max_iter=150).fit(X, y)
+    assert model.predict(X).shape == y.shape
+    assert model.score(X, y) > 0.9
+    assert not hasattr(model, "predict_proba")
+
+
+def test_model_fn_gets_params(blobs):
+    X, y = blobs
+    seen = {}
+
+    def recording(features, labels, mode, params, config):
+        seen[mode] = (features, labels, params, config)
+        return model_fns.with_head(features, labels, mode, params)
+
+    model = make(recording, params={"lr": 0.1}, batch_size=50).fit(X, y)
+    features, labels, params, config = seen[ModeKeys.TRAIN]
+    assert isinstance(features, np.ndarray)
+    assert features.shape == (50, 4)
+    assert labels.tolist() == y[:50].tolist()
+    assert params.keys() == {"lr", "head", "n_classes"}
+    assert params["n_classes"] == 3
+    assert isinstance(params["head"], MultiClassHead)
+    assert config.random_seed is not None
+    model.predict(X)
+    assert seen[ModeKeys.PREDICT][1] is None
+    seen.clear()
+    make_regressor(recording).fit(X, X[:, :2])
+    _, labels, params, _ = seen[ModeKeys.TRAIN]
+    assert params["n_outputs"] == 2
+    assert isinstance(params["head"], RegressionHead)
+    np.testing.assert_array_equal(labels, X[:, :2])
+
+
+def test_what_params_has_goes_before_what_is_given(pairs):
+    X, y = pairs
+    head = BinaryClassHead(thresholds=[0.3])
+    model = make(model_fns.with_head, params={"head": head}).fit(X, y)
+    assert "recall/positive_threshold_0.3" in model.evaluate(X, y)
+
+
+def test_a_model_fn_need_not_take_params(pairs):
+    X, y = pairs
+
+    def plain(features, labels, mode):
+        return model_fns.classes(features, labels, mode, {"n_classes": 2})
+
+    assert make(plain).fit(X, y).score(X, y) > 0.9
+
+
+@pytest.mark.parametrize("weight", [None, 2.0])
+def test_weights_are_no_features(pairs, weight):
+    X, y = pairs
+    weight = None if weight is None else np.full(len(y), weight)
+    frame = pd.DataFrame(X, columns=["a", "b"])
+    seen = []
+
+    class Seeing(model_fns.Mlp):
+        def forward(self, features):
+            seen.append(features)
+            return super().forward(features)
+
+    def recording(features, labels, mode, params):
+        seen.append(features)
+        spec = model_fns.classes(features, labels, mode, params)
+        network = Seeing(features, 4, 2)
+        sgd = torch.optim.SGD(network.parameters(), lr=0.1)
+        return replace(spec, network=network, optimizer=sgd)
+
+    make(recording, max_iter=1).fit(X, y, weight).predict(X)
+    assert {type(features) for features in seen} == {np.ndarray, torch.Tensor}
+    assert {features.shape[1] for features in seen} == {2}
+    seen.clear()
+    make(recording, max_iter=1).fit(frame, y, weight).predict(frame)
+    assert {tuple(features) for features in seen} == {("a", "b")}
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        make(model_fns.with_head),
+        make(model_fns.classes),
+        make_regressor(model_fns.with_head),
+        make_regressor(model_fns.numbers),
+    ],
+)
+def test_a_weight_of_two_is_two_rows(model, pairs):
+    X, y = pairs
+    y = (y == "yes").astype(float)
+    weight = np.random.default_rng(1).integers(0, 4, len(y)).astype(float)
+    many = np.repeat(np.arange(len(y)), weight.astype(int))
+    model.set_params(batch_size=1000, max_iter=20)
+    weighted = clone(model).fit(X, y, weight)
+    repeated = clone(model).fit(X[many], y[many])
+    np.testing.assert_allclose(
+        weighted.predict(X), repeated.predict(X), rtol=1e-7, atol=1e-12
+    )
+    assert weighted.loss_ == pytest.approx(repeated.loss_)
+    plain = clone(model).fit(X, y)
+    assert abs(plain.loss_ - weighted.loss_) > 1e-4
+    loss = weighted.evaluate(X, y, weight)["loss"]
+    assert loss == pytest.approx(weighted.evaluate(X[many], y[many])["loss"])
+
+
+def test_class_weight(pairs):
+    X, y = pairs
+    X = X + np.random.default_rng(1).normal(scale=2, size=X.shape)
+    few = model_fns.classes
+    plain = make(few).fit(X, y)
+    heavy = make(few, class_weight={"no": 0.1, "yes": 1.0}).fit(X, y)
+    assert (heavy.predict(X) == "yes").sum() > (plain.predict(X) == "yes").sum()
+
+
+def test_a_loss_of_one_number_cannot_be_weighed(pairs):
+    X, y = pairs
+
+    def mean_loss(features, labels, mode, params):
+        spec = model_fns.classes(features, labels, mode, params)
+        return replace(spec, loss=lambda y, z, x: spec.loss(y, z, x).mean())
+
+    assert make(mean_loss).fit(X, y).score(X, y) > 0.9
+    with pytest.raises(ValueError, match='one number for a batch.*reduction="none"'):
+        make(mean_loss).fit(X, y, np.ones(len(y)))
+    with pytest.raises(ValueError, match="'sample_weight' and 'class_weight'"):
+        make(mean_loss, class_weight="balanced").fit(X, y)
+
+
+def test_one_number_and_one_for_each_row_are_the_same_without_weights(pairs):
+    X, y = pairs
+
+    def mean_loss(features, labels, mode, params):
+        spec = model_fns.classes(features, labels, mode, params)
+        return replace(spec, loss=lambda y, z, x: spec.loss(y, z, x).mean())
+
+    rows = make(model_fns.classes).fit(X, y)
+    assert rows.loss_curve_ == make(mean_loss).fit(X, y).loss_curve_
+
+
+def test_losses_that_were_broadcast_are_refused(pairs):
+    X, _ = pairs
+
+    def broadcasting(features, labels, mode, params):
+        spec = model_fns.numbers(features, labels, mode, params)
+        return replace(spec, loss=lambda y, z, x: (y - z) ** 2)  # (n,) and (n, 1)
+
+    with pytest.raises(
+        ValueError, match=r"got \(100, 100\). Have the logits the shape"
+    ):
+        make_regressor(broadcasting).fit(X, X[:, 0])
+
+
+def test_weights_come_in_one_way_only(pairs):
+    X, y = pairs
+    table = {"a": X[:, 0], "w": np.ones(len(y))}
+
+    def own_head(features, labels, mode):
+        head = BinaryClassHead(weight_column="w")
+        network = model_fns.Mlp(features, 4, 1)
+        sgd = torch.optim.SGD(network.parameters(), lr=0.1)
+        return head.create_estimator_spec(features, mode, network, labels, sgd)
+
+    make(own_head, max_iter=1).fit(table, y)
+    with pytest.raises(ValueError, match="reads weights from a column. Give weights"):
+        make(own_head, max_iter=1).fit(table, y, np.ones(len(y)))
+
+
+# Parameters
+
+
+def test_params_are_parameters():
+    given = {"lr": 0.1, "units": 4}
+    model = make(model_fns.classes, params=given)
+    assert model.get_params()["params__lr"] == 0.1
+    assert "params__lr" not in model.get_params(deep=False)
+    model.set_params(params__lr=0.2, params__new=1, max_iter=3)
+    assert model.params == {"lr": 0.2, "units": 4, "new": 1}
+    assert model.max_iter == 3
+    assert given == {"lr": 0.1, "units": 4}
+    assert ModelFnClassifier().set_params(params__lr=0.3).params == {"lr": 0.3}
+    assert model.set_params(params={"units": 8}, params__lr=1.0).params == {
+        "units": 8,
+        "lr": 1.0,
+    }
+    with pytest.raises(ValueError, match="Invalid parameter 'lr'"):
+        model.set_params(lr=0.1)
+
+
+def test_clones_share_no_params():
+    inner = {"layers": [4, 4]}
+    model = make(model_fns.classes, params=inner)
+    copied = clone(model)
+    assert copied.params == inner
+    copied.params["layers"].append(8)
+    assert inner == {"layers": [4, 4]}
+    assert copied.model_fn is model.model_fn
+
+
+def test_model_fn_cannot_change_params(pairs):
+    X, y = pairs
+
+    def greedy(features, labels, mode, params):
+        spec = model_fns.classes(features, labels, mode, params)
+        params["layers"].append(8)
+        params["lr"] = 0.0
+        return spec
+
+    given = {"lr": 0.1, "layers": []}
+    make(greedy, params=given).fit(X, y).predict(X)
+    assert given == {"lr": 0.1, "layers": []}
+
+
+def test_a_search_reaches_params(pairs):
+    X, y = pairs
+    model = make(model_fns.classes, params={"units": 4}, max_iter=15)
+    search = GridSearchCV(
+        make_pipeline(StandardScaler(), model),
+        {
+            "modelfnclassifier__params__lr": [1e-5, 0.1],
+            "modelfnclassifier__params__units": [2, 8],
+        },
+        cv=2,
+    ).fit(X, y)
+    assert search.best_params_["modelfnclassifier__params__lr"] == 0.1
+    assert model.params == {"units": 4}
+    units = search.best_params_["modelfnclassifier__params__units"]
+    weights = search.best_estimator_[-1].estimator_.get_variable_value("0.weight")
+    assert weights.shape == (units, 2)
+
+
+# Going on
+
+
+def test_partial_fit_and_warm_start_go_on(pairs):
+    X, y = pairs
+    model = make(model_fns.with_head, batch_size=20)
+    for _ in range(4):
+        model.partial_fit(X, y, classes=["no", "yes"])
+    assert (model.n_iter_, model.n_steps_) == (4, 20)
+    in_one = make(model_fns.with_head, batch_size=20, max_iter=4).fit(X, y)
+    np.testing.assert_array_equal(model.predict_proba(X), in_one.predict_proba(X))
+    warm = make(model_fns.with_head, batch_size=20, max_iter=2, warm_start=True)
+    warm.fit(X, y).fit(X, y)
+    np.testing.assert_array_equal(warm.predict_proba(X), in_one.predict_proba(X))
+    with pytest.raises(CheckpointMismatchError, match="0.weight"):
+        warm.set_params(params__units=3).fit(X, y)
+    np.testing.assert_array_equal(warm.predict_proba(X), in_one.predict_proba(X))
+
+
+@pytest.mark.parametrize("model_fn", [model_fns.with_head, model_fns.classes])
+def test_early_stopping_returns_to_the_best_state(model_fn, pairs):
+    X, y = pairs
+    model = make(model_fn, early_stopping=True, batch_size=10, n_iter_no_change=50)
+    model.fit(X, y, sample_weight=np.ones(len(y)))
+    best = int(np.argmax(model.validation_scores_)) + 1
+    assert model.n_steps_ == best * 9
+    assert model.best_validation_score_ == max(model.validation_scores_)
+
+
+def test_early_stopping_of_numbers_goes_by_r2(pairs):
+    X, _ = pairs
+    model = make_regressor(model_fns.numbers, n_iter_no_change=50)
+    model.fit(X, X[:, 0], X_val=X[:30], y_val=X[:30, 0])
+    assert model.score(X[:30], X[:30, 0]) == pytest.approx(model.best_validation_score_)
+
+
+def test_params_are_those_of_fit_until_the_next(pairs):
+    X, y = pairs
+    model = make(model_fns.with_head, params={"units": 4}).fit(X, y)
+    before = model.predict_proba(X), model.evaluate(X, y)
+    model.set_params(params__units=6)
+    np.testing.assert_array_equal(model.predict_proba(X), before[0])
+    assert model.evaluate(X, y) == before[1]
+
+
+# Features
+
+
+def dense(features, labels, mode, params):
+    network = nn.Sequential(
+        columns := DenseFeatures(params["feature_columns"]),
+        nn.Linear(columns.out_features, 1),
+    )
+    adagrad = make_optimizer("adagrad", network.parameters(), 0.5)
+    return params["head"].create_estimator_spec(
+        features, mode, network, labels=labels, optimizer=adagrad
+    )
+
+
+def test_feature_columns(table):
+    X, y = table
+    city = fc.categorical_column_with_vocabulary_list("city")
+    columns = fc.FeatureColumns(
+        [
+            ("age", fc.numeric_column("age", normalizer="standard")),
+            ("city", fc.embedding_column(city, dimension=2)),
+        ]
+    )
+    model = make(dense, feature_columns=columns, max_iter=60, batch_size=20)
+    assert model.fit(X, y).score(X, y) > 0.6
+    names = model.estimator_.get_variable_names()
+    assert "0.city_embedding_weights" in names
+    assert model.feature_columns_.get_feature_names_out().tolist()[0] == "age"
+    search = GridSearchCV(model, {"feature_columns__city__dimension": [1, 3]}, cv=2)
+    best = search.fit(X, y).best_estimator_
+    shape = best.estimator_.get_variable_value("0.city_embedding_weights").shape
+    assert shape == (3, search.best_params_["feature_columns__city__dimension"])
+
+
+def test_the_network_computes_in_the_type_of_an_array(pairs):
+    X, y = pairs
+    columns = [fc.numeric_column(0), fc.numeric_column(1)]
+    for options in ({"feature_columns": columns}, {}):
+        model_fn = dense if options else model_fns.with_head
+        model = make(model_fn, **options).fit(X, y, sample_weight=np.ones(len(y)))
+        assert model.predict_proba(X).dtype == np.float64
+        variables = model.estimator_.checkpoint.variables.values()
+        assert {value.dtype for value in variables} == {torch.float64}
+        single = clone(model).set_params(dtype="float32").fit(X, y)
+        assert single.predict_proba(X).dtype == np.float32
+
+
+def test_raw_columns_are_for_encode(table):
+    X, y = table
+    cities = ["Bern", "Oslo", "Rome"]
+
+    def encode(features):
+        ids = np.searchsorted(cities, features["city"].to_numpy().astype(str))
+        age = features["age"].to_numpy(dtype=np.float32)
+        return {"ids": torch.from_numpy(ids), "age": torch.from_numpy(age / 80)}
+
+    class Network(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.city = nn.Embedding(3, 2)
+            self.out = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 2))
+
+        def forward(self, features):
+            city = self.city(features["ids"])
+            return self.out(torch.cat([city, features["age"][:, None]], dim=1))
+
+    def model_fn(features, labels, mode, params):
+        network = Network()
+        return EstimatorSpec(
+            mode,
+            network=network,
+            encode=encode,
+            loss=model_fns.class_losses,
+            predictions=lambda z: {"logits": z},
+            optimizer=torch.optim.Adam(network.parameters(), lr=0.05),
+            eval_metrics={"age": (Mean(), lambda y, z, x: (x["age"],))},
+        )
+
+    model = make(model_fn, max_iter=100).fit(X, y, sample_weight=np.ones(len(y)))
+    assert model.score(X, y) > 0.9
+    results = model.evaluate(X, y, np.ones(len(y)))
+    assert results["age"] == pytest.approx((X["age"] / 80).mean())
+
+
+def test_encode_may_return_a_tensor(pairs):
+    X, y = pairs
+
+    def doubled(features, labels, mode, params):
+        spec = model_fns.classes(features, labels, mode, params)
+        return replace(spec, encode=lambda x: 2 * torch.from_numpy(x))
+
+    weight = np.random.default_rng(0).uniform(size=len(y))
+    twice = make(doubled).fit(X, y, weight)
+    plain = make(model_fns.classes).fit(2 * X, y, weight)
+    np.testing.assert_array_equal(twice.predict_proba(X), plain.predict_proba(2 * X))
+
+
+# Errors
+
+
+def test_errors_before_training(pairs, table):
+    X, y = pairs
+    with pytest.raises(
+        ValueError, match="'model_fn' of ModelFnClassifier must be given"
+    ):
+        ModelFnClassifier().fit(X, y)
+    with pytest.raises(
+        ValueError, match="'model_fn' parameter of ModelFnRegressor must"
+    ):
+        ModelFnRegressor(3).fit(X, X[:, 0])
+    with pytest.raises(ValueError, match="'params' are given, but model_fn does not"):
+        ModelFnClassifier(lambda features, mode: None, params={"lr": 1}).fit(X, y)
+    with pytest.raises(ValueError, match=r"has the argument\(s\) 'x'"):
+        ModelFnClassifier(lambda features, mode, x: None).fit(X, y)
+    with pytest.raises(TypeError, match="must return an EstimatorSpec; got NoneType"):
+        ModelFnClassifier(lambda features, labels, mode: None).fit(X, y)
+    with pytest.raises(ValueError, match="contains NaN"):
+        make(model_fns.classes).fit(np.where(X > 1, np.nan, X), y)
+    with pytest.raises(TypeError, match="Sparse data was passed"):
+        make(model_fns.classes).fit(csr_array(X), y)
+
+    def encoding(features, labels, mode, params):
+        return replace(dense(features, labels, mode, params), encode=lambda x: x)
+
+    with pytest.raises(ValueError, match="'feature_columns' encode the features, but"):
+        make(encoding, feature_columns=[fc.numeric_column("age")]).fit(*table)
+
+
+def test_predictions_that_say_nothing_about_y(pairs):
+    X, y = pairs
+
+    def price(features, labels, mode, params):
+        spec = model_fns.with_head(features, labels, mode, params)
+        return replace(spec, predictions=lambda z: {"price": z})
+
+    model = make(price, max_iter=1).fit(X, y)
+    with pytest.raises(ValueError, match="'class_ids' cannot be told .* are 'price'"):
+        model.predict(X)
+    with pytest.raises(ValueError, match="'probabilities' cannot be told"):
+        model.predict_proba(X)
+    with pytest.raises(ValueError, match="'logits' cannot be told"):
+        model.decision_function(X)
+    model = make_regressor(price, max_iter=1).fit(X, X[:, 0])
+    with pytest.raises(ValueError, match="'predictions' cannot be told"):
+        model.predict(X)
+
+
+def test_a_head_for_something_else(pairs):
+    X, y = pairs
+
+    def regression(features, labels, mode, params):
+        head = RegressionHead()
+        return model_fns.with_head(features, labels, mode, {"head": head})
+
+    model = make(regression, max_iter=1).fit(X, y)
+    with pytest.raises(
+        ValueError, match="RegressionHead has no prediction 'class_ids'"
+    ):
+        model.predict(X)
+
+
+def test_early_stopping_needs_predictions_in_training(pairs):
+    X, y = pairs
+
+    def silent(features, labels, mode, params):
+        spec = model_fns.classes(features, labels, mode, params)
+        return replace(spec, predictions=None) if mode == ModeKeys.TRAIN else spec
+
+    assert make(silent).fit(X, y).score(X, y) > 0.9
+    with pytest.raises(ValueError, match="model_fn returns no 'predictions' in mode"):
+        make(silent, early_stopping=True).fit(X, y)

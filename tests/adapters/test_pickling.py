@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every way to save an estimator gives back the same, bit for bit."""
+
+import pickle
+import pickletools
+from functools import partial
+
+import cloudpickle
+import joblib
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from skest import DNNClassifier, DNNLinearCombinedClassifier, RunConfig
+from skest import feature_columns as fc
+from tests.adapters._families import FAMILIES, rows_for, small
+
+
+def by_pickle(model, path):
+    return pickle.loads(pickle.dumps(model))
+
+
+def by_joblib(model, path):
+    joblib.dump(model, path)
+    return joblib.load(path)
+
+
+def by_mapped_joblib(model, path):
+    joblib.dump(model, path)
+    return joblib.load(path, mmap_mode="r")
+
+
+def by_cloudpickle(model, path):
+    return pickle.loads(cloudpickle.dumps(model))
+
+
+def by_skops(model, path):
+    skops = pytest.importorskip("skops.io")
+    skops.dump(model, path)
+    untrusted = skops.get_untrusted_types(file=path)
+    own = f"{type(model).__module__}.{type(model).__qualname__}"
+    functions = [t for t in untrusted if t.startswith("tests.")]  # a model_fn
+    assert sorted(untrusted) == sorted([own, *functions])
+    return skops.load(path, trusted=untrusted)
+
+
+WAYS = [by_pickle, by_joblib, by_mapped_joblib, by_cloudpickle, by_skops]
+
+
+@pytest.fixture(params=WAYS, ids=lambda way: way.__name__.removeprefix("by_"))
+def saved(request, tmp_path):
+    return partial(request.param, path=tmp_path / "model")
+
+
+def predictions(model, X):
+    names = ("predict", "predict_proba", "decision_function")
+    return [getattr(model, name)(X) for name in names if hasattr(model, name)]
+
+
+def assert_same_predictions(model, other, X):
+    for one, two in zip(predictions(model, X), predictions(other, X), strict=True):
+        np.testing.assert_array_equal(one, two)
+
+
+@pytest.fixture
+def wide_and_deep():
+    city = fc.categorical_column_with_vocabulary_list("city")
+    deep = fc.FeatureColumns(
+        [
+            ("age", fc.numeric_column("age", normalizer="quantile")),
+            ("city", fc.embedding_column(city, dimension=2)),
+        ]
+    )
+    age = fc.bucketized_column(fc.numeric_column("age"), boundaries="quantiles:4")
+    return DNNLinearCombinedClassifier(
+        (6,),
+        linear_feature_columns=[age, fc.crossed_column(["city", "job"], 50)],
+        dnn_feature_columns=deep,
+        max_iter=3,
+        random_state=0,
+    )
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_estimator(name, saved):
+    model = clone(FAMILIES[name])
+    X, y, weight = rows_for(model)
+    model.fit(X, y, weight)
+    loaded = saved(model)
+    assert_same_predictions(loaded, model, X)
+    assert loaded.evaluate(X, y) == model.evaluate(X, y)
+    if hasattr(model, "partial_fit"):
+        model.partial_fit(X, y)
+        loaded.partial_fit(X, y)
+        assert_same_predictions(loaded, model, X)
+    assert loaded.loss_curve_ == model.loss_curve_
+
+
+def test_columns(wide_and_deep, table, saved):
+    X, y = table
+    model = wide_and_deep.fit(X, y)
+    loaded = saved(model)
+    assert_same_predictions(loaded, model, X)
+    vectors = model.dnn_feature_columns_.transform(X)
+    np.testing.assert_array_equal(loaded.dnn_feature_columns_.transform(X), vectors)
+    new = X.assign(city="Paris", age=99)
+    assert_same_predictions(loaded, model, new)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_before_fit(name, saved):
+    model = FAMILIES[name]
+    X, y, _ = rows_for(model)
+    loaded = saved(model)
+    assert repr(loaded) == repr(model)
+    assert_same_predictions(loaded.fit(X, y), clone(model).fit(X, y), X)
+
+
+def test_in_a_pipeline():
+    model = make_pipeline(StandardScaler(), small(DNNClassifier))
+    X, y, _ = rows_for(model)
+    loaded = by_pickle(model.fit(X, y), None)
+    assert_same_predictions(loaded, model, X)
+
+
+def test_functions_of_the_users(table):
+    X, y = table
+    activation = lambda x: torch.relu(x) + 0.1 * x  # noqa: E731
+    model = small(DNNClassifier, activation=activation).fit(X, y)
+    assert_same_predictions(by_cloudpickle(model, None), model, X)
+    with pytest.raises((pickle.PicklingError, AttributeError), match="lambda"):
+        pickle.dumps(model)
+
+
+def names_of_torch(pickled):
+    """Return the names of modules of torch that a pickle asks for."""
+    names = (argument for _, argument, _ in pickletools.genops(pickled))
+    return {name for name in names if str(name).partition(".")[0] == "torch"}
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_no_tensor_is_saved_so_none_needs_a_gpu(name):
+    model = clone(FAMILIES[name])
+    X, y, _ = rows_for(model)
+    assert not names_of_torch(pickle.dumps(model.fit(X, y)))
+    assert names_of_torch(pickle.dumps(torch.ones(1)))
+
+
+def test_a_model_of_a_gpu_that_is_not_there(table, monkeypatch):
+    X, y = table
+    model = small(DNNClassifier).fit(X, y)
+    expected = model.predict_proba(X)
+    model.estimator_._config = model.estimator_.config.replace(device="cuda:0")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ValueError, match="finds no CUDA device"):
+        model.predict_proba(X)
+    np.testing.assert_array_equal(by_pickle(model, None).predict_proba(X), expected)
+
+
+def test_a_model_of_a_directory_needs_it_no_more(table, tmp_path, saved):
+    X, y = table
+    model = small(DNNClassifier, config=RunConfig(model_dir=tmp_path / "runs"))
+    model.fit(X, y)
+    loaded = saved(model)
+    assert loaded.model_dir_ == model.model_dir_
+    for file in model.model_dir_.rglob("*"):
+        if file.is_file():
+            file.unlink()
+    assert loaded.predict(X).shape == (200,)
+
+
+def test_files_do_not_grow_with_the_data():
+    sizes = []
+    for n_rows in (50, 5000):
+        X, y, weight = rows_for(small(DNNClassifier), n_rows=n_rows)
+        frame = pd.DataFrame(X, columns=["a", "b", "c"])
+        model = small(DNNClassifier, max_iter=1, early_stopping=True)
+        model.fit(frame, y, weight, X_val=frame, y_val=y, sample_weight_val=weight)
+        saved = pickle.dumps(model)
+        for values in (X, X[:, 0], y, weight):
+            assert np.ascontiguousarray(values).tobytes() not in saved
+        sizes.append(len(saved))
+    variables = model.estimator_.checkpoint.variables
+    n_bytes = sum(value.nbytes for value in variables.values())
+    assert abs(sizes[1] - sizes[0]) < 100
+    # Two states of torch's generators are 10 KiB of them.
+    assert sizes[1] < 3 * n_bytes + 20_000
+
+
+def test_skops_refuses_what_is_not_trusted(table):
+    skops = pytest.importorskip("skops.io")
+    X, y = table
+    data = skops.dumps(small(DNNClassifier).fit(X, y))
+    with pytest.raises(Exception, match="DNNClassifier"):
+        skops.loads(data)
+    assert skops.get_untrusted_types(data=data) == ["skest.adapters.dnn.DNNClassifier"]

@@ -1,0 +1,653 @@
+# SPDX-License-Identifier: Apache-2.0
+import copy
+import importlib
+import pickle
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from scipy.sparse import csr_matrix
+from sklearn.base import clone
+from sklearn.datasets import load_breast_cancer, load_diabetes
+from sklearn.metrics import log_loss, roc_auc_score
+from sklearn.model_selection import GridSearchCV
+from skorch.callbacks import (
+    BatchScoring,
+    Callback,
+    Checkpoint,
+    EarlyStopping,
+    EpochScoring,
+    EpochTimer,
+    Freezer,
+    GradientNormClipping,
+    Initializer,
+    LoadInitState,
+    LRScheduler,
+    ParamMapper,
+    PassthroughScoring,
+    PrintLog,
+    ProgressBar,
+    TensorBoard,
+    TrainEndCheckpoint,
+    Unfreezer,
+)
+from torch import nn
+
+from skest import (
+    BaselineClassifier,
+    DNNClassifier,
+    DNNEstimator,
+    DNNLinearCombinedClassifier,
+    DNNRegressor,
+    Estimator,
+    LinearClassifier,
+    LinearRegressor,
+    MultiHeadEstimator,
+)
+from skest.adapters.skorch import SkorchCallbackHook, skorch_model_fn
+from skest.heads import SampledSoftmaxHead
+from skest.inputs import ArrayDataset
+from tests.adapters._nets import (
+    IRIS,
+    IRIS_32,
+    assert_same_variables,
+    predictions,
+    small_net,
+    table_fn,
+    variables,
+)
+from tests.adapters.conftest import make
+
+CANCER = load_breast_cancer(return_X_y=True)
+DIABETES = load_diabetes(return_X_y=True)
+
+
+def fit(*callbacks, data=IRIS, model=DNNClassifier, verbose=0, **params):
+    """Return a fitted estimator and its hook."""
+    hook = SkorchCallbackHook(callbacks, verbose=verbose)
+    given = {"max_iter": 6, "batch_size": 32, "n_iter_no_change": np.inf, **params}
+    return make(model, hooks=[hook], **given).fit(*data), hook
+
+
+# The callbacks, unmodified, each with its effect
+
+
+def test_the_history_has_times_and_losses():
+    model, hook = fit(early_stopping=True)
+    assert [type(cb) for _, cb in hook._progress.callbacks] == [
+        EpochTimer,
+        PassthroughScoring,
+        PassthroughScoring,
+    ]
+    assert hook.history[:, "epoch"] == [1, 2, 3, 4, 5, 6]
+    assert min(hook.history[:, "dur"]) > 0
+    assert hook.history[:, "train_loss"] == pytest.approx(model.loss_curve_)
+    assert hook.history[:, "train_batch_count"] == 6 * [5]  # 135 rows by 32
+    sizes = [batch.get("train_batch_size") for batch in hook.history[-1]["batches"]]
+    assert sizes == [32, 32, 32, 32, 7, None]  # the last one is of validation
+    assert hook.history[-1, "valid_loss_best"] is True
+
+
+def test_passthrough_scoring_averages_what_batches_recorded():
+    class Recording(Callback):
+        def on_batch_end(self, net, batch, training, **kwargs):
+            if training:
+                net.history.record_batch("rows", len(batch[1]))
+
+    _, hook = fit(
+        Recording(), PassthroughScoring("rows", on_train=True, lower_is_better=False)
+    )
+    assert hook.history[-1, "rows"] == pytest.approx((4 * 32**2 + 22**2) / 150)
+
+
+@pytest.mark.parametrize("use_caching", [True, False])
+def test_epoch_scoring_of_rows_held_out(use_caching):
+    score = EpochScoring("accuracy", lower_is_better=False, use_caching=use_caching)
+    model, hook = fit(score, early_stopping=True)
+    assert hook.history[:, "accuracy"] == pytest.approx(model.validation_scores_)
+    assert len(set(model.validation_scores_)) > 2
+
+
+@pytest.mark.parametrize("use_caching", [True, False])
+def test_epoch_scoring_of_training_rows(use_caching):
+    score = EpochScoring(
+        "accuracy", on_train=True, lower_is_better=False, use_caching=use_caching
+    )
+    model, hook = fit(score)
+    if use_caching:  # from the outputs of the steps, while the network changes
+        assert hook.history[-1, "accuracy"] == pytest.approx(
+            model.score(*IRIS), abs=0.05
+        )
+    else:
+        assert hook.history[-1, "accuracy"] == pytest.approx(model.score(*IRIS))
+
+
+def test_scores_of_probabilities():
+    def own(net, X, y):
+        assert net.classes_.tolist() == [0, 1]
+        return roc_auc_score(y, net.predict_proba(X)[:, 1])
+
+    X, y = CANCER
+    hook = SkorchCallbackHook(
+        [
+            EpochScoring("roc_auc", lower_is_better=False),
+            EpochScoring("neg_log_loss", lower_is_better=False),
+            EpochScoring(own),
+            EpochScoring(None),
+        ]
+    )
+    model = DNNClassifier((8,), max_iter=3, early_stopping=True, hooks=[hook])
+    model.fit(X, y, X_val=X[:200], y_val=y[:200])
+    proba = model.predict_proba(X[:200])
+    best = hook.history[int(np.argmax(model.validation_scores_))]  # what `fit` returns
+    assert best["roc_auc"] == best["own"] == roc_auc_score(y[:200], proba[:, 1])
+    assert best["neg_log_loss"] == pytest.approx(-log_loss(y[:200], proba))
+    assert best["valid_loss"] == pytest.approx(log_loss(y[:200], proba))
+    assert best["score"] == model.score(X[:200], y[:200])
+
+
+def test_scores_of_a_regression():
+    X, y = DIABETES
+    scores = [EpochScoring("r2"), EpochScoring(None), EpochScoring("neg_max_error")]
+    hook = SkorchCallbackHook(scores)
+    model = DNNRegressor(
+        (8,), max_iter=4, early_stopping=True, hooks=[hook], random_state=0
+    ).fit(X, y, X_val=X, y_val=y)
+    r2 = hook.history[:, "r2"]
+    assert r2 == pytest.approx(model.validation_scores_)
+    assert hook.history[:, "score"] == pytest.approx(r2)
+    # Targets are learned in units of their standard deviation, here as in training.
+    assert hook.history[:, "valid_loss"] == pytest.approx(1 - np.array(r2))
+    assert hook.history[-1, "valid_loss"] == pytest.approx(model.loss_, rel=0.2)
+    worst = np.abs(model.predict(X) - y).max() / y.std()
+    assert -hook.history[-1, "neg_max_error"] == pytest.approx(worst)
+
+
+def test_scores_of_several_labels():
+    X, y = IRIS
+    labels = np.eye(3, dtype=int)[y]
+    score = EpochScoring("accuracy", on_train=True, use_caching=False)
+    model, hook = fit(score, data=(X, labels))
+    assert hook.history[-1, "accuracy"] == pytest.approx(model.score(X, labels))
+
+
+def test_a_score_that_the_predictions_do_not_allow():
+    with pytest.raises(ValueError, match="'probabilities', but the predictions of the"):
+        fit(
+            EpochScoring(
+                lambda net, X, y: net.predict_proba(X), on_train=True, name="p"
+            ),
+            data=DIABETES,
+            model=DNNRegressor,
+        )
+
+
+def test_batch_scoring():
+    score = BatchScoring("accuracy", lower_is_better=False)
+    model, hook = fit(score, early_stopping=True)
+    assert hook.history[:, "accuracy"] == pytest.approx(model.validation_scores_)
+
+
+def test_early_stopping_stops():
+    model, hook = fit(EarlyStopping("train_loss", patience=2, threshold=10.0))
+    assert model.n_iter_ == len(hook.history) == 3
+    _, hook = fit(EarlyStopping("train_loss", patience=2, threshold=10.0), max_iter=2)
+    assert len(hook.history) == 2
+
+
+def test_early_stopping_restores_the_best_weights():
+    worse = EarlyStopping(
+        "train_loss", lower_is_better=False, patience=2, load_best=True
+    )
+    model, hook = fit(worse)  # the loss falls, so that the first epoch is its best
+    alone, _ = fit(max_iter=1)
+    assert worse.best_epoch_ == 1
+    assert (model.n_iter_, hook.chose_variables) == (3, True)
+    assert_same_variables(model, alone)
+
+
+def test_weights_that_callbacks_restore_stay_beside_early_stopping():
+    worse = EarlyStopping(
+        "valid_loss", lower_is_better=False, patience=4, load_best=True
+    )
+    model, _ = fit(worse, early_stopping=True)
+    alone, _ = fit(early_stopping=True, max_iter=1)
+    assert_same_variables(model, alone)
+    assert model.best_validation_score_ > model.validation_scores_[0]
+
+
+def test_without_a_choice_of_callbacks_fit_restores_its_own_best():
+    model, hook = fit(early_stopping=True)
+    plain = clone(model).set_params(hooks=()).fit(*IRIS)
+    assert not hook.chose_variables
+    assert_same_variables(model, plain)
+
+
+def test_lr_scheduler():
+    still = LRScheduler("StepLR", step_size=2, gamma=0.0)
+    model, hook = fit(still, optimizer="sgd", learning_rate=0.1)
+    assert hook.history[:, "event_lr"] == pytest.approx([0.1, 0.1, 0, 0, 0, 0])
+    alone, _ = fit(optimizer="sgd", learning_rate=0.1, max_iter=2)
+    assert_same_variables(model, alone)
+
+
+def test_lr_scheduler_of_steps_and_of_plateaus():
+    _, hook = fit(
+        LRScheduler("ExponentialLR", step_every="batch", gamma=0.5), max_iter=1
+    )
+    rates = hook.history[0, "batches", :, "event_lr"]
+    assert rates == pytest.approx([0.05 / 2**i for i in range(5)])
+    plateau = LRScheduler(
+        torch.optim.lr_scheduler.ReduceLROnPlateau, threshold=10.0, patience=1
+    )
+    _, hook = fit(plateau)
+    assert hook.history[-1, "event_lr"] < 0.05
+
+
+def test_lr_scheduler_after_a_warm_start():
+    schedule = LRScheduler("ExponentialLR", gamma=0.5)
+    model, hook = fit(schedule, optimizer="sgd", warm_start=True, max_iter=2)
+    model.fit(*IRIS)
+    assert hook.history[:, "epoch"] == [1, 2, 3, 4]
+    assert hook.history[:, "event_lr"] == pytest.approx([0.05 / 2**i for i in range(4)])
+
+
+def test_checkpoint_saves_and_loads_the_best(tmp_path):
+    number = EpochScoring(
+        lambda net, X, y: len(net.history), name="number", on_train=True
+    )
+    model, hook = fit(
+        number, Checkpoint("number_best", dirname=tmp_path, load_best=True)
+    )
+    alone, _ = fit(max_iter=1)
+    assert_same_variables(model, alone)
+    assert len(hook.history) == 1  # the checkpoint brought its own
+    names = ["criterion.pt", "history.json", "optimizer.pt", "params.pt"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == names
+
+
+def test_checkpoint_can_start_another_training(tmp_path):
+    saved = Checkpoint("train_loss_best", dirname=tmp_path)
+    model, _ = fit(saved)
+    goes_on, hook = fit(LoadInitState(saved), max_iter=1, optimizer="adagrad")
+    assert len(hook.history) == 7
+    assert goes_on.loss_curve_[0] < model.loss_curve_[-1] + 0.01
+
+
+def test_checkpoint_of_the_view_is_refused():
+    with pytest.raises(TypeError, match="can't be pickled"):
+        fit(
+            Checkpoint(
+                None,
+                f_params=None,
+                f_optimizer=None,
+                f_criterion=None,
+                f_history=None,
+                f_pickle="net.pkl",
+            )
+        )
+
+
+def test_train_end_checkpoint(tmp_path):
+    model, _ = fit(TrainEndCheckpoint(dirname=tmp_path))
+    saved = torch.load(tmp_path / "train_end_params.pt")
+    for name, value in variables(model).items():
+        assert (saved[name] == value).all()
+
+
+def test_tensorboard(tmp_path):
+    tensorboard = pytest.importorskip("torch.utils.tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    model, _ = fit(TensorBoard(tensorboard.SummaryWriter(tmp_path)))
+    events = EventAccumulator(str(tmp_path)).Reload()
+    losses = [event.value for event in events.Scalars("Loss/train_loss")]
+    assert losses == pytest.approx(model.loss_curve_)
+
+
+def test_gradient_norm_clipping_acts_before_the_update():
+    start, _ = fit(optimizer="sgd", learning_rate=1e-12, max_iter=1)
+    moved = {}
+    for limit in (0.01, None):
+        model, _ = fit(
+            GradientNormClipping(limit), optimizer="sgd", learning_rate=1.0, max_steps=1
+        )
+        a, b = variables(start), variables(model)
+        moved[limit] = torch.cat([(a[name] - b[name]).ravel() for name in a]).norm()
+    assert moved[0.01] == pytest.approx(0.01, rel=1e-3)
+    assert moved[None] > 0.1
+
+
+def test_gradient_norm_clipping_is_clip_norm():
+    by_callback, _ = fit(GradientNormClipping(0.1))
+    by_parameter = clone(by_callback).set_params(hooks=(), clip_norm=0.1).fit(*IRIS)
+    for name, value in variables(by_callback).items():
+        torch.testing.assert_close(value, variables(by_parameter)[name])
+
+
+def test_freezer_and_unfreezer():
+    start, _ = fit(optimizer="sgd", learning_rate=1e-12, max_iter=1)
+    frozen, _ = fit(Freezer("hidden_0.*"))
+    name = "hidden_0.weight"
+    torch.testing.assert_close(variables(frozen)[name], variables(start)[name])
+    assert (
+        variables(frozen)["logits.weight"] != variables(start)["logits.weight"]
+    ).all()
+    for_a_while, _ = fit(Freezer("hidden_0.*"), Unfreezer("hidden_0.*", at=3))
+    assert (variables(for_a_while)[name] != variables(frozen)[name]).any()
+
+
+@pytest.mark.parametrize("mapper", [ParamMapper, Initializer])
+def test_param_mapper(mapper):
+    model, _ = fit(
+        mapper("*bias", fn=lambda p: nn.init.constant_(p, 7.0)),
+        optimizer="sgd",
+        learning_rate=1e-12,
+    )
+    assert (variables(model)["hidden_0.bias"] - 7).abs().max() < 1e-6
+
+
+def test_progress_bar(capsys, monkeypatch):
+    module = importlib.import_module("tqdm")
+    monkeypatch.setattr(module, "tqdm", partial(module.tqdm, mininterval=0))
+    fit(ProgressBar(), early_stopping=True)
+    err = capsys.readouterr().err
+    assert "6/6 [" in err  # 5 batches of training and one of validation
+    assert "train_loss=" in err
+    assert "valid_loss=" in err
+
+
+@pytest.mark.parametrize("verbose", [0, 1])
+def test_print_log(capsys, verbose):
+    fit(
+        PrintLog(),
+        EarlyStopping("train_loss", patience=1, threshold=9.0),
+        verbose=verbose,
+    )
+    out = capsys.readouterr().out
+    assert ("train_loss" in out) == bool(verbose)
+    assert ("Stopping since train_loss" in out) == bool(verbose)
+
+
+# How the hook behaves
+
+
+class Events(Callback):
+    def __init__(self, stop_at=None):
+        self.stop_at = stop_at
+        self.calls = []
+        for name in ("train_begin", "epoch_begin", "batch_begin", "grad_computed"):
+            setattr(self, f"on_{name}", self._noting(name))
+        for name in ("batch_end", "epoch_end", "train_end"):
+            setattr(self, f"on_{name}", self._noting(name))
+
+    def _noting(self, name):
+        def note(net, *args, training=None, **kwargs):
+            self.calls.append(name + {True: " t", False: " v", None: ""}[training])
+            if len(self.calls) == self.stop_at:
+                raise KeyboardInterrupt
+
+        return note
+
+
+STEP = ["batch_begin t", "grad_computed t", "batch_end t"]
+
+
+def test_events_come_as_in_skorch():
+    events = Events()
+    fit(events, early_stopping=True, max_iter=2, batch_size=100)
+    epoch = ["epoch_begin", *STEP, *STEP, "batch_begin v", "batch_end v", "epoch_end"]
+    assert events.calls == ["train_begin", *epoch, *epoch, "train_end"]
+
+
+@pytest.mark.parametrize("stop_at", range(1, 13))
+def test_a_callback_can_stop_anywhere(stop_at):
+    events = Events(stop_at)
+    model, _ = fit(events, early_stopping=True, max_iter=5, batch_size=100)
+    assert len(events.calls) == stop_at + 1
+    assert events.calls[-1] == "train_end"
+    assert model.n_iter_ == (0 if stop_at == 1 else 1 if stop_at < 12 else 2)
+
+
+def test_an_epoch_that_max_steps_cuts_short_ends_like_others():
+    _, hook = fit(max_steps=7)
+    assert hook.history[:, "train_batch_count"] == [5, 2]
+
+
+class Nothing(Callback):
+    pass
+
+
+def test_callbacks_change_no_bit(estimator_class):
+    plain = make(estimator_class, max_iter=4, batch_size=32).fit(*IRIS)
+    score = EpochScoring("neg_max_error", on_train=True, use_caching=False)
+    watched, _ = fit(Nothing(), model=estimator_class, max_iter=4, data=IRIS)
+    assert watched.loss_curve_ == plain.loss_curve_
+    assert_same_variables(plain, watched)
+    if estimator_class.__name__.endswith("Regressor"):
+        scored, _ = fit(score, model=estimator_class, max_iter=4, data=IRIS)
+        assert_same_variables(plain, scored)
+
+
+def test_dropout_and_validation_do_not_disturb_each_other():
+    params = {"dropout": 0.5, "batch_norm": True, "early_stopping": True}
+    watched, _ = fit(EpochScoring("accuracy", use_caching=False), **params)
+    plain = clone(watched).set_params(hooks=()).fit(*IRIS)
+    assert_same_variables(plain, watched)
+
+
+def test_a_fit_begins_a_history_and_a_warm_start_continues_it():
+    events = Events()
+    model, hook = fit(events, max_iter=2)
+    first = hook.history
+    model.fit(*IRIS)
+    assert len(hook.history) == 2
+    assert hook.history is not first
+    model.partial_fit(*IRIS)
+    model.set_params(warm_start=True).fit(*IRIS)
+    assert hook.history[:, "epoch"] == [1, 2, 3, 4, 5]
+    assert events.calls.count("train_begin") == 4
+
+
+def test_a_hook_holds_no_network_after_training():
+    model, hook = fit(EpochScoring("accuracy"), GradientNormClipping(1.0))
+    assert hook._training is None
+    for copied in (copy.deepcopy(hook), pickle.loads(pickle.dumps(hook))):
+        assert copied.history == hook.history
+    loaded = pickle.loads(pickle.dumps(model))
+    assert loaded.hooks[0].history == hook.history
+    assert len(loaded.fit(*IRIS).hooks[0].history) == 6
+
+
+def test_a_hook_can_be_pickled_after_a_failure():
+    class Failing(Callback):
+        def on_epoch_end(self, net, **kwargs):
+            raise OSError("the disk is full")
+
+    hook = SkorchCallbackHook([EpochTimer()])
+    failing = SkorchCallbackHook([Failing()])
+    with pytest.raises(OSError, match="the disk is full"):
+        make(DNNClassifier, hooks=[hook, failing]).fit(*IRIS)
+    assert pickle.loads(pickle.dumps(hook)).history == hook.history
+
+
+def test_in_a_grid_search():
+    hook = SkorchCallbackHook([EarlyStopping("train_loss", patience=2, threshold=10.0)])
+    search = GridSearchCV(
+        make(DNNClassifier, hooks=[hook]), {"learning_rate": [0.1, 0.01]}, cv=2
+    ).fit(*IRIS)
+    assert len(search.best_estimator_.hooks[0].history) == 3
+
+
+def test_weights_of_rows_reach_the_losses():
+    X, y = IRIS
+    weight = np.where(y == 2, 3.0, 1.0)
+    hook = SkorchCallbackHook()
+    model = make(DNNClassifier, max_iter=2, early_stopping=True, hooks=[hook])
+    model.fit(X, y, weight, X_val=X, y_val=y, sample_weight_val=weight)
+    best = int(np.argmax(model.validation_scores_))  # what `fit` returns
+    expected = log_loss(y, model.predict_proba(X), sample_weight=weight)
+    assert hook.history[best, "valid_loss"] == pytest.approx(expected)
+
+
+def test_two_optimizers(tmp_path):
+    seen = []
+
+    class Look(Callback):
+        def on_train_end(self, net, **kwargs):
+            seen.extend(type(o).__name__ for o in (net.optimizer_, net.optimizer2_))
+
+    fit(
+        Look(),
+        TrainEndCheckpoint(dirname=tmp_path, f_optimizer2="second.pt"),
+        model=DNNLinearCombinedClassifier,
+    )
+    assert seen == ["Adagrad", "Ftrl"]
+    assert (tmp_path / "train_end_second.pt").exists()
+
+
+def test_gradients_of_row_tables_are_clipped_and_named(table):
+    names = []
+
+    class Look(Callback):
+        def on_grad_computed(self, net, named_parameters, **kwargs):
+            for name, parameter in named_parameters:
+                assert not parameter.grad.is_sparse
+                assert parameter.grad.shape == parameter.shape
+                names.append(name)
+
+    X, y = table
+    X = X.assign(code=[f"code {i}" for i in range(len(X))])
+    model = make(DNNLinearCombinedClassifier, max_steps=3, batch_size=50)
+    model.set_params(hooks=[SkorchCallbackHook([GradientNormClipping(0.1), Look()])])
+    model.fit(X, y)
+    by_parameter = clone(model).set_params(hooks=(), clip_norm=0.1).fit(X, y)
+    unclipped = clone(model).set_params(hooks=()).fit(X, y)
+    assert set(names) == set(variables(model))
+    for name, value in variables(by_parameter).items():
+        torch.testing.assert_close(variables(model)[name], value)
+    assert unclipped.loss_ != model.loss_
+
+
+@pytest.mark.parametrize(
+    "model, y, scores",
+    [
+        (MultiHeadEstimator(), {"a": IRIS[1], "b": IRIS[0][:, 0]}, []),
+        (LinearRegressor(optimizer="sdca"), IRIS[1] * 1.0, ["r2"]),
+        (BaselineClassifier(), IRIS[1], ["accuracy"]),
+        (DNNEstimator(SampledSoftmaxHead(3, num_sampled=2)), IRIS[1], ["accuracy"]),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_every_kind_of_model_is_validated(model, y, scores):
+    hook = SkorchCallbackHook([EpochScoring(score) for score in scores])
+    model.set_params(max_iter=2, early_stopping=True, hooks=[hook]).fit(IRIS[0], y)
+    for key in ("train_loss", "valid_loss", *scores):
+        assert np.isfinite(hook.history[:, key]).all()
+
+
+def test_sparse_matrices_are_scored():
+    keys = {"held out": False, "trained on": True}
+    hook = SkorchCallbackHook(
+        [
+            EpochScoring("accuracy", name=name, on_train=on_train, use_caching=False)
+            for name, on_train in keys.items()
+        ]
+    )
+    model = LinearClassifier(max_iter=2, early_stopping=True, hooks=[hook])
+    model.fit(csr_matrix(IRIS[0]), IRIS[1])
+    assert hook.history[:, "held out"] == pytest.approx(model.validation_scores_)
+
+
+# With a model function, and against skorch itself
+
+
+def callbacks(prefix=""):
+    return [
+        EpochScoring("accuracy", on_train=True, lower_is_better=False),
+        EpochScoring("neg_log_loss", on_train=True, name="log", lower_is_better=False),
+        BatchScoring(
+            "accuracy", on_train=True, name="of_batches", lower_is_better=False
+        ),
+        GradientNormClipping(0.5),
+        LRScheduler("StepLR", step_size=3, gamma=0.5),
+        Freezer(f"{prefix}0.weight", at=5),
+        EarlyStopping("train_loss", patience=3, threshold=0.05, load_best=True),
+    ]
+
+
+def test_training_and_history_are_those_of_skorch():
+    X, y = IRIS_32
+    net = small_net(max_epochs=12, callbacks=callbacks()).fit(X, y)
+    hook = SkorchCallbackHook(callbacks("module."), verbose=0)
+    estimator = Estimator(skorch_model_fn(small_net()))
+    estimator.train(table_fn(num_epochs=12), hooks=[hook])
+    for name, value in net.module_.state_dict().items():
+        torch.testing.assert_close(variables(estimator)[f"module.{name}"], value)
+    keys = ("epoch", "train_loss", "train_loss_best", "event_lr", "accuracy", "log")
+    for key in (*keys, "accuracy_best", "of_batches", "train_batch_count"):
+        assert hook.history[:, key] == pytest.approx(net.history[:, key], rel=1e-5), key
+    batches = [
+        history[-1, "batches", :, "train_loss"]
+        for history in (hook.history, net.history)
+    ]
+    assert batches[0] == pytest.approx(batches[1], rel=1e-5)
+
+
+def test_validation_rows_of_a_model_function():
+    X, y = IRIS_32
+    validation = ArrayDataset(X[::3], y[::3], batch_size=20)
+    hook = SkorchCallbackHook(
+        [EpochScoring("accuracy", use_caching=False)], validation=validation
+    )
+    estimator = Estimator(skorch_model_fn(small_net()))
+    estimator.train(table_fn(num_epochs=3), hooks=[hook])
+    results = estimator.evaluate(lambda: ArrayDataset(X[::3], y[::3], batch_size=50))
+    assert hook.history[-1, "valid_loss"] == pytest.approx(results["loss"], rel=1e-5)
+    class_ids = predictions(estimator, "class_ids", X[::3])[:, 0]
+    assert hook.history[-1, "accuracy"] == (class_ids == y[::3]).mean()
+
+
+def test_a_stream_is_one_epoch_without_datasets():
+    class Look(Callback):
+        def on_epoch_begin(self, net, dataset_train, dataset_valid, **kwargs):
+            assert dataset_train is dataset_valid is None
+
+    X, y = IRIS_32
+    hook = SkorchCallbackHook([Look(), EpochScoring("accuracy", on_train=True)])
+    estimator = Estimator(skorch_model_fn(small_net()))
+    estimator.train(lambda: iter([(X, y)] * 3), hooks=[hook])
+    assert hook.history[:, "train_batch_count"] == [3]
+    assert "accuracy" not in hook.history[0]
+
+
+def test_predictions_that_a_model_does_not_give():
+    def model_fn(features, labels, mode):
+        spec = skorch_model_fn(small_net())(features, labels, mode)
+        object.__setattr__(spec, "predictions", None)
+        return spec
+
+    hook = SkorchCallbackHook([EpochScoring("accuracy", on_train=True)])
+    with pytest.raises(ValueError, match="EstimatorSpec of mode 'train' has none"):
+        Estimator(model_fn).train(table_fn(), hooks=[hook])
+
+
+def test_the_hook_is_for_training():
+    estimator = Estimator(skorch_model_fn(small_net())).train(table_fn())
+    with pytest.raises(ValueError, match="for training; got a run of mode 'eval'"):
+        estimator.evaluate(table_fn(), hooks=[SkorchCallbackHook()])
+    with pytest.raises(RuntimeError, match="before its 'begin'"):
+        SkorchCallbackHook().end_epoch(None)
+
+
+def test_wrong_arguments_of_the_hook():
+    SkorchCallbackHook([EpochTimer, ("named", EpochTimer())])
+    with pytest.raises(
+        TypeError, match="'callbacks' must be callbacks of skorch.*'print'"
+    ):
+        SkorchCallbackHook(["print"])
+    with pytest.raises(
+        TypeError, match="'validation' must be a .*ArrayDataset; got tuple"
+    ):
+        SkorchCallbackHook(validation=IRIS)

@@ -1,0 +1,298 @@
+# SPDX-License-Identifier: Apache-2.0
+import pickle
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.datasets import load_breast_cancer, load_diabetes
+from skorch import (
+    NeuralNet,
+    NeuralNetBinaryClassifier,
+    NeuralNetClassifier,
+    NeuralNetRegressor,
+)
+from torch import nn
+
+from skest import (
+    DNNClassifier,
+    DNNLinearCombinedClassifier,
+    DNNLinearCombinedRegressor,
+    DNNRegressor,
+    Estimator,
+    LinearClassifier,
+    MultiHeadEstimator,
+    RNNClassifier,
+    RunConfig,
+)
+from skest.adapters.skorch import (
+    from_skorch,
+    skorch_features,
+    skorch_model_fn,
+    to_skorch,
+)
+from skest.exceptions import NotFittedError
+from skest.feature_columns import (
+    embedding_column,
+    sequence_categorical_column_with_identity,
+)
+from tests.adapters._nets import (
+    IRIS,
+    IRIS_32,
+    assert_same_variables,
+    predictions,
+    small_net,
+    table_fn,
+    variables,
+)
+from tests.adapters.conftest import make
+
+CANCER = load_breast_cancer(return_X_y=True)
+DIABETES = load_diabetes(return_X_y=True)
+
+
+@pytest.mark.parametrize("initialized", [False, True])
+def test_a_net_as_model_function(initialized):
+    net = NeuralNetClassifier(
+        nn.Linear,
+        module__in_features=4,
+        module__out_features=3,
+        criterion=nn.CrossEntropyLoss,
+        criterion__weight=torch.tensor([1.0, 2.0, 3.0]),
+        optimizer=torch.optim.SGD,
+        optimizer__momentum=0.9,
+        callbacks__print_log=None,
+        device="cpu",
+        lr=0.1,
+    )
+    net = net.initialize() if initialized else net
+    config = RunConfig(random_seed=0)
+    estimator = Estimator(skorch_model_fn(net), config=config)
+    estimator.train(table_fn(num_epochs=20))
+    names = estimator.get_variable_names()
+    assert {"module.weight", "module.bias", "criterion.weight"} <= set(names)
+    accuracy = (predictions(estimator, "class_ids")[:, 0] == IRIS[1]).mean()
+    assert accuracy > 0.9
+    assert predictions(estimator, "probabilities").sum(1) == pytest.approx(1)
+    again = Estimator(skorch_model_fn(net), config=config).train(
+        table_fn(num_epochs=20)
+    )
+    assert_same_variables(estimator, again)
+
+
+def test_parameters_of_a_net_can_be_searched():
+    model_fn = skorch_model_fn(
+        NeuralNetClassifier(nn.Linear, module__in_features=4, lr=0.1)
+    )
+    params = {"module__out_features": 3, "criterion": nn.CrossEntropyLoss, "lr": 0.0}
+    estimator = Estimator(model_fn, params=params, config=RunConfig(random_seed=0))
+    before = variables(estimator.train(table_fn(), steps=1))
+    after = variables(estimator.train(table_fn(), steps=1))
+    assert (before["module.weight"] == after["module.weight"]).all()
+
+
+class TwoInputs(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 3)
+
+    def forward(self, sepal, petal):
+        return self.linear(torch.cat([sepal, petal], dim=1))
+
+
+def test_dictionaries_become_keywords_as_in_skorch():
+    X, y = IRIS_32
+    features = {"sepal": X[:, :2], "petal": X[:, 2:]}
+    net = NeuralNetClassifier(
+        TwoInputs, criterion=nn.CrossEntropyLoss, lr=0.1, verbose=0
+    ).fit(features, y)
+    estimator = from_skorch(net)
+    expected = net.predict_proba(features)
+    np.testing.assert_array_equal(
+        predictions(estimator, "probabilities", features), expected
+    )
+
+
+def test_a_net_that_is_none():
+    with pytest.raises(TypeError, match="'net' must be a skorch.NeuralNet; got Linear"):
+        skorch_model_fn(nn.Linear(1, 1))
+    with pytest.raises(TypeError, match="'net' must be a skorch.NeuralNet; got dict"):
+        from_skorch({})
+
+
+# Exchange
+
+
+NETS = {
+    "classes": (small_net(), IRIS_32[1]),
+    "softmax": (
+        NeuralNetClassifier(
+            nn.Sequential(nn.Linear(4, 3), nn.Softmax(-1)),
+            optimizer__momentum=0.9,
+            verbose=0,
+        ),
+        IRIS_32[1],
+    ),
+    "two classes": (
+        NeuralNetBinaryClassifier(
+            nn.Sequential(nn.Linear(4, 1)), verbose=0, threshold=0.3
+        ),
+        (IRIS_32[1] > 0).astype(np.float32),
+    ),
+    "numbers": (
+        NeuralNetRegressor(nn.Sequential(nn.Linear(4, 1)), verbose=0),
+        IRIS_32[0][:, :1],
+    ),
+    "any": (
+        NeuralNet(nn.Sequential(nn.Linear(4, 2)), criterion=nn.L1Loss, verbose=0),
+        IRIS_32[0][:, :2],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_from_skorch_and_on(name):
+    net, y = NETS[name]
+    X = IRIS_32[0]
+    net = clone(net).set_params(train_split=None, max_epochs=3, batch_size=32).fit(X, y)
+    estimator = from_skorch(net, config=RunConfig(random_seed=0))
+    if name in ("classes", "softmax", "two classes"):
+        np.testing.assert_array_equal(
+            predictions(estimator, "probabilities"), net.predict_proba(X)
+        )
+        class_ids = predictions(estimator, "class_ids")[:, 0]
+        np.testing.assert_array_equal(class_ids, net.predict(X))
+    else:
+        np.testing.assert_array_equal(
+            predictions(estimator, "predictions"), net.predict(X)
+        )
+    # Both go on with the same state of the optimizer.
+    assert estimator.checkpoint.global_step == 15
+    estimator.train(table_fn(X, y, num_epochs=2))
+    net.set_params(max_epochs=2).partial_fit(X, y)
+    for variable, value in net.module_.state_dict().items():
+        torch.testing.assert_close(variables(estimator)[f"module.{variable}"], value)
+
+
+def test_estimators_of_nets_can_be_pickled():
+    estimator = from_skorch(small_net().initialize())
+    loaded = pickle.loads(pickle.dumps(estimator))
+    expected = predictions(estimator, "probabilities")
+    np.testing.assert_array_equal(predictions(loaded, "probabilities"), expected)
+
+
+def test_from_skorch_saves_in_a_directory(tmp_path):
+    net = small_net().initialize()
+    estimator = from_skorch(net, model_dir=tmp_path)
+    assert estimator.checkpoint.global_step == 0
+    goes_on = Estimator(skorch_model_fn(net), model_dir=tmp_path)
+    assert_same_variables(estimator, goes_on)
+
+
+def test_from_skorch_needs_an_initialized_net():
+    with pytest.raises(NotFittedError, match="not initialized"):
+        from_skorch(small_net())
+
+
+TWO_NUMBERS = (DIABETES[0], np.c_[DIABETES[1], -DIABETES[1]])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    "model, data",
+    [
+        (DNNClassifier((8,)), IRIS),
+        (DNNClassifier((8,), dropout=0.5, batch_norm=True), CANCER),
+        (LinearClassifier(), CANCER),
+        (DNNLinearCombinedClassifier((8,)), IRIS),
+        (DNNRegressor((8,)), DIABETES),
+        (DNNRegressor((8,)), TWO_NUMBERS),
+        (DNNRegressor((8,), loss="poisson"), DIABETES),
+        (DNNLinearCombinedRegressor((8,)), DIABETES),
+    ],
+)
+def test_to_skorch(model, data, dtype):
+    X, y = data
+    model = clone(model).set_params(max_iter=3, dtype=dtype).fit(X, y)
+    net, features = to_skorch(model, verbose=0), skorch_features(model, X)
+    if hasattr(model, "classes_"):
+        assert isinstance(net, NeuralNetClassifier)
+        np.testing.assert_array_equal(
+            net.predict_proba(features), model.predict_proba(X)
+        )
+        labels = model.classes_[net.predict(features)]
+        np.testing.assert_array_equal(labels, model.predict(X))
+    else:
+        assert isinstance(net, NeuralNetRegressor)
+        expected = model.predict(X).reshape(len(X), -1)
+        rtol = 1e-5 if dtype == "float32" else 1e-12
+        np.testing.assert_allclose(net.predict(features), expected, rtol=rtol)
+
+
+@pytest.mark.parametrize(
+    "model, data", [(DNNClassifier, CANCER), (DNNRegressor, DIABETES)]
+)
+def test_a_net_of_skest_can_be_trained_on(model, data):
+    X, y = data
+    model = make(model, max_iter=2).fit(X, y)
+    net = to_skorch(model, lr=0.1, max_epochs=5, train_split=None, verbose=0)
+    features = skorch_features(model, X)
+    y = y if hasattr(model, "classes_") else y.reshape(-1, 1)
+    net.fit(features, y)
+    losses = net.history[:, "train_loss"]
+    assert losses[-1] < losses[0] < 1.5 * model.loss_  # in the same scale
+    assert net.score(features, y) > model.score(X, y)
+
+
+def test_to_skorch_of_a_mixed_table(table):
+    X, y = table
+    model = make(DNNLinearCombinedClassifier).fit(X, y, sample_weight=np.ones(len(y)))
+    net = pickle.loads(pickle.dumps(to_skorch(model, verbose=0)))
+    features = skorch_features(model, X)
+    np.testing.assert_allclose(
+        net.predict_proba(features), model.predict_proba(X), rtol=1e-6
+    )
+
+
+def test_to_skorch_goes_by_the_parameters_of_fit():
+    model = make(DNNClassifier).fit(*IRIS).set_params(hidden_units=(3, 3))
+    net = to_skorch(model, verbose=0)
+    features = skorch_features(model, IRIS[0])
+    np.testing.assert_array_equal(net.predict(features), model.predict(IRIS[0]))
+
+
+def test_to_skorch_refuses_what_has_no_counterpart():
+    X, y = IRIS
+    labels = make(DNNClassifier, max_iter=1).fit(X, np.eye(3, dtype=int)[y])
+    heads = make(MultiHeadEstimator, max_iter=1).fit(X, {"a": y, "b": X[:, 0]})
+    for model in (labels, heads):
+        name = type(model).__name__
+        with pytest.raises(ValueError, match=f"this {name} was fitted to another kind"):
+            to_skorch(model)
+    with pytest.raises(TypeError, match="scikit-learn estimators; got Linear"):
+        to_skorch(nn.Linear(1, 1))
+    with pytest.raises(NotFittedError, match="not fitted yet"):
+        skorch_features(DNNClassifier(), X)
+
+
+def test_to_skorch_of_sequences():
+    rng = np.random.default_rng(0)
+    steps = [rng.integers(0, 5, n).tolist() for n in rng.integers(1, 6, 60)]
+    X, y = pd.DataFrame({"steps": steps}), [len(row) > 3 for row in steps]
+    column = sequence_categorical_column_with_identity("steps", num_buckets=5)
+    columns = [embedding_column(column, dimension=3)]
+    model = RNNClassifier((4,), sequence_feature_columns=columns, max_iter=2).fit(X, y)
+    net = to_skorch(model, verbose=0)
+    labels = model.classes_[net.predict(skorch_features(model, X))]
+    np.testing.assert_array_equal(labels, model.predict(X))
+
+
+def test_there_and_back():
+    X, y = IRIS
+    model = make(DNNClassifier).fit(X, y)
+    estimator = from_skorch(to_skorch(model, verbose=0))
+    features = skorch_features(model, X)
+    np.testing.assert_array_equal(
+        predictions(estimator, "probabilities", features), model.predict_proba(X)
+    )

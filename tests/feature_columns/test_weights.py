@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What weights of rows mean for all that is learned by counting."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+
+from skest.feature_columns import (
+    bucketized_column,
+    categorical_column_with_vocabulary_list,
+    numeric_column,
+    shared_embeddings,
+)
+from skest.feature_columns.weights import summable
+
+WEIGHTS = st.floats(1e-3, 1e3)
+Learned = Callable[[dict[str, Any], Any], Any]
+
+
+def boundaries(X: dict[str, Any], weight: Any) -> Any:
+    column = bucketized_column(numeric_column("x"), "quantiles:10")
+    return column.fit(X, sample_weight=weight).boundaries_
+
+
+def scaled_boundaries(X: dict[str, Any], weight: Any) -> Any:
+    source = numeric_column("x", default_value="mean", normalizer="standard")
+    column = bucketized_column(source, "quantiles:4")
+    return column.fit(X, sample_weight=weight).boundaries_
+
+
+def quantile_map(X: dict[str, Any], weight: Any) -> Any:
+    column = numeric_column("x", normalizer="quantile")
+    return np.concatenate(column.fit(X, sample_weight=weight).quantile_maps_[0])
+
+
+def most_frequent(X: dict[str, Any], weight: Any) -> Any:
+    column = categorical_column_with_vocabulary_list("c", max_categories=3)
+    return list(column.fit(X, sample_weight=weight).vocabulary_)
+
+
+def shared(X: dict[str, Any], weight: Any) -> Any:
+    columns = [
+        categorical_column_with_vocabulary_list(key, max_categories=3) for key in "cd"
+    ]
+    column = shared_embeddings(columns, 2)[0].fit(X, sample_weight=weight)
+    return list(column.categorical_column_.vocabulary_)
+
+
+def share(X: dict[str, Any], weight: Any) -> Any:
+    """Have 9 in just as many rows as are needed."""
+    added = {key: np.append(values, [9, 9]) for key, values in X.items()}
+    n_other = len(X["c"])
+    column = categorical_column_with_vocabulary_list(
+        "c", min_frequency=2 / (n_other + 2)
+    )
+    if weight is not None:
+        weight = np.append(weight, [weight[0]] * 2)
+    return list(column.fit(added, sample_weight=weight).vocabulary_)
+
+
+@st.composite
+def tables(draw: Any) -> dict[str, Any]:
+    x = draw(st.lists(st.integers(-4, 9), min_size=1, max_size=60))
+    other = draw(st.permutations(x))
+    return {"x": np.array(x) / 8, "c": np.array(x), "d": np.array(other)}
+
+
+@pytest.mark.parametrize(
+    "learned",
+    [boundaries, scaled_boundaries, quantile_map, most_frequent, shared, share],
+)
+@given(X=tables(), weight=WEIGHTS)
+def test_equal_weights_are_no_weights(
+    learned: Learned, X: dict[str, Any], weight: float
+) -> None:
+    weights = np.full(len(X["x"]), weight)
+    if (X["c"] != -1).any():  # else there is no vocabulary
+        assert_array_equal(learned(X, weights), learned(X, None))
+
+
+@pytest.mark.parametrize("n_rows", [10, 11, 1000, 12345])
+@pytest.mark.parametrize("weight", [0.1, 1 / 3, 1e-300, 1e300])
+def test_equal_weights_of_many_rows(n_rows: int, weight: float) -> None:
+    X = {"x": np.arange(n_rows)}
+    weights = np.full(n_rows, weight)
+    assert_array_equal(boundaries(X, weights), boundaries(X, None))
+    assert_array_equal(quantile_map(X, weights), quantile_map(X, None))
+
+
+@pytest.mark.parametrize("learned", [boundaries, quantile_map, most_frequent, shared])
+@given(X=tables(), data=st.data())
+def test_integers_are_repetitions(
+    learned: Learned, X: dict[str, Any], data: Any
+) -> None:
+    n_rows = len(X["x"])
+    draw = st.lists(st.integers(0, 5), min_size=n_rows, max_size=n_rows)
+    weights = np.array(data.draw(draw))
+    repeated = {key: np.repeat(values, weights) for key, values in X.items()}
+    if (repeated["c"] != -1).any():
+        assert_array_equal(learned(X, weights), learned(repeated, None))
+
+
+@pytest.mark.parametrize("learned", [boundaries, quantile_map, most_frequent, shared])
+@given(X=tables(), data=st.data())
+def test_the_order_of_rows_does_not_matter(
+    learned: Learned, X: dict[str, Any], data: Any
+) -> None:
+    n_rows = len(X["x"])
+    tenths = st.integers(1, 9).map(lambda n: n / 10)
+    weights = np.array(data.draw(st.lists(tenths, min_size=n_rows, max_size=n_rows)))
+    order = np.array(data.draw(st.permutations(range(n_rows))))
+    other = {key: values[order] for key, values in X.items()}
+    if (X["c"] != -1).any():
+        assert_array_equal(learned(X, weights), learned(other, weights[order]))
+
+
+def test_thirty_times_a_tenth_is_three() -> None:
+    column = categorical_column_with_vocabulary_list("c", min_frequency=3)
+    column.fit({"c": ["a"] * 30 + ["b"] * 29}, sample_weight=np.full(59, 0.1))
+    assert list(column.vocabulary_) == ["a"]
+
+
+@given(st.lists(st.floats(0, 1e300), min_size=1))
+def test_summable(weights: list[float]) -> None:
+    rounded = summable(np.array(weights))
+    assert_allclose(rounded, weights, rtol=0, atol=len(weights) * max(weights) * 2e-15)
+    assert rounded.sum() == sum(rounded.tolist()[::-1])
+
+
+@given(st.lists(st.integers(0, 2**40), min_size=1))
+def test_summable_integers_are_themselves(weights: list[int]) -> None:
+    assert_array_equal(summable(np.array(weights)), weights)

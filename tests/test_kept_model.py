@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The model that an Estimator keeps between predictions."""
+
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+from skest import DNNClassifier, Estimator, RunConfig
+from skest.hooks import Hook
+from skest.inputs import numpy_input_fn
+from tests._models import model_fn, table_fn
+
+X = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
+Y = (X[:, 0] > 0).astype(int)
+
+
+@pytest.fixture(params=["memory", "directory"])
+def model(request, tmp_path):
+    config = None if request.param == "memory" else RunConfig(model_dir=tmp_path)
+    return DNNClassifier((4,), max_iter=2, random_state=0, config=config).fit(X, Y)
+
+
+def network_of(estimator):
+    return estimator._kept.spec.network
+
+
+def test_a_second_call_uses_the_model_of_the_first(model):
+    first = model.predict_proba(X)
+    network = network_of(model.estimator_)
+    assert_array_equal(model.predict_proba(X), first)
+    assert network_of(model.estimator_) is network
+
+
+def test_it_shares_the_memory_of_the_checkpoint():
+    model = DNNClassifier((4,), max_iter=2).fit(X, Y)
+    model.predict(X)
+    variables = model.estimator_.checkpoint.variables
+    for name, value in network_of(model.estimator_).state_dict().items():
+        assert value.data_ptr() == variables[name].data_ptr()
+
+
+def test_another_checkpoint_gives_another_model(model):
+    before = model.predict_proba(X)
+    model.partial_fit(X, Y)
+    after = model.predict_proba(X)
+    assert not np.array_equal(before, after)
+    estimator = model.estimator_
+    other = DNNClassifier((4,), max_iter=1, random_state=1).fit(X, Y)
+    estimator.checkpoint = other.estimator_.checkpoint
+    assert_array_equal(model.predict_proba(X), other.predict_proba(X))
+    same_step = DNNClassifier((4,), max_iter=1, random_state=2).fit(X, Y)
+    estimator.checkpoint = same_step.estimator_.checkpoint
+    assert_array_equal(model.predict_proba(X), same_step.predict_proba(X))
+
+
+def test_it_is_not_pickled(model):
+    fresh = pickle.dumps(model)
+    expected = model.predict_proba(X)
+    assert len(pickle.dumps(model)) == len(fresh)
+    again = pickle.loads(pickle.dumps(model))
+    assert again.estimator_._kept is None
+    assert_array_equal(again.predict_proba(X), expected)
+
+
+def test_hooks_get_a_model_of_their_own(model):
+    expected = model.predict_proba(X)
+
+    class Spoil(Hook):
+        def begin(self, run):
+            for parameter in run.network.parameters():
+                parameter.data.zero_()
+
+    dataset = numpy_input_fn({"x": X}, shuffle=False)
+    list(model.estimator_.predict(dataset, hooks=[Spoil()]))
+    assert_array_equal(model.predict_proba(X), expected)
+
+
+def test_threads_share_it(model):
+    expected = [model.predict_proba(X[: i + 1]) for i in range(20)]
+    fresh = pickle.loads(pickle.dumps(model))
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda i: fresh.predict_proba(X[: i + 1]), range(20)))
+    for one, other in zip(found, expected, strict=True):
+        assert_array_equal(one, other)
+
+
+def test_a_model_function_of_the_users_is_called_every_time():
+    calls = []
+
+    def counted(features, labels, mode, params):
+        calls.append(mode)
+        return model_fn(features, labels, mode, params)
+
+    estimator = Estimator(counted).train(table_fn())
+    for _ in range(2):
+        list(estimator.predict(table_fn()))
+    assert calls == ["train", "infer", "infer"]
+    assert estimator._kept is None
