@@ -4,7 +4,11 @@
 from sklearn.utils._param_validation import Interval, Options, StrOptions
 from sklearn.utils._set_output import _get_output_config
 from sklearn.utils.metaestimators import _BaseComposition
-from sklearn.utils.validation import _check_sample_weight, _check_y
+from sklearn.utils.validation import (
+    _check_feature_names_in,
+    _check_sample_weight,
+    _check_y,
+)
 
 __all__ = [
     "BaseComposition",
@@ -12,12 +16,14 @@ __all__ = [
     "Interval",
     "Options",
     "StrOptions",
+    "check_feature_names_in",
     "check_sample_weight",
     "check_y",
     "get_output_config",
 ]
 
 BaseComposition = _BaseComposition
+check_feature_names_in = _check_feature_names_in
 check_sample_weight = _check_sample_weight
 check_y = _check_y
 get_output_config = _get_output_config

@@ -59,7 +59,7 @@ from skest.inputs.array_dataset import ArrayDataset, take_rows
 from skest.run_config import RunConfig
 from skest.spec import EstimatorSpec
 
-__all__ = ["SkestEstimator"]
+__all__ = ["SkestEstimator", "has_partial_fit"]
 
 # "auto" of early_stopping holds rows out above this, as HistGradientBoosting does.
 _MANY_ROWS = 10_000
@@ -77,7 +77,6 @@ class SkestEstimator(
     """What the estimators of skest have in common; not for direct use."""
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        "weight_decay": [Interval(Real, 0, None, closed="left")],
         "batch_size": [
             StrOptions({"auto"}),
             Interval(Integral, 1, None, closed="left"),
@@ -193,8 +192,6 @@ class SkestEstimator(
     @with_callbacks
     def _fit_an_epoch(self, X: Any, y: Any, sample_weight: Any, classes: Any) -> None:
         self._validate_params()
-        if self.early_stopping is True:
-            raise ValueError("partial_fit does not support early_stopping=True.")
         resume = self.__sklearn_is_fitted__()
         if resume:
             self._check_resumed()
@@ -266,6 +263,11 @@ class SkestEstimator(
     def _balanced_weight(self, rows: Rows) -> NDArray[Any] | None:
         """Return the weights to train with."""
         return rows.weight
+
+    def _check_partial_fit(self) -> None:
+        """Refuse parameters that need all rows at once."""
+        if self.early_stopping is True:
+            raise ValueError("partial_fit does not support early_stopping=True.")
 
     def _split_validation(
         self, rows: Rows, validation: Sequence[Any], seed: int | None
@@ -516,8 +518,11 @@ class SkestEstimator(
         """Return the features as columns by key."""
         if reset:
             self._reads_array = self._takes_as_array(X)
-        read = read_array if self._reads_array else read_table
-        features = read(self, X, reset=reset)
+        if self._reads_array:
+            features = read_array(self, X, reset=reset)
+        else:
+            positions = self._positions()
+            features = read_table(self, X, reset=reset, positions=positions)
         if reset:
             self._dtype_name = self._choose_dtype(features)
         return features
@@ -533,6 +538,18 @@ class SkestEstimator(
     def _needs_names(self) -> bool:
         """Whether something reads columns of X by name."""
         return False
+
+    def _positions(self) -> set[int]:
+        """Return the positions that feature columns read."""
+        given = [getattr(self, name) for name in self._column_parameters]
+        return {
+            key
+            for columns in given
+            if columns is not None
+            for column in _as_feature_columns(columns).active
+            for key in column.feature_keys
+            if isinstance(key, int)
+        }
 
     def _choose_dtype(self, features: Mapping[Any, Any]) -> str:
         """Return the floating type to compute in.
@@ -654,6 +671,12 @@ class SkestEstimator(
         tags.input_tags.allow_nan = self._all_inferred()
         tags.input_tags.sparse = self._takes_sparse()
         return tags
+
+
+def has_partial_fit(estimator: SkestEstimator) -> bool:
+    """Tell whether training can go on with other rows; if not, raise the reason."""
+    estimator._check_partial_fit()
+    return True
 
 
 def _as_feature_columns(columns: Any) -> FeatureColumns:

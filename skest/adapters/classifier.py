@@ -8,11 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin
 from sklearn.utils import assert_all_finite, compute_class_weight
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import type_of_target
 from sklearn.utils.validation import check_is_fitted
 
 from skest._compat import StrOptions
-from skest.adapters.base import SkestEstimator
+from skest.adapters.base import SkestEstimator, has_partial_fit
 from skest.adapters.rows import Rows
 from skest.adapters.targets.classes import ClassTarget
 from skest.adapters.targets.forms import is_frame
@@ -31,6 +32,7 @@ class SkestClassifier(ClassifierMixin, SkestEstimator):
         "class_weight": [StrOptions({"balanced"}), dict, None],
     }
 
+    @available_if(has_partial_fit)
     def partial_fit(
         self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None
     ) -> Any:
@@ -52,13 +54,16 @@ class SkestClassifier(ClassifierMixin, SkestEstimator):
         object
             This estimator.
         """
+        return self._partial_fit(X, y, sample_weight, classes)
+
+    def _check_partial_fit(self) -> None:
+        super()._check_partial_fit()
         if self.class_weight == "balanced":
             raise ValueError(
                 "class_weight='balanced' needs all rows at once, which partial_fit does "
                 "not have. Compute the weights with "
                 "sklearn.utils.class_weight.compute_class_weight and pass a dictionary."
             )
-        return self._partial_fit(X, y, sample_weight, classes)
 
     def predict_proba(self, X: Any) -> NDArray[Any]:
         """Return the probabilities of the classes.
@@ -196,5 +201,5 @@ class SkestClassifier(ClassifierMixin, SkestEstimator):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.classifier_tags.multi_label = True
+        tags.classifier_tags.multi_label = self.class_weight is None
         return tags

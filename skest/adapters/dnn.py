@@ -36,6 +36,7 @@ __all__ = [
 
 OPTIMIZER_CONSTRAINT = [str, type, callable, list, tuple]
 LEARNING_RATE_CONSTRAINT = [Interval(Real, 0, None, closed="neither"), callable, None]
+WEIGHT_DECAY_CONSTRAINT = [Interval(Real, 0, None, closed="left")]
 SCHEDULE_CONSTRAINTS = {
     "lr_scheduler": [callable, None],
     "clip_norm": [Interval(Real, 0, None, closed="neither"), None],
@@ -161,6 +162,7 @@ class DNNParameters:
         "batch_norm": ["boolean"],
         "optimizer": OPTIMIZER_CONSTRAINT,
         "learning_rate": LEARNING_RATE_CONSTRAINT,
+        "weight_decay": WEIGHT_DECAY_CONSTRAINT,
         **SCHEDULE_CONSTRAINTS,
     }
 

@@ -18,6 +18,7 @@ from skest.adapters.dnn import (
     LEARNING_RATE_CONSTRAINT,
     OPTIMIZER_CONSTRAINT,
     SCHEDULE_CONSTRAINTS,
+    WEIGHT_DECAY_CONSTRAINT,
     as_units,
 )
 from skest.adapters.linear import auto_learning_rate, ftrl_penalties
@@ -204,6 +205,7 @@ class _Combined:
         "linear_sparse_combiner": [StrOptions({"sum", "mean", "sqrtn"})],
         "l1": [Interval(Real, 0, None, closed="left")],
         "l2": [Interval(Real, 0, None, closed="left")],
+        "weight_decay": WEIGHT_DECAY_CONSTRAINT,
     }
 
     def _model_fn(self, head: Any) -> Callable[..., EstimatorSpec]:

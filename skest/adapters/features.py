@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads ``X`` of scikit-learn's methods as columns by key."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from scipy.sparse import issparse
 from sklearn.base import BaseEstimator
 from sklearn.utils import get_tags
@@ -127,7 +128,9 @@ def read_array(estimator: BaseEstimator, X: Any, *, reset: bool) -> dict[Any, An
     return {ARRAY_KEY: X}
 
 
-def read_table(estimator: BaseEstimator, X: Any, *, reset: bool) -> dict[Any, Any]:
+def read_table(
+    estimator: BaseEstimator, X: Any, *, reset: bool, positions: Collection[int] = ()
+) -> dict[Any, Any]:
     """Return X as columns by key, unchanged; what they hold is for feature columns.
 
     Parameters
@@ -136,9 +139,12 @@ def read_table(estimator: BaseEstimator, X: Any, *, reset: bool) -> dict[Any, An
         Learns or checks the number and names of features.
     X : frame, dict of arrays or array-like
         Columns of an array are found as 0, 1, …, as "x0", "x1", …, and all together
-        as `ARRAY_KEY`; if `estimator` was fitted on a frame, by its names.
+        as `ARRAY_KEY`; if `estimator` was fitted on a frame, by its names. A frame of
+        numbers whose names are 0, 1, … counts as an array.
     reset : bool
         Learn rather than check.
+    positions : collection of int, default=()
+        Columns that have names, but are to be found by position, too.
 
     Returns
     -------
@@ -150,7 +156,7 @@ def read_table(estimator: BaseEstimator, X: Any, *, reset: bool) -> dict[Any, An
     ValueError, TypeError
         If there are no rows or columns, lengths differ, or names are not unique.
     """
-    if is_table(X):
+    if is_table(X) and not _is_nameless_array(X):
         table = Table(X)
         if not isinstance(X, Mapping):
             validate_data(estimator, X, reset=reset, skip_check_array=True)
@@ -168,7 +174,15 @@ def read_table(estimator: BaseEstimator, X: Any, *, reset: bool) -> dict[Any, An
             f"A column of X is called {WEIGHT_KEY!r}, a name that skest needs for the "
             "sample weights. Rename it."
         )
+    named = dict(enumerate(getattr(estimator, "feature_names_in_", ())))
+    features |= {i: features[named[i]] for i in positions if named.get(i) in features}
     return features
+
+
+def _is_nameless_array(X: Any) -> bool:
+    """Tell whether a frame has nothing that an array has not."""
+    is_numbered = isinstance(X, pd.DataFrame) and [*X.columns] == [*range(X.shape[1])]
+    return is_numbered and holds_only_numbers(X)
 
 
 def _read_columns_of_array(

@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from skest._compat import Interval, StrOptions
@@ -20,11 +19,12 @@ from skest.adapters.dnn import (
     LEARNING_RATE_CONSTRAINT,
     OPTIMIZER_CONSTRAINT,
     SCHEDULE_CONSTRAINTS,
+    WEIGHT_DECAY_CONSTRAINT,
 )
 from skest.adapters.mixed import SkestHeadEstimator
 from skest.adapters.optimization import Part, optimization
 from skest.adapters.regressor import SkestRegressor
-from skest.adapters.sdca import TakesSDCA, check_unused, has_partial_fit
+from skest.adapters.sdca import TakesSDCA, check_unused
 from skest.adapters.target_scale import TargetScale
 from skest.estimator import Estimator
 from skest.feature_columns.columns import FeatureColumns
@@ -187,6 +187,7 @@ class _Linear(TakesSDCA):
         **SCHEDULE_CONSTRAINTS,
         "l1": [Interval(Real, 0, None, closed="left")],
         "l2": [Interval(Real, 0, None, closed="left")],
+        "weight_decay": WEIGHT_DECAY_CONSTRAINT,
     }
 
     @property
@@ -286,7 +287,6 @@ class LinearClassifier(_Linear, SkestClassifier):
         **SkestClassifier._parameter_constraints,
         **_Linear._own_constraints,
     }
-    partial_fit = available_if(has_partial_fit)(SkestClassifier.partial_fit)
 
     def __init__(
         self,
@@ -390,7 +390,6 @@ class LinearRegressor(_Linear, SkestRegressor):
         **SkestRegressor._parameter_constraints,
         **_Linear._own_constraints,
     }
-    partial_fit = available_if(has_partial_fit)(SkestRegressor.partial_fit)
 
     def __init__(
         self,
@@ -499,8 +498,6 @@ class LinearEstimator(_Linear, SkestHeadEstimator):
         **SkestHeadEstimator._parameter_constraints,
         **_Linear._own_constraints,
     }
-
-    partial_fit = available_if(has_partial_fit)(SkestHeadEstimator.partial_fit)
 
     def __init__(
         self,

@@ -10,7 +10,7 @@ from sklearn.utils import ClassifierTags, RegressorTags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from skest.adapters.base import SkestEstimator
+from skest.adapters.base import SkestEstimator, has_partial_fit
 from skest.adapters.features import without_columns
 from skest.adapters.targets.base import Target
 from skest.adapters.targets.forms import columns_of, is_frame
@@ -38,6 +38,7 @@ def _has_probabilities(estimator: "SkestMixedEstimator") -> bool:
 class SkestMixedEstimator(SkestEstimator):
     """What estimators for any kind of target have in common; not for direct use."""
 
+    @available_if(has_partial_fit)
     def partial_fit(
         self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None
     ) -> Any:

@@ -11,6 +11,7 @@ from sklearn.utils import assert_all_finite
 from torch import Tensor
 
 from skest.adapters._docs import with_shared_docs
+from skest.adapters.base import SkestEstimator
 from skest.adapters.classifier import SkestClassifier
 from skest.adapters.derived_predictions import (
     class_predictions,
@@ -325,7 +326,7 @@ class ModelFnRegressor(_ModelFnParameters, SkestRegressor):
     quantile = 0.5
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **SkestRegressor._parameter_constraints,
+        **SkestEstimator._parameter_constraints,
         **_ModelFnParameters._own_constraints,
     }
 

@@ -5,9 +5,10 @@ from numbers import Real
 from typing import Any, ClassVar
 
 from sklearn.base import RegressorMixin
+from sklearn.utils.metaestimators import available_if
 
 from skest._compat import Interval, StrOptions
-from skest.adapters.base import SkestEstimator
+from skest.adapters.base import SkestEstimator, has_partial_fit
 from skest.adapters.targets.numbers import LOSSES, NumberTarget
 
 __all__ = ["SkestRegressor"]
@@ -28,6 +29,7 @@ class SkestRegressor(RegressorMixin, SkestEstimator):
         "quantile": [Interval(Real, 0, 1, closed="neither")],
     }
 
+    @available_if(has_partial_fit)
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
         """Train one epoch, going on from the present state.
 

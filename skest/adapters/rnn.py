@@ -16,6 +16,7 @@ from skest.adapters.dnn import (
     LEARNING_RATE_CONSTRAINT,
     OPTIMIZER_CONSTRAINT,
     SCHEDULE_CONSTRAINTS,
+    WEIGHT_DECAY_CONSTRAINT,
     as_units,
 )
 from skest.adapters.optimization import Part, optimization
@@ -138,6 +139,7 @@ class _RNN:
         "cell_type": [StrOptions(set(CELL_TYPES))],
         "optimizer": OPTIMIZER_CONSTRAINT,
         "learning_rate": LEARNING_RATE_CONSTRAINT,
+        "weight_decay": WEIGHT_DECAY_CONSTRAINT,
         **SCHEDULE_CONSTRAINTS,
     }
 

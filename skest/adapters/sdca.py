@@ -11,7 +11,7 @@ from skest.adapters.features import WEIGHT_KEY
 from skest.adapters.rows import Rows
 from skest.sdca import LinearSDCA, as_sdca
 
-__all__ = ["TakesSDCA", "check_unused", "has_partial_fit"]
+__all__ = ["TakesSDCA", "check_unused"]
 
 # Key of the row numbers beside the features, which are the example ids of SDCA.
 _ROW_KEY = "__row_number__"
@@ -45,6 +45,11 @@ class TakesSDCA:
                 "sampling='weighted' has no meaning for LinearSDCA, whose objective weighs "
                 "every row exactly. Leave it at 'epoch'."
             )
+
+    def _check_partial_fit(self) -> None:
+        super()._check_partial_fit()  # type: ignore[misc]
+        if self._numbers_rows():
+            raise ValueError(f"partial_fit {_ROWS_CHANGE}")
 
     def _training_features(self, rows: Rows) -> dict[str, Any]:
         features = super()._training_features(rows)  # type: ignore[misc]
@@ -86,10 +91,3 @@ def check_unused(**settings: Any) -> None:
                 f"{name!r} has no meaning for LinearSDCA; got {value!r}. It has no "
                 "learning rate; set its penalties with LinearSDCA(l1=..., l2=...)."
             )
-
-
-def has_partial_fit(estimator: Any) -> bool:
-    """Tell whether the examples of another call can be told from those before."""
-    if estimator._numbers_rows():
-        raise ValueError(f"partial_fit {_ROWS_CHANGE}")
-    return True

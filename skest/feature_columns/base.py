@@ -16,7 +16,12 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.exceptions import NotFittedError
 from sklearn.utils import Tags
 
-from skest._compat import DocLinkMixin, check_sample_weight, get_output_config
+from skest._compat import (
+    DocLinkMixin,
+    check_feature_names_in,
+    check_sample_weight,
+    get_output_config,
+)
 from skest.feature_columns.features_in import FeaturesIn
 from skest.feature_columns.sources import is_key
 from skest.feature_columns.table import Key, Table
@@ -238,13 +243,15 @@ class FeatureColumn(DocLinkMixin, FeaturesIn, TransformerMixin, BaseEstimator):
 
         Parameters
         ----------
-        input_features : None
-            Not used; the names follow from the name of the column.
+        input_features : sequence of str, default=None
+            Names of the columns of X, only checked; the names that are returned follow
+            from the name of the column.
 
         Returns
         -------
         ndarray of str, shape (n_outputs,), dtype object
         """
+        check_feature_names_in(self, input_features, generate_names=False)
         return np.array(self._output_names(), dtype=object)
 
     def __sklearn_is_fitted__(self) -> bool:

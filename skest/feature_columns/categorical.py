@@ -79,7 +79,7 @@ def categorical_column_with_identity(
     Parameters
     ----------
     key : str or int
-        Name of the raw column, or its position in an array.
+        Name of the raw column, or its position in an array or frame.
     num_buckets : int
         Ids are 0 to ``num_buckets - 1``.
     default_value : int or None, default=None
@@ -177,7 +177,7 @@ def categorical_column_with_hash_bucket(
     Parameters
     ----------
     key : str or int
-        Name of the raw column, or its position in an array.
+        Name of the raw column, or its position in an array or frame.
     hash_bucket_size : int
         Number of buckets.
     dtype : {"string", "int64"} or None, default=None

@@ -13,7 +13,7 @@ from sklearn.base import TransformerMixin, clone
 from sklearn.utils import Tags
 from torch import Tensor
 
-from skest._compat import BaseComposition, DocLinkMixin
+from skest._compat import BaseComposition, DocLinkMixin, check_feature_names_in
 from skest.feature_columns.base import FeatureColumn, as_csr, as_dense
 from skest.feature_columns.dense import EmbeddingColumn
 from skest.feature_columns.features_in import FeaturesIn
@@ -247,8 +247,9 @@ class FeatureColumns(DocLinkMixin, FeaturesIn, TransformerMixin, BaseComposition
 
         Parameters
         ----------
-        input_features : None
-            Not used; the names follow from the names of the columns.
+        input_features : sequence of str, default=None
+            Names of the columns of X, only checked; the names that are returned follow
+            from the names of the feature columns.
 
         Returns
         -------
@@ -258,6 +259,7 @@ class FeatureColumns(DocLinkMixin, FeaturesIn, TransformerMixin, BaseComposition
             `columns` before them, ``<name>__<output>``, as has every output of
             `sklearn.compose.ColumnTransformer`.
         """
+        check_feature_names_in(self, input_features, generate_names=False)
         names = [
             (prefix, output)
             for prefix, column in self._named_active

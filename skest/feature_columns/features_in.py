@@ -47,4 +47,4 @@ class FeaturesIn:
                 )
             if table.feature_names is not names and not issparse(X):
                 return Table(np.asarray(X), feature_names=names)
-        return table
+        return table if names is None else Table(X, feature_names=names)

@@ -37,7 +37,7 @@ def numeric_column(
     Parameters
     ----------
     key : str or int
-        Name of the raw column, or its position in an array.
+        Name of the raw column, or its position in an array or frame.
     shape : int or tuple of int, default=(1,)
         Shape of one cell. The output is flat.
     default_value : float, "mean" or None, default=None

@@ -51,7 +51,7 @@ def sequence_numeric_column(
     Parameters
     ----------
     key : str or int
-        Name of the raw column, or its position in an array.
+        Name of the raw column, or its position in an array or frame.
     shape : int or tuple of int, default=(1,)
         Shape of one step; the output is flat.
     default_value : float, "mean" or None, default=None

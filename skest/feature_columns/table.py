@@ -48,14 +48,16 @@ class Table:
     ----------
     X : DataFrame, dict of arrays, array-like of shape (n_rows, n_features), or Table
         A pandas DataFrame, or any other eager frame that narwhals knows (polars,
-        pyarrow); if not all names are strings, it has the keys of an array, too, and
-        only these if a name is neither a string nor an integer, as in a MultiIndex.
-        Values of a dict have one row per cell: shape (n_rows,) or (n_rows, ...). Cells
-        of a frame or dict may be lists. A two-dimensional array has the keys 0, 1, …
-        and "x0", "x1", … for its columns, and "x" for all of them together; a sparse
-        matrix has "x" only. What a masked array masks is missing. A Table is itself.
+        pyarrow); positions 0, 1, … are keys of its columns, too, and if not all names
+        are strings, all keys of an array are, and only these if a name is neither a
+        string nor an integer, as in a MultiIndex. Values of a dict have one row per
+        cell: shape (n_rows,) or (n_rows, ...). Cells of a frame or dict may be lists. A
+        two-dimensional array has the keys 0, 1, … and "x0", "x1", … for its columns,
+        and "x" for all of them together; a sparse matrix has "x" only. What a masked
+        array masks is missing. A Table is itself.
     feature_names : sequence of str, default=None
-        Names for the columns of an array, in place of its own keys.
+        Names for the columns of an array, in place of its own keys; what is at the
+        positions of a frame, in place of its own order.
 
     Attributes
     ----------
@@ -108,7 +110,7 @@ class Table:
         elif isinstance(X, Mapping):
             table._view_dict(X)
         elif is_frame(X):
-            table._view_frame(X)
+            table._view_frame(X, feature_names)
         else:
             table._view_array(X, feature_names)
         if table.n_rows == 0:
@@ -139,13 +141,13 @@ class Table:
                     f"{first!r} has {self.n_rows} and column {key!r} has {length}."
                 )
 
-    def _view_frame(self, X: Any) -> None:
+    def _view_frame(self, X: Any, by_position: Any) -> None:
         frame = eager_frame(X)
         names = np.asarray(frame.columns, dtype=object)
         self.n_rows, self.n_features = frame.shape
         _check_has_features(frame.shape)
         if all(isinstance(name, str) for name in names):
-            self.feature_names = names
+            self._name(names, by_position)
         elif all(map(is_key, names)):  # for scikit-learn, such a frame has no names
             self._aliases = {f"x{i}": name for i, name in enumerate(names)}
         else:
@@ -167,12 +169,16 @@ class Table:
         _check_has_features(array.shape)
         columns = [array[:, i] for i in range(array.shape[1])]
         if feature_names is not None:
-            self.feature_names = np.asarray(feature_names, dtype=object)
-            self._source = dict(zip(self.feature_names, columns, strict=True))
+            self._name(feature_names)
+            self._source = dict(zip(feature_names, columns, strict=True))
         else:
             named = {f"x{i}": column for i, column in enumerate(columns)}
             self._source = {"x": array, **named, **dict(enumerate(columns))}
             self.whole_key = "x"
+
+    def _name(self, names: Any, by_position: Any = None) -> None:
+        self.feature_names = np.asarray(names, dtype=object)
+        self._aliases = dict(enumerate(names if by_position is None else by_position))
 
     def _view_sparse(self, X: Any) -> None:
         self._source = {"x": plain_matrix(X)}
@@ -204,11 +210,11 @@ class Table:
         if key not in self._source:
             if self.n_features is not None and self.holds_sparse("x"):
                 refuse_sparse(key)
-            if self._aliases and key == "x":
+            if self._aliases and self.feature_names is None and key == "x":
                 return np.asarray(self._source)
-            if key not in self._aliases:
+            key = self._aliases.get(key, key)
+            if key not in self._source:
                 self._refuse_unknown(key)
-            key = self._aliases[key]
         value = self._source[key]
         return value if isinstance(value, Cells) else read_cells(value, key)
 

@@ -8,6 +8,7 @@ from functools import partial
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 import torch
 from sklearn.base import ClassifierMixin, clone
@@ -202,8 +203,9 @@ def test_partial_fit_goes_on(classifier_class, blobs):
     assert model.score(X, y) > 0.8
     with pytest.raises(ValueError, match=r"not among the classes: \[7\]"):
         model.partial_fit(X, np.where(y == 2, 7, y))
-    with pytest.raises(ValueError, match="early_stopping"):
+    with pytest.raises(AttributeError, match="no attribute 'partial_fit'") as error:
         model.set_params(early_stopping=True).partial_fit(X, y)
+    assert "does not support early_stopping=True" in str(error.value.__cause__)
 
 
 def test_warm_start_goes_on(estimator_class, blobs):
@@ -358,6 +360,31 @@ def test_columns_of_an_array_by_number_and_by_name(blobs):
     )
     words = np.array([["a"], ["b"], ["c"]], dtype=object)[y]
     assert model.set_params(max_iter=60).fit(words, y).score(words, y) == 1
+
+
+@pytest.mark.parametrize("library", [pd.DataFrame, pl.DataFrame])
+def test_columns_of_a_frame_by_position(library, blobs):
+    X, y = blobs
+    columns = [fc.numeric_column(i, normalizer="standard") for i in (3, 1)]
+    model = make(DNNClassifier, feature_columns=columns, dtype="float32")
+    frame = library(dict(zip("abcd", X.T, strict=True)))
+    expected = clone(model).fit(X, y).predict_proba(X)
+    fitted = model.fit(frame, y)
+    assert fitted.feature_names_in_.tolist() == list("abcd")
+    np.testing.assert_array_equal(fitted.predict_proba(frame), expected)
+    columns[0].set_params(key=4)
+    with pytest.raises(ValueError, match="Column 4 is not in X, which has 'a', 'b'"):
+        clone(model).fit(frame, y)
+
+
+def test_a_frame_of_numbers_without_names_is_an_array(blobs):
+    X, y = blobs
+    matrix = fc.indicator_column(fc.SparseMatrixColumn())
+    columns = [matrix, fc.bucketized_column(fc.numeric_column("x0"), "quantiles:3")]
+    model = make(DNNClassifier, feature_columns=columns).fit(pd.DataFrame(X), y)
+    expected = clone(model).fit(X, y).predict_proba(X)
+    for given in (X, pd.DataFrame(X)):
+        np.testing.assert_array_equal(model.predict_proba(given), expected)
 
 
 def test_integer_column_names(blobs):

@@ -10,6 +10,7 @@ import pytest
 import scipy.sparse
 import torch
 
+from skest.feature_columns.numeric import numeric_column
 from skest.feature_columns.table import Table
 
 STRINGS = ["b", None, "", "a", "b"]
@@ -221,6 +222,25 @@ def test_frames_without_names_have_those_of_arrays() -> None:
             np.testing.assert_array_equal(table.numbers(key), [2, 4])
     with pytest.raises(ValueError, match="Column 'x0' is not in X"):
         Table(pd.DataFrame(array, columns=["a", "b"])).cells("x0")
+
+
+def test_positions_in_frames() -> None:
+    X = pd.DataFrame({"a": [1, 2], "b": [3, 4]})
+    for table in (Table(X), Table(X.to_numpy(), feature_names=["a", "b"])):
+        np.testing.assert_array_equal(table.numbers(1), [3, 4])
+        assert table.keys == ["a", "b"]
+        for key in (2, "x", "x0"):
+            with pytest.raises(ValueError, match=f"Column {key!r} is not in X"):
+                table.cells(key)
+
+
+@pytest.mark.parametrize("library", [pd.DataFrame, pl.DataFrame])
+def test_a_position_is_the_column_that_was_there_in_fit(library: Any) -> None:
+    X = library({"a": [1.0, 2.0], "b": [3.0, 4.0]})
+    column = numeric_column(1).fit(X)
+    np.testing.assert_array_equal(column.transform(X[["b", "a"]])[:, 0], [3, 4])
+    with pytest.raises(ValueError, match="Column 'b' is not in X"):
+        column.transform(library({"a": [1.0], "c": [3.0]}))
 
 
 def test_names_of_frames() -> None:

@@ -76,6 +76,8 @@ class NumberTarget(Target):
     ) -> NDArray[Any]:
         """Return the numbers as float64."""
         y = self._numbers(y, gaps)
+        if self.n_outputs == 1 and y.shape[1:] in ((), (1,)):
+            y = y.reshape(len(y), *self.shape)  # a column of one number is that number
         if y.shape[1:] != self.shape:
             raise ValueError(
                 f"y must have shape {('n_samples', *self.shape)} as in fit; "

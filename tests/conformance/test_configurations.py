@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""scikit-learn's checks of estimators that are not as they are constructed.
+
+`QUICK` and `SLOW` pass every check, and none is expected to fail. `WITHOUT` names, for each
+configuration that cannot pass them all, the checks that it is spared, why, and what is
+tested in their place; `test_spared_checks_do_fail` sees that none is spared in vain.
+"""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.sparse import csr_array, issparse
+from sklearn.base import clone
+from sklearn.utils.estimator_checks import (
+    estimator_checks_generator,
+    parametrize_with_checks,
+)
+
+from skest import (
+    BaselineRegressor,
+    DNNClassifier,
+    DNNLinearCombinedClassifier,
+    DNNLinearCombinedRegressor,
+    DNNRegressor,
+    LinearClassifier,
+    LinearRegressor,
+    RNNRegressor,
+)
+from skest import feature_columns as fc
+
+
+def sparse(X: Any) -> Any:
+    """Return matrices of numbers in CSR form, and what is to be refused as it is."""
+    array = None if issparse(X) else np.asarray(X)
+    is_matrix = array is not None and array.ndim == 2 and array.dtype.kind in "fiu"
+    return csr_array(array) if is_matrix and array.size else X
+
+
+class ReadsSparse:
+    """Reads every array as a sparse matrix, in which NaN is refused."""
+
+    def _check_features(self, X: Any, *, reset: bool) -> dict[Any, Any]:
+        return super()._check_features(sparse(X), reset=reset)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = False
+        return tags
+
+
+class SparseClassifier(ReadsSparse, DNNClassifier):
+    pass
+
+
+class SparseRegressor(ReadsSparse, LinearRegressor):
+    pass
+
+
+def columns(*more: Any) -> list[Any]:
+    """Return columns for arrays of any width: all numbers, and vectors of the first."""
+    number = fc.numeric_column(0, normalizer="standard")
+    buckets = fc.bucketized_column(number, "quantiles:8")
+    vectors = fc.embedding_column(buckets, dimension=3)
+    return [fc.indicator_column(fc.SparseMatrixColumn()), vectors, *more]
+
+
+WIDE = [fc.SparseMatrixColumn(), fc.bucketized_column(fc.numeric_column(0), [0.0, 1.0])]
+SMALL = {"hidden_units": (16,), "max_iter": 40}
+LONGER = {"hidden_units": (16,), "max_iter": 100}
+NOISY = {"dropout": 0.2, "batch_norm": True}
+DRAWN = {"sampling": "weighted"}
+FLOAT32 = {"dtype": "float32"}
+ADAM = {"optimizer": "adam", "learning_rate": 0.01}
+
+QUICK: dict[str, Any] = {
+    "sparse": SparseClassifier(**SMALL),
+    "balanced": DNNClassifier(**SMALL, class_weight="balanced"),
+    "embedding": DNNClassifier(**SMALL, feature_columns=columns()),
+    # Rows drawn in proportion to their weights: then training does not tell a weight
+    # from a repetition, whatever is random or rounded in it.
+    "drawn noisy numbers": DNNRegressor(**LONGER, **DRAWN, **NOISY),
+}
+SLOW: dict[str, Any] = {
+    "float64": DNNClassifier(**SMALL, dtype="float64"),
+    "float64 numbers": DNNRegressor(**LONGER, dtype="float64"),
+    "sparse numbers": SparseRegressor(),
+    "balanced linear": LinearClassifier(max_iter=60, class_weight="balanced"),
+    "embedding numbers": DNNRegressor(**LONGER, feature_columns=columns()),
+    "wide and deep": DNNLinearCombinedClassifier(
+        (16,), max_iter=40, linear_feature_columns=WIDE, dnn_feature_columns=columns()
+    ),
+    "wide and deep numbers": DNNLinearCombinedRegressor(
+        (16,), max_iter=60, linear_feature_columns=WIDE, dnn_feature_columns=columns()
+    ),
+    "crossed linear": LinearClassifier(feature_columns=WIDE, max_iter=60),
+    "adam": DNNClassifier(**SMALL, **ADAM),
+    "adam numbers": DNNRegressor(**LONGER, **ADAM),
+    "adamw": DNNClassifier(
+        **SMALL, optimizer="adamw", learning_rate=0.01, weight_decay=1e-3
+    ),
+    "sgd": DNNClassifier(**SMALL, optimizer="sgd"),
+    "momentum": DNNClassifier(**SMALL, optimizer="momentum"),
+    "rmsprop": DNNClassifier(**SMALL, optimizer="rmsprop", learning_rate=0.01),
+    "ftrl": DNNClassifier(**SMALL, optimizer="ftrl", learning_rate=0.1),
+    "adam linear": LinearClassifier(optimizer="adam", learning_rate=0.05, max_iter=60),
+    "warm start linear": LinearClassifier(warm_start=True),
+    "warm start baseline": BaselineRegressor(warm_start=True),
+    "drawn float32": LinearClassifier(**DRAWN, **FLOAT32),
+    "drawn float32 numbers": RNNRegressor(16, max_iter=60, **DRAWN, **FLOAT32),
+    "drawn batch norm": DNNClassifier(**LONGER, **DRAWN, batch_norm=True),
+    "drawn early stopping": DNNRegressor((16,), **DRAWN, early_stopping=True),
+}
+
+_EQUIVALENCE = "check_sample_weight_equivalence_on_{}_data"
+WEIGHTS = {_EQUIVALENCE.format("dense"), _EQUIVALENCE.format("sparse")}
+# Sums of weighted rows are rounded in another way than those of repeated rows. They are
+# compared with the tolerance of float32 in test_sample_weight.py.
+ROUNDED: dict[str, Any] = {
+    "float32": DNNClassifier(**SMALL, **FLOAT32),
+    "float32 numbers": DNNRegressor(**LONGER, **FLOAT32),
+    "float32 linear": LinearClassifier(max_iter=60, **FLOAT32),
+    "float32 wide and deep": DNNLinearCombinedRegressor((16,), max_iter=60, **FLOAT32),
+}
+# The random numbers of training are not drawn for the same rows. Predictions are compared
+# in the mean over many seeds in test_sample_weight.py.
+RANDOM: dict[str, Any] = {
+    "dropout": DNNClassifier(**LONGER, dropout=0.2),
+    "dropout numbers": DNNRegressor(**LONGER, dropout=0.2),
+    "noisy": DNNClassifier(**LONGER, **NOISY),
+    "noisy numbers": DNNRegressor(**LONGER, **NOISY),
+    "batch norm numbers": DNNRegressor(**LONGER, batch_norm=True),
+    "mini-batches": DNNClassifier(**SMALL, batch_size=8),
+    "mini-batches numbers": DNNRegressor(**SMALL, batch_size=8),
+    "mini-batches adam": DNNClassifier(**SMALL, **ADAM, batch_size=8),
+    "mini-batches linear": LinearClassifier(max_iter=40, batch_size=8),
+}
+WITHOUT: dict[str, tuple[Any, set[str]]] = {
+    **{name: (estimator, WEIGHTS) for name, estimator in (ROUNDED | RANDOM).items()},
+    # Copies of a row come to both sides of the split, which a weight cannot do. The
+    # state that is kept is the best one for the held-out rows as they are; that is not
+    # what weights of 1000 : 0.0001 for classes ask for.
+    "early stopping": (
+        DNNClassifier((16,), early_stopping=True),
+        {*WEIGHTS, "check_class_weight_classifiers"},
+    ),
+    "early stopping numbers": (DNNRegressor((16,), early_stopping=True), WEIGHTS),
+    # They fit one object twice and expect the same, where a warm start goes on. What it
+    # does is compared with one longer fit below.
+    "warm start": (
+        DNNClassifier(**SMALL, warm_start=True),
+        {
+            "check_classifiers_multilabel_representation_invariance",
+            "check_supervised_y_2d",
+        },
+    ),
+    "warm start numbers": (
+        DNNRegressor(**LONGER, warm_start=True),
+        {"check_supervised_y_2d"},
+    ),
+}
+
+
+def checks_of(estimator: Any) -> list[tuple[str, Any, Any]]:
+    """Return name, estimator and function of all checks."""
+    pairs = estimator_checks_generator(estimator)
+    return [(check.func.__name__, each, check) for each, check in pairs]
+
+
+@parametrize_with_checks(list(QUICK.values()), xfail_strict=True)
+def test_every_check(estimator: Any, check: Any) -> None:
+    check(estimator)
+
+
+@pytest.mark.slow
+@parametrize_with_checks(list(SLOW.values()), xfail_strict=True)
+def test_every_check_of_more(estimator: Any, check: Any) -> None:
+    check(estimator)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("estimator", "check"),
+    [
+        pytest.param(each, check, id=f"{title}-{name}")
+        for title, (estimator, spared) in WITHOUT.items()
+        for name, each, check in checks_of(estimator)
+        if name not in spared
+    ],
+)
+def test_the_other_checks(estimator: Any, check: Any) -> None:
+    check(estimator)
+
+
+@pytest.mark.parametrize("title", WITHOUT)
+def test_spared_checks_do_fail(title: str) -> None:
+    estimator, spared = WITHOUT[title]
+    failed = set()
+    for name, each, check in checks_of(estimator):
+        if name in spared:
+            with pytest.raises(AssertionError):
+                check(each)
+            failed.add(name)
+    assert failed == spared
+
+
+@pytest.mark.parametrize("title", ["warm start", "warm start numbers"])
+def test_a_warm_start_goes_on(title: str) -> None:
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(30, 5)), np.arange(30) % 3
+    estimator = clone(WITHOUT[title][0]).set_params(
+        random_state=0, max_iter=20, n_iter_no_change=np.inf
+    )
+    at_once = clone(estimator).set_params(max_iter=40).fit(X, y)
+    twice = estimator.fit(X, y).fit(X, y)
+    np.testing.assert_array_equal(twice.predict(X), at_once.predict(X))
+    assert twice.n_iter_ == 40
+
+
+def test_several_labels_and_outputs_are_checked() -> None:
+    """What the tags say decides which checks there are."""
+    classifier = {name for name, *_ in checks_of(SLOW["float64"])}
+    prefix = "check_classifiers_multilabel_"
+    assert sum(name.startswith(prefix) for name in classifier) == 4
+    assert "check_class_weight_classifiers" in classifier
+    regressor = {name for name, *_ in checks_of(SLOW["float64 numbers"])}
+    assert "check_regressor_multioutput" in regressor
+    balanced = {name for name, *_ in checks_of(QUICK["balanced"])}
+    assert not any(name.startswith(prefix) for name in balanced)
