@@ -19,6 +19,7 @@ __all__ = ["train_and_evaluate"]
 
 _RECORD = "train_and_evaluate.json"
 _EXPORT = "export"
+_NO_RECORD = (OSError, ValueError, KeyError, TypeError, AttributeError)
 
 
 def train_and_evaluate(
@@ -103,7 +104,7 @@ def train_and_evaluate(
         saving_listeners=[*as_tuple(train_spec.saving_listeners), listener],
     )
     if not listener.interrupted:
-        _finish(estimator, evaluations)
+        _finish(estimator, evaluations, may_be_done=not listener.made_steps)
     metrics = [evaluation.metrics for evaluation in evaluations]
     exports = [list(evaluation.exports.values()) for evaluation in evaluations]
     if isinstance(eval_spec, EvalSpec):
@@ -181,16 +182,11 @@ class _Listener(CheckpointListener):
 
     def __init__(self, evaluations: list[_Evaluation]) -> None:
         self._evaluations = evaluations
-        self._run: Run | None = None
-
-    @property
-    def interrupted(self) -> bool:
-        """Whether there was a training that Ctrl-C ended."""
-        return self._run is not None and self._run.stop_reason == INTERRUPTED
+        self.interrupted = False
+        self.made_steps = False
 
     def begin(self, run: Run) -> None:
         """Start the clocks."""
-        self._run = run
         for evaluation in self._evaluations:
             evaluation.begin(run.global_step)
 
@@ -211,9 +207,16 @@ class _Listener(CheckpointListener):
             if evaluation.is_due(run.global_step):
                 evaluation.run(run.global_step, is_final=False)
 
+    def end(self, run: Run) -> None:
+        """Note what became of the training; the run itself is let go of."""
+        self.interrupted = run.stop_reason == INTERRUPTED
+        self.made_steps = run.global_step > run.start_step
 
-def _finish(estimator: Estimator, evaluations: list[_Evaluation]) -> None:
-    """Evaluate and export the last checkpoint, unless that is done."""
+
+def _finish(
+    estimator: Estimator, evaluations: list[_Evaluation], *, may_be_done: bool
+) -> None:
+    """Evaluate and export the last checkpoint, unless an earlier call has done that."""
     checkpoint = estimator.checkpoint
     if checkpoint is None:
         raise ValueError(
@@ -221,12 +224,14 @@ def _finish(estimator: Estimator, evaluations: list[_Evaluation]) -> None:
             "least one."
         )
     step, record = checkpoint.global_step, _Record(estimator.model_dir)
-    for evaluation in evaluations:
+    to_do = [e for e in evaluations if not (may_be_done and record.restore(e, step))]
+    for evaluation in to_do:
         if evaluation.step == step:
             evaluation.export(is_final=True)
-        elif not record.restore(evaluation, step):
+        else:
             evaluation.run(step, is_final=True)
-    record.write(evaluations, step)
+    if to_do:
+        record.write(evaluations, step)
 
 
 class _Record:
@@ -246,12 +251,7 @@ class _Record:
                 saved["exports"].keys() != evaluation.exports.keys()
             ):
                 return False
-        except (
-            OSError,
-            ValueError,
-            KeyError,
-            TypeError,
-        ):  # none, or not by this version
+        except _NO_RECORD:
             return False
         evaluation.step, evaluation.metrics = step, saved["metrics"]
         evaluation.exports = {

@@ -4,9 +4,10 @@ import os
 import signal
 import threading
 
+import numpy as np
 import pytest
 
-from skest import Estimator, RunConfig
+from skest import DNNClassifier, Estimator, RunConfig
 from skest._interrupts import INTERRUPTED, stopping_on_interrupt
 from skest.hooks import EarlyStoppingHook
 from tests._models import (
@@ -90,6 +91,14 @@ def test_training_returns_at_a_whole_step_and_goes_on(tmp_path, with_dir):
     whole = Estimator(model_fn, None, config.replace(model_dir=None), params)
     whole.train(table_fn(num_epochs=2))
     assert_same_checkpoint(estimator.checkpoint, whole.checkpoint)
+
+
+def test_fit_returns_what_it_has_learned():
+    x = np.random.default_rng(0).normal(size=(100, 2))
+    classifier = DNNClassifier(batch_size=10, hooks=[At(13, ctrl_c)], random_state=0)
+    classifier.fit(x, x[:, 0] > 0)
+    assert (classifier.n_steps_, classifier.n_iter_) == (13, 2)
+    assert classifier.predict(x).shape == (100,)
 
 
 def test_the_second_ctrl_c_saves_and_raises(tmp_path):

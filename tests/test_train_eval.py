@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
+import gc
 import signal
+import weakref
+from pathlib import Path
 
 import pytest
 
@@ -7,7 +10,7 @@ from skest import Estimator, EvalSpec, RunConfig, TrainSpec, train_and_evaluate
 from skest.checkpoint_store import read_checkpoint
 from skest.eval_results import read_eval_results
 from skest.export import BestExporter, Exporter, FinalExporter, LatestExporter
-from skest.hooks import CheckpointListener, Hook, StopAtStepHook
+from skest.hooks import CheckpointListener, EarlyStoppingHook, Hook, StopAtStepHook
 from skest.versioned_directory import list_versions
 from tests._models import (
     At,
@@ -202,6 +205,53 @@ def test_a_finished_training_returns_its_results_again(tmp_path):
     metrics, exports = run(tmp_path / "b")
     assert metrics == first[0]
     assert all(path.is_dir() for path in exports)
+
+
+def test_nothing_is_written_when_nothing_is_left_to_do(tmp_path, monkeypatch):
+    first = run(tmp_path)
+    monkeypatch.setattr(Path, "mkdir", raising(PermissionError(13, "denied")))
+    monkeypatch.setattr(Path, "replace", raising(PermissionError(13, "denied")))
+    assert run(tmp_path) == first
+
+
+def test_training_again_from_an_older_checkpoint_has_its_own_results(tmp_path):
+    _, exports = run(tmp_path)
+    pointer = tmp_path / "checkpoint"
+    pointer.write_text(pointer.read_text().replace('"ckpt-20"', '"ckpt-10"', 1))
+    assert make(tmp_path).checkpoint.global_step == 10
+    _, again = run(tmp_path)
+    assert again[1] != exports[1]
+    assert read_checkpoint(again[1]).global_step == 20
+
+
+def test_the_network_is_gone_when_the_end_is_evaluated(tmp_path):
+    networks, alive = [], []
+
+    class Notes(Hook):
+        def begin(self, run):
+            if run.mode == "train":
+                networks.append(weakref.ref(run.network))
+            else:
+                gc.collect()
+                alive.append(networks[0]() is not None)
+
+    hook = Notes()
+    train_and_evaluate(
+        make(tmp_path),
+        TrainSpec(ENDLESS, 20, hook),
+        EvalSpec(EVAL, hooks=hook, throttle_secs=0),
+    )
+    assert alive == [True, False]
+
+
+def test_an_early_stop_returns_its_results_again(tmp_path):
+    def until_ten(run):
+        return "enough" if run.global_step >= 10 else None
+
+    hooks = [EarlyStoppingHook(until_ten, None, 1)]
+    first = run(tmp_path, hooks=hooks)
+    assert first[0]["global_step"] == 10
+    assert run(tmp_path, hooks=hooks) == first
 
 
 def test_more_steps_go_on(tmp_path):
