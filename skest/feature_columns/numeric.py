@@ -349,7 +349,8 @@ class NumericColumn(DenseColumn):
             values = np.stack(columns, axis=1)
         elif self.normalizer is not None:
             values -= self._learned("center_", remedy).astype(values.dtype)
-            values /= self._learned("scale_", remedy).astype(values.dtype)
+            with np.errstate(over="ignore"):  # `encode` refuses what becomes infinite
+                values /= self._learned("scale_", remedy).astype(values.dtype)
         return values, missing
 
     def _called(

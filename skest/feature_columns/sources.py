@@ -237,7 +237,7 @@ def _viewed_series(value: Any) -> Any:
     import narwhals.stable.v2 as nw
 
     if hasattr(value, "to_pylist") and not hasattr(value, "chunks"):
-        import pyarrow  # type: ignore[import-untyped]
+        import pyarrow
 
         value = pyarrow.chunked_array([value])  # narwhals knows no pyarrow.Array
     series = nw.from_native(value, series_only=True, pass_through=True)
