@@ -10,10 +10,10 @@ from typing import Any, Literal
 
 from skest._checks import check_choice, check_positive
 
-__all__ = ["RunConfig"]
+__all__ = ["EXECUTIONS", "RunConfig"]
 
 _SAVE_SECS_DEFAULT = 600
-_EXECUTIONS = ("auto", "eager", "graph", "inductor")
+EXECUTIONS = ("auto", "eager", "graph", "inductor")
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class RunConfig:
             raise TypeError(
                 f"'resume_input' must be True or False; got {self.resume_input!r}."
             )
-        check_choice(self.execution, "execution", "RunConfig", _EXECUTIONS)
+        check_choice(self.execution, "execution", "RunConfig", EXECUTIONS)
         if self.num_threads != "auto":
             _check_number("num_threads", self.num_threads, Integral, minimum=1)
 

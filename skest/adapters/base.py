@@ -56,7 +56,7 @@ from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.infer import infer_feature_columns
 from skest.hooks.base import Hook, Run
 from skest.inputs.array_dataset import ArrayDataset, take_rows
-from skest.run_config import RunConfig
+from skest.run_config import EXECUTIONS, RunConfig
 from skest.spec import EstimatorSpec
 
 __all__ = ["SkestEstimator", "has_partial_fit"]
@@ -95,6 +95,7 @@ class SkestEstimator(
         "random_state": ["random_state"],
         "dtype": [StrOptions({"auto", "float32", "float64"})],
         "device": [str, torch.device],
+        "execution": [StrOptions(set(EXECUTIONS))],
         "hooks": [tuple, list],
         "config": [RunConfig, None],
         "verbose": ["verbose"],
@@ -476,7 +477,10 @@ class SkestEstimator(
             config = config.replace(model_dir=Path(config.model_dir) / run)
         # `n_iter_` says which epoch comes next, also after a fit that was interrupted.
         config = config.replace(
-            random_seed=seed, device=self._device(), resume_input=False
+            random_seed=seed,
+            device=self._setting("device"),
+            execution=self._setting("execution"),
+            resume_input=False,
         )
         return Estimator(self._bound_model_fn(weighted), config=config)
 
@@ -498,11 +502,11 @@ class SkestEstimator(
             return None if self.config is None else self.config.random_seed
         return int(check_random_state(self.random_state).randint(2**31 - 1))
 
-    def _device(self) -> Any:
-        """Return the device wanted; the configuration has a say if `device` is "auto"."""
-        if self.device == "auto" and self.config is not None:
-            return self.config.device
-        return self.device
+    def _setting(self, name: str) -> Any:
+        """Return a parameter; the configuration has a say if it is "auto"."""
+        if getattr(self, name) == "auto" and self.config is not None:
+            return getattr(self.config, name)
+        return getattr(self, name)
 
     def _batch_size(self, n_rows: int) -> int:
         size = 200 if self.batch_size == "auto" else int(self.batch_size)
@@ -559,7 +563,7 @@ class SkestEstimator(
         """
         if self.dtype != "auto":
             return str(self.dtype)
-        on_cpu = resolve_device(self._device()).type == "cpu"
+        on_cpu = resolve_device(self._setting("device")).type == "cpu"
         array: Any = features.get(ARRAY_KEY)
         is_matrix = isinstance(array, np.ndarray) or issparse(array)
         is_double = is_matrix and array.ndim == 2 and array.dtype == np.float64

@@ -183,6 +183,7 @@ class BaselineClassifier(_Baseline, SkestClassifier):
         random_state: Any = None,
         dtype: str = "auto",
         device: Any = "auto",
+        execution: str = "auto",
         hooks: Sequence[Any] = (),
         config: Any = None,
         verbose: int = 0,
@@ -204,6 +205,7 @@ class BaselineClassifier(_Baseline, SkestClassifier):
         self.random_state = random_state
         self.dtype = dtype
         self.device = device
+        self.execution = execution
         self.hooks = hooks
         self.config = config
         self.verbose = verbose
@@ -267,6 +269,7 @@ class BaselineRegressor(_Baseline, SkestRegressor):
         random_state: Any = None,
         dtype: str = "auto",
         device: Any = "auto",
+        execution: str = "auto",
         hooks: Sequence[Any] = (),
         config: Any = None,
         verbose: int = 0,
@@ -289,6 +292,7 @@ class BaselineRegressor(_Baseline, SkestRegressor):
         self.random_state = random_state
         self.dtype = dtype
         self.device = device
+        self.execution = execution
         self.hooks = hooks
         self.config = config
         self.verbose = verbose
@@ -353,6 +357,7 @@ class BaselineEstimator(_Baseline, SkestHeadEstimator):
         random_state: Any = None,
         dtype: str = "auto",
         device: Any = "auto",
+        execution: str = "auto",
         hooks: Sequence[Any] = (),
         config: Any = None,
         verbose: int = 0,
@@ -374,6 +379,7 @@ class BaselineEstimator(_Baseline, SkestHeadEstimator):
         self.random_state = random_state
         self.dtype = dtype
         self.device = device
+        self.execution = execution
         self.hooks = hooks
         self.config = config
         self.verbose = verbose

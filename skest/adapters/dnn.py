@@ -260,6 +260,7 @@ class DNNClassifier(DNNParameters, SkestClassifier):
         random_state: Any = None,
         dtype: str = "auto",
         device: Any = "auto",
+        execution: str = "auto",
         hooks: Sequence[Any] = (),
         config: Any = None,
         verbose: int = 0,
@@ -287,6 +288,7 @@ class DNNClassifier(DNNParameters, SkestClassifier):
         self.random_state = random_state
         self.dtype = dtype
         self.device = device
+        self.execution = execution
         self.hooks = hooks
         self.config = config
         self.verbose = verbose
@@ -366,6 +368,7 @@ class DNNRegressor(DNNParameters, SkestRegressor):
         random_state: Any = None,
         dtype: str = "auto",
         device: Any = "auto",
+        execution: str = "auto",
         hooks: Sequence[Any] = (),
         config: Any = None,
         verbose: int = 0,
@@ -394,6 +397,7 @@ class DNNRegressor(DNNParameters, SkestRegressor):
         self.random_state = random_state
         self.dtype = dtype
         self.device = device
+        self.execution = execution
         self.hooks = hooks
         self.config = config
         self.verbose = verbose
@@ -477,6 +481,7 @@ class DNNEstimator(DNNParameters, SkestHeadEstimator):
         random_state: Any = None,
         dtype: str = "auto",
         device: Any = "auto",
+        execution: str = "auto",
         hooks: Sequence[Any] = (),
         config: Any = None,
         verbose: int = 0,
@@ -504,6 +509,7 @@ class DNNEstimator(DNNParameters, SkestHeadEstimator):
         self.random_state = random_state
         self.dtype = dtype
         self.device = device
+        self.execution = execution
         self.hooks = hooks
         self.config = config
         self.verbose = verbose

@@ -310,6 +310,7 @@ class DNNLinearCombinedClassifier(_Combined, SkestClassifier):
         random_state: Any = None,
         dtype: str = "auto",
         device: Any = "auto",
+        execution: str = "auto",
         hooks: Sequence[Any] = (),
         config: Any = None,
         verbose: int = 0,
@@ -343,6 +344,7 @@ class DNNLinearCombinedClassifier(_Combined, SkestClassifier):
         self.random_state = random_state
         self.dtype = dtype
         self.device = device
+        self.execution = execution
         self.hooks = hooks
         self.config = config
         self.verbose = verbose
@@ -425,6 +427,7 @@ class DNNLinearCombinedRegressor(_Combined, SkestRegressor):
         random_state: Any = None,
         dtype: str = "auto",
         device: Any = "auto",
+        execution: str = "auto",
         hooks: Sequence[Any] = (),
         config: Any = None,
         verbose: int = 0,
@@ -459,6 +462,7 @@ class DNNLinearCombinedRegressor(_Combined, SkestRegressor):
         self.random_state = random_state
         self.dtype = dtype
         self.device = device
+        self.execution = execution
         self.hooks = hooks
         self.config = config
         self.verbose = verbose
@@ -542,6 +546,7 @@ class DNNLinearCombinedEstimator(_Combined, SkestHeadEstimator):
         random_state: Any = None,
         dtype: str = "auto",
         device: Any = "auto",
+        execution: str = "auto",
         hooks: Sequence[Any] = (),
         config: Any = None,
         verbose: int = 0,
@@ -575,6 +580,7 @@ class DNNLinearCombinedEstimator(_Combined, SkestHeadEstimator):
         self.random_state = random_state
         self.dtype = dtype
         self.device = device
+        self.execution = execution
         self.hooks = hooks
         self.config = config
         self.verbose = verbose

@@ -313,6 +313,7 @@ class LinearClassifier(_Linear, SkestClassifier):
         random_state: Any = None,
         dtype: str = "auto",
         device: Any = "auto",
+        execution: str = "auto",
         hooks: Sequence[Any] = (),
         config: Any = None,
         verbose: int = 0,
@@ -339,6 +340,7 @@ class LinearClassifier(_Linear, SkestClassifier):
         self.random_state = random_state
         self.dtype = dtype
         self.device = device
+        self.execution = execution
         self.hooks = hooks
         self.config = config
         self.verbose = verbose
@@ -417,6 +419,7 @@ class LinearRegressor(_Linear, SkestRegressor):
         random_state: Any = None,
         dtype: str = "auto",
         device: Any = "auto",
+        execution: str = "auto",
         hooks: Sequence[Any] = (),
         config: Any = None,
         verbose: int = 0,
@@ -444,6 +447,7 @@ class LinearRegressor(_Linear, SkestRegressor):
         self.random_state = random_state
         self.dtype = dtype
         self.device = device
+        self.execution = execution
         self.hooks = hooks
         self.config = config
         self.verbose = verbose
@@ -524,6 +528,7 @@ class LinearEstimator(_Linear, SkestHeadEstimator):
         random_state: Any = None,
         dtype: str = "auto",
         device: Any = "auto",
+        execution: str = "auto",
         hooks: Sequence[Any] = (),
         config: Any = None,
         verbose: int = 0,
@@ -550,6 +555,7 @@ class LinearEstimator(_Linear, SkestHeadEstimator):
         self.random_state = random_state
         self.dtype = dtype
         self.device = device
+        self.execution = execution
         self.hooks = hooks
         self.config = config
         self.verbose = verbose

@@ -231,6 +231,7 @@ class ModelFnClassifier(_ModelFnParameters, SkestClassifier):
         random_state: Any = None,
         dtype: str = "auto",
         device: Any = "auto",
+        execution: str = "auto",
         hooks: Sequence[Any] = (),
         config: Any = None,
         verbose: int = 0,
@@ -251,6 +252,7 @@ class ModelFnClassifier(_ModelFnParameters, SkestClassifier):
         self.random_state = random_state
         self.dtype = dtype
         self.device = device
+        self.execution = execution
         self.hooks = hooks
         self.config = config
         self.verbose = verbose
@@ -348,6 +350,7 @@ class ModelFnRegressor(_ModelFnParameters, SkestRegressor):
         random_state: Any = None,
         dtype: str = "auto",
         device: Any = "auto",
+        execution: str = "auto",
         hooks: Sequence[Any] = (),
         config: Any = None,
         verbose: int = 0,
@@ -367,6 +370,7 @@ class ModelFnRegressor(_ModelFnParameters, SkestRegressor):
         self.random_state = random_state
         self.dtype = dtype
         self.device = device
+        self.execution = execution
         self.hooks = hooks
         self.config = config
         self.verbose = verbose

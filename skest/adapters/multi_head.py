@@ -122,6 +122,7 @@ class MultiHeadEstimator(DNNParameters, SkestMixedEstimator):
         random_state: Any = None,
         dtype: str = "auto",
         device: Any = "auto",
+        execution: str = "auto",
         hooks: Sequence[Any] = (),
         config: Any = None,
         verbose: int = 0,
@@ -150,6 +151,7 @@ class MultiHeadEstimator(DNNParameters, SkestMixedEstimator):
         self.random_state = random_state
         self.dtype = dtype
         self.device = device
+        self.execution = execution
         self.hooks = hooks
         self.config = config
         self.verbose = verbose

@@ -12,6 +12,7 @@ import polars as pl
 import pytest
 import torch
 from sklearn.base import ClassifierMixin, clone
+from sklearn.datasets import load_breast_cancer
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
 from sklearn.pipeline import make_pipeline
@@ -27,6 +28,7 @@ from skest import (
 )
 from skest import feature_columns as fc
 from skest.hooks import Hook
+from tests._models import assert_same_checkpoint
 from tests.adapters.conftest import make
 
 
@@ -706,3 +708,33 @@ def test_a_pyarrow_table(table):
         make(DNNClassifier, max_iter=2).fit(X, y).predict_proba(X),
         rtol=1e-5,
     )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("options", [{}, {"dropout": 0.3, "batch_norm": True}])
+def test_all_ways_of_execution_give_the_same_model(options, dtype):
+    X, y = load_breast_cancer(return_X_y=True)
+
+    def fitted(**settings):
+        model = DNNClassifier(
+            (8,), max_iter=30, batch_size=50, random_state=0, dtype=dtype, **options
+        )
+        model.set_params(**settings).fit(X, y)
+        return model.estimator_
+
+    eager = fitted(execution="eager")
+    for settings in [
+        {"execution": "auto"},
+        {"execution": "graph"},
+        {"config": RunConfig(execution="graph", log_step_count_steps=None)},
+    ]:
+        other = fitted(**settings)
+        assert other.config.execution == "graph" or "config" not in settings
+        assert_same_checkpoint(other.checkpoint, eager.checkpoint)
+
+
+def test_a_way_of_execution_that_is_none():
+    with pytest.raises(
+        ValueError, match="'execution' parameter of DNNClassifier must be"
+    ):
+        DNNClassifier(execution="fast").fit([[0.0], [1.0]], [0, 1])
