@@ -90,9 +90,10 @@ def last_uses(
         call = calls[position]
         results = [storages.root(value) for value in call.results]
         end = float(position)
-        if any(value.tensor.layout != torch.strided for value in call.results):
-            # A sparse tensor may hold on to the memory of what it is made of.
+        touched = [*call.results, *call.arguments]
+        if any(value.tensor.layout != torch.strided for value in touched):
+            # Sparse tensors share memory with what they are made of, and their parts.
             end = max([end, *(last.get(root, end) for root in results)])
-        for root in [*results, *map(storages.root, call.arguments)]:
+        for root in map(storages.root, touched):
             last[root] = max(last.get(root, end), end)
     return last

@@ -4,13 +4,12 @@
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
+from skest.execution.changes import Changes
 from skest.execution.counters import join_counters
 from skest.execution.program import StepProgram
 from skest.execution.recording import (
-    Call,
     NotRecordableError,
     Recorder,
     Recording,
@@ -146,11 +145,8 @@ class Replay:
 
     Attributes
     ----------
-    changed : list of Tensor
-        The variables and optimizer slots that the recorded part of the step changes, and
-        all buffers of the network.
-    generators : list of torch.Generator
-        Those that it draws from.
+    changes : Changes
+        What the recorded part of the step changes, and all buffers of the network.
     has_update : bool
         As given.
     is_exact : bool
@@ -190,8 +186,7 @@ class Replay:
             else:
                 self._static.append((parameter, place))
         buffers = [] if spec.network is None else spec.network.buffers()
-        self.changed = [*_changed(calls, storages), *buffers]
-        self.generators = _generators(calls)
+        self.changes = Changes(recording.inputs, calls, storages, buffers)
 
     @property
     def source(self) -> str:
@@ -223,31 +218,3 @@ class Replay:
         for parameter, position in self._fresh:
             parameter.grad = returned[position]
         return returned[0]
-
-
-def _changed(calls: Sequence[Call], storages: Storages) -> list[Tensor]:
-    """Return the variables and optimizer slots that the calls change."""
-    values = dict.fromkeys(
-        value if value.kind == "constant" else storages.root(value)
-        for call in calls
-        for value in call.written
-    )
-    return [value.tensor for value in values if value.kind == "constant"]
-
-
-def _generators(calls: Sequence[Call]) -> list[torch.Generator]:
-    """Return the generators that the calls draw from."""
-    found = []
-    for call in calls:
-        if call.is_random:
-            device = (call.results or call.arguments)[0].tensor.device
-            own = [g for g in call.kwargs.values() if isinstance(g, torch.Generator)]
-            found += own or [_default_generator(device)]
-    return list(dict.fromkeys(found))
-
-
-def _default_generator(device: torch.device) -> torch.Generator:
-    if device.type == "cuda":
-        index = torch.cuda.current_device() if device.index is None else device.index
-        return torch.cuda.default_generators[index]
-    return torch.default_generator

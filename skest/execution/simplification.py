@@ -9,7 +9,7 @@ from torch import Tensor
 
 from skest.execution.recording import Call, Value, map_leaves
 
-__all__ = ["Storages", "rewritten", "simplified"]
+__all__ = ["Storages", "leading_to", "rewritten", "simplified"]
 
 _aten = torch.ops.aten
 
@@ -47,6 +47,7 @@ class Storages:
         self._merged: dict[Value, Value] = {}
         self._constants: dict[int, Value] = {}
         self._written: set[Value] = set()
+        self._sparse: dict[Value, Call] = {}
         for call in calls:
             arguments = call.arguments
             for value in arguments:
@@ -60,6 +61,10 @@ class Storages:
                 storage = _storage(value.tensor)
                 root = value if storage is None else by_storage.get(storage, value)
                 self._roots.setdefault(value, root)
+            if call.function is _MAKE_SPARSE:
+                self._sparse[call.returned] = call
+            elif (part := self.part_of_sparse(call)) is not None:
+                self._roots[call.returned] = self._roots[part]
             self._written.update(self._roots[value] for value in call.written)
 
     def root(self, value: Value) -> Value:
@@ -81,6 +86,14 @@ class Storages:
     def is_written(self, value: Value) -> bool:
         """Tell whether the memory of a value changes in the step after it is made."""
         return self._roots.get(value, value) in self._written
+
+    def part_of_sparse(self, call: Call) -> Value | None:
+        """Return the ids or values that a sparse tensor was made of, if asked for."""
+        made = self._sparse.get(call.arguments[0]) if call.arguments else None
+        if made is None or call.function not in _PART_OF_SPARSE:
+            return None
+        part: Value = made.args[_PART_OF_SPARSE[call.function]]
+        return part
 
     def place(self, value: Value) -> Hashable:
         """Return what two values have in common if they are one and the same."""
@@ -180,7 +193,7 @@ def simplified(
     simplifier = _Simplifier(storages)
     left = [call for call in map(simplifier.simplified, calls) if call is not None]
     outputs = [simplifier.stands_for(value) for value in outputs]
-    return _needed(left, outputs, storages), outputs
+    return leading_to(left, outputs, storages, with_effects=True), outputs
 
 
 class _Simplifier:
@@ -191,7 +204,6 @@ class _Simplifier:
         self._replaced: dict[Value, Value] = {}
         self._at: dict[Hashable, Value] = {}
         self._done: dict[Hashable, list[Value]] = {}
-        self._sparse: dict[Value, Call] = {}
         self._folded: set[Value] = set()
 
     def stands_for(self, value: Value) -> Value:
@@ -217,12 +229,9 @@ class _Simplifier:
 
     def _equal(self, call: Call) -> Sequence[Value] | None:
         """Return what the results of a call equal, or None."""
-        if call.function is _MAKE_SPARSE:
-            self._sparse[call.results[0]] = call
-            return None
-        if call.function in _PART_OF_SPARSE and call.arguments[0] in self._sparse:
-            made = self._sparse[call.arguments[0]]
-            return [made.args[_PART_OF_SPARSE[call.function]]]
+        part = self._storages.part_of_sparse(call)
+        if part is not None:
+            return [self.stands_for(part)]
         if self._storages.is_view(call):
             places = [self._storages.place(value) for value in call.results]
             for place, value in zip(places, call.results, strict=True):
@@ -286,21 +295,43 @@ def _hashable(data: Any) -> Hashable:
     return (type(data), data) if isinstance(data, bool | int | float) else data
 
 
-def _needed(
-    calls: Sequence[Call], outputs: Iterable[Value], storages: Storages
+def leading_to(
+    calls: Sequence[Call],
+    outputs: Iterable[Value],
+    storages: Storages,
+    *,
+    with_effects: bool = False,
 ) -> list[Call]:
-    """Return the calls that lead to outputs, or whose effect outlives the step."""
+    """Return the calls that lead to outputs.
+
+    Parameters
+    ----------
+    calls : sequence of Call
+        A step.
+    outputs : iterable of Value
+        Some of its values.
+    storages : Storages
+        Of `calls`.
+    with_effects : bool, default=False
+        Keep also what has an effect that outlives the step.
+
+    Returns
+    -------
+    list of Call
+    """
     read = set(outputs)
     alive = {storages.root(value) for value in read}
     kept = []
     for call in reversed(calls):
         written = [storages.root(value) for value in call.written]
-        if storages.is_view(call) and not written:
+        lasts = call.is_random or any(root.kind == "constant" for root in written)
+        if with_effects and lasts:
+            needed = True
+        elif storages.is_view(call) and not written:
             needed = not read.isdisjoint(call.results)
         else:
             made = {*written, *map(storages.root, call.results)}
-            lasting = any(root.kind == "constant" for root in written)
-            needed = lasting or call.is_random or not alive.isdisjoint(made)
+            needed = not alive.isdisjoint(made)
         if needed:
             read.update(call.arguments)
             alive.update(map(storages.root, call.arguments))

@@ -45,36 +45,27 @@ def compared_step(
         states of the generators agree: bit for bit, or if the replay is not exact, to
         about three digits.
     """
-    before = _copied(replay.changed)
-    states = _states(replay)
-    difference = None
+    changes, difference = replay.changes, None
+    ids = changes.ids(tensors)
+    before = changes.copied(ids)
     try:
         loss = replay.compute(tensors)
-        replayed = _copied([loss, *replay.changed, *replay.gradients()])
-        replayed += _states(replay)
+        replayed = [loss, *changes.copied(ids), *_copied(replay.gradients())]
     except Exception as error:
-        replayed = []
         difference = f"{type(error).__name__} when a recorded step was replayed"
-    for tensor, value in zip(replay.changed, before, strict=True):
-        tensor.copy_(value)
-    for generator, state in zip(replay.generators, states, strict=True):
-        generator.set_state(state)
-    del before
+    changes.restore(ids, before)
     with torch.enable_grad():
         loss = compute_gradients(spec, features, labels)
+    covered = changes.cover(ids)
     if replay.has_update:
         apply_gradients(spec)
-    if replayed:
-        eager = [loss, *replay.changed, *replay.gradients(), *_states(replay)]
-        if not _agree(replayed, eager, exactly=replay.is_exact):
+    if difference is None:
+        eager = [loss, *changes.copied(ids), *replay.gradients()]
+        if not (covered and _agree(replayed, eager, exactly=replay.is_exact)):
             difference = "a recorded step gave other numbers with another batch"
     if not replay.has_update:
         apply_gradients(spec)
     return loss, difference
-
-
-def _states(replay: Replay) -> list[Tensor]:
-    return [generator.get_state() for generator in replay.generators]
 
 
 def _copied(tensors: Iterable[Tensor]) -> list[Tensor]:

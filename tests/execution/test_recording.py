@@ -102,6 +102,18 @@ def test_all_kinds_of_operations_are_repeated(function):
     assert_repeats(function, x)
 
 
+def test_a_sparse_tensor_shares_memory_with_its_parts():
+    ids = torch.tensor([[0, 2, 2, 5]])
+
+    def function(x):
+        values = x + 1
+        sparse = torch.sparse_coo_tensor(ids, values, (6, 3), check_invariants=False)
+        sparse._values().mul_(2)
+        return sparse._values() + values.exp() + x.tanh()
+
+    assert_repeats(function, x)
+
+
 def test_a_constant_is_read_anew_and_may_be_changed():
     total = torch.zeros(3)
     program, _ = programmed(lambda x: total.add_(x.sum(0)) * 2, x)
