@@ -329,6 +329,15 @@ def test_evaluation_and_prediction_take_all_of_their_input(tmp_path, call):
         assert len(steps.losses) == 5
 
 
+def test_an_iterator_stays_open_for_its_owner():
+    stream = (batch for batch in INPUTS["list"]())
+    estimator = make()
+    for _ in range(2):
+        estimator.train(lambda: stream, steps=3)
+    assert estimator.checkpoint.global_step == 6
+    assert next(stream) is not None
+
+
 def test_threads_end_with_the_call():
     make().train(INPUTS["pipeline"], steps=3)
     with pytest.raises(KilledError):

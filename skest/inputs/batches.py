@@ -116,10 +116,12 @@ class Source:
         }
 
     def close(self) -> None:
-        """Give up what reads the data, such as a thread or an open file."""
-        close = getattr(self._opened, "close", None)
-        if close is not None:
-            close()
+        """Give up what reads the data, such as a thread or an open file.
+
+        An iterator that ``input_fn`` returned is its owner's, who may go on with it.
+        """
+        if self._opened is not self._data and hasattr(self._opened, "close"):
+            self._opened.close()
 
     def _is_mine(self, position: Mapping[str, Any]) -> bool:
         n_batches, kind = position["batches"], position["input"]

@@ -12,6 +12,8 @@ __all__ = ["InputContext"]
 class InputContext:
     """What an ``input_fn`` that names ``input_context`` is told about its worker.
 
+    It is told None if there is but one worker.
+
     Parameters
     ----------
     num_input_pipelines : int, default=1

@@ -58,18 +58,18 @@ print(steps, before, peak())
 
 def write_parquet(path, n_bytes):
     rng = np.random.default_rng(0)
-    schema = None
+    writer = None
     n_rows = 0
     while n_rows == 0 or path.stat().st_size < n_bytes:
         columns = {f"x{i}": rng.normal(size=ROWS) for i in range(20)}
         columns["s"] = np.char.add("row ", rng.integers(0, 10**6, ROWS).astype(str))
         columns["y"] = rng.integers(0, 2, ROWS)
         part = pa.table(columns)
-        if schema is None:
-            schema = pq.ParquetWriter(path, part.schema)
-        schema.write_table(part, row_group_size=ROWS)
+        if writer is None:
+            writer = pq.ParquetWriter(path, part.schema)
+        writer.write_table(part, row_group_size=ROWS)
         n_rows += ROWS
-    schema.close()
+    writer.close()
     return n_rows
 
 
