@@ -153,13 +153,15 @@ def _factorize_plain(cells: Cells, key: Hashable) -> tuple[np.ndarray, np.ndarra
 
 def _factorize_category(cells: pd.Series) -> tuple[np.ndarray, np.ndarray]:
     """Take only categories that occur: a few rows may come with very many of them."""
-    codes, categories = cells.array.codes, cells.array.categories
+    codes, categories = cells.array.codes.astype(np.int64), cells.array.categories
     occurs = np.zeros(len(categories) + 1, dtype=bool)
     occurs[codes] = True  # of missing cells, the last
     used = np.flatnonzero(occurs[:-1])
+    if len(used) == len(categories):
+        return codes, categories.to_numpy()
     places = np.full(len(occurs), -1)
     places[used] = np.arange(len(used))
-    return places[codes], categories.take(used).to_numpy()
+    return places.take(codes, mode="wrap"), categories.take(used).to_numpy()
 
 
 def _check_not_merged(present: np.ndarray, distinct: np.ndarray, key: Hashable) -> None:
