@@ -30,10 +30,16 @@ WEIGHT_KEY = "__sample_weight__"
 
 
 def is_table(X: Any) -> bool:
-    """Tell whether X has columns by name: a frame, or a dictionary of arrays."""
+    """Tell whether X has columns by name: a frame, or a dictionary of arrays.
+
+    A frame of numbers that are called 0, 1, … has nothing that an array has not.
+    """
     # Some sparse matrices of SciPy are dictionaries. The class is asked, because a lazy
     # frame warns when it is asked for its columns.
-    return hasattr(type(X), "columns") or (isinstance(X, Mapping) and not issparse(X))
+    if not hasattr(type(X), "columns"):
+        return isinstance(X, Mapping) and not issparse(X)
+    is_nameless = hasattr(X, "shape") and _names_of(X) == list(range(X.shape[1]))
+    return not (is_nameless and holds_only_numbers(X))
 
 
 def holds_only_numbers(X: Any) -> bool:
@@ -155,7 +161,7 @@ def read_table(
         raise TypeError(f"X is a {type(X).__name__}; call its method collect() first.")
     if isinstance(X, Mapping) and not issparse(X):
         features = _read_dict(estimator, X, reset=reset)
-    elif hasattr(X, "columns") and not _is_nameless_array(X):
+    elif is_table(X):
         names = _names_of(X)
         twice = sorted(str(name) for name, n in Counter(names).items() if n > 1)
         if twice:
@@ -176,11 +182,6 @@ def read_table(
     features |= {i: features[named[i]] for i in positions if named.get(i) in features}
     Table(features)  # refuses what has no rows, or columns of different lengths
     return features
-
-
-def _is_nameless_array(X: Any) -> bool:
-    """Tell whether a frame has nothing that an array has not."""
-    return _names_of(X) == list(range(X.shape[1])) and holds_only_numbers(X)
 
 
 def _names_of(X: Any) -> list[Any]:
