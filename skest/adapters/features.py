@@ -30,9 +30,14 @@ WEIGHT_KEY = "__sample_weight__"
 
 
 def is_table(X: Any) -> bool:
-    """Tell whether X has columns by name: a frame, or a dictionary of arrays."""
+    """Tell whether X has columns by name: a frame, or a dictionary of arrays.
+
+    A frame of numbers that are called 0, 1, … has nothing that an array has not.
+    """
+    if is_frame(X):
+        return not _is_nameless_array(X)
     # Some sparse matrices of SciPy are dictionaries.
-    return is_frame(X) or (isinstance(X, Mapping) and not issparse(X))
+    return isinstance(X, Mapping) and not issparse(X)
 
 
 def holds_only_numbers(X: Any) -> bool:
@@ -156,7 +161,7 @@ def read_table(
     ValueError, TypeError
         If there are no rows or columns, lengths differ, or names are not unique.
     """
-    if is_table(X) and not _is_nameless_array(X):
+    if is_table(X):
         table = Table(X)
         if not isinstance(X, Mapping):
             validate_data(estimator, X, reset=reset, skip_check_array=True)
