@@ -282,9 +282,12 @@ class NumericColumn(DenseColumn):
                 "'normalizer'."
             )
 
+    def _raw(self, table: Table) -> np.ndarray:
+        return table.numbers(self.key)
+
     def _read(self, table: Table) -> tuple[np.ndarray, np.ndarray]:
         """Cells in the column's dtype, and where they are missing (there they are 0)."""
-        raw = table.numbers(self.key)
+        raw = self._raw(table)
         if raw.size != len(raw) * self.n_elements:
             raise ValueError(
                 f"Cells of column {self.key!r} must have shape {self.cell_shape}; got "
@@ -394,11 +397,14 @@ class NumericColumn(DenseColumn):
             return values
         return np.hstack([values, missing[:, self.indicated].astype(values.dtype)])
 
+    @property
+    def _element_names(self) -> list[str]:
+        if self.n_elements == 1:
+            return [self.name]
+        return [f"{self.name}_{i}" for i in range(self.n_elements)]
+
     def _output_names(self) -> list[str]:
-        several = self.n_elements > 1
-        names = [
-            f"{self.name}_{i}" if several else self.name for i in range(self.n_elements)
-        ]
+        names = self._element_names
         return names + [f"{names[i]}_missing" for i in self.indicated]
 
 
