@@ -54,6 +54,7 @@ from skest.checkpoints import Checkpoint
 from skest.estimator import Estimator
 from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.infer import infer_feature_columns
+from skest.feature_columns.numeric_frame import with_feature_names
 from skest.hooks.base import Hook, Run
 from skest.inputs.array_dataset import ArrayDataset, take_rows
 from skest.run_config import EXECUTIONS, RunConfig
@@ -333,9 +334,18 @@ class SkestEstimator(
         if columns is None:
             # Of two kinds of columns, one that is not given is left out.
             return (
-                infer_feature_columns(features, kind) if self._all_inferred() else None
+                self._inferred_columns(kind, features) if self._all_inferred() else None
             )
         return clone(_as_feature_columns(columns))  # the caller's object stays unfitted
+
+    def _inferred_columns(
+        self, kind: str, features: dict[str, Any]
+    ) -> FeatureColumns | None:
+        columns = infer_feature_columns(features, kind)
+        names = vars(self).get("feature_names_in_")
+        if columns is None or names is None or not self._reads_array:
+            return columns
+        return with_feature_names(columns, names)
 
     def _train(
         self,

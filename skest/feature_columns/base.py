@@ -162,8 +162,10 @@ class FeatureColumn(DocLinkMixin, FeaturesIn, TransformerMixin, BaseEstimator):
         ------
         ValueError
             If a parameter is wrong, or X lacks a column or has cells that this column
-            cannot take. What an earlier fit learned stays.
+            cannot take, or the column has vectors that a network has learned, which
+            another fit would lose. What an earlier fit learned stays.
         """
+        self.check_refit()
         table = Table(X)
         if sample_weight is not None:
             sample_weight = check_sample_weight(
@@ -177,6 +179,9 @@ class FeatureColumn(DocLinkMixin, FeaturesIn, TransformerMixin, BaseEstimator):
         self._adopt(fitted)
         self._remember_features(table)
         return self
+
+    def check_refit(self) -> None:
+        """Raise ValueError if a fit would lose what it cannot learn."""
 
     def _adopt(self, fitted: Self) -> None:
         """Replace what has been learned by what `fitted` has learned."""

@@ -186,13 +186,20 @@ def _canonical(distinct: np.ndarray, key: Hashable, from_frame: bool) -> np.ndar
         return np.array(["False", "True"], dtype=object)[distinct.astype(np.intp)]
     if kind == "f" and from_frame:
         distinct = distinct.astype(np.float64)  # half precision has no such number
-        whole = (distinct == np.floor(distinct)) & (abs(distinct) < _EXACT_INTEGERS)
+        whole = np.isfinite(distinct) & (distinct == np.floor(distinct))
         if not whole.all():
             raise ValueError(
                 f"Column {key!r} holds numbers that are not whole, such as "
                 f"{distinct[~whole][0]}, where categories are expected. Use "
                 "numeric_column (for lists, sequence_numeric_column), or "
                 "bucketized_column to cut it into buckets."
+            )
+        large = abs(distinct) >= _EXACT_INTEGERS
+        if large.any():
+            raise ValueError(
+                f"Column {key!r} holds the float {distinct[large][0]} among its "
+                "categories, which is too large to be exact as a float: other integers "
+                "may have become the same. Use dtype Int64, or strings."
             )
         return distinct.astype(np.int64)
     if kind in "iu":

@@ -82,7 +82,7 @@ class FeatureColumns(DocLinkMixin, FeaturesIn, TransformerMixin, BaseComposition
         """The parameter `columns` with a name for each column."""
         if not isinstance(self.columns, list | tuple):
             return []
-        if all(isinstance(item, tuple | list) for item in self.columns):
+        if all(isinstance(i, tuple | list) and len(i) == 2 for i in self.columns):
             return [tuple(item) for item in self.columns]
         reserved = set(self._get_param_names())
         named: dict[str, FeatureColumn] = {}
@@ -131,13 +131,9 @@ class FeatureColumns(DocLinkMixin, FeaturesIn, TransformerMixin, BaseComposition
                 "'columns' of FeatureColumns must be a non-empty list of feature columns; "
                 f"got {self.columns!r}."
             )
+        _check_form(self.columns)
         named = self._named_columns
         for _, column in named:
-            if not isinstance(column, FeatureColumn):
-                raise TypeError(
-                    "'columns' of FeatureColumns must hold feature columns, such as "
-                    f"numeric_column('age'); got {column!r}."
-                )
             column.validated()
         self._validate_names([name for name, _ in named])
         _check_distinct([column for _, column in named])
@@ -163,9 +159,14 @@ class FeatureColumns(DocLinkMixin, FeaturesIn, TransformerMixin, BaseComposition
         Raises
         ------
         ValueError, TypeError
-            If a parameter is wrong, or X is nothing that all columns can take. What an
-            earlier fit learned stays.
+            If a parameter is wrong, or X is nothing that all columns can take, or a
+            column has vectors that a network has learned, as those of the
+            ``feature_columns_`` of an estimator: to keep them in a Pipeline, put the
+            columns into `sklearn.frozen.FrozenEstimator`. What an earlier fit learned
+            stays.
         """
+        for _, column in vars(self).get("columns_", ()):
+            column.check_refit()
         self._validate()
         table = Table(X)
         fitted = [
@@ -282,6 +283,27 @@ class FeatureColumns(DocLinkMixin, FeaturesIn, TransformerMixin, BaseComposition
         tags.input_tags.sparse = bool(columns) and all(c.takes_sparse for c in columns)
         tags.requires_fit = any(c.needs_fit for c in columns)
         return tags
+
+
+def _check_form(columns: Sequence[Any]) -> None:
+    """Raise TypeError unless there are columns only, or pairs of name and column only."""
+    are_named = isinstance(columns[0], tuple | list)
+    for position, item in enumerate(columns):
+        if are_named:
+            is_pair = isinstance(item, tuple | list) and len(item) == 2
+            is_right = (
+                is_pair
+                and isinstance(item[0], str)
+                and isinstance(item[1], FeatureColumn)
+            )
+        else:
+            is_right = isinstance(item, FeatureColumn)
+        if not is_right:
+            raise TypeError(
+                "'columns' of FeatureColumns must hold feature columns, such as "
+                "numeric_column('age'), or all of them in pairs with a name, such as "
+                f"('age', numeric_column('age')); got {item!r} at position {position}."
+            )
 
 
 def _check_finite(tensor: Tensor, name: str) -> None:

@@ -194,7 +194,7 @@ class EmbeddingColumn(CategoricalWrapper):
         The fitted categorical column.
     weights_ : ndarray of shape (num_buckets, size)
         The learned table. A network learns it, so it is set by the estimator on its
-        fitted copy of the column; `transform` needs it.
+        fitted copy of the column; `transform` needs it, and `fit` refuses to lose it.
     """
 
     weights_: np.ndarray
@@ -260,6 +260,16 @@ class EmbeddingColumn(CategoricalWrapper):
         if self.max_norm is not None:
             check_positive(self.max_norm, "max_norm", owner)
 
+    def check_refit(self) -> None:
+        """Raise ValueError if there are learned vectors."""
+        if "weights_" in vars(self):
+            raise ValueError(
+                f"Column {self.name!r} has vectors that a network has learned; to fit it "
+                "again would lose them. Call transform only; in a Pipeline or "
+                "ColumnTransformer, put the columns into sklearn.frozen.FrozenEstimator. "
+                "To start anew, fit a clone."
+            )
+
     def initial_weights(self, generator: Generator, dtype: torch.dtype) -> Tensor:
         """Return a new table.
 
@@ -290,8 +300,10 @@ class EmbeddingColumn(CategoricalWrapper):
     def _matrix(self, table: Table) -> np.ndarray:
         if "weights_" not in vars(self):
             raise NotFittedError(
-                f"Column {self.name!r} has no vectors yet, because a network learns them. "
-                "Take the column from the feature columns of a fitted estimator."
+                f"Column {self.name!r} has no vectors, because a network learns them, and "
+                "copies made by clone have none. Take the feature columns of a fitted "
+                "estimator; in a Pipeline or ColumnTransformer, put them into "
+                "sklearn.frozen.FrozenEstimator, which keeps what they have learned."
             )
         encoded = {k: torch.from_numpy(v) for k, v in self._encoded(table).items()}
         return combined_rows(

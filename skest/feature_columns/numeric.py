@@ -44,7 +44,9 @@ def numeric_column(
         What stands in for a missing number; "mean" is the (weighted) mean of the
         training data, for each element. None refuses missing numbers.
     dtype : {"float32", "float64", "int32", "int64"}, default="float32"
-        Type in which cells are held and scaled.
+        Type in which cells are held and scaled. Networks take floats: `encode` turns
+        integers into float64, which is not exact beyond 2**53, while `transform` gives
+        integers.
     normalizer : {"standard", "minmax", "quantile"}, callable or None, default=None
         "standard" subtracts the mean and divides by the standard deviation of the
         training data, "minmax" maps their range to [0, 1], "quantile" spreads them
@@ -54,7 +56,8 @@ def numeric_column(
         treats each row by itself.
     indicate_missing : bool or "auto", default=False
         True appends for each element a number that is 1 where the cell was missing.
-        "auto" does so only for elements with gaps in the training data.
+        "auto" does so only for elements with gaps in the training data, in rows of
+        positive weight.
 
     Returns
     -------
@@ -223,7 +226,8 @@ class NumericColumn(DenseColumn):
         values, missing = self._read(table)
         learned: dict[str, Any] = {}
         if self.indicate_missing == "auto":
-            learned["indicated_"] = np.flatnonzero(missing.any(axis=0))
+            gaps = _counted(missing, sample_weight)
+            learned["indicated_"] = np.flatnonzero(gaps.any(axis=0))
         if self.default_value == "mean" or self.normalizer in _SCALERS:
             self._check_present(missing, sample_weight)
             known = np.where(missing, np.nan, values).astype(np.float64, copy=False)
@@ -255,7 +259,7 @@ class NumericColumn(DenseColumn):
     def _learned_maps(
         self, values: np.ndarray, missing: np.ndarray, weight: np.ndarray | None
     ) -> list[UniformMap]:
-        counted = _counted(missing, weight)
+        counted = _counted(~missing, weight)
         maps = []
         for element, rows in enumerate(counted.T):
             weights = None if weight is None else weight[rows]
@@ -273,7 +277,7 @@ class NumericColumn(DenseColumn):
             )
 
     def _check_present(self, missing: np.ndarray, weight: np.ndarray | None) -> None:
-        empty = np.flatnonzero(~_counted(missing, weight).any(axis=0))
+        empty = np.flatnonzero(~_counted(~missing, weight).any(axis=0))
         if len(empty):
             where = f" in element {empty[0]}" if self.n_elements > 1 else ""
             raise ValueError(
@@ -282,9 +286,12 @@ class NumericColumn(DenseColumn):
                 "'normalizer'."
             )
 
+    def _raw(self, table: Table) -> np.ndarray:
+        return table.numbers(self.key)
+
     def _read(self, table: Table) -> tuple[np.ndarray, np.ndarray]:
         """Cells in the column's dtype, and where they are missing (there they are 0)."""
-        raw = table.numbers(self.key)
+        raw = self._raw(table)
         if raw.size != len(raw) * self.n_elements:
             raise ValueError(
                 f"Cells of column {self.key!r} must have shape {self.cell_shape}; got "
@@ -394,17 +401,20 @@ class NumericColumn(DenseColumn):
             return values
         return np.hstack([values, missing[:, self.indicated].astype(values.dtype)])
 
+    @property
+    def _element_names(self) -> list[str]:
+        if self.n_elements == 1:
+            return [self.name]
+        return [f"{self.name}_{i}" for i in range(self.n_elements)]
+
     def _output_names(self) -> list[str]:
-        several = self.n_elements > 1
-        names = [
-            f"{self.name}_{i}" if several else self.name for i in range(self.n_elements)
-        ]
+        names = self._element_names
         return names + [f"{names[i]}_missing" for i in self.indicated]
 
 
-def _counted(missing: np.ndarray, weight: np.ndarray | None) -> np.ndarray:
-    """Tell which cells count: those that are there, of rows with positive weight."""
-    return ~missing if weight is None else ~missing & (weight > 0)[:, np.newaxis]
+def _counted(cells: np.ndarray, weight: np.ndarray | None) -> np.ndarray:
+    """Return which of some cells are in rows that count, those of positive weight."""
+    return cells if weight is None else cells & (weight > 0)[:, np.newaxis]
 
 
 def can_hold(dtype: Any, value: float) -> bool:

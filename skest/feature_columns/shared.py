@@ -13,6 +13,7 @@ from skest.feature_columns.categorical import KeyedCategoricalColumn
 from skest.feature_columns.dense import EmbeddingColumn, Initializer
 from skest.feature_columns.nested import CategoricalOver
 from skest.feature_columns.table import Key, Table
+from skest.feature_columns.vocabulary import VocabularyListColumn
 
 __all__ = ["SharedEmbeddingColumn", "shared_embeddings"]
 
@@ -37,7 +38,8 @@ def shared_embeddings(
         Columns of one kind (weighted ones and sequences count as what they contain) and
         with the same number of ids. Vocabularies that are not given are learned from
         the values of all columns together, and so are the same; these columns must
-        agree in all parameters but the key.
+        agree in all parameters but the key. Given vocabularies may differ, as in
+        TensorFlow, but not in the order alone.
     dimension : int or "auto"
         Length of the vectors, see `embedding_column`.
     combiner : {"mean", "sqrtn", "sum"}, default="mean"
@@ -265,6 +267,21 @@ def _check_pair(first: CategoricalColumn, other: CategoricalColumn) -> None:
         )
     if sizes[0] is None:
         _check_learning(a, b, where)
+    elif isinstance(a, VocabularyListColumn):
+        _check_order(a, b, where)
+
+
+def _check_order(a: Any, b: Any, where: str) -> None:
+    """Raise ValueError if two columns give the same values other ids."""
+    values, others = list(a.vocabulary), list(b.vocabulary)
+    if values == others or set(values) != set(others):
+        return
+    i = next(i for i, value in enumerate(values) if value != others[i])
+    raise ValueError(
+        f"{where}, because their vocabularies have the same values in another order: id "
+        f"{i} is {values[i]!r} in one and {others[i]!r} in the other. Give both the same "
+        "'vocabulary_list'."
+    )
 
 
 def _check_learning(a: CategoricalColumn, b: CategoricalColumn, where: str) -> None:

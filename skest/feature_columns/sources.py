@@ -14,7 +14,7 @@ import pandas as pd
 import scipy.sparse
 
 from skest.feature_columns.cells import Cells
-from skest.feature_columns.ragged import as_cells
+from skest.feature_columns.ragged import as_cells, exact_lists
 
 __all__ = [
     "eager_frame",
@@ -276,10 +276,12 @@ def _values_of(series: Any, dtype: Any) -> Any:
         whole = np.asarray(series.fill_null(0).to_numpy()).astype(kind)
         missing = np.asarray(series.is_null().to_numpy()).astype(bool)
         return pd.arrays.IntegerArray(whole, missing)
-    if series.implementation.is_polars():
-        # narwhals asks for strings of one width: the longest, and without NUL at the end.
-        return series.to_native().to_numpy()
-    return series.to_numpy()
+    # Of polars, narwhals asks for strings of one width, and without NUL at the end.
+    is_polars = series.implementation.is_polars()
+    values = (series.to_native() if is_polars else series).to_numpy()
+    if hasattr(dtype, "inner") and dtype.inner.is_integer():
+        return exact_lists(values, series.to_list)
+    return values
 
 
 def refuse_sparse(key: Any) -> NoReturn:

@@ -12,8 +12,11 @@ import polars as pl
 import pytest
 import torch
 from sklearn.base import ClassifierMixin, clone
+from sklearn.compose import make_column_transformer
 from sklearn.datasets import load_breast_cancer
 from sklearn.exceptions import NotFittedError
+from sklearn.frozen import FrozenEstimator
+from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -135,6 +138,29 @@ def test_embeddings_are_transformed_to_learned_vectors(table, columns):
     model.partial_fit(X, y)
     np.testing.assert_array_equal(before.transform(X), matrix)
     assert not np.allclose(model.dnn_feature_columns_.transform(X), matrix)
+
+
+def test_learned_vectors_in_pipelines(table, columns):
+    X, y = table
+    model = make(DNNClassifier, feature_columns=columns).fit(X, y)
+    vectors = model.feature_columns_
+    expected = vectors.transform(X)
+    for chain in (
+        make_pipeline(vectors, LogisticRegression()),
+        make_column_transformer((vectors, list(X))),
+    ):
+        with pytest.raises((ValueError, NotFittedError), match="FrozenEstimator"):
+            chain.fit(X, y)
+        np.testing.assert_array_equal(vectors.transform(X), expected)
+    frozen = FrozenEstimator(vectors)
+    for chain in (
+        make_pipeline(frozen, "passthrough"),
+        make_column_transformer((frozen, list(X))),
+    ):
+        np.testing.assert_array_equal(clone(chain).fit(X, y).transform(X), expected)
+        names = chain.fit(X, y).get_feature_names_out()
+        assert all("age" in name or "city_embedding" in name for name in names)
+    assert make(DNNClassifier, feature_columns=vectors).fit(X, y).score(X, y) > 0.5
 
 
 def test_evaluate_returns_the_metrics_of_the_head(table):

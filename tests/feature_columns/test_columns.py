@@ -32,6 +32,7 @@ from skest.feature_columns import (
 from skest.feature_columns.table import Table
 
 X = pd.DataFrame({"age": [20.0, 40.0, 60.0, 40.0], "education": ["b", "a", "b", "c"]})
+AGE = numeric_column("age")
 
 
 def columns(**options: Any) -> FeatureColumns:
@@ -179,7 +180,17 @@ def test_sample_weight() -> None:
         ([], ValueError, "must be a non-empty list of feature columns"),
         (None, ValueError, "must be a non-empty list of feature columns; got None"),
         (["age"], TypeError, "must hold feature columns, .*; got 'age'"),
-        ([("age", "age")], TypeError, "must hold feature columns"),
+        (
+            [("age", "age")],
+            TypeError,
+            r"in pairs .*; got \('age', 'age'\) at position 0",
+        ),
+        ([("age", AGE, ["age"])], TypeError, r"got \('age', .*, \['age'\]\) at pos"),
+        ([("age",)], TypeError, r"got \('age',\) at position 0"),
+        ([(1, AGE)], TypeError, r"got \(1, NumericColumn.* at position 0"),
+        ([AGE, ("b", AGE)], TypeError, r"got \('b', NumericColumn.* at position 1"),
+        ([("a", AGE), AGE], TypeError, "got NumericColumn.* at position 1"),
+        ([(), AGE], TypeError, r"got \(\) at position 0"),
         (
             [numeric_column("a")] * 2,
             ValueError,

@@ -5,9 +5,14 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose
+from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
+from sklearn.frozen import FrozenEstimator
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 from skest.feature_columns import (
+    FeatureColumns,
     bucketized_column,
     categorical_column_with_identity,
     categorical_column_with_vocabulary_list,
@@ -85,12 +90,31 @@ def test_initializer() -> None:
 def test_transform_gives_learned_vectors() -> None:
     column = embedding_column(IDENTITY, 2, combiner="sum", max_norm=5)
     X = {"c": np.array([[0, 1], [2, -1], [-1, -1]])}
-    with pytest.raises(NotFittedError, match="'c_embedding' has no vectors yet"):
+    with pytest.raises(
+        NotFittedError, match="'c_embedding' has no vectors, .*FrozenEstimator"
+    ):
         column.fit(X).transform(X)
     column.weights_ = np.array([[1, 0], [0, 2], [6, 8]], dtype=np.float32)
     assert_allclose(column.transform(X), [[1, 2], [3, 4], [0, 0]])
     names = ["c_embedding_0", "c_embedding_1"]
     assert column.get_feature_names_out().tolist() == names
+
+
+def test_learned_vectors_are_not_lost_by_another_fit() -> None:
+    X = {"c": np.array([0, 2])}
+    column = embedding_column(IDENTITY, 1)
+    columns = FeatureColumns([column]).fit(X)
+    fitted = columns.active[0]
+    fitted.weights_ = np.array([[1.0], [2.0], [3.0]])
+    for learned in (columns, fitted):
+        with pytest.raises(ValueError, match=r"'c_embedding' has vectors .*Frozen"):
+            learned.fit(X)
+        with pytest.raises(ValueError, match=r"'c_embedding' has vectors .*Frozen"):
+            learned.fit_transform(X)
+        assert learned.transform(X).tolist() == [[1], [3]]
+        clone(learned).fit(X)
+        kept = make_pipeline(FrozenEstimator(learned), StandardScaler()).fit(X)
+        assert kept.transform(X).tolist() == [[-1], [1]]
 
 
 @pytest.mark.parametrize(

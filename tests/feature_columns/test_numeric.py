@@ -95,6 +95,13 @@ def test_automatic_indicators_are_learned() -> None:
     assert column.get_feature_names_out().tolist() == ["x_0", "x_1", "x_1_missing"]
 
 
+def test_gaps_in_rows_without_weight_are_not_indicated() -> None:
+    X = {"x": np.array([[1.0, NAN], [NAN, 8.0], [3.0, 8.0]])}
+    column = numeric_column("x", shape=2, default_value=0, indicate_missing="auto")
+    column.fit(X, sample_weight=[0, 0.5, 1])
+    assert column.get_feature_names_out().tolist() == ["x_0", "x_1", "x_0_missing"]
+
+
 @pytest.mark.parametrize(
     ("options", "learned"),
     [

@@ -148,6 +148,7 @@ def test_holds_lists(cells: Any, expected: bool) -> None:
         ([["a"], 3], r"'c' holds lists, but also 3, which is none"),
         ([["a", 1]], "'c' must hold either strings or integers only"),
         ([np.array(["a"]), np.array([1])], "either strings or integers only"),
+        ([[2**63 + 1, None]], "outside the range of int64"),
         ([[0.5], [1.0]], r"not whole, such as 0\.5, .*sequence_numeric_column"),
         ([[["a"], ["b"]], [["c"]]], "'c' holds lists of lists, where lists of strings"),
         ([[[1, 2]], [[3]]], "'c' holds lists of lists, .* differ in shape"),

@@ -84,6 +84,8 @@ def test_gaps_inside_a_sequence() -> None:
         [[5, 0], [3, 1], [0, 0]],
     ]
     assert encoded["x_length"].tolist() == [3, 2]
+    assert column.fit(X, sample_weight=[0, 1]).size == 2
+    assert column.fit({"x": [[1.0, None], [5.0]]}, sample_weight=[0, 1]).size == 1
 
 
 def test_a_default_value_pads_too() -> None:

@@ -206,7 +206,9 @@ def test_copies_of_single_columns_still_share(duplicate: Any) -> None:
 
 def test_transform_takes_the_learned_table() -> None:
     columns = FeatureColumns(shared_embeddings(LEARNED, 2)).fit(X)
-    with pytest.raises(NotFittedError, match="'q_shared_embedding' has no vectors yet"):
+    with pytest.raises(
+        NotFittedError, match="'q_shared_embedding' has no vectors, .*FrozenEstimator"
+    ):
         columns.transform(X)
     for column in columns.active:
         column.weights_ = np.array([[1, 2], [3, 4], [5, 6.0]])
@@ -331,6 +333,12 @@ vocabulary = categorical_column_with_vocabulary_list
             [vocabulary("q", ["a"]), vocabulary("d", ["a", "b"])],
             ValueError,
             "same number of ids; got 1 and 2",
+        ),
+        (
+            [vocabulary("q", ["a", "b", "c"]), vocabulary("d", ["a", "c", "b"])],
+            ValueError,
+            "same values in another order: id 1 is 'b' in one and 'c' in the other. Give "
+            "both the same 'vocabulary_list'",
         ),
         (
             [vocabulary("q", ["a"]), vocabulary("d")],

@@ -129,6 +129,28 @@ def test_masked_tables() -> None:
     np.testing.assert_array_equal(Table(X).numbers("x1"), [np.nan, 5])
 
 
+LARGE = 2**60 + 1
+WITH_GAPS = [[LARGE, None], [3, LARGE + 1], None]
+LISTS = pa.list_(pa.int64())
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pl.Series(WITH_GAPS),
+        pl.Series(WITH_GAPS, dtype=pl.Array(pl.Int64, 2)),
+        pa.array(WITH_GAPS, LISTS),
+        pa.array(WITH_GAPS, pa.list_(pa.int64(), 2)),
+        pd.Series(WITH_GAPS, dtype=pd.ArrowDtype(LISTS)),
+    ],
+    ids=["polars", "polars array", "pyarrow", "pyarrow array", "pandas"],
+)
+def test_integers_in_lists_with_gaps_stay_exact(column: Any) -> None:
+    expected = [[LARGE, None], [3, LARGE + 1], [None, None]]
+    assert values_of(Table({"c": column}).factorized("c")) == expected
+    assert values_of(Table({"c": column[:1]}).factorized("c")) == expected[:1]
+
+
 def test_a_series_of_a_library_that_is_not_known() -> None:
     class Values:
         def to_numpy(self) -> np.ndarray:

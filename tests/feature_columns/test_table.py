@@ -335,7 +335,12 @@ def test_column_twice_in_a_frame() -> None:
         (["a", b"a"], ValueError, "'c' must hold either strings or integers only"),
         (np.array([1.0]), ValueError, "'c' holds floats of a NumPy array"),
         (pd.Series([1.5]), ValueError, r"'c' holds numbers that are not whole, .*1\.5"),
-        (pd.Series([1e300]), ValueError, "not whole"),
+        (pd.Series([np.inf]), ValueError, "not whole, such as inf"),
+        (
+            pd.Series([2.0**53, None]),
+            ValueError,
+            r"'c' holds the float 9007199254740992\.0 .* too large to be exact as a float",
+        ),
         (np.array([2**63], dtype=np.uint64), ValueError, "outside the range of int64"),
         (np.array([2**70, 1], dtype=object), ValueError, "outside the range of int64"),
         (np.array([1j]), ValueError, "Complex data not supported: column 'c'"),
