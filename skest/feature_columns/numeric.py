@@ -2,6 +2,7 @@
 """`numeric_column`: numbers, with the filling of gaps and the scaling they need."""
 
 import math
+import re
 from collections.abc import Callable
 from numbers import Integral, Real
 from typing import Any, NoReturn
@@ -18,6 +19,9 @@ __all__ = ["NumericColumn", "can_hold", "numeric_column"]
 
 _DTYPES = ("float32", "float64", "int32", "int64")
 _SCALERS = ("standard", "minmax", "quantile")
+# Ends of keys under which other things than numbers are encoded, and of those that avoid
+# them: so "city_ids" may be a column of numbers beside the categories "city".
+_RESERVED = re.compile("_(ids|length|weights|values|numbers)$")
 
 
 def numeric_column(
@@ -133,6 +137,11 @@ class NumericColumn(DenseColumn):
     def feature_keys(self) -> tuple[Key, ...]:
         """The key alone."""
         return (self.key,)
+
+    @property
+    def encoded_key(self) -> str:
+        """The name; if it ends as keys of other entries do, ``_numbers`` behind it."""
+        return f"{self.name}_numbers" if _RESERVED.search(self.name) else self.name
 
     @property
     def allows_missing(self) -> bool:
@@ -384,7 +393,7 @@ class NumericColumn(DenseColumn):
     def _encoded(self, table: Table) -> dict[str, np.ndarray]:
         numbers = self._matrix(table)  # int64 would stand for ids
         dtype = np.promote_types(numbers.dtype, np.float32)
-        return {self.name: numbers.astype(dtype, copy=False)}
+        return {self.encoded_key: numbers.astype(dtype, copy=False)}
 
     def _matrix(self, table: Table) -> np.ndarray:
         values, missing = self.values(table)
