@@ -357,10 +357,22 @@ class NumericColumn(DenseColumn):
             columns = [learned(values[:, i]) for i, learned in enumerate(maps)]
             values = np.stack(columns, axis=1)
         elif self.normalizer is not None:
-            values -= self._learned("center_", remedy).astype(values.dtype)
-            with np.errstate(over="ignore"):  # `encode` refuses what becomes infinite
-                values /= self._learned("scale_", remedy).astype(values.dtype)
+            center, scale = (self._learned(n, remedy) for n in ("center_", "scale_"))
+            with np.errstate(all="ignore"):
+                values -= center.astype(values.dtype)
+                values /= scale.astype(values.dtype)
+            if not self._are_finite(values, missing):
+                raise ValueError(
+                    f"Column {self.key!r} holds a number that is infinite (inf) when it "
+                    f"is scaled in {values.dtype}. Replace it, clip the column, or use "
+                    "dtype='float64'."
+                )
         return values, missing
+
+    def _are_finite(self, values: np.ndarray, missing: np.ndarray) -> bool:
+        """Tell whether all numbers are finite but those for which there is no value."""
+        unfilled = missing if self.default_value is None else False
+        return bool((np.isfinite(values) | unfilled).all())
 
     def _called(
         self,
@@ -376,8 +388,7 @@ class NumericColumn(DenseColumn):
                 f"{shape}, as it was given; got {result.shape}."
             )
         result = result.reshape(values.shape)
-        unfilled = missing if self.default_value is None else False
-        if not (np.isfinite(result) | unfilled).all():
+        if not self._are_finite(result, missing):
             raise ValueError(
                 f"'normalizer' of column {self.key!r} returned NaN or infinity for finite "
                 "numbers; it must be defined for every number in the column."
