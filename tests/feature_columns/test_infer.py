@@ -134,6 +134,26 @@ def test_names_that_end_as_encoded_keys_do(kind: str) -> None:
     assert columns.transform(X).shape == (2, 3)
 
 
+@pytest.mark.parametrize("kind", ["dense", "linear"])
+@pytest.mark.parametrize(
+    "cells",
+    [pd.Series([-1, 0, 1], dtype="category"), [[-1, 0], [1], [0]]],
+    ids=["category", "lists"],
+)
+def test_the_category_minus_one(cells: Any, kind: str) -> None:
+    X = {"c": cells}
+    with pytest.warns(UserWarning, match="'c' holds the integer -1 .* make strings of"):
+        columns = infer_feature_columns(X, kind).fit(X)
+    assert columns.encode(X)["c_ids"][0, 0] == -1
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("cells", [["-1", "0", "1"], [0, 1, 2]])
+def test_other_categories_than_minus_one(cells: Any) -> None:
+    X = {"c": pd.Series(cells, dtype="category")}
+    assert infer_feature_columns(X).fit(X).encode(X)["c_ids"].min() == 0
+
+
 def test_unknown_kind() -> None:
     with pytest.raises(ValueError, match=r"'kind' .* must be one of 'dense', 'linear'"):
         infer_feature_columns(FRAME, kind="wide")
