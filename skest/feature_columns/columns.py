@@ -16,6 +16,7 @@ from torch import Tensor
 from skest._compat import BaseComposition, DocLinkMixin, check_feature_names_in
 from skest.feature_columns.base import FeatureColumn, as_csr, as_dense
 from skest.feature_columns.dense import EmbeddingColumn
+from skest.feature_columns.equality import same
 from skest.feature_columns.features_in import FeaturesIn
 from skest.feature_columns.table import Table
 
@@ -331,7 +332,7 @@ def _check_distinct(columns: list[FeatureColumn]) -> None:
         keys = (column.encoded_key, column.length_key, column.weight_key)
         for key in filter(None, keys):
             other = by_key.setdefault(key, source)
-            if not _same(other, source):
+            if not same(other, source):
                 raise ValueError(
                     f"Two feature columns encode {key!r} in different ways: {other!r} and "
                     f"{source!r}. Make them equal, or give X the raw column a second time "
@@ -348,7 +349,7 @@ def _check_tables(columns: list[FeatureColumn]) -> None:
         first = by_table.setdefault(column.table_name, column)
         described, expected = column.table_parameters, first.table_parameters
         for parameter in described | expected:
-            if not _same(described.get(parameter), expected.get(parameter)):
+            if not same(described.get(parameter), expected.get(parameter)):
                 raise ValueError(
                     f"The feature columns {first.name!r} and {column.name!r} share the "
                     f"table {column.table_name!r} but differ in {parameter!r}: "
@@ -370,18 +371,3 @@ def _check_lengths(lengths: dict[str, Tensor]) -> None:
                 f"{row}, column {first!r} has {int(lengths[first][row])} steps and column "
                 f"{name!r} has {int(values[row])}. Cut or fill one of them."
             )
-
-
-def _same(a: Any, b: Any) -> bool:
-    """Whether two parameters, possibly columns, are the same."""
-    if a is b:
-        return True
-    if isinstance(a, FeatureColumn):
-        return type(a) is type(b) and _same(
-            list(a.get_params(deep=False).values()),
-            list(b.get_params(deep=False).values()),
-        )
-    if isinstance(a, list | tuple | np.ndarray):
-        same_length = isinstance(b, list | tuple | np.ndarray) and len(a) == len(b)
-        return same_length and all(map(_same, a, b))
-    return bool(a == b)

@@ -14,6 +14,7 @@ from skest.feature_columns.hashing import (
     fingerprint_cat64,
     int64_keys,
 )
+from skest.feature_columns.nested import innermost
 from skest.feature_columns.sources import is_key
 from skest.feature_columns.table import Key, Table
 
@@ -35,11 +36,12 @@ def crossed_column(
 
     Parameters
     ----------
-    keys : sequence of str or CategoricalColumn
+    keys : list or tuple of str or CategoricalColumn
         Names of raw columns, or columns made by
         `categorical_column_with_vocabulary_list`, `categorical_column_with_identity`,
         `bucketized_column` or `crossed_column` (whose keys are taken for it). The order
         matters for the hash. An integer of a raw column is a value even if it is -1.
+        `set_params` replaces the list as a whole and reaches no column inside.
     hash_bucket_size : int
         Number of buckets.
     hash_key : int or None, default=None
@@ -114,10 +116,15 @@ class CrossedColumn(CategoricalColumn):
         return self.hash_bucket_size
 
     def _validate(self) -> None:
-        if isinstance(self.keys, str) or len(self.keys) < 2:
+        if not isinstance(self.keys, list | tuple):
+            raise TypeError(
+                "'keys' of a crossed column must be a list or tuple of names or "
+                f"categorical columns, whose order counts; got {self.keys!r}."
+            )
+        if len(self.keys) < 2:
             raise ValueError(
-                "'keys' of a crossed column must be a list of two or more names or "
-                f"categorical columns; got {self.keys!r}."
+                "'keys' of a crossed column must be two or more names or categorical "
+                f"columns; got {self.keys!r}."
             )
         for key in self.keys:
             self._validate_key(key)
@@ -136,11 +143,12 @@ class CrossedColumn(CategoricalColumn):
                 )
 
     def _validate_key(self, key: Any) -> None:
-        if isinstance(key, HashBucketColumn):
+        source = innermost(key)
+        if isinstance(source, HashBucketColumn):
             raise ValueError(
                 f"'keys' of a crossed column must not hold the hash bucket column "
-                f"{key.name!r}: hashing twice makes more values meet in one bucket. Use "
-                f"the name {key.key!r} itself."
+                f"{source.name!r}: hashing twice makes more values meet in one bucket. "
+                f"Use the name {source.key!r} itself."
             )
         if isinstance(key, CategoricalColumn) and key.weight_key is not None:
             raise ValueError(

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`infer_feature_columns`: columns chosen by a look at the data."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any, Literal, overload
 
@@ -70,9 +71,10 @@ def infer_feature_columns(
     becomes one column. Strings, booleans and pandas categories become categorical
     columns with a learned vocabulary, or hash buckets if there are very many levels.
     Lists of strings or integers are several categories, lists of floats of one length
-    are numbers. A sparse matrix becomes one
-    column of numbers scaled to [-1, 1], for a deep model with a vector for each of its
-    columns that is multiplied by the number, so that it is never made dense.
+    are numbers. A category that is the integer -1 counts as missing, with a warning. A
+    sparse matrix becomes one column of numbers scaled to [-1, 1], for a deep model with
+    a vector for each of its columns that is multiplied by the number, so that it is
+    never made dense.
 
     Parameters
     ----------
@@ -162,7 +164,14 @@ def _column(table: Table, key: Key, kind: str, dtype: str | None) -> FeatureColu
             steps = numbers(steps_of(table, key).values, key)
             return _numeric(sequence_numeric_column, key, steps, dtype)
         return _numeric(numeric_column, key, table.numbers(key), dtype)
-    codes = table.factorized(key).codes
+    codes, levels = table.factorized(key)
+    if levels.dtype != object and -1 in levels:
+        warnings.warn(
+            f"Column {key!r} holds the integer -1 among its categories, where it means "
+            "missing, as in TensorFlow. If it is a category, make strings of the column, "
+            "e.g. with .astype(str).",
+            stacklevel=2,
+        )
     n_levels = int(np.count_nonzero(np.bincount(codes[codes >= 0])))
     keyed = _categorical(key, n_levels)
     if kind == "linear":

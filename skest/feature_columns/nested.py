@@ -8,7 +8,7 @@ import numpy as np
 from skest.feature_columns.base import CategoricalColumn, FeatureColumn, FittedPart
 from skest.feature_columns.table import Key, Table
 
-__all__ = ["CategoricalOver", "OverCategorical"]
+__all__ = ["CategoricalOver", "OverCategorical", "innermost"]
 
 
 class OverCategorical(FeatureColumn):
@@ -44,3 +44,10 @@ class CategoricalOver(OverCategorical, CategoricalColumn):
 
     def _categories_of(self, ids: np.ndarray) -> np.ndarray:
         return self.categorical._categories_of(ids)
+
+
+def innermost(column: Any) -> Any:
+    """Return what gives the ids, inside of weights and sequences."""
+    while isinstance(column, CategoricalOver):
+        column = column.categorical_column
+    return column

@@ -2,6 +2,7 @@
 """`numeric_column`: numbers, with the filling of gaps and the scaling they need."""
 
 import math
+import re
 from collections.abc import Callable
 from numbers import Integral, Real
 from typing import Any, NoReturn
@@ -18,6 +19,9 @@ __all__ = ["NumericColumn", "can_hold", "numeric_column"]
 
 _DTYPES = ("float32", "float64", "int32", "int64")
 _SCALERS = ("standard", "minmax", "quantile")
+# Ends of keys under which other things than numbers are encoded, and of those that avoid
+# them: so "city_ids" may be a column of numbers beside the categories "city".
+_RESERVED = re.compile("_(ids|length|weights|values|numbers)$")
 
 
 def numeric_column(
@@ -136,6 +140,11 @@ class NumericColumn(DenseColumn):
     def feature_keys(self) -> tuple[Key, ...]:
         """The key alone."""
         return (self.key,)
+
+    @property
+    def encoded_key(self) -> str:
+        """The name; if it ends as keys of other entries do, ``_numbers`` behind it."""
+        return f"{self.name}_numbers" if _RESERVED.search(self.name) else self.name
 
     @property
     def allows_missing(self) -> bool:
@@ -355,10 +364,22 @@ class NumericColumn(DenseColumn):
             columns = [learned(values[:, i]) for i, learned in enumerate(maps)]
             values = np.stack(columns, axis=1)
         elif self.normalizer is not None:
-            values -= self._learned("center_", remedy).astype(values.dtype)
-            with np.errstate(over="ignore"):  # `encode` refuses what becomes infinite
-                values /= self._learned("scale_", remedy).astype(values.dtype)
+            center, scale = (self._learned(n, remedy) for n in ("center_", "scale_"))
+            with np.errstate(all="ignore"):
+                values -= center.astype(values.dtype)
+                values /= scale.astype(values.dtype)
+            if not self._are_finite(values, missing):
+                raise ValueError(
+                    f"Column {self.key!r} holds a number that is infinite (inf) when it "
+                    f"is scaled in {values.dtype}. Replace it, clip the column, or use "
+                    "dtype='float64'."
+                )
         return values, missing
+
+    def _are_finite(self, values: np.ndarray, missing: np.ndarray) -> bool:
+        """Tell whether all numbers are finite but those for which there is no value."""
+        unfilled = missing if self.default_value is None else False
+        return bool((np.isfinite(values) | unfilled).all())
 
     def _called(
         self,
@@ -374,8 +395,7 @@ class NumericColumn(DenseColumn):
                 f"{shape}, as it was given; got {result.shape}."
             )
         result = result.reshape(values.shape)
-        unfilled = missing if self.default_value is None else False
-        if not (np.isfinite(result) | unfilled).all():
+        if not self._are_finite(result, missing):
             raise ValueError(
                 f"'normalizer' of column {self.key!r} returned NaN or infinity for finite "
                 "numbers; it must be defined for every number in the column."
@@ -391,7 +411,7 @@ class NumericColumn(DenseColumn):
     def _encoded(self, table: Table) -> dict[str, np.ndarray]:
         numbers = self._matrix(table)  # int64 would stand for ids
         dtype = np.promote_types(numbers.dtype, np.float32)
-        return {self.name: numbers.astype(dtype, copy=False)}
+        return {self.encoded_key: numbers.astype(dtype, copy=False)}
 
     def _matrix(self, table: Table) -> np.ndarray:
         values, missing = self.values(table)

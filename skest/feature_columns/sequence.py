@@ -105,8 +105,8 @@ class SequenceNumericColumn(NumericColumn):
 
     @property
     def length_key(self) -> str:
-        """The name and ``_length``."""
-        return f"{self.name}_length"
+        """Key of the numbers and ``_length``."""
+        return f"{self.encoded_key}_length"
 
     def _learn(self, table: Table, sample_weight: np.ndarray | None) -> dict[str, Any]:
         steps, lengths = steps_of(table, self.key)

@@ -11,7 +11,7 @@ from skest._checks import check_integer
 from skest.feature_columns.base import CategoricalColumn, FeatureColumn
 from skest.feature_columns.categorical import KeyedCategoricalColumn
 from skest.feature_columns.dense import EmbeddingColumn, Initializer
-from skest.feature_columns.nested import CategoricalOver
+from skest.feature_columns.nested import innermost
 from skest.feature_columns.table import Key, Table
 from skest.feature_columns.vocabulary import VocabularyListColumn
 
@@ -224,7 +224,7 @@ class SharedEmbeddingColumn(EmbeddingColumn):
         super()._validate()
 
     def _learn(self, table: Table, sample_weight: np.ndarray | None) -> dict[str, Any]:
-        sources = [_innermost(column) for column in self.categorical_columns]
+        sources = [innermost(column) for column in self.categorical_columns]
         if _given_size(sources[0]) is not None:
             return super()._learn(table, sample_weight)
         joined, weight = _joined([s.key for s in sources], table, sample_weight)
@@ -251,7 +251,7 @@ def _check_columns(columns: Any) -> None:
 
 def _check_pair(first: CategoricalColumn, other: CategoricalColumn) -> None:
     """Raise ValueError unless the ids of two columns can mean the same."""
-    a, b = _innermost(first), _innermost(other)
+    a, b = innermost(first), innermost(other)
     where = f"Columns {first.name!r} and {other.name!r} cannot share an embedding"
     if type(a) is not type(b):
         raise ValueError(
@@ -299,13 +299,6 @@ def _check_learning(a: CategoricalColumn, b: CategoricalColumn, where: str) -> N
                 f"{others[name]!r}, and so would not learn the same vocabulary. Use the "
                 "same value for both."
             )
-
-
-def _innermost(column: CategoricalColumn) -> Any:
-    """Return what gives the ids, inside of weights and sequences."""
-    while isinstance(column, CategoricalOver):
-        column = column.categorical_column
-    return column
 
 
 def _given_size(column: CategoricalColumn) -> int | None:

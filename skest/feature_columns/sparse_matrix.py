@@ -127,7 +127,13 @@ class SparseMatrixColumn(CategoricalColumn):
                 f"The sparse matrix {self.key!r} has {matrix.shape[1]} features, but "
                 f"{len(scale)} in the training data."
             )
-        data = matrix.data / scale[matrix.indices].astype(matrix.dtype)
+        with np.errstate(over="ignore"):
+            data = matrix.data / scale[matrix.indices].astype(matrix.dtype)
+        if not np.isfinite(data).all():
+            raise ValueError(
+                f"The sparse matrix {self.key!r} holds a number that is infinite (inf) "
+                f"when it is scaled in {data.dtype}. Replace it, or clip the matrix."
+            )
         return scipy.sparse.csr_array(
             (data, matrix.indices, matrix.indptr), matrix.shape
         )

@@ -80,6 +80,15 @@ class VocabularyColumn(KeyedCategoricalColumn):
                 f"the size of the vocabulary, {n_values}; got {self.default_value}."
             )
 
+    def _check_findable(self, values: Collection[Any], vocabulary: str) -> None:
+        """Raise ValueError if a value is -1, which is read as missing."""
+        if -1 in values:
+            raise ValueError(
+                f"{vocabulary} must not hold -1, which means missing in a column of "
+                "integers and would never be found. Leave it out; or, if it is a value "
+                "like others, make strings of the column and of the vocabulary."
+            )
+
     def _check_cells(self, cells: Factorized) -> None:
         check_kind(cells, self._kind, f"the vocabulary of column {self.key!r}")
 
@@ -134,8 +143,8 @@ def categorical_column_with_vocabulary_list(
     key : str or int
         Name of the raw column, or its position in an array.
     vocabulary_list : sequence of str or of int, default=None
-        The vocabulary, without duplicates. None learns it: the sorted values of the
-        training data.
+        The vocabulary, without duplicates and -1. None learns it: the sorted values of
+        the training data.
     dtype : {"string", "int64"} or None, default=None
         Type that the cells must have. None takes it from the vocabulary.
     default_value : int, default=-1
@@ -288,6 +297,7 @@ class VocabularyListColumn(VocabularyColumn):
             )
         if found == "string":
             check_unicode(values, f"'vocabulary_list' of {owner}")
+        self._check_findable(values, f"'vocabulary_list' of {owner}")
         if len(set(values)) < len(values):
             twice, _ = Counter(values).most_common(1)[0]
             raise ValueError(

@@ -173,6 +173,7 @@ class VocabularyFileColumn(VocabularyColumn):
                 f"{file} must have no duplicates; lines {first + 1} and {second + 1} "
                 f"hold {values[first]!r}. Remove one of them."
             )
+        self._check_findable(vocabulary, file)
         self._check_default(size)
         return vocabulary
 

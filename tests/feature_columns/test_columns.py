@@ -28,6 +28,8 @@ from skest.feature_columns import (
     embedding_column,
     indicator_column,
     numeric_column,
+    sequence_numeric_column,
+    weighted_categorical_column,
 )
 from skest.feature_columns.table import Table
 
@@ -235,6 +237,41 @@ def test_one_raw_column_as_number_and_as_category() -> None:
     encoded = made.encode({"hour": [7, 23]})
     assert encoded["hour"].tolist() == [[7.0], [23.0]]
     assert encoded["hour_ids"].tolist() == [[7], [23]]
+
+
+def test_numbers_named_as_an_entry_of_another_column() -> None:
+    made = FeatureColumns(
+        [
+            categorical_column_with_vocabulary_list("city", ["Bern", "Oslo"]),
+            weighted_categorical_column(
+                categorical_column_with_identity("tag", 5), "count"
+            ),
+            *map(
+                numeric_column,
+                ["city_ids", "city_ids_numbers", "tag_weighted_by_count_weights"],
+            ),
+            sequence_numeric_column("city_ids_"),
+            sequence_numeric_column("dose"),
+            numeric_column("dose_length"),
+        ]
+    )
+    names = {name for column in made.active for name in column.feature_keys}
+    X = {name: np.array([2.0]) for name in names}
+    X |= {"city": np.array(["Oslo"]), "tag": np.array([3])}
+    encoded = made.encode(X)
+    assert {key: value.item() for key, value in encoded.items()} == {
+        "city_ids": 1,
+        "city_ids_numbers": 2.0,
+        "city_ids_numbers_numbers": 2.0,
+        "tag_weighted_by_count_ids": 3,
+        "tag_weighted_by_count_weights": 2.0,
+        "tag_weighted_by_count_weights_numbers": 2.0,
+        "city_ids_": 2.0,
+        "city_ids__length": 1,
+        "dose": 2.0,
+        "dose_length": 1,
+        "dose_length_numbers": 2.0,
+    }
 
 
 def test_parameters_are_reached_by_name() -> None:

@@ -15,6 +15,7 @@ from skest.feature_columns import (
     categorical_column_with_vocabulary_list,
     crossed_column,
     numeric_column,
+    sequence_categorical_column_with_hash_bucket,
 )
 from skest.feature_columns.hashing import (
     DEFAULT_HASH_KEY,
@@ -167,7 +168,13 @@ def test_columns_inside_are_fitted() -> None:
     ("keys", "options", "error", "message"),
     [
         (["a"], {}, ValueError, "two or more names or categorical columns; got"),
-        ("ab", {}, ValueError, "two or more names or categorical columns; got 'ab'"),
+        ("ab", {}, TypeError, "'keys' .* must be a list or tuple .*; got 'ab'"),
+        ({"a", "b"}, {}, TypeError, "'keys' .* whose order counts; got {'"),
+        ({"a": 1, "b": 2}, {}, TypeError, "'keys' .* must be a list or tuple"),
+        (5, {}, TypeError, "'keys' .* must be a list or tuple .*; got 5"),
+        (None, {}, TypeError, "'keys' .* must be a list or tuple .*; got None"),
+        (iter("ab"), {}, TypeError, "'keys' .* must be a list or tuple"),
+        (np.array(["a", "b"]), {}, TypeError, "'keys' .* must be a list or tuple"),
         (
             ["a", numeric_column("x")],
             {},
@@ -177,6 +184,12 @@ def test_columns_inside_are_fitted() -> None:
         (["a", 1.5], {}, TypeError, "names of raw columns or categorical columns"),
         (
             ["a", categorical_column_with_hash_bucket("h", 5)],
+            {},
+            ValueError,
+            "hash bucket column 'h': hashing twice .* Use the name 'h' itself",
+        ),
+        (
+            ["a", sequence_categorical_column_with_hash_bucket("h", 5)],
             {},
             ValueError,
             "hash bucket column 'h': hashing twice .* Use the name 'h' itself",

@@ -6,7 +6,7 @@ import pandas as pd
 import polars as pl
 import pytest
 
-from skest.feature_columns import infer, infer_feature_columns
+from skest.feature_columns import LinearFeatures, infer, infer_feature_columns
 from skest.feature_columns.table import Table
 
 FRAME = pd.DataFrame(
@@ -121,6 +121,37 @@ def test_neither_numbers_nor_categories(
 ) -> None:
     with pytest.raises(error, match=message):
         infer_feature_columns(X)
+
+
+@pytest.mark.parametrize("kind", ["dense", "linear"])
+def test_names_that_end_as_encoded_keys_do(kind: str) -> None:
+    X = pd.DataFrame({"city": ["Bern", "Oslo"], "city_ids": [17, 19]})
+    columns = infer_feature_columns(X, kind).fit(X)
+    encoded = columns.encode(X)
+    assert encoded["city_ids"].tolist() == [[0], [1]]
+    assert encoded["city_ids_numbers"].tolist() == [[-1], [1]]
+    assert LinearFeatures(columns)(encoded).shape == (2, 1)
+    assert columns.transform(X).shape == (2, 3)
+
+
+@pytest.mark.parametrize("kind", ["dense", "linear"])
+@pytest.mark.parametrize(
+    "cells",
+    [pd.Series([-1, 0, 1], dtype="category"), [[-1, 0], [1], [0]]],
+    ids=["category", "lists"],
+)
+def test_the_category_minus_one(cells: Any, kind: str) -> None:
+    X = {"c": cells}
+    with pytest.warns(UserWarning, match="'c' holds the integer -1 .* make strings of"):
+        columns = infer_feature_columns(X, kind).fit(X)
+    assert columns.encode(X)["c_ids"][0, 0] == -1
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("cells", [["-1", "0", "1"], [0, 1, 2]])
+def test_other_categories_than_minus_one(cells: Any) -> None:
+    X = {"c": pd.Series(cells, dtype="category")}
+    assert infer_feature_columns(X).fit(X).encode(X)["c_ids"].min() == 0
 
 
 def test_unknown_kind() -> None:

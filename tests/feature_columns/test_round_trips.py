@@ -15,13 +15,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
+from sklearn.base import clone
 
 from skest.feature_columns import (
     FeatureColumns,
+    SparseMatrixColumn,
+    bucketized_column,
     categorical_column_with_hash_bucket,
     categorical_column_with_vocabulary_list,
     crossed_column,
     numeric_column,
+    sequence_numeric_column,
     weighted_categorical_column,
 )
 
@@ -276,8 +280,44 @@ def test_weights_of_parts_are_those_of_the_whole() -> None:
         column.transform({"w": ["a", "b"], "f": [[1.0, 4.0], [3.0, 2.0]]})
 
 
-def test_numbers_that_become_infinite_are_refused() -> None:
-    column = numeric_column("a", normalizer="standard")
-    columns = FeatureColumns([column]).fit({"a": [1e-3, 2e-3]})
+METHODS = pytest.mark.parametrize("method", ["encode", "transform"])
+SCALED = {
+    "minmax": numeric_column("a", normalizer="minmax"),
+    "standard": numeric_column("a", normalizer="standard"),
+    "filled": numeric_column("a", default_value=0, normalizer="minmax"),
+    "bucketized": bucketized_column(numeric_column("a", normalizer="minmax"), [0.5]),
+    "sequence": sequence_numeric_column("a", normalizer="minmax"),
+    "matrix": SparseMatrixColumn("a"),
+}
+
+
+@METHODS
+@pytest.mark.parametrize("column", SCALED.values(), ids=SCALED.keys())
+@pytest.mark.parametrize("together", [False, True])
+def test_numbers_that_become_infinite_are_refused(
+    column: Any, together: bool, method: str
+) -> None:
+    made = FeatureColumns([column]) if together else clone(column)
+    made.fit({"a": np.array([[0.0], [1e-6]], dtype=np.float32)})
+    if column.length_key is not None:
+        method = "encode"  # there is no plain matrix of sequences
+    X = {"a": np.array([[0.0], [1e35]], dtype=np.float32)}
     with pytest.raises(ValueError, match="'a' holds a number that is infinite"):
-        columns.encode({"a": [1e37]})
+        getattr(made, method)(X)
+
+
+@METHODS
+def test_missing_values_whose_fill_becomes_infinite(method: str) -> None:
+    column = numeric_column("a", default_value=1e35, normalizer="minmax")
+    column.fit({"a": [0.0, 1e-6]})
+    with pytest.raises(ValueError, match="'a' holds a number that is infinite"):
+        getattr(column, method)({"a": [0.0, np.nan]})
+
+
+def test_numbers_that_become_infinite_in_the_type_of_the_network() -> None:
+    column = numeric_column("a", dtype="float64")
+    with pytest.raises(
+        ValueError, match="'a' holds a number that is infinite .*float32"
+    ):
+        FeatureColumns([column]).encode({"a": [1e300]})
+    assert column.transform({"a": [1e300]}) == 1e300

@@ -166,9 +166,19 @@ def test_lengths_must_agree() -> None:
 
 
 def test_two_columns_for_one_entry() -> None:
+    keys = ["c", "b"]
+    plain = categorical_column_with_vocabulary_list("c", keys)
+    of_steps = sequence_categorical_column_with_vocabulary_list("c", keys)
+    columns = FeatureColumns([plain, indicator_column(of_steps)])
+    with pytest.raises(ValueError, match="encode 'c_ids' in different ways"):
+        columns.encode({"c": [["b"]]})
+
+
+def test_numbers_beside_lengths_of_the_same_name() -> None:
     columns = FeatureColumns([sequence_numeric_column("x"), numeric_column("x_length")])
-    with pytest.raises(ValueError, match="encode 'x_length' in different ways"):
-        columns.fit({"x": [[1.0]], "x_length": [1.0]})
+    encoded = columns.encode({"x": [[3.0, 4.0]], "x_length": [7.0]})
+    assert encoded["x_length"].tolist() == [2]
+    assert encoded["x_length_numbers"].tolist() == [[7]]
 
 
 @pytest.mark.parametrize(

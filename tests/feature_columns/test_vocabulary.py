@@ -25,11 +25,9 @@ class TestVocabularyList:
         assert ids(column, ["a", "b", "z", ""]) == [[1], [0], [-1], [-1]]
         assert column.get_feature_names_out().tolist() == ["c_b", "c_a"]
 
-    def test_missing_markers_are_missing_even_in_the_vocabulary(self) -> None:
+    def test_the_empty_string_is_missing_even_in_the_vocabulary(self) -> None:
         strings = categorical_column_with_vocabulary_list("c", ["", "a"])
         assert ids(strings, ["", "a"]) == [[-1], [1]]
-        integers = categorical_column_with_vocabulary_list("c", np.array([-1, 5]))
-        assert ids(integers, [-1, 5]) == [[-1], [1]]
 
     def test_default_value(self) -> None:
         column = categorical_column_with_vocabulary_list(
@@ -231,6 +229,11 @@ class TestVocabularyList:
                 "either of strings or of integers",
             ),
             ({"vocabulary_list": ["a", 1]}, ValueError, "either of strings or of"),
+            (
+                {"vocabulary_list": np.array([1, -1])},
+                ValueError,
+                "'vocabulary_list' of .* 'c' must not hold -1, .* make strings of the",
+            ),
             ({"vocabulary_list": ["a", "a"]}, ValueError, "no duplicates; got 'a'"),
             (
                 {"dtype": "float32"},

@@ -154,6 +154,11 @@ def test_sequences(path: Path) -> None:
         (b"a\n\n\n", {}, "no duplicates; lines 2 and 3 hold ''"),
         (b"7\n07\n", {"dtype": "int64"}, "no duplicates; lines 1 and 2 hold 7"),
         (b"7\nx\n", {"dtype": "int64"}, "integers of 64 bits, .*; line 2 is 'x'"),
+        (
+            b"7\n-1\n",
+            {"dtype": "int64"},
+            "column 'c' must not hold -1, which means miss",
+        ),
         (b"1_000", {"dtype": "int64"}, "line 1 is '1_000'. Write integers in digits"),
         (b"7\n 5 ", {"dtype": "int64"}, "line 2 is ' 5 '"),
         (b"+5", {"dtype": "int64"}, "line 1 is '.5'"),

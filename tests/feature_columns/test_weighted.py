@@ -219,10 +219,13 @@ def test_the_same_weighted_column_shares_an_entry() -> None:
     assert len(columns.encode(LISTS)) == 2
 
 
-def test_clash_of_encoded_keys() -> None:
-    number = numeric_column("word_weighted_by_n_weights")
-    with pytest.raises(ValueError, match="encode 'word_weighted_by_n_weights' in diff"):
-        FeatureColumns([COLUMN, number]).encode(LISTS)
+def test_numbers_named_as_the_weights() -> None:
+    name = "word_weighted_by_n_weights"
+    columns = FeatureColumns([COLUMN, numeric_column(name)])
+    alone = FeatureColumns([COLUMN]).encode(LISTS)
+    encoded = columns.encode({**LISTS, name: np.zeros(len(LISTS["word"]))})
+    assert torch.equal(encoded[name], alone[name])
+    assert not encoded[f"{name}_numbers"].any()
 
 
 @pytest.mark.parametrize(

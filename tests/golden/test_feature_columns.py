@@ -19,7 +19,6 @@ from skest import feature_columns as fc
 from skest.feature_columns import hashing
 from tests.golden import _cases
 
-LATER = "a later part of feature columns: "
 PARSING = "skest has no tf.Example protocol buffers"
 NOT_APPLICABLE = {
     "numeric/parse_no_default_missing": PARSING,
