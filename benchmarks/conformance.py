@@ -50,7 +50,8 @@ counts, too. None of skest is expected to fail.
 ## How they were taken
 
 - **skest** and **scikit-learn's MLP** as they are constructed, without parameters.
-  `ModelFn…` got the model function of a perceptron, for they have none.
+  `ModelFn…` got the model function of a perceptron, for they have none. `…Estimator`
+  without a head is for any target, so that no check of classifiers or regressors is run.
 - **skorch, documented**: `NeuralNetClassifier(module)`, `NeuralNetRegressor(module)`; the
   module is written for one number of features and of classes, as in its documentation.
 - **skorch, with glue**: the module finds the number of features by itself and has room for

@@ -32,7 +32,7 @@ def perceptron(meta: dict[str, Any], output: Any, loss: str) -> Any:
     inputs = keras.Input((meta["n_features_in_"],))
     hidden = keras.layers.Dense(16, activation="relu")
     network = keras.Sequential([inputs, hidden, output])
-    network.compile(keras.optimizers.Adam(0.01), loss)
+    network.compile(keras.optimizers.Adam(0.03), loss)
     return network
 
 
@@ -58,7 +58,7 @@ class TaggedRegressor(KerasRegressor):
         return tags
 
 
-PARAMETERS = {"epochs": 40, "verbose": 0, "random_state": 0}
+PARAMETERS = {"epochs": 20, "verbose": 0, "random_state": 0}
 ESTIMATORS = {
     "scikeras `KerasClassifier`, as it is": KerasClassifier(classes, **PARAMETERS),
     "scikeras `KerasRegressor`, as it is": KerasRegressor(numbers, **PARAMETERS),

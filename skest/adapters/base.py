@@ -555,12 +555,10 @@ class SkestEstimator(
 
     def _positions(self) -> set[int]:
         """Return the positions that feature columns read."""
-        given = [getattr(self, name) for name in self._column_parameters]
         return {
             key
-            for columns in given
-            if columns is not None
-            for column in _as_feature_columns(columns).active
+            for columns in self._columns_of_user
+            for column in columns.active
             for key in column.feature_keys
             if isinstance(key, int)
         }
@@ -586,12 +584,15 @@ class SkestEstimator(
         """Whether X may be a sparse matrix: if columns are inferred, or take it."""
         if "sequence" in self._column_parameters.values():
             return False
+        return all(get_tags(c).input_tags.sparse for c in self._columns_of_user)
+
+    @property
+    def _columns_of_user(self) -> list[FeatureColumns]:
+        """The feature columns among the parameters."""
         given = [getattr(self, name) for name in self._column_parameters]
-        return all(
-            get_tags(_as_feature_columns(columns)).input_tags.sparse
-            for columns in given
-            if columns is not None
-        )
+        return [
+            _as_feature_columns(columns) for columns in given if columns is not None
+        ]
 
     @property
     def _torch_dtype(self) -> torch.dtype:
