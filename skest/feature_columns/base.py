@@ -315,6 +315,11 @@ class CategoricalColumn(FeatureColumn):
         """Number of ids."""
         raise NotImplementedError
 
+    @property
+    def has_inverse(self) -> bool:
+        """Whether ids can be turned back into categories; not if it hashes them."""
+        return True
+
     def ids(self, table: Table) -> tuple[np.ndarray, np.ndarray]:
         """Return the ids of all cells, and which cells hold a value at all.
 

@@ -237,6 +237,11 @@ class HashBucketColumn(KeyedCategoricalColumn):
         """The parameter `hash_bucket_size`."""
         return self.hash_bucket_size
 
+    @property
+    def has_inverse(self) -> bool:
+        """False: several values may share a bucket."""
+        return False
+
     def _validate(self) -> None:
         owner = f"hash bucket column {self.key!r}"
         check_key(self.key, owner)

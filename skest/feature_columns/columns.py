@@ -3,7 +3,7 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -14,10 +14,16 @@ from sklearn.utils import Tags
 from torch import Tensor
 
 from skest._compat import BaseComposition, DocLinkMixin, check_feature_names_in
-from skest.feature_columns.base import FeatureColumn, as_csr, as_dense
+from skest.feature_columns.base import (
+    CategoricalColumn,
+    FeatureColumn,
+    as_csr,
+    as_dense,
+)
 from skest.feature_columns.dense import EmbeddingColumn
 from skest.feature_columns.equality import same
 from skest.feature_columns.features_in import FeaturesIn
+from skest.feature_columns.nested import OverCategorical
 from skest.feature_columns.table import Table
 
 __all__ = ["FeatureColumns"]
@@ -223,6 +229,47 @@ class FeatureColumns(DocLinkMixin, FeaturesIn, TransformerMixin, BaseComposition
         )
         return encoded
 
+    def inverse(self, encoded: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """Return the categories that encoded ids stand for.
+
+        Parameters
+        ----------
+        encoded : dict of str to Tensor or ndarray
+            What `encode` returned, or some rows of it. Entries that are no ids are
+            ignored.
+
+        Returns
+        -------
+        dict of str to ndarray of object
+            Categories in the shape of the ids, by the name of the column in the
+            parameter `columns`, see `CategoricalColumn.inverse`. Columns without
+            categories are left out: numbers, hash buckets and crosses.
+
+        Raises
+        ------
+        ValueError, TypeError
+            If ids of a column are missing, no integers or out of range.
+
+        Examples
+        --------
+        >>> from skest.feature_columns import (
+        ...     FeatureColumns,
+        ...     categorical_column_with_vocabulary_list,
+        ...     embedding_column,
+        ... )
+        >>> color = categorical_column_with_vocabulary_list("color", ["blue", "red"])
+        >>> columns = FeatureColumns([("color", embedding_column(color, 2))])
+        >>> columns.inverse(columns.encode({"color": ["red", "green"]}))
+        {'color': array([['red'],
+               [None]], dtype=object)}
+        """
+        return {
+            name: column.inverse(_entry(encoded, column))
+            for name, column in self._named_active
+            if isinstance(column, CategoricalColumn | OverCategorical)
+            and column.has_inverse
+        }
+
     def transform(self, X: Any) -> Any:
         """Turn raw cells into a plain matrix for any other estimator.
 
@@ -305,6 +352,16 @@ def _check_form(columns: Sequence[Any]) -> None:
                 "numeric_column('age'), or all of them in pairs with a name, such as "
                 f"('age', numeric_column('age')); got {item!r} at position {position}."
             )
+
+
+def _entry(encoded: Mapping[str, Any], column: FeatureColumn) -> Any:
+    """Return what a column has encoded."""
+    if column.encoded_key not in encoded:
+        raise ValueError(
+            f"'encoded' must hold the ids of column {column.name!r} under "
+            f"{column.encoded_key!r}; got {list(encoded)}. Give it the result of encode."
+        )
+    return encoded[column.encoded_key]
 
 
 def _check_finite(tensor: Tensor, name: str) -> None:

@@ -115,6 +115,11 @@ class CrossedColumn(CategoricalColumn):
         """The parameter `hash_bucket_size`."""
         return self.hash_bucket_size
 
+    @property
+    def has_inverse(self) -> bool:
+        """False: several values may share a bucket."""
+        return False
+
     def _validate(self) -> None:
         if not isinstance(self.keys, list | tuple):
             raise TypeError(

@@ -26,6 +26,15 @@ class OverCategorical(FeatureColumn):
         fitted = self.categorical_column.fitted(table, sample_weight)
         return {"categorical_column_": fitted}
 
+    @property
+    def has_inverse(self) -> bool:
+        """Whether the categorical column has an inverse."""
+        return self.categorical_column.has_inverse
+
+    def inverse(self, ids: Any) -> np.ndarray:
+        """Return the categories that ids stand for, see `CategoricalColumn.inverse`."""
+        return self.categorical.inverse(ids)
+
 
 class CategoricalOver(OverCategorical, CategoricalColumn):
     """Categorical column that has its ids from another one."""
@@ -41,9 +50,6 @@ class CategoricalOver(OverCategorical, CategoricalColumn):
 
     def _bucket_names(self) -> list[str]:
         return self.categorical._bucket_names()
-
-    def _categories_of(self, ids: np.ndarray) -> np.ndarray:
-        return self.categorical._categories_of(ids)
 
 
 def innermost(column: Any) -> Any:

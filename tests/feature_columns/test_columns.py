@@ -28,7 +28,9 @@ from skest.feature_columns import (
     embedding_column,
     indicator_column,
     numeric_column,
+    sequence_categorical_column_with_identity,
     sequence_numeric_column,
+    shared_embeddings,
     weighted_categorical_column,
 )
 from skest.feature_columns.table import Table
@@ -229,6 +231,76 @@ def test_equal_columns_may_share_an_entry() -> None:
     )
     made = FeatureColumns([indicator_column(first), embedding_column(second, 2)])
     assert list(made.encode(X)) == ["education_ids"]
+
+
+def test_inverse() -> None:
+    city, town = (
+        categorical_column_with_vocabulary_list(key) for key in ("city", "town")
+    )
+    tags = categorical_column_with_vocabulary_list("tags", ["a", "b"])
+    url = categorical_column_with_hash_bucket("url", 9)
+    seen = sequence_categorical_column_with_identity("seen", 5)
+    age = numeric_column("age")
+    shared = shared_embeddings([city, town], 2)
+    made = FeatureColumns(
+        [
+            ("city", shared[0]),
+            ("town", shared[1]),
+            ("tags", indicator_column(weighted_categorical_column(tags, "counts"))),
+            ("plain", tags),
+            ("seen", embedding_column(seen, 2)),
+            ("age", bucketized_column(age, [30])),
+            ("number", age),
+            ("url", embedding_column(url, 2)),
+            ("cross", indicator_column(crossed_column(["city", "town"], 9))),
+        ]
+    )
+    X = {
+        "city": np.array(["Oslo", "Bern"]),
+        "town": np.array(["Rome", ""]),
+        "tags": [["b", "zzz"], ["a"]],
+        "counts": [[1, 2], [3]],
+        "seen": [[4, 2], []],
+        "age": np.array([20.0, 40.0]),
+        "url": ["a.org", "b.org"],
+    }
+    found = made.fit(X).inverse(made.encode(X))
+    age_below, age_above = found.pop("age")[:, 0]
+    assert (20 in age_below, 40 in age_below, 40 in age_above) == (True, False, True)
+    assert {name: categories.tolist() for name, categories in found.items()} == {
+        "city": [["Oslo"], ["Bern"]],
+        "town": [["Rome"], [None]],
+        "tags": [["b", None], ["a", None]],
+        "plain": [["b", None], ["a", None]],
+        "seen": [[4, 2], [None, None]],
+    }
+
+
+def test_inverse_of_rows() -> None:
+    made = FeatureColumns([categorical_column_with_vocabulary_list("education")])
+    encoded = made.fit(X).encode(X)
+    rows = {key: tensor[2:] for key, tensor in encoded.items()}
+    assert made.inverse(rows)["education"].tolist() == [["b"], ["c"]]
+    with pytest.raises(
+        ValueError, match="column 'education' under 'education_ids'; got"
+    ):
+        made.inverse({"education": rows["education_ids"]})
+    with pytest.raises(TypeError, match="'ids' must be integers; got dtype float32"):
+        made.inverse({"education_ids": rows["education_ids"].float()})
+    with pytest.raises(NotFittedError, match="'education' has not learned"):
+        clone(made).inverse(rows)
+
+
+@pytest.mark.parametrize("wrap", [indicator_column, lambda c: embedding_column(c, 2)])
+def test_inverse_of_a_wrapped_column(wrap: Any) -> None:
+    column = wrap(categorical_column_with_vocabulary_list("education")).fit(X)
+    assert column.inverse([2, -1]).tolist() == ["c", None]
+    with pytest.raises(
+        ValueError, match="Ids of column 'education' must be from -1 to 2"
+    ):
+        column.inverse([3])
+    with pytest.raises(ValueError, match="'education' hashes its values"):
+        wrap(categorical_column_with_hash_bucket("education", 4)).inverse([3])
 
 
 def test_one_raw_column_as_number_and_as_category() -> None:
