@@ -153,7 +153,9 @@ def _factorize_plain(cells: Cells, key: Hashable) -> tuple[np.ndarray, np.ndarra
 
 def _factorize_category(cells: pd.Series) -> tuple[np.ndarray, np.ndarray]:
     """Take only categories that occur: a few rows may come with very many of them."""
-    codes, categories = cells.array.codes.astype(np.int64), cells.array.categories
+    categories = cells.array.categories
+    # As wide as positions are, once: else each look-up below would widen them anew.
+    codes = cells.array.codes.astype(np.intp)
     occurs = np.zeros(len(categories) + 1, dtype=bool)
     occurs[codes] = True  # of missing cells, the last
     used = np.flatnonzero(occurs[:-1])

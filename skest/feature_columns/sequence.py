@@ -139,6 +139,11 @@ class SequenceCategoricalColumn(CategoricalOver):
     is wrapped in `indicator_column` or `embedding_column`, which then have an output for
     each step.
 
+    A cell is a list or an array, or, where the function has a `delimiter`, a string; a
+    missing cell is an empty sequence. In an array of shape (n_rows, n_steps), and in a
+    string that is split, missing values at the end are padding. Every other missing
+    value, as one without an id, is a step of zeros.
+
     Parameters
     ----------
     categorical_column : CategoricalColumn
@@ -187,10 +192,7 @@ def sequence_categorical_column_with_identity(
 ) -> SequenceCategoricalColumn:
     """Sequences of integers that are ids already.
 
-    A cell is a list or an array, or with `delimiter` a string; a missing cell is an
-    empty sequence. In an array of shape (n_rows, n_steps), and in a string that is
-    split, missing values at the end are padding. Every other missing value, as one
-    without an id, is a step of zeros.
+    How cells are read is said at `SequenceCategoricalColumn`.
 
     Parameters
     ----------
@@ -236,7 +238,7 @@ def sequence_categorical_column_with_vocabulary_list(
 ) -> SequenceCategoricalColumn:
     """Sequences of strings or integers of a vocabulary, given or learned.
 
-    How cells are read is said at `sequence_categorical_column_with_identity`.
+    How cells are read is said at `SequenceCategoricalColumn`.
 
     Parameters
     ----------
@@ -290,7 +292,7 @@ def sequence_categorical_column_with_vocabulary_file(
 ) -> SequenceCategoricalColumn:
     r"""Sequences of strings or integers of a vocabulary that a text file lists.
 
-    How cells are read is said at `sequence_categorical_column_with_identity`.
+    How cells are read is said at `SequenceCategoricalColumn`.
 
     Parameters
     ----------
@@ -346,7 +348,7 @@ def sequence_categorical_column_with_hash_bucket(
 ) -> SequenceCategoricalColumn:
     """Sequences of strings or integers, spread over buckets by their hash.
 
-    How cells are read is said at `sequence_categorical_column_with_identity`.
+    How cells are read is said at `SequenceCategoricalColumn`.
 
     Parameters
     ----------
