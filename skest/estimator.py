@@ -656,7 +656,8 @@ class Estimator:
                 train_loop(run, batches, hooks, step)
         except BaseException as error:
             if _is_worth_saving(run):
-                _logger.warning("Interrupted at step %d; saving.", run.global_step)
+                if self.model_dir is not None:
+                    _logger.warning("Interrupted at step %d; saving.", run.global_step)
                 _try_to_save(run)
             with contextlib.suppress(OSError):  # the error of the training matters more
                 self._store.note_stop(_reason_of(error))

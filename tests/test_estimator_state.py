@@ -347,6 +347,14 @@ def test_an_interruption_saves_the_last_state(tmp_path, error, source, with_dir)
     assert estimator.train(table_fn(), steps=2).checkpoint.global_step == 5
 
 
+@pytest.mark.parametrize("with_dir", [False, True])
+def test_an_interruption_is_told_where_files_are_written(tmp_path, caplog, with_dir):
+    estimator = make(tmp_path if with_dir else None)
+    with pytest.raises(OSError, match="broken"):
+        estimator.train(interrupted_input(OSError("broken"), 3))
+    assert ("Interrupted at step 3; saving." in caplog.messages) == with_dir
+
+
 def test_an_interruption_before_the_first_step_saves_nothing(tmp_path):
     estimator = make(tmp_path)
     with pytest.raises(OSError, match="broken"):

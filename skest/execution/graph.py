@@ -9,7 +9,7 @@ from torch import Tensor
 
 from skest.execution.batch import batch_tensors
 from skest.execution.program import Program, StepProgram
-from skest.execution.recording import NotRecordableError
+from skest.execution.recording import NotBuiltError, NotRecordableError
 from skest.execution.replay import Replay, recorded_step
 from skest.execution.verification import compared_step
 from skest.spec import EstimatorSpec
@@ -130,7 +130,9 @@ class GraphStep:
         loss, replay = recorded_step(
             self._spec, features, labels, tensors, self._program, self._with_update
         )
-        if isinstance(replay, NotRecordableError):
+        if isinstance(replay, NotBuiltError):
+            self._fall_back(str(replay))
+        elif isinstance(replay, NotRecordableError):
             self._stay_eager(str(replay))
         else:
             self._recorded[kind] = replay
@@ -143,13 +145,18 @@ class GraphStep:
         loss, difference = compared_step(replay, self._spec, features, labels, tensors)
         if difference is None:
             self._replays[kind] = replay
-        elif self._program is not Program:
-            self._report(f"Training steps are not compiled: {difference}.")
-            self._program, self._with_update = Program, not self._spec.lr_schedulers
-            self._forget()
         else:
-            self._stay_eager(difference)
+            self._fall_back(difference)
         return loss
+
+    def _fall_back(self, reason: str) -> None:
+        """Replay steps uncompiled, or if they are not compiled, take them eagerly."""
+        if self._program is Program:
+            self._stay_eager(reason)
+            return
+        self._program, self._with_update = Program, not self._spec.lr_schedulers
+        self._forget()
+        self._report(f"Training steps are not compiled: {reason}.")
 
     def _stay_eager(self, reason: str) -> None:
         self._is_eager = True

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, fx
 
-from skest.execution.recording import Call, Value, map_leaves
+from skest.execution.recording import Call, NotBuiltError, Value, map_leaves
 from skest.execution.simplification import Storages
 
 __all__ = ["InductorProgram"]
@@ -26,6 +26,11 @@ class InductorProgram:
     source, places, is_exact, takes_update
         As there. Nothing stays where it is, operations that are fused round differently,
         and the optimizers do the update.
+
+    Raises
+    ------
+    NotBuiltError
+        If a call draws from a generator: compiled code has random numbers of its own.
     """
 
     is_exact: ClassVar[bool] = False
@@ -68,11 +73,18 @@ def _graph(
         value: graph.placeholder(f"x{i}") for i, value in enumerate(arguments)
     }
     for call in calls:
+        _check_no_generator(call)
         args, kwargs = map_leaves((call.args, call.kwargs), Value, nodes.__getitem__)
         node = graph.call_function(call.function, args, kwargs)
         _name_results(graph, node, call.returned, nodes)
     graph.output(tuple(nodes[value] for value in returned))
     return graph
+
+
+def _check_no_generator(call: Call) -> None:
+    if any(isinstance(a, torch.Generator) for a in [*call.args, *call.kwargs.values()]):
+        name = call.function.name()
+        raise NotBuiltError(f"'{name}' draws random numbers from a generator")
 
 
 def _name_results(

@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 __all__ = [
     "Call",
+    "NotBuiltError",
     "NotRecordableError",
     "Recorder",
     "Recording",
@@ -39,6 +40,10 @@ _INDEXING = (_aten.index.Tensor, _aten.index_put.default, _aten.index_put_.defau
 
 class NotRecordableError(Exception):
     """A step that cannot be repeated from a recording; the message tells why."""
+
+
+class NotBuiltError(NotRecordableError):
+    """A recorded step that a program of some type cannot carry out."""
 
 
 class Value:

@@ -10,6 +10,7 @@ from skest.execution.changes import Changes
 from skest.execution.counters import join_counters
 from skest.execution.program import StepProgram
 from skest.execution.recording import (
+    NotBuiltError,
     NotRecordableError,
     Recorder,
     Recording,
@@ -52,7 +53,8 @@ def recorded_step(
     loss : Tensor of shape ()
         What `skest.training.train_step` returns.
     replay : Replay or NotRecordableError
-        The recorded step, or why there is none.
+        The recorded step, or why there is none: a `NotBuiltError` if another type of
+        program may carry it out.
     """
     recorder = Recorder(tensors)
     recording = recorder.recording
@@ -79,7 +81,14 @@ def recorded_step(
     if not with_update:
         del recording.calls[n_calls:]
     loss_value = recorder.value_of(loss)
-    return loss, Replay(spec, recording, loss_value, gradients, program, with_update)
+    try:
+        replay = Replay(spec, recording, loss_value, gradients, program, with_update)
+    except NotBuiltError as error:
+        return loss, error
+    except Exception as error:  # of a compiler; the step itself is taken
+        reason = f"{type(error).__name__} when a recorded step was built"
+        return loss, NotBuiltError(reason)
+    return loss, replay
 
 
 def _record_update(spec: EstimatorSpec, recorder: Recorder) -> None:

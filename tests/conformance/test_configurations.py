@@ -71,6 +71,7 @@ LONGER = {"hidden_units": (16,), "max_iter": 100}
 NOISY = {"dropout": 0.2, "batch_norm": True}
 DRAWN = {"sampling": "weighted"}
 FLOAT32 = {"dtype": "float32"}
+GRAPH, EAGER, INDUCTOR = ({"execution": e} for e in ("graph", "eager", "inductor"))
 ADAM = {"optimizer": "adam", "learning_rate": 0.01}
 
 QUICK: dict[str, Any] = {
@@ -80,6 +81,7 @@ QUICK: dict[str, Any] = {
     # Rows drawn in proportion to their weights: then training does not tell a weight
     # from a repetition, whatever is random or rounded in it.
     "drawn noisy numbers": DNNRegressor(**LONGER, **DRAWN, **NOISY),
+    "graph": DNNClassifier(**SMALL, **GRAPH),
 }
 SLOW: dict[str, Any] = {
     "float64": DNNClassifier(**SMALL, dtype="float64"),
@@ -106,6 +108,11 @@ SLOW: dict[str, Any] = {
     "adam linear": LinearClassifier(optimizer="adam", learning_rate=0.05, max_iter=60),
     "warm start linear": LinearClassifier(warm_start=True),
     "warm start baseline": BaselineRegressor(warm_start=True),
+    "graph numbers": DNNRegressor(**LONGER, **GRAPH),
+    "eager": DNNClassifier(**SMALL, **EAGER),
+    "eager numbers": DNNRegressor(**LONGER, **EAGER),
+    "drawn noisy graph": DNNClassifier(**LONGER, **DRAWN, **NOISY, **GRAPH),
+    "drawn noisy graph numbers": DNNRegressor(**LONGER, **DRAWN, **NOISY, **GRAPH),
     "drawn float32": LinearClassifier(**DRAWN, **FLOAT32),
     "drawn float32 numbers": RNNRegressor(16, max_iter=60, **DRAWN, **FLOAT32),
     "drawn batch norm": DNNClassifier(**LONGER, **DRAWN, batch_norm=True),
@@ -159,6 +166,21 @@ WITHOUT: dict[str, tuple[Any, set[str]]] = {
         {"check_supervised_y_2d"},
     ),
 }
+# Every fit compiles anew, which takes seconds: these checks fit with many kinds of data,
+# with weights, copies of the estimator, and batches of different sizes.
+COMPILED: dict[str, Any] = {
+    "inductor": DNNClassifier(**SMALL, **INDUCTOR),
+    "inductor numbers": DNNRegressor(**SMALL, **INDUCTOR),
+    "noisy inductor": DNNClassifier(**SMALL, **INDUCTOR, **NOISY, **DRAWN),
+}
+WHILE_COMPILED = {
+    "check_dict_unchanged",
+    "check_estimators_dtypes",
+    "check_estimators_pickle",
+    "check_fit2d_1sample",
+    "check_fit_idempotent",
+    _EQUIVALENCE.format("dense"),
+}
 
 
 def checks_of(estimator: Any) -> list[tuple[str, Any, Any]]:
@@ -189,6 +211,20 @@ def test_every_check_of_more(estimator: Any, check: Any) -> None:
     ],
 )
 def test_the_other_checks(estimator: Any, check: Any) -> None:
+    check(estimator)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("estimator", "check"),
+    [
+        pytest.param(each, check, id=f"{title}-{name}")
+        for title, estimator in COMPILED.items()
+        for name, each, check in checks_of(estimator)
+        if name in WHILE_COMPILED
+    ],
+)
+def test_some_checks_with_compiled_steps(estimator: Any, check: Any) -> None:
     check(estimator)
 
 
