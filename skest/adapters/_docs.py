@@ -175,7 +175,9 @@ default=None
     tol : float, default=1e-4
         What counts as an improvement.
     warm_start : bool, default=False
-        Let ``fit`` go on from the state of the call before, optimizer included.
+        Let ``fit`` go on from the state of the call before, optimizer included. With
+        `early_stopping` that state is scored first, on the present held-out rows, and
+        stays the best one until an epoch is better.
     random_state : int, RandomState instance or None, default=None
         Seed of initial weights, shuffling, dropout and the held-out rows. The same
         integer gives the same model, bit for bit, on the same machine.
@@ -214,9 +216,11 @@ default=None
     loss_curve_ : list of float
         Mean training loss of each epoch.
     validation_scores_ : list of float or None
-        Scores of the held-out rows after each epoch.
+        Scores of the held-out rows after each epoch, of all fits with `warm_start`.
     best_validation_score_ : float or None
-        The best of them.
+        The best score in the last fit, on its held-out rows, which is that of the state
+        it returned to. While the rows stay the same, it is the best of all
+        `validation_scores_`.
     estimator_ : skest.Estimator
         The core Estimator with the trained checkpoint.
     model_dir_ : Path or None
