@@ -22,6 +22,8 @@ from skest import (
     DNNRegressor,
     Estimator,
     LinearClassifier,
+    ModelFnClassifier,
+    ModelFnRegressor,
     MultiHeadEstimator,
     RNNClassifier,
     RunConfig,
@@ -37,6 +39,7 @@ from skest.feature_columns import (
     embedding_column,
     sequence_categorical_column_with_identity,
 )
+from tests.adapters import _model_fns as model_fns
 from tests.adapters._nets import (
     IRIS,
     IRIS_32,
@@ -274,6 +277,14 @@ def test_to_skorch_refuses_what_has_no_counterpart():
         to_skorch(nn.Linear(1, 1))
     with pytest.raises(NotFittedError, match="not fitted yet"):
         skorch_features(DNNClassifier(), X)
+
+
+@pytest.mark.parametrize("exchange", [to_skorch, lambda m: skorch_features(m, IRIS[0])])
+@pytest.mark.parametrize("cls", [ModelFnClassifier, ModelFnRegressor])
+def test_networks_of_model_functions_are_refused(cls, exchange):
+    model = make(cls, model_fn=model_fns.with_head, max_iter=1).fit(*IRIS)
+    with pytest.raises(ValueError, match=f"{cls.__name__} is built by 'model_fn'"):
+        exchange(model)
 
 
 def test_to_skorch_of_sequences():
