@@ -199,7 +199,9 @@ default=None
     verbose : int, default=0
         1 prints a line about every epoch.""",
     "coefficients": """coef_ : ndarray of shape (n_features,) or (n_logits, n_features)
-        Weights of the columns of ``feature_columns_.transform(X)``.
+        Weights of the columns of ``feature_columns_.transform(X)``. These are more than
+        the features of X where numbers have gaps or X has categories; selectors that go
+        by `coef_`, as RFE and SelectFromModel, need them filled and encoded before.
     intercept_ : float or ndarray of shape (n_logits,)
         Biases. As in `sklearn.linear_model`, a single target of a regression, of shape
         (n_samples,), has one number, and two classes have one logit.""",
