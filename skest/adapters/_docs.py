@@ -175,7 +175,9 @@ default=None
     tol : float, default=1e-4
         What counts as an improvement.
     warm_start : bool, default=False
-        Let ``fit`` go on from the state of the call before, optimizer included.
+        Let ``fit`` go on from the state of the call before, optimizer included. With
+        `early_stopping` that state is scored first, on the present held-out rows, and
+        stays the best one until an epoch is better.
     random_state : int, RandomState instance or None, default=None
         Seed of initial weights, shuffling, dropout and the held-out rows. The same
         integer gives the same model, bit for bit, on the same machine.
@@ -197,7 +199,9 @@ default=None
     verbose : int, default=0
         1 prints a line about every epoch.""",
     "coefficients": """coef_ : ndarray of shape (n_features,) or (n_logits, n_features)
-        Weights of the columns of ``feature_columns_.transform(X)``.
+        Weights of the columns of ``feature_columns_.transform(X)``. These are more than
+        the features of X where numbers have gaps or X has categories; selectors that go
+        by `coef_`, as RFE and SelectFromModel, need them filled and encoded before.
     intercept_ : float or ndarray of shape (n_logits,)
         Biases. As in `sklearn.linear_model`, a single target of a regression, of shape
         (n_samples,), has one number, and two classes have one logit.""",
@@ -214,9 +218,11 @@ default=None
     loss_curve_ : list of float
         Mean training loss of each epoch.
     validation_scores_ : list of float or None
-        Scores of the held-out rows after each epoch.
+        Scores of the held-out rows after each epoch, of all fits with `warm_start`.
     best_validation_score_ : float or None
-        The best of them.
+        The best score in the last fit, on its held-out rows, which is that of the state
+        it returned to. While the rows stay the same, it is the best of all
+        `validation_scores_`.
     estimator_ : skest.Estimator
         The core Estimator with the trained checkpoint.
     model_dir_ : Path or None

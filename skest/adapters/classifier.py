@@ -152,6 +152,14 @@ class SkestClassifier(ClassifierMixin, SkestEstimator):
                 assert_all_finite(matrix, input_name="y")
             if type_of_target(matrix, input_name="y") == "multilabel-indicator":
                 return LabelsTarget(owner)
+            if matrix.ndim == 2 and matrix.shape[1] > 1:
+                raise ValueError(
+                    "y should be a 1d array of classes, or a matrix of zeros and ones "
+                    f"for several labels per row; {owner} got an array of shape "
+                    f"{matrix.shape} with other values. For several targets use "
+                    "skest.MultiHeadEstimator, or one classifier for each with "
+                    "sklearn.multioutput.MultiOutputClassifier."
+                )
         return ClassTarget(owner)
 
     def _learn_target(self, y: Any, classes: Any) -> None:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`EpochHook`: what happens once an epoch in ``fit``."""
 
+import math
 from collections.abc import Callable
 from typing import Protocol
 
@@ -29,7 +30,9 @@ class EpochHook(EpochwiseHook):
 
     The rules are those of scikit-learn's `MLPClassifier`: training ends after
     `n_iter_no_change` epochs in a row that did not improve the training loss, or with
-    `score` the validation score, by more than `tol`.
+    `score` the validation score, by more than `tol`. As there, a training that goes on
+    from an earlier one does not lose its state: it is scored first, on the present
+    validation rows, and kept until an epoch is better.
 
     Parameters
     ----------
@@ -42,8 +45,8 @@ class EpochHook(EpochwiseHook):
     n_iter_no_change : int
         Epochs without improvement to wait for.
     score : ValidationScore, default=None
-        Of the present network on validation rows; higher is better. The state of the
-        best epoch is kept then.
+        Of the present network on validation rows; higher is better. The state with the
+        best score is kept then.
     report : callable, default=None
         Called with a line of text about every epoch.
 
@@ -56,7 +59,10 @@ class EpochHook(EpochwiseHook):
     scores : list of float
         Validation scores of the epochs.
     best : Checkpoint or None
-        The state after the epoch with the best validation score.
+        The state with the best validation score: that after one of the epochs, or that
+        which training went on from.
+    best_score : float
+        Its score; minus infinity if there is none.
     """
 
     def __init__(
@@ -76,7 +82,7 @@ class EpochHook(EpochwiseHook):
         self._score = score
         self._report = report
         self._losses: list[Tensor] = []
-        self._best_value = -float("inf")
+        self._best_value = -math.inf  # a loss (negative) or a score
         self._n_without_improvement = 0
         self.loss_curve: list[float] = []
         self.scores: list[float] = []
@@ -87,11 +93,18 @@ class EpochHook(EpochwiseHook):
         """Epochs begun."""
         return len(self.loss_curve)
 
+    @property
+    def best_score(self) -> float:
+        """Best validation score; minus infinity if there is none."""
+        return -math.inf if self.best is None else self._best_value
+
     def begin(self, run: Run) -> None:
-        """Prepare the validation rows."""
+        """Prepare the validation rows, and score a state that training goes on from."""
         super().begin(run)
         if self._score is not None:
             self._score.begin(run)
+            if run.start_step:
+                self._keep_best(run, self._score(run))
 
     def after_step(self, run: Run, loss: Tensor) -> None:
         """Note the loss."""
@@ -120,13 +133,16 @@ class EpochHook(EpochwiseHook):
             self._n_without_improvement = 0
         else:
             self._n_without_improvement += 1
-        if value > self._best_value:
-            self._best_value = value
-            if self._score is not None:
-                self.best = run.capture_checkpoint()
+        self._keep_best(run, value)
         if self._n_without_improvement > self._patience:
             what = "training loss" if self._score is None else "validation score"
             run.request_stop(
                 f"the {what} did not improve by more than {self._tol:g} for "
                 f"{self._patience} epochs in a row"
             )
+
+    def _keep_best(self, run: Run, value: float) -> None:
+        if value > self._best_value:
+            self._best_value = value
+            if self._score is not None:
+                self.best = run.capture_checkpoint()

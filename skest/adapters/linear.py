@@ -199,6 +199,15 @@ class _Linear(TakesSDCA):
         alone see it as an array, ``X.to_numpy()``. The shape is that of
         ``sklearn.linear_model``: (n_features,) for a single target of a regression,
         (n_logits, n_features) otherwise.
+
+        Notes
+        -----
+        The encoded features are more than those of X where a number has gaps, as the mark
+        of a gap has a weight too, and where a category has a weight for each level.
+        Selectors that go by `coef_`, as RFE and SelectFromModel of
+        `sklearn.feature_selection`, then fail with an IndexError. Fill gaps and encode
+        categories in a step of a Pipeline before the selector, or take
+        SequentialFeatureSelector, which goes by the score.
         """
         check_is_fitted(self)
         return self._weights_and_bias()[0]

@@ -29,13 +29,13 @@ from skest.feature_columns.columns import FeatureColumns
 from skest.model_fn import model_fn_arguments
 from skest.spec import EstimatorSpec
 
-__all__ = ["ModelFnClassifier", "ModelFnRegressor"]
+__all__ = ["ModelFnClassifier", "ModelFnParameters", "ModelFnRegressor"]
 
 _PARAMS = "params__"
 
 
-class _ModelFnParameters:
-    """What the estimators with a model function of the user's have in common."""
+class ModelFnParameters:
+    """What the estimators with a model function of the user's share; not for direct use."""
 
     model_fn: Callable[..., EstimatorSpec] | None
     params: dict[str, Any] | None
@@ -142,7 +142,7 @@ class _ModelFnParameters:
 
 
 @with_shared_docs
-class ModelFnClassifier(_ModelFnParameters, SkestClassifier):
+class ModelFnClassifier(ModelFnParameters, SkestClassifier):
     """A classifier made of a model function of your own.
 
     Parameters
@@ -209,7 +209,7 @@ class ModelFnClassifier(_ModelFnParameters, SkestClassifier):
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **SkestClassifier._parameter_constraints,
-        **_ModelFnParameters._own_constraints,
+        **ModelFnParameters._own_constraints,
     }
 
     def __init__(
@@ -275,7 +275,7 @@ class _RawNumberTarget(NumberTarget):
 
 
 @with_shared_docs
-class ModelFnRegressor(_ModelFnParameters, SkestRegressor):
+class ModelFnRegressor(ModelFnParameters, SkestRegressor):
     """A regressor made of a model function of your own.
 
     Parameters
@@ -329,7 +329,7 @@ class ModelFnRegressor(_ModelFnParameters, SkestRegressor):
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **SkestEstimator._parameter_constraints,
-        **_ModelFnParameters._own_constraints,
+        **ModelFnParameters._own_constraints,
     }
 
     def __init__(

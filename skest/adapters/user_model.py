@@ -22,10 +22,12 @@ from skest.model_fn import ModelFn, follow_parameters, model_fn_arguments
 from skest.run_config import RunConfig
 from skest.spec import EstimatorSpec
 
-__all__ = ["BARE_KEY", "UserModel"]
+__all__ = ["BARE_KEY", "GIVEN_PARAMS", "UserModel"]
 
 #: Key of features that are no dictionary for the user.
 BARE_KEY = "__features__"
+#: What ``params`` of the user's function may get beside the user's own entries.
+GIVEN_PARAMS = frozenset({"head", "n_classes", "n_outputs", "feature_columns"})
 
 
 class UserModel:
@@ -42,7 +44,8 @@ class UserModel:
     params : dict or None
         Hyperparameters; copied here and for every call.
     given : dict
-        What ``params`` gets beside them; entries of `params` go before.
+        What ``params`` gets beside them, under names of `GIVEN_PARAMS`; entries of
+        `params` go before.
     columns : FeatureColumns or None
         Encode the features that the user's function sees.
     derive : callable

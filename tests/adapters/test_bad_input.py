@@ -291,3 +291,20 @@ def test_class_weights_of_unknown_classes(classifier_class, blobs):
     X, y = blobs
     with pytest.raises(ValueError, match=r"The classes, \[7\], of 'class_weight'"):
         make(classifier_class, class_weight={7: 2.0}).fit(X, y)
+
+
+@pytest.mark.parametrize(
+    "several",
+    [
+        lambda y: np.c_[y, y],
+        lambda y: np.c_[y, y].astype(str),
+        lambda y: pd.DataFrame({"a": y, "b": y.astype(str)}),
+        lambda y: np.c_[y, y / 3],
+    ],
+    ids=["numbers", "strings", "frame", "shares"],
+)
+def test_several_targets_of_a_classifier(classifier_class, blobs, several):
+    X, y = blobs
+    message = r"shape \(120, 2\).*skest.MultiHeadEstimator.*MultiOutputClassifier"
+    with pytest.raises(ValueError, match=message):
+        make(classifier_class).fit(X, several(y))

@@ -657,6 +657,45 @@ def test_the_best_score_is_that_of_the_state_kept(table):
         assert score == pytest.approx(model.best_validation_score_)
 
 
+@pytest.mark.parametrize("given", [True, False], ids=["given rows", "a fraction"])
+def test_a_warm_start_does_not_lose_the_best_state(table, given):
+    X, y = table
+    rows = {"X_val": X[150:], "y_val": y[150:]} if given else {}
+    model = make(
+        DNNClassifier, early_stopping=True, warm_start=True, max_iter=20, batch_size=16
+    ).fit(X[:150], y[:150], **rows)
+    best, n_steps = model.best_validation_score_, model.n_steps_
+    before = model.predict_proba(X)
+    # Steps of this size make the network worse at once.
+    model.set_params(learning_rate=1e3, max_iter=3).fit(X[:150], y[:150], **rows)
+    assert max(model.validation_scores_[-3:]) < best
+    assert model.best_validation_score_ == max(model.validation_scores_) == best
+    assert model.n_steps_ == n_steps
+    np.testing.assert_array_equal(model.predict_proba(X), before)
+
+
+def test_a_warm_start_is_judged_by_the_present_rows(table):
+    X, y = table
+    model = make(DNNClassifier, warm_start=True, batch_size=16)
+    model.fit(X[:150], y[:150], X_val=X[150:], y_val=y[150:])
+    before = model.score(X[100:150], y[100:150])
+    model.set_params(learning_rate=1e3, max_iter=3)
+    model.fit(X[:100], y[:100], X_val=X[100:150], y_val=y[100:150])
+    assert model.best_validation_score_ == pytest.approx(before)
+    assert model.score(X[100:150], y[100:150]) == pytest.approx(before)
+
+
+def test_early_stopping_after_a_fit_without_it(table):
+    X, y = table
+    model = make(DNNClassifier, early_stopping=False, warm_start=True).fit(X, y)
+    before = model.score(X[150:], y[150:])
+    model.set_params(early_stopping=True, learning_rate=1e3, max_iter=2)
+    model.fit(X[:150], y[:150], X_val=X[150:], y_val=y[150:])
+    assert len(model.validation_scores_) == 2
+    assert model.best_validation_score_ == pytest.approx(before)
+    assert model.score(X[150:], y[150:]) == pytest.approx(before)
+
+
 def test_a_hook_that_stops_at_once(table):
     X, y = table
 

@@ -5,9 +5,11 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.base import clone
-from sklearn.feature_selection import RFE, SelectFromModel
+from sklearn.feature_selection import RFE, SelectFromModel, SequentialFeatureSelector
+from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.neural_network import MLPClassifier, MLPRegressor
+from sklearn.pipeline import make_pipeline
 
 from skest import (
     DNNClassifier,
@@ -20,6 +22,7 @@ from tests.adapters._families import FAMILIES, rows_for, small
 
 N, N_FEATURES = 60, 3
 X = rows_for(LinearRegressor())[0]
+LINEAR = small(LinearClassifier, max_iter=20)
 
 
 def targets():
@@ -74,6 +77,25 @@ def test_coefficients_select_features(selector):
     y = 5 * X[:, 1] + 0.1 * X[:, 0]
     kept = selector(small(LinearRegressor, max_iter=50)).fit(X, y).get_support()
     assert kept[1]
+
+
+@pytest.mark.parametrize(
+    "selection",
+    [
+        SequentialFeatureSelector(LINEAR, n_features_to_select=1, cv=2),
+        make_pipeline(SimpleImputer(), RFE(LINEAR)),
+        make_pipeline(SimpleImputer(), SelectFromModel(LINEAR)),
+    ],
+    ids=["by score", "by rank", "by size"],
+)
+def test_selection_among_features_with_gaps(selection):
+    gaps = X.copy()
+    gaps[::9, 0] = np.nan
+    y = X[:, 1] > X[:, 1].mean()
+    # The weights are more than the features: a gap in the first one has its own.
+    assert clone(LINEAR).fit(gaps, y).coef_.shape == (1, N_FEATURES + 1)
+    names = selection.fit(gaps, y).get_feature_names_out(["a", "b", "c"])
+    assert "b" in names
 
 
 @pytest.mark.parametrize("name", FAMILIES)

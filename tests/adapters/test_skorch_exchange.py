@@ -7,6 +7,9 @@ import pytest
 import torch
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_diabetes
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 from skorch import (
     NeuralNet,
     NeuralNetBinaryClassifier,
@@ -22,6 +25,8 @@ from skest import (
     DNNRegressor,
     Estimator,
     LinearClassifier,
+    ModelFnClassifier,
+    ModelFnRegressor,
     MultiHeadEstimator,
     RNNClassifier,
     RunConfig,
@@ -37,6 +42,7 @@ from skest.feature_columns import (
     embedding_column,
     sequence_categorical_column_with_identity,
 )
+from tests.adapters import _model_fns as model_fns
 from tests.adapters._nets import (
     IRIS,
     IRIS_32,
@@ -90,6 +96,73 @@ def test_parameters_of_a_net_can_be_searched():
     before = variables(estimator.train(table_fn(), steps=1))
     after = variables(estimator.train(table_fn(), steps=1))
     assert (before["module.weight"] == after["module.weight"]).all()
+
+
+class Perceptron(nn.Module):
+    def __init__(self, n_inputs, n_outputs, num_units=4):
+        super().__init__()
+        self.hidden = nn.Linear(n_inputs, num_units)
+        self.logits = nn.Linear(num_units, n_outputs)
+
+    def forward(self, X):
+        return self.logits(torch.relu(self.hidden(X)))
+
+
+def perceptron(net_class, n_inputs, n_outputs, **params):
+    given = {"optimizer": torch.optim.Adam, "lr": 0.01, "verbose": 0, **params}
+    module = {"module__n_inputs": n_inputs, "module__n_outputs": n_outputs}
+    return net_class(Perceptron, **module, **given)
+
+
+def test_a_net_as_classifier_in_a_grid_search():
+    X, y = CANCER
+    y = np.array(["malignant", "benign"])[y]
+    net = perceptron(NeuralNetClassifier, 30, 2, criterion=nn.CrossEntropyLoss)
+    model = make(ModelFnClassifier, model_fn=skorch_model_fn(net), max_iter=8)
+    grid = {"params__lr": [1e-5, 0.02], "params__module__num_units": [2, 8]}
+    search = GridSearchCV(model, grid, cv=3)
+    pipe = make_pipeline(StandardScaler(), search).fit(X, y)
+    assert search.best_params_["params__lr"] == 0.02
+    assert search.best_score_ > 0.95
+    assert set(pipe.predict(X)) == {"malignant", "benign"}
+    best = search.best_estimator_
+    n_units = search.best_params_["params__module__num_units"]
+    weight = best.estimator_.get_variable_value("module.hidden.weight")
+    assert weight.shape == (n_units, 30)
+
+
+def test_a_net_as_regressor():
+    X, y = DIABETES
+    model_fn = skorch_model_fn(perceptron(NeuralNetRegressor, 10, 1, lr=0.3))
+    model = make(ModelFnRegressor, model_fn=model_fn, max_iter=30)
+    assert model.fit(X, y[:, None]).score(X, y[:, None]) > 0.4
+    with pytest.raises(ValueError, match=r"got labels of shape \(200,\).*reshape"):
+        model.fit(X, y)
+
+
+class Sized(NeuralNetClassifier):
+    """A net with a parameter that has the name of an entry of the estimators."""
+
+    def __init__(self, *args, n_classes=None, **params):
+        self.n_classes = n_classes
+        super().__init__(*args, **params)
+
+    def initialize_module(self):
+        self.set_params(module__n_outputs=self.n_classes)
+        return super().initialize_module()
+
+
+def test_a_net_gets_entries_that_it_has_parameters_for():
+    net = perceptron(Sized, 4, None, criterion=nn.CrossEntropyLoss)
+    model = make(ModelFnClassifier, model_fn=skorch_model_fn(net), max_iter=1)
+    assert model.fit(*IRIS).predict_proba(IRIS[0]).shape == (150, 3)
+
+
+def test_a_misspelt_parameter_of_a_net():
+    net = perceptron(NeuralNetClassifier, 4, 3, criterion=nn.CrossEntropyLoss)
+    model = make(ModelFnClassifier, model_fn=skorch_model_fn(net), params={"lrr": 1})
+    with pytest.raises(ValueError, match="lrr"):
+        model.fit(*IRIS)
 
 
 class TwoInputs(nn.Module):
@@ -274,6 +347,14 @@ def test_to_skorch_refuses_what_has_no_counterpart():
         to_skorch(nn.Linear(1, 1))
     with pytest.raises(NotFittedError, match="not fitted yet"):
         skorch_features(DNNClassifier(), X)
+
+
+@pytest.mark.parametrize("exchange", [to_skorch, lambda m: skorch_features(m, IRIS[0])])
+@pytest.mark.parametrize("cls", [ModelFnClassifier, ModelFnRegressor])
+def test_networks_of_model_functions_are_refused(cls, exchange):
+    model = make(cls, model_fn=model_fns.with_head, max_iter=1).fit(*IRIS)
+    with pytest.raises(ValueError, match=f"{cls.__name__} is built by 'model_fn'"):
+        exchange(model)
 
 
 def test_to_skorch_of_sequences():

@@ -12,6 +12,7 @@ from skorch.dataset import Dataset
 from torch import Tensor, nn
 
 from skest.adapters.base import SkestEstimator
+from skest.adapters.model_fn import ModelFnParameters
 from skest.adapters.skorch.model_fn import (
     SkorchNetwork,
     optimizers_of,
@@ -55,7 +56,8 @@ def to_skorch(estimator: SkestEstimator, **net_params: Any) -> NeuralNet:
     NotFittedError
         If it is not fitted.
     ValueError
-        If it has several heads, or several labels per row.
+        If it has several heads, or several labels per row, or if its network is made by
+        a model function of yours, which only runs on data.
 
     Examples
     --------
@@ -111,6 +113,8 @@ def skorch_features(estimator: SkestEstimator, X: Any) -> dict[str, Any]:
     ------
     TypeError, NotFittedError
         As `to_skorch`.
+    ValueError
+        If its network is made by a model function of yours.
     """
     spec, _, _ = _parts(estimator)
     features = estimator._check_features(X, reset=False)
@@ -186,6 +190,12 @@ def _parts(
         )
     check_is_fitted(estimator)
     fitted = estimator._as_fitted()
+    if isinstance(fitted, ModelFnParameters):
+        raise ValueError(
+            "to_skorch and skorch_features take estimators whose network skest builds; "
+            f"that of {type(estimator).__name__} is built by 'model_fn' from a batch of "
+            "data. Give its module to a skorch net yourself."
+        )
     head = fitted._target.head(None)
     # The canned models need no batch to read shapes from: their columns know them.
     spec = fitted._model_fn(head)({}, None, ModeKeys.PREDICT)

@@ -5,12 +5,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from sklearn.base import clone, is_classifier
-from skorch import NeuralNet
+from skorch import NeuralNet, NeuralNetRegressor
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from skest.adapters.user_model import GIVEN_PARAMS
 from skest.keys import PredictionKeys
 from skest.spec import EstimatorSpec
 
@@ -35,15 +37,19 @@ def skorch_model_fn(net: NeuralNet) -> Callable[..., EstimatorSpec]:
     Returns
     -------
     callable
-        ``model_fn(features, labels, mode, params)`` for `skest.Estimator`. `params` are
-        parameters of the net, such as ``{"lr": 0.1, "module__num_units": 20}``. It
-        predicts "probabilities" and "class_ids" if the net is a classifier, and otherwise
-        "predictions".
+        ``model_fn(features, labels, mode, params)`` for `skest.Estimator`, and for
+        `ModelFnClassifier` and `ModelFnRegressor`. `params` are parameters of the net,
+        such as ``{"lr": 0.1, "module__num_units": 20}``; what those estimators add to
+        them ("head", "n_classes" and so on) is left out, unless the net has such a
+        parameter. It predicts "probabilities" and "class_ids" if the net is a
+        classifier, and otherwise "predictions".
 
     Raises
     ------
     TypeError
         If `net` is no `skorch.NeuralNet`.
+    ValueError
+        From the model function: if a `NeuralNetRegressor` gets a flat y.
 
     Notes
     -----
@@ -79,9 +85,14 @@ def _model_fn(
     *,
     net: NeuralNet,
 ) -> EstimatorSpec:
+    built = clone(net)
+    unknown = GIVEN_PARAMS - built.get_params(deep=False).keys()
+    own = {key: value for key, value in (params or {}).items() if key not in unknown}
     # Without a device skorch leaves tensors where they are.
-    built = clone(net).set_params(**(params or {}), device=None, verbose=0)
+    built.set_params(**own, device=None, verbose=0)
     built.set_params(callbacks="disable").initialize()
+    if isinstance(built, NeuralNetRegressor) and labels is not None:
+        _check_numbers(labels)
     network = SkorchNetwork(built)
     return EstimatorSpec(
         mode,
@@ -90,6 +101,16 @@ def _model_fn(
         predictions=network.predictions,
         optimizer=optimizers_of(built),
     )
+
+
+def _check_numbers(labels: Any) -> None:
+    """Refuse a flat y, as skorch does: losses would broadcast it to all pairs of rows."""
+    shape = np.shape(labels)
+    if len(shape) == 1:
+        raise ValueError(
+            "A NeuralNetRegressor needs y of shape (n_samples, n_outputs); got labels of "
+            f"shape {shape}. Pass y.reshape(-1, 1) for a single target."
+        )
 
 
 class SkorchNetwork(nn.Module):
