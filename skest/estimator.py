@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from skest._arguments import check_all, check_config, check_steps
 from skest._interrupts import INTERRUPTED, stopping_on_interrupt
 from skest._random import RunRandom
 from skest._resources import IntraOpThreads, dense_size, resolve_device, threads_for
@@ -30,11 +31,7 @@ from skest.evaluation import evaluate_loop, predict_batch, split_rows
 from skest.exceptions import NotFittedError
 from skest.execution.choice import make_step
 from skest.hooks.base import Hook, Run
-from skest.hooks.checkpoint import CheckpointListener, CheckpointSaverHook
-from skest.hooks.early_stopping import EarlyStoppingHook
-from skest.hooks.logging import LoggingHook
-from skest.hooks.nan import NanLossHook
-from skest.hooks.stop import StopAtStepHook
+from skest.hooks.checkpoint import CheckpointListener
 from skest.inputs.array_dataset import count_rows
 from skest.inputs.batches import Source, tensor_batches
 from skest.inputs.input_fns import call_input_fn
@@ -44,6 +41,7 @@ from skest.model_fn import ModelFn
 from skest.run_config import RunConfig
 from skest.spec import EstimatorSpec
 from skest.training import Step, train_loop
+from skest.training_hooks import stop_hooks, training_hooks
 
 __all__ = ["Estimator"]
 
@@ -120,7 +118,7 @@ class Estimator:
         params: dict[str, Any] | None = None,
     ) -> None:
         self._model_fn = ModelFn(model_fn, params)
-        self._config = _check_config(config, model_dir)
+        self._config = check_config(config, model_dir)
         self._store = self._new_store()
 
     def __repr__(self) -> str:
@@ -207,9 +205,9 @@ class Estimator:
         iterables are skipped through. An input of another kind or size, with a warning,
         and any input with ``RunConfig(resume_input=False)``, starts anew.
         """
-        _check_steps(steps=steps, max_steps=max_steps)
-        hooks = _check_all(hooks, Hook, "hooks")
-        listeners = _check_all(saving_listeners, CheckpointListener, "saving_listeners")
+        check_steps(steps=steps, max_steps=max_steps)
+        hooks = check_all(hooks, Hook, "hooks")
+        listeners = check_all(saving_listeners, CheckpointListener, "saving_listeners")
         start = self._store.latest_step() or 0
         if max_steps is not None and start >= max_steps:
             _logger.info("Training skipped: step %d has reached max_steps.", start)
@@ -247,8 +245,10 @@ class Estimator:
             capture=functools.partial(_capture, random, source),
             save=self._store.save,
         )
-        stop = _stop_hooks(steps, max_steps)
-        all_hooks = [*stop, *self._training_hooks(spec, hooks, listeners)]
+        all_hooks = [
+            *stop_hooks(steps, max_steps),
+            *training_hooks(spec, self._config, hooks, listeners),
+        ]
         n_steps = _steps_ahead(source, steps, max_steps, start)
         n_rows = count_rows(first[0], "features")
         useful = threads_for(dense_size(run.network), n_rows, passes=3)
@@ -299,8 +299,8 @@ class Estimator:
             If `steps` is not positive, `checkpoint_path` is no checkpoint or the input
             is empty.
         """
-        _check_steps(steps=steps)
-        hooks = _check_all(hooks, Hook, "hooks")
+        check_steps(steps=steps)
+        hooks = check_all(hooks, Hook, "hooks")
         checkpoint = self._checkpoint(checkpoint_path)
         source = self._source(input_fn, ModeKeys.EVAL)
         first = source.first_batch()
@@ -375,7 +375,7 @@ class Estimator:
             If a key is not among the predictions.
         """
         keys = [predict_keys] if isinstance(predict_keys, str) else predict_keys
-        hooks = _check_all(hooks, Hook, "hooks")
+        hooks = check_all(hooks, Hook, "hooks")
         version = self._store.version() if checkpoint_path is None else None
         kept = self._kept
         if not hooks and version is not None and kept and kept.version == version:
@@ -688,34 +688,6 @@ class Estimator:
             self._config.keep_checkpoint_every_n_hours,
         )
 
-    def _training_hooks(
-        self,
-        spec: EstimatorSpec,
-        hooks: list[Hook],
-        listeners: list[CheckpointListener],
-    ) -> list[Hook]:
-        """Return the caller's hooks, those of the model and those of the configuration.
-
-        What saves comes last, so that nothing is saved that another hook refuses, but for
-        early stopping, which reads the evaluation of what was saved.
-        """
-        config = self._config
-        others = [*hooks, *spec.training_hooks, *spec.training_chief_hooks]
-        if not any(isinstance(hook, NanLossHook) for hook in others):
-            others.append(NanLossHook())
-        if config.log_step_count_steps is not None:
-            others.append(LoggingHook(every_steps=config.log_step_count_steps))
-        savers = [hook for hook in others if isinstance(hook, CheckpointSaverHook)]
-        if not savers:
-            steps, secs = config.save_checkpoints_steps, config.checkpoint_secs
-            if self.model_dir is None:
-                steps = secs = None  # a copy in memory serves only the end of the call
-            savers = [CheckpointSaverHook(steps or None, secs or None)]
-        late = [hook for hook in others if isinstance(hook, EarlyStoppingHook)]
-        behind = CheckpointSaverHook | EarlyStoppingHook
-        others = [hook for hook in others if not isinstance(hook, behind)]
-        return [*others, savers[0].with_listeners(listeners), *savers[1:], *late]
-
 
 class _Model(NamedTuple):
     """A model that predicts, and the checkpoint that it was restored from."""
@@ -770,50 +742,3 @@ def _capture(random: RunRandom, source: Source, run: Run) -> Checkpoint:
         random,
         None if is_over else source.position(n_taken),
     )
-
-
-def _check_config(
-    config: RunConfig | None, model_dir: str | os.PathLike[str] | None
-) -> RunConfig:
-    if config is None:
-        config = RunConfig()
-    if not isinstance(config, RunConfig):
-        raise TypeError(f"'config' must be a RunConfig; got {type(config).__name__}.")
-    if model_dir is None:
-        return config
-    if config.model_dir is not None and Path(config.model_dir) != Path(model_dir):
-        raise ValueError(
-            "'model_dir' is given twice, with different values: "
-            f"{str(model_dir)!r} here and {str(config.model_dir)!r} in 'config'."
-        )
-    return config.replace(model_dir=model_dir)
-
-
-def _check_steps(**named: int | None) -> None:
-    given = {name: value for name, value in named.items() if value is not None}
-    if len(given) > 1:
-        raise ValueError(
-            f"Only one of {' and '.join(map(repr, given))} can be given; got {given}."
-        )
-    for name, value in given.items():
-        if isinstance(value, bool) or not isinstance(value, int | np.integer):
-            raise TypeError(f"'{name}' must be an integer; got {value!r}.")
-        if value <= 0:
-            raise ValueError(f"'{name}' must be positive; got {value}.")
-
-
-def _check_all(values: Iterable[Any], kind: type, name: str) -> list[Any]:
-    values = list(values)
-    for value in values:
-        if not isinstance(value, kind):
-            raise TypeError(
-                f"'{name}' must be instances of skest.hooks.{kind.__name__}; "
-                f"got {value!r}."
-            )
-    return values
-
-
-def _stop_hooks(steps: int | None, max_steps: int | None) -> list[Hook]:
-    if steps is None and max_steps is None:
-        return []
-    return [StopAtStepHook(num_steps=steps, last_step=max_steps)]

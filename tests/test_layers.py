@@ -22,7 +22,7 @@ LAYERS = [
     | {"_files", "_interrupts"},
     {"gradients", "schedules"},
     # What a head and a hook share; both need nothing but names of the ground.
-    {"run_config", "spec"},
+    {"run_config", "spec", "_arguments"},
     {"losses", "metrics", "optimizers", "optimizer_state"}
     | {"dual_ascent", "ftrl", "row_sparse"},
     {"feature_columns"},
@@ -30,7 +30,7 @@ LAYERS = [
     {"networks", "sdca"},
     {"checkpoints", "checkpoint_store", "model_fn", "warm_start", "inputs", "hooks"}
     | {"checkpoint_export", "eval_results", "model_dir_lock", "versioned_directory"},
-    {"training", "evaluation"},
+    {"training", "training_hooks", "evaluation"},
     {"execution"},
     {"distributed"},
     {"estimator", "extenders"},

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which hooks run around the steps of a training, and in which order."""
+
+from skest.hooks.base import Hook
+from skest.hooks.checkpoint import CheckpointListener, CheckpointSaverHook
+from skest.hooks.early_stopping import EarlyStoppingHook
+from skest.hooks.logging import LoggingHook
+from skest.hooks.nan import NanLossHook
+from skest.hooks.stop import StopAtStepHook
+from skest.run_config import RunConfig
+from skest.spec import EstimatorSpec
+
+__all__ = ["stop_hooks", "training_hooks"]
+
+
+def training_hooks(
+    spec: EstimatorSpec,
+    config: RunConfig,
+    hooks: list[Hook],
+    listeners: list[CheckpointListener],
+) -> list[Hook]:
+    """Return the caller's hooks, those of the model and those of the configuration.
+
+    What saves comes last, so that nothing is saved that another hook refuses, but for
+    early stopping, which reads the evaluation of what was saved.
+    """
+    others = [*hooks, *spec.training_hooks, *spec.training_chief_hooks]
+    if not any(isinstance(hook, NanLossHook) for hook in others):
+        others.append(NanLossHook())
+    if config.log_step_count_steps is not None:
+        others.append(LoggingHook(every_steps=config.log_step_count_steps))
+    savers = [hook for hook in others if isinstance(hook, CheckpointSaverHook)]
+    if not savers:
+        steps, secs = config.save_checkpoints_steps, config.checkpoint_secs
+        if config.model_dir is None:
+            steps = secs = None  # a copy in memory serves only the end of the call
+        savers = [CheckpointSaverHook(steps or None, secs or None)]
+    late = [hook for hook in others if isinstance(hook, EarlyStoppingHook)]
+    behind = CheckpointSaverHook | EarlyStoppingHook
+    others = [hook for hook in others if not isinstance(hook, behind)]
+    return [*others, savers[0].with_listeners(listeners), *savers[1:], *late]
+
+
+def stop_hooks(steps: int | None, max_steps: int | None) -> list[Hook]:
+    """Return what stops after `steps` steps, or at step `max_steps`."""
+    if steps is None and max_steps is None:
+        return []
+    return [StopAtStepHook(num_steps=steps, last_step=max_steps)]
