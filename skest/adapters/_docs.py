@@ -199,9 +199,9 @@ default=None
     verbose : int, default=0
         1 prints a line about every epoch.""",
     "coefficients": """coef_ : ndarray of shape (n_features,) or (n_logits, n_features)
-        Weights of the columns of ``feature_columns_.transform(X)``. These are more than
-        the features of X where numbers have gaps or X has categories; selectors that go
-        by `coef_`, as RFE and SelectFromModel, need them filled and encoded before.
+        Weights of the columns of ``feature_columns_.transform(X)``. Selectors that go by
+        `coef_`, as RFE and SelectFromModel, need these to be the features of X: see
+        `LinearClassifier.coef_`.
     intercept_ : float or ndarray of shape (n_logits,)
         Biases. As in `sklearn.linear_model`, a single target of a regression, of shape
         (n_samples,), has one number, and two classes have one logit.""",
@@ -212,17 +212,18 @@ default=None
     n_iter_ : int
         Epochs trained.
     n_steps_ : int
-        Steps trained (the global step).
+        Global step of the state that is kept.
     loss_ : float
         Loss of the last epoch.
     loss_curve_ : list of float
         Mean training loss of each epoch.
     validation_scores_ : list of float or None
-        Scores of the held-out rows after each epoch, of all fits with `warm_start`.
+        Scores of the held-out rows after each epoch that had some, of all fits with
+        `warm_start`.
     best_validation_score_ : float or None
         The best score in the last fit, on its held-out rows, which is that of the state
-        it returned to. While the rows stay the same, it is the best of all
-        `validation_scores_`.
+        it returned to; None if it held no rows out. While the rows stay the same, it is
+        the best of all `validation_scores_`.
     estimator_ : skest.Estimator
         The core Estimator with the trained checkpoint.
     model_dir_ : Path or None

@@ -416,7 +416,7 @@ class SkestEstimator(
         self.loss_curve_ = [*self.loss_curve_, *epochs.loss_curve]
         if epochs.scores:
             self.validation_scores_ = [*(self.validation_scores_ or []), *epochs.scores]
-            self.best_validation_score_ = epochs.best_score
+        self.best_validation_score_ = epochs.best_score if epochs.scores else None
         self.loss_ = self.loss_curve_[-1] if self.loss_curve_ else float("nan")
         n_before: int = self.n_iter_ if resume else 0
         self.n_iter_: int = n_before + epochs.n_iter

@@ -202,12 +202,14 @@ class _Linear(TakesSDCA):
 
         Notes
         -----
-        The encoded features are more than those of X where a number has gaps, as the mark
-        of a gap has a weight too, and where a category has a weight for each level.
         Selectors that go by `coef_`, as RFE and SelectFromModel of
-        `sklearn.feature_selection`, then fail with an IndexError. Fill gaps and encode
-        categories in a step of a Pipeline before the selector, or take
-        SequentialFeatureSelector, which goes by the score.
+        `sklearn.feature_selection`, take its i-th weight for that of the i-th feature of
+        X. That is so for inferred columns of numbers without gaps. The mark of a gap and
+        each level of a category have weights too, with which selectors fail; and
+        `feature_columns` in another order than X, or not of all of X, lets them choose
+        wrong features. Fill gaps and encode categories in a step of a Pipeline before
+        the selector and leave `feature_columns` out, or take SequentialFeatureSelector,
+        which goes by the score.
         """
         check_is_fitted(self)
         return self._weights_and_bias()[0]

@@ -803,3 +803,13 @@ def test_a_way_of_execution_that_is_none():
         ValueError, match="'execution' parameter of DNNClassifier must be"
     ):
         DNNClassifier(execution="fast").fit([[0.0], [1.0]], [0, 1])
+
+
+def test_a_fit_that_holds_no_rows_out_has_no_best_score():
+    X, y = load_breast_cancer(return_X_y=True)
+    model = DNNClassifier((4,), max_iter=2, warm_start=True, early_stopping=True)
+    assert model.fit(X, y).best_validation_score_ is not None
+    model.set_params(early_stopping=False).fit(X, y)
+    assert model.best_validation_score_ is None
+    assert len(model.validation_scores_) == 2
+    assert len(model.loss_curve_) == 4

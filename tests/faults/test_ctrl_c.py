@@ -17,16 +17,15 @@ SECONDS = 120
 SCRIPT = """
 import sys
 from skest import Estimator, EvalSpec, RunConfig, TrainSpec, train_and_evaluate
-from tests.faults.test_ctrl_c import PARAMS, batches_from
+from tests.faults.test_ctrl_c import PARAMS, endless
 from tests._models import model_fn, table_fn
 
 config = RunConfig(random_seed=0, save_checkpoints_steps=50)
 estimator = Estimator(model_fn, sys.argv[1], config, PARAMS)
-start = estimator.checkpoint.global_step if estimator.checkpoint else 0
 print("ready", flush=True)
 train_and_evaluate(
     estimator,
-    TrainSpec(batches_from(start), max_steps=1_000_000),
+    TrainSpec(endless, max_steps=1_000_000),
     EvalSpec(table_fn(), throttle_secs=0),
 )
 print(estimator.checkpoint.global_step, estimator.stop_reason, flush=True)
@@ -34,15 +33,11 @@ print(estimator.checkpoint.global_step, estimator.stop_reason, flush=True)
 PARAMS = {"network": "torch_dropout", "optimizer": "adam", "lr": 1e-4}
 
 
-def batches_from(step):
-    """Return an input function of the batches that an endless training has after `step`."""
-
-    def input_fn():
-        whole = list(table_fn()())
-        for i in range(step, 1_000_000):
-            yield whole[i % len(whole)]
-
-    return input_fn
+def endless():
+    """Yield batches; an interrupted training goes on behind those that it has seen."""
+    whole = list(table_fn()())
+    for i in range(1_000_000):
+        yield whole[i % len(whole)]
 
 
 def interrupted(model_dir, delay):
@@ -85,6 +80,6 @@ def test_ctrl_c_keeps_a_checkpoint_and_returns(tmp_path, n_times):
     assert steps == sorted(set(steps))
     # No step was cut short: the variables are those of a training without Ctrl-C.
     whole = Estimator(model_fn, config=RunConfig(random_seed=0), params=PARAMS)
-    whole.train(batches_from(0), steps=steps[-1])
+    whole.train(endless, steps=steps[-1])
     estimator = Estimator(model_fn, tmp_path, params=PARAMS)
     assert_same_checkpoint(estimator.checkpoint, whole.checkpoint)
