@@ -179,9 +179,8 @@ def csv_input_fn(
     pa = import_arrow("csv_input_fn")
     files = _find(paths)
     convert = pa.csv.ConvertOptions(column_types=_arrow_types(pa, column_types))
-    csv = pa.dataset.CsvFileFormat(
-        parse_options=pa.csv.ParseOptions(delimiter=delimiter), convert_options=convert
-    )
+    parse = pa.csv.ParseOptions(delimiter=delimiter)
+    csv = pa.dataset.CsvFileFormat(parse_options=parse, convert_options=convert)
     fragments = _fragments(pa, files, csv)
     # Types inferred from other files may differ, but are not used.
     types = _types(fragments[0])
@@ -190,7 +189,7 @@ def csv_input_fn(
         "csv_input_fn",
         files,
         [{name: types.get(name) for name in _types(f)} for f in fragments],
-        [Part(partial(_read, fragment, None, schema), None) for fragment in fragments],
+        [Part(partial(_read_csv, pa, f.path, parse, schema), None) for f in fragments],
         "file",
         batch_size=batch_size,
         columns=columns,
@@ -373,7 +372,25 @@ def _read(
             fragment_scan_options=scan,
         )
     except ValueError as error:  # all of pyarrow's errors about values are such
+        raise ValueError(f"{fragment.path!r} can't be read: {error}.") from error
+
+
+def _read_csv(
+    pa: Any, path: str, parse: Any, schema: Any, columns: list[str], n_rows: int
+) -> Iterator[Any]:
+    """Yield record batches of a file, a block at a time.
+
+    A scan of a dataset would read on until a gibibyte waits for a slow consumer.
+    """
+    types = {name: schema.field(name).type for name in columns}
+    convert = pa.csv.ConvertOptions(column_types=types, include_columns=columns)
+    try:
+        with pa.csv.open_csv(path, parse_options=parse, convert_options=convert) as csv:
+            for block in csv:
+                for start in range(0, block.num_rows, n_rows):
+                    yield block.slice(start, n_rows)
+    except ValueError as error:
         raise ValueError(
-            f"{fragment.path!r} can't be read: {error}. If a column has another type than "
-            "it seemed, name it in 'column_types' of csv_input_fn."
+            f"{path!r} can't be read: {error}. If a column has another type than it "
+            "seemed, name it in 'column_types' of csv_input_fn."
         ) from error
