@@ -17,11 +17,13 @@ __all__ = ["distinct_rows"]
 
 _Words = NDArray[np.uint64]
 
-# Two fingerprints of 64 bits: that 1e7 different rows hold two which agree in both has a
-# probability of about 1e-25. Strings need keys of 16 bytes.
-_SEEDS = (0x9E3779B97F4A7C15, 0xD1B54A32D192ED03)
+# Every row gets two fingerprints of 64 bits, one above the other in arrays of two rows:
+# that 1e7 different rows hold two which agree in both has a probability of about 1e-25.
+# Strings are hashed with keys of 16 bytes.
+_SEEDS = np.array([[0x9E3779B97F4A7C15], [0xD1B54A32D192ED03]], dtype=np.uint64)
 _KEYS = ("skest rows, key1", "skest rows, key2")
-_MISSING = 0x5851F42D4C957F2D
+_MISSING = np.array([[0x5851F42D4C957F2D]] * 2, dtype=np.uint64)
+_FACTOR = np.uint64(0x100000001B3)
 
 
 def distinct_rows(rows: Rows) -> Rows:
@@ -50,31 +52,30 @@ def distinct_rows(rows: Rows) -> Rows:
     >>> sorted(zip(few.features["x"].tolist(), few.weight.tolist()))
     [('a', 2.0), ('b', 1.0)]
     """
-    first, second = (_fingerprints(rows, stream) for stream in (0, 1))
-    order = np.lexsort((second, first))
-    first, second = first[order], second[order]
-    differs = (first[1:] != first[:-1]) | (second[1:] != second[:-1])
+    prints = _fingerprints(rows)
+    order = np.lexsort(prints[::-1])
+    prints = prints[:, order]
+    differs = (prints[:, 1:] != prints[:, :-1]).any(axis=0)
     starts = np.flatnonzero(np.concatenate([[True], differs]))
     weight = np.ones(len(order)) if rows.weight is None else rows.weight[order]
     return rows.take(order[starts])._replace(weight=np.add.reduceat(weight, starts))
 
 
-def _fingerprints(rows: Rows, stream: int) -> _Words:
-    """Return a number for each row, equal for equal rows."""
-    prints = np.zeros(rows.n_rows, dtype=np.uint64)
-    for words in _columns(rows.features, rows.labels, stream):
-        prints = _mix(prints * np.uint64(0x100000001B3) + words, stream)
+def _fingerprints(rows: Rows) -> _Words:
+    """Return two numbers for each row, equal for equal rows, of shape (2, n_rows)."""
+    prints = np.zeros((2, rows.n_rows), dtype=np.uint64)
+    for words in _columns(rows.features, rows.labels):
+        prints = _mix(prints * _FACTOR + words)
     return prints
 
 
-def _columns(features: Any, labels: Any, stream: int) -> Iterator[_Words]:
+def _columns(features: Any, labels: Any) -> Iterator[_Words]:
     table = Table(features)
     for key in table.keys:
         sparse = table.holds_sparse(key)
-        cells = table.sparse(key) if sparse else table.cells(key)
-        yield from _words(cells, key, stream)
+        yield from _words(table.sparse(key) if sparse else table.cells(key), key)
     for key, values in _label_columns(labels):
-        yield from _words(values, key, stream)
+        yield from _words(values, key)
 
 
 def _label_columns(labels: Any) -> Iterator[tuple[Any, Any]]:
@@ -87,35 +88,36 @@ def _label_columns(labels: Any) -> Iterator[tuple[Any, Any]]:
         yield "y", labels.tocsr() if issparse(labels) else labels
 
 
-def _words(cells: Any, key: Any, stream: int) -> Iterator[_Words]:
-    """Yield numbers of 64 bits for the rows of a column, one array for each value."""
+def _words(cells: Any, key: Any) -> Iterator[_Words]:
+    """Yield numbers of 64 bits for the rows of a column, one array for each value.
+
+    Their shape is (n_rows,), or (2, n_rows) if they differ in the two fingerprints.
+    """
     if issparse(cells):
         canonical = cells.copy()
         canonical.sum_duplicates()
         canonical.eliminate_zeros()
-        entries = _mix(canonical.indices.astype(np.uint64), stream) + _bits(
-            canonical.data
-        )
-        yield _sums(_mix(entries, stream), np.diff(canonical.indptr))
+        places = _mix(canonical.indices.astype(np.uint64))
+        entries = _mix(places + _bits(canonical.data))
+        yield _sums(entries, np.diff(canonical.indptr))
     elif holds_lists(cells):
         values, lengths = flatten(cells, key)
         starts = np.repeat(np.cumsum(lengths) - lengths, lengths)
         entries = np.arange(len(starts), dtype=np.uint64) - starts.astype(np.uint64)
-        for words in _words(values, key, stream):
-            entries = _mix(entries, stream) + words
-        yield _sums(_mix(entries, stream), lengths)
+        for words in _words(values, key):
+            entries = _mix(entries) + words
+        yield _sums(_mix(entries), lengths)
         yield lengths.astype(np.uint64)
     elif cells.ndim > 1:
         for column in np.asarray(cells).reshape(len(cells), -1).T:
-            yield from _words(column, key, stream)
+            yield from _words(column, key)
     elif isinstance(cells.dtype, np.dtype) and cells.dtype.kind in "biufmM":
         yield _bits(np.asarray(cells))
     else:
         codes, distinct = pd.factorize(_plain(cells))
-        hashes = pd.util.hash_array(
-            np.asarray(distinct, dtype=object), hash_key=_KEYS[stream]
-        )
-        yield np.append(hashes, np.uint64(_MISSING))[codes]
+        values = np.asarray(distinct, dtype=object)
+        hashes = np.stack([pd.util.hash_array(values, hash_key=k) for k in _KEYS])
+        yield np.hstack([hashes, _MISSING])[:, codes]
 
 
 def _plain(cells: Any) -> Any:
@@ -136,16 +138,15 @@ def _bits(values: NDArray[Any]) -> _Words:
 
 def _sums(entries: _Words, lengths: NDArray[Any]) -> _Words:
     """Return the sums of the entries of each row, modulo 2**64."""
-    total = np.concatenate(
-        [np.zeros(1, np.uint64), np.cumsum(entries, dtype=np.uint64)]
-    )
+    zeros = np.zeros((2, 1), dtype=np.uint64)
+    total = np.hstack([zeros, np.cumsum(entries, axis=1, dtype=np.uint64)])
     ends = np.cumsum(lengths)
-    return total[ends] - total[ends - lengths]
+    return total[:, ends] - total[:, ends - lengths]
 
 
-def _mix(words: _Words, stream: int) -> _Words:
-    """Return a bijection of the numbers that spreads every bit (splitmix64)."""
-    z = words + np.uint64(_SEEDS[stream])
+def _mix(words: _Words) -> _Words:
+    """Return a bijection of the numbers that spreads every bit (splitmix64), twice."""
+    z = words + _SEEDS
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return z ^ (z >> np.uint64(31))
