@@ -5,15 +5,24 @@
 scikit-learn. The classes here exist where a caller may want to react to one cause.
 """
 
-from sklearn.exceptions import NotFittedError
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sklearn.exceptions import NotFittedError
 
 __all__ = [
+    "ArtifactError",
     "CheckpointMismatchError",
     "CorruptCheckpointError",
+    "ExportError",
     "ModelDirInUseError",
     "NanLossDuringTrainingError",
     "NotFittedError",
 ]
+
+
+class ArtifactError(ValueError):
+    """An exported model that is damaged, or not what an export of skest may be."""
 
 
 class CheckpointMismatchError(ValueError):
@@ -24,9 +33,22 @@ class CorruptCheckpointError(ValueError):
     """A checkpoint on disk that is incomplete or not what it says it is."""
 
 
+class ExportError(RuntimeError):
+    """A model that can't be exported, or whose export does not give what it gives."""
+
+
 class ModelDirInUseError(RuntimeError):
     """Another training is at work in the same ``model_dir``."""
 
 
 class NanLossDuringTrainingError(RuntimeError):
     """The loss became NaN (``tf.estimator.NanLossDuringTrainingError``)."""
+
+
+def __getattr__(name: str) -> Any:
+    # Serving an exported model needs these errors, but no scikit-learn.
+    if name == "NotFittedError":
+        from sklearn.exceptions import NotFittedError
+
+        return NotFittedError
+    raise AttributeError(f"module 'skest.exceptions' has no attribute {name!r}")

@@ -1,11 +1,51 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exporters: what `skest.train_and_evaluate` does with a trained model."""
+"""Exported models, and exporters: what becomes of a trained model.
 
-from skest.export.exporters import (
-    BestExporter,
-    Exporter,
-    FinalExporter,
-    LatestExporter,
-)
+Names are imported when they are first used: running an exported model needs neither torch
+nor scikit-learn.
+"""
 
-__all__ = ["BestExporter", "Exporter", "FinalExporter", "LatestExporter"]
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from skest.export.artifact import latest
+    from skest.export.exporters import (
+        BestExporter,
+        Exporter,
+        FinalExporter,
+        LatestExporter,
+    )
+    from skest.export.runtime import Model, load
+
+__all__ = [
+    "BestExporter",
+    "Exporter",
+    "FinalExporter",
+    "LatestExporter",
+    "Model",
+    "latest",
+    "load",
+]
+
+_MODULES = {
+    "BestExporter": "exporters",
+    "Exporter": "exporters",
+    "FinalExporter": "exporters",
+    "LatestExporter": "exporters",
+    "Model": "runtime",
+    "latest": "artifact",
+    "load": "runtime",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        value = getattr(importlib.import_module(f"skest.export.{_MODULES[name]}"), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module 'skest.export' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,304 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Exported models on disk, checked before anything of them runs.
+
+Nothing here trusts what it reads: names of files, sizes, digests, operators and tensors
+are checked one by one. Digests show damage; that a model comes from whom it should come
+only a digest shows that you got by another way (`trusted_manifest_sha256`).
+"""
+
+import hashlib
+import json
+import os
+import re
+import stat
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from skest.exceptions import ArtifactError
+from skest.export.onnx_wire import ExternalData, OnnxContent, read_onnx
+from skest.export.operators import ALLOWED_OPERATORS
+from skest.versioned_directory import list_versions
+
+__all__ = ["MANIFEST", "MODEL", "SCHEMA", "Artifact", "latest", "read_artifact"]
+
+SCHEMA = "skest.export/1"
+MANIFEST = "manifest.json"
+MODEL = "model.onnx"
+
+_MAX_MANIFEST = 16 * 2**20
+_NAME = re.compile(r"(assets/)?[A-Za-z0-9][\w.-]{0,127}", re.ASCII)
+_DTYPES = {
+    *("string", "bool", "float32", "float64"),
+    *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+}
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A checked version: what its manifest says, and the bytes of its graph."""
+
+    path: Path
+    manifest: dict[str, Any]
+    model: bytes
+    external: tuple[ExternalData, ...]
+
+
+def latest(base: str | os.PathLike[str]) -> Path:
+    """Return the newest version of an exported model.
+
+    Parameters
+    ----------
+    base : str or path
+        The directory that was given to ``export``.
+
+    Returns
+    -------
+    Path
+        Its version of the highest number.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is none.
+    """
+    versions = list_versions(base)
+    if not versions:
+        raise FileNotFoundError(
+            f"There is no exported version in {str(base)!r}. Give the directory that "
+            "was given to 'export'."
+        )
+    return versions[-1]
+
+
+def read_artifact(
+    path: Path,
+    verify: bool = True,
+    trusted_manifest_sha256: str | None = None,
+    max_bytes: int = 16 * 2**30,
+) -> Artifact:
+    """Read a version and check it.
+
+    Parameters
+    ----------
+    path : Path
+        The directory of the version.
+    verify : bool, default=True
+        Compare the digests of all files; sizes are always compared.
+    trusted_manifest_sha256 : str, optional
+        The digest that the manifest must have.
+    max_bytes : int, default=16 GiB
+        The most that all files may have together.
+
+    Returns
+    -------
+    Artifact
+        The manifest, and the graph as it was checked.
+
+    Raises
+    ------
+    ArtifactError
+        If anything is not as it should be.
+    """
+    manifest = _read_manifest(path, trusted_manifest_sha256)
+    sizes = _check_files(path, manifest, max_bytes)
+    for name in sizes if verify else ():
+        # The graph's digest is that of the very bytes that will run, see below.
+        if (
+            name != MODEL
+            and _digest_of(path / name) != manifest["files"][name]["sha256"]
+        ):
+            raise _damaged(path, name)
+    model = _read(path / MODEL, sizes[MODEL])
+    if verify and _digest(model) != manifest["files"][MODEL]["sha256"]:
+        raise _damaged(path, MODEL)
+    content = read_onnx(model)
+    _check_graph(content, sizes)
+    _check_features(manifest, content.inputs)
+    _check_signatures(manifest, content)
+    return Artifact(path, manifest, model, tuple(content.external))
+
+
+def _read_manifest(path: Path, trusted: str | None) -> dict[str, Any]:
+    try:
+        size = _regular(path / MANIFEST).st_size
+    except FileNotFoundError:
+        raise ArtifactError(
+            f"{str(path)!r} is no exported model: it has no {MANIFEST!r}."
+        ) from None
+    if size > _MAX_MANIFEST:
+        raise ArtifactError(f"{MANIFEST!r} has {size} bytes; {_MAX_MANIFEST} may be.")
+    data = _read(path / MANIFEST, size)
+    if trusted is not None and _digest(data) != trusted.lower():
+        raise ArtifactError(
+            f"{MANIFEST!r} of {str(path)!r} has the digest {_digest(data)}, not the "
+            "trusted one. Fetch the model again from where it comes from."
+        )
+    try:
+        manifest = json.loads(data.decode(), object_pairs_hook=_without_duplicates)
+    except (ValueError, RecursionError) as error:
+        raise ArtifactError(f"{MANIFEST!r} is no JSON: {error}") from None
+    schema = manifest.get("schema") if isinstance(manifest, dict) else None
+    if schema != SCHEMA:
+        raise ArtifactError(
+            f"{MANIFEST!r} must have the schema {SCHEMA!r}; got {schema!r}. A newer "
+            "skest may read it."
+        )
+    return manifest
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name is there twice")
+    return found
+
+
+def _check_files(
+    path: Path, manifest: Mapping[str, Any], max_bytes: int
+) -> dict[str, int]:
+    """Check that the files are those of the manifest; return their sizes."""
+    listed = _mapping(manifest, "files")
+    if MODEL not in listed:
+        raise ArtifactError(f"{MANIFEST!r} lists no {MODEL!r}.")
+    sizes = {}
+    for name, entry in listed.items():
+        if not _NAME.fullmatch(name) or name == MANIFEST:
+            raise ArtifactError(
+                f"{name!r} is no name that a file of an export may have."
+            )
+        size, digest = (
+            (entry.get("size"), entry.get("sha256"))
+            if isinstance(entry, dict)
+            else (None, None)
+        )
+        if type(size) is not int or size < 0 or not isinstance(digest, str):
+            raise ArtifactError(f"{MANIFEST!r} has no 'size' and 'sha256' of {name!r}.")
+        sizes[name] = size
+    if sum(sizes.values()) > max_bytes:
+        raise ArtifactError(
+            f"The files have {sum(sizes.values())} bytes, more than max_bytes={max_bytes}."
+        )
+    for name in _names(path):
+        if name not in {*sizes, MANIFEST}:
+            raise ArtifactError(f"{str(path / name)!r} is not listed in {MANIFEST!r}.")
+    for name, size in sizes.items():
+        try:
+            found = _regular(path / name).st_size
+        except FileNotFoundError:
+            raise ArtifactError(f"{str(path / name)!r} is missing.") from None
+        if found != size:
+            raise ArtifactError(
+                f"{str(path / name)!r} has {found} bytes; the manifest says {size}. The "
+                "copy is incomplete or damaged."
+            )
+    return sizes
+
+
+def _names(path: Path) -> Iterable[str]:
+    for entry in path.iterdir():
+        if entry.name == "assets" and entry.is_dir() and not entry.is_symlink():
+            yield from (f"assets/{inner.name}" for inner in entry.iterdir())
+        else:
+            yield entry.name
+
+
+def _regular(path: Path) -> os.stat_result:
+    """Return the status of a file that is one: no link, under no other name."""
+    try:
+        status = path.lstat()
+    except NotADirectoryError:
+        raise FileNotFoundError(path) from None
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
+        raise ArtifactError(
+            f"{str(path)!r} must be a file of its own; a link may lead to files that do "
+            "not belong to the model. Copy it."
+        )
+    return status
+
+
+def _read(path: Path, size: int) -> bytes:
+    # Not followed if it was replaced by a link since it was looked at.
+    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+    with open(os.open(path, flags), "rb") as file:
+        data = file.read(size + 1)
+    if len(data) != size:
+        raise ArtifactError(f"{str(path)!r} changed while it was read.")
+    return data
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _digest_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _damaged(path: Path, name: str) -> ArtifactError:
+    return ArtifactError(
+        f"{str(path / name)!r} is not the file that was exported: its digest differs. "
+        "Copy the version again."
+    )
+
+
+def _check_graph(content: OnnxContent, sizes: Mapping[str, int]) -> None:
+    refused = sorted(content.operators - ALLOWED_OPERATORS)
+    if refused:
+        names = ", ".join(f"{domain or 'ai.onnx'}:{name}" for domain, name in refused)
+        raise ArtifactError(
+            f"The graph uses operators that exports of skest never use: {names}."
+        )
+    for tensor in content.external:
+        size = sizes.get(tensor.location, -1)
+        if tensor.offset + tensor.length > size:
+            raise ArtifactError(
+                f"The tensor {tensor.tensor!r} should lie in {tensor.location!r} at "
+                f"{tensor.offset}, which is not in a listed file."
+            )
+
+
+def _check_features(manifest: Mapping[str, Any], inputs: list[str]) -> None:
+    features = _mapping(manifest, "features")
+    if sorted(features) != sorted(inputs):
+        raise ArtifactError(
+            f"The manifest has the features {sorted(features)}, the graph the inputs "
+            f"{sorted(inputs)}."
+        )
+    for name, feature in features.items():
+        _check_tensor(f"The feature {name!r}", feature)
+
+
+def _check_signatures(manifest: Mapping[str, Any], content: OnnxContent) -> None:
+    for name, signature in _mapping(manifest, "signatures").items():
+        if not isinstance(signature, dict):
+            raise ArtifactError(f"The signature {name!r} must be a mapping.")
+        for side, tensors in (("inputs", content.inputs), ("outputs", content.outputs)):
+            for key, tensor in _mapping(signature, side).items():
+                where = f"{side[:-1].capitalize()} {key!r} of signature {name!r}"
+                if not isinstance(tensor, dict) or tensor.get("tensor") not in tensors:
+                    raise ArtifactError(f"{where} is no tensor of the graph.")
+                if side == "outputs":
+                    _check_tensor(where, tensor)
+
+
+def _check_tensor(where: str, tensor: Any) -> None:
+    shape = tensor.get("shape") if isinstance(tensor, dict) else None
+    sizes_fit = isinstance(shape, list) and all(
+        size is None or (type(size) is int and 0 <= size < 2**31) for size in shape
+    )
+    if not sizes_fit or tensor.get("dtype") not in _DTYPES:
+        raise ArtifactError(
+            f"{where} must have a 'dtype' and a 'shape'; got {tensor!r}."
+        )
+
+
+def _mapping(owner: Mapping[str, Any], name: str) -> dict[str, Any]:
+    value = owner.get(name)
+    if not isinstance(value, dict):
+        raise ArtifactError(
+            f"{MANIFEST!r} must have a mapping {name!r}; got {value!r}."
+        )
+    return value

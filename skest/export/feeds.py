@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Raw values of users as the arrays that an exported graph takes.
+
+An engine turns ``None`` into the text "None" without a word; here missing values become
+what the manifest says, and what is no text or number is refused by name.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Feature", "columns_of"]
+
+
+class Feature:
+    """An input of an exported model.
+
+    Parameters
+    ----------
+    name : str
+        Its name.
+    spec : dict
+        Its entry in the manifest: ``dtype``, ``shape`` (None for sizes that are free),
+        ``missing`` (what stands for a missing value), for lists in cells ``pad`` (what
+        fills shorter ones) and ``delimiter`` (what separates them in a text).
+    """
+
+    def __init__(self, name: str, spec: Mapping[str, Any]) -> None:
+        self.name = name
+        self.dtype = str(spec["dtype"])
+        self.shape: tuple[int | None, ...] = tuple(spec["shape"])
+        self._missing = spec.get("missing", "" if self.dtype == "string" else None)
+        self._pad = spec.get("pad")
+        self._delimiter = spec.get("delimiter")
+        if self._missing == "nan":
+            self._missing = float("nan")
+
+    def feed(self, values: Any) -> NDArray[Any]:
+        """Return the values of some rows as the graph takes them.
+
+        Parameters
+        ----------
+        values : array-like of shape (n_rows, ...)
+            One value, or one list of values, for each row.
+
+        Returns
+        -------
+        ndarray
+            Of the feature's dtype and shape; texts as objects.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If a value is not what the feature takes.
+        """
+        if isinstance(values, str | bytes) or np.isscalar(values) or values is None:
+            raise TypeError(
+                f"The feature {self.name!r} must have one value for each row, in a list "
+                f"or an array; got {values!r}."
+            )
+        if self._pad is not None:
+            values = self._padded(values)
+        texts = self.dtype == "string"
+        return self._shaped(self._texts(values) if texts else self._numbers(values))
+
+    def _padded(self, values: Any) -> Any:
+        """Fill lists in cells up to the longest."""
+        if isinstance(values, np.ndarray) and values.ndim > 1:
+            return values
+        rows = [self._items(cell) for cell in values]
+        width = max(map(len, rows), default=0)
+        if width == 0:
+            return np.empty((len(rows), 0), object)
+        return [row + [self._pad] * (width - len(row)) for row in rows]
+
+    def _items(self, cell: Any) -> list[Any]:
+        if isinstance(cell, str):
+            if self._delimiter is None:
+                return [cell]
+            return cell.split(self._delimiter) if cell else []
+        if isinstance(cell, list | tuple | np.ndarray):
+            return list(cell)
+        return [] if _is_missing(cell) else [cell]
+
+    def _texts(self, values: Any) -> NDArray[Any]:
+        array = np.asarray(values, dtype=object)
+        cells = array.ravel().tolist()
+        if set(map(type, cells)) - {str}:
+            cells = [cell if type(cell) is str else self._text(cell) for cell in cells]
+        try:
+            "".join(cells).encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(
+                f"The feature {self.name!r} has a text that is no Unicode: {error}."
+            ) from None
+        return _objects(cells, array.shape)
+
+    def _text(self, cell: Any) -> str:
+        if isinstance(cell, str):
+            return str(cell)
+        if _is_missing(cell):
+            return str(self._missing)
+        raise TypeError(
+            f"The feature {self.name!r} takes texts; got {cell!r} of type "
+            f"{type(cell).__name__}. Convert it as it was converted for the training."
+        )
+
+    def _numbers(self, values: Any) -> NDArray[Any]:
+        array = np.asarray(values)
+        if array.dtype.kind not in "biuf":
+            cells = np.asarray(values, dtype=object)
+            numbers = [self._number(cell) for cell in cells.ravel().tolist()]
+            objects = _objects(numbers, cells.shape)
+            array = objects.astype(np.float64) if self._is_float() else objects
+        if self._is_float() or array.dtype == self.dtype:
+            return array.astype(self.dtype, copy=False)
+        return self._whole(array)
+
+    def _number(self, cell: Any) -> Any:
+        if _is_missing(cell):
+            if self._missing is None:
+                raise ValueError(
+                    f"The feature {self.name!r} has a missing value, and was trained "
+                    "without. Fill it first."
+                )
+            return self._missing
+        if isinstance(cell, bool | int | float | np.number | np.bool_):
+            return cell
+        try:
+            if not isinstance(cell, str | bytes):
+                return float(cell)
+        except (TypeError, ValueError):
+            pass
+        raise TypeError(
+            f"The feature {self.name!r} takes numbers; got {cell!r} of type "
+            f"{type(cell).__name__}."
+        )
+
+    def _whole(self, array: NDArray[Any]) -> NDArray[Any]:
+        """Return whole numbers as the feature's dtype; refuse what it can't hold."""
+        if array.dtype.kind == "f" and np.isnan(array).any():
+            array = array.astype(object)
+            array[array != array] = self._number(None)
+        with np.errstate(invalid="ignore"):
+            try:
+                whole = array.astype(self.dtype)
+            except OverflowError:
+                whole = np.zeros(array.shape, self.dtype)
+        if not np.all(whole == array):
+            first = array[np.asarray(whole != array, bool)].ravel()[0]
+            raise ValueError(
+                f"The feature {self.name!r} takes whole numbers of dtype {self.dtype}; "
+                f"got {first!r}."
+            )
+        return whole
+
+    def _is_float(self) -> bool:
+        return self.dtype.startswith("float")
+
+    def _shaped(self, array: NDArray[Any]) -> NDArray[Any]:
+        rank = len(self.shape)
+        if array.ndim == rank - 1:
+            array = array[..., np.newaxis]
+        elif array.ndim == rank + 1 and array.shape[-1] == 1:
+            array = array[..., 0]
+        fits = array.ndim == rank and all(
+            size in (None, found)
+            for size, found in zip(self.shape, array.shape, strict=True)
+        )
+        if not fits:
+            shape = ", ".join(
+                "any" if size is None else str(size) for size in self.shape
+            )
+            raise ValueError(
+                f"The feature {self.name!r} has the shape ({shape}); got {array.shape}."
+            )
+        return array
+
+
+def _objects(cells: list[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    array = np.empty(len(cells), object)
+    array[:] = cells
+    return array.reshape(shape)
+
+
+def _is_missing(cell: Any) -> bool:
+    if cell is None or type(cell).__name__ in ("NAType", "NaTType"):
+        return True
+    return isinstance(cell, float | np.floating) and bool(cell != cell)
+
+
+def columns_of(table: Any, names: Sequence[str]) -> dict[str, Any]:
+    """Return the columns of a table.
+
+    Parameters
+    ----------
+    table : DataFrame, dict of columns, list of dicts, or ndarray
+        The raw features of some rows. A matrix is taken if there is one feature.
+    names : sequence of str
+        The columns to return; others are left alone.
+
+    Returns
+    -------
+    dict of str to array-like
+        The columns by name.
+
+    Raises
+    ------
+    TypeError
+        If it is no table.
+    ValueError
+        If a column is missing.
+    """
+    if isinstance(table, Mapping):
+        return _pick(names, table, lambda name: table[name])
+    if hasattr(table, "columns") and hasattr(table, "__getitem__"):
+        return _pick(names, set(map(str, table.columns)), lambda name: table[name])
+    if isinstance(table, np.ndarray) and len(names) == 1:
+        return {names[0]: table}
+    if isinstance(table, Sequence) and all(isinstance(row, Mapping) for row in table):
+        for at, row in enumerate(table):
+            absent = [name for name in names if name not in row]
+            if absent:
+                raise ValueError(f"Row {at} lacks the features {absent}.")
+        return {name: [row[name] for row in table] for name in names}
+    raise TypeError(
+        "Give a DataFrame, a dict of columns, or a list of rows, each a dict; got "
+        f"{type(table).__name__}."
+    )
+
+
+def _pick(
+    names: Sequence[str], there: Any, column: Callable[[str], Any]
+) -> dict[str, Any]:
+    absent = [name for name in names if name not in there]
+    if absent:
+        raise ValueError(
+            f"The features {absent} are missing; the model takes {list(names)}."
+        )
+    return {name: column(name) for name in names}

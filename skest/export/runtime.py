@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Exported models without torch: NumPy and ONNX Runtime are all it takes."""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skest.exceptions import ArtifactError
+from skest.export.artifact import MANIFEST, MODEL, Artifact, latest, read_artifact
+from skest.export.feeds import Feature, columns_of
+from skest.versioned_directory import list_versions
+
+__all__ = ["WARMUP", "Model", "load"]
+
+WARMUP = "warmup.json"
+
+
+class Model:
+    """An exported model that runs.
+
+    Made by `load`. Calling it runs one of its signatures; several threads may do so at
+    once.
+
+    Attributes
+    ----------
+    path : Path
+        The directory of the version.
+    manifest : dict
+        What is written of the model.
+    signatures : dict
+        By name: ``method``, ``inputs`` and ``outputs``.
+    """
+
+    def __init__(self, artifact: Artifact, session: Any) -> None:
+        self.path = artifact.path
+        self.manifest = artifact.manifest
+        self.signatures: dict[str, Any] = artifact.manifest["signatures"]
+        self._session = session
+        specs = artifact.manifest["features"]
+        self._features = {name: Feature(name, spec) for name, spec in specs.items()}
+
+    def __call__(self, signature: str = "serving_default", /, **features: Any) -> Any:
+        """Run a signature.
+
+        Parameters
+        ----------
+        signature : str, default="serving_default"
+            One of `signatures`.
+        **features : array-like of shape (n_rows, ...)
+            Raw values by the names of the signature's inputs.
+
+        Returns
+        -------
+        dict of str to ndarray
+            The signature's outputs.
+
+        Raises
+        ------
+        ValueError
+            If a feature is missing or unknown, or the numbers of rows differ.
+        TypeError
+            If values are not what a feature takes.
+        """
+        unknown = sorted(set(features) - set(self._signature(signature)["inputs"]))
+        if unknown:
+            raise ValueError(
+                f"The signature {signature!r} takes no features {unknown}; it takes "
+                f"{list(self._signature(signature)['inputs'])}."
+            )
+        return self.run(features, signature)
+
+    def run(
+        self, table: Any, signature: str = "serving_default"
+    ) -> dict[str, NDArray[Any]]:
+        """Run a signature on a table.
+
+        Parameters
+        ----------
+        table : DataFrame, dict of columns, list of dicts, or ndarray
+            Raw features; a matrix is taken by a model of one feature.
+        signature : str, default="serving_default"
+            One of `signatures`.
+
+        Returns
+        -------
+        dict of str to ndarray
+            The signature's outputs.
+        """
+        found = self._signature(signature)
+        inputs, outputs = found["inputs"], found["outputs"]
+        columns = columns_of(table, list(inputs))
+        feeds = {
+            inputs[key]["tensor"]: self._features[inputs[key]["tensor"]].feed(values)
+            for key, values in columns.items()
+        }
+        _check_rows(feeds)
+        names = [output["tensor"] for output in outputs.values()]
+        return dict(zip(outputs, self._session.run(names, feeds), strict=True))
+
+    def predict(self, table: Any) -> Any:
+        """Predict as the estimator's ``predict``.
+
+        Parameters
+        ----------
+        table : DataFrame, dict of columns, list of dicts, or ndarray
+            Raw features.
+
+        Returns
+        -------
+        ndarray of shape (n_rows,) or (n_rows, n_outputs), or dict of them by head
+            Classes, as they were in ``y``, or predicted numbers.
+        """
+        return self._of_heads(table, ("labels", "predictions"))
+
+    def predict_proba(self, table: Any) -> Any:
+        """Predict the probabilities of the classes.
+
+        Parameters
+        ----------
+        table : DataFrame, dict of columns, list of dicts, or ndarray
+            Raw features.
+
+        Returns
+        -------
+        ndarray of shape (n_rows, n_classes), or dict of them by head
+            Classes are in the order of ``manifest["classes"]``.
+
+        Raises
+        ------
+        ValueError
+            If the model is a regressor.
+        """
+        return self._of_heads(table, ("probabilities",), squeeze=False)
+
+    def _of_heads(self, table: Any, keys: tuple[str, ...], squeeze: bool = True) -> Any:
+        outputs = self._signature("predict")["outputs"]
+        wanted: dict[str, str] = {}
+        for name in outputs:
+            head, _, key = name.rpartition("/")
+            if key in keys:
+                wanted.setdefault(head, name)
+        if not wanted:
+            raise ValueError(f"The model predicts {list(outputs)}, but no {keys[0]}.")
+        found = self.run(table, "predict")
+        results = {
+            head: found[name][:, 0]
+            if squeeze and found[name].ndim == 2 and found[name].shape[1] == 1
+            else found[name]
+            for head, name in wanted.items()
+        }
+        return results[""] if set(results) == {""} else results
+
+    def _signature(self, name: str) -> Any:
+        if name not in self.signatures:
+            raise ValueError(
+                f"The model has no signature {name!r}; it has {list(self.signatures)}."
+            )
+        return self.signatures[name]
+
+
+def load(
+    path: str | os.PathLike[str],
+    *,
+    verify: bool = True,
+    trusted_manifest_sha256: str | None = None,
+    max_bytes: int = 16 * 2**30,
+    num_threads: int = 1,
+) -> Model:
+    """Load an exported model, after checking it.
+
+    It needs NumPy and ONNX Runtime only. Files, digests, operators and tensors are
+    checked before anything runs, so that a damaged or hostile model is refused.
+
+    Parameters
+    ----------
+    path : str or path
+        A version, or the directory of the versions (then the newest is taken).
+    verify : bool, default=True
+        Compare the digests of all files, and what the model gives for the recorded rows
+        with what it gave when it was exported.
+    trusted_manifest_sha256 : str, optional
+        The SHA-256 digest of ``manifest.json`` that you know by another way. Digests in
+        the model show damage; this shows that it is the model you mean.
+    max_bytes : int, default=16 GiB
+        Larger models are refused.
+    num_threads : int, default=1
+        Threads within one call. A server that answers many calls at once is fastest with
+        one.
+
+    Returns
+    -------
+    Model
+        Call it, or its ``predict`` and ``predict_proba``.
+
+    Raises
+    ------
+    ArtifactError
+        If the model is damaged, or not what an export of skest may be.
+    FileNotFoundError
+        If there is no such directory.
+    ImportError
+        If ``onnxruntime`` is not installed.
+    """
+    directory = Path(path)
+    if not directory.is_dir():
+        raise FileNotFoundError(f"There is no directory {str(directory)!r}.")
+    if not (directory / MANIFEST).exists() and list_versions(directory):
+        directory = latest(directory)
+    artifact = read_artifact(directory, verify, trusted_manifest_sha256, max_bytes)
+    model = Model(artifact, _session(artifact, num_threads))
+    if verify and WARMUP in artifact.manifest["files"]:
+        _check_warmup(model)
+    return model
+
+
+def _session(artifact: Artifact, num_threads: int) -> Any:
+    try:
+        import onnxruntime
+    except ImportError:
+        raise ImportError(
+            "Exported models run on ONNX Runtime. Install it by "
+            "`pip install 'skest[export]'`."
+        ) from None
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = num_threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    # The bytes that were checked, unless tensors have to be found beside the file.
+    source = str(artifact.path / MODEL) if artifact.external else artifact.model
+    try:
+        return onnxruntime.InferenceSession(
+            source, options, providers=["CPUExecutionProvider"]
+        )
+    except Exception as error:
+        raise ArtifactError(f"ONNX Runtime refuses the graph: {error}") from error
+
+
+def _check_rows(feeds: Mapping[str, NDArray[Any]]) -> None:
+    rows = {name: len(values) for name, values in feeds.items()}
+    if len(set(rows.values())) > 1:
+        raise ValueError(f"All features must have as many rows; got {rows}.")
+
+
+def _check_warmup(model: Model) -> None:
+    """Compare what the model gives for the recorded rows with what it gave."""
+    try:
+        recorded = json.loads((model.path / WARMUP).read_bytes())
+        found = model.run(recorded["inputs"], recorded["signature"])
+        expected = {
+            key: np.asarray(values, found[key].dtype)
+            for key, values in recorded["outputs"].items()
+        }
+    except Exception as error:
+        raise ArtifactError(f"{WARMUP!r} does not fit the model: {error}") from error
+    tolerance = float(model.manifest.get("parity", {}).get("atol", 1e-5))
+    for key, values in expected.items():
+        if values.dtype.kind == "f":
+            fits = np.allclose(found[key], values, rtol=1e-4, atol=tolerance)
+        else:
+            fits = bool(np.array_equal(found[key], values))
+        if not fits:
+            raise ArtifactError(
+                f"The model gives other {key!r} here than where it was exported. Use "
+                "another version of ONNX Runtime, and report it."
+            )

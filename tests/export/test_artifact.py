@@ -1,0 +1,349 @@
+# SPDX-License-Identifier: Apache-2.0
+import json
+import os
+import random
+import shutil
+
+import pytest
+from onnx import TensorProto, helper
+
+from skest import export
+from skest.exceptions import ArtifactError
+from skest.export.artifact import latest, read_artifact
+from tests.export import _models
+
+
+@pytest.fixture
+def version(tmp_path):
+    return _models.write(tmp_path / "base" / "1700000000")
+
+
+def change_manifest(version, change):
+    path = version / "manifest.json"
+    manifest = json.loads(path.read_text())
+    change(manifest)
+    path.write_text(json.dumps(manifest))
+
+
+def change_model(version, change):
+    model = _models.load_graph(version)
+    change(model)
+    _models.write(version, model)
+
+
+def test_a_sound_version_is_read(version):
+    found = read_artifact(version)
+    assert found.path == version
+    assert found.model == (version / "model.onnx").read_bytes()
+    assert found.external == ()
+
+
+def test_latest(version, tmp_path):
+    shutil.copytree(version, tmp_path / "base" / "1700000001")
+    (tmp_path / "base" / ".tmp-1700000002").mkdir()
+    assert latest(tmp_path / "base").name == "1700000001"
+    assert export.load(tmp_path / "base").path.name == "1700000001"
+    with pytest.raises(FileNotFoundError, match="no exported version"):
+        latest(tmp_path / "nothing")
+
+
+# Hostile versions: each is refused before an engine sees it.
+
+
+def link(version):
+    target = version.parent / "elsewhere"
+    shutil.move(version / "model.onnx", target)
+    (version / "model.onnx").symlink_to(target)
+
+
+def hard_link(version):
+    os.link(version / "model.onnx", version.parent / "other")
+
+
+def linked_assets(version):
+    (version.parent / "outside").mkdir()
+    (version / "assets").symlink_to(version.parent / "outside")
+
+
+def directory_for_file(version):
+    (version / "warmup.json").unlink()
+    (version / "warmup.json").mkdir()
+
+
+def unlisted(version):
+    (version / "more.so").write_bytes(b"\x7fELF")
+
+
+def unlisted_asset(version):
+    (version / "assets").mkdir()
+    (version / "assets" / "more").write_text("x")
+
+
+def listed_outside(version):
+    entry = _models.entry(b"secret")
+    (version.parent / "secret").write_bytes(b"secret")
+    change_manifest(version, lambda m: m["files"].update({"../secret": entry}))
+
+
+def listed_absolute(version):
+    entry = _models.entry(b"")
+    change_manifest(version, lambda m: m["files"].update({"/etc/passwd": entry}))
+
+
+def lists_itself(version):
+    change_manifest(version, lambda m: m["files"].update({"manifest.json": {}}))
+
+
+def no_size(version):
+    change_manifest(
+        version, lambda m: m["files"].update({"model.onnx": {"size": True}})
+    )
+
+
+def no_model(version):
+    change_manifest(version, lambda m: m["files"].pop("model.onnx"))
+
+
+def no_files(version):
+    change_manifest(version, lambda m: m.update(files=[]))
+
+
+def other_schema(version):
+    change_manifest(version, lambda m: m.update(schema="skest.export/2"))
+
+
+def list_for_manifest(version):
+    (version / "manifest.json").write_text("[]")
+
+
+def deep_manifest(version):
+    (version / "manifest.json").write_text("[" * 100_000)
+
+
+def name_twice(version):
+    text = (version / "manifest.json").read_text()
+    (version / "manifest.json").write_text('{"files": {}, ' + text[1:])
+
+
+def huge_manifest(version):
+    with (version / "manifest.json").open("r+b") as file:
+        file.truncate(16 * 2**20 + 1)
+
+
+def no_manifest(version):
+    (version / "manifest.json").unlink()
+
+
+def other_bytes(version):
+    data = bytearray((version / "model.onnx").read_bytes())
+    data[-1] ^= 1
+    (version / "model.onnx").write_bytes(data)
+
+
+def other_warmup(version):
+    text = (version / "warmup.json").read_text()
+    (version / "warmup.json").write_text(text.replace("yes", "sey", 1))
+
+
+def shorter(version):
+    os.truncate(version / "model.onnx", 10)
+
+
+def missing_file(version):
+    (version / "warmup.json").unlink()
+
+
+def loop(model):
+    body = helper.make_graph([], "body", [], [])
+    model.graph.node.append(helper.make_node("Loop", ["", ""], ["z"], body=body))
+
+
+def unknown_domain(model):
+    model.graph.node.append(helper.make_node("Evil", ["age"], ["z"], domain="mine"))
+
+
+def regular_expression(model):
+    model.graph.node.append(helper.make_node("RegexFullMatch", ["city"], ["z"]))
+
+
+def string_split(model):
+    model.graph.node.append(helper.make_node("StringSplit", ["city"], ["z", "n"]))
+
+
+def outside(location, offset="0", length="16"):
+    def change(model):
+        tensor = model.graph.initializer[0]
+        tensor.ClearField("raw_data")
+        tensor.data_location = TensorProto.EXTERNAL
+        for key, value in [
+            *(("location", location), ("offset", offset), ("length", length))
+        ]:
+            tensor.external_data.add(key=key, value=value)
+
+    return change
+
+
+def other_input(model):
+    model.graph.input[0].name = "town"
+
+
+HOSTILE = {
+    "symlink": (link, "a file of its own"),
+    "hard link": (hard_link, "a file of its own"),
+    "assets are a link": (linked_assets, "is not listed"),
+    "directory in place of a file": (directory_for_file, "a file of its own"),
+    "file that is not listed": (unlisted, "is not listed"),
+    "asset that is not listed": (unlisted_asset, "is not listed"),
+    "name that leads out": (listed_outside, "is no name that a file"),
+    "absolute name": (listed_absolute, "is no name that a file"),
+    "manifest lists itself": (lists_itself, "is no name that a file"),
+    "no size": (no_size, "no 'size' and 'sha256'"),
+    "no model": (no_model, "lists no 'model.onnx'"),
+    "no files": (no_files, "must have a mapping 'files'"),
+    "other schema": (other_schema, "must have the schema"),
+    "list for manifest": (list_for_manifest, "must have the schema"),
+    "deep manifest": (deep_manifest, "is no JSON"),
+    "name twice": (name_twice, "a name is there twice"),
+    "huge manifest": (huge_manifest, "16777217 bytes"),
+    "no manifest": (no_manifest, "no exported model"),
+    "other bytes": (other_bytes, "its digest differs"),
+    "other warm-up": (other_warmup, "its digest differs"),
+    "shorter": (shorter, "has 10 bytes"),
+    "missing file": (missing_file, "is missing"),
+}
+GRAPHS = {
+    "loop": (loop, "never have"),
+    "unknown domain": (unknown_domain, "mine:Evil"),
+    "regular expression": (regular_expression, "ai.onnx:RegexFullMatch"),
+    "operator off the list": (string_split, "ai.onnx:StringSplit"),
+    "external data outside": (outside("../secret"), "not in a listed file"),
+    "external data absolute": (outside("/etc/passwd"), "not in a listed file"),
+    "external data behind the end": (
+        outside("warmup.json", "99999"),
+        "not in a listed file",
+    ),
+    "other input": (other_input, r"graph the inputs \['age', 'tags', 'town'\]"),
+}
+SIGNATURES = {
+    "no features": (lambda m: m.pop("features"), "a mapping 'features'"),
+    "no signatures": (lambda m: m.update(signatures=3), "a mapping 'signatures'"),
+    "no mapping": (
+        lambda m: m["signatures"].update(predict=3),
+        "'predict' must be a mapping",
+    ),
+    "no outputs": (
+        lambda m: m["signatures"]["predict"].pop("outputs"),
+        "a mapping 'outputs'",
+    ),
+    "unknown output": (
+        lambda m: m["signatures"]["predict"]["outputs"]["labels"].update(tensor="p0"),
+        "Output 'labels' of signature 'predict' is no tensor",
+    ),
+    "unknown input": (
+        lambda m: m["signatures"]["predict"]["inputs"].update(age={"tensor": "q"}),
+        "Input 'age' of signature 'predict' is no tensor",
+    ),
+    "shape": (
+        lambda m: m["features"]["age"].update(shape=[-1]),
+        "The feature 'age' must have a 'dtype' and a 'shape'",
+    ),
+    "dtype": (
+        lambda m: m["features"]["age"].update(dtype="object"),
+        "The feature 'age' must have a 'dtype' and a 'shape'",
+    ),
+}
+
+
+@pytest.mark.parametrize(("harm", "message"), HOSTILE.values(), ids=list(HOSTILE))
+def test_hostile_files_are_refused(version, harm, message):
+    harm(version)
+    with pytest.raises(ArtifactError, match=message):
+        export.load(version)
+
+
+@pytest.mark.parametrize(("harm", "message"), GRAPHS.values(), ids=list(GRAPHS))
+def test_hostile_graphs_are_refused(version, harm, message):
+    change_model(version, harm)
+    with pytest.raises(ArtifactError, match=message):
+        export.load(version)
+
+
+@pytest.mark.parametrize(("harm", "message"), SIGNATURES.values(), ids=list(SIGNATURES))
+def test_hostile_manifests_are_refused(version, harm, message):
+    change_manifest(version, harm)
+    with pytest.raises(ArtifactError, match=message):
+        export.load(version)
+
+
+def test_what_the_engine_refuses_is_an_artifact_error(version):
+    change_model(version, lambda model: model.graph.node[0].input.append("nothing"))
+    with pytest.raises(ArtifactError, match="ONNX Runtime refuses"):
+        export.load(version)
+
+
+def test_too_large(version):
+    with pytest.raises(ArtifactError, match="more than max_bytes=100"):
+        export.load(version, max_bytes=100)
+
+
+def test_trusted_digest(version):
+    data = (version / "manifest.json").read_bytes()
+    digest = _models.entry(data)["sha256"]
+    export.load(version, trusted_manifest_sha256=digest.upper())
+    (version / "manifest.json").write_bytes(data + b" ")
+    with pytest.raises(ArtifactError, match="not the trusted one"):
+        export.load(version, trusted_manifest_sha256=digest)
+
+
+def test_without_verification_digests_are_not_compared(version):
+    other_warmup(version)
+    export.load(version, verify=False)
+
+
+def damage(draw, version):
+    """Cut, lengthen, flip bits of, or delete one of the files."""
+    path = version / draw.choice(["manifest.json", "model.onnx", "warmup.json"])
+    data = bytearray(path.read_bytes())
+    kind = draw.choice(["flip", "flip", "cut", "grow", "zero", "delete"])
+    if kind == "flip":
+        data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
+    elif kind == "cut":
+        del data[draw.randrange(len(data)) :]
+    elif kind == "grow":
+        data += draw.randbytes(draw.randrange(1, 9))
+    elif kind == "zero":
+        at = draw.randrange(len(data))
+        data[at : at + 64] = bytes(len(data[at : at + 64]))
+    path.write_bytes(data)
+    if kind == "delete":
+        path.unlink()
+
+
+def test_random_damage_is_refused_as_artifact_error(version, tmp_path):
+    """With the digest of the manifest known nothing slips through."""
+    digest = _models.entry((version / "manifest.json").read_bytes())["sha256"]
+    draw = random.Random(0)
+    for _ in range(400):
+        copy = tmp_path / "copy"
+        shutil.copytree(version, copy)
+        damage(draw, copy)
+        with pytest.raises(ArtifactError):
+            export.load(copy, trusted_manifest_sha256=digest)
+        shutil.rmtree(copy)
+
+
+def test_graphs_mutated_under_their_own_digest_crash_nothing(version):
+    """Whoever writes the digests can write another model, but none that runs code."""
+    draw = random.Random(1)
+    original = (version / "model.onnx").read_bytes()
+    refused = 0
+    for _ in range(150):
+        data = bytearray(original)
+        for _ in range(draw.choice([1, 3])):
+            data[draw.randrange(len(data))] = draw.randrange(256)
+        _models.write(version, bytes(data))
+        try:
+            export.load(version)
+        except ArtifactError:
+            refused += 1
+    assert refused > 100

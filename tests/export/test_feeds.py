@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+
+from skest.export.feeds import Feature, columns_of
+
+TEXT = {"dtype": "string", "shape": [None, 1], "missing": ""}
+NUMBER = {"dtype": "float64", "shape": [None, 1], "missing": "nan"}
+WHOLE = {"dtype": "int64", "shape": [None, 1]}
+CODE = {"dtype": "int32", "shape": [None, 1], "missing": -1}
+BAG = {"dtype": "string", "shape": [None, None], "pad": "", "delimiter": "|"}
+IDS = {"dtype": "int64", "shape": [None, None], "pad": -1}
+VECTOR = {"dtype": "float32", "shape": [None, 3], "missing": "nan"}
+FLAT = {"dtype": "string", "shape": [None], "missing": ""}
+
+TEXTS = [
+    ["a", None, "", "naïve\0", float("nan"), np.str_("x")],
+    np.array(["a", None, "", "naïve\0", np.nan, "x"], object),
+    pd.Series(["a", None, "", "naïve\0", pd.NA, "x"], dtype="str"),
+    pd.Series(["a", None, "", "naïve\0", None, "x"], dtype="category"),
+    pl.Series(["a", None, "", "naïve\0", None, "x"]),
+]
+
+
+@pytest.mark.parametrize("values", TEXTS, ids=lambda v: type(v).__name__)
+def test_texts(values):
+    found = Feature("city", TEXT).feed(values)
+    assert found.dtype == object and found.shape == (6, 1)
+    assert found.ravel().tolist() == ["a", "", "", "naïve\0", "", "x"]
+    assert {type(cell) for cell in found.ravel()} == {str}
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [1, 2.5, None, np.nan, True],
+        np.array([1, 2.5, None, pd.NA, True], object),
+        pd.Series([1, 2.5, None, np.nan, 1], dtype="Float64"),
+        pl.Series([1, 2.5, None, None, 1], strict=False),
+        np.array([1, 2.5, np.nan, np.nan, 1], np.float32),
+    ],
+    ids=str,
+)
+def test_numbers(values):
+    found = Feature("age", NUMBER).feed(values)
+    assert found.dtype == np.float64
+    np.testing.assert_array_equal(found, [[1], [2.5], [np.nan], [np.nan], [1]])
+
+
+def test_whole_numbers():
+    found = Feature("n", WHOLE).feed([2**62 + 1, -(2**63)])
+    assert found.dtype == np.int64
+    assert found.ravel().tolist() == [2**62 + 1, -(2**63)]
+    assert Feature("n", WHOLE).feed([3.0]).tolist() == [[3]]
+    np.testing.assert_array_equal(
+        Feature("n", CODE).feed([1, None, 3.0, np.nan]), [[1], [-1], [3], [-1]]
+    )
+    np.testing.assert_array_equal(
+        Feature("n", CODE).feed(np.array([1.0, np.nan])), [[1], [-1]]
+    )
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [["a", "b"], [], None, ["c"]],
+        ["a|b", "", None, "c"],
+        pd.Series([["a", "b"], [], None, ["c"]]),
+        [("a", "b"), np.array([]), np.nan, "c"],
+    ],
+    ids=str,
+)
+def test_lists_in_cells(values):
+    found = Feature("tags", BAG).feed(values)
+    assert found.tolist() == [["a", "b"], ["", ""], ["", ""], ["c", ""]]
+
+
+def test_lists_of_nothing():
+    assert Feature("tags", BAG).feed([[], None]).shape == (2, 0)
+    assert Feature("ids", IDS).feed([[], []]).shape == (2, 0)
+    assert Feature("ids", IDS).feed([]).shape == (0, 0)
+    assert Feature("ids", IDS).feed([[], []]).dtype == np.int64
+
+
+def test_matrices_of_ids():
+    found = Feature("ids", IDS).feed(np.array([[1, 2], [3, -1]], np.int32))
+    assert found.dtype == np.int64 and found.tolist() == [[1, 2], [3, -1]]
+
+
+def test_shapes():
+    assert Feature("v", VECTOR).feed([[1, 2, 3]]).shape == (1, 3)
+    assert Feature("c", FLAT).feed([["a"], ["b"]]).shape == (2,)
+    assert Feature("c", TEXT).feed([]).shape == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("spec", "values", "error", "message"),
+    [
+        (TEXT, "Paris", TypeError, "one value for each row.*'Paris'"),
+        (NUMBER, 3, TypeError, "one value for each row"),
+        (NUMBER, None, TypeError, "one value for each row"),
+        (TEXT, [1], TypeError, "takes texts; got 1 of type int"),
+        (TEXT, [b"a"], TypeError, "takes texts; got b'a'"),
+        (TEXT, ["\ud800"], ValueError, "a text that is no Unicode"),
+        (NUMBER, ["3"], TypeError, "takes numbers; got '3'"),
+        (NUMBER, [[1, 2]], ValueError, r"shape \(any, 1\); got \(1, 2\)"),
+        (VECTOR, [[1, 2]], ValueError, r"shape \(any, 3\); got \(1, 2\)"),
+        (WHOLE, [2.5], ValueError, "takes whole numbers of dtype int64; got"),
+        (WHOLE, [None], ValueError, "was trained without"),
+        (WHOLE, [np.nan], ValueError, "was trained without"),
+        (WHOLE, [2**64], ValueError, "takes whole numbers"),
+        (CODE, [2**40], ValueError, "takes whole numbers"),
+        (WHOLE, [np.inf], ValueError, "takes whole numbers"),
+    ],
+)
+def test_wrong_values(spec, values, error, message):
+    with pytest.raises(error, match=f"'f'.*{message}"):
+        Feature("f", spec).feed(values)
+
+
+COLUMNS = {"a": [1, 2], "b": ["x", "y"], "other": [0, 0]}
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        COLUMNS,
+        pd.DataFrame(COLUMNS),
+        pl.DataFrame(COLUMNS),
+        [{"a": 1, "b": "x"}, {"a": 2, "b": "y", "other": 0}],
+    ],
+    ids=lambda table: type(table).__module__.partition(".")[0],
+)
+def test_tables(table):
+    found = columns_of(table, ["b", "a"])
+    assert list(found) == ["b", "a"]
+    assert list(found["a"]) == [1, 2] and list(found["b"]) == ["x", "y"]
+
+
+def test_a_matrix_is_the_one_feature():
+    X = np.zeros((2, 3))
+    assert columns_of(X, ["x"])["x"] is X
+
+
+@pytest.mark.parametrize(
+    ("table", "error", "message"),
+    [
+        ({"a": [1]}, ValueError, r"features \['b'\] are missing"),
+        (pd.DataFrame({"a": [1]}), ValueError, r"features \['b'\] are missing"),
+        ([{"a": 1, "b": 2}, {"a": 1}], ValueError, r"Row 1 lacks the features \['b'\]"),
+        (np.zeros((2, 2)), TypeError, "Give a DataFrame"),
+        (3, TypeError, "Give a DataFrame"),
+        ([1, 2], TypeError, "Give a DataFrame"),
+    ],
+)
+def test_no_tables(table, error, message):
+    with pytest.raises(error, match=message):
+        columns_of(table, ["a", "b"])

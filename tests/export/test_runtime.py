@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+import ast
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import skest
+from skest import export
+from skest.exceptions import ArtifactError
+from tests.export import _models
+
+ROWS = {"city": ["red", None, "blue"], "age": [1, 0.5, -3.0], "tags": [[1], [], None]}
+SERVING = ["artifact", "feeds", "onnx_wire", "operators", "runtime"]
+
+
+def expected():
+    logits = np.array([1 + 1 + 1, 0.5, 0.5 - 3], np.float32)
+    p = 1 / (1 + np.exp(-logits))
+    return np.stack([1 - p, p], axis=1)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    path = tmp_path_factory.mktemp("base")
+    _models.write(path / "1700000000")
+    return export.load(path)
+
+
+def test_predict(model):
+    assert model.predict(ROWS).tolist() == ["yes", "yes", "no"]
+    assert model.predict(pd.DataFrame(ROWS)).tolist() == ["yes", "yes", "no"]
+    np.testing.assert_allclose(model.predict_proba(ROWS), expected(), atol=1e-6)
+
+
+def test_signatures(model):
+    np.testing.assert_allclose(model(**ROWS)["scores"], expected(), atol=1e-6)
+    found = model("predict", **ROWS)
+    assert set(found) == {"labels", "probabilities"}
+    assert found["labels"].shape == (3, 1)
+    assert set(model.signatures) == {"serving_default", "predict"}
+
+
+def test_no_rows(model):
+    nothing = {name: [] for name in ROWS}
+    assert model.predict(nothing).shape == (0,)
+    assert model.predict_proba(nothing).shape == (0, 2)
+
+
+def test_a_row_alone_gives_what_it_gives_among_others(model):
+    table = pd.DataFrame(ROWS)
+    single = [model.predict_proba(table[i : i + 1])[0] for i in range(3)]
+    np.testing.assert_array_equal(single, model.predict_proba(table))
+
+
+def test_several_threads(model):
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: model.predict_proba(ROWS), range(100)))
+    assert all(np.array_equal(values, found[0]) for values in found)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda m: m("nothing", **ROWS), "no signature 'nothing'; it has"),
+        (lambda m: m(**ROWS, town=["x"]), r"takes no features \['town'\]"),
+        (lambda m: m(city=["red"]), r"features \['age', 'tags'\] are missing"),
+        (lambda m: m(**{**ROWS, "age": [1]}), "as many rows; got {'city': 3, 'age': 1"),
+    ],
+)
+def test_wrong_calls(model, call, message):
+    with pytest.raises(ValueError, match=message):
+        call(model)
+
+
+def test_a_regressor_has_no_probabilities(tmp_path):
+    described = _models.manifest()
+    outputs = described["signatures"]["predict"]["outputs"]
+    outputs["predictions"] = outputs.pop("probabilities")
+    del outputs["labels"]
+    recorded = _models.warmup()
+    recorded["outputs"] = {}
+    model = export.load(_models.write(tmp_path, None, described, recorded))
+    assert model.predict(ROWS).shape == (3, 2)
+    with pytest.raises(ValueError, match="but no probabilities"):
+        model.predict_proba(ROWS)
+
+
+def test_several_heads(tmp_path):
+    described = _models.manifest()
+    outputs = described["signatures"]["predict"]["outputs"]
+    described["signatures"]["predict"]["outputs"] = {
+        f"{head}/{key}": tensor for head in "ab" for key, tensor in outputs.items()
+    }
+    recorded = {**_models.warmup(), "outputs": {}}
+    model = export.load(_models.write(tmp_path, None, described, recorded))
+    found = model.predict(ROWS)
+    assert list(found) == ["a", "b"]
+    assert found["b"].tolist() == ["yes", "yes", "no"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"labels": [["no"], ["yes"]]}, "gives other 'labels' here"),
+        ({"probabilities": [[0.5, 0.5], [0.5, 0.5]]}, "other 'probabilities' here"),
+        ({"nothing": [[1]]}, "'warmup.json' does not fit"),
+    ],
+)
+def test_recorded_rows_are_compared(tmp_path, change, message):
+    recorded = _models.warmup()
+    recorded["outputs"].update(change)
+    _models.write(tmp_path, recorded=recorded)
+    with pytest.raises(ArtifactError, match=message):
+        export.load(tmp_path)
+    export.load(tmp_path, verify=False)
+
+
+def test_no_directory(tmp_path):
+    with pytest.raises(FileNotFoundError, match="There is no directory"):
+        export.load(tmp_path / "nothing")
+
+
+def test_serving_imports_neither_torch_nor_sklearn(model):
+    code = f"""
+import sys
+from skest import export
+model = export.load({str(model.path)!r})
+model.predict({ROWS!r})
+print(sorted({{"torch", "sklearn", "onnx", "joblib", "pandas"}} & set(sys.modules)))
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert run.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("name", SERVING)
+def test_serving_has_no_way_to_run_code_of_a_file(name):
+    source = (Path(skest.__file__).parent / "export" / f"{name}.py").read_text()
+    names = {
+        *(alias.name for node in ast.walk(ast.parse(source)) for alias in _names(node)),
+        *(node.module for node in ast.walk(ast.parse(source)) if _is_from(node)),
+    }
+    roots = {name.partition(".")[0] for name in names}
+    assert not roots & {"pickle", "joblib", "torch", "marshal", "shelve", "dill"}
+    assert "eval(" not in source and "exec(" not in source
+
+
+def _names(node):
+    return node.names if isinstance(node, ast.Import) else []
+
+
+def _is_from(node):
+    return isinstance(node, ast.ImportFrom)
+
+
+def test_without_onnxruntime(tmp_path, monkeypatch):
+    _models.write(tmp_path)
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(ImportError, match=r"pip install 'skest\[export\]'"):
+        export.load(tmp_path)
