@@ -46,7 +46,6 @@ from skest.adapters.features import (
 )
 from skest.adapters.learned_vectors import with_learned_vectors
 from skest.adapters.live_score import LiveScore
-from skest.adapters.plain_state import from_plain, to_plain
 from skest.adapters.rows import Rows, as_rows, check_same_length, count_samples
 from skest.adapters.target_scale import scaled_target_model_fn
 from skest.adapters.targets.base import Target
@@ -57,6 +56,7 @@ from skest.feature_columns.infer import infer_feature_columns
 from skest.feature_columns.numeric_frame import with_feature_names
 from skest.hooks.base import Hook, Run
 from skest.inputs.array_dataset import ArrayDataset, take_rows
+from skest.plain_state import from_plain, to_plain
 from skest.run_config import EXECUTIONS, RunConfig
 from skest.spec import EstimatorSpec
 

@@ -107,13 +107,15 @@ def warmup():
     }
 
 
-def write(directory, model=None, described=None, recorded=None):
-    """Write an export whose manifest lists what is in it."""
+def write(directory, model=None, described=None, recorded=None, more=()):
+    """Write an export whose manifest lists what is in it, with `more` files."""
     directory.mkdir(parents=True, exist_ok=True)
     described = described or manifest()
     data = model if isinstance(model, bytes) else (model or graph()).SerializeToString()
     (directory / "model.onnx").write_bytes(data)
     (directory / "warmup.json").write_text(json.dumps(recorded or warmup()))
+    for name, content in dict(more).items():
+        (directory / name).write_bytes(content)
     for path in directory.iterdir():
         if path.is_file() and path.name != "manifest.json":
             described["files"][path.name] = entry(path.read_bytes())

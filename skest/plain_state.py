@@ -40,7 +40,7 @@ def to_plain(value: Any) -> Any:
     Examples
     --------
     >>> import torch
-    >>> from skest.adapters.plain_state import from_plain, to_plain
+    >>> from skest.plain_state import from_plain, to_plain
     >>> from skest.heads import RegressionHead
     >>> plain = to_plain({"rate": 0.1, "weights": torch.ones(2)})
     >>> plain["weights"]["array"]
@@ -123,7 +123,7 @@ class _Reader:
         if kind == _PATH:
             return Path(value["path"])
         found = _class_named(kind)
-        if "items" in value:
+        if "items" in value and issubclass(found, tuple):  # calls no other constructor
             return found(*map(self.read, value["items"]))
         made: Any = object.__new__(found)
         state = self.read(value["state"])

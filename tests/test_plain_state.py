@@ -9,10 +9,10 @@ import torch
 
 from skest import RunConfig
 from skest import feature_columns as fc
-from skest.adapters.plain_state import from_plain, to_plain
 from skest.adapters.target_scale import TargetScale
 from skest.checkpoints import Checkpoint
 from skest.heads import BinaryClassHead
+from skest.plain_state import from_plain, to_plain
 
 
 def kinds(plain):

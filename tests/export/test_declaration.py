@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from safetensors.torch import save
+
+import skest
+from skest import feature_columns as fc
+from skest.exceptions import ArtifactError, ExportError
+from skest.export.declaration import declare, to_estimator
+from tests.export import _models
+
+ROWS = 80
+X = pd.DataFrame(
+    {
+        "age": [25.0, 38.0, None, 44.0] * (ROWS // 4),
+        "city": ["Rome", "Łódź", None, ""] * (ROWS // 4),
+        "hours": np.arange(ROWS),
+    }
+)
+LABELS = np.array(["no", "yes"] * (ROWS // 2), dtype=object)
+NUMBERS = np.linspace(0, 5, ROWS)
+CITY = fc.categorical_column_with_vocabulary_list("city", num_oov_buckets=2)
+COLUMNS = [
+    fc.numeric_column("hours", normalizer="quantile"),
+    fc.bucketized_column(
+        fc.numeric_column("age", default_value="mean"), boundaries="quantiles:3"
+    ),
+    fc.embedding_column(CITY, dimension=3),
+    fc.indicator_column(fc.crossed_column(["city", "hours"], 50)),
+]
+
+MODELS = {
+    "dnn": (skest.DNNClassifier((8,), feature_columns=COLUMNS), LABELS),
+    "inferred": (skest.DNNClassifier((8,), class_weight="balanced"), LABELS),
+    "numbers": (skest.DNNRegressor((8,), loss="huber"), NUMBERS),
+    "linear": (skest.LinearClassifier(learning_rate=0.1), np.arange(ROWS) % 3),
+    "poisson": (skest.LinearRegressor(loss="poisson"), NUMBERS),
+    "wide & deep": (skest.DNNLinearCombinedClassifier((8,)), LABELS == "yes"),
+    "baseline": (skest.BaselineClassifier(), LABELS),
+    "heads": (
+        skest.MultiHeadEstimator((8,)),
+        pd.DataFrame({"a": LABELS, "b": NUMBERS}),
+    ),
+    "several labels": (
+        skest.DNNClassifier((8,)),
+        np.stack([np.arange(ROWS) % 2, np.arange(ROWS) % 3 == 0], 1).astype(int),
+    ),
+}
+
+
+def fitted(model, y=LABELS):
+    return model.set_params(max_iter=2, random_state=0).fit(X, y)
+
+
+def exported(directory, model):
+    variables = dict(model.estimator_.checkpoint.variables)
+    more = {"columns.json": declare(model), "weights.safetensors": save(variables)}
+    return _models.write(directory, more=more)
+
+
+@pytest.mark.parametrize(("model", "y"), MODELS.values(), ids=list(MODELS))
+def test_round_trip(tmp_path, model, y):
+    model = fitted(model, y)
+    again = to_estimator(exported(tmp_path, model))
+    assert type(again) is type(model)
+    pd.testing.assert_frame_equal(
+        pd.DataFrame(again.predict(X)), pd.DataFrame(model.predict(X))
+    )
+    if hasattr(model, "predict_proba"):
+        found, expected = again.predict_proba(X), model.predict_proba(X)
+        assert str(found) == str(expected)
+    assert again.n_steps_ == model.n_steps_
+    assert declare(again) == declare(model)
+
+
+def test_goes_on_training(tmp_path):
+    model = fitted(skest.DNNClassifier((8,)))
+    again = to_estimator(exported(tmp_path / "1", model))
+    again.partial_fit(X, LABELS)
+    assert again.n_steps_ > model.n_steps_
+    assert to_estimator(exported(tmp_path / "2", again)).score(X, LABELS) >= 0
+
+
+def test_newest_version(tmp_path):
+    for version, size in [("1", 4), ("2", 8)]:
+        exported(tmp_path / version, fitted(skest.DNNClassifier((size,))))
+    assert to_estimator(tmp_path).hidden_units == (8,)
+    assert to_estimator(tmp_path / "1").hidden_units == (4,)
+
+
+def test_what_says_how_to_train_here_is_left_out(tmp_path):
+    config = skest.RunConfig(model_dir=tmp_path / "here", log_step_count_steps=None)
+    hooks = [skest.hooks.NanLossHook()]
+    model = skest.LinearClassifier(
+        max_iter=1, config=config, hooks=hooks, random_state=np.random.RandomState(0)
+    ).fit(X, LABELS)
+    assert str(tmp_path) not in declare(model).decode()
+    again = to_estimator(exported(tmp_path / "1", model))
+    assert (again.hooks, again.config, again.random_state) == ((), None, None)
+
+
+def test_functions_of_the_user_are_named(tmp_path):
+    column = fc.numeric_column("hours", normalizer=lambda x: x / 80)
+    model = fitted(skest.LinearClassifier(feature_columns=[column]))
+    with pytest.raises(ExportError, match=r"normalizer is a function, which JSON"):
+        declare(model)
+
+
+def test_estimators_of_others(tmp_path):
+    class Mine(skest.LinearClassifier):
+        pass
+
+    with pytest.raises(ExportError, match="Only estimators of skest"):
+        declare(fitted(Mine()))
+
+
+def test_versions_without_a_description(tmp_path):
+    described = _models.manifest()
+    _models.write(tmp_path, None, {**described, "model": {"not_rebuilt": "no reason"}})
+    with pytest.raises(ArtifactError, match="estimator again: no reason"):
+        to_estimator(tmp_path)
+
+
+def hostile(change):
+    def make(described):
+        change(described["state"])
+        return described
+
+    return make
+
+
+def object_of(name, **more):
+    return {"__skest__": name, **more}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda d: d | {"schema": "x"}, "schema is 'x'"),
+        (lambda d: d | {"estimator": "os:system"}, "'os:system', which is no part"),
+        (lambda d: d | {"estimator": "skest.export.runtime:Model"}, "is no part"),
+        (lambda d: d | {"estimator": ["x"]}, "is no part"),
+        (
+            lambda d: d | {"estimator": "skest.adapters.dnn:nothing"},
+            "no class of skest",
+        ),
+        (lambda d: {"schema": d["schema"]}, "describes no estimator"),
+        (
+            hostile(
+                lambda s: s.update(
+                    hooks=object_of("skest.hooks.profiler:ProfilerHook", state={})
+                )
+            ),
+            "no part of an estimator",
+        ),
+        (
+            hostile(
+                lambda s: s.update(
+                    verbose=object_of("subprocess:Popen", items=["touch", "x"])
+                )
+            ),
+            "'subprocess:Popen'",
+        ),
+        (
+            hostile(
+                lambda s: s.update(verbose=object_of("array", dtype="O", shape=[]))
+            ),
+            "dtype object",
+        ),
+        (
+            hostile(lambda s: s.update(verbose=object_of("array", dtype="<f8"))),
+            "describes no estimator",
+        ),
+        (
+            hostile(
+                lambda s: s.update(
+                    verbose=object_of("array", dtype="<f8", shape=[2], base64="AA==")
+                )
+            ),
+            "describes no estimator",
+        ),
+    ],
+)
+def test_hostile_descriptions_are_refused(tmp_path, change, message):
+    model = fitted(skest.LinearClassifier())
+    described = change(json.loads(declare(model)))
+    more = {
+        "columns.json": json.dumps(described).encode(),
+        "weights.safetensors": save(dict(model.estimator_.checkpoint.variables)),
+    }
+    with pytest.raises(ArtifactError, match=message):
+        to_estimator(_models.write(tmp_path, more=more))
+
+
+@pytest.mark.parametrize("content", [b"[]", b"{", b"\xff", b"[" * 100_000])
+def test_descriptions_that_are_no_json(tmp_path, content):
+    more = {"columns.json": content, "weights.safetensors": save({})}
+    with pytest.raises(ArtifactError, match="describes no estimator"):
+        to_estimator(_models.write(tmp_path, more=more))
+
+
+def test_weights_that_are_no_safetensors(tmp_path):
+    model = fitted(skest.LinearClassifier())
+    more = {"columns.json": declare(model), "weights.safetensors": b"x" * 20}
+    with pytest.raises(ArtifactError, match="describes no estimator"):
+        to_estimator(_models.write(tmp_path, more=more))
+
+
+def test_other_weights(tmp_path):
+    model = fitted(skest.LinearClassifier())
+    more = {"columns.json": declare(model), "weights.safetensors": save({})}
+    again = to_estimator(_models.write(tmp_path, more=more))
+    with pytest.raises(ValueError, match="missing in the checkpoint"):
+        again.predict(X)
