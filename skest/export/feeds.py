@@ -22,20 +22,24 @@ class Feature:
     name : str
         Its name.
     spec : dict
-        Its entry in the manifest: ``dtype``, ``shape`` (None for sizes that are free),
-        ``missing`` (what stands for a missing value), for lists in cells ``pad`` (what
-        fills shorter ones) and ``delimiter`` (what separates them in a text).
+        Its entry in the manifest: ``dtype``; ``shape`` (None for sizes that are free);
+        ``missing``, what stands for a missing value and fills up shorter lists, unless
+        none may be missing; ``delimiter``, what separates the values in a text; and
+        ``columns``, if it is made of several columns of a table.
     """
 
     def __init__(self, name: str, spec: Mapping[str, Any]) -> None:
         self.name = name
         self.dtype = str(spec["dtype"])
         self.shape: tuple[int | None, ...] = tuple(spec["shape"])
-        self._missing = spec.get("missing", "" if self.dtype == "string" else None)
-        self._pad = spec.get("pad")
+        self.columns: list[str] | None = spec.get("columns")
         self._delimiter = spec.get("delimiter")
-        if self._missing == "nan":
-            self._missing = float("nan")
+        missing = spec.get("missing")
+        self._missing = float("nan") if missing == "nan" else missing
+        # Vectors in lists have the sizes behind the free one.
+        self._fill: Any = self._missing
+        for size in reversed(self.shape[2:]):
+            self._fill = [self._fill] * (size or 0)
 
     def feed(self, values: Any) -> NDArray[Any]:
         """Return the values of some rows as the graph takes them.
@@ -60,7 +64,7 @@ class Feature:
                 f"The feature {self.name!r} must have one value for each row, in a list "
                 f"or an array; got {values!r}."
             )
-        if self._pad is not None:
+        if None in self.shape[1:]:
             values = self._padded(values)
         texts = self.dtype == "string"
         return self._shaped(self._texts(values) if texts else self._numbers(values))
@@ -72,8 +76,10 @@ class Feature:
         rows = [self._items(cell) for cell in values]
         width = max(map(len, rows), default=0)
         if width == 0:
-            return np.empty((len(rows), 0), object)
-        return [row + [self._pad] * (width - len(row)) for row in rows]
+            return np.empty(
+                (len(rows), 0, *[size or 0 for size in self.shape[2:]]), object
+            )
+        return [row + [self._fill] * (width - len(row)) for row in rows]
 
     def _items(self, cell: Any) -> list[Any]:
         if isinstance(cell, str):
@@ -101,7 +107,9 @@ class Feature:
         if isinstance(cell, str):
             return str(cell)
         if _is_missing(cell):
-            return str(self._missing)
+            return str(self._known_missing())
+        if isinstance(cell, bool | int | np.bool_ | np.integer):
+            return str(cell)  # as feature columns do
         raise TypeError(
             f"The feature {self.name!r} takes texts; got {cell!r} of type "
             f"{type(cell).__name__}. Convert it as it was converted for the training."
@@ -118,14 +126,17 @@ class Feature:
             return array.astype(self.dtype, copy=False)
         return self._whole(array)
 
+    def _known_missing(self) -> Any:
+        if self._missing is None:
+            raise ValueError(
+                f"The feature {self.name!r} has a missing value, and was trained "
+                "without. Fill it first."
+            )
+        return self._missing
+
     def _number(self, cell: Any) -> Any:
         if _is_missing(cell):
-            if self._missing is None:
-                raise ValueError(
-                    f"The feature {self.name!r} has a missing value, and was trained "
-                    "without. Fill it first."
-                )
-            return self._missing
+            return self._known_missing()
         if isinstance(cell, bool | int | float | np.number | np.bool_):
             return cell
         try:
@@ -191,7 +202,9 @@ def _is_missing(cell: Any) -> bool:
     return isinstance(cell, float | np.floating) and bool(cell != cell)
 
 
-def columns_of(table: Any, names: Sequence[str]) -> dict[str, Any]:
+def columns_of(
+    table: Any, names: Sequence[str], parts: Mapping[str, Sequence[str]] | None = None
+) -> dict[str, Any]:
     """Return the columns of a table.
 
     Parameters
@@ -200,6 +213,8 @@ def columns_of(table: Any, names: Sequence[str]) -> dict[str, Any]:
         The raw features of some rows. A matrix is taken if there is one feature.
     names : sequence of str
         The columns to return; others are left alone.
+    parts : dict of str to sequence of str, optional
+        Of names that may be made of several columns: which ones.
 
     Returns
     -------
@@ -213,18 +228,20 @@ def columns_of(table: Any, names: Sequence[str]) -> dict[str, Any]:
     ValueError
         If a column is missing.
     """
+    parts = parts or {}
     if isinstance(table, Mapping):
-        return _pick(names, table, lambda name: table[name])
+        return _pick(names, parts, table, lambda name: table[name])
     if hasattr(table, "columns") and hasattr(table, "__getitem__"):
-        return _pick(names, set(map(str, table.columns)), lambda name: table[name])
+        return _pick(names, parts, set(table.columns), lambda name: table[name])
     if isinstance(table, np.ndarray) and len(names) == 1:
         return {names[0]: table}
     if isinstance(table, Sequence) and all(isinstance(row, Mapping) for row in table):
+        first = table[0] if table else dict.fromkeys(names)
         for at, row in enumerate(table):
-            absent = [name for name in names if name not in row]
+            absent = [name for name in first if name not in row]
             if absent:
                 raise ValueError(f"Row {at} lacks the features {absent}.")
-        return {name: [row[name] for row in table] for name in names}
+        return _pick(names, parts, first, lambda name: [row[name] for row in table])
     raise TypeError(
         "Give a DataFrame, a dict of columns, or a list of rows, each a dict; got "
         f"{type(table).__name__}."
@@ -232,11 +249,23 @@ def columns_of(table: Any, names: Sequence[str]) -> dict[str, Any]:
 
 
 def _pick(
-    names: Sequence[str], there: Any, column: Callable[[str], Any]
+    names: Sequence[str],
+    parts: Mapping[str, Sequence[str]],
+    there: Any,
+    column: Callable[[str], Any],
 ) -> dict[str, Any]:
-    absent = [name for name in names if name not in there]
+    found, absent = {}, []
+    for name in names:
+        own = parts.get(name, ())
+        if name in there:
+            found[name] = column(name)
+        elif own and all(part in there for part in own):
+            cells = [np.asarray(column(part), dtype=object) for part in own]
+            found[name] = np.stack(cells, axis=1)
+        else:
+            absent += [part for part in own or [name] if part not in there]
     if absent:
         raise ValueError(
             f"The features {absent} are missing; the model takes {list(names)}."
         )
-    return {name: column(name) for name in names}
+    return found

@@ -43,6 +43,11 @@ class Model:
         self._session = session
         specs = artifact.manifest["features"]
         self._features = {name: Feature(name, spec) for name, spec in specs.items()}
+        self._parts = {
+            name: feature.columns
+            for name, feature in self._features.items()
+            if feature.columns
+        }
 
     def __call__(self, signature: str = "serving_default", /, **features: Any) -> Any:
         """Run a signature.
@@ -93,7 +98,7 @@ class Model:
         """
         found = self._signature(signature)
         inputs, outputs = found["inputs"], found["outputs"]
-        columns = columns_of(table, list(inputs))
+        columns = columns_of(table, list(inputs), self._parts)
         feeds = {
             inputs[key]["tensor"]: self._features[inputs[key]["tensor"]].feed(values)
             for key, values in columns.items()

@@ -76,7 +76,7 @@ def manifest():
             "tags": {
                 "dtype": "int64",
                 "shape": [None, None],
-                "pad": 0,
+                "missing": 0,
                 "delimiter": "|",
             },
         },

@@ -10,8 +10,9 @@ TEXT = {"dtype": "string", "shape": [None, 1], "missing": ""}
 NUMBER = {"dtype": "float64", "shape": [None, 1], "missing": "nan"}
 WHOLE = {"dtype": "int64", "shape": [None, 1]}
 CODE = {"dtype": "int32", "shape": [None, 1], "missing": -1}
-BAG = {"dtype": "string", "shape": [None, None], "pad": "", "delimiter": "|"}
-IDS = {"dtype": "int64", "shape": [None, None], "pad": -1}
+BAG = {"dtype": "string", "shape": [None, None], "missing": "", "delimiter": "|"}
+IDS = {"dtype": "int64", "shape": [None, None], "missing": -1}
+VECTORS = {"dtype": "float64", "shape": [None, None, 2], "missing": "nan"}
 VECTOR = {"dtype": "float32", "shape": [None, 3], "missing": "nan"}
 FLAT = {"dtype": "string", "shape": [None], "missing": ""}
 
@@ -89,6 +90,18 @@ def test_matrices_of_ids():
     assert found.dtype == np.int64 and found.tolist() == [[1, 2], [3, -1]]
 
 
+def test_integers_are_texts_by_their_digits():
+    found = Feature("zip", TEXT).feed([1010, np.int64(7), True])
+    assert found.ravel().tolist() == ["1010", "7", "True"]
+
+
+def test_lists_of_vectors():
+    found = Feature("path", VECTORS).feed([[[1, 2], [3, 4]], [], [[5, 6]]])
+    nan = [np.nan, np.nan]
+    np.testing.assert_array_equal(found, [[[1, 2], [3, 4]], [nan, nan], [[5, 6], nan]])
+    assert Feature("path", VECTORS).feed([[]]).shape == (1, 0, 2)
+
+
 def test_shapes():
     assert Feature("v", VECTOR).feed([[1, 2, 3]]).shape == (1, 3)
     assert Feature("c", FLAT).feed([["a"], ["b"]]).shape == (2,)
@@ -101,7 +114,8 @@ def test_shapes():
         (TEXT, "Paris", TypeError, "one value for each row.*'Paris'"),
         (NUMBER, 3, TypeError, "one value for each row"),
         (NUMBER, None, TypeError, "one value for each row"),
-        (TEXT, [1], TypeError, "takes texts; got 1 of type int"),
+        (TEXT, [1.5], TypeError, "takes texts; got 1.5 of type float"),
+        ({**TEXT, "missing": None}, [None], ValueError, "was trained without"),
         (TEXT, [b"a"], TypeError, "takes texts; got b'a'"),
         (TEXT, ["\ud800"], ValueError, "a text that is no Unicode"),
         (NUMBER, ["3"], TypeError, "takes numbers; got '3'"),
@@ -139,6 +153,24 @@ def test_tables(table):
     assert list(found["a"]) == [1, 2] and list(found["b"]) == ["x", "y"]
 
 
+@pytest.mark.parametrize(
+    "table",
+    [
+        {"a": [1, None], "b": [2, 3]},
+        pd.DataFrame({"a": [1, None], "b": [2, 3]}),
+        [{"a": 1, "b": 2}, {"a": None, "b": 3}],
+        {"x": [[1, 2], [None, 3]]},
+    ],
+    ids=str,
+)
+def test_a_feature_of_several_columns(table):
+    feature = Feature("x", {**VECTOR, "shape": [None, 2], "columns": ["a", "b"]})
+    found = columns_of(table, ["x"], {"x": feature.columns})
+    np.testing.assert_array_equal(feature.feed(found["x"]), [[1, 2], [np.nan, 3]])
+    with pytest.raises(ValueError, match=r"features \['a', 'b'\] are missing"):
+        columns_of({"c": []}, ["x"], {"x": ["a", "b"]})
+
+
 def test_a_matrix_is_the_one_feature():
     X = np.zeros((2, 3))
     assert columns_of(X, ["x"])["x"] is X
@@ -150,6 +182,7 @@ def test_a_matrix_is_the_one_feature():
         ({"a": [1]}, ValueError, r"features \['b'\] are missing"),
         (pd.DataFrame({"a": [1]}), ValueError, r"features \['b'\] are missing"),
         ([{"a": 1, "b": 2}, {"a": 1}], ValueError, r"Row 1 lacks the features \['b'\]"),
+        ([{"a": 1}], ValueError, r"features \['b'\] are missing"),
         (np.zeros((2, 2)), TypeError, "Give a DataFrame"),
         (3, TypeError, "Give a DataFrame"),
         ([1, 2], TypeError, "Give a DataFrame"),
