@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from skest.exceptions import ArtifactError
 from skest.export.artifact import MANIFEST, MODEL, Artifact, latest, read_artifact
-from skest.export.feeds import Feature, columns_of
+from skest.export.raw_values import Feature, columns_of
 from skest.versioned_directory import list_versions
 
 __all__ = ["WARMUP", "Model", "load"]

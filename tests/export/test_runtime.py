@@ -15,7 +15,7 @@ from skest.exceptions import ArtifactError
 from tests.export import _models
 
 ROWS = {"city": ["red", None, "blue"], "age": [1, 0.5, -3.0], "tags": [[1], [], None]}
-SERVING = ["artifact", "feeds", "onnx_wire", "operators", "runtime"]
+SERVING = ["artifact", "onnx_wire", "operators", "raw_values", "runtime"]
 
 
 def expected():

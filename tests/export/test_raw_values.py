@@ -4,7 +4,7 @@ import pandas as pd
 import polars as pl
 import pytest
 
-from skest.export.feeds import Feature, columns_of
+from skest.export.raw_values import Feature, columns_of
 
 TEXT = {"dtype": "string", "shape": [None, 1], "missing": ""}
 NUMBER = {"dtype": "float64", "shape": [None, 1], "missing": "nan"}
