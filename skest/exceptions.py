@@ -10,6 +10,7 @@ from sklearn.exceptions import NotFittedError
 __all__ = [
     "CheckpointMismatchError",
     "CorruptCheckpointError",
+    "ExportError",
     "ModelDirInUseError",
     "NanLossDuringTrainingError",
     "NotFittedError",
@@ -22,6 +23,10 @@ class CheckpointMismatchError(ValueError):
 
 class CorruptCheckpointError(ValueError):
     """A checkpoint on disk that is incomplete or not what it says it is."""
+
+
+class ExportError(ValueError):
+    """A model, or a part of it, that an exported graph cannot express."""
 
 
 class ModelDirInUseError(RuntimeError):
