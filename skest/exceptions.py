@@ -33,7 +33,7 @@ class CorruptCheckpointError(ValueError):
     """A checkpoint on disk that is incomplete or not what it says it is."""
 
 
-class ExportError(RuntimeError):
+class ExportError(ValueError):
     """A model that can't be exported, or whose export does not give what it gives."""
 
 

@@ -46,11 +46,13 @@ from skest.adapters.features import (
 )
 from skest.adapters.learned_vectors import with_learned_vectors
 from skest.adapters.live_score import LiveScore
+from skest.adapters.onnx_graph import fitted_onnx
 from skest.adapters.rows import Rows, as_rows, check_same_length, count_samples
 from skest.adapters.target_scale import scaled_target_model_fn
 from skest.adapters.targets.base import Target
 from skest.checkpoints import Checkpoint
 from skest.estimator import Estimator
+from skest.export.inputs import forms_of
 from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.infer import infer_feature_columns
 from skest.feature_columns.numeric_frame import with_feature_names
@@ -322,6 +324,7 @@ class SkestEstimator(
             if columns is not None:
                 columns = columns.fit(rows.features, sample_weight=rows.weight)
             setattr(self, f"{parameter}_", columns)
+        self._input_forms = forms_of(rows.features)
         self._scale = self._target.scale(rows.labels, rows.weight)
         self.loss_curve_: list[float] = []
         self.validation_scores_: list[float] | None = None
@@ -654,6 +657,32 @@ class SkestEstimator(
             features, rows.labels, batch_size=self._predict_batch_size
         )
         return estimator.evaluate(lambda: dataset)
+
+    def onnx_graph(self, *, input_rank: int = 2) -> Any:
+        """Return the fitted model as one ONNX graph, from raw columns to predictions.
+
+        Parameters
+        ----------
+        input_rank : {1, 2}, default=2
+            Dimensions of inputs that have one value for each row: (n,) or (n, 1).
+
+        Returns
+        -------
+        onnx.ModelProto
+            Its inputs are the raw columns that the model reads, by name; "" stands for a
+            missing string, NaN for a missing number, -1 for a missing integer category.
+            Its outputs are the predictions of the head, and "labels" what `predict`
+            says of classes. Metadata describe both as JSON, see
+            `skest.export.onnx_graph.OnnxGraph`. ONNX Runtime runs it without Python.
+
+        Raises
+        ------
+        ExportError
+            If a part of the model cannot be written as ONNX; it is named.
+        ImportError
+            If onnx is not installed.
+        """
+        return fitted_onnx(self, input_rank).model
 
     def _new_evaluator(self, weighted: bool) -> Estimator:
         core = self.estimator_

@@ -79,7 +79,7 @@ class BucketizedColumn(DenseColumn, CategoricalColumn):
         Boundaries, given or learned, in the dtype of the source.
     """
 
-    _source = FittedPart("source_column")
+    source = FittedPart("source_column")
 
     def __init__(
         self, source_column: NumericColumn, boundaries: Sequence[float] | str
@@ -100,7 +100,7 @@ class BucketizedColumn(DenseColumn, CategoricalColumn):
     @property
     def num_buckets(self) -> int:
         """Buckets of all elements together."""
-        return (len(self._cuts) + 1) * self.source_column.n_elements
+        return (len(self.cuts) + 1) * self.source_column.n_elements
 
     @property
     def size(self) -> int:
@@ -118,7 +118,8 @@ class BucketizedColumn(DenseColumn, CategoricalColumn):
         return isinstance(self.boundaries, str) or super().needs_fit
 
     @property
-    def _cuts(self) -> np.ndarray:
+    def cuts(self) -> np.ndarray:
+        """Boundaries in the dtype of the source."""
         if "boundaries_" not in vars(self) and not isinstance(self.boundaries, str):
             return self._cast(np.asarray(self.boundaries))
         return self._learned("boundaries_", "give 'boundaries' as numbers")
@@ -190,7 +191,7 @@ class BucketizedColumn(DenseColumn, CategoricalColumn):
         source = self.source_column.fitted(table, sample_weight)
         learned: dict[str, Any] = {"source_column_": source}
         if not isinstance(self.boundaries, str):
-            return learned | {"boundaries_": self._cuts}
+            return learned | {"boundaries_": self.cuts}
         values, missing = source.values(table)
         known = ~missing if source.default_value is None else np.ones_like(missing)
         weights = None
@@ -212,21 +213,21 @@ class BucketizedColumn(DenseColumn, CategoricalColumn):
 
     def ids(self, table: Table) -> tuple[np.ndarray, np.ndarray]:
         """Return the ids; every cell holds a value, since NaN has a bucket."""
-        values, missing = self._source.values(table)
-        cuts = self._cuts
+        values, missing = self.source.values(table)
+        cuts = self.cuts
         ids = np.searchsorted(cuts, values.ravel(), side="right").reshape(values.shape)
-        if self._source.default_value is None:
+        if self.source.default_value is None:
             ids[missing] = len(cuts)
         ids += np.arange(values.shape[1]) * (len(cuts) + 1)
         return ids, np.ones(ids.shape, dtype=bool)
 
     def _categories_of(self, ids: np.ndarray) -> np.ndarray:
-        ends = np.concatenate([[-np.inf], self._cuts, [np.inf]])
+        ends = np.concatenate([[-np.inf], self.cuts, [np.inf]])
         intervals = pd.IntervalIndex.from_breaks(ends, closed="left")
         return intervals.astype(object).to_numpy()[ids % len(intervals)]
 
     def _bucket_names(self) -> list[str]:
-        buckets = range(len(self._cuts) + 1)
+        buckets = range(len(self.cuts) + 1)
         if self.source_column.n_elements == 1:
             return [str(bucket) for bucket in buckets]
         elements = range(self.source_column.n_elements)

@@ -178,16 +178,25 @@ class CrossedColumn(CategoricalColumn):
         ]
         return {"keys_": fitted}
 
-    def ids(self, table: Table) -> tuple[np.ndarray, np.ndarray]:
-        """Return the buckets of all combinations, cells with several values flat."""
+    @property
+    def hashed_keys(self) -> list[str | CategoricalColumn]:
+        """Fitted columns and names of raw columns, in the order of the chain of hashes."""
         leaves = list(_leaves(self._keys))
         # TensorFlow's SparseCross takes its sparse inputs, the columns, before the dense.
-        ordered = [k for k in leaves if _is_column(k)]
-        ordered += [k for k in leaves if not _is_column(k)]
+        columns = [key for key in leaves if _is_column(key)]
+        return columns + [key for key in leaves if not _is_column(key)]
+
+    @property
+    def first_hash(self) -> np.ndarray:
+        """Where the chain of hashes starts, uint64 of shape (1,)."""
         start = DEFAULT_HASH_KEY if self.hash_key is None else self.hash_key
-        first, *others = (_int64_keys_of(key, table) for key in ordered)
+        return np.array([start], dtype=np.uint64)
+
+    def ids(self, table: Table) -> tuple[np.ndarray, np.ndarray]:
+        """Return the buckets of all combinations, cells with several values flat."""
+        first, *others = (_int64_keys_of(key, table) for key in self.hashed_keys)
         keys, codes, present = first
-        hashes = fingerprint_cat64(np.array([start], dtype=np.uint64), keys)
+        hashes = fingerprint_cat64(self.first_hash, keys)
         for keys, key_codes, has_value in others:
             hashes, codes = _combined(hashes, codes, keys, key_codes)
             present = present[:, :, np.newaxis] & has_value[:, np.newaxis]

@@ -15,6 +15,8 @@ from sklearn.utils import murmurhash3_32
 
 __all__ = [
     "DEFAULT_HASH_KEY",
+    "MULTIPLIER",
+    "SHIFT",
     "bucket_ids",
     "fingerprint_cat64",
     "int64_keys",
@@ -23,8 +25,8 @@ __all__ = [
 ]
 
 DEFAULT_HASH_KEY = 0xDECAFCAFFE
-_MULTIPLIER = np.uint64(0xC6A4A7935BD1E995)
-_SHIFT = np.uint64(47)
+MULTIPLIER = np.uint64(0xC6A4A7935BD1E995)
+SHIFT = np.uint64(47)
 
 
 def string_hashes(values: np.ndarray, seed: int = 0) -> np.ndarray:
@@ -120,10 +122,10 @@ def fingerprint_cat64(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     >>> fingerprint_cat64(np.array([1], np.uint64), np.array([2], np.uint64))
     array([14454907135238785252], dtype=uint64)
     """
-    result = (a ^ _MULTIPLIER) ^ (_shift_mix(b * _MULTIPLIER) * _MULTIPLIER)
-    result *= _MULTIPLIER
-    return _shift_mix(_shift_mix(result) * _MULTIPLIER)
+    result = (a ^ MULTIPLIER) ^ (_shift_mix(b * MULTIPLIER) * MULTIPLIER)
+    result *= MULTIPLIER
+    return _shift_mix(_shift_mix(result) * MULTIPLIER)
 
 
 def _shift_mix(value: np.ndarray) -> np.ndarray:
-    return value ^ (value >> _SHIFT)
+    return value ^ (value >> SHIFT)

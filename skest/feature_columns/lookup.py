@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-__all__ = ["COMBINERS", "combined_rows", "row_lookup", "row_table"]
+__all__ = ["COMBINERS", "clipped", "combined_rows", "row_lookup", "row_table"]
 
 COMBINERS = ("mean", "sqrtn", "sum")
 
@@ -100,8 +100,8 @@ def combined_rows(
     if factors is not None:
         return _weighted_rows(weight, ids, combiner, max_norm, factors)
     if ids.shape[1] == 1:  # all combiners agree on one value
-        return _clipped(row_lookup(weight, ids[:, 0]), max_norm)
-    total = _clipped(row_lookup(weight, ids), max_norm).sum(dim=1)
+        return clipped(row_lookup(weight, ids[:, 0]), max_norm)
+    total = clipped(row_lookup(weight, ids), max_norm).sum(dim=1)
     if combiner == "sum":
         return total
     count = (ids >= 0).sum(dim=1, keepdim=True).clamp(min=1).to(total.dtype)
@@ -117,7 +117,7 @@ def _weighted_rows(
         factors = factors.masked_fill(ids < 0, 0)
         largest = factors.amax(dim=1, keepdim=True)
         factors = factors / torch.where(largest > 0, largest, 1)
-    rows = _clipped(row_lookup(weight, ids), max_norm)
+    rows = clipped(row_lookup(weight, ids), max_norm)
     total = (rows * factors.unsqueeze(-1)).sum(dim=1)
     if combiner == "sum":
         return total
@@ -138,7 +138,8 @@ def row_table(values: Tensor, *, trainable: bool = True) -> nn.Parameter:
     return parameter
 
 
-def _clipped(rows: Tensor, max_norm: float | None) -> Tensor:
+def clipped(rows: Tensor, max_norm: float | None) -> Tensor:
+    """Scale rows that are longer (L2 norm) than `max_norm` to this length."""
     if max_norm is None:
         return rows
     norms = torch.linalg.vector_norm(rows, dim=-1, keepdim=True)

@@ -19,7 +19,15 @@ from skest.feature_columns.lookup import (
 )
 from skest.feature_columns.numeric import NumericColumn
 
-__all__ = ["DenseFeatures", "LinearFeatures", "SequenceFeatures", "parameter_name"]
+__all__ = [
+    "CountsOutput",
+    "DenseFeatures",
+    "EmbeddingOutput",
+    "LinearFeatures",
+    "SequenceFeatures",
+    "ValuesOutput",
+    "parameter_name",
+]
 
 
 def parameter_name(column_name: str) -> str:
@@ -35,7 +43,7 @@ def parameter_name(column_name: str) -> str:
     return f"{column_name.replace('%', '%25').replace('.', '%2E')}_weights"
 
 
-class _Values(NamedTuple):
+class ValuesOutput(NamedTuple):
     """Output of a column whose encoded numbers are its output."""
 
     column: str
@@ -44,10 +52,11 @@ class _Values(NamedTuple):
     def __call__(
         self, encoded: Mapping[str, Tensor], module: "_ColumnFeatures"
     ) -> Tensor:
+        """Return the output of the column, of shape (n_rows, size)."""
         return encoded[self.key].to(module.dtype)
 
 
-class _Counts(NamedTuple):
+class CountsOutput(NamedTuple):
     """Output of a column that counts its ids, or sums their weights."""
 
     column: str
@@ -58,6 +67,7 @@ class _Counts(NamedTuple):
     def __call__(
         self, encoded: Mapping[str, Tensor], module: "_ColumnFeatures"
     ) -> Tensor:
+        """Return the output of the column, of shape (n_rows, size)."""
         ids = encoded[self.key]
         shape = (len(ids), self.size + 1)  # the last column takes the ids of -1
         counts = torch.zeros(shape, dtype=module.dtype, device=ids.device)
@@ -70,7 +80,7 @@ class _Counts(NamedTuple):
         return counts.scatter_add(1, places, added)[:, : self.size]
 
 
-class _Embedding(NamedTuple):
+class EmbeddingOutput(NamedTuple):
     """Output of an embedding column."""
 
     column: str
@@ -83,6 +93,7 @@ class _Embedding(NamedTuple):
     def __call__(
         self, encoded: Mapping[str, Tensor], module: "_ColumnFeatures"
     ) -> Tensor:
+        """Return the output of the column, of shape (n_rows, size)."""
         return combined_rows(
             module.get_parameter(parameter_name(self.table)),
             encoded[self.key],
@@ -104,7 +115,7 @@ class _ColumnFeatures(nn.Module):
     ) -> None:
         super().__init__()
         self.dtype = dtype
-        self._outputs: list[_Values | _Counts | _Embedding] = []
+        self.outputs: list[ValuesOutput | CountsOutput | EmbeddingOutput] = []
         self.out_features = 0
         for column in _sorted_by_name(columns):
             if not isinstance(column, DenseColumn):
@@ -113,7 +124,7 @@ class _ColumnFeatures(nn.Module):
                     "Wrap it in indicator_column or embedding_column."
                 )
             self._check(column)
-            self._outputs.append(_output_of(column))
+            self.outputs.append(_output_of(column))
             self.out_features += column.size
             if isinstance(column, EmbeddingColumn):
                 self._register_table(column, generator, initialize)
@@ -143,7 +154,7 @@ class _ColumnFeatures(nn.Module):
         raise NotImplementedError
 
     def _concatenated(self, encoded: Mapping[str, Tensor]) -> Tensor:
-        outputs = [output(encoded, self) for output in self._outputs]
+        outputs = [output(encoded, self) for output in self.outputs]
         return torch.cat(outputs, dim=1) if len(outputs) > 1 else outputs[0]
 
     def column_parameters(self) -> dict[str, nn.Parameter]:
@@ -153,8 +164,8 @@ class _ColumnFeatures(nn.Module):
         """
         return {
             output.column: self.get_parameter(parameter_name(output.table))
-            for output in self._outputs
-            if isinstance(output, _Embedding)
+            for output in self.outputs
+            if isinstance(output, EmbeddingOutput)
         }
 
 
@@ -264,7 +275,7 @@ class SequenceFeatures(_ColumnFeatures):
                 "Use a column made by a function whose name begins with 'sequence_', or "
                 "make it a context column."
             )
-        self._length_key = column.length_key
+        self.length_key = column.length_key
 
     def forward(self, encoded: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Return the outputs of all columns side by side, and the lengths.
@@ -280,12 +291,12 @@ class SequenceFeatures(_ColumnFeatures):
             `n_steps` is the length of the longest sequence, and at least 1.
         lengths : Tensor of int64, shape (n_rows,)
         """
-        lengths = encoded[self._length_key]
+        lengths = encoded[self.length_key]
         n_rows, n_steps = len(lengths), max(1, int(lengths.max()))
         # Every step is a row for the columns.
         steps = {
             output.key: encoded[output.key][:, :n_steps].reshape(n_rows * n_steps, -1)
-            for output in self._outputs
+            for output in self.outputs
         }
         return self._concatenated(steps).reshape(n_rows, n_steps, -1), lengths
 
@@ -357,7 +368,7 @@ class LinearFeatures(nn.Module):
         check_choice(sparse_combiner, "sparse_combiner", "LinearFeatures", COMBINERS)
         self.sparse_combiner = sparse_combiner
         self.bias = nn.Parameter(torch.zeros(units, dtype=dtype))
-        self._looked_up: list[tuple[str, str, str | None, str]] = []
+        self.looked_up: list[tuple[str, str, str | None, str]] = []
         dense: list[FeatureColumn] = []
         for column in _sorted_by_name(columns):
             _refuse_sequence(column, "LinearFeatures")
@@ -366,12 +377,12 @@ class LinearFeatures(nn.Module):
                 weights = row_table(zeros)
                 combiner = "sum" if column.is_summed else sparse_combiner
                 keys = (column.encoded_key, column.weight_key)
-                self._looked_up.append((column.name, *keys, combiner))
+                self.looked_up.append((column.name, *keys, combiner))
             elif isinstance(column, DenseColumn):
                 weights = nn.Parameter(torch.zeros(column.size, units, dtype=dtype))
                 dense.append(column)
             self.register_parameter(parameter_name(column.name), weights)
-        self._multiplied = [column.name for column in dense]
+        self.multiplied = [column.name for column in dense]
         self.dense = (
             DenseFeatures(dense, dtype, generator, initialize) if dense else None
         )
@@ -389,7 +400,7 @@ class LinearFeatures(nn.Module):
         Tensor of shape (n_rows, units)
         """
         logits: Tensor = self.bias
-        for name, key, weight_key, combiner in self._looked_up:
+        for name, key, weight_key, combiner in self.looked_up:
             logits = logits + combined_rows(
                 self._parameter(name),
                 encoded[key],
@@ -397,13 +408,13 @@ class LinearFeatures(nn.Module):
                 factors=encoded[weight_key] if weight_key else None,
             )
         if self.dense is not None:
-            stacked = torch.cat([self._parameter(name) for name in self._multiplied])
+            stacked = torch.cat([self._parameter(name) for name in self.multiplied])
             logits = logits + self.dense(encoded) @ stacked
         return logits
 
     def column_parameters(self) -> dict[str, nn.Parameter]:
         """Return the weights of shape (num_buckets or size, units) by column name."""
-        names = [name for name, *_ in self._looked_up] + self._multiplied
+        names = [name for name, *_ in self.looked_up] + self.multiplied
         return {name: self._parameter(name) for name in sorted(names)}
 
     def _parameter(self, column_name: str) -> nn.Parameter:
@@ -428,11 +439,11 @@ def _refuse_sequence(column: FeatureColumn, module: str) -> None:
         )
 
 
-def _output_of(column: DenseColumn) -> _Values | _Counts | _Embedding:
+def _output_of(column: DenseColumn) -> ValuesOutput | CountsOutput | EmbeddingOutput:
     if isinstance(column, NumericColumn):
-        return _Values(column.name, column.encoded_key)
+        return ValuesOutput(column.name, column.encoded_key)
     if isinstance(column, EmbeddingColumn):
-        return _Embedding(
+        return EmbeddingOutput(
             column.name,
             column.encoded_key,
             column.table_name,
@@ -440,7 +451,7 @@ def _output_of(column: DenseColumn) -> _Values | _Counts | _Embedding:
             column.max_norm,
             column.weight_key,
         )
-    return _Counts(column.name, column.encoded_key, column.size, column.weight_key)
+    return CountsOutput(column.name, column.encoded_key, column.size, column.weight_key)
 
 
 def _generator_for(table_name: str) -> Generator:

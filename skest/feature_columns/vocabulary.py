@@ -90,10 +90,10 @@ class VocabularyColumn(KeyedCategoricalColumn):
             )
 
     def _check_cells(self, cells: Factorized) -> None:
-        check_kind(cells, self._kind, f"the vocabulary of column {self.key!r}")
+        check_kind(cells, self.kind, f"the vocabulary of column {self.key!r}")
 
     @property
-    def _kind(self) -> str | None:
+    def kind(self) -> str | None:
         """Type of the values, "string" or "int64", or None if it is still unknown."""
         return self.dtype
 
@@ -256,7 +256,8 @@ class VocabularyListColumn(VocabularyColumn):
         return np.array(self.vocabulary_list, dtype=object).tolist()
 
     @property
-    def _kind(self) -> str | None:
+    def kind(self) -> str | None:
+        """Type of the values, "string" or "int64", or None if it is still unknown."""
         if self.dtype is not None:
             return self.dtype
         known = vars(self).get("vocabulary_", self.vocabulary_list)
@@ -274,7 +275,7 @@ class VocabularyListColumn(VocabularyColumn):
             check_integer(self.max_categories, "max_categories", owner, minimum=1)
         if self.vocabulary_list is not None:
             self._validate_vocabulary(owner)
-        check_delimiter(self.delimiter, owner, self._kind)
+        check_delimiter(self.delimiter, owner, self.kind)
 
     def _validate_vocabulary(self, owner: str) -> None:
         given = self.vocabulary_list

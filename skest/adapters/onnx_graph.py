@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the method `onnx_graph` of the estimators does."""
+
+from typing import Any
+
+from sklearn.utils.validation import check_is_fitted
+
+from skest.adapters.targets.several import SeveralTargets
+from skest.adapters.user_model import UserModel
+from skest.checkpoints import load_variables
+from skest.exceptions import ExportError
+from skest.export.inputs import Form
+from skest.export.onnx_graph import OnnxGraph, build_onnx
+from skest.keys import ModeKeys
+
+__all__ = ["fitted_onnx"]
+
+
+def fitted_onnx(estimator: Any, input_rank: int = 2) -> OnnxGraph:
+    """Return a fitted estimator as an ONNX graph.
+
+    Parameters
+    ----------
+    estimator : SkestEstimator
+        Fitted.
+    input_rank : {1, 2}, default=2
+        See `skest.export.onnx_graph.build_onnx`.
+
+    Raises
+    ------
+    NotFittedError
+        If the estimator is not fitted.
+    ExportError
+        If a part of the model cannot be written as ONNX.
+    """
+    check_is_fitted(estimator)
+    target = estimator._target
+    head, scale = target.head(None), estimator._scale
+    fitted = estimator._as_fitted()
+    fitted._drop_embeddings()
+    model_fn = fitted._model_fn(head)
+    if isinstance(model_fn, UserModel):
+        raise ExportError(
+            f"The network of a {type(estimator).__name__} is one of your own, which "
+            "cannot be written as ONNX directly. Export its module with "
+            "torch.onnx.export."
+        )
+    network = model_fn(features=None, labels=None, mode=ModeKeys.PREDICT).network
+    load_variables(network, estimator.estimator_.checkpoint.variables, share=True)
+    return build_onnx(
+        _columns_by_part(fitted),
+        network.eval(),
+        head,
+        classes=_classes(target),
+        logits_scale=None if scale is None else (scale.scale, scale.center),
+        forms={key: Form(*form) for key, form in estimator._input_forms.items()},
+        input_rank=input_rank,
+        name=type(estimator).__name__,
+    )
+
+
+def _columns_by_part(estimator: Any) -> Any:
+    """Return the fitted columns as the network of the estimator takes them."""
+    parts = {
+        parameter.removesuffix("feature_columns").rstrip("_"): getattr(
+            estimator, f"{parameter}_"
+        )
+        for parameter in estimator._column_parameters
+    }
+    return parts.get("", parts or None)
+
+
+def _classes(target: Any) -> Any:
+    """Return the classes as they are among the labels, by head if there are several."""
+    if isinstance(target, SeveralTargets):
+        return {name: _classes(part) for name, part in target.targets.items()}
+    return getattr(target, "classes", None)

@@ -1,0 +1,340 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Feature columns in an ONNX graph.
+
+Every function does, line by line, what the column does with NumPy: the ids are equal, and
+the numbers are computed by the same operations in the same types. What a column refuses
+in Python, such as infinity, has no defined result here.
+"""
+
+from collections.abc import Mapping
+from functools import singledispatch
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from skest.export.graph import STRING, Value, concat, where
+from skest.export.hashing_onnx import (
+    bucket_ids,
+    fingerprint_cat64,
+    int64_keys,
+    unsigned_remainder,
+)
+from skest.export.inputs import Category, Inputs
+from skest.export.normalizers_onnx import normalized
+from skest.feature_columns.base import CategoricalColumn, FeatureColumn
+from skest.feature_columns.bucketized import BucketizedColumn
+from skest.feature_columns.categorical import (
+    HashBucketColumn,
+    IdentityColumn,
+    KeyedCategoricalColumn,
+)
+from skest.feature_columns.columns import FeatureColumns
+from skest.feature_columns.crossed import CrossedColumn
+from skest.feature_columns.nested import CategoricalOver, OverCategorical
+from skest.feature_columns.numeric import NumericColumn
+from skest.feature_columns.sequence import (
+    SequenceCategoricalColumn,
+    SequenceNumericColumn,
+)
+from skest.feature_columns.shared import SharedEmbeddingColumn
+from skest.feature_columns.sparse_matrix import SparseMatrixColumn
+from skest.feature_columns.vocabulary import VocabularyColumn
+from skest.feature_columns.weighted import WeightedCategoricalColumn
+
+__all__ = ["EveryId", "Ids", "encode"]
+
+# An id for what is not in the vocabulary, until it gets its bucket.
+_UNKNOWN = -2
+
+
+class Ids(NamedTuple):
+    """Ids of categories in the graph.
+
+    Attributes
+    ----------
+    values : Value
+        int64 of shape (n_rows, n_values), -1 for none.
+    present : Value
+        Whether there is a value at all.
+    width : int or None
+        `n_values`, if it is always the same.
+    """
+
+    values: Value
+    present: Value
+    width: int | None
+
+
+class EveryId(NamedTuple):
+    """All ids in their order, for each row: those of the columns of a matrix."""
+
+    size: int
+
+
+Encoded = dict[str, Value | Ids | EveryId]
+
+
+def encode(columns: FeatureColumns, inputs: Inputs, dtype: Any) -> Encoded:
+    """Return what the network takes, as `FeatureColumns.encode` does.
+
+    Parameters
+    ----------
+    columns : FeatureColumns
+        Fitted columns.
+    inputs : Inputs
+        The raw columns.
+    dtype : numpy.dtype
+        Type of the numbers.
+
+    Returns
+    -------
+    dict of str to Value, Ids or EveryId
+        Under the same keys.
+    """
+    encoded: Encoded = {}
+    sources = {column.encoded_key: column for column in columns.active}
+    for column in sources.values():
+        with inputs.graph.scope(column.name):
+            for key, entry in _encoded(column, inputs).items():
+                if isinstance(entry, Value) and entry.dtype.kind == "f":
+                    entry = entry.cast(dtype)
+                encoded[key] = entry
+    return encoded
+
+
+@singledispatch
+def _encoded(column: Any, inputs: Inputs) -> Encoded:
+    """Return the entries of a column, as its method of this name."""
+    raise NotImplementedError(type(column).__name__)
+
+
+@_encoded.register
+def _(column: OverCategorical, inputs: Inputs) -> Encoded:
+    return _encoded(column.categorical, inputs)
+
+
+@_encoded.register
+def _(column: SharedEmbeddingColumn, inputs: Inputs) -> Encoded:
+    entries = _encoded(column.categorical, inputs)
+    return {f"{column.table_name}_{key}": entry for key, entry in entries.items()}
+
+
+@_encoded.register
+def _(column: CategoricalColumn, inputs: Inputs) -> Encoded:
+    return {column.encoded_key: _ids(column, inputs)}
+
+
+# Numbers
+
+
+@_encoded.register
+def _(column: NumericColumn, inputs: Inputs) -> Encoded:
+    return {column.encoded_key: _numbers(column, _flat_cells(column, inputs))}
+
+
+def _flat_cells(column: NumericColumn, inputs: Inputs) -> Value:
+    raw = inputs.numbers(column.key)
+    return raw.flatten() if len(column.cell_shape) > 1 else raw
+
+
+def _numbers(column: NumericColumn, raw: Value) -> Value:
+    """Return filled and scaled numbers and indicators, along the last axis."""
+    values, missing = _values(column, raw)
+    values = values.cast(np.promote_types(values.dtype, np.float32))
+    if len(column.indicated) == 0 or missing is None:
+        return values
+    if len(column.indicated) < column.n_elements:
+        missing = missing.take(column.indicated, axis=-1)
+    return concat([values, missing.cast(values.dtype)], axis=-1)
+
+
+def _values(column: NumericColumn, raw: Value) -> tuple[Value, Value | None]:
+    """Return filled and scaled numbers, and where they were missing.
+
+    None stands for nowhere; without a value to fill in, NaN stays.
+    """
+    dtype = np.dtype(column.dtype)
+    missing = raw.is_nan() if raw.dtype.kind == "f" else None
+    fill: Any = column.default_value
+    if isinstance(fill, str):
+        fill = column._learned("fill_", "give a number for 'default_value'")
+    if missing is not None and dtype.kind == "i":  # NaN has no integer
+        raw = where(missing, 0 if fill is None else fill, raw)
+        fill = None
+    values = raw.cast(dtype)
+    if fill is not None and missing is not None:
+        values = where(missing, fill, values)
+    return normalized(column, values), missing
+
+
+@_encoded.register
+def _(column: SequenceNumericColumn, inputs: Inputs) -> Encoded:
+    raw = inputs.numbers(column.key)
+    if column.cell_shape == (1,):
+        raw = raw.unsqueeze(2)
+    elif len(column.cell_shape) > 1:
+        raw = raw.reshape(0, 0, column.n_elements)
+    # A step is there if one of its numbers is.
+    present = (~raw.is_nan()).cast(np.int64).max(axis=2).cast(bool)
+    lengths = _lengths(present)
+    inside = _positions(raw, 0) < lengths.unsqueeze(1)
+    numbers = _numbers(column, raw)
+    fill = (
+        column.default_value if isinstance(column.default_value, int | float) else 0.0
+    )
+    padded = where(inside.unsqueeze(2), numbers, fill)
+    return {column.encoded_key: padded, column.length_key: lengths}
+
+
+def _lengths(present: Value) -> Value:
+    """Return the length of each row up to its last value."""
+    return where(present, _positions(present, 1), 0).max(axis=1)
+
+
+def _positions(values: Value, first: int) -> Value:
+    """Return consecutive numbers along the second axis."""
+    graph = values.graph
+    start, step = graph.constant(np.array(first)), graph.constant(np.array(1))
+    end = values.length(1) + first
+    return graph.add("Range", start, end, step)
+
+
+@_encoded.register
+def _(column: SparseMatrixColumn, inputs: Inputs) -> Encoded:
+    raw = inputs.numbers(column.key)
+    scaled = raw / column.scale_.astype(raw.dtype)
+    return {
+        column.encoded_key: EveryId(column.num_buckets),
+        column.weight_key: scaled,
+    }
+
+
+# Categories
+
+
+@singledispatch
+def _ids(column: Any, inputs: Inputs) -> Ids:
+    """Return the ids, as the method `ids` of the column."""
+    raise NotImplementedError(type(column).__name__)
+
+
+@_ids.register
+def _(column: CategoricalOver, inputs: Inputs) -> Ids:
+    return _ids(column.categorical, inputs)
+
+
+@_ids.register
+def _(column: KeyedCategoricalColumn, inputs: Inputs) -> Ids:
+    cells = inputs.category(column.key, column.delimiter)
+    present = _is_none_of(cells.values, cells.missing)
+    return Ids(_ids_of(column, cells, present), present, cells.width)
+
+
+def _is_none_of(values: Value, missing: tuple[Any, ...]) -> Value:
+    table = dict.fromkeys(missing, 0)
+    return _looked_up(values, table, default=1).cast(bool)
+
+
+def _looked_up(values: Value, table: Mapping[Any, int], default: int) -> Value:
+    """Return what a dictionary says of strings or integers."""
+    keys = "keys_strings" if values.dtype == STRING else "keys_int64s"
+    return values.graph.add(
+        "LabelEncoder",
+        values,
+        domain="ai.onnx.ml",
+        dtype=np.int64,
+        **{keys: tuple(table)},
+        values_int64s=tuple(table.values()),
+        default_int64=default,
+    )
+
+
+@singledispatch
+def _ids_of(column: Any, cells: Category, present: Value) -> Value:
+    """Return the ids of values, as the method of this name."""
+    raise NotImplementedError(type(column).__name__)
+
+
+@_ids_of.register
+def _(column: IdentityColumn, cells: Category, present: Value) -> Value:
+    values = cells.values
+    inside = (values >= 0) & (values < column.num_buckets)
+    if column.default_value is None:
+        return where(inside, values, -1)
+    return where(present, where(inside, values, column.default_value), -1)
+
+
+@_ids_of.register
+def _(column: HashBucketColumn, cells: Category, present: Value) -> Value:
+    return where(present, bucket_ids(cells.values, column.hash_bucket_size), -1)
+
+
+@_ids_of.register
+def _(column: VocabularyColumn, cells: Category, present: Value) -> Value:
+    default = -1 if column.default_value is None else column.default_value
+    n_spread = column.num_oov_buckets
+    vocabulary = {**column.vocabulary, **dict.fromkeys(cells.missing, -1)}
+    ids = _looked_up(cells.values, vocabulary, _UNKNOWN if n_spread else default)
+    if not n_spread:
+        return ids
+    spread = bucket_ids(cells.values, n_spread) + len(column.vocabulary)
+    return where(ids.equals(_UNKNOWN), spread, ids)
+
+
+@_ids.register
+def _(column: BucketizedColumn, inputs: Inputs) -> Ids:
+    source, cuts = column.source, column.cuts
+    values, missing = _values(source, inputs.numbers(source.key))
+    # Not `values >= cuts`, which NaN would fail.
+    ids = (~(values.unsqueeze(2) < cuts)).cast(np.int64).sum(axis=2)
+    if source.default_value is None and missing is not None:
+        ids = where(missing, len(cuts), ids)
+    if source.n_elements > 1:
+        ids = ids + np.arange(source.n_elements) * (len(cuts) + 1)
+    return Ids(ids, ids >= 0, source.n_elements)
+
+
+@_ids.register
+def _(column: CrossedColumn, inputs: Inputs) -> Ids:
+    first, *others = (_int64_keys_of(key, inputs) for key in column.hashed_keys)
+    start = first.values.constant(column.first_hash.view(np.int64))
+    hashes, present, width = first._replace(
+        values=fingerprint_cat64(start, first.values)
+    )
+    for keys in others:
+        if width == 1 or keys.width == 1:  # each with each is one with each
+            hashes = fingerprint_cat64(hashes, keys.values)
+            present = present & keys.present
+        else:
+            hashes = fingerprint_cat64(hashes.unsqueeze(2), keys.values.unsqueeze(1))
+            hashes = hashes.flatten()
+            present = (present.unsqueeze(2) & keys.present.unsqueeze(1)).flatten()
+        is_fixed = width is not None and keys.width is not None
+        width = width * keys.width if is_fixed else None  # type: ignore[operator]
+    buckets = unsigned_remainder(hashes, column.hash_bucket_size)
+    return Ids(where(present, buckets, -1), present, width)
+
+
+def _int64_keys_of(key: Any, inputs: Inputs) -> Ids:
+    """Return 64-bit keys in place of ids; values without an id are crossed, too."""
+    if isinstance(key, FeatureColumn):
+        return _ids(key, inputs)
+    cells = inputs.category(key)
+    present = _is_none_of(cells.values, (cells.no_value,))
+    return Ids(int64_keys(cells.values), present, cells.width)
+
+
+@_encoded.register
+def _(column: SequenceCategoricalColumn, inputs: Inputs) -> Encoded:
+    ids = _ids(column, inputs)
+    lengths = _lengths(ids.present)
+    return {column.encoded_key: ids, column.length_key: lengths}
+
+
+@_encoded.register
+def _(column: WeightedCategoricalColumn, inputs: Inputs) -> Encoded:
+    ids = _ids(column, inputs)
+    raw = inputs.numbers(column.weight_feature_key)
+    weights = where(ids.values < 0, 0, raw).cast(column.dtype)
+    weights = weights.cast(np.promote_types(column.dtype, np.float32))
+    return {column.encoded_key: ids, column.weight_key: weights}

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The modules with the tables of feature columns, in an ONNX graph."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from skest.export.columns_onnx import EveryId, Ids
+from skest.export.graph import Value, concat, where
+from skest.export.scope import Scope
+from skest.feature_columns.lookup import clipped
+from skest.feature_columns.modules import (
+    CountsOutput,
+    DenseFeatures,
+    EmbeddingOutput,
+    LinearFeatures,
+    SequenceFeatures,
+    ValuesOutput,
+    parameter_name,
+)
+
+__all__ = ["dense_features", "linear_features", "sequence_features"]
+
+
+def dense_features(
+    module: DenseFeatures, scope: Scope, encoded: Mapping[str, Any]
+) -> Value:
+    """Return the outputs of dense columns side by side."""
+    return concat(
+        [_output(output, module, scope, encoded) for output in module.outputs], axis=-1
+    )
+
+
+def sequence_features(
+    module: SequenceFeatures, scope: Scope, encoded: Mapping[str, Any]
+) -> tuple[Value, Value]:
+    """Return the outputs of sequence columns side by side, and the lengths.
+
+    Steps that no sequence of the batch has stay, for the network does not look at them.
+    """
+    steps = {key: _as_steps(entry) for key, entry in encoded.items()}
+    outputs = [_output(output, module, scope, steps) for output in module.outputs]
+    return concat(outputs, axis=-1), encoded[module.length_key]
+
+
+def _as_steps(entry: Any) -> Any:
+    """Return ids as those of columns that have one for each step."""
+    if isinstance(entry, Ids):
+        return Ids(entry.values.unsqueeze(2), entry.present.unsqueeze(2), 1)
+    return entry
+
+
+def linear_features(
+    module: LinearFeatures, scope: Scope, encoded: Mapping[str, Any]
+) -> Value:
+    """Return the sum of bias, looked-up weights and weighted dense outputs."""
+    logits = scope.weight("bias", module.bias)
+    for name, key, weight_key, combiner in module.looked_up:
+        parameter = parameter_name(name)
+        table = scope.weight(parameter, module.get_parameter(parameter))
+        factors = encoded[weight_key] if weight_key else None
+        logits = _combined_rows(table, encoded[key], combiner, factors) + logits
+    if module.dense is not None:
+        names = map(parameter_name, module.multiplied)
+        stacked = torch.cat([module.get_parameter(name) for name in names])
+        dense = dense_features(module.dense, scope.inside("dense"), encoded)
+        logits = dense @ scope.weight("dense", stacked, "_weights") + logits
+    return logits
+
+
+def _output(
+    output: ValuesOutput | CountsOutput | EmbeddingOutput,
+    module: DenseFeatures | SequenceFeatures,
+    scope: Scope,
+    encoded: Mapping[str, Any],
+) -> Value:
+    entry = encoded[output.key]
+    if isinstance(output, ValuesOutput):
+        return entry
+    factors = encoded[output.weight_key] if output.weight_key else None
+    with scope.graph.scope(output.column):
+        if isinstance(output, CountsOutput):
+            return _counts(entry, output.size, module.dtype, factors)
+        name = parameter_name(output.table)
+        table = module.get_parameter(name)
+        if output.max_norm is None:
+            weight = scope.weight(name, table)
+        else:  # the rows are what they are: they are scaled once and for all
+            rows = clipped(table, output.max_norm)
+            weight = scope.weight(name, rows, f"_at_most_{output.max_norm:g}")
+        return _combined_rows(weight, entry, output.combiner, factors)
+
+
+def _counts(
+    ids: Ids | EveryId, size: int, dtype: torch.dtype, factors: Value | None
+) -> Value:
+    """Count the ids, or sum their weights; as `CountsOutput`."""
+    number = np.dtype(str(dtype).removeprefix("torch."))
+    if isinstance(ids, EveryId):
+        return _given(factors).cast(number)
+    if ids.width == 1 and factors is None:
+        return ids.values.equals(np.arange(size)).cast(number)
+    hits = ids.values.unsqueeze(-1).equals(np.arange(size)).cast(number)
+    if factors is not None:
+        hits = hits * factors.cast(number).unsqueeze(-1)
+    return hits.sum(axis=-2)
+
+
+def _combined_rows(
+    table: Value, ids: Ids | EveryId, combiner: str, factors: Value | None
+) -> Value:
+    """Combine the rows of each example, as `skest.feature_columns.lookup.combined_rows`."""
+    if isinstance(ids, EveryId):
+        return _given(factors).cast(table.dtype) @ table
+    missing = ids.values < 0
+    if factors is not None:
+        return _weighted_rows(table, ids.values, combiner, factors.cast(table.dtype))
+    if ids.width == 1:  # all combiners agree on one value
+        # An id of -1 takes the last row, which is then masked.
+        return where(missing, 0, table.take(ids.values.squeeze(-1)))
+    total = where(missing.unsqueeze(-1), 0, table.take(ids.values)).sum(axis=-2)
+    if combiner == "sum":
+        return total
+    count = (~missing).cast(table.dtype).sum(axis=-1, keepdims=True).maximum(1)
+    return total / (count.sqrt() if combiner == "sqrtn" else count)
+
+
+def _weighted_rows(table: Value, ids: Value, combiner: str, factors: Value) -> Value:
+    missing = ids < 0
+    if combiner != "sum":
+        missing = missing | ~(factors > 0)
+        factors = where(missing, 0, factors)
+        largest = factors.max(axis=-1, keepdims=True)
+        factors = factors / where(largest > 0, largest, 1)
+    rows = where(missing.unsqueeze(-1), 0, table.take(ids))
+    total = (rows * factors.unsqueeze(-1)).sum(axis=-2)
+    if combiner == "sum":
+        return total
+    if combiner == "sqrtn":
+        divisor = (factors * factors).sum(axis=-1, keepdims=True).sqrt()
+    else:
+        divisor = factors.sum(axis=-1, keepdims=True)
+    return total / divisor.maximum(1)  # it is 1 or more, or there is no id
+
+
+def _given(factors: Value | None) -> Value:
+    if factors is None:
+        raise ValueError("The columns of a matrix have numbers.")
+    return factors

@@ -1,0 +1,367 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Graph` and `Value`: an ONNX graph that is written like NumPy.
+
+A `Value` is a tensor of the graph. Its methods and operators add nodes; an operation that
+is there already, with the same inputs, is not added a second time, and what no output
+needs is left out in the end. `skest.export.model_proto` makes a model of it.
+"""
+
+import contextlib
+from collections.abc import Hashable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+__all__ = ["STRING", "Graph", "Node", "Tensor", "Value", "concat", "where"]
+
+#: Type of strings.
+STRING = np.dtype(object)
+
+Shape = Sequence[int | None]
+
+
+class Node(NamedTuple):
+    """An operation; attributes as `Graph.add` takes them."""
+
+    op: str
+    domain: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    name: str
+    attributes: dict[str, Any]
+
+
+class Tensor(NamedTuple):
+    """An input or output."""
+
+    name: str
+    dtype: np.dtype
+    shape: tuple[int | None, ...]
+
+
+class Value:
+    """A tensor of a `Graph`.
+
+    Arithmetic and comparison add nodes; the other operand is a Value, or a number or array
+    that becomes a constant. Python numbers take the type of the Value.
+
+    Attributes
+    ----------
+    graph : Graph
+        Where it belongs.
+    name : str
+        Its name there.
+    dtype : numpy.dtype
+        Type of the elements; `STRING` for strings.
+    """
+
+    __slots__ = ("dtype", "graph", "name")
+
+    def __init__(self, graph: "Graph", name: str, dtype: np.dtype) -> None:
+        self.graph = graph
+        self.name = name
+        self.dtype = dtype
+
+    def _with(self, op: str, other: Any, dtype: Any = None) -> "Value":
+        return self.graph.add(op, self, self._operand(other), dtype=dtype)
+
+    def _operand(self, other: Any) -> "Value":
+        return other if isinstance(other, Value) else self.constant(other)
+
+    def constant(self, value: Any) -> "Value":
+        """Return a constant of the type of this tensor."""
+        return self.graph.constant(np.asarray(value, dtype=self.dtype))
+
+    def __add__(self, other: Any) -> "Value":
+        return self._with("Add", other)
+
+    def __sub__(self, other: Any) -> "Value":
+        return self._with("Sub", other)
+
+    def __mul__(self, other: Any) -> "Value":
+        return self._with("Mul", other)
+
+    def __truediv__(self, other: Any) -> "Value":
+        return self._with("Div", other)
+
+    def __mod__(self, other: Any) -> "Value":
+        return self._with("Mod", other)
+
+    def __matmul__(self, other: Any) -> "Value":
+        return self._with("MatMul", other)
+
+    def __neg__(self) -> "Value":
+        return self.graph.add("Neg", self)
+
+    def __lt__(self, other: Any) -> "Value":
+        return self._with("Less", other, bool)
+
+    def __gt__(self, other: Any) -> "Value":
+        return self._with("Greater", other, bool)
+
+    def __ge__(self, other: Any) -> "Value":
+        return self._with("GreaterOrEqual", other, bool)
+
+    def __and__(self, other: "Value") -> "Value":
+        return self._with("And", other)
+
+    def __or__(self, other: "Value") -> "Value":
+        return self._with("Or" if self.dtype == bool else "BitwiseOr", other)
+
+    def __xor__(self, other: Any) -> "Value":
+        return self._with("BitwiseXor", other)
+
+    def __invert__(self) -> "Value":
+        return self.graph.add("Not", self)
+
+    def __bool__(self) -> bool:
+        raise TypeError("A tensor of an exported graph has no truth value.")
+
+    def equals(self, other: Any) -> "Value":
+        """Tell where elements are equal; not for strings, of which opset 18 has none."""
+        return self._with("Equal", other, bool)
+
+    def shifted(self, n_bits: int, direction: str) -> "Value":
+        """Shift the bits of unsigned integers to the "LEFT" or "RIGHT"."""
+        return self.graph.add(
+            "BitShift", self, self.constant(n_bits), direction=direction
+        )
+
+    def is_nan(self) -> "Value":
+        """Tell where a number is NaN."""
+        return self.graph.add("IsNaN", self, dtype=bool)
+
+    def cast(self, dtype: Any) -> "Value":
+        """Return the elements in another type."""
+        dtype = np.dtype(dtype)
+        if dtype == self.dtype:
+            return self
+        return self.graph.add("Cast", self, dtype=dtype, to=dtype)
+
+    def sum(self, axis: int, keepdims: bool = False) -> "Value":
+        """Return the sums along an axis."""
+        return self._reduced("ReduceSum", axis, keepdims)
+
+    def max(self, axis: int, keepdims: bool = False) -> "Value":
+        """Return the greatest numbers along an axis."""
+        return self._reduced("ReduceMax", axis, keepdims)
+
+    def _reduced(self, op: str, axis: int, keepdims: bool) -> "Value":
+        axes = self.graph.constant(np.array([axis]))
+        return self.graph.add(op, self, axes, keepdims=int(keepdims))
+
+    def maximum(self, other: Any) -> "Value":
+        """Return the greater of two numbers."""
+        return self._with("Max", other)
+
+    def sqrt(self) -> "Value":
+        """Return the square roots."""
+        return self.graph.add("Sqrt", self)
+
+    def unsqueeze(self, axis: int) -> "Value":
+        """Return the tensor with another axis of length one."""
+        return self.graph.add("Unsqueeze", self, self.graph.constant(np.array([axis])))
+
+    def squeeze(self, axis: int) -> "Value":
+        """Return the tensor without an axis of length one."""
+        return self.graph.add("Squeeze", self, self.graph.constant(np.array([axis])))
+
+    def flatten(self) -> "Value":
+        """Return the elements of each row in one axis."""
+        return self.graph.add("Flatten", self, axis=1)
+
+    def reshape(self, *shape: int) -> "Value":
+        """Return the elements in another shape; 0 keeps the length of an axis."""
+        return self.graph.add("Reshape", self, self.graph.constant(np.array(shape)))
+
+    def take(self, indices: Any, axis: int = 0) -> "Value":
+        """Return slices at indices along an axis; -1 is the last one."""
+        if not isinstance(indices, Value):
+            indices = self.graph.constant(np.asarray(indices, dtype=np.int64))
+        return self.graph.add("Gather", self, indices, axis=axis)
+
+    def length(self, axis: int) -> "Value":
+        """Return the length of an axis, int64 of shape ()."""
+        return self.graph.add("Shape", self, dtype=np.int64).take(axis)
+
+    def expanded(self, *shape: Any) -> "Value":
+        """Return the tensor repeated to a shape of integers and Values."""
+        lengths = [
+            (n if isinstance(n, Value) else self.graph.constant(np.array(n))).unsqueeze(
+                0
+            )
+            for n in shape
+        ]
+        return self.graph.add("Expand", self, concat(lengths, axis=0))
+
+
+class Graph:
+    """An ONNX graph under construction.
+
+    Parameters
+    ----------
+    name : str
+        Its name.
+
+    Attributes
+    ----------
+    inputs, outputs : list of Tensor
+        What it takes and gives.
+    initializers : dict of str to ndarray
+        Constants and variables by name.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skest.export.graph import Graph
+    >>> graph = Graph("scaled")
+    >>> x = graph.input("x", np.float32, (None, 2))
+    >>> graph.output("y", (x - 1) / 2, (None, 2))
+    'y'
+    >>> [node.op for node in graph.nodes]
+    ['Sub', 'Div', 'Identity']
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._nodes: list[Node] = []
+        self.inputs: list[Tensor] = []
+        self.outputs: list[Tensor] = []
+        self.initializers: dict[str, Any] = {}
+        self._known: dict[Hashable, tuple[Value, ...]] = {}
+        self._names: set[str] = set()
+        self._scope: tuple[str, ...] = ()
+
+    def _unique(self, name: str) -> str:
+        found, number = name, 1
+        while found in self._names:
+            found, number = f"{name}_{number}", number + 1
+        self._names.add(found)
+        return found
+
+    @contextlib.contextmanager
+    def scope(self, name: str) -> Iterator[None]:
+        """Put a name before those of the nodes that are added inside."""
+        outer = self._scope
+        self._scope = (*outer, name)
+        try:
+            yield
+        finally:
+            self._scope = outer
+
+    def input(self, name: str, dtype: Any, shape: Shape) -> Value:
+        """Declare an input; of its shape, None is open."""
+        tensor = Tensor(self._unique(name), np.dtype(dtype), tuple(shape))
+        self.inputs.append(tensor)
+        return Value(self, tensor.name, tensor.dtype)
+
+    def output(self, name: str, value: Value, shape: Shape) -> str:
+        """Declare an output; return its name, which differs if there is an equal one."""
+        name = self._unique(name)
+        self._nodes.append(Node("Identity", "", (value.name,), (name,), name, {}))
+        self.outputs.append(Tensor(name, value.dtype, tuple(shape)))
+        return name
+
+    def constant(self, value: Any) -> Value:
+        """Return a constant; equal ones are stored once.
+
+        Parameters
+        ----------
+        value : ndarray
+            Of numbers, or of strings (dtype object).
+        """
+        array = np.asarray(value)
+        content = tuple(array.ravel()) if array.dtype == STRING else array.tobytes()
+        key = ("constant", array.dtype.str, array.shape, content)
+        if key not in self._known:
+            self._known[key] = (self._initializer("constant", array),)
+        return self._known[key][0]
+
+    def weight(self, name: str, value: np.ndarray) -> Value:
+        """Return a variable of the network, stored under its own name."""
+        key = ("weight", name)
+        if key not in self._known:
+            self._known[key] = (self._initializer(name, value),)
+        return self._known[key][0]
+
+    def _initializer(self, name: str, array: np.ndarray) -> Value:
+        value = Value(self, self._unique(name), array.dtype)
+        self.initializers[value.name] = array
+        return value
+
+    def add(
+        self,
+        op: str,
+        *inputs: Value,
+        dtype: Any = None,
+        domain: str = "",
+        **attributes: Any,
+    ) -> Value:
+        """Add a node with one output and return that.
+
+        Parameters
+        ----------
+        op : str
+            The operator.
+        *inputs : Value
+            Its inputs.
+        dtype : numpy.dtype, default=None
+            Type of the output; None is that of the first input.
+        domain : str, default=""
+            Operator set.
+        **attributes
+            Attributes of the node; lists as tuples, types as numpy.dtype.
+        """
+        dtypes = [inputs[0].dtype if dtype is None else dtype]
+        return self.add_many(op, *inputs, dtypes=dtypes, domain=domain, **attributes)[0]
+
+    def add_many(
+        self,
+        op: str,
+        *inputs: Value | None,
+        dtypes: Sequence[Any],
+        domain: str = "",
+        **attributes: Any,
+    ) -> tuple[Value, ...]:
+        """Add a node with an output for each of `dtypes`; an input None is left out."""
+        names = tuple("" if value is None else value.name for value in inputs)
+        key = (op, domain, names, tuple(sorted(attributes.items())))
+        if key not in self._known:
+            name = self._unique("/".join([*self._scope, op]))
+            outputs = [
+                name,
+                *(self._unique(f"{name}:{i}") for i in range(1, len(dtypes))),
+            ]
+            self._nodes.append(
+                Node(op, domain, names, tuple(outputs), name, attributes)
+            )
+            self._known[key] = tuple(
+                Value(self, output, np.dtype(kind))
+                for output, kind in zip(outputs, dtypes, strict=True)
+            )
+        return self._known[key]
+
+    @property
+    def nodes(self) -> list[Node]:
+        """The nodes that an output needs, in an order in which they can run."""
+        wanted = {tensor.name for tensor in self.outputs}
+        kept = []
+        for node in reversed(self._nodes):
+            if not wanted.isdisjoint(node.outputs):
+                kept.append(node)
+                wanted.update(node.inputs)
+        return kept[::-1]
+
+
+def where(condition: Value, a: Any, b: Any) -> Value:
+    """Return elements of `a` where a condition holds, else of `b`; one is a Value."""
+    like = a if isinstance(a, Value) else b
+    a, b = like._operand(a), like._operand(b)
+    return condition.graph.add("Where", condition, a, b, dtype=a.dtype)
+
+
+def concat(values: Sequence[Value], axis: int) -> Value:
+    """Return tensors side by side along an axis."""
+    if len(values) == 1:
+        return values[0]
+    return values[0].graph.add("Concat", *values, axis=axis)

@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Heads in an ONNX graph: from logits to predictions."""
+
+from collections.abc import Mapping
+from functools import singledispatch
+from typing import Any
+
+import numpy as np
+
+from skest.exceptions import ExportError
+from skest.export.activations_onnx import activated
+from skest.export.graph import Value, concat
+from skest.heads.base import Head
+from skest.heads.binary_class import BinaryClassHead
+from skest.heads.labels import class_names
+from skest.heads.logistic import LogisticRegressionHead
+from skest.heads.multi_class import MultiClassHead
+from skest.heads.multi_head import MultiHead
+from skest.heads.multi_label import MultiLabelHead
+from skest.heads.poisson import PoissonRegressionHead
+from skest.heads.regression import RegressionHead
+from skest.heads.sampled_softmax import SampledSoftmaxHead
+from skest.heads.single_task import SingleTaskHead
+from skest.keys import PredictionKeys
+
+__all__ = ["LABELS", "split_logits", "task_predictions"]
+
+#: Key of the answer in the type of the labels; of several labels, their indicators.
+LABELS = "labels"
+
+_KNOWN = (
+    BinaryClassHead,
+    LogisticRegressionHead,
+    MultiClassHead,
+    MultiLabelHead,
+    PoissonRegressionHead,
+    RegressionHead,
+    SampledSoftmaxHead,
+)
+
+# A prediction, and the number of its columns.
+Prediction = tuple[Value, int]
+
+
+def split_logits(head: Head, logits: Value) -> dict[str | None, Value]:
+    """Return the logits of the heads by name; None is that of one head alone."""
+    if not isinstance(head, MultiHead):
+        return {None: logits}
+    ends = np.cumsum([part.logits_dimension for part in head.heads])
+    return {
+        part.name: logits.take(np.arange(end - part.logits_dimension, end), axis=1)
+        for part, end in zip(head.heads, ends.tolist(), strict=True)
+    }
+
+
+def task_predictions(
+    head: SingleTaskHead, logits: Value, classes: Any = None
+) -> dict[str, Prediction]:
+    """Return the predictions of a head for one target.
+
+    Parameters
+    ----------
+    head : SingleTaskHead
+        One of `skest.heads`.
+    logits : Value
+        Of shape (n_rows, logits_dimension).
+    classes : array-like of shape (n_classes,), default=None
+        The classes in the type of the labels, in the order of their ids, if the head does
+        not name them itself.
+
+    Returns
+    -------
+    dict of str to (Value, int)
+        Predictions by key, with their numbers of columns.
+
+    Raises
+    ------
+    ExportError
+        If the head is of another class, or has another link function than those of
+        `skest.networks.activations`.
+    """
+    if type(head) not in _KNOWN:
+        raise ExportError(
+            f"The head {head!r} cannot be written as ONNX. Use one of the heads of "
+            "skest.heads."
+        )
+    return _predictions(head, logits, classes)
+
+
+@singledispatch
+def _predictions(head: Any, logits: Value, classes: Any) -> dict[str, Prediction]:
+    raise NotImplementedError(type(head).__name__)
+
+
+@_predictions.register
+def _(head: RegressionHead, logits: Value, classes: Any) -> dict[str, Prediction]:
+    size = head.logits_dimension
+    if head.inverse_link_fn is None:
+        return {PredictionKeys.PREDICTIONS: (logits, size)}
+    return {
+        PredictionKeys.PREDICTIONS: (activated(head.inverse_link_fn, logits), size),
+        PredictionKeys.LOGITS: (logits, size),
+    }
+
+
+@_predictions.register
+def _(head: MultiLabelHead, logits: Value, classes: Any) -> dict[str, Prediction]:
+    size = head.n_classes
+    names = _names(head, classes)
+    return {
+        PredictionKeys.LOGITS: (logits, size),
+        PredictionKeys.PROBABILITIES: (_node("Sigmoid", logits), size),
+        PredictionKeys.CLASSES: (_in_every_row(names, logits), size),
+        LABELS: ((logits > 0).cast(np.int64), size),
+    }
+
+
+@_predictions.register
+def _(head: BinaryClassHead, logits: Value, classes: Any) -> dict[str, Prediction]:
+    positive, negative = _node("Sigmoid", logits), _node("Sigmoid", -logits)
+    return {
+        PredictionKeys.LOGITS: (logits, 1),
+        PredictionKeys.LOGISTIC: (positive, 1),
+        PredictionKeys.PROBABILITIES: (concat([negative, positive], axis=1), 2),
+        **_chosen(head, (logits > 0).cast(np.int64), classes),
+        **_all_classes(head, logits, classes),
+    }
+
+
+@_predictions.register
+def _(head: MultiClassHead, logits: Value, classes: Any) -> dict[str, Prediction]:
+    probabilities = _node("Softmax", logits, axis=-1)
+    return {
+        PredictionKeys.LOGITS: (logits, head.n_classes),
+        PredictionKeys.PROBABILITIES: (probabilities, head.n_classes),
+        **_chosen(head, _greatest(logits), classes),
+        **_all_classes(head, logits, classes),
+    }
+
+
+@_predictions.register
+def _(head: SampledSoftmaxHead, logits: Value, classes: Any) -> dict[str, Prediction]:
+    graph, k = logits.graph, head._top_k
+    probabilities = _node("Softmax", logits, axis=-1)
+    best, ids = graph.add_many(
+        "TopK", logits, graph.constant(np.array([k])), dtypes=[logits.dtype, np.int64]
+    )
+    greatest = logits.max(axis=-1, keepdims=True)
+    total = _node("Exp", logits - greatest).sum(axis=-1, keepdims=True)
+    names = graph.constant(_names(head, classes))
+    return {
+        PredictionKeys.LOGITS: (logits, head.n_classes),
+        PredictionKeys.PROBABILITIES: (probabilities, head.n_classes),
+        **_chosen(head, _greatest(logits), classes),
+        PredictionKeys.TOP_K_CLASS_IDS: (ids, k),
+        PredictionKeys.TOP_K_PROBABILITIES: (_node("Exp", best - greatest) / total, k),
+        PredictionKeys.TOP_K_CLASSES: (names.take(ids), k),
+    }
+
+
+def _node(op: str, value: Value, **attributes: Any) -> Value:
+    return value.graph.add(op, value, **attributes)
+
+
+def _greatest(logits: Value) -> Value:
+    """Return the position of the greatest logit; the lowest among equals."""
+    return logits.graph.add("ArgMax", logits, dtype=np.int64, axis=-1, keepdims=1)
+
+
+def _chosen(head: Any, ids: Value, classes: Any) -> Mapping[str, Prediction]:
+    """Return the predicted class: its id, its name, and as it is among the labels."""
+    names = ids.graph.constant(_names(head, classes))
+    labels = ids.graph.constant(_labels(head, classes))
+    return {
+        PredictionKeys.CLASS_IDS: (ids, 1),
+        PredictionKeys.CLASSES: (names.take(ids), 1),
+        LABELS: (labels.take(ids), 1),
+    }
+
+
+def _all_classes(head: Any, logits: Value, classes: Any) -> Mapping[str, Prediction]:
+    ids = np.arange(head.n_classes, dtype=np.int32)
+    names = _names(head, classes)
+    return {
+        PredictionKeys.ALL_CLASS_IDS: (_in_every_row(ids, logits), head.n_classes),
+        PredictionKeys.ALL_CLASSES: (_in_every_row(names, logits), head.n_classes),
+    }
+
+
+def _in_every_row(row: np.ndarray, logits: Value) -> Value:
+    return logits.graph.constant(row).expanded(logits.length(0), len(row))
+
+
+def _names(head: Any, classes: Any) -> np.ndarray:
+    """Return the names of the classes as strings."""
+    if classes is None:
+        return class_names(head.label_vocabulary, head.n_classes)
+    return np.array([str(label) for label in _given(head, classes).tolist()], object)
+
+
+def _labels(head: Any, classes: Any) -> np.ndarray:
+    """Return the classes in the type of the labels."""
+    if classes is None:
+        names = head.label_vocabulary is not None
+        return _names(head, None) if names else np.arange(head.n_classes)
+    labels = _given(head, classes)
+    return labels if labels.dtype.kind in "biuf" else _names(head, classes)
+
+
+def _given(head: Any, classes: Any) -> np.ndarray:
+    labels = np.asarray(classes)
+    if labels.shape != (head.n_classes,):
+        raise ValueError(
+            f"'classes' must have one class for each of the {head.n_classes} of "
+            f"{head!r}; got an array of shape {labels.shape}."
+        )
+    return labels

@@ -1,0 +1,337 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The inputs of an exported graph: one for each raw column that feature columns read."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import scipy.sparse
+
+from skest.exceptions import ExportError
+from skest.export.demands import Demand, demands
+from skest.export.graph import STRING, Graph, Value, where
+from skest.feature_columns.base import FeatureColumn
+from skest.feature_columns.cells import Cells
+from skest.feature_columns.ragged import holds_lists
+from skest.feature_columns.sources import read_cells
+from skest.feature_columns.table import Key
+
+__all__ = ["Category", "Form", "InputSpec", "Inputs", "forms_of"]
+
+_NO_CATEGORY = -1
+# What means a missing integer where -1 is a value.
+_NO_INTEGER = int(np.iinfo(np.int64).min)
+_ANY_MISSING = {"string": "", "int64": _NO_CATEGORY, "float32": np.nan}
+
+
+class Form(NamedTuple):
+    """What the cells of a raw column are, as far as an exported graph must know.
+
+    Attributes
+    ----------
+    kind : {"string", "int64", "number"}
+        Strings (booleans are read as such), integers, or other numbers.
+    width : int or None
+        How many values a cell has; None is any number of them.
+    """
+
+    kind: str
+    width: int | None
+
+
+def forms_of(features: Mapping[Any, Any]) -> dict[Any, Form]:
+    """Return the forms of raw columns, by a look at few of their cells.
+
+    Columns that hold nothing, or what is neither number nor string, are left out.
+
+    Parameters
+    ----------
+    features : dict of arrays, or of Series
+        Raw columns by key.
+
+    Examples
+    --------
+    >>> from skest.export.inputs import forms_of
+    >>> forms_of({"city": ["a", None], "tags": [[1, 2], []]})
+    {'city': Form(kind='string', width=1), 'tags': Form(kind='int64', width=None)}
+    """
+    found = {key: _form_of(cells, key) for key, cells in features.items()}
+    return {key: form for key, form in found.items() if form is not None}
+
+
+def _form_of(values: Any, key: Any) -> Form | None:
+    if scipy.sparse.issparse(values):
+        return Form("number", values.shape[1])
+    cells = read_cells(values, key)
+    kind = _kind_of(cells)
+    if kind is None:
+        return None
+    if holds_lists(cells) or cells.ndim > 1:
+        return Form(kind, cells.shape[1] if cells.shape[1:] == (1,) else None)
+    return Form(kind, 1)
+
+
+def _kind_of(cells: Cells) -> str | None:
+    dtype = cells.dtype
+    if isinstance(dtype, pd.CategoricalDtype):
+        return _kind_of(dtype.categories.to_series())
+    if dtype.kind in "iu":
+        return "int64"
+    if dtype.kind == "f":  # of a Series, it may be integers with gaps
+        values = np.asarray(cells).ravel()
+        values = (
+            values[~np.isnan(values)] if isinstance(cells, pd.Series) else values[:0]
+        )
+        return "int64" if len(values) and (values % 1 == 0).all() else "number"
+    if dtype.kind in "bSUT" or isinstance(dtype, pd.StringDtype):
+        return "string"
+    return next(filter(None, map(_kind_of_cell, np.asarray(cells).ravel())), None)
+
+
+def _kind_of_cell(cell: Any) -> str | None:
+    """Return the kind of one object, or of the first value in it; None if missing."""
+    if isinstance(cell, list | tuple | np.ndarray | pd.Series):
+        return next(filter(None, map(_kind_of_cell, cell)), None)
+    if isinstance(cell, str | bytes | bool | np.bool_):
+        return "string"
+    if isinstance(cell, int | np.integer):
+        return "int64"
+    return None if pd.isna(cell) else "number"
+
+
+class InputSpec(NamedTuple):
+    """One input of an exported graph.
+
+    Attributes
+    ----------
+    name : str
+        Name of the input.
+    key : str or int
+        Key of the raw column.
+    dtype : {"string", "int64", "float32", "float64"}
+        Type of the elements.
+    shape : tuple of int or None
+        None is open; the first is the number of rows.
+    missing : str, int, float or None
+        What stands for a missing value, and pads shorter cells: "", an integer or NaN.
+        None means that no value may be missing.
+    delimiter : str or None
+        What divides the values of a raw cell, which come to the graph one by one.
+    names : tuple of str or None
+        Columns of a frame that are the columns of this input.
+    """
+
+    name: str
+    key: Key
+    dtype: str
+    shape: tuple[int | None, ...]
+    missing: Any
+    delimiter: str | None = None
+    names: tuple[str, ...] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a description that JSON can hold."""
+        is_nan = isinstance(self.missing, float)
+        described = {
+            "dtype": self.dtype,
+            "shape": list(self.shape),
+            "key": self.key,
+            "missing": "nan" if is_nan else self.missing,
+            "delimiter": self.delimiter,
+            "columns": None if self.names is None else list(self.names),
+        }
+        return {name: value for name, value in described.items() if value is not None}
+
+
+class Category(NamedTuple):
+    """Raw categories in the graph.
+
+    Attributes
+    ----------
+    values : Value
+        Strings or int64, of shape (n_rows, n_values).
+    missing : tuple
+        Values that mean a missing one to a categorical column.
+    no_value : str or int
+        The only one of them that is missing where -1 is a value.
+    width : int or None
+        `n_values`, if it is always the same.
+    """
+
+    values: Value
+    missing: tuple[Any, ...]
+    no_value: Any
+    width: int | None
+
+
+class Inputs:
+    """Declares the inputs that columns need, and gives what columns read.
+
+    Parameters
+    ----------
+    graph : Graph
+        Gets the inputs.
+    columns : iterable of FeatureColumn
+        Fitted columns.
+    dtype : numpy.dtype
+        Floating type of the network.
+    forms : dict of Form, default=None
+        What is known about raw columns beyond what the columns say.
+    rank : {1, 2}, default=2
+        Dimensions of inputs that have one value for each row.
+
+    Attributes
+    ----------
+    graph : Graph
+        The graph.
+    specs : list of InputSpec
+        The inputs, in the order in which columns read them.
+
+    Raises
+    ------
+    ExportError
+        If a column cannot be exported, or it is not known what a raw column holds.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        columns: Iterable[FeatureColumn],
+        dtype: Any,
+        forms: Mapping[Key, Form] | None = None,
+        rank: int = 2,
+    ) -> None:
+        self.graph = graph
+        self._forms = dict(forms or {})
+        self._rank = rank
+        self.specs: list[InputSpec] = []
+        self._values: dict[tuple[Key, str | None], tuple[InputSpec, Value]] = {}
+        wanted: dict[tuple[Key, str | None], list[Demand]] = {}
+        for column in columns:
+            for demand in demands(column):
+                wanted.setdefault((demand.key, demand.delimiter), []).append(demand)
+        delimited = {key for key, delimiter in wanted if delimiter is None}
+        for (key, delimiter), of_input in wanted.items():
+            is_second = delimiter is not None and key in delimited
+            name = f"{key}_split" if is_second else str(key)
+            form = self._forms.get(key)
+            self._declare(_spec(name, of_input, np.dtype(dtype), form))
+
+    def _declare(self, spec: InputSpec) -> Value:
+        if any(spec.name == other.name for other in self.specs):
+            raise ExportError(
+                f"Two inputs would have the name {spec.name!r}, for it is that of two "
+                "raw columns. Rename one of them."
+            )
+        self.specs.append(spec)
+        dtype = STRING if spec.dtype == "string" else np.dtype(spec.dtype)
+        if self._rank == 1 and spec.shape[1:] == (1,):
+            value = self.graph.input(spec.name, dtype, spec.shape[:1]).unsqueeze(1)
+        else:
+            value = self.graph.input(spec.name, dtype, spec.shape)
+        self._values[spec.key, spec.delimiter] = (spec, value)
+        return value
+
+    def any_input(self) -> Value:
+        """Declare an input of which only the rows count: the first raw column."""
+        key, form = next(iter(self._forms.items()), ("x", Form("number", None)))
+        dtype = "float32" if form.kind == "number" else form.kind
+        shape = (None, form.width)
+        return self._declare(
+            InputSpec(str(key), key, dtype, shape, _ANY_MISSING[dtype])
+        )
+
+    def numbers(self, key: Key) -> Value:
+        """Return raw numbers, NaN where missing; of the declared shape."""
+        return self._values[key, None][1]
+
+    def category(self, key: Key, delimiter: str | None = None) -> Category:
+        """Return raw categories."""
+        spec, values = self._values[key, delimiter]
+        width = spec.shape[1]
+        if spec.dtype == "string":
+            return Category(values, ("",), "", width)
+        if spec.dtype != "int64":
+            filled = where(values.is_nan(), _NO_INTEGER, values)
+            missing = (_NO_CATEGORY, _NO_INTEGER)
+            return Category(filled.cast(np.int64), missing, _NO_INTEGER, width)
+        missing = tuple({_NO_CATEGORY, spec.missing})
+        return Category(values, missing, spec.missing, width)
+
+
+def _spec(
+    name: str, demanded: Sequence[Demand], dtype: np.dtype, form: Form | None
+) -> InputSpec:
+    key, delimiter = demanded[0].key, demanded[0].delimiter
+    numbers = [demand for demand in demanded if demand.is_number]
+    categories = [demand for demand in demanded if not demand.is_number]
+    names = next((demand.names for demand in demanded if demand.names), None)
+    if not categories:
+        shape = _same_shape(key, [demand.shape for demand in numbers])
+        number = _number_dtype(numbers, dtype)
+        no_number = np.nan if any(d.may_miss for d in numbers) else None
+        return InputSpec(name, key, number.name, shape, no_number, delimiter, names)
+    kind = _category_kind(key, categories, form)
+    if not numbers:
+        is_sequence = any(demand.shape[1:] != (1,) for demand in demanded)
+        is_single = form is not None and form.width == 1 and delimiter is None
+        width = 1 if is_single and not is_sequence else None
+        missing = _missing_category(kind, categories)
+        return InputSpec(name, key, kind, (None, width), missing, delimiter)
+    if kind == "string":
+        raise ExportError(
+            f"Column {key!r} is read as numbers and as strings, which one input cannot "
+            "be. Give X the raw column a second time under another name."
+        )
+    shape = _same_shape(key, [demand.shape for demand in numbers])
+    return InputSpec(name, key, "float64", shape, np.nan)
+
+
+def _same_shape(key: Key, shapes: Sequence[tuple[int | None, ...]]) -> Any:
+    first = shapes[0]
+    for shape in shapes[1:]:
+        agree = [a == b or None in (a, b) for a, b in zip(first, shape, strict=False)]
+        if len(first) != len(shape) or not all(agree):
+            raise ExportError(
+                f"Column {key!r} is read as numbers of the shapes {first} and {shape}, "
+                "which one input cannot have. Give X the raw column a second time under "
+                "another name."
+            )
+        first = tuple(b if a is None else a for a, b in zip(first, shape, strict=True))
+    return first
+
+
+def _number_dtype(numbers: Sequence[Demand], dtype: np.dtype) -> np.dtype:
+    dtypes = [np.dtype(d.dtype) if d.dtype is not None else dtype for d in numbers]
+    common = np.result_type(*dtypes)
+    if common.kind != "i":
+        return common
+    return np.dtype("float64" if any(d.may_miss for d in numbers) else "int64")
+
+
+def _category_kind(key: Key, categories: Sequence[Demand], form: Form | None) -> str:
+    """Return "string" or "int64": what columns say, else what the data were."""
+    kinds = {demand.dtype for demand in categories if demand.dtype is not None}
+    if len(kinds) > 1:
+        raise ExportError(
+            f"Column {key!r} is read as strings by one feature column and as integers by "
+            "another. Give X the raw column a second time under another name."
+        )
+    if kinds:
+        return kinds.pop()
+    if form is not None:
+        return "string" if form.kind == "string" else "int64"
+    if not any(demand.is_crossed for demand in categories):
+        return "string"  # integers are hashed as their decimal strings
+    raise ExportError(
+        f"It is not known whether column {key!r}, which a crossed column reads, holds "
+        "strings or integers, and their crosses differ. Say so in 'forms'."
+    )
+
+
+def _missing_category(kind: str, categories: Sequence[Demand]) -> str | int:
+    if kind == "string":
+        return ""
+    is_crossed = any(demand.is_crossed for demand in categories)
+    return _NO_INTEGER if is_crossed else _NO_CATEGORY

@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Signatures: what an exported graph can be asked for, under which names.
+
+They are those of ``tf.estimator``: ``serving_default``, ``predict``, and ``classification``
+and ``regression`` where a head has classes or numbers. TensorFlow has all of them only for
+models that parse ``tf.Example``; here, models that take raw columns have them, too. They
+are descriptions of one graph, so that none of them is quicker than another.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import singledispatch
+from typing import Any, ClassVar, NamedTuple
+
+from skest.exceptions import ExportError
+from skest.heads.base import Head
+from skest.heads.multi_head import MultiHead
+from skest.heads.multi_label import MultiLabelHead
+from skest.heads.regression import RegressionHead
+from skest.heads.single_label import SingleLabelHead
+from skest.heads.single_task import SingleTaskHead
+from skest.keys import PredictionKeys
+
+__all__ = [
+    "ClassificationOutput",
+    "PredictOutput",
+    "RegressionOutput",
+    "Signature",
+    "TensorInfo",
+    "export_outputs",
+    "signatures",
+]
+
+_DEFAULT = "serving_default"
+
+
+class TensorInfo(NamedTuple):
+    """A tensor of the graph.
+
+    Attributes
+    ----------
+    tensor : str
+        Its name there.
+    dtype : str
+        Name of its NumPy type, or "string".
+    shape : tuple of int or None
+        None is open; the first is the number of rows.
+    """
+
+    tensor: str
+    dtype: str
+    shape: tuple[int | None, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a description that JSON can hold."""
+        return {"tensor": self.tensor, "dtype": self.dtype, "shape": list(self.shape)}
+
+
+Tensors = Mapping[str, TensorInfo]
+
+
+@dataclass(frozen=True)
+class ClassificationOutput:
+    """Classes and their scores (``tf.estimator.export.ClassificationOutput``).
+
+    Attributes
+    ----------
+    classes : TensorInfo
+        Strings of shape (n_rows, n_classes).
+    scores : TensorInfo
+        Floats of the same shape.
+    """
+
+    classes: TensorInfo
+    scores: TensorInfo
+    method: ClassVar[str] = "classify"
+
+    @property
+    def outputs(self) -> dict[str, TensorInfo]:
+        """The tensors by name."""
+        return {"classes": self.classes, "scores": self.scores}
+
+
+@dataclass(frozen=True)
+class RegressionOutput:
+    """Numbers (``tf.estimator.export.RegressionOutput``).
+
+    Attributes
+    ----------
+    value : TensorInfo
+        Floats of shape (n_rows, n_numbers).
+    """
+
+    value: TensorInfo
+    method: ClassVar[str] = "regress"
+
+    @property
+    def outputs(self) -> dict[str, TensorInfo]:
+        """The tensor by name."""
+        return {"outputs": self.value}
+
+
+@dataclass(frozen=True)
+class PredictOutput:
+    """Any tensors (``tf.estimator.export.PredictOutput``).
+
+    Attributes
+    ----------
+    tensors : dict of str to TensorInfo
+        By the key of the prediction.
+    """
+
+    tensors: dict[str, TensorInfo]
+    method: ClassVar[str] = "predict"
+
+    @property
+    def outputs(self) -> dict[str, TensorInfo]:
+        """The tensors by name."""
+        return self.tensors
+
+
+ExportOutput = ClassificationOutput | RegressionOutput | PredictOutput
+
+
+class Signature(NamedTuple):
+    """A way to ask a graph.
+
+    Attributes
+    ----------
+    method : {"classify", "regress", "predict"}
+        Kind of the request, as in TensorFlow Serving.
+    inputs, outputs : dict of str to TensorInfo
+        Tensors by name.
+    """
+
+    method: str
+    inputs: dict[str, TensorInfo]
+    outputs: dict[str, TensorInfo]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a description that JSON can hold."""
+        return {
+            "method": self.method,
+            "inputs": {name: info.to_json() for name, info in self.inputs.items()},
+            "outputs": {name: info.to_json() for name, info in self.outputs.items()},
+        }
+
+
+def signatures(head: Head, predictions: Any, inputs: Tensors) -> dict[str, Signature]:
+    """Return all signatures of a model.
+
+    Parameters
+    ----------
+    head : Head
+        What the model predicts.
+    predictions : dict of str to TensorInfo
+        The predictions of the head by key; for a `MultiHead`, dictionaries by head.
+    inputs : dict of str to TensorInfo
+        What the graph takes.
+
+    Returns
+    -------
+    dict of str to Signature
+        The names of `export_outputs`.
+
+    Examples
+    --------
+    >>> from skest.export.signatures import TensorInfo, signatures
+    >>> from skest.heads import RegressionHead
+    >>> x = TensorInfo("x", "float32", (None, 3))
+    >>> y = TensorInfo("predictions", "float32", (None, 1))
+    >>> found = signatures(RegressionHead(), {"predictions": y}, {"x": x})
+    >>> list(found), found["serving_default"].method
+    (['serving_default', 'regression', 'predict'], 'regress')
+    """
+    return {
+        name: Signature(output.method, dict(inputs), output.outputs)
+        for name, output in export_outputs(head, predictions).items()
+    }
+
+
+@singledispatch
+def export_outputs(head: Any, predictions: Any) -> dict[str, ExportOutput]:
+    """Return what a head exports, by the name of the signature.
+
+    Parameters
+    ----------
+    head : Head
+        One of `skest.heads`.
+    predictions : dict
+        See `signatures`.
+
+    Returns
+    -------
+    dict of str to ClassificationOutput, RegressionOutput or PredictOutput
+        "serving_default", which is the first of the others; "classification" of classes;
+        "regression" of numbers, and of two classes the probability of the second;
+        "predict". Of a `MultiHead`, "serving_default" is that of the first head, each
+        has "<head>" and "<head>/<name>", and "predict" has the keys "<head>/<key>".
+
+    Raises
+    ------
+    ExportError
+        If the head is none of skest.heads.
+    """
+    raise ExportError(
+        f"{type(head).__name__} has no signatures. Use one of the heads of skest.heads."
+    )
+
+
+@export_outputs.register
+def _(head: SingleTaskHead, predictions: Tensors) -> dict[str, ExportOutput]:
+    outputs = {
+        **_of_head(head, predictions),
+        "predict": PredictOutput(dict(predictions)),
+    }
+    return {_DEFAULT: next(iter(outputs.values())), **outputs}
+
+
+@export_outputs.register
+def _(head: MultiHead, predictions: Mapping[str, Tensors]) -> dict[str, ExportOutput]:
+    found: dict[str, ExportOutput] = {}
+    together: dict[str, TensorInfo] = {}
+    for part in head.heads:
+        name = str(part.name)
+        outputs = export_outputs(part, predictions[name])
+        default = outputs.pop(_DEFAULT)
+        found |= {_DEFAULT: found.get(_DEFAULT, default), name: default}
+        found |= {f"{name}/{kind}": output for kind, output in outputs.items()}
+        together |= {f"{name}/{key}": info for key, info in predictions[name].items()}
+    return {**found, "predict": PredictOutput(together)}
+
+
+@singledispatch
+def _of_head(head: Any, predictions: Tensors) -> dict[str, ExportOutput]:
+    """Return what a head has beside "predict"."""
+    return {}
+
+
+@_of_head.register
+def _(head: SingleLabelHead, predictions: Tensors) -> dict[str, ExportOutput]:
+    classes, scores = PredictionKeys.ALL_CLASSES, PredictionKeys.PROBABILITIES
+    if classes not in predictions:  # there are too many of them
+        classes, scores = (
+            PredictionKeys.TOP_K_CLASSES,
+            PredictionKeys.TOP_K_PROBABILITIES,
+        )
+    found: dict[str, ExportOutput] = {
+        "classification": ClassificationOutput(
+            predictions[classes], predictions[scores]
+        )
+    }
+    if PredictionKeys.LOGISTIC in predictions:
+        probability = predictions[PredictionKeys.LOGISTIC]
+        found["regression"] = RegressionOutput(probability)
+    return found
+
+
+@_of_head.register
+def _(head: MultiLabelHead, predictions: Tensors) -> dict[str, ExportOutput]:
+    classes, scores = PredictionKeys.CLASSES, PredictionKeys.PROBABILITIES
+    return {
+        "classification": ClassificationOutput(
+            predictions[classes], predictions[scores]
+        )
+    }
+
+
+@_of_head.register
+def _(head: RegressionHead, predictions: Tensors) -> dict[str, ExportOutput]:
+    return {"regression": RegressionOutput(predictions[PredictionKeys.PREDICTIONS])}
