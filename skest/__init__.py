@@ -8,6 +8,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from skest._version import __version__
     from skest.adapters.baseline import (
         BaselineClassifier,
         BaselineEstimator,
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
     from skest.spec import EstimatorSpec
     from skest.train_eval import train_and_evaluate
     from skest.train_eval_specs import EvalSpec, TrainSpec
-
-__version__ = "0.1.0"
 
 __all__ = [
     "BaselineClassifier",
@@ -59,6 +58,7 @@ __all__ = [
     "RNNRegressor",
     "RunConfig",
     "TrainSpec",
+    "__version__",
     "add_metrics",
     "train_and_evaluate",
 ]
@@ -88,6 +88,7 @@ _MODULES = {
     "RNNRegressor": "adapters.rnn",
     "RunConfig": "run_config",
     "TrainSpec": "train_eval_specs",
+    "__version__": "_version",
     "add_metrics": "extenders",
     "train_and_evaluate": "train_eval",
 }
@@ -115,4 +116,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, *_SUBPACKAGES, "__version__"])
+    return sorted([*__all__, *_SUBPACKAGES])

@@ -14,7 +14,7 @@ from skest.checkpoint_store import read_checkpoint, write_checkpoint
 from skest.checkpoints import Checkpoint
 from skest.versioned_directory import write_version
 
-__all__ = ["export_checkpoint"]
+__all__ = ["check_asset", "export_checkpoint"]
 
 _FORMAT = "skest.export/1"
 _ASSETS = "assets"
@@ -50,7 +50,7 @@ def export_checkpoint(
         If an asset is no file, or has a name that leads out of ``assets/``.
     """
     for name, source in assets.items():
-        _check_asset(name, Path(source))
+        check_asset(name, Path(source))
     exported = Checkpoint(checkpoint.global_step, checkpoint.variables)
     write = functools.partial(_write, exported, assets, verify)
     return write_version(export_dir_base, write)
@@ -94,7 +94,8 @@ def _bytes(value: torch.Tensor) -> torch.Tensor:
     return value.contiguous().flatten().view(torch.uint8)
 
 
-def _check_asset(name: str, source: Path) -> None:
+def check_asset(name: str, source: Path) -> None:
+    """Refuse an asset that is no file, or whose name leads out of ``assets/``."""
     path = Path(name)
     if not name or path.is_absolute() or ".." in path.parts:
         raise ValueError(

@@ -18,7 +18,7 @@ import pytest
 ROOT = Path(__file__).parents[1] / "skest"
 
 LAYERS = [
-    {"exceptions", "keys", "_checks", "_compat", "_random", "_resources"}
+    {"exceptions", "keys", "_checks", "_compat", "_random", "_resources", "_version"}
     | {"_files", "_interrupts"},
     {"gradients", "schedules"},
     # What a head and a hook share; both need nothing but names of the ground.

@@ -6,6 +6,7 @@ open, and then a core `Estimator` trains and predicts. Subclasses say which netw
 there are (`_model_fn`, `_column_parameters`) and what ``y`` means (`_new_target`).
 """
 
+import os
 import uuid
 from abc import ABCMeta, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -36,6 +37,7 @@ from skest._resources import device_or_auto, resolve_device
 from skest.adapters.callbacks import CallbackHook
 from skest.adapters.distinct import distinct_rows
 from skest.adapters.epochs import EpochHook
+from skest.adapters.exported import as_exported
 from skest.adapters.features import (
     ARRAY_KEY,
     WEIGHT_KEY,
@@ -53,6 +55,7 @@ from skest.adapters.targets.base import Target
 from skest.checkpoints import Checkpoint
 from skest.estimator import Estimator
 from skest.export.inputs import forms_of
+from skest.export.writer import write_export
 from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.infer import infer_feature_columns
 from skest.feature_columns.numeric_frame import with_feature_names
@@ -683,6 +686,69 @@ class SkestEstimator(
             If onnx is not installed.
         """
         return fitted_onnx(self, input_rank).model
+
+    def export(
+        self,
+        export_dir_base: str | os.PathLike[str],
+        *,
+        weights: str = "auto",
+        input_rank: int = 2,
+        example: Any = None,
+        assets: Mapping[str, str | os.PathLike[str]] | None = None,
+        verify: bool = True,
+        atol: float = 1e-5,
+    ) -> Path:
+        """Write the fitted model as a new version that runs without Python.
+
+        A version is a directory ``<export_dir_base>/<unix seconds>``, which appears when
+        it is complete and tested. It holds ``model.onnx`` (raw values in, predictions
+        out), ``weights.safetensors``, ``columns.json``, ``warmup.json``, ``assets/`` and
+        ``manifest.json``. `skest.export.load` runs it, `skest.export.to_estimator` makes
+        an estimator of it again.
+
+        Parameters
+        ----------
+        export_dir_base : str or path
+            Directory of the versions; it is made if need be.
+        weights : {"auto", "inside", "beside"}, default="auto"
+            Whether the graph holds its weights, or takes them from the file beside it, as
+            "auto" does if they have more than 64 MiB.
+        input_rank : {1, 2}, default=2
+            Dimensions of inputs that have one value for each row: (n,) or (n, 1).
+        example : DataFrame, dict of columns or list of dicts, default=None
+            Rows to test the graph with. They are written into the version, for others to
+            test it. Made-up rows by default.
+        assets : dict of str to path, default=None
+            Files to copy into ``assets/``, by their names there.
+        verify : bool, default=True
+            Run the graph in ONNX Runtime, and compare it with this estimator.
+        atol : float, default=1e-5
+            How far its numbers may differ, as a part of them where they are above 1.
+
+        Returns
+        -------
+        Path
+            The directory of the version.
+
+        Raises
+        ------
+        NotFittedError
+            If the estimator is not fitted.
+        ExportError
+            If a part of the model cannot be written as ONNX, or the graph does not
+            predict what the estimator does. No version appears then.
+        ImportError
+            If onnx or onnxruntime is not installed.
+        """
+        if weights not in ("auto", "inside", "beside"):
+            raise ValueError(
+                f"'weights' must be 'auto', 'inside' or 'beside'; got {weights!r}."
+            )
+        exported = as_exported(self, input_rank, example, assets or {})
+        external = None if weights == "auto" else weights == "beside"
+        return write_export(
+            exported, export_dir_base, external=external, verify=verify, atol=atol
+        )
 
     def _new_evaluator(self, weighted: bool) -> Estimator:
         core = self.estimator_

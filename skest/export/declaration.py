@@ -21,6 +21,7 @@ from torch import Tensor
 from skest.checkpoints import Checkpoint
 from skest.exceptions import ArtifactError, ExportError
 from skest.export.artifact import MANIFEST, latest, read_artifact
+from skest.export.external_weights import without_constants
 from skest.plain_state import from_plain, to_plain
 from skest.versioned_directory import list_versions
 
@@ -38,6 +39,7 @@ _CLASSES = (
     "skest.feature_columns.",
     "skest.heads.",
     "skest.losses:",
+    "skest.export.inputs:Form",
     "skest.run_config:RunConfig",
     "skest.checkpoints:Checkpoint",
 )
@@ -129,7 +131,7 @@ def to_estimator(path: str | os.PathLike[str]) -> Any:
         )
     try:
         described = json.loads((directory / DECLARATION).read_bytes())
-        variables = load_file(directory / WEIGHTS)
+        variables = without_constants(load_file(directory / WEIGHTS))
         return _build(described, variables)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise _unfit(directory, error) from error

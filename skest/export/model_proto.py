@@ -7,13 +7,9 @@ from typing import Any
 import numpy as np
 
 from skest.export.graph import STRING, Graph, Tensor
+from skest.export.operators import IR_VERSION, OPSETS
 
-__all__ = ["IR_VERSION", "OPSETS", "to_model"]
-
-#: Versions of the operator sets; a model names those that it uses. With these, every
-#: ONNX Runtime from 1.15 on runs it.
-OPSETS = {"": 18, "ai.onnx.ml": 2, "com.microsoft": 1}
-IR_VERSION = 8
+__all__ = ["to_model"]
 
 # The name of the first dimension of inputs and outputs: rows.
 _ROWS = "N"
@@ -50,7 +46,8 @@ def to_model(graph: Graph, metadata: Mapping[str, str] | None = None) -> Any:
         from onnx import helper, numpy_helper
     except ImportError as error:
         raise ImportError(
-            "An ONNX graph needs the package onnx; install skest[onnx]."
+            "An ONNX graph needs the package onnx; install it by "
+            "`pip install 'skest[onnx]'`."
         ) from error
     nodes = graph.nodes
     used = {name for node in nodes for name in node.inputs}

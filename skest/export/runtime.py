@@ -229,7 +229,7 @@ def _session(artifact: Artifact, num_threads: int) -> Any:
     except ImportError:
         raise ImportError(
             "Exported models run on ONNX Runtime. Install it by "
-            "`pip install 'skest[export]'`."
+            "`pip install 'skest[onnx]'`."
         ) from None
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = num_threads

@@ -162,5 +162,5 @@ def _is_from(node):
 def test_without_onnxruntime(tmp_path, monkeypatch):
     _models.write(tmp_path)
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(ImportError, match=r"pip install 'skest\[export\]'"):
+    with pytest.raises(ImportError, match=r"pip install 'skest\[onnx\]'"):
         export.load(tmp_path)

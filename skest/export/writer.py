@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model as a new exported version: graph, weights, description, and a test of it."""
+
+import hashlib
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+
+from skest._version import __version__
+from skest.checkpoint_export import check_asset
+from skest.exceptions import ExportError
+from skest.export.artifact import MANIFEST, MODEL, SCHEMA
+from skest.export.declaration import DECLARATION, WEIGHTS
+from skest.export.external_weights import move_weights
+from skest.export.onnx_graph import OnnxGraph
+from skest.export.operators import IR_VERSION, OPSETS
+from skest.export.runtime import WARMUP, load
+from skest.versioned_directory import write_version
+
+__all__ = ["Exported", "write_export"]
+
+Rows = dict[str, list[Any]]
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What becomes a version.
+
+    Attributes
+    ----------
+    graph : OnnxGraph
+        The model.
+    variables : dict of str to Tensor
+        Its variables.
+    described : dict
+        What the manifest says of the model: ``estimator``, ``global_step``.
+    declaration : bytes or None
+        What ``columns.json`` holds; None if the estimator can't be made again.
+    rows : dict of str to list
+        Raw cells by input, to test the graph with.
+    expected : callable
+        ``expected(rows)`` gives what the model itself predicts for them, by output of the
+        signature "predict".
+    assets : dict of str to path
+        Files to copy into ``assets/``.
+    """
+
+    graph: OnnxGraph
+    variables: Mapping[str, torch.Tensor]
+    described: Mapping[str, Any]
+    declaration: bytes | None
+    rows: Rows
+    expected: Callable[[Rows], Mapping[str, np.ndarray]]
+    assets: Mapping[str, str | os.PathLike[str]] = field(default_factory=dict)
+
+
+def write_export(
+    exported: Exported,
+    base: str | os.PathLike[str],
+    *,
+    external: bool | None = None,
+    verify: bool = True,
+    atol: float = 1e-5,
+) -> Path:
+    """Write a model as a new version; it appears when it is complete and tested.
+
+    Parameters
+    ----------
+    exported : Exported
+        The model.
+    base : str or path
+        Directory of the versions.
+    external : bool, optional
+        Whether the graph takes its weights from the file beside it. By default if they
+        have more than 64 MiB.
+    verify : bool, default=True
+        Run the graph in ONNX Runtime, and compare what it predicts with `expected`.
+    atol : float, default=1e-5
+        How far numbers may differ, as a part of them where they are above 1.
+
+    Returns
+    -------
+    Path
+        The directory of the version.
+
+    Raises
+    ------
+    ExportError
+        If the graph does not predict what the model does. Nothing is written then.
+    """
+    for name, source in exported.assets.items():
+        check_asset(name, Path(source))
+
+    def write(directory: Path) -> None:
+        _write_files(exported, directory, external)
+        manifest = _manifest(exported, directory)
+        manifest["parity"] = {"atol": atol}
+        if verify:
+            _write(directory, manifest)
+            manifest["parity"] |= _compare(exported, directory, atol)
+        _write(directory, manifest)
+
+    return write_version(base, write)
+
+
+def _write_files(exported: Exported, directory: Path, external: bool | None) -> None:
+    proto = exported.graph.model
+    variables = {name: v.contiguous() for name, v in exported.variables.items()}
+    if external is None:
+        external = sum(v.nbytes for v in variables.values()) > 64 * 2**20
+    if external:
+        proto = move_weights(proto, variables, directory / WEIGHTS)
+    else:
+        save_file(variables, directory / WEIGHTS)
+    (directory / MODEL).write_bytes(proto.SerializeToString())
+    if exported.declaration is not None:
+        (directory / DECLARATION).write_bytes(exported.declaration)
+    for name, source in exported.assets.items():
+        (directory / "assets").mkdir(exist_ok=True)
+        shutil.copyfile(source, directory / "assets" / name)
+
+
+def _manifest(exported: Exported, directory: Path) -> dict[str, Any]:
+    graph = exported.graph
+    inputs = graph.signatures["predict"].inputs
+    opsets = {entry.domain: entry.version for entry in graph.model.opset_import}
+    return {
+        "schema": SCHEMA,
+        "kind": "onnx",
+        "created": int(time.time()),
+        "model": {
+            **exported.described,
+            "skest": __version__,
+            "torch": torch.__version__,
+        },
+        "runtime": {
+            "format": "onnx",
+            "opset": {domain: opsets[domain] for domain in OPSETS if domain in opsets},
+            "ir_version": IR_VERSION,
+            "min_onnxruntime": "1.17",
+            "trusted_code": False,
+        },
+        "features": {
+            spec.name: {**spec.to_json(), "shape": list(inputs[spec.name].shape)}
+            for spec in graph.inputs
+        },
+        "signatures": {name: s.to_json() for name, s in graph.signatures.items()},
+        "files": {},
+    }
+
+
+def _write(directory: Path, manifest: dict[str, Any]) -> None:
+    manifest["files"] = {
+        str(path.relative_to(directory)): _entry(path)
+        for path in sorted(directory.rglob("*"))
+        if path.is_file() and path.name != MANIFEST
+    }
+    text = json.dumps(manifest, indent=1, allow_nan=False, ensure_ascii=False)
+    (directory / MANIFEST).write_text(text, encoding="utf-8")
+
+
+def _entry(path: Path) -> dict[str, Any]:
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return {"size": path.stat().st_size, "sha256": digest}
+
+
+def _compare(exported: Exported, directory: Path, atol: float) -> dict[str, Any]:
+    """Compare the graph with the model, and write down what it should give."""
+    import onnxruntime
+
+    expected = exported.expected(exported.rows)
+    found = load(directory, verify=False).run(exported.rows, "predict")
+    largest = 0.0
+    for name, values in expected.items():
+        if values.dtype.kind == "f":
+            largest = max(largest, _difference(found[name], values))
+        elif not np.array_equal(found[name], values):
+            raise ExportError(
+                f"The exported graph gives other {name!r} than the model: "
+                f"{found[name].tolist()}, not {values.tolist()}. Please report it."
+            )
+    if not largest <= atol:
+        raise ExportError(
+            f"The exported graph gives other numbers than the model: they differ by "
+            f"{largest:.3g}, and atol={atol:g} is allowed. Give a larger 'atol' if that "
+            "is close enough."
+        )
+    # JSON has no infinite numbers.
+    outputs = {
+        name: found[name].tolist()
+        for name, values in expected.items()
+        if values.dtype.kind != "f" or np.isfinite(found[name]).all()
+    }
+    recorded = {"signature": "predict", "inputs": exported.rows, "outputs": outputs}
+    text = json.dumps(recorded, allow_nan=False, ensure_ascii=False)
+    (directory / WARMUP).write_text(text, encoding="utf-8")
+    return {
+        "rows": len(next(iter(exported.rows.values()), [])),
+        "max_abs_diff": largest,
+        "onnxruntime": onnxruntime.__version__,
+    }
+
+
+def _difference(found: np.ndarray, expected: np.ndarray) -> float:
+    """Return how much numbers differ; relative to them where they are above 1."""
+    if found.shape != expected.shape:
+        return float("inf")
+    same = (found == expected) | (np.isnan(found) & np.isnan(expected))
+    with np.errstate(invalid="ignore"):
+        off = np.abs(found - expected) / np.maximum(1.0, np.abs(expected))
+    return float(np.where(same, 0.0, off).max(initial=0.0))

@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole exports: from a fitted estimator to what runs without Python."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pandas as pd
+import pytest
+from safetensors.torch import load_file
+
+import skest
+from skest import export
+from skest.exceptions import ArtifactError, ExportError, NotFittedError
+from skest.export.artifact import read_artifact
+from skest.export.declaration import to_estimator
+from skest.versioned_directory import list_versions
+from tests.export.test_declaration import LABELS, MODELS, X, fitted
+
+
+def assert_same(found, expected):
+    if isinstance(found, dict):
+        expected = pd.DataFrame(expected)
+        for name, values in found.items():
+            assert_same(values, expected[name].to_numpy())
+    elif np.asarray(expected).dtype.kind == "f":
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    else:
+        np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("weights", ["inside", "beside"])
+@pytest.mark.parametrize(("model", "y"), MODELS.values(), ids=list(MODELS))
+def test_the_export_predicts_what_the_estimator_does(tmp_path, model, y, weights):
+    model = fitted(model, y)
+    version = model.export(tmp_path, weights=weights)
+    loaded = export.load(tmp_path)
+    assert loaded.path == version
+    assert_same(loaded.predict(X), model.predict(X))
+    if (
+        hasattr(model, "predict_proba")
+        and y is not None
+        and not isinstance(y, pd.DataFrame)
+    ):
+        assert_same(loaded.predict_proba(X), model.predict_proba(X))
+    assert loaded.manifest["parity"]["max_abs_diff"] <= 1e-5
+    assert_same(to_estimator(tmp_path).predict(X), model.predict(X))
+
+
+def test_an_array_of_numbers(tmp_path):
+    numbers = np.random.default_rng(0).normal(size=(50, 4))
+    model = skest.DNNClassifier((8,), max_iter=2, random_state=0)
+    model.fit(numbers, numbers[:, 0] > 0).export(tmp_path)
+    assert_same(export.load(tmp_path).predict(numbers), model.predict(numbers))
+    frame = pd.DataFrame(numbers, columns=list("abcd"))
+    model.fit(frame, numbers[:, 0] > 0).export(tmp_path)
+    assert_same(export.load(tmp_path).predict(frame), model.predict(frame))
+
+
+def test_weights_beside_the_graph(tmp_path):
+    model = fitted(skest.DNNClassifier((256, 128)))
+    version = model.export(tmp_path, weights="beside")
+    assert (version / "model.onnx").stat().st_size < 100_000
+    variables = dict(model.estimator_.checkpoint.variables)
+    written = load_file(version / "weights.safetensors")
+    for name, value in variables.items():
+        assert written[name].equal(value)
+    external = read_artifact(version).external
+    assert external
+    size = (version / "weights.safetensors").stat().st_size
+    assert all(0 < t.offset and t.offset + t.length <= size for t in external)
+
+
+def test_weights_beside_the_graph_if_they_are_large(tmp_path):
+    column = skest.feature_columns.embedding_column(
+        skest.feature_columns.categorical_column_with_hash_bucket("city", 600_000), 32
+    )
+    model = skest.DNNClassifier((4,), feature_columns=[column], max_steps=1)
+    version = model.fit(X, LABELS).export(tmp_path)
+    assert (version / "model.onnx").stat().st_size < 100_000
+    assert (version / "weights.safetensors").stat().st_size > 64 * 2**20
+    assert_same(export.load(tmp_path).predict(X), model.predict(X))
+
+
+def test_input_rank(tmp_path):
+    model = fitted(skest.LinearClassifier())
+    version = model.export(tmp_path, input_rank=1)
+    features = json.loads((version / "manifest.json").read_text())["features"]
+    assert [entry["shape"] for entry in features.values()] == [[None]] * 3
+    assert_same(export.load(tmp_path).predict(X), model.predict(X))
+
+
+def test_example_and_assets(tmp_path):
+    (tmp_path / "words").write_text("a b")
+    model = fitted(skest.LinearClassifier())
+    base = tmp_path / "base"
+    version = model.export(
+        base, example=X[:3], assets={"words.txt": tmp_path / "words"}
+    )
+    warmup = json.loads((version / "warmup.json").read_text())
+    assert warmup["inputs"]["city"] == [["Rome"], ["Łódź"], [""]]
+    assert warmup["inputs"]["age"] == [[25.0], [38.0], [None]]
+    assert (version / "assets" / "words.txt").read_text() == "a b"
+    export.load(base)
+
+
+def test_made_up_rows_are_none_of_the_training_data(tmp_path):
+    version = fitted(skest.LinearClassifier()).export(tmp_path)
+    warmup = json.loads((version / "warmup.json").read_text())
+    assert len(warmup["inputs"]["age"]) == 16
+    assert not set(warmup["inputs"]["age"]) & set(X["age"].dropna())
+    assert {"Rome", ""} < set(warmup["inputs"]["city"])
+
+
+def test_an_export_that_differs_does_not_appear(tmp_path, monkeypatch):
+    model = fitted(skest.LinearClassifier())
+    model.export(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(ExportError, match=r"differ by .* and atol=1e-12 is allowed"):
+        fitted(skest.DNNClassifier((64,))).export(tmp_path, atol=1e-12)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_an_export_with_other_classes_does_not_appear(tmp_path, monkeypatch):
+    model = fitted(skest.LinearClassifier())
+    monkeypatch.setattr(model._target, "answer", lambda found: ["maybe"] * 16)
+    with pytest.raises(ExportError, match="gives other 'labels' than the model"):
+        model.export(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_runs_but_can_not_be_described(tmp_path):
+    column = skest.feature_columns.numeric_column("hours", normalizer=_halved)
+    model = fitted(skest.LinearClassifier(feature_columns=[column]))
+    version = model.export(tmp_path)
+    assert_same(export.load(tmp_path).predict(X), model.predict(X))
+    assert not (version / "columns.json").exists()
+    with pytest.raises(
+        ArtifactError, match="estimator again: .*normalizer is a functio"
+    ):
+        to_estimator(version)
+
+
+def _halved(values):
+    return values / 2
+
+
+def test_wrong_arguments(tmp_path):
+    model = fitted(skest.LinearClassifier())
+    with pytest.raises(ValueError, match="'weights' must be 'auto', 'inside' or"):
+        model.export(tmp_path, weights="outside")
+    with pytest.raises(ValueError, match="'input_rank' must be 1 or 2"):
+        model.export(tmp_path, input_rank=3)
+    with pytest.raises(ValueError, match=r"features \['hours'\] are missing"):
+        model.export(tmp_path, example=X[["age", "city"]])
+    with pytest.raises(ValueError, match="does not lead into 'assets/'"):
+        model.export(tmp_path, assets={"../x": "x"})
+    with pytest.raises(NotFittedError):
+        skest.LinearClassifier().export(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+EXPORTING = """
+import sys
+import numpy as np
+import skest
+X = np.random.default_rng(0).normal(size=(40, 5))
+model = skest.DNNClassifier((256, 256), max_iter=1).fit(X, X[:, 0] > 0)
+print("ready", flush=True)
+while True:
+    model.export(sys.argv[1])
+"""
+
+
+def exporting_and_killed(base, kills, draw):
+    """Yield after each of some kills of a process that exports without end."""
+    for _ in range(kills):
+        process = subprocess.Popen(
+            [sys.executable, "-c", EXPORTING, str(base)], stdout=subprocess.PIPE
+        )
+        process.stdout.readline()
+        time.sleep(draw.uniform(0.02, 0.5))
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+        yield
+
+
+@pytest.mark.parametrize(
+    "kills", [2, pytest.param(60, marks=[pytest.mark.slow, pytest.mark.timeout(900)])]
+)
+def test_whatever_is_killed_every_visible_version_loads(tmp_path, kills):
+    checked = set()
+    for _ in exporting_and_killed(tmp_path, kills, random.Random(kills)):
+        for version in set(list_versions(tmp_path)) - checked:
+            export.load(version)
+            checked.add(version)
+    assert checked
