@@ -2,12 +2,6 @@
 """Whole exports: from a fitted estimator to what runs without Python."""
 
 import json
-import os
-import random
-import signal
-import subprocess
-import sys
-import time
 
 import numpy as np
 import pandas as pd
@@ -19,7 +13,6 @@ from skest import export
 from skest.exceptions import ArtifactError, ExportError, NotFittedError
 from skest.export.artifact import read_artifact
 from skest.export.declaration import to_estimator
-from skest.versioned_directory import list_versions
 from tests.export.test_declaration import LABELS, MODELS, X, fitted
 
 
@@ -163,41 +156,3 @@ def test_wrong_arguments(tmp_path):
     with pytest.raises(NotFittedError):
         skest.LinearClassifier().export(tmp_path)
     assert list(tmp_path.iterdir()) == []
-
-
-EXPORTING = """
-import sys
-import numpy as np
-import skest
-X = np.random.default_rng(0).normal(size=(40, 5))
-model = skest.DNNClassifier((256, 256), max_iter=1).fit(X, X[:, 0] > 0)
-print("ready", flush=True)
-while True:
-    model.export(sys.argv[1])
-"""
-
-
-def exporting_and_killed(base, kills, draw):
-    """Yield after each of some kills of a process that exports without end."""
-    for _ in range(kills):
-        process = subprocess.Popen(
-            [sys.executable, "-c", EXPORTING, str(base)], stdout=subprocess.PIPE
-        )
-        process.stdout.readline()
-        time.sleep(draw.uniform(0.02, 0.5))
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait()
-        process.stdout.close()
-        yield
-
-
-@pytest.mark.parametrize(
-    "kills", [2, pytest.param(60, marks=[pytest.mark.slow, pytest.mark.timeout(900)])]
-)
-def test_whatever_is_killed_every_visible_version_loads(tmp_path, kills):
-    checked = set()
-    for _ in exporting_and_killed(tmp_path, kills, random.Random(kills)):
-        for version in set(list_versions(tmp_path)) - checked:
-            export.load(version)
-            checked.add(version)
-    assert checked
