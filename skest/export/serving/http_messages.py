@@ -142,8 +142,7 @@ class Inbox:
             except RequestError:
                 return None  # The connection was idle.
             self._set_deadline()
-        while (end := self._buffer.find(_END)) < 0:
-            self._buffer = self._buffer.lstrip(b"\r\n")
+        while (end := self._end_of_head()) < 0:
             # Not all that speaks to a port speaks HTTP; TLS never comes to an end.
             if self._buffer and not self._buffer[:1].isalpha():
                 raise RequestError(400, "This is no HTTP/1.1.")
@@ -191,6 +190,11 @@ class Inbox:
                     return None
                 there += count
         return body
+
+    def _end_of_head(self) -> int:
+        # Some clients send an empty line after a body.
+        self._buffer = self._buffer.lstrip(b"\r\n")
+        return self._buffer.find(_END)
 
     def _receive(self) -> bool:
         self._wait()

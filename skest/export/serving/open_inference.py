@@ -6,6 +6,7 @@ Semantics: https://github.com/kserve/open-inference-protocol. A signature other 
 missing text or number.
 """
 
+import importlib
 import math
 import re
 from collections.abc import Mapping
@@ -14,7 +15,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-import skest
 from skest.export.serving.calls import MODEL_PATH, Call, Route, signature_of
 from skest.export.serving.errors import RequestError
 
@@ -99,7 +99,7 @@ def _tensor(call: Call, tensor: Mapping[str, Any]) -> NDArray[Any]:
         raise RequestError(
             413, f"Input {name!r} may have {call.limits.max_cells} values at most."
         )
-    datatype = tensor.get("datatype")
+    datatype = str(tensor.get("datatype"))
     if datatype not in _DTYPES:
         raise RequestError(
             400,
@@ -146,7 +146,8 @@ def _described(name: str, values: NDArray[Any]) -> dict[str, Any]:
 
 
 def _server(call: Call) -> Any:
-    return {"name": "skest", "version": skest.__version__, "extensions": []}
+    version = importlib.import_module("skest").__version__
+    return {"name": "skest", "version": version, "extensions": []}
 
 
 def _live(call: Call) -> Any:
