@@ -4,10 +4,11 @@
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sized
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
 from numpy.typing import NDArray
 
 from skest.export.artifact import without_duplicates
@@ -88,22 +89,23 @@ class Call:
             413 if they are too large, 400 if they are not what the model takes.
         """
         for name, values in columns.items():
-            if isinstance(values, Sized) and len(values) > self.limits.max_rows:
+            rows = len(values) if isinstance(values, list | np.ndarray) else 0
+            if rows > self.limits.max_rows:
                 raise RequestError(
                     413,
-                    f"{name!r} has {len(values)} rows; at most {self.limits.max_rows} "
+                    f"{name!r} has {rows} rows; at most {self.limits.max_rows} "
                     "are taken at once.",
                 )
         for key, tensor in model.signatures[signature]["inputs"].items():
             feature = model.manifest["features"][tensor["tensor"]]
-            if "pad" in feature and isinstance(columns.get(key), list):
+            if "pad" in feature and isinstance(columns.get(key), list | np.ndarray):
                 self._check_width(key, columns[key], feature.get("delimiter"))
         try:
             return model.run(columns, signature)
         except (ValueError, TypeError, OverflowError) as error:
             raise RequestError(400, str(error)) from None
 
-    def _check_width(self, name: str, cells: list[Any], delimiter: str | None) -> None:
+    def _check_width(self, name: str, cells: Any, delimiter: str | None) -> None:
         longest = max((_width(cell, delimiter) for cell in cells), default=0)
         if len(cells) * longest > self.limits.max_cells:
             raise RequestError(
@@ -168,4 +170,4 @@ def _finite(text: str) -> float:
 def _width(cell: Any, delimiter: str | None) -> int:
     if isinstance(cell, str):
         return cell.count(delimiter) + 1 if delimiter else 1
-    return len(cell) if isinstance(cell, Sized) else 1
+    return len(cell) if isinstance(cell, list) else 1
