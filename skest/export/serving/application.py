@@ -4,6 +4,7 @@
 import logging
 import re
 import threading
+import time
 import traceback
 from dataclasses import dataclass, field
 
@@ -11,9 +12,10 @@ from skest.export.serving import open_inference, tf_rest
 from skest.export.serving.calls import Call, Route, as_json
 from skest.export.serving.errors import RequestError
 from skest.export.serving.limits import Limits
+from skest.export.serving.metrics import Metrics
 from skest.export.serving.versions import Catalog
 
-__all__ = ["Answer", "Application", "refusal"]
+__all__ = ["Answer", "Application"]
 
 _LOGGER = logging.getLogger(__name__)
 _ROUTES = (*tf_rest.ROUTES, *open_inference.ROUTES)
@@ -26,11 +28,6 @@ class Answer:
     status: int
     body: bytes
     headers: dict[str, str] = field(default_factory=dict)
-
-
-def refusal(error: RequestError) -> Answer:
-    """Return the answer to a request that is refused."""
-    return Answer(error.status, as_json({"error": str(error)}), error.headers)
 
 
 class Application:
@@ -47,6 +44,7 @@ class Application:
     def __init__(self, catalog: Catalog, limits: Limits) -> None:
         self._catalog = catalog
         self._limits = limits
+        self._metrics = Metrics()
         self._slots = threading.BoundedSemaphore(limits.max_running)
 
     def answer(self, method: str, path: str, body: bytes | bytearray) -> Answer:
@@ -61,6 +59,20 @@ class Application:
         body : bytes or bytearray
             What came after the headers.
         """
+        if (method, path) == ("GET", "/metrics"):
+            text = {"Content-Type": "text/plain; version=0.0.4"}
+            return Answer(200, self._metrics.text().encode(), text)
+        start = time.perf_counter()
+        answer = self._answer(method, path, body)
+        self._metrics.count(answer.status, time.perf_counter() - start)
+        return answer
+
+    def refuse(self, error: RequestError) -> Answer:
+        """Return the answer to what did not become a whole request."""
+        self._metrics.count(error.status)
+        return _refusal(error)
+
+    def _answer(self, method: str, path: str, body: bytes | bytearray) -> Answer:
         try:
             route, found = _route(method, path)
             call = Call(self._catalog, self._limits, found.groupdict(), body)
@@ -68,7 +80,7 @@ class Application:
                 return Answer(200, as_json(route.answer(call)))
             return self._run(route, call)
         except RequestError as error:
-            return refusal(error)
+            return _refusal(error)
         except Exception as error:
             # Not its message, which may quote the request.
             _LOGGER.error(
@@ -77,7 +89,7 @@ class Application:
                 type(error).__name__,
                 "".join(traceback.format_tb(error.__traceback__)),
             )
-            return refusal(RequestError(500, "The server failed; its log says where."))
+            return _refusal(RequestError(500, "The server failed; its log says where."))
 
     def _run(self, route: Route, call: Call) -> Answer:
         if self._catalog.closed:
@@ -88,6 +100,10 @@ class Application:
             return Answer(200, as_json(route.answer(call)))
         finally:
             self._slots.release()
+
+
+def _refusal(error: RequestError) -> Answer:
+    return Answer(error.status, as_json({"error": str(error)}), error.headers)
 
 
 def _route(method: str, path: str) -> tuple[Route, re.Match[str]]:

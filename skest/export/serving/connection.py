@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from skest.export.serving.application import Answer, Application, refusal
+from skest.export.serving.application import Answer, Application
 from skest.export.serving.errors import RequestError
 from skest.export.serving.http_messages import Head, Inbox, response
 from skest.export.serving.limits import Limits
@@ -72,7 +72,7 @@ def serve_connection(
                 body = None if head is None else inbox.body(head)
             except RequestError as error:
                 # Where the next request would begin is not known.
-                send(connection, refusal(error), limits, keep_alive=False)
+                send(connection, application.refuse(error), limits, keep_alive=False)
                 _linger(connection)
                 return
             if head is None or body is None:

@@ -91,7 +91,7 @@ def _wanted(document: Mapping[str, Any], outputs: list[str]) -> list[str]:
 def _tensor(call: Call, tensor: Mapping[str, Any]) -> NDArray[Any]:
     """Return the array that an input describes."""
     name, shape = tensor["name"], tensor.get("shape")
-    if not isinstance(shape, list) or not all(
+    if not (isinstance(shape, list) and shape) or not all(
         type(size) is int and size >= 0 for size in shape
     ):
         raise RequestError(400, f"Input {name!r} must have a 'shape' of whole numbers.")

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any, Self
 
-from skest.export.serving.application import Application, refusal
+from skest.export.serving.application import Application
 from skest.export.serving.connection import Running, send, serve_connection
 from skest.export.serving.errors import RequestError
 from skest.export.serving.limits import Limits
@@ -77,7 +77,6 @@ class ModelServer:
         if not poll_seconds > 0:
             raise ValueError(f"'poll_seconds' must be positive; got {poll_seconds!r}.")
         self._catalog = Catalog(models, keep_versions, num_threads)
-        self._running = Running()
         self._listener = _Listener((host, port), self._catalog, limits or Limits())
         self._poll_seconds = poll_seconds
         self._threads: list[threading.Thread] = []
@@ -165,7 +164,8 @@ class _Listener(socketserver.ThreadingTCPServer):
                 return True
         error = RequestError(503, "Too many connections.", {"Retry-After": "1"})
         with contextlib.suppress(OSError):
-            send(request, refusal(error), self._limits, keep_alive=False)
+            answer = self._application.refuse(error)
+            send(request, answer, self._limits, keep_alive=False)
         return False
 
     def finish_request(self, request: Any, client_address: Any) -> None:

@@ -88,6 +88,7 @@ def test_numbers_of_all_kinds(ask, datatype, data):
         ),
         (changed(0, name=["city"]), "each once; got"),
         (changed(0, shape=3), "'city' must have a 'shape' of whole numbers"),
+        (changed(0, shape=[], data=["red"]), "'city' must have a 'shape' of whole"),
         (changed(0, shape=[3.0]), "'city' must have a 'shape' of whole numbers"),
         (changed(0, shape=[-3]), "'city' must have a 'shape' of whole numbers"),
         (changed(0, shape=[4]), "has the shape [4], but 3 values in 'data'"),
@@ -110,6 +111,13 @@ def test_wrong_requests(ask, document, message):
     status, answer = ask(INFER, document)
     assert status == 400
     assert message in answer["error"]
+
+
+def test_no_rows(ask):
+    inputs = [{**tensor, "shape": [0, 1], "data": []} for tensor in INPUTS]
+    status, answer = ask(INFER, {"inputs": inputs})
+    assert status == 200
+    assert (answer["outputs"][0]["shape"], answer["outputs"][0]["data"]) == ([0, 2], [])
 
 
 @pytest.mark.parametrize("shape", [[10**15, 0], [0, 10**15], [2**40]])

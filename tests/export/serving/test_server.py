@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -199,6 +200,28 @@ def test_names_of_models(base, argument, name):
     assert list(serve._models([argument.format(base=base)])) == [name]
     ((found, path),) = serve._models([argument.format(base=base)]).items()
     ModelServer({found: path}, port=0).stop()
+
+
+def test_metrics(base):
+    with ModelServer({"double": base}, port=0) as server:
+        ask = Client(server)
+        for instances in ([1], [2], []):
+            ask(PREDICT, {"instances": instances})
+        with connect(server) as connection:
+            connection.sendall(b"\x00")
+            read_all(connection)
+        with urllib.request.urlopen(f"{server.url}/metrics") as answer:
+            text = answer.read().decode()
+            assert answer.headers["Content-Type"].startswith(
+                "text/plain; version=0.0.4"
+            )
+    assert 'skest_requests_total{status="200"} 2\n' in text
+    assert 'skest_requests_total{status="400"} 2\n' in text
+    buckets = re.findall(r'_bucket{le="([^"]+)"} (\d+)\n', text)
+    counts = [int(count) for _, count in buckets]
+    assert counts == sorted(counts)
+    assert buckets[-1] == ("+Inf", "3")
+    assert "\nskest_request_seconds_count 3\n" in text
 
 
 def test_garbage_between_requests_ends_the_connection(base):
