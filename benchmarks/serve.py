@@ -8,6 +8,7 @@ machine look at the times of the processor and at p50; p99 is that of the machin
 """
 
 import argparse
+import functools
 import json
 import multiprocessing
 import socket
@@ -79,6 +80,24 @@ def in_process(version: Path) -> None:
         ):
             busy, median = milliseconds(call, repeats)
             print(f"{what:<24}{n_rows:>6} rows{busy:>12.3f}{median:>12.3f}")
+
+
+def answers(base: Path) -> None:
+    """Time what the server does between reading a request and sending the answer."""
+    from skest.export.serving.application import Application
+    from skest.export.serving.limits import Limits
+    from skest.export.serving.versions import Catalog
+
+    catalog = Catalog({"m": base})
+    catalog.refresh()
+    application = Application(catalog, Limits())
+    for n_rows, repeats in ((1, 1000), (100, 100)):
+        for way, request in requests(n_rows).items():
+            head, _, body = request.partition(b"\r\n\r\n")
+            path = head.split()[1].decode()
+            call = functools.partial(application.answer, "POST", path, body)
+            busy, median = milliseconds(call, repeats)
+            print(f"{'server, ' + way:<24}{n_rows:>6} rows{busy:>12.3f}{median:>12.3f}")
 
 
 def cold_start(version: Path, repeats: int) -> None:
@@ -208,6 +227,7 @@ def main(arguments: list[str] | None = None) -> None:
         version = export_model(base)
         print(f"{'milliseconds':<35}{'processor':>12}{'median':>12}")
         in_process(version)
+        answers(base)
         cold_start(version, options.starts)
         print(
             f"\n{'HTTP':<10}{'rows':>6}{'clients':>9}{'p50 ms':>10}{'p99 ms':>10}",

@@ -50,10 +50,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             poll_seconds=options.poll_seconds,
             keep_versions=options.keep_versions,
             num_threads=options.num_threads,
-        )
-    except (OSError, ValueError) as error:
+        ).start()
+    except (ImportError, OSError, ValueError) as error:
         parser.error(str(error))
-    server.start()
     print(f"Serving at {server.url}", flush=True)
     stop.wait()
     return 0 if server.stop(options.grace) else 1

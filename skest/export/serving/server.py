@@ -6,7 +6,7 @@ import os
 import socket
 import socketserver
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Self
 
 from skest.export.serving.application import Application
@@ -93,18 +93,29 @@ class ModelServer:
         return self._catalog.ready
 
     def start(self) -> Self:
-        """Load the models, and serve them in threads of their own."""
-        self._catalog.refresh()
-        self._threads = [
-            threading.Thread(target=target, args=(seconds,), name=name, daemon=True)
-            for name, target, seconds in (
-                ("skest-listen", self._listener.serve_forever, 0.05),
-                ("skest-watch", self._catalog.watch, self._poll_seconds),
-            )
-        ]
-        for thread in self._threads:
-            thread.start()
+        """Listen, and load the models; return when they are loaded.
+
+        Raises
+        ------
+        ImportError
+            If ``onnxruntime`` is not installed.
+        """
+        # Health is answered from the start: large models take a while.
+        self._run("skest-listen", self._listener.serve_forever, 0.05)
+        try:
+            self._catalog.refresh()
+        except BaseException:
+            self.stop()
+            raise
+        self._run("skest-watch", self._catalog.watch, self._poll_seconds)
         return self
+
+    def _run(self, name: str, target: Callable[[float], None], seconds: float) -> None:
+        thread = threading.Thread(
+            target=target, args=(seconds,), name=name, daemon=True
+        )
+        thread.start()
+        self._threads.append(thread)
 
     def stop(self, grace: float = 10.0) -> bool:
         """Stop: refuse what comes, finish what runs.

@@ -51,6 +51,34 @@ def test_ipv6(base):
         assert Client(server)("/v2/health/live")[0] == 200
 
 
+def test_health_is_answered_while_models_are_loaded(base, monkeypatch):
+    server = ModelServer({"double": base}, port=0)
+    go, refresh = threading.Event(), server._catalog.refresh
+    monkeypatch.setattr(server._catalog, "refresh", lambda: go.wait(10) and refresh())
+    with ThreadPoolExecutor(1) as pool:
+        started = pool.submit(server.start)
+        ask = Client(server)
+        assert ask("/v2/health/live")[0] == 200
+        assert ask("/v2/health/ready")[0] == 503
+        go.set()
+        started.result()
+        assert ask("/v2/health/ready")[0] == 200
+    server.stop()
+
+
+def test_without_onnxruntime(base, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    server = ModelServer({"double": base}, port=0)
+    with pytest.raises(ImportError, match="run on ONNX Runtime"):
+        server.start()
+    with pytest.raises(OSError):
+        connect(server)
+    monkeypatch.setattr(serve.signal, "signal", lambda *_: None)
+    with pytest.raises(SystemExit, match="2"):
+        serve.main([str(base), "--port", "0"])
+    assert "run on ONNX Runtime" in capsys.readouterr().err
+
+
 def test_a_server_that_was_never_started_stops(base):
     assert ModelServer({"double": base}, port=0).stop()
 
