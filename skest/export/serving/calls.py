@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skest.export.artifact import without_duplicates
+from skest.export.feeds import columns_of
 from skest.export.runtime import Model
 from skest.export.serving.errors import RequestError
 from skest.export.serving.limits import Limits
@@ -78,40 +79,55 @@ class Call:
             raise RequestError(400, f"The body must be a JSON object; got a {kind}.")
         return found
 
-    def run(
-        self, model: Model, columns: Mapping[str, Any], signature: str
-    ) -> dict[str, NDArray[Any]]:
-        """Run a model on columns, within the limits.
+    def run(self, model: Model, table: Any, signature: str) -> dict[str, NDArray[Any]]:
+        """Run a model on rows or columns, within the limits.
+
+        Parameters
+        ----------
+        model : Model
+            What `find` returned.
+        table : dict of columns, or list of dicts
+            Raw features.
+        signature : str
+            A signature that the model has.
+
+        Returns
+        -------
+        dict of str to ndarray
+            The signature's outputs.
 
         Raises
         ------
         RequestError
-            413 if they are too large, 400 if they are not what the model takes.
+            413 if there is too much, 400 if it is not what the model takes.
         """
-        for name, values in columns.items():
-            rows = len(values) if isinstance(values, list | np.ndarray) else 0
-            if rows > self.limits.max_rows:
-                raise RequestError(
-                    413,
-                    f"{name!r} has {rows} rows; at most {self.limits.max_rows} "
-                    "are taken at once.",
-                )
-        for key, tensor in model.signatures[signature]["inputs"].items():
-            feature = model.manifest["features"][tensor["tensor"]]
-            if "pad" in feature and isinstance(columns.get(key), list | np.ndarray):
-                self._check_width(key, columns[key], feature.get("delimiter"))
+        inputs = model.signatures[signature]["inputs"]
         try:
+            columns = columns_of(table, list(inputs))
+            for key, values in columns.items():
+                feature = model.manifest["features"][inputs[key]["tensor"]]
+                self._check_size(key, values, feature)
             return model.run(columns, signature)
         except (ValueError, TypeError, OverflowError) as error:
             raise RequestError(400, str(error)) from None
 
-    def _check_width(self, name: str, cells: Any, delimiter: str | None) -> None:
+    def _check_size(self, name: str, cells: Any, feature: Mapping[str, Any]) -> None:
+        if not isinstance(cells, list | np.ndarray):
+            return
+        rows, limits = len(cells), self.limits
+        if rows > limits.max_rows:
+            raise RequestError(
+                413, f"{name!r} has {rows} rows; at most {limits.max_rows} are taken."
+            )
+        if "pad" not in feature:
+            return
+        delimiter = feature.get("delimiter")
         longest = max((_width(cell, delimiter) for cell in cells), default=0)
-        if len(cells) * longest > self.limits.max_cells:
+        if rows * longest > limits.max_cells:
             raise RequestError(
                 413,
-                f"{name!r} has {len(cells)} rows of up to {longest} values; at most "
-                f"{self.limits.max_cells} values are taken at once.",
+                f"{name!r} has {rows} rows of up to {longest} values; at most "
+                f"{limits.max_cells} values are taken.",
             )
 
 

@@ -13,7 +13,7 @@ from skest.export.serving.errors import RequestError
 from skest.export.serving.http_messages import Head, Inbox, response
 from skest.export.serving.limits import Limits
 
-__all__ = ["Running", "send", "serve_connection"]
+__all__ = ["Connection", "Running"]
 
 _LOGGER = logging.getLogger(__name__)
 _LINGER = 1.0
@@ -41,14 +41,8 @@ class Running:
             return self._changed.wait_for(lambda: self._count == 0, seconds)
 
 
-def serve_connection(
-    connection: socket.socket,
-    application: Application,
-    limits: Limits,
-    running: Running,
-    stopping: Callable[[], bool],
-) -> None:
-    """Answer the requests of a client until it goes away, or has to.
+class Connection:
+    """A client that asks one request after the other.
 
     Parameters
     ----------
@@ -58,66 +52,72 @@ def serve_connection(
         Answers the requests.
     limits : Limits
         What is taken from the client.
-    running : Running
-        Counts each request while it is answered.
-    stopping : callable
-        Whether the connection shall end after the next answer.
     """
-    inbox = Inbox(connection, limits)
-    with contextlib.suppress(OSError):
-        goes_on = True
-        while goes_on:
-            try:
-                head = inbox.head()
-                body = None if head is None else inbox.body(head)
-            except RequestError as error:
-                # Where the next request would begin is not known.
-                send(connection, application.refuse(error), limits, keep_alive=False)
-                _linger(connection)
+
+    def __init__(
+        self, connection: socket.socket, application: Application, limits: Limits
+    ) -> None:
+        self._connection = connection
+        self._application = application
+        self._limits = limits
+
+    def serve(self, running: Running, stopping: Callable[[], bool]) -> None:
+        """Answer requests until the client goes away, or has to.
+
+        Parameters
+        ----------
+        running : Running
+            Counts each request while it is answered.
+        stopping : callable
+            Whether the connection shall end after the next answer.
+        """
+        inbox = Inbox(self._connection, self._limits)
+        with contextlib.suppress(OSError):
+            self._connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, True)
+            goes_on = True
+            while goes_on:
+                try:
+                    head = inbox.head()
+                    body = None if head is None else inbox.body(head)
+                except RequestError as error:
+                    # Where the next request would begin is not known.
+                    self.refuse(error)
+                    self._linger()
+                    return
+                if head is None or body is None:
+                    return
+                with running:
+                    goes_on = self._answer(head, body, stopping)
+
+    def refuse(self, error: RequestError) -> None:
+        """Say why there will be no more answers."""
+        self._send(self._application.refuse(error), keep_alive=False)
+
+    def _answer(
+        self, head: Head, body: bytearray, stopping: Callable[[], bool]
+    ) -> bool:
+        start = time.perf_counter()
+        answer = self._application.answer(head.method, head.path, body)
+        keep_alive = head.keep_alive and not stopping()
+        self._send(answer, keep_alive, with_body=head.method != "HEAD")
+        seconds = time.perf_counter() - start
+        path = ascii(head.path[:200])
+        _LOGGER.debug("%s %s %d %.4f s", head.method, path, answer.status, seconds)
+        return keep_alive
+
+    def _send(self, answer: Answer, keep_alive: bool, with_body: bool = True) -> None:
+        headers = {"Content-Type": "application/json", **answer.headers}
+        data = response(answer.status, answer.body, headers, keep_alive)
+        if not with_body:
+            data = data[: len(data) - len(answer.body)]
+        self._connection.settimeout(self._limits.timeout)
+        self._connection.sendall(data)
+
+    def _linger(self) -> None:
+        """Read what still comes for a while: else a reset may overtake the answer."""
+        self._connection.shutdown(socket.SHUT_WR)
+        deadline = time.monotonic() + _LINGER
+        while (left := deadline - time.monotonic()) > 0:
+            self._connection.settimeout(left)
+            if not self._connection.recv(65536):
                 return
-            if head is None or body is None:
-                return
-            with running:
-                goes_on = _answer(connection, application, limits, head, body, stopping)
-
-
-def _answer(
-    connection: socket.socket,
-    application: Application,
-    limits: Limits,
-    head: Head,
-    body: bytearray,
-    stopping: Callable[[], bool],
-) -> bool:
-    start = time.perf_counter()
-    answer = application.answer(head.method, head.path, body)
-    keep_alive = head.keep_alive and not stopping()
-    send(connection, answer, limits, keep_alive, with_body=head.method != "HEAD")
-    seconds = time.perf_counter() - start
-    path = ascii(head.path[:200])
-    _LOGGER.debug("%s %s %d %.4f s", head.method, path, answer.status, seconds)
-    return keep_alive
-
-
-def send(
-    connection: socket.socket,
-    answer: Answer,
-    limits: Limits,
-    keep_alive: bool,
-    with_body: bool = True,
-) -> None:
-    """Send an answer."""
-    headers = {"Content-Type": "application/json", **answer.headers}
-    data = response(answer.status, answer.body, headers, keep_alive)
-    connection.settimeout(limits.timeout)
-    connection.sendall(data if with_body else data[: len(data) - len(answer.body)])
-
-
-def _linger(connection: socket.socket) -> None:
-    """Read what is still coming for a while: else the answer may be lost to a reset."""
-    connection.shutdown(socket.SHUT_WR)
-    deadline = time.monotonic() + _LINGER
-    while (left := deadline - time.monotonic()) > 0:
-        connection.settimeout(left)
-        if not connection.recv(65536):
-            return

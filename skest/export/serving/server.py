@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Self
 
 from skest.export.serving.application import Application
-from skest.export.serving.connection import Running, send, serve_connection
+from skest.export.serving.connection import Connection, Running
 from skest.export.serving.errors import RequestError
 from skest.export.serving.limits import Limits
 from skest.export.serving.versions import Catalog
@@ -175,19 +175,15 @@ class _Listener(socketserver.ThreadingTCPServer):
                 return True
         error = RequestError(503, "Too many connections.", {"Retry-After": "1"})
         with contextlib.suppress(OSError):
-            answer = self._application.refuse(error)
-            send(request, answer, self._limits, keep_alive=False)
+            self._connection(request).refuse(error)
         return False
 
     def finish_request(self, request: Any, client_address: Any) -> None:
-        request.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, True)
-        serve_connection(
-            request,
-            self._application,
-            self._limits,
-            self.running,
-            lambda: self._catalog.closed,
-        )
+        connection = self._connection(request)
+        connection.serve(self.running, lambda: self._catalog.closed)
+
+    def _connection(self, request: socket.socket) -> Connection:
+        return Connection(request, self._application, self._limits)
 
     def shutdown_request(self, request: Any) -> None:
         with self._lock:

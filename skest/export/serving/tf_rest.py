@@ -31,10 +31,10 @@ def _predict(call: Call) -> Any:
     if by_row == by_column:
         raise RequestError(400, "Give either 'instances' (rows) or 'inputs' (columns).")
     if by_column:
-        columns = _columns(document["inputs"], inputs)
-        return {"outputs": _unnamed(_lists(call.run(model, columns, name)))}
-    columns = _transposed(_rows(document, "instances"), inputs)
-    outputs = _lists(call.run(model, columns, name))
+        table = _table("inputs", document["inputs"], inputs)
+        return {"outputs": _unnamed(_lists(call.run(model, table, name)))}
+    table = _table("instances", _rows(document, "instances"), inputs)
+    outputs = _lists(call.run(model, table, name))
     if len(outputs) == 1:
         return {"predictions": _unnamed(outputs)}
     rows = zip(*outputs.values(), strict=True)
@@ -117,27 +117,14 @@ def _rows(document: Mapping[str, Any], key: str) -> list[Any]:
     return rows
 
 
-def _transposed(rows: list[Any], inputs: Sequence[str]) -> dict[str, Any]:
-    """Return the columns of rows; rows of the only input may go without its name."""
-    if len(inputs) == 1 and not any(isinstance(row, dict) for row in rows):
-        return {inputs[0]: rows}
-    for at, row in enumerate(rows):
-        if not isinstance(row, dict):
-            raise RequestError(400, f"Row {at} of 'instances' must be a JSON object.")
-        absent = [name for name in inputs if name not in row]
-        if absent:
-            raise RequestError(400, f"Row {at} of 'instances' lacks {absent}.")
-    return {name: [row[name] for row in rows] for name in inputs}
-
-
-def _columns(values: Any, inputs: Sequence[str]) -> dict[str, Any]:
-    if isinstance(values, dict):
+def _table(key: str, values: Any, inputs: Sequence[str]) -> Any:
+    """Return rows or columns; values of the only input may go without its name."""
+    objects = values if key == "instances" else [values]
+    if all(isinstance(value, dict) for value in objects):
         return values
-    if len(inputs) != 1:
-        raise RequestError(
-            400, f"'inputs' must be a JSON object with the columns {list(inputs)}."
-        )
-    return {inputs[0]: values}
+    if len(inputs) == 1:
+        return {inputs[0]: values}
+    raise RequestError(400, f"{key!r} must have JSON objects with {list(inputs)}.")
 
 
 def _with_texts(pairs: list[tuple[str, Any]]) -> Any:

@@ -135,7 +135,7 @@ def test_lone_surrogates(ask):
 
 def test_many_rows(ask):
     status, answer = ask(PREDICT, {"instances": ROWS[:1] * 1001})
-    assert status == 413 and "has 1001 rows; at most 1000" in answer["error"]
+    assert status == 413 and "has 1001 rows; at most 1000 are" in answer["error"]
 
 
 @pytest.mark.parametrize("long", [[1] * 100, "1|" * 99])
