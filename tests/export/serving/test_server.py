@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+import contextlib
 import json
 import re
 import signal
@@ -174,6 +175,29 @@ def test_a_process_stops_when_it_is_asked_to(process, base, number):
     assert process.returncode == 0
     assert "Traceback" not in log
     assert "Version 1700000001 of" in log
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+def test_clients_of_a_process_that_stops_get_whole_answers_or_none(process):
+    statuses, asked = [set() for _ in range(4)], threading.Barrier(5)
+
+    def ask_until_the_end(found):
+        ask = Client(process)
+        assert ask(PREDICT, {"instances": [1]})[0] == 200
+        asked.wait()
+        with contextlib.suppress(ConnectionError):
+            while True:
+                found.add(ask(PREDICT, {"instances": [1]})[0])
+
+    with ThreadPoolExecutor(4) as pool:
+        ends = [pool.submit(ask_until_the_end, found) for found in statuses]
+        asked.wait()
+        process.terminate()
+        for end in ends:
+            assert end.result() is None
+    process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert set.union(*statuses) <= {200, 503}
 
 
 def test_the_process_has_neither_torch_nor_sklearn(base):
