@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         LatestExporter,
     )
     from skest.export.runtime import Model, load
+    from skest.export.serving.server import ModelServer
 
 __all__ = [
     "BestExporter",
@@ -24,6 +25,7 @@ __all__ = [
     "FinalExporter",
     "LatestExporter",
     "Model",
+    "ModelServer",
     "latest",
     "load",
 ]
@@ -34,6 +36,7 @@ _MODULES = {
     "FinalExporter": "exporters",
     "LatestExporter": "exporters",
     "Model": "runtime",
+    "ModelServer": "serving.server",
     "latest": "artifact",
     "load": "runtime",
 }

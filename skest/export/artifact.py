@@ -21,7 +21,15 @@ from skest.export.onnx_wire import ExternalData, OnnxContent, read_onnx
 from skest.export.operators import ALLOWED_OPERATORS
 from skest.versioned_directory import list_versions
 
-__all__ = ["MANIFEST", "MODEL", "SCHEMA", "Artifact", "latest", "read_artifact"]
+__all__ = [
+    "MANIFEST",
+    "MODEL",
+    "SCHEMA",
+    "Artifact",
+    "latest",
+    "read_artifact",
+    "without_duplicates",
+]
 
 SCHEMA = "skest.export/1"
 MANIFEST = "manifest.json"
@@ -136,7 +144,7 @@ def _read_manifest(path: Path, trusted: str | None) -> dict[str, Any]:
             "trusted one. Fetch the model again from where it comes from."
         )
     try:
-        manifest = json.loads(data.decode(), object_pairs_hook=_without_duplicates)
+        manifest = json.loads(data.decode(), object_pairs_hook=without_duplicates)
     except (ValueError, RecursionError) as error:
         raise ArtifactError(f"{MANIFEST!r} is no JSON: {error}") from None
     schema = manifest.get("schema") if isinstance(manifest, dict) else None
@@ -148,7 +156,8 @@ def _read_manifest(path: Path, trusted: str | None) -> dict[str, Any]:
     return manifest
 
 
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Make the object of a JSON document; refuse names that are there twice."""
     found = dict(pairs)
     if len(found) < len(pairs):
         raise ValueError("a name is there twice")

@@ -116,7 +116,8 @@ class Feature:
         )
 
     def _numbers(self, values: Any) -> NDArray[Any]:
-        array = np.asarray(values)
+        # In an array of texts each would take as much memory as the longest.
+        array = np.asarray(values, dtype=object if _has_texts(values) else None)
         if array.dtype.kind not in "biuf":
             cells = np.asarray(values, dtype=object)
             numbers = [self._number(cell) for cell in cells.ravel().tolist()]
@@ -194,6 +195,11 @@ def _objects(cells: list[Any], shape: tuple[int, ...]) -> NDArray[Any]:
     array = np.empty(len(cells), object)
     array[:] = cells
     return array.reshape(shape)
+
+
+def _has_texts(values: Any) -> bool:
+    kinds = set(map(type, values)) if isinstance(values, list | tuple) else set()
+    return str in kinds or (list in kinds and any(map(_has_texts, values)))
 
 
 def _is_missing(cell: Any) -> bool:

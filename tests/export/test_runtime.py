@@ -15,7 +15,11 @@ from skest.exceptions import ArtifactError
 from tests.export import _models
 
 ROWS = {"city": ["red", None, "blue"], "age": [1, 0.5, -3.0], "tags": [[1], [], None]}
-SERVING = ["artifact", "onnx_wire", "operators", "raw_values", "runtime"]
+EXPORT = Path(skest.__file__).parent / "export"
+SERVING = [
+    *("artifact", "onnx_wire", "operators", "raw_values", "runtime", "serve"),
+    *(f"serving/{path.stem}" for path in sorted(EXPORT.glob("serving/*.py"))),
+]
 
 
 def expected():
@@ -141,7 +145,7 @@ print(sorted({{"torch", "sklearn", "onnx", "joblib", "pandas"}} & set(sys.module
 
 @pytest.mark.parametrize("name", SERVING)
 def test_serving_has_no_way_to_run_code_of_a_file(name):
-    source = (Path(skest.__file__).parent / "export" / f"{name}.py").read_text()
+    source = (EXPORT / f"{name}.py").read_text()
     names = {
         *(alias.name for node in ast.walk(ast.parse(source)) for alias in _names(node)),
         *(node.module for node in ast.walk(ast.parse(source)) if _is_from(node)),

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line of the server: ``python -m skest.export.serve PATH``."""
+
+import argparse
+import logging
+import os
+import re
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+
+from skest.export.artifact import MANIFEST
+from skest.export.serving.limits import Limits
+from skest.export.serving.server import ModelServer
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Serve models until the process is asked to stop (SIGTERM, SIGINT).
+
+    Parameters
+    ----------
+    arguments : sequence of str, optional
+        The command line, by default that of the process.
+
+    Returns
+    -------
+    int
+        0 if all running requests were answered before it ended, else 1.
+    """
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    logging.basicConfig(
+        level=logging.DEBUG if options.verbose else logging.INFO,
+        format="%(asctime)s %(levelname)s %(message)s",
+    )
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    try:
+        server = ModelServer(
+            _models(options.models),
+            host=options.host,
+            port=options.port,
+            limits=Limits(**{f.name: getattr(options, f.name) for f in fields(Limits)}),
+            poll_seconds=options.poll_seconds,
+            keep_versions=options.keep_versions,
+            num_threads=options.num_threads,
+        ).start()
+    except (ImportError, OSError, ValueError) as error:
+        parser.error(str(error))
+    print(f"Serving at {server.url}", flush=True)
+    stop.wait()
+    return 0 if server.stop(options.grace) else 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m skest.export.serve",
+        description="Serve exported models by HTTP: TensorFlow Serving REST below /v1, "
+        "Open Inference Protocol below /v2.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    parser.add_argument(
+        "models",
+        nargs="+",
+        metavar="[NAME=]PATH",
+        help="the directory of a model's versions, or one version; without NAME the "
+        "model is called as the directory",
+    )
+    options = {
+        "host": ("127.0.0.1", "address to listen at"),
+        "port": (8501, "port to listen at, 0 for a free one"),
+        "poll-seconds": (1.0, "seconds from one look for new versions to the next"),
+        "keep-versions": (2, "versions of each model that are served"),
+        "num-threads": (1, "threads within one call of a model"),
+        "grace": (10.0, "seconds that running requests have when the server stops"),
+        "max-request-bytes": (Limits.max_request_bytes, "bytes of a request's body"),
+        "max-header-bytes": (Limits.max_header_bytes, "bytes of a request's headers"),
+        "max-rows": (Limits.max_rows, "rows of a request"),
+        "max-cells": (Limits.max_cells, "values of a feature in a request"),
+        "max-running": (Limits.max_running, "requests that are worked on at once"),
+        "max-connections": (Limits.max_connections, "open connections"),
+        "timeout": (Limits.timeout, "seconds that a request may take to arrive"),
+    }
+    for name, (default, text) in options.items():
+        parser.add_argument(f"--{name}", type=type(default), default=default, help=text)
+    parser.add_argument("--verbose", action="store_true", help="log every request")
+    return parser
+
+
+def _models(arguments: Sequence[str]) -> dict[str, str]:
+    models: dict[str, str] = {}
+    for argument in arguments:
+        name, path = _named(argument)
+        if name in models:
+            raise ValueError(
+                f"Two models are called {name!r}. Give them names by NAME=PATH."
+            )
+        models[name] = path
+    return models
+
+
+def _named(argument: str) -> tuple[str, str]:
+    found = re.fullmatch(r"([\w.-]+)=(.+)", argument, re.ASCII | re.DOTALL)
+    if found:
+        return found[1], found[2]
+    path = Path(os.path.abspath(argument))
+    one_version = path.name.isdecimal() and (path / MANIFEST).exists()
+    return (path.parent if one_version else path).name, argument
+
+
+if __name__ == "__main__":
+    sys.exit(main())

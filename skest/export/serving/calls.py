@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A request as the protocols see it: what its address names, and its document."""
+
+import json
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skest.export.artifact import without_duplicates
+from skest.export.raw_values import columns_of
+from skest.export.runtime import Model
+from skest.export.serving.errors import RequestError
+from skest.export.serving.limits import Limits
+from skest.export.serving.versions import Catalog
+
+__all__ = ["MODEL_PATH", "Call", "Route", "as_json", "signature_of"]
+
+MODEL_PATH = r"models/(?P<name>[^/:]+)(/versions/(?P<version>[0-9]{1,18}))?"
+
+
+@dataclass(frozen=True)
+class Call:
+    """A request to one of the protocols.
+
+    Attributes
+    ----------
+    catalog : Catalog
+        The models there are.
+    limits : Limits
+        What may be asked.
+    path : dict of str to (str or None)
+        The named parts of the address.
+    body : bytes or bytearray
+        What came after the headers.
+    """
+
+    catalog: Catalog
+    limits: Limits
+    path: Mapping[str, Any]
+    body: bytes | bytearray
+
+    def find(self) -> tuple[int, Model]:
+        """Return the version that the address names, and its number."""
+        return self.catalog.find(self.path["name"], self.path.get("version"))
+
+    def document(
+        self, of_pairs: Callable[[list[tuple[str, Any]]], Any] = without_duplicates
+    ) -> dict[str, Any]:
+        """Return the JSON object in the body.
+
+        Parameters
+        ----------
+        of_pairs : callable
+            Makes a value of the names and values of an object.
+
+        Raises
+        ------
+        RequestError
+            400 if it is none.
+        """
+        try:
+            found = json.loads(
+                str(self.body, "utf-8"),
+                object_pairs_hook=of_pairs,
+                parse_constant=_no_number,
+                parse_float=_finite,
+            )
+        except RecursionError:
+            raise RequestError(400, "The JSON is nested too deeply.") from None
+        except ValueError as error:
+            raise RequestError(400, f"The body must be JSON: {error}") from None
+        if not isinstance(found, dict):
+            kind = type(found).__name__
+            raise RequestError(400, f"The body must be a JSON object; got a {kind}.")
+        return found
+
+    def run(self, model: Model, table: Any, signature: str) -> dict[str, NDArray[Any]]:
+        """Run a model on rows or columns, within the limits.
+
+        Parameters
+        ----------
+        model : Model
+            What `find` returned.
+        table : dict of columns, or list of dicts
+            Raw features.
+        signature : str
+            A signature that the model has.
+
+        Returns
+        -------
+        dict of str to ndarray
+            The signature's outputs.
+
+        Raises
+        ------
+        RequestError
+            413 if there is too much, 400 if it is not what the model takes.
+        """
+        inputs = model.signatures[signature]["inputs"]
+        try:
+            columns = columns_of(table, list(inputs))
+            for key, values in columns.items():
+                feature = model.manifest["features"][inputs[key]["tensor"]]
+                self._check_size(key, values, feature)
+            return model.run(columns, signature)
+        except (ValueError, TypeError, OverflowError) as error:
+            raise RequestError(400, str(error)) from None
+
+    def _check_size(self, name: str, cells: Any, feature: Mapping[str, Any]) -> None:
+        if not isinstance(cells, list | np.ndarray):
+            return
+        rows, limits = len(cells), self.limits
+        if rows > limits.max_rows:
+            raise RequestError(
+                413, f"{name!r} has {rows} rows; at most {limits.max_rows} are taken."
+            )
+        if None not in feature["shape"][1:]:
+            return
+        delimiter = feature.get("delimiter")
+        longest = max((_width(cell, delimiter) for cell in cells), default=0)
+        if rows * longest > limits.max_cells:
+            raise RequestError(
+                413,
+                f"{name!r} has {rows} rows of up to {longest} values; at most "
+                f"{limits.max_cells} values are taken.",
+            )
+
+
+class Route(NamedTuple):
+    """What answers the requests whose path fits a pattern."""
+
+    method: str
+    pattern: re.Pattern[str]
+    answer: Callable[[Call], Any]
+
+
+def signature_of(model: Model, name: Any) -> dict[str, Any]:
+    """Return a signature of a model.
+
+    Raises
+    ------
+    RequestError
+        400 if there is none of that name.
+    """
+    if not isinstance(name, str) or name not in model.signatures:
+        raise RequestError(
+            400,
+            f"The model has no signature {name!r}; it has {list(model.signatures)}.",
+        )
+    return model.signatures[name]
+
+
+def as_json(document: Any) -> bytes:
+    """Return a document as JSON.
+
+    Raises
+    ------
+    RequestError
+        400 if a number in it is not finite.
+    """
+    try:
+        return json.dumps(document, allow_nan=False, separators=(",", ":")).encode()
+    except ValueError:
+        raise RequestError(
+            400,
+            "The model gives no finite number for these values. Are some very large?",
+        ) from None
+
+
+def _no_number(text: str) -> Any:
+    raise ValueError(f"{text} is no JSON; write null where a number is missing")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"{text} is no number of 64 bits")
+    return number
+
+
+def _width(cell: Any, delimiter: str | None) -> int:
+    if isinstance(cell, str):
+        return cell.count(delimiter) + 1 if delimiter else 1
+    return len(cell) if isinstance(cell, list) else 1

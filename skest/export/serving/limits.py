@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How much a server takes from its clients."""
+
+from dataclasses import dataclass, fields
+
+__all__ = ["Limits"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What a server takes; whatever is more is refused.
+
+    Attributes
+    ----------
+    max_request_bytes : int, default=8 MiB
+        The body of a request (else 413).
+    max_header_bytes : int, default=16 KiB
+        The first line and the headers of a request (else 431).
+    max_rows : int, default=10000
+        Rows of a request (else 413).
+    max_cells : int, default=4194304
+        Values of a feature once lists in cells are filled up to the longest (else 413):
+        one long list among many short ones needs far more memory than its request.
+    max_running : int, default=64
+        Requests that are worked on at once (else 503).
+    max_connections : int, default=512
+        Open connections (else 503). Together with `max_request_bytes` it bounds memory.
+    timeout : float, default=10.0
+        Seconds in which a request has to arrive from its first byte to its last (else
+        408), in which an answer has to be taken, and for which a connection may idle.
+
+    Examples
+    --------
+    >>> from skest.export.serving.limits import Limits
+    >>> Limits(max_rows=100).max_rows
+    100
+    """
+
+    max_request_bytes: int = 8 * 2**20
+    max_header_bytes: int = 16 * 2**10
+    max_rows: int = 10_000
+    max_cells: int = 2**22
+    max_running: int = 64
+    max_connections: int = 512
+    timeout: float = 10.0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if not value > 0:
+                raise ValueError(f"{field.name!r} must be positive; got {value!r}.")

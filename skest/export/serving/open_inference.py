@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Open Inference Protocol, version 2, in JSON (KServe, Triton, MLServer).
+
+Semantics: https://github.com/kserve/open-inference-protocol. A signature other than
+``serving_default`` is chosen by the parameter ``signature`` of a request; null stands for a
+missing text or number.
+"""
+
+import importlib
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skest.export.serving.calls import MODEL_PATH, Call, Route, signature_of
+from skest.export.serving.errors import RequestError
+
+__all__ = ["ROUTES"]
+
+_DATATYPES = {
+    "string": "BYTES",
+    "bool": "BOOL",
+    "float32": "FP32",
+    "float64": "FP64",
+    **{
+        f"{kind}{bits}": f"{kind.upper()}{bits}"
+        for kind in ("int", "uint")
+        for bits in (8, 16, 32, 64)
+    },
+}
+_DTYPES = {datatype: dtype for dtype, datatype in _DATATYPES.items()}
+_JSON_TYPES: dict[str, set[type]] = {
+    "BYTES": {str, type(None)},
+    "B": {bool},
+    "F": {int, float, type(None)},
+    "I": {int},
+    "U": {int},
+}
+
+
+def _infer(call: Call) -> Any:
+    number, model = call.find()
+    document = call.document()
+    parameters = document.get("parameters", {})
+    if not isinstance(parameters, dict):
+        raise RequestError(400, "'parameters' must be a JSON object.")
+    name = parameters.get("signature", "serving_default")
+    signature = signature_of(model, name)
+    wanted = _wanted(document, list(signature["outputs"]))
+    columns: dict[str, NDArray[Any]] = {}
+    for at, tensor in enumerate(_objects(document, "inputs")):
+        key = str(tensor.get("name"))
+        if key not in signature["inputs"] or key in columns:
+            raise RequestError(
+                400,
+                f"Input {at} must have as 'name' one of {list(signature['inputs'])}, "
+                f"each once; got {key!r}.",
+            )
+        columns[key] = _tensor(call, tensor)
+    found = call.run(model, columns, name)
+    answer = {
+        "model_name": call.path["name"],
+        "model_version": str(number),
+        "outputs": [_described(key, found[key]) for key in wanted],
+    }
+    if "id" in document:
+        answer["id"] = str(document["id"])
+    return answer
+
+
+def _objects(document: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
+    found = document.get(key)
+    if not isinstance(found, list) or not all(isinstance(t, dict) for t in found):
+        raise RequestError(400, f"{key!r} must be a list of JSON objects.")
+    return found
+
+
+def _wanted(document: Mapping[str, Any], outputs: list[str]) -> list[str]:
+    if "outputs" not in document:
+        return outputs
+    names = [str(tensor.get("name")) for tensor in _objects(document, "outputs")]
+    unknown = [name for name in names if name not in outputs]
+    if unknown:
+        raise RequestError(400, f"There are no outputs {unknown}; there are {outputs}.")
+    return names or outputs
+
+
+def _tensor(call: Call, tensor: Mapping[str, Any]) -> NDArray[Any]:
+    """Return the array that an input describes."""
+    name, shape = tensor["name"], tensor.get("shape")
+    if not (isinstance(shape, list) and shape) or not all(
+        type(size) is int and size >= 0 for size in shape
+    ):
+        raise RequestError(400, f"Input {name!r} must have a 'shape' of whole numbers.")
+    if math.prod(max(size, 1) for size in shape) > call.limits.max_cells:
+        raise RequestError(
+            413, f"Input {name!r} may have {call.limits.max_cells} values at most."
+        )
+    datatype = str(tensor.get("datatype"))
+    if datatype not in _DTYPES:
+        raise RequestError(
+            400,
+            f"Input {name!r} must have a 'datatype' of {list(_DTYPES)}; got {datatype!r}.",
+        )
+    cells = _cells(tensor)
+    if len(cells) != math.prod(shape):
+        raise RequestError(
+            400,
+            f"Input {name!r} has the shape {shape}, but {len(cells)} values in 'data'.",
+        )
+    return cells.reshape(shape)
+
+
+def _cells(tensor: Mapping[str, Any]) -> NDArray[Any]:
+    """Return the values of an input one after the other, whether nested or not."""
+    name, datatype, data = tensor["name"], tensor["datatype"], tensor.get("data")
+    if not isinstance(data, list):
+        raise RequestError(
+            400, f"Input {name!r} must have its values in a list 'data'."
+        )
+    cells = np.asarray(data, dtype=object).ravel()
+    allowed = _JSON_TYPES["BYTES" if datatype == "BYTES" else datatype[0]]
+    if not set(map(type, cells.tolist())) <= allowed:
+        raise RequestError(
+            400, f"Input {name!r} of {datatype} has values of another type in 'data'."
+        )
+    if datatype == "BYTES":
+        return cells
+    try:
+        return cells.astype(_DTYPES[datatype])
+    except OverflowError as error:
+        raise RequestError(400, f"Input {name!r} of {datatype}: {error}.") from None
+
+
+def _described(name: str, values: NDArray[Any]) -> dict[str, Any]:
+    dtype = "string" if values.dtype.kind in "OU" else values.dtype.name
+    return {
+        "name": name,
+        "shape": list(values.shape),
+        "datatype": _DATATYPES[dtype],
+        "data": values.ravel().tolist(),
+    }
+
+
+def _server(call: Call) -> Any:
+    version = importlib.import_module("skest").__version__
+    return {"name": "skest", "version": version, "extensions": []}
+
+
+def _live(call: Call) -> Any:
+    return {"live": True}
+
+
+def _ready(call: Call) -> Any:
+    if not call.catalog.ready:
+        raise RequestError(503, "The server is not ready.")
+    return {"ready": True}
+
+
+def _model_ready(call: Call) -> Any:
+    if call.catalog.closed:
+        raise RequestError(503, "The server is stopping.")
+    call.find()
+    return {"name": call.path["name"], "ready": True}
+
+
+def _metadata(call: Call) -> Any:
+    _, model = call.find()
+    signature = signature_of(model, "serving_default")
+    features = model.manifest["features"]
+    inputs = {key: features[t["tensor"]] for key, t in signature["inputs"].items()}
+    versions = call.catalog.versions(call.path["name"]).served
+    return {
+        "name": call.path["name"],
+        "versions": [str(number) for number in versions],
+        "platform": "onnxruntime_onnx",
+        "inputs": _tensors(inputs),
+        "outputs": _tensors(signature["outputs"]),
+        "parameters": {"signatures": ",".join(model.signatures)},
+    }
+
+
+def _tensors(tensors: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": name,
+            "datatype": _DATATYPES[tensor["dtype"]],
+            "shape": [-1 if size is None else size for size in tensor["shape"]],
+        }
+        for name, tensor in tensors.items()
+    ]
+
+
+ROUTES = (
+    Route("POST", re.compile(rf"/v2/{MODEL_PATH}/infer"), _infer),
+    Route("GET", re.compile(rf"/v2/{MODEL_PATH}"), _metadata),
+    Route("GET", re.compile(rf"/v2/{MODEL_PATH}/ready"), _model_ready),
+    Route("GET", re.compile(r"/v2/health/ready"), _ready),
+    Route("GET", re.compile(r"/v2/health/live"), _live),
+    Route("GET", re.compile(r"/v2"), _server),
+)

@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The REST protocol of TensorFlow Serving, so that its clients go on working.
+
+Semantics: https://www.tensorflow.org/tfx/serving/api_rest. Differences: the numbers NaN and
+Infinity are refused as JSON has none (null is a missing value), and there are no labels.
+"""
+
+import base64
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skest.export.artifact import without_duplicates
+from skest.export.serving.calls import MODEL_PATH, Call, Route, signature_of
+from skest.export.serving.errors import RequestError
+
+__all__ = ["ROUTES"]
+
+_DTYPES = {"bool": "BOOL", "string": "STRING", "float32": "FLOAT", "float64": "DOUBLE"}
+
+
+def _predict(call: Call) -> Any:
+    _, model = call.find()
+    document = call.document(_with_texts)
+    name = document.get("signature_name") or "serving_default"
+    inputs = list(signature_of(model, name)["inputs"])
+    by_row, by_column = "instances" in document, "inputs" in document
+    if by_row == by_column:
+        raise RequestError(400, "Give either 'instances' (rows) or 'inputs' (columns).")
+    if by_column:
+        table = _table("inputs", document["inputs"], inputs)
+        return {"outputs": _unnamed(_lists(call.run(model, table, name)))}
+    table = _table("instances", _rows(document, "instances"), inputs)
+    outputs = _lists(call.run(model, table, name))
+    if len(outputs) == 1:
+        return {"predictions": _unnamed(outputs)}
+    rows = zip(*outputs.values(), strict=True)
+    return {"predictions": [dict(zip(outputs, row, strict=True)) for row in rows]}
+
+
+def _classify(call: Call) -> Any:
+    outputs = _run_examples(call, "classify")
+    scores, classes = outputs.get("scores"), outputs.get("classes")
+    if scores is None:
+        raise RequestError(400, f"The signature gives {list(outputs)}, but no scores.")
+    labels = np.full(scores.shape, "", object) if classes is None else classes
+    names, numbers = list(labels), list(scores)
+    return {
+        "results": [
+            list(zip(names[row].tolist(), numbers[row].tolist(), strict=True))
+            for row in range(len(scores))
+        ]
+    }
+
+
+def _regress(call: Call) -> Any:
+    outputs = _run_examples(call, "regress")
+    values = next(iter(outputs.values()))
+    if len(outputs) != 1 or values.size != len(values):
+        raise RequestError(400, f"The signature gives {list(outputs)}, not one number.")
+    return {"results": values.ravel().tolist()}
+
+
+def _run_examples(call: Call, method: str) -> dict[str, NDArray[Any]]:
+    _, model = call.find()
+    document = call.document(_with_texts)
+    name = document.get("signature_name") or "serving_default"
+    signature = signature_of(model, name)
+    if _method(signature) != method:
+        fitting = [n for n, s in model.signatures.items() if _method(s) == method]
+        raise RequestError(
+            400,
+            f"The signature {name!r} is not for {method!r}; these are: {fitting}. Choose "
+            "one by 'signature_name'.",
+        )
+    examples = _rows(document, "examples")
+    context = document.get("context", {})
+    for example in (context, *examples):
+        if not isinstance(example, dict):
+            raise RequestError(400, "Examples and 'context' must be JSON objects.")
+        twice = sorted(set(context) & set(example)) if example is not context else []
+        if twice:
+            raise RequestError(400, f"{twice} are in 'context' and in an example.")
+    columns = {
+        key: _example_column(
+            model.manifest["features"][tensor["tensor"]],
+            [example.get(key, context.get(key)) for example in examples],
+        )
+        for key, tensor in signature["inputs"].items()
+    }
+    return call.run(model, columns, name)
+
+
+def _method(signature: Mapping[str, Any]) -> str:
+    return str(signature.get("method", "")).rpartition("/")[2]
+
+
+def _example_column(feature: Mapping[str, Any], cells: list[Any]) -> list[Any]:
+    """Return values: in examples all are lists, of which an empty one is missing."""
+    if None in feature["shape"][1:]:
+        return cells
+    return [
+        (cell[0] if cell else None)
+        if isinstance(cell, list) and len(cell) < 2
+        else cell
+        for cell in cells
+    ]
+
+
+def _rows(document: Mapping[str, Any], key: str) -> list[Any]:
+    rows = document.get(key)
+    if not isinstance(rows, list) or not rows:
+        raise RequestError(400, f"{key!r} must be a list of one row or more.")
+    return rows
+
+
+def _table(key: str, values: Any, inputs: Sequence[str]) -> Any:
+    """Return rows or columns; values of the only input may go without its name."""
+    objects = values if key == "instances" else [values]
+    if all(isinstance(value, dict) for value in objects):
+        return values
+    if len(inputs) == 1:
+        return {inputs[0]: values}
+    raise RequestError(400, f"{key!r} must have JSON objects with {list(inputs)}.")
+
+
+def _with_texts(pairs: list[tuple[str, Any]]) -> Any:
+    """Make the value of a JSON object; ``{"b64": ...}`` is a text."""
+    if len(pairs) != 1 or pairs[0][0] != "b64" or not isinstance(pairs[0][1], str):
+        return without_duplicates(pairs)
+    try:
+        return str(base64.b64decode(pairs[0][1], validate=True), "utf-8")
+    except ValueError:
+        raise ValueError("'b64' must be a text of UTF-8 in base 64") from None
+
+
+def _lists(outputs: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+    return {name: values.tolist() for name, values in outputs.items()}
+
+
+def _unnamed(outputs: Mapping[str, Any]) -> Any:
+    """Return the outputs; a single one goes without its name."""
+    return next(iter(outputs.values())) if len(outputs) == 1 else outputs
+
+
+def _status(call: Call) -> Any:
+    versions = call.catalog.versions(call.path["name"])
+    wanted = call.path.get("version")
+    if wanted is not None:
+        if int(wanted) not in (*versions.served, *versions.refused):
+            call.find()
+    entries = [_state(number, "AVAILABLE", "OK", "") for number in versions.served]
+    for number in versions.refused:
+        reason = "It can't be loaded; the log of the server says why."
+        entries.append(_state(number, "END", "DATA_LOSS", reason))
+    return {
+        "model_version_status": [
+            entry
+            for entry in entries
+            if wanted is None or entry["version"] == str(int(wanted))
+        ]
+    }
+
+
+def _state(number: int, state: str, code: str, message: str) -> dict[str, Any]:
+    status = {"error_code": code, "error_message": message}
+    return {"version": str(number), "state": state, "status": status}
+
+
+def _metadata(call: Call) -> Any:
+    number, model = call.find()
+    spec = {"name": call.path["name"], "signature_name": "", "version": str(number)}
+    signatures = {
+        name: {
+            "inputs": {
+                key: _tensor_info(model.manifest["features"][t["tensor"]], t["tensor"])
+                for key, t in signature["inputs"].items()
+            },
+            "outputs": {
+                key: _tensor_info(tensor, tensor["tensor"])
+                for key, tensor in signature["outputs"].items()
+            },
+            "method_name": signature.get("method", ""),
+        }
+        for name, signature in model.signatures.items()
+    }
+    return {
+        "model_spec": spec,
+        "metadata": {"signature_def": {"signature_def": signatures}},
+    }
+
+
+def _tensor_info(tensor: Mapping[str, Any], name: str) -> dict[str, Any]:
+    dtype = tensor["dtype"]
+    dims = [
+        {"size": "-1" if size is None else str(size), "name": ""}
+        for size in tensor["shape"]
+    ]
+    return {
+        "dtype": f"DT_{_DTYPES.get(dtype, dtype.upper())}",
+        "tensor_shape": {"dim": dims, "unknown_rank": False},
+        "name": name,
+    }
+
+
+def _labels(call: Call) -> Any:
+    raise RequestError(404, "Versions have no labels here; name a version, or none.")
+
+
+ROUTES = (
+    Route("POST", re.compile(rf"/v1/{MODEL_PATH}:predict"), _predict),
+    Route("POST", re.compile(rf"/v1/{MODEL_PATH}:classify"), _classify),
+    Route("POST", re.compile(rf"/v1/{MODEL_PATH}:regress"), _regress),
+    Route("GET", re.compile(rf"/v1/{MODEL_PATH}"), _status),
+    Route("GET", re.compile(rf"/v1/{MODEL_PATH}/metadata"), _metadata),
+    Route("GET", re.compile(r"/v1/models/[^/:]+/labels/[^/:]+(/metadata)?"), _labels),
+    Route(
+        "POST",
+        re.compile(r"/v1/models/[^/:]+/labels/[^/:]+:(predict|classify|regress)"),
+        _labels,
+    ),
+)

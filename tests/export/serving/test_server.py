@@ -1,0 +1,284 @@
+# SPDX-License-Identifier: Apache-2.0
+import contextlib
+import json
+import re
+import signal
+import subprocess
+import sys
+import threading
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from skest.export import serve
+from skest.export.serving.server import ModelServer
+from tests.export.serving import _single
+from tests.export.serving._clients import Client, connect, parsed, read_all, until
+
+PREDICT = "/v1/models/double:predict"
+
+
+@pytest.fixture
+def base(tmp_path):
+    _single.write(tmp_path / "double" / "1700000000")
+    return tmp_path / "double"
+
+
+def test_several_models(base, tmp_path):
+    other = _single.write(tmp_path / "other" / "3", 3.0)
+    models = {"double": base, "triple": other}
+    with ModelServer(models, port=0) as server:
+        ask = Client(server)
+        assert ask(PREDICT, {"instances": [1]})[1] == {"predictions": [[2.0]]}
+        answer = ask("/v1/models/triple/versions/3:predict", {"instances": [1]})[1]
+        assert answer == {"predictions": [[3.0]]}
+        assert server.ready
+    assert not server.ready
+
+
+def test_the_loopback_is_the_default(base):
+    with ModelServer({"double": base}, port=0) as server:
+        assert server.url.startswith("http://127.0.0.1:")
+
+
+def test_ipv6(base):
+    try:
+        server = ModelServer({"double": base}, host="::1", port=0)
+    except OSError:
+        pytest.skip("no IPv6 here")
+    with server:
+        assert server.url.startswith("http://[::1]:")
+        assert Client(server)("/v2/health/live")[0] == 200
+
+
+def test_health_is_answered_while_models_are_loaded(base, monkeypatch):
+    server = ModelServer({"double": base}, port=0)
+    go, refresh = threading.Event(), server._catalog.refresh
+    monkeypatch.setattr(server._catalog, "refresh", lambda: go.wait(10) and refresh())
+    with ThreadPoolExecutor(1) as pool:
+        started = pool.submit(server.start)
+        ask = Client(server)
+        assert ask("/v2/health/live")[0] == 200
+        assert ask("/v2/health/ready")[0] == 503
+        go.set()
+        started.result()
+        assert ask("/v2/health/ready")[0] == 200
+    server.stop()
+
+
+def test_without_onnxruntime(base, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    server = ModelServer({"double": base}, port=0)
+    with pytest.raises(ImportError, match="run on ONNX Runtime"):
+        server.start()
+    with pytest.raises(OSError):
+        connect(server)
+    monkeypatch.setattr(serve.signal, "signal", lambda *_: None)
+    with pytest.raises(SystemExit, match="2"):
+        serve.main([str(base), "--port", "0"])
+    assert "run on ONNX Runtime" in capsys.readouterr().err
+
+
+def test_a_server_that_was_never_started_stops(base):
+    assert ModelServer({"double": base}, port=0).stop()
+
+
+def test_a_taken_port(base):
+    with ModelServer({"double": base}, port=0) as server:
+        port = int(server.url.rpartition(":")[2])
+        with pytest.raises(OSError, match="in use"):
+            ModelServer({"double": base}, port=port)
+
+
+class Blocked:
+    """Makes the calls of a model wait."""
+
+    def __init__(self, server, monkeypatch):
+        self.busy, self.go = threading.Event(), threading.Event()
+        model = server._catalog.find("double", None)[1]
+        run = model.run
+
+        def slow(*arguments):
+            self.busy.set()
+            assert self.go.wait(10)
+            return run(*arguments)
+
+        monkeypatch.setattr(model, "run", slow)
+
+
+def test_running_requests_are_finished(base, monkeypatch):
+    server = ModelServer({"double": base}, port=0).start()
+    blocked = Blocked(server, monkeypatch)
+    idle, probe = connect(server), Client(server)
+    assert probe("/v2/health/ready")[0] == 200
+    with ThreadPoolExecutor(2) as pool:
+        client = Client(server)
+        answer = pool.submit(client, PREDICT, {"instances": [1]})
+        assert blocked.busy.wait(10)
+        stopped = pool.submit(server.stop)
+        until(lambda: not server.ready)
+        status, document = probe("/v2/health/ready")
+        assert status == 503 and "not ready" in document["error"]
+        assert probe.response.headers["Connection"] == "close"
+        fresh = Client(server)
+        status, document = fresh(PREDICT, {"instances": [1]})
+        assert status == 503 and "stopping" in document["error"]
+        assert Client(server)("/v2/models/double/ready")[0] == 503
+        assert not stopped.done()
+        blocked.go.set()
+        assert answer.result() == (200, {"predictions": [[2.0]]})
+        assert stopped.result() is True
+    assert read_all(idle) == b""
+    with pytest.raises(OSError):
+        connect(server)
+
+
+def test_the_time_to_stop_is_bounded(base, monkeypatch):
+    server = ModelServer({"double": base}, port=0).start()
+    blocked = Blocked(server, monkeypatch)
+    with connect(server) as connection:
+        body = json.dumps({"instances": [1]}).encode()
+        request = f"POST {PREDICT} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}"
+        connection.sendall(request.encode() + b"\r\n\r\n" + body)
+        assert blocked.busy.wait(10)
+        assert server.stop(grace=0.1) is False
+        blocked.go.set()
+
+
+@pytest.fixture
+def process(base):
+    """A server in a process of its own, and where it listens."""
+    command = [sys.executable, "-m", "skest.export.serve", f"double={base}"]
+    process = subprocess.Popen(
+        [*command, "--port", "0", "--poll-seconds", "0.05", "--timeout", "5"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    line = process.stdout.readline()
+    process.url = re.fullmatch(r"Serving at (http://127.0.0.1:\d+)\n", line)[1]
+    yield process
+    process.kill()
+    process.communicate()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+def test_a_process_stops_when_it_is_asked_to(process, base, number):
+    ask = Client(process)
+    assert ask(PREDICT, {"instances": [1]})[1] == {"predictions": [[2.0]]}
+    _single.write(base / "1700000001", 5.0)
+    until(lambda: ask(PREDICT, {"instances": [1]})[1] == {"predictions": [[5.0]]})
+    process.send_signal(number)
+    _, log = process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert "Traceback" not in log
+    assert "Version 1700000001 of" in log
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+def test_clients_of_a_process_that_stops_get_whole_answers_or_none(process):
+    statuses, asked = [set() for _ in range(4)], threading.Barrier(5)
+
+    def ask_until_the_end(found):
+        ask = Client(process)
+        assert ask(PREDICT, {"instances": [1]})[0] == 200
+        asked.wait()
+        with contextlib.suppress(ConnectionError):
+            while True:
+                found.add(ask(PREDICT, {"instances": [1]})[0])
+
+    with ThreadPoolExecutor(4) as pool:
+        ends = [pool.submit(ask_until_the_end, found) for found in statuses]
+        asked.wait()
+        process.terminate()
+        for end in ends:
+            assert end.result() is None
+    process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert set.union(*statuses) <= {200, 503}
+
+
+def test_the_process_has_neither_torch_nor_sklearn(base):
+    code = f"""
+import sys, threading, urllib.request
+from skest.export.serving.server import ModelServer
+import skest.export.serve
+with ModelServer({{"double": {str(base)!r}}}, port=0) as server:
+    data = b'{{"instances": [1]}}'
+    print(urllib.request.urlopen(server.url + "{PREDICT}", data).read().decode())
+heavy = {{"torch", "sklearn", "onnx", "joblib", "pandas", "scipy"}}
+print(sorted(heavy & set(sys.modules)))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == '{"predictions":[[2.0]]}\n[]\n'
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "required: [NAME=]PATH"),
+        (["{base}/nothing"], "There is no directory"),
+        (["{base}", "{base}"], "Two models are called 'double'"),
+        (["a b"], "There is no directory"),
+        (["{base}", "--port", "x"], "invalid int value: 'x'"),
+        (["{base}", "--max-rows", "0"], "'max_rows' must be positive"),
+        (["{base}", "--keep-versions", "0"], "'keep' must be 1 or more"),
+    ],
+)
+def test_wrong_command_lines(base, tmp_path, capsys, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(serve.signal, "signal", lambda *_: None)
+    (tmp_path / "a b").touch()
+    with pytest.raises(SystemExit, match="2"):
+        serve.main([text.format(base=base) for text in arguments])
+    error = capsys.readouterr().err
+    assert message in error or "name of a model must be" in error
+
+
+@pytest.mark.parametrize(
+    ("argument", "name"),
+    [
+        ("{base}", "double"),
+        ("{base}/", "double"),
+        ("{base}/1700000000", "double"),
+        ("x={base}", "x"),
+    ],
+)
+def test_names_of_models(base, argument, name):
+    assert list(serve._models([argument.format(base=base)])) == [name]
+    ((found, path),) = serve._models([argument.format(base=base)]).items()
+    ModelServer({found: path}, port=0).stop()
+
+
+def test_metrics(base):
+    with ModelServer({"double": base}, port=0) as server:
+        ask = Client(server)
+        for instances in ([1], [2], []):
+            ask(PREDICT, {"instances": instances})
+        with connect(server) as connection:
+            connection.sendall(b"\x00")
+            read_all(connection)
+        with urllib.request.urlopen(f"{server.url}/metrics") as answer:
+            text = answer.read().decode()
+            assert answer.headers["Content-Type"].startswith(
+                "text/plain; version=0.0.4"
+            )
+    assert 'skest_requests_total{status="200"} 2\n' in text
+    assert 'skest_requests_total{status="400"} 2\n' in text
+    buckets = re.findall(r'_bucket{le="([^"]+)"} (\d+)\n', text)
+    counts = [int(count) for _, count in buckets]
+    assert counts == sorted(counts)
+    assert buckets[-1] == ("+Inf", "3")
+    assert "\nskest_request_seconds_count 3\n" in text
+
+
+def test_garbage_between_requests_ends_the_connection(base):
+    with ModelServer({"double": base}, port=0) as server, connect(server) as connection:
+        connection.sendall(b"GET /v2 HTTP/1.1\r\nHost: x\r\n\r\n\x00\x00")
+        data = read_all(connection)
+    assert data.count(b"HTTP/1.1 ") == 2
+    assert parsed(data[data.index(b"HTTP/1.1 400") :])[0] == 400
