@@ -196,7 +196,7 @@ def _positions(values: Value, first: int) -> Value:
     graph = values.graph
     start, step = graph.constant(np.array(first)), graph.constant(np.array(1))
     end = values.length(1) + first
-    return graph.add("Range", start, end, step)
+    return graph.add("Range", start, end, step, ndim=1)
 
 
 @_encoded.register

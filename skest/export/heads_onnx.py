@@ -143,7 +143,10 @@ def _(head: SampledSoftmaxHead, logits: Value, classes: Any) -> dict[str, Predic
     graph, k = logits.graph, head._top_k
     probabilities = _node("Softmax", logits, axis=-1)
     best, ids = graph.add_many(
-        "TopK", logits, graph.constant(np.array([k])), dtypes=[logits.dtype, np.int64]
+        "TopK",
+        logits,
+        graph.constant(np.array([k])),
+        outputs=[(logits.dtype, 2), (np.int64, 2)],
     )
     greatest = logits.max(axis=-1, keepdims=True)
     total = _node("Exp", logits - greatest).sum(axis=-1, keepdims=True)

@@ -163,7 +163,7 @@ def _recurrent(
         scope.weight("weight_hh_l0", in_order("weight_hh_l0"), "_gates"),
         scope.weight("bias", biases[:, :, 0], "_gates"),
         lengths.cast(np.int32),
-        dtypes=[np.float32, np.float32],
+        outputs=[(np.float32, 4), (np.float32, 3)],
         hidden_size=n_units,
         **options,
     )
