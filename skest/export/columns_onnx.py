@@ -231,6 +231,8 @@ def _(column: KeyedCategoricalColumn, inputs: Inputs) -> Ids:
 
 
 def _is_none_of(values: Value, missing: tuple[Any, ...]) -> Value:
+    if values.dtype != STRING and len(missing) == 1:
+        return ~values.equals(missing[0])
     table = dict.fromkeys(missing, 0)
     return _looked_up(values, table, default=1).cast(bool)
 
@@ -238,14 +240,17 @@ def _is_none_of(values: Value, missing: tuple[Any, ...]) -> Value:
 def _looked_up(values: Value, table: Mapping[Any, int], default: int) -> Value:
     """Return what a dictionary says of strings or integers."""
     keys = "keys_strings" if values.dtype == STRING else "keys_int64s"
+    entries: dict[str, Any] = {
+        keys: tuple(table),
+        "values_int64s": tuple(table.values()),
+    }
     return values.graph.add(
         "LabelEncoder",
         values,
         domain="ai.onnx.ml",
         dtype=np.int64,
-        **{keys: tuple(table)},
-        values_int64s=tuple(table.values()),
         default_int64=default,
+        **entries,
     )
 
 

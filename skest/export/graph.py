@@ -189,6 +189,11 @@ class Value:
         ndim = self.ndim + indices.ndim - 1
         return self.graph.add("Gather", self, indices, ndim=ndim, axis=axis % self.ndim)
 
+    def without_last_row(self) -> "Value":
+        """Return all rows but the last one."""
+        ends = (self.graph.constant(np.array([end])) for end in (0, -1, 0))
+        return self.graph.add("Slice", self, *ends, ndim=self.ndim)
+
     def length(self, axis: int) -> "Value":
         """Return the length of an axis, int64 of shape ()."""
         return self.graph.add("Shape", self, dtype=np.int64, ndim=1).take(axis)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from skest.exceptions import ExportError
-from skest.export.activations_onnx import activated
+from skest.export.activations_onnx import activated, sigmoid
 from skest.export.graph import Value, concat
 from skest.heads.base import Head
 from skest.heads.binary_class import BinaryClassHead
@@ -109,7 +109,7 @@ def _(head: MultiLabelHead, logits: Value, classes: Any) -> dict[str, Prediction
     names = _names(head, classes)
     return {
         PredictionKeys.LOGITS: (logits, size),
-        PredictionKeys.PROBABILITIES: (_node("Sigmoid", logits), size),
+        PredictionKeys.PROBABILITIES: (sigmoid(logits), size),
         PredictionKeys.CLASSES: (_in_every_row(names, logits), size),
         LABELS: ((logits > 0).cast(np.int64), size),
     }
@@ -117,11 +117,12 @@ def _(head: MultiLabelHead, logits: Value, classes: Any) -> dict[str, Prediction
 
 @_predictions.register
 def _(head: BinaryClassHead, logits: Value, classes: Any) -> dict[str, Prediction]:
-    positive, negative = _node("Sigmoid", logits), _node("Sigmoid", -logits)
+    # Its Softmax keeps the digits of a small probability, its Sigmoid does not.
+    probabilities = _node("Softmax", concat([logits - logits, logits], axis=1), axis=1)
     return {
         PredictionKeys.LOGITS: (logits, 1),
-        PredictionKeys.LOGISTIC: (positive, 1),
-        PredictionKeys.PROBABILITIES: (concat([negative, positive], axis=1), 2),
+        PredictionKeys.LOGISTIC: (probabilities.take([1], axis=1), 1),
+        PredictionKeys.PROBABILITIES: (probabilities, 2),
         **_chosen(head, (logits > 0).cast(np.int64), classes),
         **_all_classes(head, logits, classes),
     }

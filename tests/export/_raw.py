@@ -6,7 +6,19 @@ import functools
 import numpy as np
 
 INT64 = np.iinfo(np.int64)
-HARD_STRINGS = ("", "\0", "a\0b", "é", "e\u0301", "𝔘", "x" * 300, "7", "-7", "a", "b")
+HARD_STRINGS = (
+    "",
+    "\0",
+    "a\0b",
+    "é",
+    "e\u0301",
+    "\U0001d518",
+    "x" * 300,
+    "7",
+    "-7",
+    "a",
+    "b",
+)
 HARD_INTEGERS = (INT64.max, INT64.min + 1, 2**62, -(2**53) - 1, -1, 0, 7)
 _LARGEST_CODE = 0x110000
 _SURROGATES = range(0xD800, 0xE000)

@@ -39,7 +39,7 @@ from tests.export._raw import INT64, raw_columns
 pytest.importorskip("onnxruntime")
 from tests.export._running import EncodedInOnnx
 
-WORDS = ["a", "é", "e\u0301", "\0", "a\0b", "𝔘", "x" * 300]
+WORDS = ["a", "é", "e\u0301", "\0", "a\0b", "\U0001d518", "x" * 300]
 EDGES = [-1, 0, 0.7]
 filled = numeric_column("float", default_value=0.7)
 
