@@ -10,6 +10,7 @@ from skest.export.feeds import feeds
 from skest.export.graph import Graph
 from skest.export.inputs import Inputs, forms_of
 from skest.export.model_proto import to_model
+from skest.export.numbers_onnx import Numbers, computed
 from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.table import Table
 
@@ -53,6 +54,8 @@ class EncodedInOnnx:
         for key, entry in encode(columns, inputs, np.dtype(dtype)).items():
             if not isinstance(entry, EveryId):
                 value = entry.values if isinstance(entry, Ids) else entry
+                if isinstance(value, Numbers):
+                    value = computed([value]).cast(dtype)
                 graph.output(key, value, (None,) * expected[key].ndim)
                 self._keys.append(key)
         self.inputs = inputs.specs
