@@ -81,6 +81,18 @@ def _node(op: str, **attributes: Any) -> Callable[[Value], Value]:
     return lambda x: x.graph.add(op, x, **attributes)
 
 
+# ONNX Runtime 1.17 joins Relu and Tanh with the layer before them, also in float64, where
+# it cannot run the two together.
+
+
+def _relu(x: Value) -> Value:
+    return _node("Relu")(x) if x.dtype == np.float32 else x.maximum(0)
+
+
+def _tanh(x: Value) -> Value:
+    return _node("Tanh")(x) if x.dtype == np.float32 else sigmoid(x * 2) * 2 - 1
+
+
 def _gelu(x: Value) -> Value:
     # ONNX Runtime has the error function in float32 only.
     scaled = (x / math.sqrt(2)).cast(np.float32)
@@ -89,11 +101,11 @@ def _gelu(x: Value) -> Value:
 
 _MODULES: dict[type[nn.Module], Callable[[Value], Value]] = {
     nn.Identity: lambda x: x,
-    nn.ReLU: _node("Relu"),
+    nn.ReLU: _relu,
     nn.SELU: _node("Selu"),
     nn.SiLU: lambda x: x * sigmoid(x),
     nn.Sigmoid: sigmoid,
-    nn.Tanh: _node("Tanh"),
+    nn.Tanh: _tanh,
 }
 for _kind, _function in _MODULES.items():
     _module.register(_kind, lambda module, x, function=_function: function(x))
@@ -107,8 +119,8 @@ _FUNCTIONS: dict[Any, Callable[[Value], Value]] = {
     F.selu: _node("Selu"),
     F.silu: lambda x: x * sigmoid(x),
     F.softplus: _node("Softplus"),
-    **dict.fromkeys([torch.relu, F.relu], _node("Relu")),
+    **dict.fromkeys([torch.relu, F.relu], _relu),
     **dict.fromkeys([torch.sigmoid, F.sigmoid], sigmoid),
-    **dict.fromkeys([torch.tanh, F.tanh], _node("Tanh")),
+    **dict.fromkeys([torch.tanh, F.tanh], _tanh),
     torch.exp: _node("Exp"),
 }
