@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exporters: what `skest.train_and_evaluate` does with a trained model."""
+"""Models for others: ONNX graphs, and what `skest.train_and_evaluate` exports."""
 
 from skest.export.exporters import (
     BestExporter,
@@ -7,5 +7,13 @@ from skest.export.exporters import (
     FinalExporter,
     LatestExporter,
 )
+from skest.export.onnx_graph import OnnxGraph, build_onnx
 
-__all__ = ["BestExporter", "Exporter", "FinalExporter", "LatestExporter"]
+__all__ = [
+    "BestExporter",
+    "Exporter",
+    "FinalExporter",
+    "LatestExporter",
+    "OnnxGraph",
+    "build_onnx",
+]
