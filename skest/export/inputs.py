@@ -95,7 +95,7 @@ def _kind_of_cell(cell: Any) -> str | None:
         return "string"
     if isinstance(cell, int | np.integer):
         return "int64"
-    return None if pd.isna(cell) else "number"
+    return None if pd.api.types.is_scalar(cell) and pd.isna(cell) else "number"
 
 
 class InputSpec(NamedTuple):

@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 
 from skest.exceptions import ExportError
+from skest.export.graph import Graph
 from skest.export.inputs import Inputs
 from skest.feature_columns import (
     FeatureColumns,
@@ -34,6 +35,7 @@ from skest.feature_columns import (
 from skest.feature_columns import (
     categorical_column_with_vocabulary_list as vocabulary,
 )
+from skest.feature_columns.numeric_frame import NumericFrameColumn
 from tests.export._raw import INT64, raw_columns
 
 pytest.importorskip("onnxruntime")
@@ -155,13 +157,15 @@ def assert_same(columns, X, **options):
             cut = found[key][:, : width[0]] if width else found[key]
             np.testing.assert_array_equal(cut, values.numpy(), err_msg=key)
             assert found[key].dtype == values.numpy().dtype
-    none = {spec.name: np.array([in_onnx_missing(spec)])[:0] for spec in in_onnx.inputs}
+    none = {
+        spec.name: np.array([cell_without_values(spec)])[:0] for spec in in_onnx.inputs
+    }
     for key, values in in_onnx.run(none).items():
         assert values.shape[0] == 0
         assert values.ndim == fitted.encode(rows)[key].ndim
 
 
-def in_onnx_missing(spec):
+def cell_without_values(spec):
     """A cell without values."""
     dtype = object if spec.dtype == "string" else spec.dtype
     return np.full([size or 1 for size in spec.shape[1:]], spec.missing or 0, dtype)
@@ -280,8 +284,6 @@ def test_steps_of_several_numbers():
 
 
 def test_a_frame_of_numbers_is_one_input():
-    from skest.feature_columns.numeric_frame import NumericFrameColumn
-
     X = pd.DataFrame({"b": [1.0, 2.0], "a": [3.0, 4.0]})
     column = NumericFrameColumn("x", 2, feature_names=["a", "b"])
     in_onnx = EncodedInOnnx([column], X)
@@ -326,9 +328,7 @@ def test_functions_of_numpy_are_traced(function):
     np.testing.assert_allclose(found, column.encode(X)["x"], rtol=1e-5)
 
 
-def test_inputs_must_have_different_names(monkeypatch):
-    from skest.export.graph import Graph
-
+def test_inputs_must_have_different_names():
     columns = [numeric_column(0), numeric_column("0")]
     with pytest.raises(ExportError, match="Two inputs would have the name '0'"):
         Inputs(Graph("g"), columns, np.float32)
@@ -345,7 +345,5 @@ def test_inputs_must_have_different_names(monkeypatch):
     ],
 )
 def test_refuses_raw_columns_that_are_no_single_input(columns, message):
-    from skest.export.graph import Graph
-
     with pytest.raises(ExportError, match=message):
         Inputs(Graph("g"), columns, np.float32)
