@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from skest.export.artifact import latest
+    from skest.export.declaration import to_estimator
     from skest.export.exporters import (
         BestExporter,
         Exporter,
         FinalExporter,
         LatestExporter,
     )
+    from skest.export.onnx_graph import OnnxGraph, build_onnx
     from skest.export.runtime import Model, load
     from skest.export.serving.server import ModelServer
 
@@ -26,8 +28,11 @@ __all__ = [
     "LatestExporter",
     "Model",
     "ModelServer",
+    "OnnxGraph",
+    "build_onnx",
     "latest",
     "load",
+    "to_estimator",
 ]
 
 _MODULES = {
@@ -37,8 +42,11 @@ _MODULES = {
     "LatestExporter": "exporters",
     "Model": "runtime",
     "ModelServer": "serving.server",
+    "OnnxGraph": "onnx_graph",
+    "build_onnx": "onnx_graph",
     "latest": "artifact",
     "load": "runtime",
+    "to_estimator": "declaration",
 }
 
 

@@ -15,7 +15,7 @@ from skest.exceptions import ExportError
 from skest.export.graph import Value
 from skest.networks.activations import ACTIVATIONS
 
-__all__ = ["activated"]
+__all__ = ["activated", "sigmoid"]
 
 
 def activated(function: Callable[..., Any], x: Value) -> Value:
@@ -69,8 +69,28 @@ def _(module: nn.LeakyReLU, x: Value) -> Value:
     return x.graph.add("LeakyRelu", x, alpha=float(module.negative_slope))
 
 
+def sigmoid(x: Value) -> Value:
+    """Return the logistic function, with all digits of small values.
+
+    The operator Sigmoid of ONNX Runtime is 0 in float32 from -18 on.
+    """
+    return x.graph.add("Reciprocal", _node("Exp")(-x) + 1)
+
+
 def _node(op: str, **attributes: Any) -> Callable[[Value], Value]:
     return lambda x: x.graph.add(op, x, **attributes)
+
+
+# ONNX Runtime 1.17 joins Relu and Tanh with the layer before them, also in float64, where
+# it cannot run the two together.
+
+
+def _relu(x: Value) -> Value:
+    return _node("Relu")(x) if x.dtype == np.float32 else x.maximum(0)
+
+
+def _tanh(x: Value) -> Value:
+    return _node("Tanh")(x) if x.dtype == np.float32 else sigmoid(x * 2) * 2 - 1
 
 
 def _gelu(x: Value) -> Value:
@@ -81,11 +101,11 @@ def _gelu(x: Value) -> Value:
 
 _MODULES: dict[type[nn.Module], Callable[[Value], Value]] = {
     nn.Identity: lambda x: x,
-    nn.ReLU: _node("Relu"),
+    nn.ReLU: _relu,
     nn.SELU: _node("Selu"),
-    nn.SiLU: lambda x: x * _node("Sigmoid")(x),
-    nn.Sigmoid: _node("Sigmoid"),
-    nn.Tanh: _node("Tanh"),
+    nn.SiLU: lambda x: x * sigmoid(x),
+    nn.Sigmoid: sigmoid,
+    nn.Tanh: _tanh,
 }
 for _kind, _function in _MODULES.items():
     _module.register(_kind, lambda module, x, function=_function: function(x))
@@ -97,10 +117,10 @@ _FUNCTIONS: dict[Any, Callable[[Value], Value]] = {
     F.gelu: _gelu,
     F.leaky_relu: _node("LeakyRelu", alpha=0.01),
     F.selu: _node("Selu"),
-    F.silu: lambda x: x * _node("Sigmoid")(x),
+    F.silu: lambda x: x * sigmoid(x),
     F.softplus: _node("Softplus"),
-    **dict.fromkeys([torch.relu, F.relu], _node("Relu")),
-    **dict.fromkeys([torch.sigmoid, F.sigmoid], _node("Sigmoid")),
-    **dict.fromkeys([torch.tanh, F.tanh], _node("Tanh")),
-    **dict.fromkeys([torch.exp], _node("Exp")),
+    **dict.fromkeys([torch.relu, F.relu], _relu),
+    **dict.fromkeys([torch.sigmoid, F.sigmoid], sigmoid),
+    **dict.fromkeys([torch.tanh, F.tanh], _tanh),
+    torch.exp: _node("Exp"),
 }

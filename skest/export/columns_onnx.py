@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from skest.export.graph import STRING, Value, concat, where
+from skest.export.graph import STRING, Value, where
 from skest.export.hashing_onnx import (
     bucket_ids,
     fingerprint_cat64,
@@ -20,7 +20,12 @@ from skest.export.hashing_onnx import (
     unsigned_remainder,
 )
 from skest.export.inputs import Category, Inputs
-from skest.export.normalizers_onnx import normalized
+from skest.export.numbers_onnx import (
+    Numbers,
+    computed,
+    filled_and_scaled,
+    with_indicators,
+)
 from skest.feature_columns.base import CategoricalColumn, FeatureColumn
 from skest.feature_columns.bucketized import BucketizedColumn
 from skest.feature_columns.categorical import (
@@ -71,7 +76,7 @@ class EveryId(NamedTuple):
     size: int
 
 
-Encoded = dict[str, Value | Ids | EveryId]
+Encoded = dict[str, Value | Numbers | Ids | EveryId]
 
 
 def encode(columns: FeatureColumns, inputs: Inputs, dtype: Any) -> Encoded:
@@ -88,7 +93,7 @@ def encode(columns: FeatureColumns, inputs: Inputs, dtype: Any) -> Encoded:
 
     Returns
     -------
-    dict of str to Value, Ids or EveryId
+    dict of str to Value, Numbers, Ids or EveryId
         Under the same keys.
     """
     encoded: Encoded = {}
@@ -129,42 +134,12 @@ def _(column: CategoricalColumn, inputs: Inputs) -> Encoded:
 
 @_encoded.register
 def _(column: NumericColumn, inputs: Inputs) -> Encoded:
-    return {column.encoded_key: _numbers(column, _flat_cells(column, inputs))}
+    return {column.encoded_key: with_indicators(column, _flat_cells(column, inputs))}
 
 
 def _flat_cells(column: NumericColumn, inputs: Inputs) -> Value:
     raw = inputs.numbers(column.key)
     return raw.flatten() if len(column.cell_shape) > 1 else raw
-
-
-def _numbers(column: NumericColumn, raw: Value) -> Value:
-    """Return filled and scaled numbers and indicators, along the last axis."""
-    values, missing = _values(column, raw)
-    values = values.cast(np.promote_types(values.dtype, np.float32))
-    if len(column.indicated) == 0 or missing is None:
-        return values
-    if len(column.indicated) < column.n_elements:
-        missing = missing.take(column.indicated, axis=-1)
-    return concat([values, missing.cast(values.dtype)], axis=-1)
-
-
-def _values(column: NumericColumn, raw: Value) -> tuple[Value, Value | None]:
-    """Return filled and scaled numbers, and where they were missing.
-
-    None stands for nowhere; without a value to fill in, NaN stays.
-    """
-    dtype = np.dtype(column.dtype)
-    missing = raw.is_nan() if raw.dtype.kind == "f" else None
-    fill: Any = column.default_value
-    if isinstance(fill, str):
-        fill = column._learned("fill_", "give a number for 'default_value'")
-    if missing is not None and dtype.kind == "i":  # NaN has no integer
-        raw = where(missing, 0 if fill is None else fill, raw)
-        fill = None
-    values = raw.cast(dtype)
-    if fill is not None and missing is not None:
-        values = where(missing, fill, values)
-    return normalized(column, values), missing
 
 
 @_encoded.register
@@ -178,7 +153,9 @@ def _(column: SequenceNumericColumn, inputs: Inputs) -> Encoded:
     present = (~raw.is_nan()).cast(np.int64).max(axis=2).cast(bool)
     lengths = _lengths(present)
     inside = _positions(raw, 0) < lengths.unsqueeze(1)
-    numbers = _numbers(column, raw)
+    numbers = with_indicators(column, raw)
+    if isinstance(numbers, Numbers):
+        numbers = computed([numbers])
     fill = (
         column.default_value if isinstance(column.default_value, int | float) else 0.0
     )
@@ -196,7 +173,7 @@ def _positions(values: Value, first: int) -> Value:
     graph = values.graph
     start, step = graph.constant(np.array(first)), graph.constant(np.array(1))
     end = values.length(1) + first
-    return graph.add("Range", start, end, step)
+    return graph.add("Range", start, end, step, ndim=1)
 
 
 @_encoded.register
@@ -231,6 +208,8 @@ def _(column: KeyedCategoricalColumn, inputs: Inputs) -> Ids:
 
 
 def _is_none_of(values: Value, missing: tuple[Any, ...]) -> Value:
+    if values.dtype != STRING and len(missing) == 1:
+        return ~values.equals(missing[0])
     table = dict.fromkeys(missing, 0)
     return _looked_up(values, table, default=1).cast(bool)
 
@@ -238,14 +217,17 @@ def _is_none_of(values: Value, missing: tuple[Any, ...]) -> Value:
 def _looked_up(values: Value, table: Mapping[Any, int], default: int) -> Value:
     """Return what a dictionary says of strings or integers."""
     keys = "keys_strings" if values.dtype == STRING else "keys_int64s"
+    entries: dict[str, Any] = {
+        keys: tuple(table),
+        "values_int64s": tuple(table.values()),
+    }
     return values.graph.add(
         "LabelEncoder",
         values,
         domain="ai.onnx.ml",
         dtype=np.int64,
-        **{keys: tuple(table)},
-        values_int64s=tuple(table.values()),
         default_int64=default,
+        **entries,
     )
 
 
@@ -284,11 +266,12 @@ def _(column: VocabularyColumn, cells: Category, present: Value) -> Value:
 @_ids.register
 def _(column: BucketizedColumn, inputs: Inputs) -> Ids:
     source, cuts = column.source, column.cuts
-    values, missing = _values(source, inputs.numbers(source.key))
+    raw = inputs.numbers(source.key)
+    values = filled_and_scaled(source, raw)
     # Not `values >= cuts`, which NaN would fail.
     ids = (~(values.unsqueeze(2) < cuts)).cast(np.int64).sum(axis=2)
-    if source.default_value is None and missing is not None:
-        ids = where(missing, len(cuts), ids)
+    if source.default_value is None and raw.dtype.kind == "f":
+        ids = where(raw.is_nan(), len(cuts), ids)
     if source.n_elements > 1:
         ids = ids + np.arange(source.n_elements) * (len(cuts) + 1)
     return Ids(ids, ids >= 0, source.n_elements)

@@ -2,6 +2,7 @@
 """The modules with the tables of feature columns, in an ONNX graph."""
 
 from collections.abc import Mapping
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch
 
 from skest.export.columns_onnx import EveryId, Ids
 from skest.export.graph import Value, concat, where
+from skest.export.numbers_onnx import Numbers, computed
 from skest.export.scope import Scope
 from skest.feature_columns.lookup import clipped
 from skest.feature_columns.modules import (
@@ -28,9 +30,23 @@ def dense_features(
     module: DenseFeatures, scope: Scope, encoded: Mapping[str, Any]
 ) -> Value:
     """Return the outputs of dense columns side by side."""
-    return concat(
-        [_output(output, module, scope, encoded) for output in module.outputs], axis=-1
-    )
+    outputs = [_output(output, module, scope, encoded) for output in module.outputs]
+    dtype = _numpy_dtype(module.dtype)
+    side_by_side = []
+    # Neighbours whose numbers are computed alike take as many nodes as one of them.
+    for steps, group in groupby(outputs, key=_steps_of):
+        entries = list(group)
+        together = entries if steps is None else [computed(entries)]
+        side_by_side += [values.cast(dtype) for values in together]
+    return concat(side_by_side, axis=-1)
+
+
+def _steps_of(entry: Value | Numbers) -> Any:
+    return entry.steps if isinstance(entry, Numbers) else None
+
+
+def _numpy_dtype(dtype: torch.dtype) -> np.dtype:
+    return np.dtype(str(dtype).removeprefix("torch."))
 
 
 def sequence_features(
@@ -75,7 +91,8 @@ def _output(
     module: DenseFeatures | SequenceFeatures,
     scope: Scope,
     encoded: Mapping[str, Any],
-) -> Value:
+) -> Any:
+    """Return the output of one column, maybe as `Numbers`."""
     entry = encoded[output.key]
     if isinstance(output, ValuesOutput):
         return entry
@@ -97,7 +114,7 @@ def _counts(
     ids: Ids | EveryId, size: int, dtype: torch.dtype, factors: Value | None
 ) -> Value:
     """Count the ids, or sum their weights; as `CountsOutput`."""
-    number = np.dtype(str(dtype).removeprefix("torch."))
+    number = _numpy_dtype(dtype)
     if isinstance(ids, EveryId):
         return _given(factors).cast(number)
     if ids.width == 1 and factors is None:

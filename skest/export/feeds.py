@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from skest.export.inputs import InputSpec
+from skest.feature_columns.categorical import check_kind
 from skest.feature_columns.cells import numbers
 from skest.feature_columns.ragged import pad
 from skest.feature_columns.table import Table
@@ -54,20 +55,17 @@ def _feed(spec: InputSpec, table: Table) -> np.ndarray:
     if spec.dtype in ("string", "int64") and spec.missing is not None:
         return _categories(spec, table)
     values = _numbers(spec, table).astype(spec.dtype)
-    if len(spec.shape) > 1:  # single numbers get an axis of their own
-        inner = spec.shape[2:] if None in spec.shape[1:] else spec.shape[1:]
-        values = values.reshape(
-            len(values), *([-1] if None in spec.shape[1:] else []), *inner
-        )
-    return values
+    # Single numbers get an axis of their own.
+    inner = [-1 if size is None else size for size in spec.shape[1:]]
+    return values.reshape(len(values), *inner)
 
 
 def _categories(spec: InputSpec, table: Table) -> np.ndarray:
-    codes, distinct = table.factorized(spec.key, spec.delimiter)
-    if spec.dtype == "string":  # integers are hashed as their decimal strings
-        distinct = np.array([str(value) for value in distinct.tolist()], dtype=object)
-    values = np.append(distinct, np.array([spec.missing], dtype=distinct.dtype))
-    return values[codes].reshape(table.n_rows, -1)
+    cells = table.factorized(spec.key, spec.delimiter)
+    check_kind(cells, spec.dtype, f"the exported input {spec.name!r}")
+    dtype = object if spec.dtype == "string" else np.int64
+    values = np.append(cells.distinct, np.array([spec.missing], dtype)).astype(dtype)
+    return values[cells.codes].reshape(table.n_rows, -1)
 
 
 def _numbers(spec: InputSpec, table: Table) -> np.ndarray:

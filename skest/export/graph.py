@@ -53,14 +53,17 @@ class Value:
         Its name there.
     dtype : numpy.dtype
         Type of the elements; `STRING` for strings.
+    ndim : int
+        Number of axes.
     """
 
-    __slots__ = ("dtype", "graph", "name")
+    __slots__ = ("dtype", "graph", "name", "ndim")
 
-    def __init__(self, graph: "Graph", name: str, dtype: np.dtype) -> None:
+    def __init__(self, graph: "Graph", name: str, dtype: np.dtype, ndim: int) -> None:
         self.graph = graph
         self.name = name
         self.dtype = dtype
+        self.ndim = ndim
 
     def _with(self, op: str, other: Any, dtype: Any = None) -> "Value":
         return self.graph.add(op, self, self._operand(other), dtype=dtype)
@@ -147,8 +150,10 @@ class Value:
         return self._reduced("ReduceMax", axis, keepdims)
 
     def _reduced(self, op: str, axis: int, keepdims: bool) -> "Value":
-        axes = self.graph.constant(np.array([axis]))
-        return self.graph.add(op, self, axes, keepdims=int(keepdims))
+        # From the front: of no rows, ONNX Runtime takes a negative axis for another one.
+        axes = self.graph.constant(np.array([axis % self.ndim]))
+        ndim = self.ndim if keepdims else self.ndim - 1
+        return self.graph.add(op, self, axes, ndim=ndim, keepdims=int(keepdims))
 
     def maximum(self, other: Any) -> "Value":
         """Return the greater of two numbers."""
@@ -160,29 +165,38 @@ class Value:
 
     def unsqueeze(self, axis: int) -> "Value":
         """Return the tensor with another axis of length one."""
-        return self.graph.add("Unsqueeze", self, self.graph.constant(np.array([axis])))
+        axes = self.graph.constant(np.array([axis % (self.ndim + 1)]))
+        return self.graph.add("Unsqueeze", self, axes, ndim=self.ndim + 1)
 
     def squeeze(self, axis: int) -> "Value":
         """Return the tensor without an axis of length one."""
-        return self.graph.add("Squeeze", self, self.graph.constant(np.array([axis])))
+        axes = self.graph.constant(np.array([axis % self.ndim]))
+        return self.graph.add("Squeeze", self, axes, ndim=self.ndim - 1)
 
     def flatten(self) -> "Value":
         """Return the elements of each row in one axis."""
-        return self.graph.add("Flatten", self, axis=1)
+        return self.graph.add("Flatten", self, ndim=2, axis=1)
 
     def reshape(self, *shape: int) -> "Value":
         """Return the elements in another shape; 0 keeps the length of an axis."""
-        return self.graph.add("Reshape", self, self.graph.constant(np.array(shape)))
+        lengths = self.graph.constant(np.array(shape))
+        return self.graph.add("Reshape", self, lengths, ndim=len(shape))
 
     def take(self, indices: Any, axis: int = 0) -> "Value":
         """Return slices at indices along an axis; -1 is the last one."""
         if not isinstance(indices, Value):
             indices = self.graph.constant(np.asarray(indices, dtype=np.int64))
-        return self.graph.add("Gather", self, indices, axis=axis)
+        ndim = self.ndim + indices.ndim - 1
+        return self.graph.add("Gather", self, indices, ndim=ndim, axis=axis % self.ndim)
+
+    def without_last_row(self) -> "Value":
+        """Return all rows but the last one."""
+        ends = (self.graph.constant(np.array([end])) for end in (0, -1, 0))
+        return self.graph.add("Slice", self, *ends, ndim=self.ndim)
 
     def length(self, axis: int) -> "Value":
         """Return the length of an axis, int64 of shape ()."""
-        return self.graph.add("Shape", self, dtype=np.int64).take(axis)
+        return self.graph.add("Shape", self, dtype=np.int64, ndim=1).take(axis)
 
     def expanded(self, *shape: Any) -> "Value":
         """Return the tensor repeated to a shape of integers and Values."""
@@ -192,7 +206,7 @@ class Value:
             )
             for n in shape
         ]
-        return self.graph.add("Expand", self, concat(lengths, axis=0))
+        return self.graph.add("Expand", self, concat(lengths, axis=0), ndim=len(shape))
 
 
 class Graph:
@@ -253,7 +267,7 @@ class Graph:
         """Declare an input; of its shape, None is open."""
         tensor = Tensor(self._unique(name), np.dtype(dtype), tuple(shape))
         self.inputs.append(tensor)
-        return Value(self, tensor.name, tensor.dtype)
+        return Value(self, tensor.name, tensor.dtype, len(shape))
 
     def output(self, name: str, value: Value, shape: Shape) -> str:
         """Declare an output; return its name, which differs if there is an equal one."""
@@ -285,7 +299,7 @@ class Graph:
         return self._known[key][0]
 
     def _initializer(self, name: str, array: np.ndarray) -> Value:
-        value = Value(self, self._unique(name), array.dtype)
+        value = Value(self, self._unique(name), array.dtype, array.ndim)
         self.initializers[value.name] = array
         return value
 
@@ -294,6 +308,7 @@ class Graph:
         op: str,
         *inputs: Value,
         dtype: Any = None,
+        ndim: int | None = None,
         domain: str = "",
         **attributes: Any,
     ) -> Value:
@@ -307,37 +322,41 @@ class Graph:
             Its inputs.
         dtype : numpy.dtype, default=None
             Type of the output; None is that of the first input.
+        ndim : int, default=None
+            Number of axes of the output; None is the most of an input.
         domain : str, default=""
             Operator set.
         **attributes
             Attributes of the node; lists as tuples, types as numpy.dtype.
         """
-        dtypes = [inputs[0].dtype if dtype is None else dtype]
-        return self.add_many(op, *inputs, dtypes=dtypes, domain=domain, **attributes)[0]
+        dtype = inputs[0].dtype if dtype is None else dtype
+        ndim = max(value.ndim for value in inputs) if ndim is None else ndim
+        outputs = [(dtype, ndim)]
+        return self.add_many(op, *inputs, outputs=outputs, domain=domain, **attributes)[
+            0
+        ]
 
     def add_many(
         self,
         op: str,
         *inputs: Value | None,
-        dtypes: Sequence[Any],
+        outputs: Sequence[tuple[Any, int]],
         domain: str = "",
         **attributes: Any,
     ) -> tuple[Value, ...]:
-        """Add a node with an output for each of `dtypes`; an input None is left out."""
+        """Add a node; `outputs` are pairs of type and number of axes.
+
+        An input that is None is left out.
+        """
         names = tuple("" if value is None else value.name for value in inputs)
         key = (op, domain, names, tuple(sorted(attributes.items())))
         if key not in self._known:
             name = self._unique("/".join([*self._scope, op]))
-            outputs = [
-                name,
-                *(self._unique(f"{name}:{i}") for i in range(1, len(dtypes))),
-            ]
-            self._nodes.append(
-                Node(op, domain, names, tuple(outputs), name, attributes)
-            )
+            own = [name, *(self._unique(f"{name}:{i}") for i in range(1, len(outputs)))]
+            self._nodes.append(Node(op, domain, names, tuple(own), name, attributes))
             self._known[key] = tuple(
-                Value(self, output, np.dtype(kind))
-                for output, kind in zip(outputs, dtypes, strict=True)
+                Value(self, output, np.dtype(dtype), ndim)
+                for output, (dtype, ndim) in zip(own, outputs, strict=True)
             )
         return self._known[key]
 
@@ -364,4 +383,4 @@ def concat(values: Sequence[Value], axis: int) -> Value:
     """Return tensors side by side along an axis."""
     if len(values) == 1:
         return values[0]
-    return values[0].graph.add("Concat", *values, axis=axis)
+    return values[0].graph.add("Concat", *values, axis=axis % values[0].ndim)

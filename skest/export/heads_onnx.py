@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from skest.exceptions import ExportError
-from skest.export.activations_onnx import activated
+from skest.export.activations_onnx import activated, sigmoid
 from skest.export.graph import Value, concat
 from skest.heads.base import Head
 from skest.heads.binary_class import BinaryClassHead
@@ -109,7 +109,7 @@ def _(head: MultiLabelHead, logits: Value, classes: Any) -> dict[str, Prediction
     names = _names(head, classes)
     return {
         PredictionKeys.LOGITS: (logits, size),
-        PredictionKeys.PROBABILITIES: (_node("Sigmoid", logits), size),
+        PredictionKeys.PROBABILITIES: (sigmoid(logits), size),
         PredictionKeys.CLASSES: (_in_every_row(names, logits), size),
         LABELS: ((logits > 0).cast(np.int64), size),
     }
@@ -117,11 +117,12 @@ def _(head: MultiLabelHead, logits: Value, classes: Any) -> dict[str, Prediction
 
 @_predictions.register
 def _(head: BinaryClassHead, logits: Value, classes: Any) -> dict[str, Prediction]:
-    positive, negative = _node("Sigmoid", logits), _node("Sigmoid", -logits)
+    # Its Softmax keeps the digits of a small probability, its Sigmoid does not.
+    probabilities = _node("Softmax", concat([logits - logits, logits], axis=1), axis=1)
     return {
         PredictionKeys.LOGITS: (logits, 1),
-        PredictionKeys.LOGISTIC: (positive, 1),
-        PredictionKeys.PROBABILITIES: (concat([negative, positive], axis=1), 2),
+        PredictionKeys.LOGISTIC: (probabilities.take([1], axis=1), 1),
+        PredictionKeys.PROBABILITIES: (probabilities, 2),
         **_chosen(head, (logits > 0).cast(np.int64), classes),
         **_all_classes(head, logits, classes),
     }
@@ -143,7 +144,10 @@ def _(head: SampledSoftmaxHead, logits: Value, classes: Any) -> dict[str, Predic
     graph, k = logits.graph, head._top_k
     probabilities = _node("Softmax", logits, axis=-1)
     best, ids = graph.add_many(
-        "TopK", logits, graph.constant(np.array([k])), dtypes=[logits.dtype, np.int64]
+        "TopK",
+        logits,
+        graph.constant(np.array([k])),
+        outputs=[(logits.dtype, 2), (np.int64, 2)],
     )
     greatest = logits.max(axis=-1, keepdims=True)
     total = _node("Exp", logits - greatest).sum(axis=-1, keepdims=True)

@@ -31,7 +31,8 @@ class Form(NamedTuple):
     Attributes
     ----------
     kind : {"string", "int64", "number"}
-        Strings (booleans are read as such), integers, or other numbers.
+        Strings (booleans are read as such), integers, or other numbers; these may be
+        integers with gaps.
     width : int or None
         How many values a cell has; None is any number of them.
     """
@@ -78,15 +79,12 @@ def _kind_of(cells: Cells) -> str | None:
         return _kind_of(dtype.categories.to_series())
     if dtype.kind in "iu":
         return "int64"
-    if dtype.kind == "f":  # of a Series, it may be integers with gaps
-        values = np.asarray(cells).ravel()
-        values = (
-            values[~np.isnan(values)] if isinstance(cells, pd.Series) else values[:0]
-        )
-        return "int64" if len(values) and (values % 1 == 0).all() else "number"
+    if dtype.kind == "f":
+        return "number"
     if dtype.kind in "bSUT" or isinstance(dtype, pd.StringDtype):
         return "string"
-    return next(filter(None, map(_kind_of_cell, np.asarray(cells).ravel())), None)
+    each = cells.flat if isinstance(cells, np.ndarray) else cells
+    return next(filter(None, map(_kind_of_cell, each)), None)
 
 
 def _kind_of_cell(cell: Any) -> str | None:
@@ -97,7 +95,7 @@ def _kind_of_cell(cell: Any) -> str | None:
         return "string"
     if isinstance(cell, int | np.integer):
         return "int64"
-    return None if pd.isna(cell) else "number"
+    return None if pd.api.types.is_scalar(cell) and pd.isna(cell) else "number"
 
 
 class InputSpec(NamedTuple):

@@ -62,15 +62,17 @@ def network_output(network: nn.Module, scope: Scope, features: Any) -> Any:
         If there is no way to write the module, or it has hooks.
     """
     kind: Any = type(network)
-    known = [base for base in kind.__mro__ if base in _output.registry]
+    known = (base for base in kind.__mro__[:-1] if base in _output.registry)
     # What a subclass computes in its own way, no function for its base can know.
-    same = known and kind.forward is known[0].forward
+    base = next(known, None)
+    is_ours = kind.__module__.partition(".")[0] in ("skest", "torch")
+    same = base is not None and is_ours and kind.forward is base.forward
     hooked = network._forward_hooks or network._forward_pre_hooks
-    if not same or known[0] is object or hooked:
-        where_ = f" at {scope.path[:-1]!r}" if scope.path else ""
+    if not same or hooked:
+        place = f" at {scope.path[:-1]!r}" if scope.path else ""
         reason = "has hooks" if same and hooked else "is not one of skest's own"
         raise ExportError(
-            f"The module {kind.__name__}{where_} cannot be written as ONNX, because it "
+            f"The module {kind.__name__}{place} cannot be written as ONNX, because it "
             f"{reason}. Use a network of skest.networks and layers of torch.nn that "
             "these consist of."
         )
@@ -129,12 +131,16 @@ def _(network: RNN, scope: Scope, features: Any) -> Value:
         size = network.context.out_features
         repeated = context.expanded(steps.length(0), steps.length(1), size)
         steps = concat([steps, repeated], axis=2)
+    # Without a row, ONNX Runtime ends the process: one more, which is left out again.
+    blank = steps.constant([[[0]]]).expanded(1, steps.length(1), steps.length(2))
+    steps = concat([steps, blank], axis=0)
+    lengths = concat([lengths, lengths.constant([1])], axis=0)
     x = steps.graph.add("Transpose", steps, perm=(1, 0, 2))
     for name in network._layers:
         inside = scope.inside(name)
         with scope.graph.scope(name):
             x, last = _recurrent(network.get_submodule(name), inside, x, lengths)
-    state = where(lengths.equals(0).unsqueeze(1), 0, last)
+    state = where(lengths.equals(0).unsqueeze(1), 0, last).without_last_row()
     return _child(network, "logits", scope, state)
 
 
@@ -163,7 +169,7 @@ def _recurrent(
         scope.weight("weight_hh_l0", in_order("weight_hh_l0"), "_gates"),
         scope.weight("bias", biases[:, :, 0], "_gates"),
         lengths.cast(np.int32),
-        dtypes=[np.float32, np.float32],
+        outputs=[(np.float32, 4), (np.float32, 3)],
         hidden_size=n_units,
         **options,
     )

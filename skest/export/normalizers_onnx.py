@@ -17,7 +17,9 @@ __all__ = ["normalized"]
 
 
 def normalized(column: NumericColumn, values: Value) -> Value:
-    """Return filled numbers of a column as its normalizer scales them.
+    """Return filled numbers as a callable or "quantile" normalizer scales them.
+
+    With another one, they stay as they are.
 
     Parameters
     ----------
@@ -32,16 +34,12 @@ def normalized(column: NumericColumn, values: Value) -> Value:
         If the normalizer is a function that does more than arithmetic with functions of
         NumPy of one argument.
     """
-    if column.normalizer is None:
-        return values
     if callable(column.normalizer):
         return _traced(column, column.normalizer, values)
-    remedy = "call fit first"
     if column.normalizer == "quantile":
-        maps = column._learned("quantile_maps_", remedy)
-        return _quantiles(maps, values)
-    center, scale = (column._learned(n, remedy) for n in ("center_", "scale_"))
-    return (values - center) / scale
+        remedy = "give no 'normalizer' or a callable"
+        return _quantiles(column._learned("quantile_maps_", remedy), values)
+    return values
 
 
 def _quantiles(maps: list[UniformMap], values: Value) -> Value:

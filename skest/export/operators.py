@@ -8,7 +8,8 @@ of a graph are bounded by the sizes of what is in it and of what goes into it.
 __all__ = ["ALLOWED_OPERATORS", "IR_VERSION", "OPSETS"]
 
 OPSETS = {"": 18, "ai.onnx.ml": 2, "com.microsoft": 1}
-"""Versions of the operator sets; the oldest engine that has them is ONNX Runtime 1.15."""
+"""Versions of the operator sets. Every ONNX Runtime from 1.17 on has them; networks of
+float32 run from 1.15 on."""
 
 IR_VERSION = 8
 

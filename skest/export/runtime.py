@@ -34,6 +34,8 @@ class Model:
         What is written of the model.
     signatures : dict
         By name: ``method``, ``inputs`` and ``outputs``.
+    parts : dict of str to list of str
+        Of features that are made of several columns of a table: which ones.
     """
 
     def __init__(self, artifact: Artifact, session: Any) -> None:
@@ -43,7 +45,7 @@ class Model:
         self._session = session
         specs = artifact.manifest["features"]
         self._features = {name: Feature(name, spec) for name, spec in specs.items()}
-        self._parts = {
+        self.parts = {
             name: feature.columns
             for name, feature in self._features.items()
             if feature.columns
@@ -98,7 +100,7 @@ class Model:
         """
         found = self._signature(signature)
         inputs, outputs = found["inputs"], found["outputs"]
-        columns = columns_of(table, list(inputs), self._parts)
+        columns = columns_of(table, list(inputs), self.parts)
         feeds = {
             inputs[key]["tensor"]: self._features[inputs[key]["tensor"]].feed(values)
             for key, values in columns.items()

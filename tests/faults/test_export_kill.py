@@ -27,8 +27,10 @@ def export_without_end(base, ready):
 def test_every_visible_version_loads(tmp_path, n_kills):
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(
-        ["tests.faults.test_export_kill", "skest.adapters.dnn"]
-        + ["onnx.numpy_helper", "onnxruntime", "sklearn.model_selection"]
+        [
+            *("tests.faults.test_export_kill", "skest.adapters.dnn"),
+            *("onnx.numpy_helper", "onnxruntime", "sklearn.model_selection"),
+        ]
     )
     rng, checked = random.Random(n_kills), set()
     for _ in range(n_kills):

@@ -30,7 +30,10 @@ class Sparse(NamedTuple):
 @functools.cache
 def load(name: str) -> list[dict[str, Any]]:
     """All cases of ``<name>.json``, in their order; treat them as read-only."""
-    return json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
+    cases = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
+    if isinstance(cases, dict):  # expectations by id
+        return [{"id": i, "component": name, "expected": e} for i, e in cases.items()]
+    return cases
 
 
 def params(name: str, not_applicable: dict[str, str] | None = None) -> list[Any]:

@@ -103,7 +103,7 @@ class Call:
         """
         inputs = model.signatures[signature]["inputs"]
         try:
-            columns = columns_of(table, list(inputs))
+            columns = columns_of(table, list(inputs), model.parts)
             for key, values in columns.items():
                 feature = model.manifest["features"][inputs[key]["tensor"]]
                 self._check_size(key, values, feature)

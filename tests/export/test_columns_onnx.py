@@ -1,0 +1,349 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ONNX Runtime encodes raw columns exactly as NumPy does."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from skest.exceptions import ExportError
+from skest.export.graph import Graph
+from skest.export.inputs import Inputs
+from skest.feature_columns import (
+    FeatureColumns,
+    NumericColumn,
+    bucketized_column,
+    crossed_column,
+    embedding_column,
+    indicator_column,
+    numeric_column,
+    sequence_categorical_column_with_hash_bucket,
+    sequence_categorical_column_with_identity,
+    sequence_categorical_column_with_vocabulary_list,
+    sequence_numeric_column,
+    shared_embeddings,
+    weighted_categorical_column,
+)
+from skest.feature_columns import (
+    categorical_column_with_hash_bucket as hashed,
+)
+from skest.feature_columns import (
+    categorical_column_with_identity as identity,
+)
+from skest.feature_columns import (
+    categorical_column_with_vocabulary_file as vocabulary_file,
+)
+from skest.feature_columns import (
+    categorical_column_with_vocabulary_list as vocabulary,
+)
+from skest.feature_columns.numeric_frame import NumericFrameColumn
+from tests.export._raw import INT64, raw_columns
+
+pytest.importorskip("onnxruntime")
+from tests.export._running import EncodedInOnnx
+
+WORDS = ["a", "é", "e\u0301", "\0", "a\0b", "\U0001d518", "x" * 300]
+EDGES = [-1, 0, 0.7]
+filled = numeric_column("float", default_value=0.7)
+
+CATEGORICAL = {
+    "vocabulary": vocabulary("string", WORDS),
+    "vocabulary, learned": vocabulary("string", max_categories=5),
+    "vocabulary, default": vocabulary("string", WORDS, default_value=1),
+    "vocabulary, buckets": vocabulary("string", WORDS, num_oov_buckets=5),
+    "vocabulary of integers": vocabulary("integer", [1, 5, -3, INT64.max, INT64.min]),
+    "integers, default": vocabulary("integer", [1, 5, 7], default_value=0),
+    "integers, buckets": vocabulary("integer", [1, 5], num_oov_buckets=7),
+    "bag": vocabulary("words", WORDS, num_oov_buckets=3),
+    "bag of integers": vocabulary("numbers", [0, 1, 2], num_oov_buckets=3),
+    "delimiter": vocabulary("text", ["a", "b"], delimiter="|"),
+    "hash": hashed("string", 1000),
+    "hash, one bucket": hashed("string", 1),
+    "hash of integers": hashed("integer", 97),
+    "hash of a bag": hashed("words", 2**32),
+    "hash of a bag of integers": hashed("numbers", 13),
+    "hash, delimiter": hashed("text", 11, delimiter="|"),
+    "identity": identity("month", 12),
+    "identity, default": identity("integer", 12, default_value=3),
+    "cross": crossed_column(["string", "month"], 1000),
+    "cross of strings": crossed_column(["string", "words"], 2**63),
+    "cross of integers": crossed_column(["integer", "month"], 50, hash_key=2**64 - 1),
+    "cross of bags": crossed_column(["words", "numbers"], 101),
+    "cross of three": crossed_column(["string", "words", "numbers"], 999),
+    "cross of columns": crossed_column(
+        [vocabulary("string", WORDS), "numbers", bucketized_column(filled, EDGES)], 77
+    ),
+    "cross of bags with ids": crossed_column(
+        [vocabulary("words", WORDS), identity("numbers", 9, 1)], 2**40
+    ),
+    "cross of a cross": crossed_column(
+        [crossed_column(["string", "month"], 7), "integer"], 10
+    ),
+    "cross of elements": crossed_column(
+        [bucketized_column(numeric_column("vector", 3), EDGES), "words"], 99
+    ),
+    "buckets": bucketized_column(numeric_column("float"), EDGES),
+    "buckets, filled": bucketized_column(filled, EDGES),
+    "buckets of elements": bucketized_column(numeric_column("vector", 3), EDGES),
+    "buckets of integers": bucketized_column(
+        numeric_column("month", dtype="int32"), [1.5, 7]
+    ),
+    "buckets of quantiles": bucketized_column(
+        numeric_column("float", default_value="mean", normalizer="quantile"),
+        "quantiles:7",
+    ),
+    "buckets in float64": bucketized_column(
+        numeric_column("float", dtype="float64", normalizer="standard"), [0.1, 0.7]
+    ),
+    "buckets of missing integers": bucketized_column(
+        numeric_column("month", dtype="int64", default_value=3), [3]
+    ),
+}
+OTHERS = {
+    "numbers": numeric_column("vector", 3),
+    "cells of two axes": numeric_column("matrix", (2, 2), normalizer="standard"),
+    "standard": numeric_column(
+        "float", default_value="mean", normalizer="standard", indicate_missing=True
+    ),
+    "minmax": numeric_column(
+        "float", default_value=0.5, normalizer="minmax", dtype="float64"
+    ),
+    "quantile": numeric_column("vector", 3, normalizer="quantile"),
+    "quantile, filled": numeric_column(
+        "float", default_value=0.0, normalizer="quantile", indicate_missing="auto"
+    ),
+    "formula": numeric_column("vector", 3, normalizer=lambda x: (x - 3) / 2 * x + 1),
+    "formula of two axes": numeric_column("matrix", (2, 2), normalizer=np.square),
+    "integers": numeric_column("month", dtype="int64"),
+    "integers, filled": numeric_column("month", dtype="int32", default_value=4),
+    "weighted": weighted_categorical_column(vocabulary("words", WORDS), "weights"),
+    "weighted by integers": weighted_categorical_column(
+        hashed("string", 9), "month", dtype="int32"
+    ),
+    "weighted buckets": weighted_categorical_column(
+        bucketized_column(numeric_column("vector", 3), EDGES), "vector"
+    ),
+    "indicator": indicator_column(identity("month", 12)),
+    "embedding": embedding_column(hashed("words", 9), 2),
+    "sequence": sequence_numeric_column("steps"),
+    "sequence, padded": sequence_numeric_column(
+        "steps", default_value=2.0, normalizer="standard", indicate_missing=True
+    ),
+    "sequence of ids": indicator_column(
+        sequence_categorical_column_with_identity("month", 12)
+    ),
+    "sequence of hashes": indicator_column(
+        sequence_categorical_column_with_hash_bucket("text", 12, delimiter="|")
+    ),
+}
+ALL = CATEGORICAL | OTHERS
+
+
+def some_rows(columns, X, n_rows):
+    keys = [key for column in columns for key in column.feature_keys]
+    return {key: X[key][:n_rows] for key in keys}
+
+
+def assert_same(columns, X, **options):
+    """Compare many rows, one and two; and let ONNX Runtime encode none."""
+    columns = list(columns)
+    fitted = FeatureColumns(columns).fit(some_rows(columns, X, None))
+    in_onnx = EncodedInOnnx(fitted, some_rows(columns, X, None), **options)
+    for n_rows in (None, 1, 2):
+        rows = some_rows(columns, X, n_rows)
+        expected, found = fitted.encode(rows), in_onnx(rows)
+        assert found.keys() == expected.keys()
+        for key, values in expected.items():
+            width = values.shape[1:2]  # steps that no row has may stay in the graph
+            cut = found[key][:, : width[0]] if width else found[key]
+            np.testing.assert_array_equal(cut, values.numpy(), err_msg=key)
+            assert found[key].dtype == values.numpy().dtype
+    none = {
+        spec.name: np.array([cell_without_values(spec)])[:0] for spec in in_onnx.inputs
+    }
+    for key, values in in_onnx.run(none).items():
+        assert values.shape[0] == 0
+        assert values.ndim == fitted.encode(rows)[key].ndim
+
+
+def cell_without_values(spec):
+    """A cell without values."""
+    dtype = object if spec.dtype == "string" else spec.dtype
+    return np.full([size or 1 for size in spec.shape[1:]], spec.missing or 0, dtype)
+
+
+@pytest.mark.parametrize("column", ALL.values(), ids=ALL)
+def test_encodes_as_numpy(column):
+    assert_same([column], raw_columns(300))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("column", ALL.values(), ids=ALL)
+def test_encodes_many_rows_as_numpy(column):
+    assert_same([column], raw_columns(100_000, seed=1))
+
+
+def test_all_columns_in_one_graph():
+    by_entry = {}
+    for name, column in CATEGORICAL.items():
+        if "delimiter" not in name:  # which reads the strings that others read whole
+            by_entry.setdefault(column.encoded_key, column)
+    assert len(by_entry) > 15
+    assert_same(by_entry.values(), raw_columns(100))
+
+
+@pytest.mark.parametrize("rank", [1, 2])
+def test_inputs_of_single_values_may_have_one_axis(rank):
+    columns = [vocabulary("string", WORDS), numeric_column("month"), hashed("words", 9)]
+    X = raw_columns(20)
+    in_onnx = EncodedInOnnx(columns, some_rows(columns, X, None), rank=rank)
+    given = {
+        "string": np.array([["a"], [""]], dtype=object),
+        "month": np.float32([[1], [2]]),
+        "words": np.array([["a", "b"], ["", ""]], dtype=object),
+    }
+    if rank == 1:
+        given |= {key: given[key][:, 0] for key in ("string", "month")}
+    found = in_onnx.run(given)
+    assert found["string_ids"].tolist() == [[0], [-1]]
+    assert found["month"].tolist() == [[1], [2]]
+
+
+def test_rows_do_not_depend_on_each_other():
+    X = raw_columns(50)
+    columns = [hashed("words", 100), crossed_column(["string", "numbers"], 100)]
+    in_onnx = EncodedInOnnx(columns, some_rows(columns, X, None))
+    together = in_onnx(some_rows(columns, X, None))
+    for i in range(50):
+        row = {key: X[key][i : i + 1] for key in ("words", "string", "numbers")}
+        for key, alone in in_onnx(row).items():
+            width = alone.shape[1]
+            np.testing.assert_array_equal(together[key][i, :width], alone[0])
+            assert (together[key][i, width:] == -1).all()
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+def test_what_numpy_refuses_falls_in_the_bucket_of_its_order(value):
+    column = bucketized_column(numeric_column("float"), EDGES)
+    in_onnx = EncodedInOnnx([column], {"float": np.zeros(1)})
+    found = in_onnx.run({"float": np.array([[value]], dtype=np.float32)})
+    assert found["float_bucketized_ids"].tolist() == [[0 if value < 0 else 3]]
+
+
+def test_the_least_integer_is_missing_where_minus_one_is_a_value():
+    columns = [crossed_column(["integer", "month"], 100), vocabulary("integer", [1])]
+    X = {"integer": pd.Series([None, -1, 1], dtype="Int64"), "month": np.arange(3)}
+    in_onnx = EncodedInOnnx(columns, X)
+    assert in_onnx.inputs[0].missing == INT64.min
+    fitted = FeatureColumns(columns).fit(X)
+    for key, values in in_onnx(X).items():
+        assert values.tolist() == fitted.encode(X)[key].tolist()
+    assert in_onnx(X)["integer_X_month_ids"][0, 0] == -1
+    assert in_onnx(X)["integer_X_month_ids"][1, 0] >= 0
+
+
+def test_integers_that_are_numbers_too_come_as_floats():
+    month = indicator_column(identity("month", 12))
+    columns = [month, numeric_column("month", default_value="mean")]
+    X = pd.DataFrame({"month": [1, None, 11]})
+    in_onnx = EncodedInOnnx(FeatureColumns(columns).fit(X), X)
+    assert in_onnx.inputs[0].dtype == "float64"
+    assert in_onnx(X)["month_ids"].tolist() == [[1], [-1], [11]]
+    assert in_onnx(X)["month"].tolist() == [[1], [6], [11]]
+
+
+def test_text_that_is_also_split_has_two_inputs():
+    X = {"text": np.array(["a|b", "a"], dtype=object)}
+    parts = vocabulary("text", ["a"], delimiter="|")
+    crossed = crossed_column(["text", parts], 9)
+    in_onnx = EncodedInOnnx([crossed], X)
+    assert [spec.name for spec in in_onnx.inputs] == ["text_split", "text"]
+    expected = FeatureColumns([crossed]).fit(X).encode(X)["text_X_text_ids"]
+    assert in_onnx(X)["text_X_text_ids"].tolist() == expected.tolist()
+
+
+def test_shared_embeddings_have_entries_of_their_own():
+    X = raw_columns(50)
+    pair = shared_embeddings([vocabulary("string"), vocabulary("words")], 2)
+    assert_same(pair, X)
+
+
+def test_a_file_and_a_sequence_of_words(tmp_path):
+    path = tmp_path / "words.txt"
+    path.write_text("a\né\n", encoding="utf-8")
+    X = raw_columns(50)
+    assert_same([vocabulary_file("string", path, num_oov_buckets=2)], X)
+    sequence = sequence_categorical_column_with_vocabulary_list("month", [1, 2, 3])
+    assert_same([embedding_column(sequence, 2)], X)
+
+
+def test_steps_of_several_numbers():
+    cells = np.random.default_rng(0).normal(size=(4, 3, 2))
+    cells[0, 2:] = cells[1] = np.nan
+    for shape, X in (((2,), cells), ((2, 1), cells[..., None])):
+        assert_same([sequence_numeric_column("steps", shape)], {"steps": X})
+
+
+def test_a_frame_of_numbers_is_one_input():
+    X = pd.DataFrame({"b": [1.0, 2.0], "a": [3.0, 4.0]})
+    column = NumericFrameColumn("x", 2, feature_names=["a", "b"])
+    in_onnx = EncodedInOnnx([column], X)
+    assert in_onnx.inputs[0].names == ("a", "b")
+    assert in_onnx(X)["x"].tolist() == [[3, 1], [4, 2]]
+
+
+class _Own(NumericColumn):
+    pass
+
+
+def test_refuses_a_column_of_the_users():
+    with pytest.raises(ExportError, match="'x' is a _Own, which cannot be exported"):
+        EncodedInOnnx([_Own("x")], {"x": np.zeros(2)})
+
+
+@pytest.mark.parametrize(
+    ("normalizer", "message"),
+    [
+        (lambda x: np.where(x > 0, x, 0), "no operation"),
+        (lambda x: x if x.sum() > 0 else -x, "'x' cannot be exported"),
+        (lambda x: np.zeros(x.shape), "'x' cannot be exported"),
+        (np.arcsin, "no operation numpy.arcsin"),
+    ],
+)
+def test_refuses_a_normalizer_that_is_no_formula(normalizer, message):
+    column = numeric_column("x", normalizer=normalizer)
+    with pytest.raises(ExportError, match=message):
+        EncodedInOnnx([column], {"x": np.zeros(2)})
+
+
+FUNCTIONS = [np.log1p, np.exp, np.expm1, np.abs, np.sqrt, np.tanh, np.sign, np.log2]
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_functions_of_numpy_are_traced(function):
+    column = numeric_column(
+        "x", normalizer=lambda x: 2.0 * function(abs(x) + 1) ** 2 - np.maximum(x, 0)
+    )
+    X = {"x": np.random.default_rng(0).normal(size=50)}
+    found = EncodedInOnnx([column], X)(X)["x"]
+    np.testing.assert_allclose(found, column.encode(X)["x"], rtol=1e-5)
+
+
+def test_inputs_must_have_different_names():
+    columns = [numeric_column(0), numeric_column("0")]
+    with pytest.raises(ExportError, match="Two inputs would have the name '0'"):
+        Inputs(Graph("g"), columns, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ([crossed_column(["a", "b"], 9)], "not known whether column 'a'"),
+        ([numeric_column("a"), vocabulary("a", ["x"])], "as numbers and as strings"),
+        ([vocabulary("a", ["x"]), vocabulary("a", [1])], "as strings by one"),
+        ([numeric_column("a"), numeric_column("a", 2)], r"shapes \(None, 1\) and"),
+        ([numeric_column("a", (2, 1)), numeric_column("a", 2)], "which one input"),
+    ],
+)
+def test_refuses_raw_columns_that_are_no_single_input(columns, message):
+    with pytest.raises(ExportError, match=message):
+        Inputs(Graph("g"), columns, np.float32)

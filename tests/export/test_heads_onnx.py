@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ONNX Runtime predicts what the heads predict."""
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from skest.exceptions import ExportError
+from skest.feature_columns import FeatureColumns, numeric_column
+from skest.heads import (
+    BinaryClassHead,
+    LogisticRegressionHead,
+    MultiClassHead,
+    MultiHead,
+    MultiLabelHead,
+    PoissonRegressionHead,
+    RegressionHead,
+    SampledSoftmaxHead,
+)
+from skest.networks import DNN
+
+pytest.importorskip("onnxruntime")
+from skest.export.onnx_graph import build_onnx
+from skest.feature_columns import DenseFeatures
+from tests.export._running import run
+
+HEADS = {
+    "binary": BinaryClassHead(),
+    "binary, names": BinaryClassHead(label_vocabulary=["no", "yes"]),
+    "multi-class": MultiClassHead(4),
+    "multi-class, names": MultiClassHead(3, label_vocabulary=["a", "é", "\0"]),
+    "multi-label": MultiLabelHead(3, label_vocabulary=["a", "b", "c"]),
+    "regression": RegressionHead(),
+    "two numbers": RegressionHead(label_dimension=2),
+    "link": RegressionHead(inverse_link_fn=F.softplus),
+    "poisson": PoissonRegressionHead(),
+    "logistic": LogisticRegressionHead(label_dimension=2),
+    "sampled softmax": SampledSoftmaxHead(50, num_sampled=5, top_k=3),
+    "several": MultiHead(
+        [
+            BinaryClassHead(name="click"),
+            RegressionHead(name="price", label_dimension=2),
+            MultiClassHead(3, name="kind", label_vocabulary=["x", "y", "z"]),
+        ]
+    ),
+}
+
+
+def model_of(head, dtype=torch.float32, scale=3.0):
+    """A network with far logits, and its columns."""
+    columns = FeatureColumns([numeric_column("x", 3, dtype=str(dtype)[6:])])
+    network = DNN(
+        DenseFeatures(columns, dtype=dtype),
+        (5,),
+        head.logits_dimension,
+        dtype=dtype,
+        generator=torch.Generator().manual_seed(0),
+        output=head.output_layer,
+    ).eval()
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.mul_(scale)
+    return columns, network
+
+
+def rows(n=100):
+    x = np.random.default_rng(0).normal(size=(n, 3)).astype(np.float32)
+    x[0] = 0  # equal logits
+    return x
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("head", HEADS.values(), ids=HEADS)
+def test_predicts_as_the_head(head, dtype):
+    columns, network = model_of(head, dtype)
+    x = rows().astype(str(dtype)[6:])
+    if isinstance(head, SampledSoftmaxHead):
+        x = x[1:]  # it is left open which of equal classes come first
+    with torch.no_grad():
+        logits = network(columns.encode({"x": x}, dtype))
+    found = run(build_onnx(columns, network, head).model, {"x": x})
+    expected = head.predictions(logits)
+    for key, values in expected.items():
+        name = "/".join(key) if isinstance(key, tuple) else key
+        actual = found.pop(name)
+        if isinstance(values, torch.Tensor) and values.is_floating_point():
+            np.testing.assert_allclose(actual, values.numpy(), rtol=1e-5, atol=1e-5)
+        else:
+            np.testing.assert_array_equal(actual, np.asarray(values))
+        assert actual.dtype == np.asarray(values).dtype
+    assert all(name.endswith("labels") for name in found)
+
+
+@pytest.mark.parametrize(
+    "classes",
+    [[3, 7], [-1.5, 2.0], [False, True], ["no", "yes"]],
+    ids=["int", "float", "bool", "str"],
+)
+def test_classes_come_as_strings_and_labels_in_their_own_type(classes):
+    head = BinaryClassHead()
+    columns, network = model_of(head)
+    graph = build_onnx(columns, network, head, classes=np.array(classes))
+    found = run(graph.model, {"x": rows()})
+    chosen = np.array(classes)[found["class_ids"]]
+    np.testing.assert_array_equal(found["labels"], chosen)
+    assert found["labels"].dtype.kind == chosen.dtype.kind.replace("U", "O")
+    np.testing.assert_array_equal(found["classes"], chosen.astype(str))
+    assert found["all_classes"][0].tolist() == [str(label) for label in classes]
+    assert graph.signatures["predict"].outputs["labels"].shape == (None, 1)
+
+
+def test_labels_of_several_are_indicators():
+    head = MultiLabelHead(3)
+    columns, network = model_of(head)
+    found = run(build_onnx(columns, network, head).model, {"x": rows()})
+    np.testing.assert_array_equal(found["labels"], found["logits"] > 0)
+
+
+@pytest.mark.parametrize("head", HEADS.values(), ids=HEADS)
+def test_predicts_no_rows(head):
+    columns, network = model_of(head)
+    found = run(build_onnx(columns, network, head).model, {"x": rows()[:0]})
+    sizes = {name: values.shape for name, values in found.items()}
+    assert all(shape[0] == 0 and len(shape) == 2 for shape in sizes.values()), sizes
+
+
+def test_small_probabilities_keep_their_digits():
+    head = BinaryClassHead()
+    columns, network = model_of(head, scale=20.0)
+    found = run(build_onnx(columns, network, head).model, {"x": rows()})
+    logits = torch.from_numpy(found["logits"])
+    for key, column, expected in (
+        ("probabilities", 0, torch.sigmoid(-logits)[:, 0]),
+        ("probabilities", 1, torch.sigmoid(logits)[:, 0]),
+        ("logistic", 0, torch.sigmoid(logits)[:, 0]),
+    ):
+        assert float(expected.min()) < 1e-9
+        np.testing.assert_allclose(
+            found[key][:, column], expected, rtol=1e-5, atol=1e-40
+        )
+
+
+class _OwnHead(RegressionHead):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("head", "message"),
+    [
+        (_OwnHead(), r"The head _OwnHead\(\) cannot be written"),
+        (RegressionHead(inverse_link_fn=lambda z: z**3), "activation '<lambda>'"),
+    ],
+)
+def test_refuses_what_is_the_users(head, message):
+    columns, network = model_of(head)
+    with pytest.raises(ExportError, match=message):
+        build_onnx(columns, network, head)
+
+
+def test_refuses_classes_of_another_number():
+    head = MultiClassHead(3)
+    columns, network = model_of(head)
+    with pytest.raises(ValueError, match="one class for each of the 3"):
+        build_onnx(columns, network, head, classes=["a", "b"])
+
+
+def test_a_link_may_be_a_module():
+    head = RegressionHead(inverse_link_fn=nn.Sigmoid())
+    columns, network = model_of(head)
+    found = run(build_onnx(columns, network, head).model, {"x": rows()})
+    logits = torch.from_numpy(found["logits"])
+    np.testing.assert_allclose(found["predictions"], torch.sigmoid(logits), atol=1e-6)
