@@ -95,7 +95,7 @@ def test_examples_are_lists_that_may_be_empty_or_left_out(ask):
         (PREDICT, {"inputs": {**COLUMNS, "age": 1}}, "one value for each row"),
         (PREDICT, {"inputs": {**COLUMNS, "age": ["a", "b", "c"]}}, "takes numbers"),
         (PREDICT, {"inputs": {**COLUMNS, "age": [[1, 2]] * 3}}, "has the shape"),
-        (PREDICT, {"inputs": {**COLUMNS, "city": [1, 2, 3]}}, "takes texts; got 1"),
+        (PREDICT, {"inputs": {**COLUMNS, "city": [1.5, 2, 3]}}, "takes texts; got 1"),
         (PREDICT, {"inputs": {**COLUMNS, "tags": [[0.5]] * 3}}, "takes whole numbers"),
         (PREDICT, {"inputs": {**COLUMNS, "age": [10**400] * 3}}, "too large"),
         (
