@@ -36,7 +36,8 @@ def feeds(inputs: Iterable[InputSpec], X: Any) -> dict[str, np.ndarray]:
     Raises
     ------
     ValueError, TypeError
-        If a column is missing, or its cells are of another kind.
+        If a column is missing, its cells are of another kind, or a number is infinite
+        or missing where none may be.
 
     Examples
     --------
@@ -54,7 +55,9 @@ def feeds(inputs: Iterable[InputSpec], X: Any) -> dict[str, np.ndarray]:
 def _feed(spec: InputSpec, table: Table) -> np.ndarray:
     if spec.dtype in ("string", "int64") and spec.missing is not None:
         return _categories(spec, table)
-    values = _numbers(spec, table).astype(spec.dtype)
+    values = _numbers(spec, table)
+    _check_numbers(values, spec)
+    values = values.astype(spec.dtype)
     # Single numbers get an axis of their own.
     inner = [-1 if size is None else size for size in spec.shape[1:]]
     return values.reshape(len(values), *inner)
@@ -66,6 +69,22 @@ def _categories(spec: InputSpec, table: Table) -> np.ndarray:
     dtype = object if spec.dtype == "string" else np.int64
     values = np.append(cells.distinct, np.array([spec.missing], dtype)).astype(dtype)
     return values[cells.codes].reshape(table.n_rows, -1)
+
+
+def _check_numbers(values: np.ndarray, spec: InputSpec) -> None:
+    """Raise ValueError for what feature columns refuse and a graph cannot."""
+    if values.dtype.kind != "f":
+        return
+    if np.isinf(values).any():
+        raise ValueError(
+            f"Column {spec.key!r} holds infinity (inf), which is never allowed. Replace "
+            "it by a number."
+        )
+    if spec.missing is None and np.isnan(values).any():
+        raise ValueError(
+            f"Column {spec.key!r} holds NaN (a missing number), and its feature column "
+            "has no value to fill in. Replace it by a number."
+        )
 
 
 def _numbers(spec: InputSpec, table: Table) -> np.ndarray:

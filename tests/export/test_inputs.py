@@ -87,6 +87,10 @@ def test_feeds_refuse_another_type():
         fed([1, 2], spec("string", 1, missing=""))
     with pytest.raises(ValueError, match="'int64', by the exported input 'in'"):
         fed(["a"], spec("int64", 1, missing=-1))
+    with pytest.raises(ValueError, match="'x' holds NaN"):
+        fed([1.0, None], spec("int64", 1))
+    with pytest.raises(ValueError, match=r"'x' holds infinity \(inf\)"):
+        fed([1.0, -np.inf], spec("float32", 1, missing=np.nan))
     with pytest.raises(ValueError, match="Column 'x' is not in X"):
         feeds([spec("int64", 1, missing=-1)], {"y": [1]})
 
