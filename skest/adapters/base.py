@@ -35,7 +35,7 @@ from skest._random import seed_sequence
 from skest._resources import device_or_auto, resolve_device
 from skest.adapters.callbacks import CallbackHook
 from skest.adapters.distinct import distinct_rows
-from skest.adapters.epochs import EpochHook
+from skest.adapters.epochs import EpochHook, Progress
 from skest.adapters.features import (
     ARRAY_KEY,
     WEIGHT_KEY,
@@ -269,7 +269,10 @@ class SkestEstimator(
     def _check_partial_fit(self) -> None:
         """Refuse parameters that need all rows at once."""
         if self.early_stopping is True:
-            raise ValueError("partial_fit does not support early_stopping=True.")
+            raise ValueError(
+                "Training by parts (partial_fit, train) does not support "
+                "early_stopping=True, which needs rows of all parts. Leave it out."
+            )
 
     def _split_validation(
         self, rows: Rows, validation: Sequence[Any], seed: int | None
@@ -317,11 +320,18 @@ class SkestEstimator(
 
     def _start(self, rows: Rows) -> None:
         """Learn the feature columns and forget an earlier training."""
+        self._fit_columns(rows)
+        self._forget(rows)
+
+    def _fit_columns(self, rows: Rows) -> None:
         for parameter, kind in self._column_parameters.items():
             columns = self._given_columns(parameter, kind, rows.features)
             if columns is not None:
                 columns = columns.fit(rows.features, sample_weight=rows.weight)
             setattr(self, f"{parameter}_", columns)
+
+    def _forget(self, rows: Rows) -> None:
+        """Begin a training, with the scale of its labels."""
         self._scale = self._target.scale(rows.labels, rows.weight)
         self.loss_curve_: list[float] = []
         self.validation_scores_: list[float] | None = None
@@ -411,7 +421,7 @@ class SkestEstimator(
         """Return the features, and what training takes beside them."""
         return rows.with_normalised_weight()
 
-    def _finish(self, estimator: Estimator, epochs: EpochHook, resume: bool) -> None:
+    def _finish(self, estimator: Estimator, epochs: Progress, resume: bool) -> None:
         """Keep what training has learned."""
         self.loss_curve_ = [*self.loss_curve_, *epochs.loss_curve]
         if epochs.scores:
@@ -428,7 +438,7 @@ class SkestEstimator(
         self._keep_embeddings()
 
     def _fitted_at(
-        self, run: Run, weighted: bool, epochs: EpochHook, resume: bool
+        self, run: Run, weighted: bool, epochs: Progress, resume: bool
     ) -> dict[str, Any]:
         """Return the attributes of this estimator as if training had ended now."""
         fitted = self._copy()
