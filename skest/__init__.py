@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from skest.adapters.rnn import RNNClassifier, RNNRegressor
     from skest.estimator import Estimator
     from skest.extenders import add_metrics
+    from skest.keep_best import KeepBest
     from skest.keys import ModeKeys
     from skest.run_config import RunConfig
     from skest.sdca import LinearSDCA
@@ -47,6 +48,7 @@ __all__ = [
     "Estimator",
     "EstimatorSpec",
     "EvalSpec",
+    "KeepBest",
     "LinearClassifier",
     "LinearEstimator",
     "LinearRegressor",
@@ -76,6 +78,7 @@ _MODULES = {
     "Estimator": "estimator",
     "EstimatorSpec": "spec",
     "EvalSpec": "train_eval_specs",
+    "KeepBest": "keep_best",
     "LinearClassifier": "adapters.linear",
     "LinearEstimator": "adapters.linear",
     "LinearRegressor": "adapters.linear",

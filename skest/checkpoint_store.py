@@ -2,18 +2,23 @@
 """Where checkpoints are kept: in memory or in a directory.
 
 On disk a checkpoint is a directory ``ckpt-<step>`` of ``variables.safetensors``,
-``optimizer.safetensors`` and ``state.json``. It is written under another name, flushed
-and then renamed, so that it is complete whenever it can be seen. The file ``checkpoint``
-names the one that training continues from; editing it goes back to an older one. The file
-``stopped.json`` tells why the last training ended.
+``optimizer.safetensors`` and ``state.json``, which holds checksums of all three. It is
+written under another name, flushed and then renamed, so that it is complete whenever it
+can be seen. The file ``checkpoint`` names the one that training continues from; editing it
+goes back to an older one. The file ``stopped.json`` tells why the last training ended.
 """
 
+import contextlib
 import json
+import logging
+import mmap
 import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Hashable
+import zlib
+from collections.abc import Callable, Hashable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,7 +27,9 @@ from safetensors.torch import load_file, save_file
 
 from skest._files import flush, published_as, remove_directory, write_file
 from skest.checkpoints import Checkpoint
+from skest.eval_results import eval_dir_of, read_eval_results
 from skest.exceptions import CorruptCheckpointError
+from skest.keep_best import KeepBest
 
 __all__ = [
     "CheckpointStore",
@@ -32,9 +39,12 @@ __all__ = [
     "write_checkpoint",
 ]
 
+_logger = logging.getLogger("skest")
+
 _FORMAT = "skest.checkpoint/1"
 _POINTER = "checkpoint"
 _STATE = "state.json"
+_CHECKSUM = "crc32"
 _STOPPED = "stopped.json"
 _TENSOR_FILES = {
     "variables": "variables.safetensors",
@@ -117,6 +127,8 @@ class DirectoryStore:
         How many of the newest stay; None or 0 keeps all.
     keep_every_n_hours : float, hours, default=10000
         One checkpoint of each such span stays in addition.
+    keep_best : KeepBest, default=None
+        Which ones stay in addition because of their evaluation.
     clock : callable, default=time.time
         Gives the time in seconds.
     """
@@ -126,11 +138,13 @@ class DirectoryStore:
         model_dir: str | os.PathLike[str],
         keep_max: int | None = 5,
         keep_every_n_hours: float = 10_000,
+        keep_best: KeepBest | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.model_dir = Path(model_dir)
         self._keep_max = keep_max
         self._keep_every_secs = keep_every_n_hours * 3600
+        self._keep_best = keep_best
         self._clock = clock
 
     def save(self, checkpoint: Checkpoint) -> None:
@@ -168,15 +182,58 @@ class DirectoryStore:
         complete = [path for path in self._directories() if _is_complete(path)]
         return max(complete, key=_step_of, default=None)
 
-    def latest(self) -> Checkpoint | None:
-        """Read the newest checkpoint, or return None."""
-        path = self.latest_path()
-        return None if path is None else read_checkpoint(path)
+    def best_path(self, rule: KeepBest) -> Path | None:
+        """Return the directory of the best checkpoint, or None if none was evaluated.
 
-    def version(self) -> Hashable:
-        """Return the path, and the time of writing: a step may be saved again."""
-        path = self.latest_path()
-        return None if path is None else (path, (path / _STATE).stat().st_mtime_ns)
+        Raises
+        ------
+        ValueError
+            If the last evaluation lacks the metric of `rule`, or results are damaged.
+        """
+        results = read_eval_results(eval_dir_of(self.model_dir, rule.eval_name))
+        for metrics in list(results.values())[-1:]:
+            rule.check(metrics)
+        return next(self._ranked(rule, results), None)
+
+    def _ranked(
+        self, rule: KeepBest, results: dict[int, dict[str, float]]
+    ) -> Iterator[Path]:
+        """Yield the directories of evaluated checkpoints, best first."""
+        paths = (self.model_dir / f"ckpt-{step}" for step in rule.ranked(results))
+        return filter(_is_complete, paths)
+
+    def _best_names(self, entries: list[dict[str, Any]]) -> set[str]:
+        """Return the names of the checkpoints that `keep_best` keeps."""
+        rule = self._keep_best
+        if rule is None:
+            return set()
+        try:
+            results = read_eval_results(eval_dir_of(self.model_dir, rule.eval_name))
+        except (OSError, ValueError) as error:
+            _logger.warning("All checkpoints stay: which are the best? %s", error)
+            return {entry["name"] for entry in entries}
+        return {path.name for path in islice(self._ranked(rule, results), rule.number)}
+
+    def latest(self) -> Checkpoint | None:
+        """Read the newest checkpoint, or return None.
+
+        Another process may replace and delete checkpoints meanwhile.
+        """
+        while (version := self.version()) is not None:
+            try:
+                return read_checkpoint(version[0])
+            except ValueError:
+                if self.version() == version:
+                    raise
+        return None
+
+    def version(self) -> tuple[Path, int, int] | None:
+        """Return the path, and the file behind it: a step may be saved again."""
+        while (path := self.latest_path()) is not None:
+            with contextlib.suppress(FileNotFoundError):  # it has just been deleted
+                status = (path / _STATE).stat()
+                return path, status.st_mtime_ns, status.st_ino
+        return None
 
     def latest_step(self) -> int | None:
         """Return the step of the newest checkpoint, or None."""
@@ -230,6 +287,7 @@ class DirectoryStore:
         """
         if not self._keep_max:
             return entries, [], since
+        best = self._best_names(entries)
         survivors, retired = [], []
         for entry in entries[: -self._keep_max]:
             if entry.get("for_good"):
@@ -237,6 +295,8 @@ class DirectoryStore:
             elif entry["time"] - since >= self._keep_every_secs:
                 survivors.append({**entry, "for_good": True})
                 since = entry["time"]
+            elif entry["name"] in best:
+                survivors.append(entry)
             else:
                 retired.append(entry)
         return survivors + entries[-self._keep_max :], retired, since
@@ -272,7 +332,7 @@ def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
     ValueError
         If there is no checkpoint at `path`.
     CorruptCheckpointError
-        If a file is missing, has another size than recorded or is unreadable.
+        If a file is missing or unreadable, or does not have its recorded checksum.
     """
     path = Path(path)
     if not (path / _STATE).is_file():
@@ -284,9 +344,9 @@ def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
         state = json.loads((path / _STATE).read_bytes())
         if state["format"] != _FORMAT:
             raise ValueError(f"its format is {state['format']!r}, not {_FORMAT!r}")
-        for name, size in state["files"].items():
-            if (path / name).stat().st_size != size:
-                raise ValueError(f"{name} does not have the recorded {size} bytes")
+        _check_sum(_STATE, _crc32_of(state), state.pop(_CHECKSUM))
+        for name, recorded in state["files"].items():
+            _check_sum(name, _crc32(path / name), recorded)
         tensors = {k: load_file(path / name) for k, name in _TENSOR_FILES.items()}
         return Checkpoint(
             global_step=int(state["global_step"]),
@@ -313,9 +373,31 @@ def write_checkpoint(checkpoint: Checkpoint, directory: Path) -> None:
         "global_step": checkpoint.global_step,
         "scalars": checkpoint.scalars,
         "input_position": checkpoint.input_position,
-        "files": {n: (directory / n).stat().st_size for n in _TENSOR_FILES.values()},
+        "files": {name: _crc32(directory / name) for name in _TENSOR_FILES.values()},
     }
+    state[_CHECKSUM] = _crc32_of(state)
     write_file(directory / _STATE, json.dumps(state).encode())
+
+
+def _crc32(path: Path) -> int:
+    with path.open("rb") as file:
+        if not path.stat().st_size:  # which can't be mapped
+            return 0
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            return zlib.crc32(content)
+
+
+def _crc32_of(state: dict[str, Any]) -> int:
+    """Return the checksum of what ``state.json`` holds beside it."""
+    content = {key: value for key, value in state.items() if key != _CHECKSUM}
+    return zlib.crc32(json.dumps(content).encode())
+
+
+def _check_sum(name: str, found: int, recorded: Any) -> None:
+    if found != recorded:
+        raise ValueError(
+            f"{name} has the checksum {found}, not the recorded {recorded}"
+        )
 
 
 def _is_complete(path: Path) -> bool:

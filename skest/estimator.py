@@ -26,7 +26,7 @@ from skest.checkpoint_store import (
     read_checkpoint,
 )
 from skest.checkpoints import Checkpoint
-from skest.eval_results import append_eval_result
+from skest.eval_results import append_eval_result, eval_dir_of
 from skest.evaluation import evaluate_loop, predict_batch, split_rows
 from skest.exceptions import NotFittedError
 from skest.execution.choice import make_step
@@ -35,6 +35,7 @@ from skest.hooks.checkpoint import CheckpointListener
 from skest.inputs.array_dataset import count_rows
 from skest.inputs.batches import Source, tensor_batches
 from skest.inputs.input_fns import call_input_fn
+from skest.keep_best import KeepBest
 from skest.keys import ModeKeys
 from skest.model_dir_lock import training_lock
 from skest.model_fn import ModelFn
@@ -334,6 +335,9 @@ class Estimator:
         """Record a result; one that can't be, in a read-only model_dir, is no error."""
         if eval_dir is None:
             return
+        rule = self._config.keep_best
+        if rule is not None and eval_dir == self.eval_dir(rule.eval_name):
+            rule.check(results)
         try:
             append_eval_result(eval_dir, results)
         except OSError as error:
@@ -521,6 +525,32 @@ class Estimator:
             return self._store.latest_path()
         return None
 
+    def best_checkpoint(self, rule: KeepBest | None = None) -> Path | None:
+        """Return the directory of the checkpoint with the best evaluation.
+
+        Parameters
+        ----------
+        rule : KeepBest, default=None
+            What is best; None is ``keep_best`` of the configuration, or without that the
+            lowest loss.
+
+        Returns
+        -------
+        Path or None
+            For `evaluate`, `predict` and `export`. It is one of those that are still
+            there: ``RunConfig(keep_best=...)`` keeps the best of all. None if no checkpoint
+            was evaluated, or they are in memory.
+
+        Raises
+        ------
+        ValueError
+            If the evaluation has no such metric.
+        """
+        if not isinstance(self._store, DirectoryStore):
+            return None
+        rule = rule or self._config.keep_best or KeepBest()
+        return self._store.best_path(rule)
+
     @property
     def stop_reason(self) -> str | None:
         """Why training ended at the latest checkpoint.
@@ -537,7 +567,7 @@ class Estimator:
         """
         if self.model_dir is None:
             return None
-        return self.model_dir / (f"eval_{name}" if name else "eval")
+        return eval_dir_of(self.model_dir, name)
 
     def get_variable_names(self) -> list[str]:
         """Return the names of all variables, optimizer slots and the global step.
@@ -686,6 +716,7 @@ class Estimator:
             self.model_dir,
             self._config.keep_checkpoint_max,
             self._config.keep_checkpoint_every_n_hours,
+            self._config.keep_best,
         )
 
 

@@ -9,6 +9,7 @@ from numbers import Integral, Real
 from typing import Any, Literal
 
 from skest._checks import check_choice, check_positive
+from skest.keep_best import KeepBest
 
 __all__ = ["EXECUTIONS", "RunConfig"]
 
@@ -36,6 +37,9 @@ class RunConfig:
         How many of the newest checkpoints stay in `model_dir`; None or 0 keeps all.
     keep_checkpoint_every_n_hours : float, hours, default=10000
         One checkpoint for each such span stays in addition.
+    keep_best : KeepBest, default=None
+        Which checkpoints stay in addition because their evaluation was good, such as
+        ``KeepBest(3, "auc", greater_is_better=True)``; see `Estimator.best_checkpoint`.
     log_step_count_steps : int or None, default=100
         Steps between two log lines of loss and speed (logger "skest", level INFO); None
         writes none.
@@ -84,6 +88,7 @@ class RunConfig:
     save_checkpoints_secs: float | None = None
     keep_checkpoint_max: int | None = 5
     keep_checkpoint_every_n_hours: float = 10_000
+    keep_best: KeepBest | None = None
     log_step_count_steps: int | None = 100
     resume_input: bool = True
     device: Any = "auto"
@@ -125,6 +130,10 @@ class RunConfig:
             "keep_checkpoint_every_n_hours",
             "RunConfig",
         )
+        if not isinstance(self.keep_best, KeepBest | None):
+            raise TypeError(
+                f"'keep_best' must be a skest.KeepBest or None; got {self.keep_best!r}."
+            )
         if self.log_step_count_steps is not None:
             _check_number(
                 "log_step_count_steps", self.log_step_count_steps, Integral, minimum=1

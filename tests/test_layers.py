@@ -22,7 +22,7 @@ LAYERS = [
     | {"_files", "_interrupts"},
     {"gradients", "schedules"},
     # What a head and a hook share; both need nothing but names of the ground.
-    {"run_config", "spec", "_arguments"},
+    {"run_config", "keep_best", "spec", "_arguments"},
     {"losses", "metrics", "optimizers", "optimizer_state"}
     | {"dual_ascent", "ftrl", "row_sparse"},
     {"feature_columns"},
