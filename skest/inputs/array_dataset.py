@@ -136,6 +136,11 @@ class ArrayDataset:
         return dataset
 
     @property
+    def n_skipped(self) -> int:
+        """Number of batches left out by `resumed`."""
+        return self._n_skipped
+
+    @property
     def steps_per_epoch(self) -> int:
         """Number of batches in one epoch."""
         return -(-self.n_rows // self.batch_size)
