@@ -25,7 +25,13 @@ from typing import Any, Protocol
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from skest._files import flush, published_as, remove_directory, write_file
+from skest._files import (
+    explained,
+    flush,
+    published_as,
+    remove_directory,
+    write_file,
+)
 from skest.checkpoints import Checkpoint
 from skest.eval_results import eval_dir_of, read_eval_results
 from skest.exceptions import CorruptCheckpointError
@@ -148,7 +154,21 @@ class DirectoryStore:
         self._clock = clock
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Write `checkpoint`, point to it and delete what is not to be kept."""
+        """Write `checkpoint`, point to it and delete what is not to be kept.
+
+        Raises
+        ------
+        OSError
+            If it can't be written, as on a full disk; the one before is still the latest.
+        """
+        what = f"The checkpoint of step {checkpoint.global_step} was not saved in "
+        before = self.latest_step()
+        kept = "" if before is None else f"; that of step {before} is still there"
+        advice = f"Make room, or see to the permissions{kept}."
+        with explained(f"{what}{str(self.model_dir)!r}", advice):
+            self._save(checkpoint)
+
+    def _save(self, checkpoint: Checkpoint) -> None:
         self.model_dir.mkdir(parents=True, exist_ok=True)
         self._sweep()
         name = f"ckpt-{checkpoint.global_step}"
@@ -366,7 +386,10 @@ def write_checkpoint(checkpoint: Checkpoint, directory: Path) -> None:
     """Write the files of a checkpoint into a directory that exists."""
     tensors = {"variables": checkpoint.variables, "optimizer": checkpoint.optimizer}
     for kind, name in _TENSOR_FILES.items():
-        save_file(dict(tensors[kind]), directory / name)
+        try:
+            save_file(dict(tensors[kind]), directory / name)
+        except SafetensorError as error:
+            raise _as_os_error(error) from error
         flush(directory / name)
     state = {
         "format": _FORMAT,
@@ -377,6 +400,14 @@ def write_checkpoint(checkpoint: Checkpoint, directory: Path) -> None:
     }
     state[_CHECKSUM] = _crc32_of(state)
     write_file(directory / _STATE, json.dumps(state).encode())
+
+
+def _as_os_error(error: SafetensorError) -> OSError:
+    """Return the error of the system that safetensors tells of in words."""
+    number = re.search(r"os error (\d+)", str(error))
+    if number is None:
+        return OSError(str(error))
+    return OSError(int(number[1]), os.strerror(int(number[1])))
 
 
 def _crc32(path: Path) -> int:

@@ -689,10 +689,16 @@ class Estimator:
                 if self.model_dir is not None:
                     _logger.warning("Interrupted at step %d; saving.", run.global_step)
                 _try_to_save(run)
-            with contextlib.suppress(OSError):  # the error of the training matters more
-                self._store.note_stop(_reason_of(error))
+            self._note_stop(_reason_of(error))
             raise
-        self._store.note_stop(str(run.stop_reason))
+        self._note_stop(str(run.stop_reason))
+
+    def _note_stop(self, reason: str) -> None:
+        """Note why training ended; if that can't be written, the training counts."""
+        try:
+            self._store.note_stop(reason)
+        except OSError as error:
+            _logger.warning("Why training ended is not recorded: %s", error)
 
     def _checkpoint(
         self, path: str | os.PathLike[str] | Checkpoint | None
