@@ -79,12 +79,29 @@ def training_lock(model_dir: Path) -> Iterator[None]:
         _write(
             file, {"pid": os.getpid(), "host": socket.gethostname(), "since": _now()}
         )
+        _open_files.add(file)
         try:
             yield
         finally:
-            _write(file, {})
-            if held:
-                _release(file)
+            _open_files.discard(file)
+            if not file.closed:  # in a process that was forked meanwhile it is
+                _write(file, {})
+                if held:
+                    _release(file)
+
+
+# A forked process shares the open files, and with them the locks: it would hold a lock
+# beyond the death of the process that trains, or release it by leaving the context.
+_open_files: set[FileIO] = set()
+
+
+def _close_in_child() -> None:
+    while _open_files:
+        _open_files.pop().close()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_close_in_child)
 
 
 if sys.platform == "win32":
@@ -109,8 +126,6 @@ else:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def _release(file: FileIO) -> None:
-        # Processes that were forked meanwhile share the open file, so closing it is
-        # not enough.
         fcntl.flock(file, fcntl.LOCK_UN)
 
 
