@@ -251,6 +251,17 @@ def test_an_unknown_class_leaves_the_model_as_it_was(table):
         model.train(stream(X, y), classes=[0, 1, 2])
 
 
+def test_a_first_batch_of_one_class_asks_for_all(table):
+    X, y = table
+    model = make(LinearClassifier, feature_columns=columns())
+    one = [(X[y == 1], y[y == 1]), (X[y == 0], y[y == 0])]
+    with pytest.raises(
+        ValueError, match=r"only one class: 1\. .* name all with 'classes'"
+    ):
+        model.train(lambda: one)
+    assert model.train(lambda: one, classes=[0, 1]).n_steps_ == 2
+
+
 def test_a_first_call_that_fails_leaves_nothing(table):
     X, y = table
     model = make(LinearClassifier, feature_columns=columns())
