@@ -28,6 +28,7 @@ __all__ = [
     "CheckpointStore",
     "DirectoryStore",
     "MemoryStore",
+    "is_checkpoint",
     "read_checkpoint",
     "write_checkpoint",
 ]
@@ -275,7 +276,7 @@ def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
         If a file is missing, has another size than recorded or is unreadable.
     """
     path = Path(path)
-    if not (path / _STATE).is_file():
+    if not is_checkpoint(path):
         raise ValueError(
             f"There is no checkpoint at {str(path)!r}: a checkpoint is a directory "
             f"ckpt-<step> that holds {_STATE}."
@@ -318,8 +319,13 @@ def write_checkpoint(checkpoint: Checkpoint, directory: Path) -> None:
     write_file(directory / _STATE, json.dumps(state).encode())
 
 
+def is_checkpoint(path: Path) -> bool:
+    """Tell whether a directory is a checkpoint, under any name."""
+    return (path / _STATE).is_file()
+
+
 def _is_complete(path: Path) -> bool:
-    return _step_of(path) >= 0 and (path / _STATE).is_file()
+    return _step_of(path) >= 0 and is_checkpoint(path)
 
 
 def _step_of(path: Path) -> int:

@@ -42,6 +42,8 @@ from skest.run_config import RunConfig
 from skest.spec import EstimatorSpec
 from skest.training import Step, train_loop
 from skest.training_hooks import stop_hooks, training_hooks
+from skest.warm_start import as_warm_start_settings, warm_start
+from skest.warm_start_report import WarmStartReport
 
 __all__ = ["Estimator"]
 
@@ -68,6 +70,9 @@ class Estimator:
         Settings of the run; None is ``RunConfig()``.
     params : dict, default=None
         Hyperparameters for `model_fn`. They are copied here and for every call.
+    warm_start_from : str, path, Checkpoint, Estimator or WarmStartSettings, default=None
+        Where the variables of a training without a checkpoint come from; see
+        `skest.WarmStartSettings`.
 
     Raises
     ------
@@ -109,6 +114,7 @@ class Estimator:
     """
 
     _kept: "_Model | None" = None
+    _warm_start_report: WarmStartReport | None = None
 
     def __init__(
         self,
@@ -116,9 +122,11 @@ class Estimator:
         model_dir: str | os.PathLike[str] | None = None,
         config: RunConfig | None = None,
         params: dict[str, Any] | None = None,
+        warm_start_from: Any = None,
     ) -> None:
         self._model_fn = ModelFn(model_fn, params)
         self._config = check_config(config, model_dir)
+        self._warm_start_from = as_warm_start_settings(warm_start_from)
         self._store = self._new_store()
 
     def __repr__(self) -> str:
@@ -188,7 +196,7 @@ class Estimator:
         ValueError
             If both `steps` and `max_steps` are given or one is not positive.
         CheckpointMismatchError
-            If the checkpoint belongs to another network.
+            If the checkpoint, or what to warm-start from, belongs to another network.
         NanLossDuringTrainingError
             If the loss becomes NaN.
         ModelDirInUseError
@@ -235,6 +243,11 @@ class Estimator:
         random = RunRandom(self._config.random_seed, device)
         spec = self._model_fn.build(*first, ModeKeys.TRAIN, self._config, random)
         self._restore(spec, checkpoint, random)
+        if checkpoint is None and self._warm_start_from and spec.network is not None:
+            with random.as_global():  # initializers may draw
+                self._warm_start_report = warm_start(
+                    spec.network, spec.optimizers, self._warm_start_from
+                )
         batches = self._batches(source, spec, device)
         run = Run(
             spec,
@@ -452,7 +465,10 @@ class Estimator:
         return model
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_kept"}
+        state = {name: value for name, value in vars(self).items() if name != "_kept"}
+        if isinstance(self._store, MemoryStore) and self._store.latest() is not None:
+            state["_warm_start_from"] = None  # its work is done
+        return state
 
     def export(
         self,
@@ -529,6 +545,11 @@ class Estimator:
         training, or if the checkpoint is of one that goes on at present or was killed.
         """
         return self._store.stop_reason()
+
+    @property
+    def warm_start_report(self) -> WarmStartReport | None:
+        """What the warm start of this object took over; None if there was none."""
+        return self._warm_start_report
 
     def eval_dir(self, name: str | None = None) -> Path | None:
         """Return the directory for results of an evaluation; None without model_dir.
