@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+from sklearn.frozen import FrozenEstimator
+
 from skest.adapters.meanings import (
     Axes,
     column_axes,
@@ -25,6 +27,7 @@ from skest.warm_start_plan import KnownChanges
 
 __all__ = ["known_settings", "source_scale"]
 
+_ALL = ".*"
 _RNN_INPUTS = re.compile(r"\w+_0\.weight_ih_l0")
 
 
@@ -53,7 +56,7 @@ def known_settings(estimator: Any) -> WarmStartSettings | None:
     source = _fitted_source(given)
     if source is None:
         return as_warm_start_settings(given)
-    if given is source:
+    if not isinstance(given, WarmStartSettings):
         given = WarmStartSettings(source)
     fields = {f.name: getattr(given, f.name) for f in dataclasses.fields(given)}
     fields["ckpt_to_initialize_from"] = source.estimator_
@@ -71,8 +74,8 @@ def source_scale(estimator: Any) -> TargetScale | None:
     ):
         return None
     given = estimator.warm_start_from
-    takes_all = given is source or given.vars_to_warm_start == ".*"
-    return source._scale if takes_all else None
+    selected = getattr(given, "vars_to_warm_start", _ALL)
+    return source._scale if selected == _ALL else None
 
 
 def _fitted_source(warm_start_from: Any) -> Any:
@@ -80,12 +83,15 @@ def _fitted_source(warm_start_from: Any) -> Any:
     source = warm_start_from
     if isinstance(source, WarmStartSettings):
         source = source.ckpt_to_initialize_from
+    if isinstance(source, FrozenEstimator):
+        source = source.estimator
     if not hasattr(source, "_column_parameters"):
         return None
     if not source.__sklearn_is_fitted__():
         raise NotFittedError(
             f"'warm_start_from' is a {type(source).__name__} that is not fitted. Call its "
-            "fit first."
+            "fit first; a search, which clones its candidates, needs "
+            "WarmStartSettings(estimator) or FrozenEstimator(estimator)."
         )
     return source
 
