@@ -183,8 +183,8 @@ default=None
         Where the variables come from that a first fit starts with; a later one with
         `warm_start` goes on from its own. Of a fitted estimator of skest, rows of
         embeddings and of weights are found by what they stand for: the values of a
-        vocabulary, the inputs, the classes. A directory knows none of that, see
-        `skest.WarmStartSettings`.
+        vocabulary, the inputs, the classes; and numbers and numeric targets are scaled as
+        it scaled them. A directory knows none of that, see `skest.WarmStartSettings`.
     random_state : int, RandomState instance or None, default=None
         Seed of initial weights, shuffling, dropout and the held-out rows. The same
         integer gives the same model, bit for bit, on the same machine.

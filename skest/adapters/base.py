@@ -51,7 +51,11 @@ from skest.adapters.plain_state import from_plain, to_plain
 from skest.adapters.rows import Rows, as_rows, check_same_length, count_samples
 from skest.adapters.target_scale import scaled_target_model_fn
 from skest.adapters.targets.base import Target
-from skest.adapters.warm_source import known_settings, source_scale
+from skest.adapters.warm_source import (
+    known_settings,
+    source_scale,
+    with_source_statistics,
+)
 from skest.checkpoints import Checkpoint
 from skest.estimator import Estimator
 from skest.feature_columns.columns import FeatureColumns
@@ -324,6 +328,7 @@ class SkestEstimator(
             columns = self._given_columns(parameter, kind, rows.features)
             if columns is not None:
                 columns = columns.fit(rows.features, sample_weight=rows.weight)
+                columns = with_source_statistics(self, parameter, columns)
             setattr(self, f"{parameter}_", columns)
         self._scale = source_scale(self) or self._target.scale(rows.labels, rows.weight)
         self.warm_start_report_: WarmStartReport | None = None

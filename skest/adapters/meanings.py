@@ -18,7 +18,14 @@ from skest.feature_columns.nested import OverCategorical
 from skest.feature_columns.vocabulary import VocabularyColumn
 from skest.vocab_info import VocabInfo
 
-__all__ = ["Axes", "Meaning", "column_axes", "inputs_meaning", "logits_meaning"]
+__all__ = [
+    "Axes",
+    "Meaning",
+    "column_axes",
+    "inputs_meaning",
+    "logits_meaning",
+    "outputs_meaning",
+]
 
 
 class Meaning(NamedTuple):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`warm_start_from` of scikit-learn's estimators: what is known of a fitted source."""
 
+import copy
 import dataclasses
 import re
 from collections.abc import Iterable
@@ -13,10 +14,17 @@ from skest.adapters.meanings import (
     column_axes,
     inputs_meaning,
     logits_meaning,
+    outputs_meaning,
 )
 from skest.adapters.parts import part_prefix
 from skest.adapters.target_scale import TargetScale
 from skest.exceptions import NotFittedError
+from skest.feature_columns.base import FeatureColumn
+from skest.feature_columns.bucketized import BucketizedColumn
+from skest.feature_columns.columns import FeatureColumns
+from skest.feature_columns.equality import same
+from skest.feature_columns.nested import OverCategorical
+from skest.feature_columns.numeric import NumericColumn
 from skest.vocab_info import VocabInfo
 from skest.warm_start import (
     WarmStartFromFit,
@@ -25,7 +33,7 @@ from skest.warm_start import (
 )
 from skest.warm_start_plan import KnownChanges
 
-__all__ = ["known_settings", "source_scale"]
+__all__ = ["known_settings", "source_scale", "with_source_statistics"]
 
 _ALL = ".*"
 _RNN_INPUTS = re.compile(r"\w+_0\.weight_ih_l0")
@@ -68,14 +76,57 @@ def source_scale(estimator: Any) -> TargetScale | None:
 
     It is that of a source which gives all variables, for the same kind of numbers.
     """
-    source = _fitted_source(estimator.warm_start_from)
+    source = _whole_source(estimator)
     if source is None or logits_meaning(source._target) != logits_meaning(
         estimator._target
     ):
         return None
+    return source._scale
+
+
+def with_source_statistics(
+    estimator: Any, parameter: str, columns: FeatureColumns
+) -> FeatureColumns:
+    """Return fitted columns with the means, scales and boundaries of a source's.
+
+    The weights of a source which gives all variables are for numbers as it saw them.
+    Columns that are defined in another way now, or found gaps in other places, keep what
+    they have learned.
+    """
+    before = getattr(_whole_source(estimator), f"{parameter}_", None)
+    if before is None:
+        return columns
+    known = {column.name: column for column in before.active}
+    columns = copy.copy(columns)
+    columns.columns_ = [
+        (name, known[column.name])
+        if _is_measured(column) and _is_alike(column, known.get(column.name))
+        else (name, column)
+        for name, column in columns.columns_
+    ]
+    return columns
+
+
+def _is_measured(column: FeatureColumn) -> bool:
+    """Whether a column learns nothing but statistics of numbers."""
+    while isinstance(column, OverCategorical):
+        column = column.categorical
+    return isinstance(column, NumericColumn | BucketizedColumn)
+
+
+def _is_alike(column: FeatureColumn, other: FeatureColumn | None) -> bool:
+    return (
+        other is not None
+        and same(column, other)
+        and outputs_meaning(column) == outputs_meaning(other)
+    )
+
+
+def _whole_source(estimator: Any) -> Any:
+    """Return the fitted source if all of its variables are wanted."""
     given = estimator.warm_start_from
     selected = getattr(given, "vars_to_warm_start", _ALL)
-    return source._scale if selected == _ALL else None
+    return _fitted_source(given) if selected == _ALL else None
 
 
 def _fitted_source(warm_start_from: Any) -> Any:
