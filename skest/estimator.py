@@ -42,7 +42,7 @@ from skest.run_config import RunConfig
 from skest.spec import EstimatorSpec
 from skest.training import Step, train_loop
 from skest.training_hooks import stop_hooks, training_hooks
-from skest.warm_start import as_warm_start_settings, warm_start
+from skest.warm_start import WarmStartSettings, as_warm_start_settings, warm_start
 from skest.warm_start_report import WarmStartReport
 
 __all__ = ["Estimator"]
@@ -114,6 +114,7 @@ class Estimator:
     """
 
     _kept: "_Model | None" = None
+    _warm_start_from: WarmStartSettings | None = None
     _warm_start_report: WarmStartReport | None = None
 
     def __init__(
@@ -242,12 +243,9 @@ class Estimator:
         device = resolve_device(self._config.device)
         random = RunRandom(self._config.random_seed, device)
         spec = self._model_fn.build(*first, ModeKeys.TRAIN, self._config, random)
+        if checkpoint is None:
+            self._warm_start(spec, random)
         self._restore(spec, checkpoint, random)
-        if checkpoint is None and self._warm_start_from and spec.network is not None:
-            with random.as_global():  # initializers may draw
-                self._warm_start_report = warm_start(
-                    spec.network, spec.optimizers, self._warm_start_from
-                )
         batches = self._batches(source, spec, device)
         run = Run(
             spec,
@@ -625,6 +623,14 @@ class Estimator:
         if resumed is None or not self._config.resume_input:
             return Source(data)
         return Source(data, resumed.input_position)
+
+    def _warm_start(self, spec: EstimatorSpec, random: RunRandom) -> None:
+        if self._warm_start_from is None or spec.network is None:
+            return
+        with random.as_global():  # initializers may draw
+            self._warm_start_report = warm_start(
+                spec.network, spec.optimizers, self._warm_start_from
+            )
 
     def _restore(
         self,
