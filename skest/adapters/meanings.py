@@ -37,6 +37,14 @@ class Meaning(NamedTuple):
         Entries of different kinds have nothing to do with each other.
     entries : sequence of hashable
         All different.
+
+    Examples
+    --------
+    >>> from skest.adapters.meanings import Meaning
+    >>> before, now = Meaning("vocabulary", ["a", "b"]), Meaning("vocabulary", ["b", "c"])
+    >>> now.since(before, axis=0).sources(n_new=2, n_old=2)
+    array([ 1, -1])
+    >>> now.since(now, axis=0)
     """
 
     kind: Hashable
