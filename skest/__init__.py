@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from skest.spec import EstimatorSpec
     from skest.train_eval import train_and_evaluate
     from skest.train_eval_specs import EvalSpec, TrainSpec
+    from skest.vocab_info import VocabInfo
+    from skest.warm_start import WarmStartSettings
 
 __version__ = "0.1.0"
 
@@ -61,6 +63,8 @@ __all__ = [
     "RNNRegressor",
     "RunConfig",
     "TrainSpec",
+    "VocabInfo",
+    "WarmStartSettings",
     "add_metrics",
     "train_and_evaluate",
 ]
@@ -91,6 +95,8 @@ _MODULES = {
     "RNNRegressor": "adapters.rnn",
     "RunConfig": "run_config",
     "TrainSpec": "train_eval_specs",
+    "VocabInfo": "vocab_info",
+    "WarmStartSettings": "warm_start",
     "add_metrics": "extenders",
     "train_and_evaluate": "train_eval",
 }

@@ -41,6 +41,7 @@ __all__ = [
     "CheckpointStore",
     "DirectoryStore",
     "MemoryStore",
+    "is_checkpoint",
     "read_checkpoint",
     "write_checkpoint",
 ]
@@ -355,7 +356,7 @@ def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
         If a file is missing or unreadable, or does not have its recorded checksum.
     """
     path = Path(path)
-    if not (path / _STATE).is_file():
+    if not is_checkpoint(path):
         raise ValueError(
             f"There is no checkpoint at {str(path)!r}: a checkpoint is a directory "
             f"ckpt-<step> that holds {_STATE}."
@@ -431,8 +432,13 @@ def _check_sum(name: str, found: int, recorded: Any) -> None:
         )
 
 
+def is_checkpoint(path: Path) -> bool:
+    """Tell whether a directory is a checkpoint, under any name."""
+    return (path / _STATE).is_file()
+
+
 def _is_complete(path: Path) -> bool:
-    return _step_of(path) >= 0 and (path / _STATE).is_file()
+    return _step_of(path) >= 0 and is_checkpoint(path)
 
 
 def _step_of(path: Path) -> int:

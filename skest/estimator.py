@@ -43,6 +43,8 @@ from skest.run_config import RunConfig
 from skest.spec import EstimatorSpec
 from skest.training import Step, train_loop
 from skest.training_hooks import stop_hooks, training_hooks
+from skest.warm_start import WarmStartSettings, as_warm_start_settings, warm_start
+from skest.warm_start_report import WarmStartReport
 
 __all__ = ["Estimator"]
 
@@ -69,6 +71,9 @@ class Estimator:
         Settings of the run; None is ``RunConfig()``.
     params : dict, default=None
         Hyperparameters for `model_fn`. They are copied here and for every call.
+    warm_start_from : str, path, Checkpoint, Estimator or WarmStartSettings, default=None
+        Where the variables of a training without a checkpoint come from; see
+        `skest.WarmStartSettings`.
 
     Raises
     ------
@@ -110,6 +115,8 @@ class Estimator:
     """
 
     _kept: "_Model | None" = None
+    _warm_start_from: WarmStartSettings | None = None
+    _warm_start_report: WarmStartReport | None = None
 
     def __init__(
         self,
@@ -117,9 +124,11 @@ class Estimator:
         model_dir: str | os.PathLike[str] | None = None,
         config: RunConfig | None = None,
         params: dict[str, Any] | None = None,
+        warm_start_from: Any = None,
     ) -> None:
         self._model_fn = ModelFn(model_fn, params)
         self._config = check_config(config, model_dir)
+        self._warm_start_from = as_warm_start_settings(warm_start_from)
         self._store = self._new_store()
 
     def __repr__(self) -> str:
@@ -189,7 +198,7 @@ class Estimator:
         ValueError
             If both `steps` and `max_steps` are given or one is not positive.
         CheckpointMismatchError
-            If the checkpoint belongs to another network.
+            If the checkpoint, or what to warm-start from, belongs to another network.
         NanLossDuringTrainingError
             If the loss becomes NaN.
         ModelDirInUseError
@@ -235,6 +244,8 @@ class Estimator:
         device = resolve_device(self._config.device)
         random = RunRandom(self._config.random_seed, device)
         spec = self._model_fn.build(*first, ModeKeys.TRAIN, self._config, random)
+        if checkpoint is None:
+            self._warm_start(spec, random)
         self._restore(spec, checkpoint, random)
         batches = self._batches(source, spec, device)
         run = Run(
@@ -456,7 +467,10 @@ class Estimator:
         return model
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_kept"}
+        state = {name: value for name, value in vars(self).items() if name != "_kept"}
+        if isinstance(self._store, MemoryStore) and self._store.latest() is not None:
+            state["_warm_start_from"] = None  # its work is done
+        return state
 
     def export(
         self,
@@ -560,6 +574,11 @@ class Estimator:
         """
         return self._store.stop_reason()
 
+    @property
+    def warm_start_report(self) -> WarmStartReport | None:
+        """What the warm start of this object took over; None if there was none."""
+        return self._warm_start_report
+
     def eval_dir(self, name: str | None = None) -> Path | None:
         """Return the directory for results of an evaluation; None without model_dir.
 
@@ -634,6 +653,14 @@ class Estimator:
         if resumed is None or not self._config.resume_input:
             return Source(data)
         return Source(data, resumed.input_position)
+
+    def _warm_start(self, spec: EstimatorSpec, random: RunRandom) -> None:
+        if self._warm_start_from is None or spec.network is None:
+            return
+        with random.as_global():  # initializers may draw
+            self._warm_start_report = warm_start(
+                spec.network, spec.optimizers, self._warm_start_from
+            )
 
     def _restore(
         self,

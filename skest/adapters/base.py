@@ -46,10 +46,16 @@ from skest.adapters.features import (
 )
 from skest.adapters.learned_vectors import with_learned_vectors
 from skest.adapters.live_score import LiveScore
+from skest.adapters.parts import table_scope
 from skest.adapters.plain_state import from_plain, to_plain
 from skest.adapters.rows import Rows, as_rows, check_same_length, count_samples
 from skest.adapters.target_scale import scaled_target_model_fn
 from skest.adapters.targets.base import Target
+from skest.adapters.warm_source import (
+    known_settings,
+    source_scale,
+    with_source_statistics,
+)
 from skest.checkpoints import Checkpoint
 from skest.estimator import Estimator
 from skest.feature_columns.columns import FeatureColumns
@@ -59,6 +65,8 @@ from skest.hooks.base import Hook, Run
 from skest.inputs.array_dataset import ArrayDataset, take_rows
 from skest.run_config import EXECUTIONS, RunConfig
 from skest.spec import EstimatorSpec
+from skest.warm_start import WarmStartSettings
+from skest.warm_start_report import WarmStartReport
 
 __all__ = ["SkestEstimator", "has_partial_fit"]
 
@@ -68,8 +76,6 @@ _PREDICT_BATCH_SIZE = 4096
 _MOST_LOGITS = 2**24  # of a batch to predict: 64 MiB in float32
 # What a saved estimator keeps of its `estimator_`.
 _CORE = "_core"
-# Where a network keeps the embedding tables of its columns.
-_SCOPES = {"dense": "inputs.", "linear": "dense.", "sequence": "", "context": ""}
 
 
 class SkestEstimator(
@@ -93,6 +99,7 @@ class SkestEstimator(
         ],
         "tol": [Interval(Real, 0, None, closed="left")],
         "warm_start": ["boolean"],
+        "warm_start_from": [object],  # see `known_settings`
         "random_state": ["random_state"],
         "dtype": [StrOptions({"auto", "float32", "float64"})],
         "device": [str, torch.device],
@@ -328,11 +335,13 @@ class SkestEstimator(
             columns = self._given_columns(parameter, kind, rows.features)
             if columns is not None:
                 columns = columns.fit(rows.features, sample_weight=rows.weight)
+                columns = with_source_statistics(self, parameter, columns)
             setattr(self, f"{parameter}_", columns)
 
     def _forget(self, rows: Rows) -> None:
         """Begin a training, with the scale of its labels."""
-        self._scale = self._target.scale(rows.labels, rows.weight)
+        self._scale = source_scale(self) or self._target.scale(rows.labels, rows.weight)
+        self.warm_start_report_: WarmStartReport | None = None
         self.loss_curve_: list[float] = []
         self.validation_scores_: list[float] | None = None
         self.best_validation_score_: float | None = None
@@ -372,7 +381,8 @@ class SkestEstimator(
             draw_weight, rows = rows.weight, rows._replace(weight=None)
         weighted = rows.weight is not None
         self._drop_embeddings()
-        estimator = self._new_estimator(seed, weighted)
+        warm = None if resume else known_settings(self)
+        estimator = self._new_estimator(seed, weighted, warm)
         before = self.estimator_.checkpoint if resume else None
         if before is not None:
             estimator.checkpoint = before
@@ -413,6 +423,8 @@ class SkestEstimator(
         estimator.train(lambda: dataset, hooks=hooks, steps=self.max_steps)
         if epochs.best is not None and not any(h.chose_variables for h in self.hooks):
             estimator.checkpoint = epochs.best
+        if not resume:
+            self.warm_start_report_ = estimator.warm_start_report
         self._finish(estimator, epochs, resume)
         for hook in callbacks:
             hook.finish()
@@ -434,7 +446,8 @@ class SkestEstimator(
         self.n_steps_ = 0 if checkpoint is None else checkpoint.global_step
         self.model_dir_ = estimator.model_dir
         self.estimator_ = estimator
-        self._params_in_fit = self.get_params(deep=False)
+        # Of use before the first step only: nothing else shall keep the source.
+        self._params_in_fit = {**self.get_params(deep=False), "warm_start_from": None}
         self._keep_embeddings()
 
     def _fitted_at(
@@ -456,8 +469,7 @@ class SkestEstimator(
         for parameter, kind in self._column_parameters.items():
             columns = getattr(self, f"{parameter}_")
             if columns is not None:
-                part = parameter.removesuffix("feature_columns").replace("_", ".")
-                scope = part + _SCOPES[kind]
+                scope = table_scope(parameter, kind)
                 setattr(
                     self,
                     f"{parameter}_",
@@ -489,7 +501,9 @@ class SkestEstimator(
             self.estimator_ = self._rebuilt(**core, weighted=False)
             self._keep_embeddings()
 
-    def _new_estimator(self, seed: int | None, weighted: bool) -> Estimator:
+    def _new_estimator(
+        self, seed: int | None, weighted: bool, warm: WarmStartSettings | None
+    ) -> Estimator:
         config = self.config or RunConfig(log_step_count_steps=None)
         if config.model_dir is not None:
             # Clones share the parameter `config`, and no fit may go on from another's.
@@ -502,7 +516,9 @@ class SkestEstimator(
             execution=self._setting("execution"),
             resume_input=False,
         )
-        return Estimator(self._bound_model_fn(weighted), config=config)
+        return Estimator(
+            self._bound_model_fn(weighted), config=config, warm_start_from=warm
+        )
 
     def _bound_model_fn(self, weighted: bool) -> Callable[..., EstimatorSpec]:
         """Return the model function of this fit."""
@@ -687,6 +703,12 @@ class SkestEstimator(
         return fitted
 
     # What scikit-learn asks
+
+    def __sklearn_clone__(self) -> Any:
+        cloned = super().__sklearn_clone__()
+        # A value and no part: an estimator to start from stays fitted.
+        cloned.warm_start_from = self.warm_start_from
+        return cloned
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "estimator_")
