@@ -29,7 +29,8 @@ LAYERS = [
     {"heads"},
     {"networks", "sdca"},
     {"checkpoints", "checkpoint_store", "model_fn", "warm_start", "inputs", "hooks"}
-    | {"checkpoint_export", "eval_results", "model_dir_lock", "versioned_directory"},
+    | {"checkpoint_export", "eval_results", "model_dir_lock", "versioned_directory"}
+    | {"summaries"},
     {"training", "training_hooks", "evaluation"},
     {"execution"},
     {"distributed"},

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from skest.heads.labels import check_given
 from skest.heads.weights import WeightColumn
-from skest.keys import ModeKeys
+from skest.keys import MetricKeys, ModeKeys
 from skest.metrics import Metric
 from skest.spec import EstimatorSpec
 
@@ -236,6 +236,7 @@ prediction_hooks, lr_scheduler, clip_norm
             optimizer=optimizer,
             eval_metrics=self.metrics(),
             update_metrics=self.update_metrics,
+            summaries=self._summaries,
             training_hooks=training_hooks,
             training_chief_hooks=training_chief_hooks,
             evaluation_hooks=evaluation_hooks,
@@ -259,6 +260,17 @@ prediction_hooks, lr_scheduler, clip_norm
                 "'weight_column'."
             )
         return lambda features: self.encode_features(features, encode(features))
+
+    @property
+    def _summaries(self) -> Callable[[Any, Any, Any], Mapping[str, Tensor]] | None:
+        """What `EstimatorSpec` takes as ``summaries``: losses under names of heads."""
+        return self._named_losses if self.name else None
+
+    def _named_losses(
+        self, labels: Any, logits: Any, features: Any
+    ) -> dict[str, Tensor]:
+        loss = self.compute_loss(labels, logits, features)
+        return {f"{MetricKeys.LOSS}/{self.name}": loss}
 
     @property
     def _title(self) -> str:
