@@ -119,11 +119,9 @@ class EpochHook(EpochwiseHook):
         self._losses = []
         self.loss_curve.append(loss)
         value, line = -loss, f"Epoch {self.n_iter}: loss = {loss:.6f}"
-        run.summary.scalar("epoch/loss", loss)
         if self._score is not None:
             value = self._score(run)
             self.scores.append(value)
-            run.summary.scalar("epoch/validation_score", value)
             line += f", validation score = {value:.6f}"
         if self._report is not None:
             self._report(line)

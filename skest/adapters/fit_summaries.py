@@ -10,6 +10,7 @@ from sklearn.base import BaseEstimator
 from skest.adapters.epochs import EpochHook
 from skest.estimator import Estimator
 from skest.hooks.base import Hook, Run
+from skest.hooks.epochwise import EpochwiseHook
 
 __all__ = ["fit_summaries", "flat_params"]
 
@@ -33,11 +34,11 @@ def fit_summaries(
     """
     if core.model_dir is None or not core.config.save_summary_steps:
         return []
-    return [_ParamsHook(flat_params(estimator), epochs)]
+    return [_FitSummaryHook(flat_params(estimator), epochs)]
 
 
-class _ParamsHook(Hook):
-    """Writes a row of TensorBoard's page "HParams": parameters and final metrics."""
+class _FitSummaryHook(EpochwiseHook):
+    """Writes the progress of the epochs and a row of TensorBoard's page "HParams"."""
 
     def __init__(
         self, params: Mapping[str, float | bool | str], epochs: EpochHook
@@ -47,17 +48,22 @@ class _ParamsHook(Hook):
 
     def begin(self, run: Run) -> None:
         """Write the parameters; a fit that fails has them as well."""
+        super().begin(run)
         run.summary.hparams(self._params)
+
+    def end_epoch(self, run: Run) -> None:
+        """Write the loss and the score of an epoch."""
+        run.summary.scalar("epoch/loss", self._epochs.loss_curve[-1])
+        if self._epochs.scores:
+            run.summary.scalar("epoch/validation_score", self._epochs.scores[-1])
 
     def end(self, run: Run) -> None:
         """Write the metrics of the model that is kept."""
-        epochs = self._epochs
-        metrics = {"final/n_iter": float(epochs.n_iter)}
-        if epochs.loss_curve:
-            metrics["final/loss"] = epochs.loss_curve[-1]
-        if epochs.scores:
-            metrics["final/validation_score"] = epochs.best_score
-        run.summary.scalars(metrics)
+        super().end(run)
+        if self._epochs.loss_curve:
+            run.summary.scalar("final/loss", self._epochs.loss_curve[-1])
+        if self._epochs.scores:
+            run.summary.scalar("final/validation_score", self._epochs.best_score)
         run.summary.success()
 
 
