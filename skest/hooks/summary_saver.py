@@ -124,7 +124,7 @@ class SummarySaverHook(Hook):
             self._add_summaries_of_model(run)
 
     def after_backward(self, run: Run) -> None:
-        """Write the histograms of the gradients."""
+        """Keep the gradients."""
         for name, parameter in run.network.named_parameters():
             if parameter.grad is not None:
                 # Copied, because other hooks and clipping change gradients in place.

@@ -101,7 +101,9 @@ class SummaryWriter:
         fresh = self._fresh(values, step)
         if fresh:
             to_value = _events().scalar_value
-            self._values([to_value(name, float(v)) for name, v in fresh.items()], step)
+            self._values(
+                [to_value(name, _number(v)) for name, v in fresh.items()], step
+            )
 
     def histogram(self, name: str, values: Any) -> None:
         """Write the distribution of numbers at the present step.
@@ -182,6 +184,10 @@ class SummaryWriter:
 def _events() -> ModuleType:
     """Return the module that needs tensorboard."""
     return importlib.import_module("skest.summaries.events")
+
+
+def _number(value: float | Tensor) -> float:
+    return value.item() if isinstance(value, Tensor) else float(value)
 
 
 def _finite(values: Any) -> Any:

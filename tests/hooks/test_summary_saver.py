@@ -155,11 +155,13 @@ def test_summaries_of_the_model(tmp_path):
     assert [h.num for h in histograms(tmp_path)["logits"].values()] == [4, 4, 4]
 
 
-def heads_model_fn(head):
+def heads_model_fn(head, summaries=None):
     def model_fn(features, labels, mode):
         network = nn.Linear(3, head.logits_dimension)
         optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
-        return head.create_estimator_spec(features, mode, network, labels, optimizer)
+        return head.create_estimator_spec(
+            features, mode, network, labels, optimizer, summaries=summaries
+        )
 
     return model_fn
 
@@ -187,12 +189,15 @@ def test_losses_of_heads(tmp_path):
     assert "loss/a" in shown
 
 
-def test_the_loss_of_a_head_with_a_name(tmp_path):
-    Estimator(heads_model_fn(RegressionHead(name="a")), tmp_path, config(1)).train(
-        table_fn()
+@pytest.mark.parametrize("name", ["a", None])
+def test_summaries_beside_the_loss_of_a_head(tmp_path, name):
+    model_fn = heads_model_fn(
+        RegressionHead(name=name), lambda y, z, x: {"z": z.mean()}
     )
+    Estimator(model_fn, tmp_path, config(1)).train(table_fn())
     found = scalars(tmp_path)
-    assert found["loss/a"] == found["loss"]
+    assert set(found["z"]) == {1, 2, 3, 4, 5}
+    assert found.get("loss/a") == (found["loss"] if name else None)
 
 
 def test_hooks_write_numbers_of_their_own(tmp_path):
@@ -267,6 +272,22 @@ def test_a_network_without_a_graph_is_trained(tmp_path, monkeypatch, caplog):
         Estimator(model_fn, tmp_path, config(1)).train(ENDLESS, steps=2)
     assert "The graph of the network is not written: too strange" in caplog.text
     assert list(scalars(tmp_path)["loss"]) == [1, 2]
+
+
+def test_a_table_of_rows_has_gradients_of_rows(tmp_path):
+    def model_fn(features, labels, mode):
+        network = nn.Embedding(50, 2, sparse=True)
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+        return EstimatorSpec(
+            mode,
+            network=network,
+            loss=lambda y, z, x: z.square().mean(),
+            optimizer=optimizer,
+        )
+
+    hook = SummarySaverHook(save_steps=1, histograms="gradients", output_dir=tmp_path)
+    Estimator(model_fn).train(lambda: [(torch.tensor([3, 7, 3]), None)], [hook])
+    assert histograms(tmp_path)["gradients/weight"][1].num == 4  # two rows
 
 
 def test_by_time(tmp_path):

@@ -25,7 +25,9 @@ def test_scalars(tmp_path):
     clock = Clock()
     writer = SummaryWriter(tmp_path, clock)
     writer.scalar("loss", 0.5)
-    writer.scalars({"rate": torch.tensor(2.0), "loss": 7.0})  # a step has one loss
+    writer.scalars(
+        {"rate": torch.tensor(2.0, requires_grad=True), "loss": 7.0}
+    )  # a step has one loss
     clock.step = 4
     writer.scalars({"loss": np.float32(0.25), "nan": float("nan")})
     writer.scalars({"loss": 0.125}, step=9)
