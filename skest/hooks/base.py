@@ -2,6 +2,7 @@
 """`Hook`, and the `Run` that hooks are called with."""
 
 import os
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -111,7 +112,8 @@ class Run:
         if path not in self._writers:
             # What earlier files have of the steps to come is not what led to this run.
             first = self.start_step + (self.mode == ModeKeys.TRAIN)
-            self._writers[path] = SummaryWriter(path, lambda: self.global_step, first)
+            run = weakref.proxy(self)  # no circle: a run lets go of its network at once
+            self._writers[path] = SummaryWriter(path, lambda: run.global_step, first)
         return self._writers[path]
 
     def close(self) -> None:
