@@ -26,7 +26,7 @@ from skest.checkpoint_store import (
     read_checkpoint,
 )
 from skest.checkpoints import Checkpoint
-from skest.eval_results import append_eval_result, eval_dir_of
+from skest.eval_results import eval_dir_of
 from skest.evaluation import evaluate_loop, predict_batch, split_rows
 from skest.exceptions import NotFittedError
 from skest.execution.choice import make_step
@@ -41,6 +41,7 @@ from skest.model_dir_lock import training_lock
 from skest.model_fn import ModelFn
 from skest.run_config import RunConfig
 from skest.spec import EstimatorSpec
+from skest.summaries.evaluations import record_evaluation
 from skest.training import Step, train_loop
 from skest.training_hooks import stop_hooks, training_hooks
 from skest.warm_start import WarmStartSettings, as_warm_start_settings, warm_start
@@ -256,6 +257,7 @@ class Estimator:
             table=source.table,
             capture=functools.partial(_capture, random, source),
             save=self._store.save,
+            summary_dir=self.model_dir,
         )
         all_hooks = [
             *stop_hooks(steps, max_steps),
@@ -266,6 +268,7 @@ class Estimator:
         useful = threads_for(dense_size(run.network), n_rows, passes=3)
         with (
             contextlib.closing(source),
+            contextlib.closing(run),
             IntraOpThreads.limited_to(useful, wanted=self._config.num_threads),
             random.attach(run.network, spec.loss, *spec.optimizers),
         ):
@@ -330,29 +333,21 @@ class Estimator:
             self._config,
             global_step=checkpoint.global_step,
             model_dir=self.model_dir,
+            summary_dir=self.eval_dir(name),
         )
         n_rows = count_rows(first[0], "features")
         useful = threads_for(dense_size(run.network), n_rows, passes=1)
-        with IntraOpThreads.limited_to(useful, wanted=self._config.num_threads):
+        with (
+            contextlib.closing(run),
+            IntraOpThreads.limited_to(useful, wanted=self._config.num_threads),
+        ):
             batches = self._batches(source, spec, device)
             results = evaluate_loop(
                 run, batches, [*hooks, *spec.evaluation_hooks], steps
             )
-        _logger.info("Evaluation%s: %s", f" {name!r}" if name else "", results)
-        self._record(results, self.eval_dir(name))
+            _logger.info("Evaluation%s: %s", f" {name!r}" if name else "", results)
+            record_evaluation(run, self.eval_dir(name), results)
         return results
-
-    def _record(self, results: dict[str, float], eval_dir: Path | None) -> None:
-        """Record a result; one that can't be, in a read-only model_dir, is no error."""
-        if eval_dir is None:
-            return
-        rule = self._config.keep_best
-        if rule is not None and eval_dir == self.eval_dir(rule.eval_name):
-            rule.check(results)
-        try:
-            append_eval_result(eval_dir, results)
-        except OSError as error:
-            _logger.warning("The result is not recorded in %s: %s", eval_dir, error)
 
     def predict(
         self,

@@ -28,6 +28,10 @@ class RunConfig:
     random_seed : int, default=None
         Seed of initial weights, shuffling and dropout. None takes a new one for every
         call.
+    save_summary_steps : int or None, default=100
+        Steps between two summaries of training: event files in `model_dir` for
+        TensorBoard, written if there is a `model_dir` and the package tensorboard. None
+        or 0 writes none, and none of evaluations.
     save_checkpoints_steps : int, default=None
         Steps between two checkpoints.
     save_checkpoints_secs : float, seconds, default=None
@@ -84,6 +88,7 @@ class RunConfig:
 
     model_dir: str | os.PathLike[str] | None = None
     random_seed: int | None = None
+    save_summary_steps: int | None = 100
     save_checkpoints_steps: int | None = None
     save_checkpoints_secs: float | None = None
     keep_checkpoint_max: int | None = 5
@@ -102,6 +107,10 @@ class RunConfig:
             )
         if self.random_seed is not None:
             _check_number("random_seed", self.random_seed, Integral, minimum=0)
+        if self.save_summary_steps is not None:
+            _check_number(
+                "save_summary_steps", self.save_summary_steps, Integral, minimum=0
+            )
         if self.save_checkpoints_steps is not None and (
             self.save_checkpoints_secs is not None
         ):

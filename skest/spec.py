@@ -79,6 +79,11 @@ Hook, default=()
         Largest L2 norm of all gradients together, > 0: larger ones are scaled down
         before the update, see `skest.gradients.clip_gradients`. The gradients are those
         of all parameters in `optimizer`. None leaves them as they are.
+    summaries : callable, default=None
+        ``summaries(labels, logits, features) -> dict of str to Tensor``, what TensorBoard
+        shall show of training beside the loss: a number as a chart, more of them as a
+        histogram. It is called where `RunConfig` has ``save_summary_steps``, without
+        gradients, with the logits of the step that follows.
 
     Raises
     ------
@@ -120,6 +125,7 @@ Hook, default=()
     prediction_hooks: Sequence[Any] = ()
     lr_scheduler: LRScheduler | Sequence[LRScheduler] | None = None
     clip_norm: float | None = None
+    summaries: Callable[[Any, Any, Any], Mapping[str, Tensor]] | None = None
 
     def __post_init__(self) -> None:
         if self.mode not in _MODES:
@@ -158,6 +164,7 @@ Hook, default=()
             "loss",
             "predictions",
             "update_metrics",
+            "summaries",
         ):
             value = getattr(self, name)
             if value is not None and not callable(value):

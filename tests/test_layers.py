@@ -29,7 +29,7 @@ LAYERS = [
     {"heads"},
     {"networks", "sdca"},
     {"checkpoints", "checkpoint_store", "model_fn", "warm_start", "inputs", "hooks"}
-    | {"vocab_info", "warm_start_plan", "warm_start_report"}
+    | {"vocab_info", "warm_start_plan", "warm_start_report", "summaries"}
     | {"checkpoint_export", "eval_results", "model_dir_lock", "versioned_directory"},
     {"training", "training_hooks", "evaluation"},
     {"execution"},

@@ -66,6 +66,7 @@ def test_unknown_modes_are_refused(mode):
         ("loss", 0.5, "'loss' .*must be a function; got float"),
         ("predictions", {"a": 1}, "'predictions' .*must be a function; got dict"),
         ("update_metrics", [], "'update_metrics' .*must be a function; got list"),
+        ("summaries", {}, "'summaries' .*must be a function; got dict"),
         ("optimizer", "adam", "must be a torch.optim.Optimizer.*make_optimizer"),
         ("optimizer", torch.optim.SGD, "'optimizer' .*got type"),
         ("optimizer", [OPTIMIZER, 3], "'optimizer' .*sequence of them; got int"),

@@ -44,6 +44,7 @@ from skest.adapters.features import (
     read_array,
     read_table,
 )
+from skest.adapters.fit_summaries import fit_summaries
 from skest.adapters.learned_vectors import with_learned_vectors
 from skest.adapters.live_score import LiveScore
 from skest.adapters.parts import table_scope
@@ -419,7 +420,8 @@ class SkestEstimator(
         callbacks = CallbackHook.of(
             self, given, fitted_at, dataset.steps_per_epoch, n_epochs
         )
-        hooks: list[Hook] = [epochs, *callbacks, *self.hooks]
+        summaries = fit_summaries(self, epochs, estimator)
+        hooks: list[Hook] = [epochs, *callbacks, *self.hooks, *summaries]
         estimator.train(lambda: dataset, hooks=hooks, steps=self.max_steps)
         if epochs.best is not None and not any(h.chose_variables for h in self.hooks):
             estimator.checkpoint = epochs.best

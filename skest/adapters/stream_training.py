@@ -13,6 +13,7 @@ from skest.adapters.base import SkestEstimator, has_partial_fit
 from skest.adapters.callbacks import CallbackHook
 from skest.adapters.features import WEIGHT_KEY
 from skest.adapters.rows import Rows
+from skest.adapters.warm_source import known_settings
 from skest.feature_columns.columns import FeatureColumns
 from skest.hooks.base import Hook, Run
 from skest.hooks.epochwise import EpochwiseHook
@@ -190,7 +191,8 @@ class StreamTrained(SkestEstimator):
     ) -> None:
         weighted = first.weight is not None
         self._drop_embeddings()
-        estimator = self._new_estimator(seed, weighted)
+        warm = None if resume else known_settings(self)
+        estimator = self._new_estimator(seed, weighted, warm)
         before = self.estimator_.checkpoint if resume else None
         if before is not None:
             estimator.checkpoint = before
@@ -206,6 +208,8 @@ class StreamTrained(SkestEstimator):
         estimator.train(
             lambda: self._stream(source), hooks=hooks, steps=steps, max_steps=max_steps
         )
+        if not resume:
+            self.warm_start_report_ = estimator.warm_start_report
         self._finish(estimator, progress, resume)
         for hook in callbacks:
             hook.finish()

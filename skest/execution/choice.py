@@ -51,7 +51,7 @@ def make_step(
     eager = functools.partial(train_step, spec)
     if execution == "eager":
         return eager
-    if any(hook.watches_gradients for hook in hooks):
+    if any(hook.watches_all_gradients for hook in hooks):
         _logger.info("Training steps are taken eagerly: a hook watches gradients.")
         return eager
     is_watched = not all(map(_is_known_hook, hooks))
