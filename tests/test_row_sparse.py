@@ -189,7 +189,7 @@ def test_dense_parameters_and_several_tables_share_one_inner_step(monkeypatch):
 
     monkeypatch.setattr(optim.Adam, "step", spy)
     step(1)
-    assert seen == [[(2, DIM), (DIM,), (2, DIM)]]
+    assert seen == [[(3, DIM), (DIM,), (3, DIM)]]
     assert inner.param_groups[0]["params"] == [tables[0], bias, tables[1]]
     assert set(inner.state) == {*tables, bias}
     assert torch.allclose(bias, torch.full((DIM,), -0.2))

@@ -55,6 +55,7 @@ from skest.estimator import Estimator
 from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.infer import infer_feature_columns
 from skest.feature_columns.numeric_frame import with_feature_names
+from skest.feature_columns.table import Table
 from skest.hooks.base import Hook, Run
 from skest.inputs.array_dataset import ArrayDataset, take_rows
 from skest.run_config import EXECUTIONS, RunConfig
@@ -317,10 +318,11 @@ class SkestEstimator(
 
     def _start(self, rows: Rows) -> None:
         """Learn the feature columns and forget an earlier training."""
+        table = Table(rows.features)  # learned from once for all
         for parameter, kind in self._column_parameters.items():
             columns = self._given_columns(parameter, kind, rows.features)
             if columns is not None:
-                columns = columns.fit(rows.features, sample_weight=rows.weight)
+                columns = columns.fit(table, sample_weight=rows.weight)
             setattr(self, f"{parameter}_", columns)
         self._scale = self._target.scale(rows.labels, rows.weight)
         self.loss_curve_: list[float] = []
