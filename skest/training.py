@@ -147,6 +147,8 @@ def scalar_loss(loss: Tensor) -> Tensor:
             "'loss' of an EstimatorSpec must return a tensor; "
             f"got {type(loss).__name__}."
         )
+    if loss.ndim == 0:  # another view of it would be a node of the backward pass
+        return loss
     if loss.numel() != 1:
         raise ValueError(
             "'loss' of an EstimatorSpec must return one number; got a tensor of shape "
