@@ -4,7 +4,7 @@
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import accumulate, chain, islice, repeat
+from itertools import accumulate, chain, islice
 from typing import Any
 
 import numpy as np
@@ -215,7 +215,8 @@ def _table_batches(
         else:
             index = torch.from_numpy(np.concatenate(rows))
             taken = _to(_map_leaves(data, _Once(partial(_rows_of, index))), device)
-            yield from _cut(taken, _Once(partial(_parts, [len(own) for own in rows])))
+            sizes = [len(own) for own in rows]
+            yield from _cut(taken, len(rows), _Once(partial(_parts, sizes)))
 
 
 def _together(table: ArrayDataset, data: Any) -> Iterator[slice | list[np.ndarray]]:
@@ -243,18 +244,18 @@ def _together(table: ArrayDataset, data: Any) -> Iterator[slice | list[np.ndarra
         yield drawn
 
 
-def _cut(data: Any, parts: Callable[[Any], Sequence[Any]]) -> Iterable[Any]:
-    """Cut a nest of dictionaries and tuples into nests with a part of every leaf."""
+def _cut(data: Any, n: int, parts: Callable[[Any], Sequence[Any]]) -> list[Any]:
+    """Cut a nest of dictionaries and tuples into `n` nests with a part of every leaf."""
     if data is None:
-        return repeat(None)
-    if isinstance(data, dict):
-        if not data:
-            return repeat({})
-        of_all = [_cut(value, parts) for value in data.values()]
-        return (dict(zip(data, own, strict=True)) for own in zip(*of_all, strict=False))
-    if isinstance(data, tuple):
-        return zip(*[_cut(value, parts) for value in data], strict=False)
-    return parts(data)
+        return [None] * n
+    if isinstance(data, dict) and data:
+        of_all = [_cut(value, n, parts) for value in data.values()]
+        return [dict(zip(data, own, strict=True)) for own in zip(*of_all, strict=True)]
+    if isinstance(data, tuple) and data:
+        return list(zip(*[_cut(value, n, parts) for value in data], strict=True))
+    if isinstance(data, dict | tuple):
+        return [type(data)() for _ in range(n)]
+    return list(parts(data))
 
 
 def _parts(sizes: list[int], leaf: Any) -> Sequence[Any]:
