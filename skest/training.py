@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 from torch import Tensor
 
-from skest.gradients import clip_gradients
+from skest.gradients import clip_gradients, reset_gradients
 from skest.hooks.base import Hook, Run
 from skest.spec import EstimatorSpec
 
@@ -117,7 +117,7 @@ def compute_gradients(spec: EstimatorSpec, features: Any, labels: Any) -> Tensor
     if spec.network is None or spec.loss is None:
         raise ValueError("A training step needs an EstimatorSpec of mode 'train'.")
     for optimizer in spec.optimizers:
-        optimizer.zero_grad()
+        reset_gradients(optimizer)
     loss = scalar_loss(spec.loss(labels, spec.network(features), features))
     loss.backward()
     return loss.detach()
