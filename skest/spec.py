@@ -210,6 +210,8 @@ Hook, default=()
 def _as_tuple(value: Any) -> tuple[Any, ...]:
     if value is None:
         return ()
+    if isinstance(value, Optimizer):  # asked for in every step; Sequence takes longer
+        return (value,)
     return tuple(value) if isinstance(value, Sequence) else (value,)
 
 

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 from torch import Tensor
 
-from skest.gradients import clip_gradients
+from skest.gradients import clip_gradients, reset_gradients
 from skest.hooks.base import Hook, Run
 from skest.spec import EstimatorSpec
 
@@ -122,7 +122,7 @@ def compute_gradients(spec: EstimatorSpec, features: Any, labels: Any) -> Tensor
     if spec.network is None or spec.loss is None:
         raise ValueError("A training step needs an EstimatorSpec of mode 'train'.")
     for optimizer in spec.optimizers:
-        optimizer.zero_grad()
+        reset_gradients(optimizer)
     loss = scalar_loss(spec.loss(labels, spec.network(features), features))
     loss.backward()
     return loss.detach()
@@ -152,6 +152,8 @@ def scalar_loss(loss: Tensor) -> Tensor:
             "'loss' of an EstimatorSpec must return a tensor; "
             f"got {type(loss).__name__}."
         )
+    if loss.ndim == 0:  # another view of it would be a node of the backward pass
+        return loss
     if loss.numel() != 1:
         raise ValueError(
             "'loss' of an EstimatorSpec must return one number; got a tensor of shape "

@@ -62,6 +62,7 @@ from skest.estimator import Estimator
 from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.infer import infer_feature_columns
 from skest.feature_columns.numeric_frame import with_feature_names
+from skest.feature_columns.table import Table
 from skest.hooks.base import Hook, Run
 from skest.inputs.array_dataset import ArrayDataset, take_rows
 from skest.run_config import EXECUTIONS, RunConfig
@@ -332,10 +333,11 @@ class SkestEstimator(
         self._forget(rows)
 
     def _fit_columns(self, rows: Rows) -> None:
+        table = Table(rows.features)  # learned from once for all
         for parameter, kind in self._column_parameters.items():
             columns = self._given_columns(parameter, kind, rows.features)
             if columns is not None:
-                columns = columns.fit(rows.features, sample_weight=rows.weight)
+                columns = columns.fit(table, sample_weight=rows.weight)
                 columns = with_source_statistics(self, parameter, columns)
             setattr(self, f"{parameter}_", columns)
 

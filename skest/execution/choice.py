@@ -9,8 +9,10 @@ from typing import Any
 from torch import nn
 
 from skest._random import is_known_code
+from skest.execution.cuda_graph import CudaGraphProgram
 from skest.execution.graph import GraphStep
 from skest.execution.inductor import InductorProgram
+from skest.execution.program import Program, StepProgram
 from skest.hooks.base import Hook
 from skest.spec import EstimatorSpec
 from skest.training import Step, train_step, trained_parameters
@@ -55,7 +57,9 @@ def make_step(
         _logger.info("Training steps are taken eagerly: a hook watches gradients.")
         return eager
     is_watched = not all(map(_is_known_hook, hooks))
-    make = functools.partial(GraphStep, spec, is_watched=is_watched)
+    make = functools.partial(
+        GraphStep, spec, is_watched=is_watched, program=_program_for(spec)
+    )
     if execution == "graph":
         return make(eager_steps=1, report=_logger.warning)
     if execution == "inductor":
@@ -112,6 +116,11 @@ def reason_to_stay_eager(spec: EstimatorSpec) -> str | None:
         if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
             return "a parameter has hooks for its gradient"
     return None
+
+
+def _program_for(spec: EstimatorSpec) -> type[StepProgram]:
+    is_on_gpu = any(p.device.type == "cuda" for p in trained_parameters(spec))
+    return CudaGraphProgram if is_on_gpu else Program
 
 
 def _is_known_hook(hook: Hook) -> bool:

@@ -2,9 +2,9 @@
 """From what an ``input_fn`` returned to batches of tensors on the device."""
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain, islice
+from itertools import accumulate, chain, islice
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,8 @@ from skest.inputs.resumable import Resumable
 __all__ = ["Source", "tensor_batches"]
 
 _END = object()
+_GATHERED_BYTES = 2**20  # of the batches that are taken from a table together
+_ALIGNED_ROWS = 16  # of at least four bytes: a multiple of 64 bytes
 
 _logger = logging.getLogger("skest")
 
@@ -207,10 +209,60 @@ def _table_batches(
     data = _map_leaves((features, labels), lambda leaf: leaf)
     if _fits(features, device):
         data = _map_leaves(data, _Once(partial(_to, device=device)))
+    for rows in _together(table, data):
+        if isinstance(rows, slice):
+            yield _to(_map_leaves(data, _Once(partial(_rows_of, rows))), device)
+        else:
+            index = torch.from_numpy(np.concatenate(rows))
+            taken = _to(_map_leaves(data, _Once(partial(_rows_of, index))), device)
+            sizes = [len(own) for own in rows]
+            yield from _cut(taken, len(rows), _Once(partial(_parts, sizes)))
+
+
+def _together(table: ArrayDataset, data: Any) -> Iterator[slice | list[np.ndarray]]:
+    """Yield the rows of batches, those of several batches at once if rows are drawn.
+
+    To take them from every column costs far less than to do so for each batch. All
+    batches begin where a new tensor might, at a multiple of 64 bytes, because products
+    of matrices may round differently elsewhere.
+    """
+    sizes: list[int] = []
+    _map_leaves(data, lambda leaf: sizes.append(getattr(leaf, "nbytes", 0)))
+    n_bytes = max(1, sum(sizes) * table.batch_size // table.n_rows)
+    is_aligned = table.batch_size % _ALIGNED_ROWS == 0
+    most = max(1, _GATHERED_BYTES // n_bytes) if is_aligned else 1
+    drawn: list[np.ndarray] = []
     for rows in table.index_batches():
-        index = rows if isinstance(rows, slice) else torch.from_numpy(rows)
-        batch = _map_leaves(data, _Once(partial(_rows_of, index)))
-        yield _to(batch, device)
+        if isinstance(rows, slice):
+            yield rows
+            continue
+        drawn.append(rows)
+        if len(drawn) == most or len(rows) < table.batch_size:
+            yield drawn
+            drawn = []
+    if drawn:
+        yield drawn
+
+
+def _cut(data: Any, n: int, parts: Callable[[Any], Sequence[Any]]) -> list[Any]:
+    """Cut a nest of dictionaries and tuples into `n` nests with a part of every leaf."""
+    if data is None:
+        return [None] * n
+    if isinstance(data, dict) and data:
+        of_all = [_cut(value, n, parts) for value in data.values()]
+        return [dict(zip(data, own, strict=True)) for own in zip(*of_all, strict=True)]
+    if isinstance(data, tuple) and data:
+        return list(zip(*[_cut(value, n, parts) for value in data], strict=True))
+    if isinstance(data, dict | tuple):
+        return [type(data)() for _ in range(n)]
+    return list(parts(data))
+
+
+def _parts(sizes: list[int], leaf: Any) -> Sequence[Any]:
+    if isinstance(leaf, Tensor):
+        return leaf.split(sizes)
+    ends = list(accumulate(sizes))
+    return [leaf[end - size : end] for size, end in zip(sizes, ends, strict=True)]
 
 
 class _Once:
@@ -231,6 +283,9 @@ def _rows_of(index: slice | Tensor, leaf: Any) -> Any:
         return leaf[index]
     if isinstance(leaf, Tensor):
         there = index if leaf.device == index.device else index.to(leaf.device)
+        if leaf.numel() == len(leaf) and leaf.is_contiguous():
+            # Three times as fast as with a second dimension of 1.
+            return leaf.view(-1).index_select(0, there).view(-1, *leaf.shape[1:])
         return leaf.index_select(0, there)
     return leaf[index.numpy()]
 
