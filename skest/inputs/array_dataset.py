@@ -164,6 +164,20 @@ class ArrayDataset:
                 rows = slice(start, start + self.batch_size)
                 yield rows if order is None else order[rows]
 
+    def pieces(self, n_rows: int) -> Iterator["ArrayDataset"]:
+        """Yield pieces of about `n_rows` rows, whose batches together are those of all.
+
+        Data with more than one epoch, or in an order of their own, are one piece.
+        """
+        size = max(1, n_rows // self.batch_size) * self.batch_size
+        is_random = self.shuffle or self._shares is not None
+        if self.n_rows <= size or is_random or self.num_epochs != 1 or self._n_skipped:
+            yield self
+            return
+        for start in range(0, self.n_rows, size):
+            features, labels = self.take(slice(start, start + size))
+            yield ArrayDataset(features, labels, batch_size=self.batch_size)
+
     def take(self, rows: slice | NDArray[np.intp]) -> tuple[Any, Any]:
         """Return features and labels (or None) of some rows."""
         labels = None if self.labels is None else take_rows(self.labels, rows)

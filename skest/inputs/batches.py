@@ -146,11 +146,13 @@ def tensor_batches(
     device: torch.device,
     dtype: torch.dtype,
     with_labels: bool = True,
+    rows_at_once: int | None = None,
 ) -> Iterator[tuple[Any, Any]]:
     """Return an iterator of encoded batches on the device.
 
     A table in memory is encoded as a whole, here and now, so that wrong values are
-    refused before the first step; other data is encoded batch by batch.
+    refused before the first step, unless `rows_at_once` says otherwise; other data is
+    encoded batch by batch.
 
     Parameters
     ----------
@@ -165,6 +167,9 @@ def tensor_batches(
         Floating type of the network.
     with_labels : bool, default=True
         Whether labels are wanted.
+    rows_at_once : int, default=None
+        About how many rows of a table to encode at once; the others follow when their
+        batches are asked for. None is all.
 
     Returns
     -------
@@ -185,10 +190,14 @@ def tensor_batches(
             check_same_rows(n_features, n_labels)
         return x, y
 
+    def batches_of(table: ArrayDataset) -> Iterator[tuple[Any, Any]]:
+        return _table_batches(table, *encoded(table.features, table.labels), device)
+
+    if source.table is not None and rows_at_once is not None:
+        pieces = source.table.pieces(rows_at_once)
+        return chain.from_iterable(map(batches_of, pieces))
     if source.table is not None:
-        return _table_batches(
-            source.table, *encoded(source.table.features, source.table.labels), device
-        )
+        return batches_of(source.table)
     return (_to(encoded(*batch), device) for batch in source.batches())
 
 
