@@ -153,13 +153,14 @@ class _RowProgram:
 
     def takes(self, tensors: Sequence[Tensor]) -> bool:
         """Tell whether tensors of the right kinds have rows, and as many of them."""
-        n_rows = len(tensors[0])
-        return n_rows > 0 and all([len(tensor) == n_rows for tensor in tensors])
+        shape = tensors[0].shape[:1]
+        return bool(shape.numel()) and all([t.shape[:1] == shape for t in tensors])
 
     def __call__(self, tensors: Sequence[Tensor]) -> Any:
         """Return what the function returns."""
-        results = iter(self._program(*tensors, len(tensors[0])))
-        return map_leaves(self._returned, Value, lambda _: next(results))
+        results = self._program(*tensors, tensors[0].shape[0])
+        left = iter(results)
+        return map_leaves(self._returned, Value, lambda _: next(left))
 
 
 def _row_program(

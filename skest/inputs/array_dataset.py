@@ -127,8 +127,10 @@ class ArrayDataset:
         Returns
         -------
         ArrayDataset
-            It shares the arrays.
+            It shares the arrays, or is the same object if nothing differs.
         """
+        if n_elements == 0 and list(seeds) == self.seeds:
+            return self
         dataset = copy.copy(self)
         dataset._n_skipped += n_elements
         if self._entropy is not None:

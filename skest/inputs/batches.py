@@ -56,19 +56,20 @@ class Source:
                 "'input_fn' must return an ArrayDataset or an iterable of batches; "
                 f"got {type(data).__name__}. {hint}"
             )
-        resumable = data if isinstance(data, Resumable) else None
+        # An ArrayDataset is one, and to ask if anything is one takes long.
+        resumable = data if isinstance(data, ArrayDataset | Resumable) else None
         self._kind = resumable.kind if resumable is not None else type(data).__name__
         self._seeds = list(resumable.seeds) if resumable is not None else []
         self._n_skipped = 0
         if position is not None and self._is_mine(position):
             self._n_skipped, self._seeds = position["batches"], position["seeds"]
-        self._data: Any = (
-            data if resumable is None else resumable.resumed(0, self._seeds)
-        )
+        self._data: Any = data
         self._can_jump = resumable is not None and resumable.is_restartable
         self.table: ArrayDataset | None = None
         if isinstance(data, ArrayDataset):
             self.table = data.resumed(self._n_skipped, self._seeds)
+        elif resumable is not None:
+            self._data = resumable.resumed(0, self._seeds)
         self._first: Any = None
         self._opened: Iterator[Any] = iter(()) if self.table else iter(self._data)
 
@@ -213,13 +214,17 @@ def _common_rows(data: Any) -> int | None:
 def _table_batches(
     table: ArrayDataset, features: Any, labels: Any, device: torch.device
 ) -> Iterator[tuple[Any, Any]]:
-    data = _map_leaves((features, labels), lambda leaf: leaf)
-    if _fits(features, device):
-        data = _map_leaves(data, _Once(partial(_to, device=device)))
+    fits = _fits(features, device)
+    place = _Once(partial(_to, device=device)) if fits else _as_it_is
+    data = _map_leaves((features, labels), place)
     for rows in table.index_batches():
         index = rows if isinstance(rows, slice) else torch.from_numpy(rows)
         batch = _map_leaves(data, _Once(partial(_rows_of, index)))
         yield _to(batch, device)
+
+
+def _as_it_is(leaf: Any) -> Any:
+    return leaf
 
 
 class _Once:
@@ -275,6 +280,8 @@ def _map_leaves(data: Any, function: Callable[[Any], Any]) -> Any:
     """Apply `function` to all arrays of a nest of dictionaries and tuples."""
     if data is None:
         return None
+    if isinstance(data, Tensor):
+        return function(data)
     if isinstance(data, Mapping):
         return {key: _map_leaves(value, function) for key, value in data.items()}
     if isinstance(data, tuple):
