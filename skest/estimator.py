@@ -387,10 +387,14 @@ class Estimator:
         version = self._store.version() if checkpoint_path is None else None
         kept = self._kept
         if not hooks and version is not None and kept and kept.version == version:
-            model: PredictionModel | Checkpoint = kept
+            get_model: Callable[..., PredictionModel] = kept.itself
         else:
-            model = self._checkpoint(checkpoint_path)
-        get_model = functools.partial(self._prediction_model, model, version, not hooks)
+            get_model = functools.partial(
+                self._prediction_model,
+                self._checkpoint(checkpoint_path),
+                version,
+                not hooks,
+            )
         return self._predict(input_fn, keys, hooks, get_model, yield_single_examples)
 
     def _predict(
@@ -398,16 +402,16 @@ class Estimator:
         input_fn: Callable[..., Any],
         keys: Sequence[str] | None,
         hooks: list[Hook],
-        get_model: Callable[[Any, torch.device], PredictionModel],
+        get_model: Callable[[Source, torch.device], PredictionModel],
         yield_single_examples: bool,
     ) -> Iterator[dict[str, Any]]:
         source = self._source(input_fn, ModeKeys.PREDICT)
-        first = source.first_batch()
-        if first is None:
+        n_rows = source.rows_per_batch
+        if n_rows is None:
             return
         device = resolve_device(self._config.device)
-        model = get_model(first[0], device)
-        spec, n_rows = model.spec, count_rows(first[0], "features")
+        model = get_model(source, device)
+        spec = model.spec
         run = Run(spec, self._config, global_step=model.global_step)
         useful = threads_for(model.n_weights, n_rows, passes=1)
         all_hooks = [*hooks, *spec.prediction_hooks]
@@ -434,32 +438,31 @@ class Estimator:
 
     def _prediction_model(
         self,
-        source: PredictionModel | Checkpoint,
+        checkpoint: Checkpoint,
         version: Hashable,
         may_keep: bool,
-        features: Any,
+        source: Source,
         device: torch.device,
     ) -> PredictionModel:
-        """Build the model of a checkpoint to predict with, if it is not there yet.
+        """Build the model of a checkpoint to predict with.
 
         One that is the same for every call uses the memory of the checkpoint and is
         kept for the next call, on the CPU. No call changes it, so threads may share it.
         """
-        if isinstance(source, PredictionModel):
-            return source
+        features, _ = source.first_batch() or (None, None)
         spec = self._model_fn.build(
             features, None, ModeKeys.PREDICT, self._config, RunRandom(0, device)
         )
         network = Run(spec, self._config).network
         network.eval()
         execution = self._config.execution
-        model = PredictionModel(version, source.global_step, spec, execution)
+        model = PredictionModel(version, checkpoint.global_step, spec, execution)
         may_keep = may_keep and version is not None and not spec.prediction_hooks
         if may_keep and self._model_fn.is_pure and device.type == "cpu":
-            source.lend(network)
+            checkpoint.lend(network)
             self._kept = model
         else:
-            self._restore(spec, source)
+            self._restore(spec, checkpoint)
         return model
 
     def __getstate__(self) -> dict[str, Any]:

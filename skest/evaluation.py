@@ -93,6 +93,7 @@ def evaluate_loop(
     return dict(sorted(results.items()))
 
 
+@torch.no_grad()
 def evaluated(
     spec: EstimatorSpec, batch: tuple[Any, Any], option: None = None
 ) -> tuple[Any, Tensor]:
@@ -104,6 +105,7 @@ def evaluated(
     return logits, scalar_loss(spec.loss(labels, logits, features))
 
 
+@torch.no_grad()
 def predicted(
     spec: EstimatorSpec, features: Any, keys: Sequence[str] | None
 ) -> Mapping[str, Any]:
@@ -145,15 +147,14 @@ def predict_batch(
     TypeError
         If the predictions are no dictionary.
     """
-    with torch.no_grad():
-        infer = infer or partial(predicted, spec)
-        predictions = infer(features, keys)
-        if not isinstance(predictions, Mapping):
-            raise TypeError(
-                "'predictions' of an EstimatorSpec must return a dictionary; "
-                f"got {type(predictions).__name__}."
-            )
-        arrays = {name: _as_array(value) for name, value in predictions.items()}
+    infer = infer or partial(predicted, spec)
+    predictions = infer(features, keys)
+    if not isinstance(predictions, dict | Mapping):
+        raise TypeError(
+            "'predictions' of an EstimatorSpec must return a dictionary; "
+            f"got {type(predictions).__name__}."
+        )
+    arrays = {name: _as_array(value) for name, value in predictions.items()}
     if keys is None:
         return arrays
     unknown = [key for key in keys if key not in arrays]

@@ -40,9 +40,9 @@ class Inference:
     Parameters
     ----------
     function : callable
-        ``function(data, option)`` returns a nest of tensors. It is given a nest of
-        tensors with as many rows each; what it does beside operations on tensors is done
-        once. Nothing that it reads may change.
+        ``function(data, option)`` returns a nest of tensors without gradients. It is
+        given a nest of tensors with as many rows each; what it does beside operations on
+        tensors is done once. Nothing that it reads may change.
     eager_calls : int
         Calls of the function, with data of one kind, before the recording.
     refusal : callable, default=None
@@ -58,7 +58,7 @@ class Inference:
     --------
     >>> import torch
     >>> from skest.execution import Inference
-    >>> network = torch.nn.Linear(2, 1)
+    >>> network = torch.nn.Linear(2, 1).requires_grad_(False)
     >>> infer = Inference(lambda x, option: network(x).exp(), eager_calls=1)
     >>> results = [infer(torch.ones(n, 2)) for n in (3, 5, 1, 8)]
     >>> [len(result) for result in results], infer.n_replayed
@@ -81,7 +81,7 @@ class Inference:
         self._programs: dict[Hashable, _RowProgram | None] = {}
 
     def __call__(self, data: Any, option: Sequence[Any] | None = None) -> Any:
-        """Return what the function returns, computed without gradients.
+        """Return what the function returns.
 
         Parameters
         ----------
@@ -103,17 +103,13 @@ class Inference:
                     return program(tensors)
                 if key not in self._programs:
                     return self._prepare(key, tensors, data, option)
-        return self._eager(data, option)
-
-    def _eager(self, data: Any, option: Any) -> Any:
-        with torch.no_grad():
-            return self._function(data, option)
+        return self._function(data, option)
 
     def _prepare(
         self, key: Hashable, tensors: list[Tensor], data: Any, option: Any
     ) -> Any:
         """Compute a result, and come closer to replaying calls of its kind."""
-        result = self._eager(data, option)
+        result = self._function(data, option)
         self._seen[key] += 1
         if len(self._seen) > _MOST_KINDS:
             self._stay_eager("the shapes of the batches keep changing")
@@ -181,7 +177,7 @@ def _row_program(
         samples = {id(tensor): tensor.index_select(0, index) for tensor in tensors}
         recorder = Recorder(list(samples.values()))
         sample = map_leaves(data, Tensor, lambda tensor: samples[id(tensor)])
-        with torch.no_grad(), recorder:
+        with recorder:
             returned = function(sample, option)
         batch_tensors(returned)  # raises TypeError if it has something else in it
         return recorder, map_leaves(returned, Tensor, recorder.value_of)

@@ -368,8 +368,8 @@ class NumericColumn(DenseColumn):
         elif self.normalizer is not None:
             center, scale = (self._learned(n, remedy) for n in ("center_", "scale_"))
             with np.errstate(all="ignore"):
-                values -= center.astype(values.dtype)
-                values /= scale.astype(values.dtype)
+                values -= center.astype(values.dtype, copy=False)
+                values /= scale.astype(values.dtype, copy=False)
             if not self._are_finite(values, missing):
                 raise ValueError(
                     f"Column {self.key!r} holds a number that is infinite (inf) when it "

@@ -225,7 +225,7 @@ def _shares(weight: Any, n_rows: int) -> NDArray[np.float64]:
 
 def take_rows(data: Any, rows: slice | NDArray[np.intp]) -> Any:
     """Return some rows of an array, a DataFrame or a dictionary of arrays."""
-    if isinstance(data, Mapping):
+    if isinstance(data, dict | Mapping):
         return {key: take_rows(value, rows) for key, value in data.items()}
     if hasattr(data, "iloc"):
         return data.iloc[rows]
@@ -242,7 +242,7 @@ def count_rows(data: Any, name: str) -> int:
     TypeError
         If `data` has no rows.
     """
-    if isinstance(data, Mapping):
+    if isinstance(data, dict | Mapping):
         counts = {
             key: count_rows(value, f"{name}[{key!r}]") for key, value in data.items()
         }
@@ -265,7 +265,7 @@ def count_rows(data: Any, name: str) -> int:
 
 def _as_arrays(data: Any) -> Any:
     """Turn lists and scalars into arrays; leave arrays, tables and tensors as they are."""
-    if isinstance(data, Mapping):
+    if isinstance(data, dict | Mapping):
         return {key: _as_arrays(value) for key, value in data.items()}
     return data if hasattr(data, "shape") else np.asarray(data)
 

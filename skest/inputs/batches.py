@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from skest.feature_columns.ragged import as_cells
-from skest.inputs.array_dataset import ArrayDataset, check_same_rows
+from skest.inputs.array_dataset import ArrayDataset, check_same_rows, count_rows
 from skest.inputs.resumable import Resumable
 
 __all__ = ["Source", "tensor_batches"]
@@ -43,19 +43,8 @@ class Source:
     """
 
     def __init__(self, data: Any, position: Mapping[str, Any] | None = None) -> None:
-        is_one_batch = isinstance(data, Mapping | tuple) or hasattr(data, "shape")
-        if is_one_batch or not isinstance(data, Iterable):
-            hint = (
-                "For single samples, use torch.utils.data.DataLoader(dataset, batch_size) "
-                "or skest.inputs.Pipeline(dataset).batch(batch_size)."
-                if isinstance(data, Dataset) and not is_one_batch
-                else "For arrays in memory use skest.inputs.ArrayDataset or "
-                "numpy_input_fn; for one batch, a list of it."
-            )
-            raise TypeError(
-                "'input_fn' must return an ArrayDataset or an iterable of batches; "
-                f"got {type(data).__name__}. {hint}"
-            )
+        if not isinstance(data, ArrayDataset):
+            _check_batches(data)
         # An ArrayDataset is one, and to ask if anything is one takes long.
         resumable = data if isinstance(data, ArrayDataset | Resumable) else None
         self._kind = resumable.kind if resumable is not None else type(data).__name__
@@ -84,6 +73,14 @@ class Source:
         if self._first is None:
             self._first = next(self._opened, _END)
         return None if self._first is _END else _split(self._first)
+
+    @property
+    def rows_per_batch(self) -> int | None:
+        """Number of rows of the first batch, or None if there is none."""
+        if self.table is not None:
+            return self.table.batch_size
+        first = self.first_batch()
+        return None if first is None else count_rows(first[0], "features")
 
     def batches(self) -> Iterator[tuple[Any, Any]]:
         """Yield raw features and labels, batch by batch; for data without a table.
@@ -138,6 +135,24 @@ class Source:
         if n_batches:
             _logger.info("The input goes on behind batch %d.", n_batches)
         return True
+
+
+def _check_batches(data: Any) -> None:
+    """Raise TypeError unless `data` may be an iterable of batches."""
+    is_one_batch = isinstance(data, Mapping | tuple) or hasattr(data, "shape")
+    if isinstance(data, Iterable) and not is_one_batch:
+        return
+    hint = (
+        "For single samples, use torch.utils.data.DataLoader(dataset, batch_size) "
+        "or skest.inputs.Pipeline(dataset).batch(batch_size)."
+        if isinstance(data, Dataset) and not is_one_batch
+        else "For arrays in memory use skest.inputs.ArrayDataset or "
+        "numpy_input_fn; for one batch, a list of it."
+    )
+    raise TypeError(
+        "'input_fn' must return an ArrayDataset or an iterable of batches; "
+        f"got {type(data).__name__}. {hint}"
+    )
 
 
 def tensor_batches(
@@ -218,6 +233,9 @@ def _table_batches(
     place = _Once(partial(_to, device=device)) if fits else _as_it_is
     data = _map_leaves((features, labels), place)
     for rows in table.index_batches():
+        if isinstance(rows, slice) and rows.stop - rows.start == table.n_rows:
+            yield _to(data, device)
+            continue
         index = rows if isinstance(rows, slice) else torch.from_numpy(rows)
         batch = _map_leaves(data, _Once(partial(_rows_of, index)))
         yield _to(batch, device)
@@ -282,10 +300,10 @@ def _map_leaves(data: Any, function: Callable[[Any], Any]) -> Any:
         return None
     if isinstance(data, Tensor):
         return function(data)
-    if isinstance(data, Mapping):
+    if isinstance(data, dict | Mapping):
         return {key: _map_leaves(value, function) for key, value in data.items()}
     if isinstance(data, tuple):
-        return tuple(_map_leaves(value, function) for value in data)
+        return tuple([_map_leaves(value, function) for value in data])
     if hasattr(data, "columns"):  # a DataFrame of pandas or polars
         return {name: function(data[name]) for name in data.columns}
     return function(data)
