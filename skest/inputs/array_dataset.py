@@ -173,7 +173,8 @@ class ArrayDataset:
         """
         size = max(1, n_rows // self.batch_size) * self.batch_size
         is_random = self.shuffle or self._shares is not None
-        if self.n_rows <= size or is_random or self.num_epochs != 1 or self._n_skipped:
+        is_small = self.n_rows <= max(size, n_rows)
+        if is_small or is_random or self.num_epochs != 1 or self._n_skipped:
             yield self
             return
         for start in range(0, self.n_rows, size):

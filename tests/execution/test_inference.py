@@ -186,7 +186,7 @@ def replays(model):
     return model.estimator_._kept.infer.n_replayed
 
 
-@pytest.mark.parametrize("execution", ["auto", "graph", "inductor"])
+@pytest.mark.parametrize("execution", ["auto", "graph"])
 def test_an_estimator_replays_when_it_is_worth_it(execution):
     model = Net(**FIT, execution=execution).fit(X, Y["binary"])
     expected = model.predict_proba(X)
