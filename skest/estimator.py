@@ -9,7 +9,7 @@ import math
 import os
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,9 +27,9 @@ from skest.checkpoint_store import (
 )
 from skest.checkpoints import Checkpoint
 from skest.eval_results import eval_dir_of
-from skest.evaluation import evaluate_loop, predict_batch, split_rows
+from skest.evaluation import evaluate_loop, evaluated, predict_batch, split_rows
 from skest.exceptions import NotFittedError
-from skest.execution.choice import make_step
+from skest.execution.choice import make_inference, make_step
 from skest.hooks.base import Hook, Run
 from skest.hooks.checkpoint import CheckpointListener
 from skest.inputs.array_dataset import count_rows
@@ -39,6 +39,7 @@ from skest.keep_best import KeepBest
 from skest.keys import ModeKeys
 from skest.model_dir_lock import training_lock
 from skest.model_fn import ModelFn
+from skest.prediction import PredictionModel
 from skest.run_config import RunConfig
 from skest.spec import EstimatorSpec
 from skest.summaries.evaluations import record_evaluation
@@ -50,6 +51,10 @@ from skest.warm_start_report import WarmStartReport
 __all__ = ["Estimator"]
 
 _logger = logging.getLogger("skest")
+
+_ROWS_AT_ONCE = (
+    16_384  # of a table to predict; so many are encoded before the next ones
+)
 
 
 class Estimator:
@@ -115,7 +120,7 @@ class Estimator:
     3.0
     """
 
-    _kept: "_Model | None" = None
+    _kept: PredictionModel | None = None
     _warm_start_from: WarmStartSettings | None = None
     _warm_start_report: WarmStartReport | None = None
 
@@ -342,9 +347,12 @@ class Estimator:
             IntraOpThreads.limited_to(useful, wanted=self._config.num_threads),
         ):
             batches = self._batches(source, spec, device)
-            results = evaluate_loop(
-                run, batches, [*hooks, *spec.evaluation_hooks], steps
-            )
+            all_hooks = [*hooks, *spec.evaluation_hooks]
+            infer = None
+            if not all_hooks:  # which may change the network
+                compute = functools.partial(evaluated, spec)
+                infer = make_inference(self._config.execution, spec, compute, spec.loss)
+            results = evaluate_loop(run, batches, all_hooks, steps, infer)
             _logger.info("Evaluation%s: %s", f" {name!r}" if name else "", results)
             record_evaluation(run, self.eval_dir(name), results)
         return results
@@ -389,10 +397,14 @@ class Estimator:
         version = self._store.version() if checkpoint_path is None else None
         kept = self._kept
         if not hooks and version is not None and kept and kept.version == version:
-            model: _Model | Checkpoint = kept
+            get_model: Callable[..., PredictionModel] = kept.itself
         else:
-            model = self._checkpoint(checkpoint_path)
-        get_model = functools.partial(self._prediction_model, model, version, not hooks)
+            get_model = functools.partial(
+                self._prediction_model,
+                self._checkpoint(checkpoint_path),
+                version,
+                not hooks,
+            )
         return self._predict(input_fn, keys, hooks, get_model, yield_single_examples)
 
     def _predict(
@@ -400,27 +412,29 @@ class Estimator:
         input_fn: Callable[..., Any],
         keys: Sequence[str] | None,
         hooks: list[Hook],
-        get_model: Callable[[Any, torch.device], "_Model"],
+        get_model: Callable[[Source, torch.device], PredictionModel],
         yield_single_examples: bool,
     ) -> Iterator[dict[str, Any]]:
         source = self._source(input_fn, ModeKeys.PREDICT)
-        first = source.first_batch()
-        if first is None:
+        n_rows = source.rows_per_batch
+        if n_rows is None:
             return
         device = resolve_device(self._config.device)
-        model = get_model(first[0], device)
-        spec, n_rows = model.spec, count_rows(first[0], "features")
+        model = get_model(source, device)
+        spec = model.spec
         run = Run(spec, self._config, global_step=model.global_step)
         useful = threads_for(model.n_weights, n_rows, passes=1)
         all_hooks = [*hooks, *spec.prediction_hooks]
+        infer = None if all_hooks else model.infer  # hooks may change the network
         for hook in all_hooks:
             hook.begin(run)
-        for features, _ in self._batches(source, spec, device, with_labels=False):
+        how = {"with_labels": False, "rows_at_once": _ROWS_AT_ONCE}
+        for features, _ in self._batches(source, spec, device, **how):
             for hook in all_hooks:
                 hook.before_step(run)
             # Entered for every batch: nothing may stay set while the caller has control.
             with IntraOpThreads.limited_to(useful, wanted=self._config.num_threads):
-                predictions = predict_batch(spec, features, keys)
+                predictions = predict_batch(spec, features, keys, infer)
             for hook in all_hooks:
                 hook.after_step(run, None)
             if yield_single_examples:
@@ -434,31 +448,31 @@ class Estimator:
 
     def _prediction_model(
         self,
-        source: "_Model | Checkpoint",
+        checkpoint: Checkpoint,
         version: Hashable,
         may_keep: bool,
-        features: Any,
+        source: Source,
         device: torch.device,
-    ) -> "_Model":
-        """Build the model of a checkpoint to predict with, if it is not there yet.
+    ) -> PredictionModel:
+        """Build the model of a checkpoint to predict with.
 
         One that is the same for every call uses the memory of the checkpoint and is
         kept for the next call, on the CPU. No call changes it, so threads may share it.
         """
-        if isinstance(source, _Model):
-            return source
+        features, _ = source.first_batch() or (None, None)
         spec = self._model_fn.build(
             features, None, ModeKeys.PREDICT, self._config, RunRandom(0, device)
         )
         network = Run(spec, self._config).network
         network.eval()
-        model = _Model(version, source.global_step, spec, dense_size(network))
+        execution = self._config.execution
+        model = PredictionModel(version, checkpoint.global_step, spec, execution)
         may_keep = may_keep and version is not None and not spec.prediction_hooks
         if may_keep and self._model_fn.is_pure and device.type == "cpu":
-            source.lend(network)
+            checkpoint.lend(network)
             self._kept = model
         else:
-            self._restore(spec, source)
+            self._restore(spec, checkpoint)
         return model
 
     def __getstate__(self) -> dict[str, Any]:
@@ -678,17 +692,10 @@ class Estimator:
         source: Source,
         spec: EstimatorSpec,
         device: torch.device,
-        with_labels: bool = True,
+        **options: Any,
     ) -> Iterator[tuple[Any, Any]]:
-        floats = (
-            p.dtype
-            for p in (spec.network.parameters() if spec.network else ())
-            if p.is_floating_point()
-        )
-        dtype = next(floats, torch.get_default_dtype())
-        return tensor_batches(
-            source, spec.encode, spec.encode_labels, device, dtype, with_labels
-        )
+        encoders = (spec.encode, spec.encode_labels)
+        return tensor_batches(source, *encoders, device, spec.dtype, **options)
 
     def _training_lock(self) -> contextlib.AbstractContextManager[None]:
         if self.model_dir is None:
@@ -746,15 +753,6 @@ class Estimator:
             self._config.keep_checkpoint_every_n_hours,
             self._config.keep_best,
         )
-
-
-class _Model(NamedTuple):
-    """A model that predicts, and the checkpoint that it was restored from."""
-
-    version: Hashable
-    global_step: int
-    spec: EstimatorSpec
-    n_weights: int
 
 
 def _steps_ahead(

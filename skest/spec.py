@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -151,6 +152,13 @@ Hook, default=()
         if self.predictions is None:
             return False
         return "keys" in inspect.signature(self.predictions).parameters
+
+    @cached_property
+    def dtype(self) -> torch.dtype:
+        """Floating type of the variables; torch's default if there are none."""
+        parameters = () if self.network is None else self.network.parameters()
+        floats = (p.dtype for p in parameters if p.is_floating_point())
+        return next(floats, torch.get_default_dtype())
 
     def _check_types(self) -> None:
         if self.network is not None and not isinstance(self.network, nn.Module):

@@ -34,7 +34,7 @@ LAYERS = [
     {"training", "training_hooks", "evaluation"},
     {"execution"},
     {"distributed"},
-    {"estimator", "extenders"},
+    {"estimator", "extenders", "prediction"},
     {"export"},
     {"train_eval", "train_eval_specs"},
     {"adapters"},

@@ -148,3 +148,13 @@ def test_is_frozen():
     spec = EstimatorSpec(ModeKeys.TRAIN, **COMPLETE)
     with pytest.raises(dataclasses.FrozenInstanceError):
         spec.mode = ModeKeys.EVAL
+
+
+def test_the_type_of_a_specification_is_that_of_its_variables():
+    def spec(network):
+        return EstimatorSpec(
+            ModeKeys.PREDICT, network=network, predictions=lambda z: {"z": z}
+        )
+
+    assert spec(nn.Linear(1, 1).double()).dtype == torch.float64
+    assert spec(nn.Identity()).dtype == torch.get_default_dtype()

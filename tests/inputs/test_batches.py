@@ -288,3 +288,27 @@ def test_labels_of_another_length_are_refused():
     source = Source([(torch.zeros(8, 2), torch.zeros(5))])
     with pytest.raises(ValueError, match="same number of rows; got 8 and 5"):
         next(tensor_batches(source, None, None, CPU, torch.float32))
+
+
+def test_a_table_is_encoded_piece_by_piece_when_batches_are_asked_for():
+    seen = []
+
+    def encode(features):
+        seen.append(len(features["x"]))
+        return {"x": torch.from_numpy(features["x"])}
+
+    source = Source(ArrayDataset({"x": np.arange(10.0)}, batch_size=2))
+    batches = tensor_batches(source, encode, None, CPU, torch.float64, rows_at_once=5)
+    assert seen == []
+    found = []
+    for features, _ in batches:
+        found += features["x"].tolist()
+        assert sum(seen) - len(found) < 4
+    assert found == list(range(10))
+    assert seen == [4, 4, 2]
+
+
+def test_rows_of_the_first_batch():
+    assert Source(ArrayDataset(np.arange(5), batch_size=2)).rows_per_batch == 2
+    assert Source([np.arange(3), np.arange(2)]).rows_per_batch == 3
+    assert Source([]).rows_per_batch is None
