@@ -30,7 +30,7 @@ def cases(settings: Settings) -> Iterable[Case]:
 def case(settings: Settings, batch_size: int) -> Case:
     """Return the contenders for a size of batches."""
     n_rows = settings.choose(max(25_600, 8 * batch_size), 12_800, 64)
-    n_epochs = settings.choose(8 if batch_size < 1024 else 16, 4, 1)
+    n_epochs = settings.choose({32: 4, 128: 8}.get(batch_size, 16), 4, 1)
     X, y = tables.dense(n_rows, 30)
     arguments = (X, y, batch_size, n_epochs)
 

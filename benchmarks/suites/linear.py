@@ -18,8 +18,8 @@ BATCH_SIZE = 512
 
 def cases(settings: Settings) -> Iterable[Case]:
     """Return one case."""
-    n_rows = settings.choose(51_200, 51_200, 1_024)
-    n_epochs = settings.choose(3, 1, 1)
+    n_rows = settings.choose(51_200, 51_200, 256)
+    n_epochs = settings.choose(3, 2, 1)
     ids, y = tables.ids(n_rows)
     arguments = (ids, y, BATCH_SIZE, n_epochs)
     options = {"n_buckets": tables.ID_BUCKETS}
@@ -29,7 +29,7 @@ def cases(settings: Settings) -> Iterable[Case]:
         return Timed(partial(work, **options), settings.n_threads)
 
     yield Case(
-        f"{n_rows:,} rows, {n_epochs} epochs",
+        f"{n_rows:,} rows {n_epochs} times",
         {
             "PyTorch by hand, sparse Adagrad": Timed(
                 partial(by_hand.fit_linear, *arguments, **options)

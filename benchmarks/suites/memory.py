@@ -55,7 +55,7 @@ def case(
     return Case(
         f"{title}, {n_rows:,} rows",
         contenders | in_their_own.working(settings, kind, arrays, what="peak", **given),
-        n_rounds=settings.choose(3, 1, 1),
+        n_rounds=settings.choose(2, 1, 1),
     )
 
 

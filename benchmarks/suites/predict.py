@@ -63,7 +63,7 @@ def throughput(settings: Settings) -> Iterable[Case]:
         f"{n_rows:,} rows",
         contenders(settings, n_rows, 1),
         lambda seconds: n_rows / seconds,
-        n_rounds=settings.choose(5, 1, 1),
+        n_rounds=settings.choose(3, 1, 1),
     )
 
 
