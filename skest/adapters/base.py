@@ -6,6 +6,7 @@ open, and then a core `Estimator` trains and predicts. Subclasses say which netw
 there are (`_model_fn`, `_column_parameters`) and what ``y`` means (`_new_target`).
 """
 
+import os
 import uuid
 from abc import ABCMeta, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -101,7 +102,10 @@ class SkestEstimator(
         ],
         "tol": [Interval(Real, 0, None, closed="left")],
         "warm_start": ["boolean"],
-        "warm_start_from": [object],  # see `known_settings`
+        "warm_start_from": [
+            *(str, os.PathLike, Checkpoint, Estimator, WarmStartSettings),
+            *(BaseEstimator, None),
+        ],
         "random_state": ["random_state"],
         "dtype": [StrOptions({"auto", "float32", "float64"})],
         "device": [str, torch.device],

@@ -473,7 +473,7 @@ def test_a_source_that_is_not_fitted():
 
 
 def test_what_is_no_source():
-    with pytest.raises(TypeError, match="'warm_start_from' must be a directory.*int"):
+    with pytest.raises(TypeError, match="'warm_start_from' parameter.* must be.*Got"):
         warm(LinearRegressor, 3)
 
 
