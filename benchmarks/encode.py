@@ -16,7 +16,6 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import torch
 from sklearn.compose import make_column_transformer
@@ -25,41 +24,21 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
 
 from benchmarks import peers
+from benchmarks.tables import (
+    CROSS_BUCKETS,
+    CROSSED,
+    NUMBERS,
+    STRINGS,
+    levels_of,
+    mixed,
+    mixed_arrays,
+)
 from skest import feature_columns as fc
 
-LEVELS = (10, 100, 1_000, 10_000, 50_000)
-NUMBERS = [f"number_{i}" for i in range(8)]
-STRINGS = [f"string_{n}" for n in LEVELS]
-CROSSED = ("string_10", "string_1000")
-BUCKETS = 100_000
 MIB = 2**20
 OWN = "skest, FeatureColumns.encode"
 FACTORIZE = "pandas.factorize of the strings"
 ONE_HOT = "scikit-learn, one-hot only"
-
-
-def levels_of() -> dict[str, list[str]]:
-    """Return the levels of each string column."""
-    numbers = zip(STRINGS, LEVELS, strict=True)
-    return {name: [f"level {i}" for i in range(n)] for name, n in numbers}
-
-
-def make_arrays(n_rows: int) -> dict[str, np.ndarray]:
-    """Return the table in numbers: strings as positions among their levels."""
-    rng = np.random.default_rng(0)
-    arrays = {name: rng.normal(size=n_rows) for name in NUMBERS}
-    for name, levels in levels_of().items():
-        arrays[name] = rng.integers(0, len(levels), n_rows)
-    return arrays
-
-
-def make_table(n_rows: int, dtype: str) -> pd.DataFrame:
-    """Return the table, its strings of a dtype of pandas."""
-    table: dict[str, Any] = dict(make_arrays(n_rows))
-    for name, levels in levels_of().items():
-        values = np.array(levels, dtype=object)[table[name]]
-        table[name] = pd.Series(values, dtype=dtype)
-    return pd.DataFrame(table)
 
 
 def make_columns() -> fc.FeatureColumns:
@@ -70,9 +49,9 @@ def make_columns() -> fc.FeatureColumns:
     for name in STRINGS[:-1]:
         vocabulary = fc.categorical_column_with_vocabulary_list(name)
         columns.append(fc.embedding_column(vocabulary, "auto"))
-    hashed = fc.categorical_column_with_hash_bucket(STRINGS[-1], BUCKETS)
+    hashed = fc.categorical_column_with_hash_bucket(STRINGS[-1], CROSS_BUCKETS)
     columns.append(fc.embedding_column(hashed, "auto"))
-    columns.append(fc.crossed_column(CROSSED, BUCKETS))
+    columns.append(fc.crossed_column(CROSSED, CROSS_BUCKETS))
     return fc.FeatureColumns(columns)
 
 
@@ -152,14 +131,14 @@ def best_seconds(
 
 def tensorflow(n_rows: int, repeats: int) -> dict[str, Any]:
     """Return what `benchmarks/peers/encode_tensorflow.py` measures."""
-    arrays = make_arrays(n_rows)
+    arrays = mixed_arrays(n_rows)
     numbers = {name: (arrays[name].mean(), arrays[name].std()) for name in NUMBERS}
     arguments = {
         "numbers": numbers,
         "levels": levels_of(),
         "hashed": STRINGS[-1],
         "crossed": CROSSED,
-        "n_buckets": BUCKETS,
+        "n_buckets": CROSS_BUCKETS,
         "repeats": repeats,
     }
     return peers.run(peers.TENSORFLOW, "encode_tensorflow.py", arguments, arrays)
@@ -167,7 +146,7 @@ def tensorflow(n_rows: int, repeats: int) -> dict[str, Any]:
 
 def memory(n_rows: int, dtype: str) -> tuple[float, float]:
     """Return MiB of the encoded tensors, and the peak beside the table until then."""
-    table = make_table(n_rows, dtype)
+    table = mixed(n_rows, dtype)
     columns = make_columns().fit(table)
     ctypes.CDLL("libc.so.6").malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
@@ -185,7 +164,7 @@ def status(field: str) -> float:
 
 def print_times(dtype: str, arguments: argparse.Namespace) -> None:
     """Print the times for strings of a dtype."""
-    functions = contenders(make_table(arguments.rows, dtype))
+    functions = contenders(mixed(arguments.rows, dtype))
     seconds = best_seconds(functions, arguments.repeats)
     rows = dict(seconds)
     peer = None

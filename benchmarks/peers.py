@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["TENSORFLOW", "Environment", "run"]
+__all__ = ["KERAS", "TENSORFLOW", "Environment", "run"]
 
 SCRIPTS = Path(__file__).parent / "peers"
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -94,6 +94,7 @@ class Environment:
 TENSORFLOW = Environment(
     "tensorflow-2.15", ("tensorflow-cpu==2.15.1", "numpy==1.26.4"), python="3.11"
 )
+KERAS = Environment("keras-3", ("keras==3.11.3", "tensorflow-cpu==2.20.0"))
 
 
 def environments_folder() -> Path:

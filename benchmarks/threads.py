@@ -8,12 +8,11 @@ own choice of threads and with two, alone and beside processes that keep cores b
 import multiprocessing
 import statistics
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import numpy as np
 import torch
 
+from benchmarks.busy import busy
 from skest import DNNClassifier, RunConfig
 
 
@@ -35,28 +34,6 @@ def fit_seconds(num_threads: int | str, repeats: int = 3) -> float:
         model.fit(X, y)
         seconds.append(time.perf_counter() - start)
     return statistics.median(seconds)
-
-
-def spin() -> None:
-    """Keep a core busy."""
-    while True:
-        pass
-
-
-@contextmanager
-def busy(n_processes: int) -> Iterator[None]:
-    """Keep `n_processes` cores busy."""
-    context = multiprocessing.get_context("spawn")
-    processes = [context.Process(target=spin, daemon=True) for _ in range(n_processes)]
-    for process in processes:
-        process.start()
-    time.sleep(1)  # until they run
-    try:
-        yield
-    finally:
-        for process in processes:
-            process.terminate()
-            process.join()
 
 
 def main() -> None:

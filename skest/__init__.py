@@ -26,12 +26,15 @@ if TYPE_CHECKING:
     from skest.adapters.rnn import RNNClassifier, RNNRegressor
     from skest.estimator import Estimator
     from skest.extenders import add_metrics
+    from skest.keep_best import KeepBest
     from skest.keys import ModeKeys
     from skest.run_config import RunConfig
     from skest.sdca import LinearSDCA
     from skest.spec import EstimatorSpec
     from skest.train_eval import train_and_evaluate
     from skest.train_eval_specs import EvalSpec, TrainSpec
+    from skest.vocab_info import VocabInfo
+    from skest.warm_start import WarmStartSettings
 
 __all__ = [
     "BaselineClassifier",
@@ -46,6 +49,7 @@ __all__ = [
     "Estimator",
     "EstimatorSpec",
     "EvalSpec",
+    "KeepBest",
     "LinearClassifier",
     "LinearEstimator",
     "LinearRegressor",
@@ -58,6 +62,8 @@ __all__ = [
     "RNNRegressor",
     "RunConfig",
     "TrainSpec",
+    "VocabInfo",
+    "WarmStartSettings",
     "__version__",
     "add_metrics",
     "train_and_evaluate",
@@ -76,6 +82,7 @@ _MODULES = {
     "Estimator": "estimator",
     "EstimatorSpec": "spec",
     "EvalSpec": "train_eval_specs",
+    "KeepBest": "keep_best",
     "LinearClassifier": "adapters.linear",
     "LinearEstimator": "adapters.linear",
     "LinearRegressor": "adapters.linear",
@@ -88,6 +95,8 @@ _MODULES = {
     "RNNRegressor": "adapters.rnn",
     "RunConfig": "run_config",
     "TrainSpec": "train_eval_specs",
+    "VocabInfo": "vocab_info",
+    "WarmStartSettings": "warm_start",
     "__version__": "_version",
     "add_metrics": "extenders",
     "train_and_evaluate": "train_eval",

@@ -12,7 +12,27 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["flush", "flush_tree", "published_as", "remove_directory", "write_file"]
+__all__ = [
+    "explained",
+    "flush",
+    "flush_tree",
+    "published_as",
+    "remove_directory",
+    "write_file",
+]
+
+
+@contextmanager
+def explained(what: str, advice: str) -> Iterator[None]:
+    """Say in an error of the system what could not be done, and what is to be done."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        text = f"{what}: {reason}. {advice}"
+        raise OSError(
+            *[text] if error.errno is None else [error.errno, text]
+        ) from error
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from skest._files import explained
 from skest.checkpoint_store import read_checkpoint, write_checkpoint
 from skest.checkpoints import Checkpoint
 from skest.versioned_directory import write_version
@@ -48,12 +49,17 @@ def export_checkpoint(
     ------
     ValueError
         If an asset is no file, or has a name that leads out of ``assets/``.
+    OSError
+        If it can't be written.
     """
     for name, source in assets.items():
         check_asset(name, Path(source))
     exported = Checkpoint(checkpoint.global_step, checkpoint.variables)
     write = functools.partial(_write, exported, assets, verify)
-    return write_version(export_dir_base, write)
+    what = f"The checkpoint of step {checkpoint.global_step} was not exported to "
+    advice = "Make room, or see to the permissions; older versions are still there."
+    with explained(f"{what}{str(export_dir_base)!r}", advice):
+        return write_version(export_dir_base, write)
 
 
 def _write(

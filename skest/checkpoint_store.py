@@ -2,39 +2,56 @@
 """Where checkpoints are kept: in memory or in a directory.
 
 On disk a checkpoint is a directory ``ckpt-<step>`` of ``variables.safetensors``,
-``optimizer.safetensors`` and ``state.json``. It is written under another name, flushed
-and then renamed, so that it is complete whenever it can be seen. The file ``checkpoint``
-names the one that training continues from; editing it goes back to an older one. The file
-``stopped.json`` tells why the last training ended.
+``optimizer.safetensors`` and ``state.json``, which holds checksums of all three. It is
+written under another name, flushed and then renamed, so that it is complete whenever it
+can be seen. The file ``checkpoint`` names the one that training continues from; editing it
+goes back to an older one. The file ``stopped.json`` tells why the last training ended.
 """
 
+import contextlib
 import json
+import logging
+import mmap
 import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Hashable
+import zlib
+from collections.abc import Callable, Hashable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from skest._files import flush, published_as, remove_directory, write_file
+from skest._files import (
+    explained,
+    flush,
+    published_as,
+    remove_directory,
+    write_file,
+)
 from skest.checkpoints import Checkpoint
+from skest.eval_results import eval_dir_of, read_eval_results
 from skest.exceptions import CorruptCheckpointError
+from skest.keep_best import KeepBest
 
 __all__ = [
     "CheckpointStore",
     "DirectoryStore",
     "MemoryStore",
+    "is_checkpoint",
     "read_checkpoint",
     "write_checkpoint",
 ]
 
+_logger = logging.getLogger("skest")
+
 _FORMAT = "skest.checkpoint/1"
 _POINTER = "checkpoint"
 _STATE = "state.json"
+_CHECKSUM = "crc32"
 _STOPPED = "stopped.json"
 _TENSOR_FILES = {
     "variables": "variables.safetensors",
@@ -117,6 +134,8 @@ class DirectoryStore:
         How many of the newest stay; None or 0 keeps all.
     keep_every_n_hours : float, hours, default=10000
         One checkpoint of each such span stays in addition.
+    keep_best : KeepBest, default=None
+        Which ones stay in addition because of their evaluation.
     clock : callable, default=time.time
         Gives the time in seconds.
     """
@@ -126,15 +145,31 @@ class DirectoryStore:
         model_dir: str | os.PathLike[str],
         keep_max: int | None = 5,
         keep_every_n_hours: float = 10_000,
+        keep_best: KeepBest | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.model_dir = Path(model_dir)
         self._keep_max = keep_max
         self._keep_every_secs = keep_every_n_hours * 3600
+        self._keep_best = keep_best
         self._clock = clock
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Write `checkpoint`, point to it and delete what is not to be kept."""
+        """Write `checkpoint`, point to it and delete what is not to be kept.
+
+        Raises
+        ------
+        OSError
+            If it can't be written, as on a full disk; the one before is still the latest.
+        """
+        what = f"The checkpoint of step {checkpoint.global_step} was not saved in "
+        before = self.latest_step()
+        kept = "" if before is None else f"; that of step {before} is still there"
+        advice = f"Make room, or see to the permissions{kept}."
+        with explained(f"{what}{str(self.model_dir)!r}", advice):
+            self._save(checkpoint)
+
+    def _save(self, checkpoint: Checkpoint) -> None:
         self.model_dir.mkdir(parents=True, exist_ok=True)
         self._sweep()
         name = f"ckpt-{checkpoint.global_step}"
@@ -168,15 +203,58 @@ class DirectoryStore:
         complete = [path for path in self._directories() if _is_complete(path)]
         return max(complete, key=_step_of, default=None)
 
-    def latest(self) -> Checkpoint | None:
-        """Read the newest checkpoint, or return None."""
-        path = self.latest_path()
-        return None if path is None else read_checkpoint(path)
+    def best_path(self, rule: KeepBest) -> Path | None:
+        """Return the directory of the best checkpoint, or None if none was evaluated.
 
-    def version(self) -> Hashable:
-        """Return the path, and the time of writing: a step may be saved again."""
-        path = self.latest_path()
-        return None if path is None else (path, (path / _STATE).stat().st_mtime_ns)
+        Raises
+        ------
+        ValueError
+            If the last evaluation lacks the metric of `rule`, or results are damaged.
+        """
+        results = read_eval_results(eval_dir_of(self.model_dir, rule.eval_name))
+        for metrics in list(results.values())[-1:]:
+            rule.check(metrics)
+        return next(self._ranked(rule, results), None)
+
+    def _ranked(
+        self, rule: KeepBest, results: dict[int, dict[str, float]]
+    ) -> Iterator[Path]:
+        """Yield the directories of evaluated checkpoints, best first."""
+        paths = (self.model_dir / f"ckpt-{step}" for step in rule.ranked(results))
+        return filter(_is_complete, paths)
+
+    def _best_names(self, entries: list[dict[str, Any]]) -> set[str]:
+        """Return the names of the checkpoints that `keep_best` keeps."""
+        rule = self._keep_best
+        if rule is None:
+            return set()
+        try:
+            results = read_eval_results(eval_dir_of(self.model_dir, rule.eval_name))
+        except (OSError, ValueError) as error:
+            _logger.warning("All checkpoints stay: which are the best? %s", error)
+            return {entry["name"] for entry in entries}
+        return {path.name for path in islice(self._ranked(rule, results), rule.number)}
+
+    def latest(self) -> Checkpoint | None:
+        """Read the newest checkpoint, or return None.
+
+        Another process may replace and delete checkpoints meanwhile.
+        """
+        while (version := self.version()) is not None:
+            try:
+                return read_checkpoint(version[0])
+            except ValueError:
+                if self.version() == version:
+                    raise
+        return None
+
+    def version(self) -> tuple[Path, int, int] | None:
+        """Return the path, and the file behind it: a step may be saved again."""
+        while (path := self.latest_path()) is not None:
+            with contextlib.suppress(FileNotFoundError):  # it has just been deleted
+                status = (path / _STATE).stat()
+                return path, status.st_mtime_ns, status.st_ino
+        return None
 
     def latest_step(self) -> int | None:
         """Return the step of the newest checkpoint, or None."""
@@ -230,6 +308,7 @@ class DirectoryStore:
         """
         if not self._keep_max:
             return entries, [], since
+        best = self._best_names(entries)
         survivors, retired = [], []
         for entry in entries[: -self._keep_max]:
             if entry.get("for_good"):
@@ -237,6 +316,8 @@ class DirectoryStore:
             elif entry["time"] - since >= self._keep_every_secs:
                 survivors.append({**entry, "for_good": True})
                 since = entry["time"]
+            elif entry["name"] in best:
+                survivors.append(entry)
             else:
                 retired.append(entry)
         return survivors + entries[-self._keep_max :], retired, since
@@ -272,10 +353,10 @@ def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
     ValueError
         If there is no checkpoint at `path`.
     CorruptCheckpointError
-        If a file is missing, has another size than recorded or is unreadable.
+        If a file is missing or unreadable, or does not have its recorded checksum.
     """
     path = Path(path)
-    if not (path / _STATE).is_file():
+    if not is_checkpoint(path):
         raise ValueError(
             f"There is no checkpoint at {str(path)!r}: a checkpoint is a directory "
             f"ckpt-<step> that holds {_STATE}."
@@ -284,9 +365,9 @@ def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
         state = json.loads((path / _STATE).read_bytes())
         if state["format"] != _FORMAT:
             raise ValueError(f"its format is {state['format']!r}, not {_FORMAT!r}")
-        for name, size in state["files"].items():
-            if (path / name).stat().st_size != size:
-                raise ValueError(f"{name} does not have the recorded {size} bytes")
+        _check_sum(_STATE, _crc32_of(state), state.pop(_CHECKSUM))
+        for name, recorded in state["files"].items():
+            _check_sum(name, _crc32(path / name), recorded)
         tensors = {k: load_file(path / name) for k, name in _TENSOR_FILES.items()}
         return Checkpoint(
             global_step=int(state["global_step"]),
@@ -306,20 +387,58 @@ def write_checkpoint(checkpoint: Checkpoint, directory: Path) -> None:
     """Write the files of a checkpoint into a directory that exists."""
     tensors = {"variables": checkpoint.variables, "optimizer": checkpoint.optimizer}
     for kind, name in _TENSOR_FILES.items():
-        save_file(dict(tensors[kind]), directory / name)
+        try:
+            save_file(dict(tensors[kind]), directory / name)
+        except SafetensorError as error:
+            raise _as_os_error(error) from error
         flush(directory / name)
     state = {
         "format": _FORMAT,
         "global_step": checkpoint.global_step,
         "scalars": checkpoint.scalars,
         "input_position": checkpoint.input_position,
-        "files": {n: (directory / n).stat().st_size for n in _TENSOR_FILES.values()},
+        "files": {name: _crc32(directory / name) for name in _TENSOR_FILES.values()},
     }
+    state[_CHECKSUM] = _crc32_of(state)
     write_file(directory / _STATE, json.dumps(state).encode())
 
 
+def _as_os_error(error: SafetensorError) -> OSError:
+    """Return the error of the system that safetensors tells of in words."""
+    number = re.search(r"os error (\d+)", str(error))
+    if number is None:
+        return OSError(str(error))
+    return OSError(int(number[1]), os.strerror(int(number[1])))
+
+
+def _crc32(path: Path) -> int:
+    with path.open("rb") as file:
+        if not path.stat().st_size:  # which can't be mapped
+            return 0
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            return zlib.crc32(content)
+
+
+def _crc32_of(state: dict[str, Any]) -> int:
+    """Return the checksum of what ``state.json`` holds beside it."""
+    content = {key: value for key, value in state.items() if key != _CHECKSUM}
+    return zlib.crc32(json.dumps(content).encode())
+
+
+def _check_sum(name: str, found: int, recorded: Any) -> None:
+    if found != recorded:
+        raise ValueError(
+            f"{name} has the checksum {found}, not the recorded {recorded}"
+        )
+
+
+def is_checkpoint(path: Path) -> bool:
+    """Tell whether a directory is a checkpoint, under any name."""
+    return (path / _STATE).is_file()
+
+
 def _is_complete(path: Path) -> bool:
-    return _step_of(path) >= 0 and (path / _STATE).is_file()
+    return _step_of(path) >= 0 and is_checkpoint(path)
 
 
 def _step_of(path: Path) -> int:

@@ -11,8 +11,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from skest._random import RunRandom
+from skest.dual_ascent import DualAscent
 from skest.exceptions import CheckpointMismatchError
+from skest.ftrl import Ftrl
 from skest.optimizer_state import load_named_state, named_state
+from skest.row_sparse import RowSparse
 from skest.schedules import FunctionLR, is_scheduler_of
 
 __all__ = ["Checkpoint", "load_variables"]
@@ -100,6 +103,8 @@ class Checkpoint:
                 "model_dir, or use the optimizers that it was trained with."
             )
         load_variables(network, self.variables)
+        if not saved:
+            _begin_anew(optimizers, network)
         states = self._continued(lr_schedulers)
         for i, (optimizer, options) in enumerate(zip(optimizers, saved, strict=False)):
             slots = _with_prefix(self.optimizer, f"{i}:")
@@ -175,6 +180,20 @@ def load_variables(
                 value.data = variables[name]
             else:
                 value.copy_(variables[name])
+
+
+def _begin_anew(optimizers: Sequence[Optimizer], network: nn.Module) -> None:
+    """Let optimizers whose slots were not saved begin at the network's variables."""
+    for optimizer in optimizers:
+        rule = optimizer.inner if isinstance(optimizer, RowSparse) else optimizer
+        if isinstance(rule, DualAscent):
+            raise ValueError(
+                "The checkpoint has no state of LinearSDCA, whose weights are a function "
+                "of dual variables of the examples. Train on with another optimizer, or "
+                "from a checkpoint in a model_dir."
+            )
+        if isinstance(rule, Ftrl):  # it computes weights from its slots
+            rule.keep_weights(network.parameters())
 
 
 def _options(group: dict[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import math
 import os
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,26 +26,35 @@ from skest.checkpoint_store import (
     read_checkpoint,
 )
 from skest.checkpoints import Checkpoint
-from skest.eval_results import append_eval_result
-from skest.evaluation import evaluate_loop, predict_batch, split_rows
+from skest.eval_results import eval_dir_of
+from skest.evaluation import evaluate_loop, evaluated, predict_batch, split_rows
 from skest.exceptions import NotFittedError
-from skest.execution.choice import make_step
+from skest.execution.choice import make_inference, make_step
 from skest.hooks.base import Hook, Run
 from skest.hooks.checkpoint import CheckpointListener
 from skest.inputs.array_dataset import count_rows
 from skest.inputs.batches import Source, tensor_batches
 from skest.inputs.input_fns import call_input_fn
+from skest.keep_best import KeepBest
 from skest.keys import ModeKeys
 from skest.model_dir_lock import training_lock
 from skest.model_fn import ModelFn
+from skest.prediction import PredictionModel
 from skest.run_config import RunConfig
 from skest.spec import EstimatorSpec
+from skest.summaries.evaluations import record_evaluation
 from skest.training import Step, train_loop
 from skest.training_hooks import stop_hooks, training_hooks
+from skest.warm_start import WarmStartSettings, as_warm_start_settings, warm_start
+from skest.warm_start_report import WarmStartReport
 
 __all__ = ["Estimator"]
 
 _logger = logging.getLogger("skest")
+
+_ROWS_AT_ONCE = (
+    16_384  # of a table to predict; so many are encoded before the next ones
+)
 
 
 class Estimator:
@@ -68,6 +77,9 @@ class Estimator:
         Settings of the run; None is ``RunConfig()``.
     params : dict, default=None
         Hyperparameters for `model_fn`. They are copied here and for every call.
+    warm_start_from : str, path, Checkpoint, Estimator or WarmStartSettings, default=None
+        Where the variables of a training without a checkpoint come from; see
+        `skest.WarmStartSettings`.
 
     Raises
     ------
@@ -108,7 +120,9 @@ class Estimator:
     3.0
     """
 
-    _kept: "_Model | None" = None
+    _kept: PredictionModel | None = None
+    _warm_start_from: WarmStartSettings | None = None
+    _warm_start_report: WarmStartReport | None = None
 
     def __init__(
         self,
@@ -116,9 +130,11 @@ class Estimator:
         model_dir: str | os.PathLike[str] | None = None,
         config: RunConfig | None = None,
         params: dict[str, Any] | None = None,
+        warm_start_from: Any = None,
     ) -> None:
         self._model_fn = ModelFn(model_fn, params)
         self._config = check_config(config, model_dir)
+        self._warm_start_from = as_warm_start_settings(warm_start_from)
         self._store = self._new_store()
 
     def __repr__(self) -> str:
@@ -188,7 +204,7 @@ class Estimator:
         ValueError
             If both `steps` and `max_steps` are given or one is not positive.
         CheckpointMismatchError
-            If the checkpoint belongs to another network.
+            If the checkpoint, or what to warm-start from, belongs to another network.
         NanLossDuringTrainingError
             If the loss becomes NaN.
         ModelDirInUseError
@@ -234,6 +250,8 @@ class Estimator:
         device = resolve_device(self._config.device)
         random = RunRandom(self._config.random_seed, device)
         spec = self._model_fn.build(*first, ModeKeys.TRAIN, self._config, random)
+        if checkpoint is None:
+            self._warm_start(spec, random)
         self._restore(spec, checkpoint, random)
         batches = self._batches(source, spec, device)
         run = Run(
@@ -244,6 +262,7 @@ class Estimator:
             table=source.table,
             capture=functools.partial(_capture, random, source),
             save=self._store.save,
+            summary_dir=self.model_dir,
         )
         all_hooks = [
             *stop_hooks(steps, max_steps),
@@ -254,6 +273,7 @@ class Estimator:
         useful = threads_for(dense_size(run.network), n_rows, passes=3)
         with (
             contextlib.closing(source),
+            contextlib.closing(run),
             IntraOpThreads.limited_to(useful, wanted=self._config.num_threads),
             random.attach(run.network, spec.loss, *spec.optimizers),
         ):
@@ -318,26 +338,24 @@ class Estimator:
             self._config,
             global_step=checkpoint.global_step,
             model_dir=self.model_dir,
+            summary_dir=self.eval_dir(name),
         )
         n_rows = count_rows(first[0], "features")
         useful = threads_for(dense_size(run.network), n_rows, passes=1)
-        with IntraOpThreads.limited_to(useful, wanted=self._config.num_threads):
+        with (
+            contextlib.closing(run),
+            IntraOpThreads.limited_to(useful, wanted=self._config.num_threads),
+        ):
             batches = self._batches(source, spec, device)
-            results = evaluate_loop(
-                run, batches, [*hooks, *spec.evaluation_hooks], steps
-            )
-        _logger.info("Evaluation%s: %s", f" {name!r}" if name else "", results)
-        self._record(results, self.eval_dir(name))
+            all_hooks = [*hooks, *spec.evaluation_hooks]
+            infer = None
+            if not all_hooks:  # which may change the network
+                compute = functools.partial(evaluated, spec)
+                infer = make_inference(self._config.execution, spec, compute, spec.loss)
+            results = evaluate_loop(run, batches, all_hooks, steps, infer)
+            _logger.info("Evaluation%s: %s", f" {name!r}" if name else "", results)
+            record_evaluation(run, self.eval_dir(name), results)
         return results
-
-    def _record(self, results: dict[str, float], eval_dir: Path | None) -> None:
-        """Record a result; one that can't be, in a read-only model_dir, is no error."""
-        if eval_dir is None:
-            return
-        try:
-            append_eval_result(eval_dir, results)
-        except OSError as error:
-            _logger.warning("The result is not recorded in %s: %s", eval_dir, error)
 
     def predict(
         self,
@@ -379,10 +397,14 @@ class Estimator:
         version = self._store.version() if checkpoint_path is None else None
         kept = self._kept
         if not hooks and version is not None and kept and kept.version == version:
-            model: _Model | Checkpoint = kept
+            get_model: Callable[..., PredictionModel] = kept.itself
         else:
-            model = self._checkpoint(checkpoint_path)
-        get_model = functools.partial(self._prediction_model, model, version, not hooks)
+            get_model = functools.partial(
+                self._prediction_model,
+                self._checkpoint(checkpoint_path),
+                version,
+                not hooks,
+            )
         return self._predict(input_fn, keys, hooks, get_model, yield_single_examples)
 
     def _predict(
@@ -390,27 +412,29 @@ class Estimator:
         input_fn: Callable[..., Any],
         keys: Sequence[str] | None,
         hooks: list[Hook],
-        get_model: Callable[[Any, torch.device], "_Model"],
+        get_model: Callable[[Source, torch.device], PredictionModel],
         yield_single_examples: bool,
     ) -> Iterator[dict[str, Any]]:
         source = self._source(input_fn, ModeKeys.PREDICT)
-        first = source.first_batch()
-        if first is None:
+        n_rows = source.rows_per_batch
+        if n_rows is None:
             return
         device = resolve_device(self._config.device)
-        model = get_model(first[0], device)
-        spec, n_rows = model.spec, count_rows(first[0], "features")
+        model = get_model(source, device)
+        spec = model.spec
         run = Run(spec, self._config, global_step=model.global_step)
         useful = threads_for(model.n_weights, n_rows, passes=1)
         all_hooks = [*hooks, *spec.prediction_hooks]
+        infer = None if all_hooks else model.infer  # hooks may change the network
         for hook in all_hooks:
             hook.begin(run)
-        for features, _ in self._batches(source, spec, device, with_labels=False):
+        how = {"with_labels": False, "rows_at_once": _ROWS_AT_ONCE}
+        for features, _ in self._batches(source, spec, device, **how):
             for hook in all_hooks:
                 hook.before_step(run)
             # Entered for every batch: nothing may stay set while the caller has control.
             with IntraOpThreads.limited_to(useful, wanted=self._config.num_threads):
-                predictions = predict_batch(spec, features, keys)
+                predictions = predict_batch(spec, features, keys, infer)
             for hook in all_hooks:
                 hook.after_step(run, None)
             if yield_single_examples:
@@ -424,35 +448,38 @@ class Estimator:
 
     def _prediction_model(
         self,
-        source: "_Model | Checkpoint",
+        checkpoint: Checkpoint,
         version: Hashable,
         may_keep: bool,
-        features: Any,
+        source: Source,
         device: torch.device,
-    ) -> "_Model":
-        """Build the model of a checkpoint to predict with, if it is not there yet.
+    ) -> PredictionModel:
+        """Build the model of a checkpoint to predict with.
 
         One that is the same for every call uses the memory of the checkpoint and is
         kept for the next call, on the CPU. No call changes it, so threads may share it.
         """
-        if isinstance(source, _Model):
-            return source
+        features, _ = source.first_batch() or (None, None)
         spec = self._model_fn.build(
             features, None, ModeKeys.PREDICT, self._config, RunRandom(0, device)
         )
         network = Run(spec, self._config).network
         network.eval()
-        model = _Model(version, source.global_step, spec, dense_size(network))
+        execution = self._config.execution
+        model = PredictionModel(version, checkpoint.global_step, spec, execution)
         may_keep = may_keep and version is not None and not spec.prediction_hooks
         if may_keep and self._model_fn.is_pure and device.type == "cpu":
-            source.lend(network)
+            checkpoint.lend(network)
             self._kept = model
         else:
-            self._restore(spec, source)
+            self._restore(spec, checkpoint)
         return model
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_kept"}
+        state = {name: value for name, value in vars(self).items() if name != "_kept"}
+        if isinstance(self._store, MemoryStore) and self._store.latest() is not None:
+            state["_warm_start_from"] = None  # its work is done
+        return state
 
     def export(
         self,
@@ -521,6 +548,32 @@ class Estimator:
             return self._store.latest_path()
         return None
 
+    def best_checkpoint(self, rule: KeepBest | None = None) -> Path | None:
+        """Return the directory of the checkpoint with the best evaluation.
+
+        Parameters
+        ----------
+        rule : KeepBest, default=None
+            What is best; None is ``keep_best`` of the configuration, or without that the
+            lowest loss.
+
+        Returns
+        -------
+        Path or None
+            For `evaluate`, `predict` and `export`. It is one of those that are still
+            there: ``RunConfig(keep_best=...)`` keeps the best of all. None if no checkpoint
+            was evaluated, or they are in memory.
+
+        Raises
+        ------
+        ValueError
+            If the evaluation has no such metric.
+        """
+        if not isinstance(self._store, DirectoryStore):
+            return None
+        rule = rule or self._config.keep_best or KeepBest()
+        return self._store.best_path(rule)
+
     @property
     def stop_reason(self) -> str | None:
         """Why training ended at the latest checkpoint.
@@ -530,6 +583,11 @@ class Estimator:
         """
         return self._store.stop_reason()
 
+    @property
+    def warm_start_report(self) -> WarmStartReport | None:
+        """What the warm start of this object took over; None if there was none."""
+        return self._warm_start_report
+
     def eval_dir(self, name: str | None = None) -> Path | None:
         """Return the directory for results of an evaluation; None without model_dir.
 
@@ -537,7 +595,7 @@ class Estimator:
         """
         if self.model_dir is None:
             return None
-        return self.model_dir / (f"eval_{name}" if name else "eval")
+        return eval_dir_of(self.model_dir, name)
 
     def get_variable_names(self) -> list[str]:
         """Return the names of all variables, optimizer slots and the global step.
@@ -605,6 +663,14 @@ class Estimator:
             return Source(data)
         return Source(data, resumed.input_position)
 
+    def _warm_start(self, spec: EstimatorSpec, random: RunRandom) -> None:
+        if self._warm_start_from is None or spec.network is None:
+            return
+        with random.as_global():  # initializers may draw
+            self._warm_start_report = warm_start(
+                spec.network, spec.optimizers, self._warm_start_from
+            )
+
     def _restore(
         self,
         spec: EstimatorSpec,
@@ -626,17 +692,10 @@ class Estimator:
         source: Source,
         spec: EstimatorSpec,
         device: torch.device,
-        with_labels: bool = True,
+        **options: Any,
     ) -> Iterator[tuple[Any, Any]]:
-        floats = (
-            p.dtype
-            for p in (spec.network.parameters() if spec.network else ())
-            if p.is_floating_point()
-        )
-        dtype = next(floats, torch.get_default_dtype())
-        return tensor_batches(
-            source, spec.encode, spec.encode_labels, device, dtype, with_labels
-        )
+        encoders = (spec.encode, spec.encode_labels)
+        return tensor_batches(source, *encoders, device, spec.dtype, **options)
 
     def _training_lock(self) -> contextlib.AbstractContextManager[None]:
         if self.model_dir is None:
@@ -659,10 +718,16 @@ class Estimator:
                 if self.model_dir is not None:
                     _logger.warning("Interrupted at step %d; saving.", run.global_step)
                 _try_to_save(run)
-            with contextlib.suppress(OSError):  # the error of the training matters more
-                self._store.note_stop(_reason_of(error))
+            self._note_stop(_reason_of(error))
             raise
-        self._store.note_stop(str(run.stop_reason))
+        self._note_stop(str(run.stop_reason))
+
+    def _note_stop(self, reason: str) -> None:
+        """Note why training ended; if that can't be written, the training counts."""
+        try:
+            self._store.note_stop(reason)
+        except OSError as error:
+            _logger.warning("Why training ended is not recorded: %s", error)
 
     def _checkpoint(
         self, path: str | os.PathLike[str] | Checkpoint | None
@@ -686,16 +751,8 @@ class Estimator:
             self.model_dir,
             self._config.keep_checkpoint_max,
             self._config.keep_checkpoint_every_n_hours,
+            self._config.keep_best,
         )
-
-
-class _Model(NamedTuple):
-    """A model that predicts, and the checkpoint that it was restored from."""
-
-    version: Hashable
-    global_step: int
-    spec: EstimatorSpec
-    n_weights: int
 
 
 def _steps_ahead(

@@ -16,9 +16,19 @@ from pathlib import Path
 from skest._files import write_file
 from skest.keys import MetricKeys
 
-__all__ = ["append_eval_result", "read_eval_results", "version_of_eval_results"]
+__all__ = [
+    "append_eval_result",
+    "eval_dir_of",
+    "read_eval_results",
+    "version_of_eval_results",
+]
 
 _RESULTS = "results.jsonl"
+
+
+def eval_dir_of(model_dir: Path, name: str | None) -> Path:
+    """Return the directory of the evaluations with a name, or of those without."""
+    return model_dir / (f"eval_{name}" if name else "eval")
 
 
 def append_eval_result(eval_dir: Path, metrics: Mapping[str, float]) -> None:

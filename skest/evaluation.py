@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The loops of evaluation and prediction, with hooks around them."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -14,7 +15,18 @@ from skest.keys import MetricKeys
 from skest.spec import EstimatorSpec
 from skest.training import scalar_loss
 
-__all__ = ["evaluate_loop", "predict_batch", "split_rows", "update_metrics"]
+__all__ = [
+    "Infer",
+    "evaluate_loop",
+    "evaluated",
+    "predict_batch",
+    "predicted",
+    "split_rows",
+    "update_metrics",
+]
+
+#: ``infer(data, option)`` does what `evaluated` or `predicted` does for a specification.
+Infer: TypeAlias = Callable[[Any, Any], Any]
 
 
 def evaluate_loop(
@@ -22,6 +34,7 @@ def evaluate_loop(
     batches: Iterable[tuple[Any, Any]],
     hooks: Sequence[Hook] = (),
     steps: int | None = None,
+    infer: Infer | None = None,
 ) -> dict[str, float]:
     """Evaluate the network of a run; it is left in the mode that it was in.
 
@@ -35,6 +48,8 @@ def evaluate_loop(
         Called in this order.
     steps : int, default=None
         Batches to evaluate; None takes all.
+    infer : callable, default=None
+        Does what `evaluated` does, in another way; see `skest.execution`.
 
     Returns
     -------
@@ -51,6 +66,7 @@ def evaluate_loop(
     run.network.eval()
     metrics = dict(run.spec.eval_metrics or {})
     losses: list[Tensor] = []
+    infer = infer or partial(evaluated, run.spec)
     for hook in hooks:
         hook.begin(run)
     try:
@@ -58,7 +74,8 @@ def evaluate_loop(
             for hook in hooks:
                 hook.before_step(run)
             with torch.no_grad():
-                run.loss = _evaluate_batch(run.spec, features, labels, metrics)
+                logits, run.loss = infer((features, labels), None)
+                update_metrics(run.spec, metrics, labels, logits, features)
             losses.append(run.loss)
             for hook in hooks:
                 hook.after_step(run, run.loss)
@@ -76,8 +93,34 @@ def evaluate_loop(
     return dict(sorted(results.items()))
 
 
-def predict_batch(
+@torch.no_grad()
+def evaluated(
+    spec: EstimatorSpec, batch: tuple[Any, Any], option: None = None
+) -> tuple[Any, Tensor]:
+    """Return logits and loss of an encoded batch of features and labels."""
+    if spec.network is None or spec.loss is None:
+        raise ValueError("Evaluation needs an EstimatorSpec of mode 'eval'.")
+    features, labels = batch
+    logits = spec.network(features)
+    return logits, scalar_loss(spec.loss(labels, logits, features))
+
+
+@torch.no_grad()
+def predicted(
     spec: EstimatorSpec, features: Any, keys: Sequence[str] | None
+) -> Mapping[str, Any]:
+    """Return predictions for an encoded batch: those of `keys`, or all that there are."""
+    if spec.network is None or spec.predictions is None:
+        raise ValueError("Prediction needs an EstimatorSpec of mode 'infer'.")
+    asked = {} if keys is None or not spec.predicts_by_key else {"keys": keys}
+    return spec.predictions(spec.network(features), **asked)
+
+
+def predict_batch(
+    spec: EstimatorSpec,
+    features: Any,
+    keys: Sequence[str] | None,
+    infer: Infer | None = None,
 ) -> dict[str, Any]:
     """Return the predictions for one encoded batch as arrays.
 
@@ -89,6 +132,8 @@ def predict_batch(
         One encoded batch on the device of the network.
     keys : sequence of str or None
         The predictions asked for; None is all.
+    infer : callable, default=None
+        Does what `predicted` does, in another way; see `skest.execution`.
 
     Returns
     -------
@@ -102,17 +147,14 @@ def predict_batch(
     TypeError
         If the predictions are no dictionary.
     """
-    if spec.network is None or spec.predictions is None:
-        raise ValueError("Prediction needs an EstimatorSpec of mode 'infer'.")
-    with torch.no_grad():
-        asked = {} if keys is None or not spec.predicts_by_key else {"keys": keys}
-        predictions = spec.predictions(spec.network(features), **asked)
-        if not isinstance(predictions, Mapping):
-            raise TypeError(
-                "'predictions' of an EstimatorSpec must return a dictionary; "
-                f"got {type(predictions).__name__}."
-            )
-        arrays = {name: _as_array(value) for name, value in predictions.items()}
+    infer = infer or partial(predicted, spec)
+    predictions = infer(features, keys)
+    if not isinstance(predictions, dict | Mapping):
+        raise TypeError(
+            "'predictions' of an EstimatorSpec must return a dictionary; "
+            f"got {type(predictions).__name__}."
+        )
+    arrays = {name: _as_array(value) for name, value in predictions.items()}
     if keys is None:
         return arrays
     unknown = [key for key in keys if key not in arrays]
@@ -170,16 +212,6 @@ def split_rows(predictions: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         )
     for i in range(*next(iter(counts), (0,))):
         yield {name: value[i] for name, value in predictions.items()}
-
-
-def _evaluate_batch(
-    spec: EstimatorSpec, features: Any, labels: Any, metrics: dict[str, Any]
-) -> Tensor:
-    if spec.network is None or spec.loss is None:
-        raise ValueError("Evaluation needs an EstimatorSpec of mode 'eval'.")
-    logits = spec.network(features)
-    update_metrics(spec, metrics, labels, logits, features)
-    return scalar_loss(spec.loss(labels, logits, features))
 
 
 def _result(metric: Any) -> float:

@@ -81,6 +81,7 @@ def add_metrics(estimator: Estimator, metric_fn: Callable[..., Any]) -> Estimato
         functools.partial(_extended_model_fn, estimator.model_fn, metric_fn),
         config=estimator.config,
         params=estimator.params,
+        warm_start_from=estimator._warm_start_from,
     )
     extended._store = estimator._store
     return extended

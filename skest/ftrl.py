@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """FTRL-proximal, the optimizer of wide linear models, which torch.optim lacks."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, overload
 
 import torch
@@ -55,7 +55,7 @@ class Ftrl(Optimizer):
     The rule and the defaults are those of ``tf.keras.optimizers.legacy.Ftrl`` and, with
     ``beta=0``, of ``tf.compat.v1.train.FtrlOptimizer``. A weight is a function of its
     slots alone: the first step replaces the initial weight, and weights restored
-    without their slots are lost.
+    without their slots are lost, unless `keep_weights` is called.
 
     References
     ----------
@@ -143,6 +143,51 @@ class Ftrl(Optimizer):
                 self._update(params, group)
         return loss
 
+    @torch.no_grad()
+    def keep_weights(self, params: Iterable[Tensor]) -> None:
+        r"""Make the present weights of parameters those that their slots stand for.
+
+        The linear slot becomes the one whose closed form is the weight,
+
+        .. math::
+            z = -\left(\frac{n^p + \mathrm{beta}}{\mathrm{lr}} + 2\,\mathrm{l2}\right) w
+                - \mathrm{l1}\,\operatorname{sign}(w)
+
+        for accumulators as they are. So a step without gradient leaves the weights where
+        they are, and the others move like those of Adagrad, by
+        :math:`g\,\mathrm{lr} / \sqrt{n'}` (without `l2` and `beta`).
+
+        Parameters
+        ----------
+        params : iterable of Tensor
+            Some of the parameters of this optimizer; others are left out.
+
+        Raises
+        ------
+        ValueError
+            If no slot stands for a weight that is not zero: where the learning rate is 0,
+            or `initial_accumulator_value`, `l2` and `beta` are.
+
+        Examples
+        --------
+        >>> import torch
+        >>> from skest.ftrl import Ftrl
+        >>> weight = torch.nn.Parameter(torch.tensor([3.0, -2.0]))
+        >>> optimizer = Ftrl([weight], lr=0.1)
+        >>> optimizer.keep_weights([weight])
+        >>> weight.grad = torch.zeros(2)
+        >>> optimizer.step()
+        >>> torch.allclose(weight, torch.tensor([3.0, -2.0]))
+        True
+        """
+        kept = {id(param) for param in params}
+        for group in self.param_groups:
+            for param in group["params"]:
+                if id(param) in kept:
+                    self.state[param]["linear"] = _linear_of(
+                        param, self.state[param]["accumulator"], group
+                    )
+
     def _update(self, params: list[Tensor], group: dict[str, Any]) -> None:
         grads = [p.grad for p in params if p.grad is not None]
         if any(grad.is_sparse for grad in grads):
@@ -160,6 +205,21 @@ class Ftrl(Optimizer):
             power=-group["lr_power"],
             **{name: group[name] for name in ("l1", "l2", "l2_shrinkage", "beta")},
         )
+
+
+def _linear_of(weight: Tensor, accumulator: Tensor, group: dict[str, Any]) -> Tensor:
+    """Return the linear slot whose closed form is `weight`."""
+    lr = float(group["lr"])
+    slope = accumulator.pow(-group["lr_power"]).add_(
+        group["beta"] + 2 * group["l2"] * lr
+    )
+    if lr == 0 or ((slope == 0) & (weight != 0)).any():
+        raise ValueError(
+            "Ftrl cannot keep the weights that it is given: no slot stands for them with "
+            f"lr={lr:g} and initial_accumulator_value="
+            f"{group['initial_accumulator_value']:g}. Set both above 0."
+        )
+    return -(slope.div_(lr).mul_(weight)).add_(weight.sign(), alpha=group["l1"])
 
 
 def _ftrl(

@@ -250,6 +250,8 @@ def reduce_loss(
             f"'reduction' must be one of {', '.join(map(repr, LOSS_REDUCTIONS))}; "
             f"got {reduction!r}."
         )
+    if weights is None and reduction != "sum" and per_example.numel():
+        return per_example.mean()  # one node of the backward pass instead of two
     weighted = per_example
     if weights is not None:
         weighted = per_example * weights.to(per_example.dtype)

@@ -10,9 +10,11 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
+from io import FileIO
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
+from skest._files import explained
 from skest.exceptions import ModelDirInUseError
 
 __all__ = ["training_lock"]
@@ -41,10 +43,17 @@ def training_lock(model_dir: Path) -> Iterator[None]:
     ------
     ModelDirInUseError
         If another training, of this or of another process, holds the lock.
+    OSError
+        If the directory can't be written to.
     """
-    model_dir.mkdir(parents=True, exist_ok=True)
     path = model_dir / _LOCK
-    with open(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b") as file:
+    what = f"Training needs to write to 'model_dir' {str(model_dir)!r}, and can't"
+    with explained(
+        what, "Make room, see to the permissions, or use another model_dir."
+    ):
+        model_dir.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    with open(descriptor, "r+b", buffering=0) as file:
         held = True
         try:
             _acquire(file)
@@ -70,12 +79,29 @@ def training_lock(model_dir: Path) -> Iterator[None]:
         _write(
             file, {"pid": os.getpid(), "host": socket.gethostname(), "since": _now()}
         )
+        _open_files.add(file)
         try:
             yield
         finally:
-            _write(file, {})
-            if held:
-                _release(file)
+            _open_files.discard(file)
+            if not file.closed:  # in a process that was forked meanwhile it is
+                _write(file, {})
+                if held:
+                    _release(file)
+
+
+# A forked process shares the open files, and with them the locks: it would hold a lock
+# beyond the death of the process that trains, or release it by leaving the context.
+_open_files: set[FileIO] = set()
+
+
+def _close_in_child() -> None:
+    while _open_files:
+        _open_files.pop().close()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_close_in_child)
 
 
 if sys.platform == "win32":
@@ -83,33 +109,31 @@ if sys.platform == "win32":
 
     _FAR = 1 << 30  # the locked byte lies behind the content, which others may read
 
-    def _acquire(file: BinaryIO) -> None:
+    def _acquire(file: FileIO) -> None:
         file.seek(_FAR)
         msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
 
-    def _release(file: BinaryIO) -> None:
+    def _release(file: FileIO) -> None:
         file.seek(_FAR)
         msvcrt.locking(file.fileno(), msvcrt.LK_UNLCK, 1)
 
 else:
     import fcntl
 
-    def _acquire(file: BinaryIO) -> None:
+    def _acquire(file: FileIO) -> None:
         # flock belongs to the open file and not to the process, as lockf does: two
         # threads exclude each other, and to read the file elsewhere releases nothing.
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
-    def _release(file: BinaryIO) -> None:
-        # Processes that were forked meanwhile share the open file, so closing it is
-        # not enough.
+    def _release(file: FileIO) -> None:
         fcntl.flock(file, fcntl.LOCK_UN)
 
 
-def _write(file: BinaryIO, owner: dict[str, Any]) -> None:
-    file.seek(0)
-    file.truncate()
-    file.write(json.dumps(owner).encode())
-    file.flush()
+def _write(file: FileIO, owner: dict[str, Any]) -> None:
+    with contextlib.suppress(OSError):  # a full disk; the lock is held all the same
+        file.seek(0)
+        file.truncate()
+        file.write(json.dumps(owner).encode())
 
 
 def _owner(path: Path) -> dict[str, Any]:

@@ -52,7 +52,7 @@ class ModelFn:
     @property
     def params(self) -> dict[str, Any]:
         """A copy of the hyperparameters."""
-        return copy.deepcopy(self._params)
+        return copy.deepcopy(self._params) if self._params else {}
 
     def __call__(
         self, features: Any, labels: Any, mode: str, config: RunConfig

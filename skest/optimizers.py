@@ -84,7 +84,7 @@ def make_optimizer(
         that AdamW does not decay unless told so.
     **options
         Further arguments of the class, in the spelling of torch.optim or of
-        `skest.ftrl.Ftrl`.
+        `skest.ftrl.Ftrl`; ``lr`` is `learning_rate`.
 
     Returns
     -------
@@ -155,8 +155,11 @@ def make_optimizer(
         )
     check_not_negative(weight_decay, "weight_decay", "an optimizer")
     items, leaves = _listed(params)
+    takes_rate = isinstance(optimizer, str) or _is_class(optimizer)
+    if takes_rate:
+        learning_rate = _one_rate(learning_rate, options)
     rate = _first_rate(learning_rate, items)
-    if isinstance(optimizer, str) or _is_class(optimizer):
+    if takes_rate:
         made = _from_class(optimizer, items, leaves, rate, weight_decay, options)
         if callable(learning_rate):
             attach_rate_function(made, learning_rate)
@@ -300,6 +303,21 @@ def _listed(params: ParamsT) -> tuple[list[Any], list[Tensor]]:
 
 def _one_or_many(params: Any) -> list[Any]:
     return [params] if isinstance(params, Tensor) else list(params)
+
+
+def _one_rate(
+    learning_rate: float | RateFunction | None, options: dict[str, Any]
+) -> float | RateFunction | None:
+    """Take ``lr`` out of the options: torch calls the learning rate so."""
+    if "lr" not in options:
+        return learning_rate
+    rate = options.pop("lr")
+    if learning_rate is not None:
+        raise TypeError(
+            f"'learning_rate' is given twice: learning_rate={learning_rate!r} and "
+            f"lr={rate!r}. Leave one out."
+        )
+    return rate
 
 
 def _first_rate(

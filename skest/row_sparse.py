@@ -40,11 +40,10 @@ class RowSparse(Optimizer):
     ----------
     inner : torch.optim.Optimizer
         As given.
-    fixed_shapes : bool
-        Whether `step` works with tensors whose shapes depend on those of the gradients
-        only, and not on how many of the touched rows are different. A row that is touched
-        twice is then updated twice, from and to the same, and the numbers are the same.
-        A step that is recorded to be repeated needs it. Initially False.
+    is_recorded : bool
+        Whether `step` makes new tensors for all that it does not read from an earlier
+        step, as a step needs that is recorded to be repeated. Otherwise it keeps one
+        integer for each row of the largest table. Initially False.
     param_groups, state, defaults
         Those of `inner`, with slots as large as the tables: learning rate schedulers,
         ``state_dict`` and ``load_state_dict`` work as if there were no wrapper.
@@ -59,7 +58,9 @@ class RowSparse(Optimizer):
 
     Notes
     -----
-    Values of a row that occurs several times in a gradient are summed first. Touched
+    Values of a row that occurs several times in a gradient are summed first, in their
+    order. It is then updated as often, from and to the same, so that the shapes of all
+    tensors follow from those of the gradients, and nothing has to be sorted. Touched
     rows follow the dense rule; the others, and their slots, stay as they are: moments
     do not decay and weights are not decayed until a row is touched again (known as
     *lazy* Adam). A step counter belongs to the whole table and counts the steps that
@@ -91,12 +92,13 @@ class RowSparse(Optimizer):
                 f"{type(inner).__name__}; write RowSparse(torch.optim.Adagrad(params))."
             )
         self.inner = inner
-        self.fixed_shapes = False
+        self.is_recorded = False
+        self._scratch: dict[torch.device, Tensor] = {}
         super().__init__(inner.param_groups, inner.defaults)
         self.param_groups, self.state = inner.param_groups, inner.state
 
     def __getstate__(self) -> dict[str, Any]:
-        own = {"inner": self.inner, "fixed_shapes": self.fixed_shapes}
+        own = {"inner": self.inner, "is_recorded": self.is_recorded, "_scratch": {}}
         return {**super().__getstate__(), **own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -175,11 +177,9 @@ class RowSparse(Optimizer):
                 f"one sparse in {grad.sparse_dim()} dimensions for a parameter of "
                 f"shape {tuple(table.shape)}."
             )
-        if self.fixed_shapes:
-            ids, values = _summed(grad)
-        else:
-            grad = grad.coalesce()
-            ids, values = grad.indices()[0], grad.values()
+        ids, values = grad._indices()[0], grad._values()
+        if not grad.is_coalesced():
+            values = self._summed(ids, values)
         rows = table.index_select(0, ids)
         rows.grad = values
         if table in self.state:
@@ -188,6 +188,28 @@ class RowSparse(Optimizer):
                 for name, slot in self.state[table].items()
             }
         return _Loan(table, ids, rows, group)
+
+    def _summed(self, ids: Tensor, values: Tensor) -> Tensor:
+        """Replace every value by the sum of those with the same id."""
+        place_of_row = self._integers(ids.device)
+        place_of_row.index_copy_(0, ids, torch.arange(len(ids), device=ids.device))
+        place = place_of_row.index_select(
+            0, ids
+        )  # that of one and the same for equal ids
+        sums = torch.zeros_like(values).index_add_(0, place, values)
+        return sums.index_select(0, place)
+
+    def _integers(self, device: torch.device) -> Tensor:
+        """Return a tensor of any content with an element for each row of every table."""
+        tables = [p for group in self.param_groups for p in group["params"]]
+        size = max(len(table) for table in tables if table.ndim)
+        kept = self._scratch.get(device)
+        if not self.is_recorded and kept is not None and len(kept) >= size:
+            return kept
+        made = torch.empty(size, dtype=torch.int64, device=device)
+        if not self.is_recorded:
+            self._scratch[device] = made
+        return made
 
     def _take_back(self, loan: _Loan) -> None:
         """Copy updated rows and slots into the table and its slots."""
@@ -235,20 +257,6 @@ class RowSparse(Optimizer):
         finally:
             self.inner.param_groups = groups
         return self.state.pop(probe)
-
-
-def _summed(grad: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the ids of a sparse gradient, sorted, and for each the sum of its values.
-
-    The sums are those of ``coalesce``, with the terms in the same order, but they are
-    there as often as their id.
-    """
-    ids, order = grad._indices()[0].sort()
-    values = grad._values().index_select(0, order)
-    changes = (ids[1:] != ids[:-1]).cumsum(0)
-    place = torch.cat([changes.new_zeros(1), changes])  # which of the different ids
-    sums = torch.zeros_like(values).index_add_(0, place, values)
-    return ids, sums.index_select(0, place)
 
 
 def _is_like(slot: Any, parameter: Tensor) -> bool:

@@ -9,6 +9,7 @@ from numbers import Integral, Real
 from typing import Any, Literal
 
 from skest._checks import check_choice, check_positive
+from skest.keep_best import KeepBest
 
 __all__ = ["EXECUTIONS", "RunConfig"]
 
@@ -27,6 +28,10 @@ class RunConfig:
     random_seed : int, default=None
         Seed of initial weights, shuffling and dropout. None takes a new one for every
         call.
+    save_summary_steps : int or None, default=100
+        Steps between two summaries of training: event files in `model_dir` for
+        TensorBoard, written if there is a `model_dir` and the package tensorboard. None
+        or 0 writes none, and none of evaluations.
     save_checkpoints_steps : int, default=None
         Steps between two checkpoints.
     save_checkpoints_secs : float, seconds, default=None
@@ -36,6 +41,9 @@ class RunConfig:
         How many of the newest checkpoints stay in `model_dir`; None or 0 keeps all.
     keep_checkpoint_every_n_hours : float, hours, default=10000
         One checkpoint for each such span stays in addition.
+    keep_best : KeepBest, default=None
+        Which checkpoints stay in addition because their evaluation was good, such as
+        ``KeepBest(3, "auc", greater_is_better=True)``; see `Estimator.best_checkpoint`.
     log_step_count_steps : int or None, default=100
         Steps between two log lines of loss and speed (logger "skest", level INFO); None
         writes none.
@@ -80,10 +88,12 @@ class RunConfig:
 
     model_dir: str | os.PathLike[str] | None = None
     random_seed: int | None = None
+    save_summary_steps: int | None = 100
     save_checkpoints_steps: int | None = None
     save_checkpoints_secs: float | None = None
     keep_checkpoint_max: int | None = 5
     keep_checkpoint_every_n_hours: float = 10_000
+    keep_best: KeepBest | None = None
     log_step_count_steps: int | None = 100
     resume_input: bool = True
     device: Any = "auto"
@@ -97,6 +107,10 @@ class RunConfig:
             )
         if self.random_seed is not None:
             _check_number("random_seed", self.random_seed, Integral, minimum=0)
+        if self.save_summary_steps is not None:
+            _check_number(
+                "save_summary_steps", self.save_summary_steps, Integral, minimum=0
+            )
         if self.save_checkpoints_steps is not None and (
             self.save_checkpoints_secs is not None
         ):
@@ -125,6 +139,10 @@ class RunConfig:
             "keep_checkpoint_every_n_hours",
             "RunConfig",
         )
+        if not isinstance(self.keep_best, KeepBest | None):
+            raise TypeError(
+                f"'keep_best' must be a skest.KeepBest or None; got {self.keep_best!r}."
+            )
         if self.log_step_count_steps is not None:
             _check_number(
                 "log_step_count_steps", self.log_step_count_steps, Integral, minimum=1

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -79,6 +80,11 @@ Hook, default=()
         Largest L2 norm of all gradients together, > 0: larger ones are scaled down
         before the update, see `skest.gradients.clip_gradients`. The gradients are those
         of all parameters in `optimizer`. None leaves them as they are.
+    summaries : callable, default=None
+        ``summaries(labels, logits, features) -> dict of str to Tensor``, what TensorBoard
+        shall show of training beside the loss: a number as a chart, more of them as a
+        histogram. It is called where `RunConfig` has ``save_summary_steps``, without
+        gradients, with the logits of the step that follows.
 
     Raises
     ------
@@ -120,6 +126,7 @@ Hook, default=()
     prediction_hooks: Sequence[Any] = ()
     lr_scheduler: LRScheduler | Sequence[LRScheduler] | None = None
     clip_norm: float | None = None
+    summaries: Callable[[Any, Any, Any], Mapping[str, Tensor]] | None = None
 
     def __post_init__(self) -> None:
         if self.mode not in _MODES:
@@ -146,6 +153,13 @@ Hook, default=()
             return False
         return "keys" in inspect.signature(self.predictions).parameters
 
+    @cached_property
+    def dtype(self) -> torch.dtype:
+        """Floating type of the variables; torch's default if there are none."""
+        parameters = () if self.network is None else self.network.parameters()
+        floats = (p.dtype for p in parameters if p.is_floating_point())
+        return next(floats, torch.get_default_dtype())
+
     def _check_types(self) -> None:
         if self.network is not None and not isinstance(self.network, nn.Module):
             raise TypeError(
@@ -158,6 +172,7 @@ Hook, default=()
             "loss",
             "predictions",
             "update_metrics",
+            "summaries",
         ):
             value = getattr(self, name)
             if value is not None and not callable(value):
@@ -203,6 +218,8 @@ Hook, default=()
 def _as_tuple(value: Any) -> tuple[Any, ...]:
     if value is None:
         return ()
+    if isinstance(value, Optimizer):  # asked for in every step; Sequence takes longer
+        return (value,)
     return tuple(value) if isinstance(value, Sequence) else (value,)
 
 

@@ -2,6 +2,7 @@
 """`train_and_evaluate`: training, with evaluations and exports along the way."""
 
 import json
+import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +17,8 @@ from skest.hooks.timer import Timer
 from skest.train_eval_specs import EvalSpec, TrainSpec, as_tuple
 
 __all__ = ["train_and_evaluate"]
+
+_logger = logging.getLogger("skest")
 
 _RECORD = "train_and_evaluate.json"
 _EXPORT = "export"
@@ -277,7 +280,13 @@ class _Record:
             for evaluation in evaluations
         }
         record = {"global_step": step, "evaluations": results}
-        write_file(self._model_dir / _RECORD, json.dumps(record, indent=1).encode())
+        content = json.dumps(record, indent=1).encode()
+        try:
+            write_file(self._model_dir / _RECORD, content)
+        except OSError as error:
+            _logger.warning(
+                "The results are not recorded for a repeated call: %s", error
+            )
 
 
 def _check_arguments(

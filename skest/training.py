@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 from torch import Tensor
 
-from skest.gradients import clip_gradients
+from skest.gradients import clip_gradients, reset_gradients
 from skest.hooks.base import Hook, Run
 from skest.spec import EstimatorSpec
 
@@ -42,20 +42,13 @@ def train_loop(
         Called in this order.
     step : callable, default=None
         ``step(features, labels) -> loss`` does what `train_step` does, in another way;
-        see `skest.execution`. None is `train_step`, and so it is if a hook watches
-        gradients.
+        see `skest.execution`. None is `train_step`, and so are the steps of which a
+        hook wants the gradients.
     """
     schedulers = run.spec.lr_schedulers
     run.network.train()
+    step = step or partial(train_step, run.spec)
     watching = [hook for hook in hooks if hook.watches_gradients]
-
-    def after_backward() -> None:
-        for hook in watching:
-            hook.after_backward(run)
-
-    if step is None or watching:
-        called = after_backward if watching else None
-        step = partial(train_step, run.spec, after_backward=called)
     for hook in hooks:
         hook.begin(run)
     while not run.should_stop:
@@ -66,7 +59,8 @@ def train_loop(
         run.batch = batch
         for hook in hooks:
             hook.before_step(run)
-        run.loss = step(*batch)
+        wanting = [hook for hook in watching if hook.wants_gradients(run)]
+        run.loss = _watched_step(run, wanting) if wanting else step(*batch)
         run.global_step += 1
         for scheduler in schedulers:
             scheduler.step()
@@ -74,6 +68,17 @@ def train_loop(
             hook.after_step(run, run.loss)
     for hook in hooks:
         hook.end(run)
+
+
+def _watched_step(run: Run, wanting: Sequence[Hook]) -> Tensor:
+    """Take a step eagerly, and show its gradients to the hooks that want them."""
+
+    def after_backward() -> None:
+        for hook in wanting:
+            hook.after_backward(run)
+
+    features, labels = run.batch or (None, None)
+    return train_step(run.spec, features, labels, after_backward)
 
 
 def train_step(
@@ -117,7 +122,7 @@ def compute_gradients(spec: EstimatorSpec, features: Any, labels: Any) -> Tensor
     if spec.network is None or spec.loss is None:
         raise ValueError("A training step needs an EstimatorSpec of mode 'train'.")
     for optimizer in spec.optimizers:
-        optimizer.zero_grad()
+        reset_gradients(optimizer)
     loss = scalar_loss(spec.loss(labels, spec.network(features), features))
     loss.backward()
     return loss.detach()
@@ -147,6 +152,8 @@ def scalar_loss(loss: Tensor) -> Tensor:
             "'loss' of an EstimatorSpec must return a tensor; "
             f"got {type(loss).__name__}."
         )
+    if loss.ndim == 0:  # another view of it would be a node of the backward pass
+        return loss
     if loss.numel() != 1:
         raise ValueError(
             "'loss' of an EstimatorSpec must return one number; got a tensor of shape "

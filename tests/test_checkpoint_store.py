@@ -13,9 +13,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skest import Estimator, RunConfig, checkpoint_store
+from skest import (
+    Estimator,
+    EvalSpec,
+    KeepBest,
+    RunConfig,
+    TrainSpec,
+    checkpoint_store,
+    train_and_evaluate,
+)
 from skest.checkpoint_store import DirectoryStore, MemoryStore, read_checkpoint
 from skest.checkpoints import Checkpoint
+from skest.eval_results import append_eval_result, eval_dir_of, read_eval_results
 from skest.exceptions import CorruptCheckpointError
 from tests._models import (
     FakeClock,
@@ -402,3 +411,127 @@ def test_an_error_of_training_is_not_hidden_by_one_of_saving(tmp_path, caplog):
     ):
         estimator.train(broken_input)
     assert "The checkpoint of step 7 is lost" in caplog.text
+
+
+# The best ones, and checksums
+
+
+def note(model_dir, step, name=None, **metrics):
+    metrics = {"global_step": step, **metrics}
+    append_eval_result(eval_dir_of(model_dir, name), metrics)
+
+
+LOSSES = {0: 9.0, 2: 0.2, 4: 0.1, 6: 0.3, 8: 0.2, 10: float("nan"), 12: 0.5}
+
+
+@pytest.mark.parametrize(
+    ("rule", "kept"),
+    [
+        (KeepBest(), [4, 10, 12]),
+        (KeepBest(2), [2, 4, 10, 12]),  # at a tie the earlier one
+        (KeepBest(2, greater_is_better=True), [0, 10, 12]),
+        (KeepBest(2, "auc"), [10, 12]),
+    ],
+)
+def test_the_best_are_kept_also_by_a_new_object(tmp_path, rule, kept):
+    for step, loss in LOSSES.items():
+        saved(tmp_path, step, keep_max=2, keep_best=rule)
+        note(tmp_path, step, loss=loss)
+    saved(tmp_path, 12, keep_max=2, keep_best=rule)
+    assert on_disk(tmp_path) == sorted({*kept})
+
+
+def test_what_is_no_longer_the_best_goes(tmp_path):
+    store = saved(tmp_path, 1, keep_max=1, keep_best=KeepBest(eval_name="val"))
+    note(tmp_path, 1, "val", loss=2.0)
+    note(tmp_path, 2, loss=0.0)  # another evaluation
+    store.save(checkpoint_of(2))
+    assert on_disk(tmp_path) == [1, 2]
+    note(tmp_path, 2, "val", loss=1.0)
+    store.save(checkpoint_of(3))
+    assert on_disk(tmp_path) == [2, 3]
+    assert store.best_path(KeepBest(eval_name="val")).name == "ckpt-2"
+    assert store.best_path(KeepBest(eval_name="test")) is None
+
+
+def test_results_that_cannot_be_read_delete_nothing(tmp_path, caplog):
+    (tmp_path / "eval").mkdir()
+    (tmp_path / "eval" / "results.jsonl").write_text("{")
+    store = saved(tmp_path, *range(4), keep_max=1, keep_best=KeepBest())
+    assert on_disk(tmp_path) == [0, 1, 2, 3]
+    assert "All checkpoints stay" in caplog.text
+    with pytest.raises(ValueError, match="Line 1 of .* is not the result"):
+        store.best_path(KeepBest())
+
+
+def test_training_keeps_the_best_checkpoint(tmp_path):
+    config = RunConfig(
+        tmp_path,
+        random_seed=0,
+        save_checkpoints_steps=5,
+        keep_checkpoint_max=1,
+        keep_best=KeepBest(metric="mean"),
+    )
+    estimator = Estimator(model_fn, config=config)
+    assert estimator.best_checkpoint() is None
+    train_and_evaluate(
+        estimator,
+        TrainSpec(table_fn(num_epochs=None), max_steps=30),
+        EvalSpec(table_fn(), throttle_secs=0),
+    )
+    results = read_eval_results(estimator.eval_dir())
+    best = min(results, key=lambda step: results[step]["mean"])
+    assert 0 < best < 30
+    path = estimator.best_checkpoint()
+    assert path == tmp_path / f"ckpt-{best}"
+    assert on_disk(tmp_path) == [best, 30]
+    evaluated = estimator.evaluate(table_fn(), checkpoint_path=path)
+    assert evaluated["mean"] == results[best]["mean"]
+    assert estimator.best_checkpoint(KeepBest()) in (path, tmp_path / "ckpt-30")
+    with pytest.raises(ValueError, match="is 'auc', but the evaluation has only 'gl"):
+        estimator.best_checkpoint(KeepBest(metric="auc"))
+    assert Estimator(model_fn).best_checkpoint() is None
+
+
+def test_a_metric_that_is_not_there_is_found_by_the_first_evaluation(tmp_path):
+    rule = KeepBest(metric="auc")
+    estimator = Estimator(model_fn, config=RunConfig(tmp_path, keep_best=rule))
+    estimator.train(table_fn())
+    estimator.evaluate(table_fn(), name="other")
+    with pytest.raises(ValueError, match="'metric' of KeepBest is 'auc'"):
+        estimator.evaluate(table_fn())
+
+
+@settings(max_examples=100, deadline=None)
+@given(name=st.sampled_from(FILES), where=st.floats(0, 1), bit=st.integers(0, 7))
+def test_every_bit_counts(one_checkpoint, name, where, bit):
+    path = one_checkpoint / name
+    before = path.read_bytes()
+    flipped = bytearray(before)
+    flipped[round(where * (len(before) - 1))] ^= 1 << bit
+    path.write_bytes(flipped)
+    try:
+        with pytest.raises(CorruptCheckpointError, match="is damaged"):
+            read_checkpoint(one_checkpoint)
+    finally:
+        path.write_bytes(before)
+
+
+@pytest.mark.parametrize("moment", ["before the state", "before the tensors"])
+@pytest.mark.parametrize("step", [1, 2], ids=["replaced", "deleted"])
+def test_a_checkpoint_that_goes_while_it_is_read(tmp_path, monkeypatch, moment, step):
+    store = saved(tmp_path, 1, keep_max=1)
+    others = dataclasses.replace(checkpoint_of(step), variables={"a": torch.ones(9)})
+    name = "read_checkpoint" if moment == "before the state" else "load_file"
+    read = getattr(checkpoint_store, name)
+
+    def reading(path):
+        if others not in done:
+            done.append(others)
+            DirectoryStore(tmp_path, keep_max=1).save(others)
+        return read(path)
+
+    done = []
+    monkeypatch.setattr(checkpoint_store, name, reading)
+    assert store.latest().global_step == step
+    assert store.latest().variables["a"].tolist() == [1.0] * 9

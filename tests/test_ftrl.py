@@ -177,3 +177,70 @@ def test_sparse_gradient_is_refused():
     param.grad = torch.zeros_like(param).to_sparse(1)
     with pytest.raises(ValueError, match=r"dense gradients.*RowSparse\(Ftrl"):
         Ftrl([param]).step()
+
+
+REGULARISED = {
+    "plain": {},
+    "l1": {"l1": 0.3},
+    "l2": {"l2": 0.2, "beta": 0.1},
+    "all": {"l1": 0.3, "l2": 0.2, "beta": 0.1, "lr_power": -0.7},
+}
+
+
+@pytest.mark.parametrize("options", REGULARISED.values(), ids=REGULARISED)
+def test_kept_weights_outlast_a_step_without_gradient(options):
+    param = parameter([3.0, -0.001, 0.0])
+    optimizer = Ftrl([param], lr=0.2, **options)
+    optimizer.keep_weights([param])
+    param.grad = torch.zeros_like(param)
+    optimizer.step()
+    torch.testing.assert_close(param.data, torch.tensor([3.0, -0.001, 0.0]).double())
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    weight=st.floats(-5, 5).filter(lambda w: abs(w) > 0.01),
+    g=gradient,
+    lr=st.floats(0.001, 1),
+    start=st.sampled_from([0.1, 1.0]),
+)
+def test_kept_weights_move_like_those_of_adagrad(weight, g, lr, start):
+    kept, other = parameter([weight]), parameter([weight])
+    ftrl = Ftrl([kept], lr=lr, initial_accumulator_value=start)
+    adagrad = torch.optim.Adagrad([other], lr, initial_accumulator_value=start, eps=0)
+    ftrl.keep_weights([kept])
+    for param, optimizer in ((kept, ftrl), (other, adagrad)):
+        param.grad = torch.full_like(param, g)
+        optimizer.step()
+    torch.testing.assert_close(kept.data, other.data, rtol=1e-6, atol=1e-9)
+
+
+@settings(deadline=None, max_examples=50)
+@given(weight=st.floats(-5, 5), l1=strength, l2=strength, g=gradient)
+def test_a_step_with_l2_shrinkage_is_one_from_the_kept_weight(weight, l1, l2, g):
+    lr, shrinkage, start = 0.1, 0.05, 0.1
+    param = parameter([weight])
+    optimizer = Ftrl([param], lr=lr, l1=l1, l2=l2, l2_shrinkage=shrinkage)
+    optimizer.keep_weights([param])
+    param.grad = torch.full_like(param, g)
+    optimizer.step()
+    # The weight minimises: linear part, l1, and a parabola whose bottom was at `weight`.
+    slope = (start + g * g) ** 0.5 / lr + 2 * l2
+    bottom = weight * slope - g - 2 * shrinkage * weight + l1 * np.sign(weight)
+    expected = np.sign(bottom) * max(abs(bottom) - l1, 0) / slope
+    assert param.item() == pytest.approx(expected, rel=1e-9, abs=1e-9)
+
+
+def test_only_the_parameters_that_are_named_are_kept():
+    kept, other = parameter([3.0]), parameter([3.0])
+    optimizer = Ftrl([kept, other], lr=0.1)
+    optimizer.keep_weights([kept, parameter([1.0])])
+    assert optimizer.state[kept]["linear"].item() != 0
+    assert optimizer.state[other]["linear"].item() == 0
+
+
+@pytest.mark.parametrize("options", [{"lr": 0.0}, {"initial_accumulator_value": 0.0}])
+def test_weights_without_a_slot_cannot_be_kept(options):
+    param = parameter([3.0])
+    with pytest.raises(ValueError, match=r"Ftrl cannot keep .* Set both above 0"):
+        Ftrl([param], **options).keep_weights([param])

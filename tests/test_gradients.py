@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch.nn.utils import clip_grad_norm_
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from skest.gradients import clip_gradients
+from skest.gradients import clip_gradients, reset_gradients
 from skest.row_sparse import RowSparse
 
 ROWS, DIM = 5, 2
@@ -117,3 +117,20 @@ def test_mixed_precisions():
     assert clip_gradients([half, double], 1.0).item() == 5
     assert half.grad.item() == pytest.approx(0.6, rel=1e-3)
     assert double.grad.item() == pytest.approx(0.8)
+
+
+def test_gradients_are_reset_as_the_optimizer_does_it():
+    class Counting(torch.optim.SGD):
+        n_calls = 0
+
+        def zero_grad(self, set_to_none=True):
+            self.n_calls += 1
+            super().zero_grad(set_to_none=False)
+
+    for kind, expected in ((torch.optim.SGD, None), (Counting, [0.0, 0.0])):
+        weight = torch.nn.Parameter(torch.ones(2))
+        optimizer = kind([weight])
+        weight.sum().backward()
+        reset_gradients(optimizer)
+        assert (None if weight.grad is None else weight.grad.tolist()) == expected
+        assert getattr(optimizer, "n_calls", 1) == 1

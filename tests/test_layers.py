@@ -22,19 +22,20 @@ LAYERS = [
     | {"_files", "_interrupts"},
     {"gradients", "schedules"},
     # What a head and a hook share; both need nothing but names of the ground.
-    {"run_config", "spec", "_arguments"},
+    {"run_config", "keep_best", "spec", "_arguments"},
     {"losses", "metrics", "optimizers", "optimizer_state"}
     | {"dual_ascent", "ftrl", "row_sparse"},
     {"feature_columns"},
     {"heads"},
     {"networks", "sdca"},
     {"checkpoints", "checkpoint_store", "model_fn", "warm_start", "inputs", "hooks"}
+    | {"vocab_info", "warm_start_plan", "warm_start_report", "summaries"}
     | {"checkpoint_export", "eval_results", "model_dir_lock", "versioned_directory"}
     | {"plain_state"},
     {"training", "training_hooks", "evaluation"},
     {"execution"},
     {"distributed"},
-    {"estimator", "extenders"},
+    {"estimator", "extenders", "prediction"},
     {"export"},
     {"train_eval", "train_eval_specs"},
     {"adapters"},

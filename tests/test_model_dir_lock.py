@@ -98,6 +98,20 @@ def test_a_file_system_without_locks(tmp_path, monkeypatch, caplog):
     assert "can't be locked (No locks available): take care" in caplog.text
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_a_forked_process_that_leaves_the_context_releases_nothing(tmp_path):
+    lock = training_lock(tmp_path)
+    with lock:
+        child = os.fork()
+        if child == 0:
+            lock.__exit__(None, None, None)
+            os._exit(0)
+        os.waitpid(child, 0)
+        assert owner(tmp_path)["pid"] == os.getpid()
+        with pytest.raises(ModelDirInUseError), training_lock(tmp_path):
+            pass
+
+
 def test_other_errors_of_the_system_are_not_hidden(tmp_path, monkeypatch):
     monkeypatch.setattr(model_dir_lock, "_acquire", raising(OSError(5, "broken")))
     with pytest.raises(OSError, match="broken"), training_lock(tmp_path):

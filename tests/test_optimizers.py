@@ -70,6 +70,19 @@ def test_rate_and_options_replace_defaults(name):
     assert optimizer.param_groups[0]["alpha"] == 0.5
 
 
+@pytest.mark.parametrize("optimizer", ["Adagrad", optim.Adagrad])
+def test_lr_is_another_name_of_the_rate(optimizer):
+    parameters = list(Network().parameters())
+    group = make_optimizer(optimizer, parameters, lr=0.5).param_groups[0]
+    assert group["lr"] == 0.5
+    with pytest.raises(TypeError, match=r"twice: learning_rate=0\.1 and lr=0\.5"):
+        make_optimizer(optimizer, parameters, 0.1, lr=0.5)
+    with pytest.raises(ValueError, match="'learning_rate'"):
+        make_optimizer(optimizer, parameters, lr=-1.0)
+    with pytest.raises(TypeError, match=r"Options \['lr'\] cannot be passed on"):
+        make_optimizer(lambda params: optim.SGD(params), parameters, lr=1)
+
+
 def test_class_has_its_own_defaults_but_the_given_weight_decay():
     optimizer = make_optimizer(optim.AdamW, Network().parameters())
     assert type(optimizer) is optim.AdamW

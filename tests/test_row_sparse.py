@@ -189,7 +189,7 @@ def test_dense_parameters_and_several_tables_share_one_inner_step(monkeypatch):
 
     monkeypatch.setattr(optim.Adam, "step", spy)
     step(1)
-    assert seen == [[(2, DIM), (DIM,), (2, DIM)]]
+    assert seen == [[(3, DIM), (DIM,), (3, DIM)]]
     assert inner.param_groups[0]["params"] == [tables[0], bias, tables[1]]
     assert set(inner.state) == {*tables, bias}
     assert torch.allclose(bias, torch.full((DIM,), -0.2))
@@ -272,6 +272,32 @@ def test_cost_of_a_step_does_not_depend_on_the_rows(name):
     with TableSizedOperations(rows) as seen:
         optimizer.step()
     assert seen.names == {"index_select", "index_copy_"}
+
+
+def test_values_of_a_row_are_summed_in_their_order():
+    """So that the sums do not depend on how a sort leaves equal ids."""
+    param = table()
+    param.grad = gradient(param, [4, 2, 4, 4, 2, 4])
+    values, expected = param.grad._values(), param.detach().clone()
+    for row in (2, 4):
+        total = torch.zeros(DIM)
+        for place in (param.grad._indices()[0] == row).nonzero().ravel():
+            total += values[place]
+        expected[row] -= total
+    RowSparse(optim.SGD([param], lr=1.0)).step()
+    assert torch.equal(param, expected)
+
+
+@pytest.mark.parametrize("is_recorded", [False, True])
+def test_what_a_step_needs_beside_the_slots_is_no_state(is_recorded):
+    param = table()
+    optimizer = RowSparse(optim.Adam([param]))
+    optimizer.is_recorded = is_recorded
+    size = len(pickle.dumps(optimizer.__getstate__()["_scratch"]))
+    train(optimizer, param, BATCHES)
+    assert len(pickle.dumps(optimizer.__getstate__()["_scratch"])) == size
+    assert bool(optimizer._scratch) is not is_recorded
+    assert set(optimizer.state_dict()) == {"state", "param_groups"}
 
 
 def test_slots_are_allocated_once():

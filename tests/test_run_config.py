@@ -13,6 +13,7 @@ def test_defaults():
     config = RunConfig()
     assert config.model_dir is None
     assert config.random_seed is None
+    assert config.save_summary_steps == 100
     assert config.keep_checkpoint_max == 5
     assert config.keep_checkpoint_every_n_hours == 10_000
     assert config.log_step_count_steps == 100
@@ -48,6 +49,11 @@ def test_time_decides_about_checkpoints_unless_steps_do(args, secs):
             {"execution": "fast"},
             ValueError,
             "'execution' of RunConfig must be one of 'auto', 'eager', 'graph', 'inductor'",
+        ),
+        (
+            {"save_summary_steps": -1},
+            ValueError,
+            "'save_summary_steps' must be an integer >= 0",
         ),
         ({"random_seed": -1}, ValueError, "'random_seed' must be an integer >= 0"),
         ({"random_seed": 1.5}, TypeError, "'random_seed' must be an integer"),

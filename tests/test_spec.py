@@ -66,6 +66,7 @@ def test_unknown_modes_are_refused(mode):
         ("loss", 0.5, "'loss' .*must be a function; got float"),
         ("predictions", {"a": 1}, "'predictions' .*must be a function; got dict"),
         ("update_metrics", [], "'update_metrics' .*must be a function; got list"),
+        ("summaries", {}, "'summaries' .*must be a function; got dict"),
         ("optimizer", "adam", "must be a torch.optim.Optimizer.*make_optimizer"),
         ("optimizer", torch.optim.SGD, "'optimizer' .*got type"),
         ("optimizer", [OPTIMIZER, 3], "'optimizer' .*sequence of them; got int"),
@@ -147,3 +148,13 @@ def test_is_frozen():
     spec = EstimatorSpec(ModeKeys.TRAIN, **COMPLETE)
     with pytest.raises(dataclasses.FrozenInstanceError):
         spec.mode = ModeKeys.EVAL
+
+
+def test_the_type_of_a_specification_is_that_of_its_variables():
+    def spec(network):
+        return EstimatorSpec(
+            ModeKeys.PREDICT, network=network, predictions=lambda z: {"z": z}
+        )
+
+    assert spec(nn.Linear(1, 1).double()).dtype == torch.float64
+    assert spec(nn.Identity()).dtype == torch.get_default_dtype()

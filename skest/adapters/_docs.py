@@ -178,6 +178,13 @@ default=None
         Let ``fit`` go on from the state of the call before, optimizer included. With
         `early_stopping` that state is scored first, on the present held-out rows, and
         stays the best one until an epoch is better.
+    warm_start_from : fitted estimator, str, path, Estimator or WarmStartSettings, \
+default=None
+        Where the variables come from that a first fit starts with; a later one with
+        `warm_start` goes on from its own. Of a fitted estimator of skest, rows of
+        embeddings and of weights are found by what they stand for: the values of a
+        vocabulary, the inputs, the classes; and numbers and numeric targets are scaled as
+        it scaled them. A directory knows none of that, see `skest.WarmStartSettings`.
     random_state : int, RandomState instance or None, default=None
         Seed of initial weights, shuffling, dropout and the held-out rows. The same
         integer gives the same model, bit for bit, on the same machine.
@@ -227,7 +234,9 @@ default=None
     estimator_ : skest.Estimator
         The core Estimator with the trained checkpoint.
     model_dir_ : Path or None
-        Directory of its checkpoints.""",
+        Directory of its checkpoints.
+    warm_start_report_ : WarmStartReport or None
+        What `warm_start_from` gave to each variable; print it.""",
 }
 
 

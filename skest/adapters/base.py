@@ -36,7 +36,7 @@ from skest._random import seed_sequence
 from skest._resources import device_or_auto, resolve_device
 from skest.adapters.callbacks import CallbackHook
 from skest.adapters.distinct import distinct_rows
-from skest.adapters.epochs import EpochHook
+from skest.adapters.epochs import EpochHook, Progress
 from skest.adapters.exported import as_exported
 from skest.adapters.features import (
     ARRAY_KEY,
@@ -46,12 +46,19 @@ from skest.adapters.features import (
     read_array,
     read_table,
 )
+from skest.adapters.fit_summaries import fit_summaries
 from skest.adapters.learned_vectors import with_learned_vectors
 from skest.adapters.live_score import LiveScore
 from skest.adapters.onnx_graph import fitted_onnx
+from skest.adapters.parts import table_scope
 from skest.adapters.rows import Rows, as_rows, check_same_length, count_samples
 from skest.adapters.target_scale import scaled_target_model_fn
 from skest.adapters.targets.base import Target
+from skest.adapters.warm_source import (
+    known_settings,
+    source_scale,
+    with_source_statistics,
+)
 from skest.checkpoints import Checkpoint
 from skest.estimator import Estimator
 from skest.export.inputs import forms_of
@@ -59,11 +66,14 @@ from skest.export.writer import write_export
 from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.infer import infer_feature_columns
 from skest.feature_columns.numeric_frame import with_feature_names
+from skest.feature_columns.table import Table
 from skest.hooks.base import Hook, Run
 from skest.inputs.array_dataset import ArrayDataset, take_rows
 from skest.plain_state import from_plain, to_plain
 from skest.run_config import EXECUTIONS, RunConfig
 from skest.spec import EstimatorSpec
+from skest.warm_start import WarmStartSettings
+from skest.warm_start_report import WarmStartReport
 
 __all__ = ["SkestEstimator", "has_partial_fit"]
 
@@ -73,8 +83,6 @@ _PREDICT_BATCH_SIZE = 4096
 _MOST_LOGITS = 2**24  # of a batch to predict: 64 MiB in float32
 # What a saved estimator keeps of its `estimator_`.
 _CORE = "_core"
-# Where a network keeps the embedding tables of its columns.
-_SCOPES = {"dense": "inputs.", "linear": "dense.", "sequence": "", "context": ""}
 
 
 class SkestEstimator(
@@ -98,6 +106,10 @@ class SkestEstimator(
         ],
         "tol": [Interval(Real, 0, None, closed="left")],
         "warm_start": ["boolean"],
+        "warm_start_from": [
+            *(str, os.PathLike, Checkpoint, Estimator, WarmStartSettings),
+            *(BaseEstimator, None),
+        ],
         "random_state": ["random_state"],
         "dtype": [StrOptions({"auto", "float32", "float64"})],
         "device": [str, torch.device],
@@ -274,7 +286,10 @@ class SkestEstimator(
     def _check_partial_fit(self) -> None:
         """Refuse parameters that need all rows at once."""
         if self.early_stopping is True:
-            raise ValueError("partial_fit does not support early_stopping=True.")
+            raise ValueError(
+                "Training by parts (partial_fit, train) does not support "
+                "early_stopping=True, which needs rows of all parts. Leave it out."
+            )
 
     def _split_validation(
         self, rows: Rows, validation: Sequence[Any], seed: int | None
@@ -322,13 +337,23 @@ class SkestEstimator(
 
     def _start(self, rows: Rows) -> None:
         """Learn the feature columns and forget an earlier training."""
+        self._fit_columns(rows)
+        self._forget(rows)
+
+    def _fit_columns(self, rows: Rows) -> None:
+        table = Table(rows.features)  # learned from once for all
         for parameter, kind in self._column_parameters.items():
             columns = self._given_columns(parameter, kind, rows.features)
             if columns is not None:
-                columns = columns.fit(rows.features, sample_weight=rows.weight)
+                columns = columns.fit(table, sample_weight=rows.weight)
+                columns = with_source_statistics(self, parameter, columns)
             setattr(self, f"{parameter}_", columns)
+
+    def _forget(self, rows: Rows) -> None:
+        """Begin a training, with the scale of its labels."""
         self._input_forms = forms_of(rows.features)
-        self._scale = self._target.scale(rows.labels, rows.weight)
+        self._scale = source_scale(self) or self._target.scale(rows.labels, rows.weight)
+        self.warm_start_report_: WarmStartReport | None = None
         self.loss_curve_: list[float] = []
         self.validation_scores_: list[float] | None = None
         self.best_validation_score_: float | None = None
@@ -368,7 +393,8 @@ class SkestEstimator(
             draw_weight, rows = rows.weight, rows._replace(weight=None)
         weighted = rows.weight is not None
         self._drop_embeddings()
-        estimator = self._new_estimator(seed, weighted)
+        warm = None if resume else known_settings(self)
+        estimator = self._new_estimator(seed, weighted, warm)
         before = self.estimator_.checkpoint if resume else None
         if before is not None:
             estimator.checkpoint = before
@@ -405,10 +431,13 @@ class SkestEstimator(
         callbacks = CallbackHook.of(
             self, given, fitted_at, dataset.steps_per_epoch, n_epochs
         )
-        hooks: list[Hook] = [epochs, *callbacks, *self.hooks]
+        summaries = fit_summaries(self, epochs, estimator)
+        hooks: list[Hook] = [epochs, *callbacks, *self.hooks, *summaries]
         estimator.train(lambda: dataset, hooks=hooks, steps=self.max_steps)
         if epochs.best is not None and not any(h.chose_variables for h in self.hooks):
             estimator.checkpoint = epochs.best
+        if not resume:
+            self.warm_start_report_ = estimator.warm_start_report
         self._finish(estimator, epochs, resume)
         for hook in callbacks:
             hook.finish()
@@ -417,7 +446,7 @@ class SkestEstimator(
         """Return the features, and what training takes beside them."""
         return rows.with_normalised_weight()
 
-    def _finish(self, estimator: Estimator, epochs: EpochHook, resume: bool) -> None:
+    def _finish(self, estimator: Estimator, epochs: Progress, resume: bool) -> None:
         """Keep what training has learned."""
         self.loss_curve_ = [*self.loss_curve_, *epochs.loss_curve]
         if epochs.scores:
@@ -430,11 +459,12 @@ class SkestEstimator(
         self.n_steps_ = 0 if checkpoint is None else checkpoint.global_step
         self.model_dir_ = estimator.model_dir
         self.estimator_ = estimator
-        self._params_in_fit = self.get_params(deep=False)
+        # Of use before the first step only: nothing else shall keep the source.
+        self._params_in_fit = {**self.get_params(deep=False), "warm_start_from": None}
         self._keep_embeddings()
 
     def _fitted_at(
-        self, run: Run, weighted: bool, epochs: EpochHook, resume: bool
+        self, run: Run, weighted: bool, epochs: Progress, resume: bool
     ) -> dict[str, Any]:
         """Return the attributes of this estimator as if training had ended now."""
         fitted = self._copy()
@@ -452,8 +482,7 @@ class SkestEstimator(
         for parameter, kind in self._column_parameters.items():
             columns = getattr(self, f"{parameter}_")
             if columns is not None:
-                part = parameter.removesuffix("feature_columns").replace("_", ".")
-                scope = part + _SCOPES[kind]
+                scope = table_scope(parameter, kind)
                 setattr(
                     self,
                     f"{parameter}_",
@@ -485,7 +514,9 @@ class SkestEstimator(
             self.estimator_ = self._rebuilt(**core, weighted=False)
             self._keep_embeddings()
 
-    def _new_estimator(self, seed: int | None, weighted: bool) -> Estimator:
+    def _new_estimator(
+        self, seed: int | None, weighted: bool, warm: WarmStartSettings | None
+    ) -> Estimator:
         config = self.config or RunConfig(log_step_count_steps=None)
         if config.model_dir is not None:
             # Clones share the parameter `config`, and no fit may go on from another's.
@@ -498,7 +529,9 @@ class SkestEstimator(
             execution=self._setting("execution"),
             resume_input=False,
         )
-        return Estimator(self._bound_model_fn(weighted), config=config)
+        return Estimator(
+            self._bound_model_fn(weighted), config=config, warm_start_from=warm
+        )
 
     def _bound_model_fn(self, weighted: bool) -> Callable[..., EstimatorSpec]:
         """Return the model function of this fit."""
@@ -772,6 +805,12 @@ class SkestEstimator(
         return fitted
 
     # What scikit-learn asks
+
+    def __sklearn_clone__(self) -> Any:
+        cloned = super().__sklearn_clone__()
+        # A value and no part: an estimator to start from stays fitted.
+        cloned.warm_start_from = self.warm_start_from
+        return cloned
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "estimator_")

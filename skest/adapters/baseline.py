@@ -180,6 +180,7 @@ class BaselineClassifier(_Baseline, SkestClassifier):
         n_iter_no_change: float = 10,
         tol: float = 1e-4,
         warm_start: bool = False,
+        warm_start_from: Any = None,
         random_state: Any = None,
         dtype: str = "auto",
         device: Any = "auto",
@@ -202,6 +203,7 @@ class BaselineClassifier(_Baseline, SkestClassifier):
         self.n_iter_no_change = n_iter_no_change
         self.tol = tol
         self.warm_start = warm_start
+        self.warm_start_from = warm_start_from
         self.random_state = random_state
         self.dtype = dtype
         self.device = device
@@ -266,6 +268,7 @@ class BaselineRegressor(_Baseline, SkestRegressor):
         n_iter_no_change: float = 10,
         tol: float = 1e-4,
         warm_start: bool = False,
+        warm_start_from: Any = None,
         random_state: Any = None,
         dtype: str = "auto",
         device: Any = "auto",
@@ -289,6 +292,7 @@ class BaselineRegressor(_Baseline, SkestRegressor):
         self.n_iter_no_change = n_iter_no_change
         self.tol = tol
         self.warm_start = warm_start
+        self.warm_start_from = warm_start_from
         self.random_state = random_state
         self.dtype = dtype
         self.device = device
@@ -354,6 +358,7 @@ class BaselineEstimator(_Baseline, SkestHeadEstimator):
         n_iter_no_change: float = 10,
         tol: float = 1e-4,
         warm_start: bool = False,
+        warm_start_from: Any = None,
         random_state: Any = None,
         dtype: str = "auto",
         device: Any = "auto",
@@ -376,6 +381,7 @@ class BaselineEstimator(_Baseline, SkestHeadEstimator):
         self.n_iter_no_change = n_iter_no_change
         self.tol = tol
         self.warm_start = warm_start
+        self.warm_start_from = warm_start_from
         self.random_state = random_state
         self.dtype = dtype
         self.device = device

@@ -13,8 +13,9 @@ from sklearn.utils.multiclass import type_of_target
 from sklearn.utils.validation import check_is_fitted
 
 from skest._compat import StrOptions
-from skest.adapters.base import SkestEstimator, has_partial_fit
+from skest.adapters.base import has_partial_fit
 from skest.adapters.rows import Rows
+from skest.adapters.stream_training import StreamTrained
 from skest.adapters.targets.classes import ClassTarget
 from skest.adapters.targets.forms import is_frame
 from skest.adapters.targets.labels import LabelsTarget, as_matrix
@@ -23,12 +24,12 @@ from skest.keys import PredictionKeys
 __all__ = ["SkestClassifier"]
 
 
-class SkestClassifier(ClassifierMixin, SkestEstimator):
+class SkestClassifier(ClassifierMixin, StreamTrained):
     """What the classifiers of skest have in common; not for direct use."""
 
     _target: ClassTarget | LabelsTarget
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **SkestEstimator._parameter_constraints,
+        **StreamTrained._parameter_constraints,
         "class_weight": [StrOptions({"balanced"}), dict, None],
     }
 
@@ -60,8 +61,8 @@ class SkestClassifier(ClassifierMixin, SkestEstimator):
         super()._check_partial_fit()
         if self.class_weight == "balanced":
             raise ValueError(
-                "class_weight='balanced' needs all rows at once, which partial_fit does "
-                "not have. Compute the weights with "
+                "class_weight='balanced' needs all rows at once, which partial_fit and "
+                "train do not have. Compute the weights with "
                 "sklearn.utils.class_weight.compute_class_weight and pass a dictionary."
             )
 

@@ -257,6 +257,7 @@ class DNNClassifier(DNNParameters, SkestClassifier):
         n_iter_no_change: float = 10,
         tol: float = 1e-4,
         warm_start: bool = False,
+        warm_start_from: Any = None,
         random_state: Any = None,
         dtype: str = "auto",
         device: Any = "auto",
@@ -285,6 +286,7 @@ class DNNClassifier(DNNParameters, SkestClassifier):
         self.n_iter_no_change = n_iter_no_change
         self.tol = tol
         self.warm_start = warm_start
+        self.warm_start_from = warm_start_from
         self.random_state = random_state
         self.dtype = dtype
         self.device = device
@@ -365,6 +367,7 @@ class DNNRegressor(DNNParameters, SkestRegressor):
         n_iter_no_change: float = 10,
         tol: float = 1e-4,
         warm_start: bool = False,
+        warm_start_from: Any = None,
         random_state: Any = None,
         dtype: str = "auto",
         device: Any = "auto",
@@ -394,6 +397,7 @@ class DNNRegressor(DNNParameters, SkestRegressor):
         self.n_iter_no_change = n_iter_no_change
         self.tol = tol
         self.warm_start = warm_start
+        self.warm_start_from = warm_start_from
         self.random_state = random_state
         self.dtype = dtype
         self.device = device
@@ -478,6 +482,7 @@ class DNNEstimator(DNNParameters, SkestHeadEstimator):
         n_iter_no_change: float = 10,
         tol: float = 1e-4,
         warm_start: bool = False,
+        warm_start_from: Any = None,
         random_state: Any = None,
         dtype: str = "auto",
         device: Any = "auto",
@@ -506,6 +511,7 @@ class DNNEstimator(DNNParameters, SkestHeadEstimator):
         self.n_iter_no_change = n_iter_no_change
         self.tol = tol
         self.warm_start = warm_start
+        self.warm_start_from = warm_start_from
         self.random_state = random_state
         self.dtype = dtype
         self.device = device

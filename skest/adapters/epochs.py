@@ -12,7 +12,22 @@ from skest.checkpoints import Checkpoint
 from skest.hooks.base import Run
 from skest.hooks.epochwise import EpochwiseHook
 
-__all__ = ["EpochHook", "ValidationScore"]
+__all__ = ["EpochHook", "Progress", "ValidationScore"]
+
+
+class Progress(Protocol):
+    """What a training has noted about its epochs, see `EpochHook`."""
+
+    loss_curve: list[float]
+    scores: list[float]
+
+    @property
+    def n_iter(self) -> int:
+        """Epochs begun."""
+
+    @property
+    def best_score(self) -> float:
+        """Best validation score; minus infinity if there is none."""
 
 
 class ValidationScore(Protocol):

@@ -109,7 +109,7 @@ def read_array(estimator: BaseEstimator, X: Any, *, reset: bool) -> dict[Any, An
         )
     accepted = {
         "dtype": [np.float64, np.float32],
-        "accept_sparse": _accepted(estimator),
+        "accept_sparse": issparse(X) and _accepted(estimator),
         "ensure_all_finite": "allow-nan",
     }
     if is_frame(X):

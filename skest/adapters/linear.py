@@ -321,6 +321,7 @@ class LinearClassifier(_Linear, SkestClassifier):
         n_iter_no_change: float = 10,
         tol: float = 1e-4,
         warm_start: bool = False,
+        warm_start_from: Any = None,
         random_state: Any = None,
         dtype: str = "auto",
         device: Any = "auto",
@@ -348,6 +349,7 @@ class LinearClassifier(_Linear, SkestClassifier):
         self.n_iter_no_change = n_iter_no_change
         self.tol = tol
         self.warm_start = warm_start
+        self.warm_start_from = warm_start_from
         self.random_state = random_state
         self.dtype = dtype
         self.device = device
@@ -427,6 +429,7 @@ class LinearRegressor(_Linear, SkestRegressor):
         n_iter_no_change: float = 10,
         tol: float = 1e-4,
         warm_start: bool = False,
+        warm_start_from: Any = None,
         random_state: Any = None,
         dtype: str = "auto",
         device: Any = "auto",
@@ -455,6 +458,7 @@ class LinearRegressor(_Linear, SkestRegressor):
         self.n_iter_no_change = n_iter_no_change
         self.tol = tol
         self.warm_start = warm_start
+        self.warm_start_from = warm_start_from
         self.random_state = random_state
         self.dtype = dtype
         self.device = device
@@ -536,6 +540,7 @@ class LinearEstimator(_Linear, SkestHeadEstimator):
         n_iter_no_change: float = 10,
         tol: float = 1e-4,
         warm_start: bool = False,
+        warm_start_from: Any = None,
         random_state: Any = None,
         dtype: str = "auto",
         device: Any = "auto",
@@ -563,6 +568,7 @@ class LinearEstimator(_Linear, SkestHeadEstimator):
         self.n_iter_no_change = n_iter_no_change
         self.tol = tol
         self.warm_start = warm_start
+        self.warm_start_from = warm_start_from
         self.random_state = random_state
         self.dtype = dtype
         self.device = device

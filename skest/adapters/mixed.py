@@ -10,8 +10,9 @@ from sklearn.utils import ClassifierTags, RegressorTags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from skest.adapters.base import SkestEstimator, has_partial_fit
+from skest.adapters.base import has_partial_fit
 from skest.adapters.features import without_columns
+from skest.adapters.stream_training import StreamTrained
 from skest.adapters.targets.base import Target
 from skest.adapters.targets.forms import columns_of, is_frame
 from skest.adapters.targets.given import GivenTarget
@@ -35,7 +36,7 @@ def _has_probabilities(estimator: "SkestMixedEstimator") -> bool:
     return target is None or bool(target.proba_keys)
 
 
-class SkestMixedEstimator(SkestEstimator):
+class SkestMixedEstimator(StreamTrained):
     """What estimators for any kind of target have in common; not for direct use."""
 
     @available_if(has_partial_fit)

@@ -228,6 +228,7 @@ class ModelFnClassifier(ModelFnParameters, SkestClassifier):
         n_iter_no_change: float = 10,
         tol: float = 1e-4,
         warm_start: bool = False,
+        warm_start_from: Any = None,
         random_state: Any = None,
         dtype: str = "auto",
         device: Any = "auto",
@@ -249,6 +250,7 @@ class ModelFnClassifier(ModelFnParameters, SkestClassifier):
         self.n_iter_no_change = n_iter_no_change
         self.tol = tol
         self.warm_start = warm_start
+        self.warm_start_from = warm_start_from
         self.random_state = random_state
         self.dtype = dtype
         self.device = device
@@ -347,6 +349,7 @@ class ModelFnRegressor(ModelFnParameters, SkestRegressor):
         n_iter_no_change: float = 10,
         tol: float = 1e-4,
         warm_start: bool = False,
+        warm_start_from: Any = None,
         random_state: Any = None,
         dtype: str = "auto",
         device: Any = "auto",
@@ -367,6 +370,7 @@ class ModelFnRegressor(ModelFnParameters, SkestRegressor):
         self.n_iter_no_change = n_iter_no_change
         self.tol = tol
         self.warm_start = warm_start
+        self.warm_start_from = warm_start_from
         self.random_state = random_state
         self.dtype = dtype
         self.device = device

@@ -119,6 +119,7 @@ class MultiHeadEstimator(DNNParameters, SkestMixedEstimator):
         n_iter_no_change: float = 10,
         tol: float = 1e-4,
         warm_start: bool = False,
+        warm_start_from: Any = None,
         random_state: Any = None,
         dtype: str = "auto",
         device: Any = "auto",
@@ -148,6 +149,7 @@ class MultiHeadEstimator(DNNParameters, SkestMixedEstimator):
         self.n_iter_no_change = n_iter_no_change
         self.tol = tol
         self.warm_start = warm_start
+        self.warm_start_from = warm_start_from
         self.random_state = random_state
         self.dtype = dtype
         self.device = device

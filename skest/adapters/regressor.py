@@ -8,7 +8,8 @@ from sklearn.base import RegressorMixin
 from sklearn.utils.metaestimators import available_if
 
 from skest._compat import Interval, StrOptions
-from skest.adapters.base import SkestEstimator, has_partial_fit
+from skest.adapters.base import has_partial_fit
+from skest.adapters.stream_training import StreamTrained
 from skest.adapters.targets.numbers import LOSSES, NumberTarget
 
 __all__ = ["SkestRegressor"]
@@ -16,7 +17,7 @@ __all__ = ["SkestRegressor"]
 _MEDIAN = 0.5  # the default of `quantile`
 
 
-class SkestRegressor(RegressorMixin, SkestEstimator):
+class SkestRegressor(RegressorMixin, StreamTrained):
     """What the regressors of skest have in common; not for direct use."""
 
     loss: str
@@ -24,7 +25,7 @@ class SkestRegressor(RegressorMixin, SkestEstimator):
 
     _target: NumberTarget
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **SkestEstimator._parameter_constraints,
+        **StreamTrained._parameter_constraints,
         "loss": [StrOptions(set(LOSSES))],
         "quantile": [Interval(Real, 0, 1, closed="neither")],
     }

@@ -49,7 +49,7 @@ class TakesSDCA:
     def _check_partial_fit(self) -> None:
         super()._check_partial_fit()  # type: ignore[misc]
         if self._numbers_rows():
-            raise ValueError(f"partial_fit {_ROWS_CHANGE}")
+            raise ValueError(f"Training by parts {_ROWS_CHANGE}")
 
     def _training_features(self, rows: Rows) -> dict[str, Any]:
         features = super()._training_features(rows)  # type: ignore[misc]

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How training steps are carried out: eagerly, or recorded once and replayed."""
+"""How steps and predictions are computed: eagerly, or recorded once and replayed."""
 
-from skest.execution.choice import make_step
+from skest.execution.choice import make_inference, make_step
 from skest.execution.graph import GraphStep
+from skest.execution.inference import Inference
 
-__all__ = ["GraphStep", "make_step"]
+__all__ = ["GraphStep", "Inference", "make_inference", "make_step"]

@@ -1,28 +1,42 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tensors of a batch in a fixed order, and what batches of the same kind share."""
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 from torch import Tensor
 
-__all__ = ["batch_tensors"]
+__all__ = ["batch_tensors", "kind_of_rows"]
 
 
-def batch_tensors(data: Any) -> tuple[list[Tensor], Hashable]:
+def _kind_of_tensor(tensor: Tensor) -> Hashable:
+    return tensor.shape, tensor.stride(), tensor.dtype
+
+
+def kind_of_rows(tensor: Tensor) -> Hashable:
+    """Return what batches have in common whose number of rows does not matter."""
+    return tensor.shape[1:], tensor.dtype, tensor.device, tensor.is_contiguous()
+
+
+def batch_tensors(
+    data: Any, kind_of: Callable[[Tensor], Hashable] = _kind_of_tensor
+) -> tuple[list[Tensor], Hashable]:
     """Take a nest of dictionaries, tuples and lists of tensors apart.
 
     Parameters
     ----------
     data
         Features and labels; None stands for what is not there.
+    kind_of : callable, default=shape, strides and type
+        Returns what counts of a tensor.
 
     Returns
     -------
     tensors : list of Tensor
         In the order in which they come, each once.
     kind : hashable
-        The same for all batches of the same structure, shapes, strides and types.
+        The same for all batches of the same structure whose tensors are of the same
+        kinds.
 
     Raises
     ------
@@ -38,20 +52,22 @@ def batch_tensors(data: Any) -> tuple[list[Tensor], Hashable]:
     (2, True)
     """
     tensors: dict[int, Tensor] = {}
-    kind = _kind(data, tensors)
+    kind = _kind(data, tensors, kind_of)
     return list(tensors.values()), kind
 
 
-def _kind(data: Any, tensors: dict[int, Tensor]) -> Hashable:
+def _kind(
+    data: Any, tensors: dict[int, Tensor], kind_of: Callable[[Tensor], Hashable]
+) -> Hashable:
     if isinstance(data, Tensor):
         if id(data) in tensors:
             return list(tensors).index(id(data))
         tensors[id(data)] = data
-        return data.shape, data.stride(), data.dtype
+        return kind_of(data)
     if isinstance(data, dict | Mapping):
-        return tuple([(key, _kind(value, tensors)) for key, value in data.items()])
+        return tuple([(k, _kind(v, tensors, kind_of)) for k, v in data.items()])
     if isinstance(data, tuple | list):
-        return tuple([_kind(value, tensors) for value in data])
+        return tuple([_kind(value, tensors, kind_of) for value in data])
     if data is None:
         return None
     raise TypeError(f"a batch has a {type(data).__name__} beside its tensors")

@@ -93,6 +93,7 @@ def _changed(calls: Sequence[Call], storages: Storages) -> list[Value]:
 def _replaced_rows(calls: Sequence[Call], storages: Storages) -> dict[Value, Value]:
     """Return the tensors that change only by rows that the batch names, and the ids."""
     ids: dict[Value, set[Value | None]] = defaultdict(set)
+    random = _random_roots(calls, storages)
     for call in calls:
         for value in call.written:
             by_rows = call.function is _COPY_ROWS and call.args[1] == 0
@@ -103,8 +104,17 @@ def _replaced_rows(calls: Sequence[Call], storages: Storages) -> dict[Value, Val
         if root.kind == "constant"
         and found is not None
         and not more
-        and not any(call.is_random for call in leading_to(calls, [found], storages))
+        and storages.root(found) not in random
     }
+
+
+def _random_roots(calls: Sequence[Call], storages: Storages) -> set[Value]:
+    """Return all that depends on random numbers."""
+    random: set[Value] = set()
+    for call in calls:
+        if call.is_random or any(storages.root(v) in random for v in call.arguments):
+            random.update(map(storages.root, [*call.results, *call.written]))
+    return random
 
 
 def _generators(calls: Sequence[Call]) -> list[torch.Generator]:

@@ -1,21 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the steps of a training run are carried out."""
+"""How the steps of a run are carried out."""
 
 import functools
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from torch import nn
 
 from skest._random import is_known_code
+from skest.execution.cuda_graph import CudaGraphProgram
 from skest.execution.graph import GraphStep
 from skest.execution.inductor import InductorProgram
+from skest.execution.inference import Inference
+from skest.execution.program import Program, StepProgram
 from skest.hooks.base import Hook
 from skest.spec import EstimatorSpec
 from skest.training import Step, train_step, trained_parameters
 
-__all__ = ["make_step", "reason_to_stay_eager"]
+__all__ = ["make_inference", "make_step", "reason_to_stay_eager"]
 
 _logger = logging.getLogger("skest")
 
@@ -23,6 +26,8 @@ _logger = logging.getLogger("skest")
 # knows how many steps there will be, it is begun when that much may be lost already.
 _WORTH_RECORDING = 60
 _EAGER_STEPS = 20
+# To record predictions costs as much as so many small batches take longer without.
+_EAGER_INFERENCES = 60
 
 _KNOWN_IN_HOOKS = {"builtins", "collections", "numpy", "pathlib", "skest", "torch"}
 
@@ -51,11 +56,13 @@ def make_step(
     eager = functools.partial(train_step, spec)
     if execution == "eager":
         return eager
-    if any(hook.watches_gradients for hook in hooks):
+    if any(hook.watches_all_gradients for hook in hooks):
         _logger.info("Training steps are taken eagerly: a hook watches gradients.")
         return eager
     is_watched = not all(map(_is_known_hook, hooks))
-    make = functools.partial(GraphStep, spec, is_watched=is_watched)
+    make = functools.partial(
+        GraphStep, spec, is_watched=is_watched, program=_program_for(spec)
+    )
     if execution == "graph":
         return make(eager_steps=1, report=_logger.warning)
     if execution == "inductor":
@@ -70,7 +77,41 @@ def make_step(
     return make(eager_steps=eager_steps, report=_logger.info)
 
 
-def reason_to_stay_eager(spec: EstimatorSpec) -> str | None:
+def make_inference(
+    execution: str,
+    spec: EstimatorSpec,
+    compute: Callable[[Any, Any], Any],
+    *called: Callable[..., Any] | None,
+) -> Callable[[Any, Any], Any]:
+    """Return what computes predictions, or what is evaluated.
+
+    Parameters
+    ----------
+    execution : {"auto", "eager", "graph", "inductor"}
+        See `skest.RunConfig`; nothing is compiled.
+    spec : EstimatorSpec
+        Model of mode EVAL or PREDICT, restored. Nobody may change it any more.
+    compute : callable
+        ``compute(data, option)``, see `skest.execution.Inference`.
+    *called : callable or None
+        What of `spec` it calls beside the network.
+
+    Returns
+    -------
+    callable
+        ``infer(data, option)`` returns what `compute` does.
+    """
+    if execution == "eager":
+        return compute
+    if execution != "auto":
+        return Inference(compute, eager_calls=1)
+    refusal = functools.partial(reason_to_stay_eager, spec, called)
+    return Inference(compute, eager_calls=_EAGER_INFERENCES, refusal=refusal)
+
+
+def reason_to_stay_eager(
+    spec: EstimatorSpec, called: Sequence[Callable[..., Any] | None] | None = None
+) -> str | None:
     """Tell what speaks against recording the steps of a model unasked, if anything does.
 
     A recorded step repeats operations on tensors. Code of PyTorch and of skest does
@@ -79,7 +120,9 @@ def reason_to_stay_eager(spec: EstimatorSpec) -> str | None:
     Parameters
     ----------
     spec : EstimatorSpec
-        Model of mode TRAIN.
+        The model.
+    called : sequence of callable, default=None
+        What of `spec` a step calls beside the network; None is the loss.
 
     Returns
     -------
@@ -104,7 +147,7 @@ def reason_to_stay_eager(spec: EstimatorSpec) -> str | None:
     >>> reason_to_stay_eager(spec)
     'a parameter has hooks for its gradient'
     """
-    for part in _code_of(spec):
+    for part in _code_of(spec, (spec.loss,) if called is None else called):
         if not is_known_code(part):
             name = getattr(part, "__qualname__", type(part).__qualname__)
             return f"'{name}' is not known to compute with tensors only"
@@ -112,6 +155,11 @@ def reason_to_stay_eager(spec: EstimatorSpec) -> str | None:
         if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
             return "a parameter has hooks for its gradient"
     return None
+
+
+def _program_for(spec: EstimatorSpec) -> type[StepProgram]:
+    is_on_gpu = any(p.device.type == "cuda" for p in trained_parameters(spec))
+    return CudaGraphProgram if is_on_gpu else Program
 
 
 def _is_known_hook(hook: Hook) -> bool:
@@ -124,7 +172,9 @@ def _is_known_hook(hook: Hook) -> bool:
     return all(origin.partition(".")[0] in _KNOWN_IN_HOOKS for origin in origins)
 
 
-def _code_of(spec: EstimatorSpec) -> Iterator[Any]:
+def _code_of(
+    spec: EstimatorSpec, called: Sequence[Callable[..., Any] | None]
+) -> Iterator[Any]:
     """Yield modules, functions and optimizers that take part in a step."""
     network = spec.network or nn.Module()
     for module in network.modules():
@@ -133,7 +183,8 @@ def _code_of(spec: EstimatorSpec) -> Iterator[Any]:
             yield from hooks.values()
         for hooks in (module._backward_hooks, module._backward_pre_hooks):
             yield from hooks.values()
-    yield from _functions(spec.loss)
+    for function in called:
+        yield from _functions(function)
     for optimizer in spec.optimizers:
         yield getattr(optimizer, "inner", optimizer)
 

@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from skest.execution.batch import batch_tensors
+from skest.execution.cuda_graph import CudaGraphProgram
 from skest.execution.program import Program, StepProgram
 from skest.execution.recording import NotBuiltError, NotRecordableError
 from skest.execution.replay import Replay, recorded_step
@@ -127,8 +128,10 @@ class GraphStep:
         n_eager = self._eager_steps if is_first else _EAGER_STEPS_OF_OTHERS
         if self._is_eager or self._seen[kind] <= n_eager:
             return train_step(self._spec, features, labels)
+        captures = self._program is CudaGraphProgram  # memory for one kind is enough
+        program = Program if captures and not is_first else self._program
         loss, replay = recorded_step(
-            self._spec, features, labels, tensors, self._program, self._with_update
+            self._spec, features, labels, tensors, program, self._with_update
         )
         if isinstance(replay, NotBuiltError):
             self._fall_back(str(replay))
@@ -151,7 +154,7 @@ class GraphStep:
 
     def _fall_back(self, reason: str) -> None:
         """Replay steps uncompiled, or if they are not compiled, take them eagerly."""
-        if self._program is Program:
+        if self._program.is_exact:
             self._stay_eager(reason)
             return
         self._program, self._with_update = Program, not self._spec.lr_schedulers

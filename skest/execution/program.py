@@ -57,11 +57,16 @@ class Program:
         What shall be readable until the next step.
     storages : Storages
         Which values share memory.
+    reserve : bool, default=True
+        Whether to reserve memory for results. Without, shapes may differ from step to
+        step as far as the calls go, and threads may take steps at the same time.
 
     Attributes
     ----------
     source : str
         The code, for reading.
+    constants : dict of str to object
+        What the names in it stand for, that are not of the step itself.
     places : list of Tensor or int
         Where each of `kept` is after a step: in a tensor, always the same; or the
         position among what a call returns.
@@ -88,8 +93,10 @@ class Program:
         outputs: Sequence[Value],
         kept: Sequence[Value],
         storages: Storages,
+        *,
+        reserve: bool = True,
     ) -> None:
-        writer = _Writer(inputs, calls, outputs, kept, storages)
+        writer = _Writer(inputs, calls, outputs, kept, storages, reserve)
         with torch.no_grad():
             for position, call in enumerate(calls):
                 writer.add(position, call)
@@ -100,11 +107,12 @@ class Program:
                 writer.tensor(v) if writer.is_static(v) else returned.index(v)
                 for v in kept
             ]
-        namespace = writer.constants
+        self.constants = writer.constants
+        namespace = dict(writer.constants)
         exec(compile(self.source, "<step of skest>", "exec"), namespace)
         self._step: Callable[..., tuple[Tensor, ...]] = namespace["step"]
 
-    def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+    def __call__(self, *inputs: Any) -> tuple[Tensor, ...]:
         """Take the step with a batch and return the outputs, and more; see `places`."""
         with torch.no_grad():
             return self._step(*inputs)
@@ -120,10 +128,12 @@ class _Writer:
         outputs: Sequence[Value],
         kept: Sequence[Value],
         storages: Storages,
+        reserve: bool,
     ) -> None:
         self.static: dict[Value, Tensor] = {}
         self.constants: dict[str, Any] = {}
         self._storages = storages
+        self._may_reserve = reserve
         self._names = {value: f"x{i}" for i, value in enumerate(inputs)}
         self._head = f"def step({', '.join(self._names.values())}):"
         self._lines: list[str] = []
@@ -250,7 +260,8 @@ class _Writer:
     def _can_be_reserved(self, value: Value) -> bool:
         root = self._storages.root(value)
         return (
-            root is value
+            self._may_reserve
+            and root is value
             and root not in self._never_reserved
             and is_dense(value.tensor)
         )

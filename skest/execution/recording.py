@@ -23,12 +23,13 @@ __all__ = [
 
 _DYNAMIC = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
 _aten = torch.ops.aten
-# They change the moving averages, which their schema does not tell.
+# In training they change the moving averages, which their schema does not tell.
 _BATCH_NORMS = (
     _aten.native_batch_norm,
     _aten.cudnn_batch_norm,
     _aten.miopen_batch_norm,
 )
+_IS_TRAINING = 5  # the position of this argument of theirs
 _KEEP_ENTRIES = (
     _aten._sparse_coo_tensor_with_dims_and_tensors.default,
     _aten.alias.default,
@@ -96,6 +97,8 @@ class Call:
     @cached_property
     def written(self) -> list[Value]:
         """The arguments that it changes."""
+        if self.function.overloadpacket in _BATCH_NORMS and not self.args[_IS_TRAINING]:
+            return []
         changed = [
             self.kwargs.get(name, self.args[position : position + 1])
             for position, name in _written_arguments(self.function)

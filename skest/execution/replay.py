@@ -95,13 +95,13 @@ def _record_update(spec: EstimatorSpec, recorder: Recorder) -> None:
     tables = [o for o in spec.optimizers if isinstance(o, RowSparse)]
     slots = _slots(spec)
     for optimizer in tables:
-        optimizer.fixed_shapes = spec.clip_norm is None
+        optimizer.is_recorded = True
     try:
         with recorder:
             apply_gradients(spec)
     finally:
         for optimizer in tables:
-            optimizer.fixed_shapes = False
+            optimizer.is_recorded = False
     if not _are_same(slots, _slots(spec)):
         recorder.recording.obstacle = "an optimizer keeps its state in Python"
 

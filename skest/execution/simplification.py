@@ -169,7 +169,11 @@ def _storage(tensor: Tensor) -> int | None:
 
 
 def simplified(
-    calls: Sequence[Call], outputs: Sequence[Value], storages: Storages
+    calls: Sequence[Call],
+    outputs: Sequence[Value],
+    storages: Storages,
+    *,
+    shapes_are_fixed: bool = True,
 ) -> tuple[list[Call], list[Value]]:
     """Return the calls that are needed for the outputs and for what the step changes.
 
@@ -181,6 +185,8 @@ def simplified(
         What shall be returned.
     storages : Storages
         Of `calls`.
+    shapes_are_fixed : bool, default=True
+        Whether the shapes are the recorded ones in every step.
 
     Returns
     -------
@@ -190,7 +196,7 @@ def simplified(
     outputs : list of Value
         Which of the values left stands for each output.
     """
-    simplifier = _Simplifier(storages)
+    simplifier = _Simplifier(storages, shapes_are_fixed)
     left = [call for call in map(simplifier.simplified, calls) if call is not None]
     outputs = [simplifier.stands_for(value) for value in outputs]
     return leading_to(left, outputs, storages, with_effects=True), outputs
@@ -199,8 +205,9 @@ def simplified(
 class _Simplifier:
     """Goes through the calls once and replaces values by equal ones."""
 
-    def __init__(self, storages: Storages) -> None:
+    def __init__(self, storages: Storages, shapes_are_fixed: bool) -> None:
         self._storages = storages
+        self._shapes_are_fixed = shapes_are_fixed
         self._replaced: dict[Value, Value] = {}
         self._at: dict[Hashable, Value] = {}
         self._done: dict[Hashable, list[Value]] = {}
@@ -255,7 +262,8 @@ class _Simplifier:
 
     def _is_same_in_every_step(self, call: Call) -> bool:
         """Turn results that depend on nothing but shapes into constants."""
-        fixed = call.function in _FILLED or (
+        is_shape_fixed = self._shapes_are_fixed or not call.arguments
+        fixed = (call.function in _FILLED and is_shape_fixed) or (
             bool(call.arguments)
             and not call.is_random
             and all(value in self._folded for value in call.arguments)

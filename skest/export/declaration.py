@@ -82,7 +82,7 @@ def declare(estimator: Any) -> bytes:
     # The variables go into a file of their own; a fine-tuning begins with fresh slots.
     checkpoint = Checkpoint(estimator.estimator_.checkpoint.global_step, {})
     core |= {"checkpoint": to_plain(checkpoint), "config": to_plain(_config(estimator))}
-    state |= {"_core": core, "model_dir_": None}
+    state |= {"_core": core, "model_dir_": None, "warm_start_report_": None}
     for parameters in (state, state["_params_in_fit"]):
         for name in _LOCAL.keys() & parameters.keys():
             if name != "random_state" or not isinstance(parameters[name], int):
@@ -97,7 +97,9 @@ def declare(estimator: Any) -> bytes:
 
 
 def _config(estimator: Any) -> Any:
-    return estimator.estimator_.config.replace(model_dir=None, device="auto")
+    return estimator.estimator_.config.replace(
+        model_dir=None, device="auto", keep_best=None
+    )
 
 
 def to_estimator(path: str | os.PathLike[str]) -> Any:

@@ -123,8 +123,10 @@ class Feature:
             numbers = [self._number(cell) for cell in cells.ravel().tolist()]
             objects = _objects(numbers, cells.shape)
             array = objects.astype(np.float64) if self._is_float() else objects
-        if self._is_float() or array.dtype == self.dtype:
-            return array.astype(self.dtype, copy=False)
+        if self._is_float():
+            return self._finite(array.astype(self.dtype, copy=False))
+        if array.dtype == self.dtype:
+            return array
         return self._whole(array)
 
     def _known_missing(self) -> Any:
@@ -149,6 +151,16 @@ class Feature:
             f"The feature {self.name!r} takes numbers; got {cell!r} of type "
             f"{type(cell).__name__}."
         )
+
+    def _finite(self, array: NDArray[Any]) -> NDArray[Any]:
+        """Refuse what feature columns refuse, and a graph cannot."""
+        if np.isinf(array).any():
+            raise ValueError(
+                f"The feature {self.name!r} holds infinity (inf), which is never allowed."
+            )
+        if self._missing is None and np.isnan(array).any():
+            self._known_missing()
+        return array
 
     def _whole(self, array: NDArray[Any]) -> NDArray[Any]:
         """Return whole numbers as the feature's dtype; refuse what it can't hold."""

@@ -216,9 +216,9 @@ class FeatureColumns(DocLinkMixin, FeaturesIn, TransformerMixin, BaseComposition
         for name in list(arrays):
             for key, values in arrays.pop(name).items():
                 tensor = torch.from_numpy(values)
-                if tensor.is_floating_point():
+                if tensor.is_floating_point() and tensor.dtype != dtype:
                     tensor = tensor.to(dtype)
-                    _check_finite(tensor, name)
+                    _check_finite(tensor, name)  # the column has checked its own type
                 encoded[key] = tensor
         _check_lengths(
             {

@@ -307,13 +307,15 @@ class NumericColumn(DenseColumn):
                 f"{raw.shape[1:] or (1,)}. Set 'shape' of the numeric column."
             )
         raw = raw.reshape(len(raw), self.n_elements)
-        missing = np.isnan(raw) if raw.dtype.kind == "f" else np.zeros(raw.shape, bool)
-        if missing.any():
+        is_finite = _is_finite(raw)
+        missing = np.zeros(raw.shape, bool) if is_finite else np.isnan(raw)
+        if not is_finite and missing.any():
             raw = np.where(missing, 0, raw)
         with np.errstate(over="ignore", invalid="ignore"):
             values = raw.astype(self.dtype)
         if values.dtype.kind == "f":
-            self._check_finite(values, raw)
+            if not (is_finite and values.dtype == raw.dtype):
+                self._check_finite(values, raw)
         elif not np.array_equal(values, raw):
             raise ValueError(
                 f"Column {self.key!r} holds {raw[values != raw][0]}, which dtype "
@@ -366,8 +368,8 @@ class NumericColumn(DenseColumn):
         elif self.normalizer is not None:
             center, scale = (self._learned(n, remedy) for n in ("center_", "scale_"))
             with np.errstate(all="ignore"):
-                values -= center.astype(values.dtype)
-                values /= scale.astype(values.dtype)
+                values -= center.astype(values.dtype, copy=False)
+                values /= scale.astype(values.dtype, copy=False)
             if not self._are_finite(values, missing):
                 raise ValueError(
                     f"Column {self.key!r} holds a number that is infinite (inf) when it "
@@ -379,7 +381,7 @@ class NumericColumn(DenseColumn):
     def _are_finite(self, values: np.ndarray, missing: np.ndarray) -> bool:
         """Tell whether all numbers are finite but those for which there is no value."""
         unfilled = missing if self.default_value is None else False
-        return bool((np.isfinite(values) | unfilled).all())
+        return _is_finite(values) or bool((np.isfinite(values) | unfilled).all())
 
     def _called(
         self,
@@ -430,6 +432,15 @@ class NumericColumn(DenseColumn):
     def _output_names(self) -> list[str]:
         names = self._element_names
         return names + [f"{names[i]}_missing" for i in self.indicated]
+
+
+def _is_finite(cells: np.ndarray) -> bool:
+    """Tell whether all numbers are finite; at times the answer no is wrong."""
+    if cells.dtype.kind != "f":
+        return True
+    # The sum is finite only if all are; it is one pass that writes nothing.
+    with np.errstate(over="ignore", invalid="ignore"):
+        return math.isfinite(np.add.reduce(cells, axis=None))
 
 
 def _counted(cells: np.ndarray, weight: np.ndarray | None) -> np.ndarray:

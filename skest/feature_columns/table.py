@@ -2,8 +2,8 @@
 """`Table`: one read-only view over every kind of input that has columns."""
 
 import difflib
-from collections.abc import Mapping
-from typing import Any, NoReturn
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -35,6 +35,8 @@ from skest.feature_columns.sources import (
 )
 
 __all__ = ["Key", "Table"]
+
+T = TypeVar("T")
 
 Key = str | int
 
@@ -96,6 +98,7 @@ class Table:
     _factorized: dict[tuple[Key, str | None], Factorized]
     _flat: dict[Key, Flat | None]
     _aliases: dict[Key, Any]
+    _learned: dict[Hashable, tuple[np.ndarray | None, Any]]
 
     def __new__(cls, X: Any, feature_names: Any = None) -> "Table":
         """Return `X` itself if it is a Table, else a view of it."""
@@ -103,7 +106,7 @@ class Table:
             return X
         table = super().__new__(cls)
         table._cells, table._factorized = {}, {}
-        table._flat, table._aliases = {}, {}
+        table._flat, table._aliases, table._learned = {}, {}, {}
         table.feature_names = table.whole_key = None
         if scipy.sparse.issparse(X):  # first, for one kind of them is a Mapping
             table._view_sparse(X)
@@ -299,6 +302,26 @@ class Table:
             )
         return self._factorized[entry]
 
+    def learned(
+        self, what: Hashable, sample_weight: np.ndarray | None, learn: Callable[[], T]
+    ) -> T:
+        """Return what `learn` returns, computed once for the same weights.
+
+        Parameters
+        ----------
+        what : hashable
+            The same only for functions that return the same.
+        sample_weight : ndarray of shape (n_rows,) or None
+            What the result depends on, besides the table.
+        learn : callable
+            Takes nothing.
+        """
+        weight, result = self._learned.get(what, (None, None))
+        if what not in self._learned or not _are_equal(weight, sample_weight):
+            result = learn()
+            self._learned[what] = sample_weight, result
+        return result
+
     def _factorize(self, key: Key) -> Factorized:
         flat = self.flat(key)
         if flat is None:
@@ -325,6 +348,12 @@ class Table:
             f"Column {key!r} is not in X, which has {shown}{more}.{hint} Add it to X, or "
             "remove the feature column that reads it."
         )
+
+
+def _are_equal(a: np.ndarray | None, b: np.ndarray | None) -> bool:
+    if a is None or b is None:
+        return a is b
+    return a is b or np.array_equal(a, b)
 
 
 def _check_has_features(shape: tuple[int, ...]) -> None:

@@ -3,6 +3,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Sequence, Set
+from functools import partial
 from itertools import repeat
 from numbers import Integral
 from typing import Any
@@ -315,7 +316,11 @@ class VocabularyListColumn(VocabularyColumn):
     def _learn(self, table: Table, sample_weight: np.ndarray | None) -> dict[str, Any]:
         if self.vocabulary_list is not None:
             return {"vocabulary_": self.vocabulary}
-        distinct, frequency, total = self._frequencies(table, sample_weight)
+        distinct, frequency, total = table.learned(
+            ("frequencies", self.key, self.delimiter, self.dtype),
+            sample_weight,
+            partial(self._frequencies, table, sample_weight),
+        )
         if self.min_frequency != 1:
             is_share = not isinstance(self.min_frequency, Integral)
             least = self.min_frequency * (total if is_share else 1)
@@ -344,8 +349,9 @@ class VocabularyListColumn(VocabularyColumn):
         counted = (codes >= 0) & (weight > 0)[:, np.newaxis]
         weight = summable(weight)
         weights = np.broadcast_to(weight[:, np.newaxis], codes.shape)[counted]
-        frequency = np.bincount(codes[counted], weights, minlength=len(cells.distinct))
-        occurring = np.unique(codes[counted])
+        codes = codes[counted]
+        frequency = np.bincount(codes, weights, minlength=len(cells.distinct))
+        occurring = np.flatnonzero(np.bincount(codes, minlength=len(cells.distinct)))
         occurring = occurring[np.argsort(cells.distinct[occurring])]
         return cells.distinct[occurring], frequency[occurring], float(weight.sum())
 

@@ -14,7 +14,11 @@ from skest.feature_columns.categorical import check_delimiter
 from skest.feature_columns.table import Key, Table
 from skest.feature_columns.vocabulary import VocabularyColumn
 
-__all__ = ["VocabularyFileColumn", "categorical_column_with_vocabulary_file"]
+__all__ = [
+    "VocabularyFileColumn",
+    "categorical_column_with_vocabulary_file",
+    "read_lines",
+]
 
 # No more digits than 64 bits can have.
 _INTEGER = re.compile("-?[0-9]{1,19}")
@@ -155,7 +159,7 @@ class VocabularyFileColumn(VocabularyColumn):
     def _read(self) -> dict[Any, int]:
         path = Path(self.vocabulary_file)
         file = f"The vocabulary file '{path}' of column {self.key!r}"
-        lines = _lines_of(path, file)
+        lines = read_lines(path, file)
         size = self.vocabulary_size or len(lines)
         if not lines or len(lines) < size:
             raise ValueError(
@@ -178,14 +182,18 @@ class VocabularyFileColumn(VocabularyColumn):
         return vocabulary
 
 
-def _lines_of(path: Path, file: str) -> list[Any]:
-    """Lines without their ends; only a line feed, maybe with a return, ends one."""
+def read_lines(path: Path, file: str) -> list[Any]:
+    """Return the lines of a text file without their ends.
+
+    Only a line feed, maybe with a return before it, ends a line. Errors, all ValueError,
+    call the file `file`.
+    """
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except OSError as error:
         raise ValueError(
-            f"{file} cannot be read ({error.strerror}). Give 'vocabulary_file' the path "
-            "of a text file with one value in each line."
+            f"{file} cannot be read ({error.strerror}). Give the path of a text "
+            "file with one value in each line."
         ) from error
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1

@@ -5,20 +5,22 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from skest.heads.labels import check_given
 from skest.heads.weights import WeightColumn
-from skest.keys import ModeKeys
+from skest.keys import MetricKeys, ModeKeys
 from skest.metrics import Metric
 from skest.spec import EstimatorSpec
 
 __all__ = ["REGULARIZATION_LOSS", "Head"]
 
 REGULARIZATION_LOSS = "regularization_loss"
+
+_Summaries: TypeAlias = Callable[[Any, Any, Any], Mapping[str, Tensor]]
 
 
 class Head(ABC):
@@ -192,6 +194,7 @@ class Head(ABC):
         prediction_hooks: Sequence[Any] = (),
         lr_scheduler: Any = None,
         clip_norm: float | None = None,
+        summaries: _Summaries | None = None,
     ) -> EstimatorSpec:
         """Return the model that consists of a network and this head.
 
@@ -206,6 +209,8 @@ class Head(ABC):
         optimizer, training_hooks, training_chief_hooks, evaluation_hooks, \
 prediction_hooks, lr_scheduler, clip_norm
             As in `skest.EstimatorSpec`.
+        summaries : callable, default=None
+            As there, written beside the "loss/<name>" of a head that has a name.
         encode : callable, default=None
             Raw features to a dictionary of tensors. None means that the features are
             numbers already; the weights, too, then are one of them, and what a
@@ -236,6 +241,7 @@ prediction_hooks, lr_scheduler, clip_norm
             optimizer=optimizer,
             eval_metrics=self.metrics(),
             update_metrics=self.update_metrics,
+            summaries=_joined(self._summaries, summaries),
             training_hooks=training_hooks,
             training_chief_hooks=training_chief_hooks,
             evaluation_hooks=evaluation_hooks,
@@ -261,6 +267,17 @@ prediction_hooks, lr_scheduler, clip_norm
         return lambda features: self.encode_features(features, encode(features))
 
     @property
+    def _summaries(self) -> _Summaries | None:
+        """What `EstimatorSpec` takes as ``summaries``: losses under names of heads."""
+        return self._named_losses if self.name else None
+
+    def _named_losses(
+        self, labels: Any, logits: Any, features: Any
+    ) -> dict[str, Tensor]:
+        loss = self.compute_loss(labels, logits, features)
+        return {f"{MetricKeys.LOSS}/{self.name}": loss}
+
+    @property
     def _title(self) -> str:
         """How messages call the head."""
         return type(self).__name__ + (f" {self.name!r}" if self.name else "")
@@ -274,3 +291,11 @@ prediction_hooks, lr_scheduler, clip_norm
             if repr(value) != repr(default):  # arrays have no truth value
                 shown.append(f"{parameter.name}={value!r}")
         return f"{type(self).__name__}({', '.join(shown)})"
+
+
+def _joined(*functions: _Summaries | None) -> _Summaries | None:
+    """Return a function that gives what all of the functions give."""
+    given = [function for function in functions if function is not None]
+    if len(given) < 2:
+        return given[0] if given else None
+    return lambda *args: {k: v for f in given for k, v in f(*args).items()}

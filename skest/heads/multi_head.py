@@ -2,7 +2,7 @@
 """`MultiHead`: several targets of one network."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Real
 from typing import Any
 
@@ -179,6 +179,16 @@ class MultiHead(Head):
             encoded, known = labels_and_known(given[name])
             losses[name] = head.compute_loss(encoded, parts[name], features, known)
         return losses
+
+    @property
+    def _summaries(self) -> Callable[[Any, Any, Any], Mapping[str, Tensor]]:
+        return self._named_losses
+
+    def _named_losses(
+        self, labels: Any, logits: Any, features: Any
+    ) -> dict[str, Tensor]:
+        losses = self._losses(labels, logits, features)
+        return {_loss_name(head): losses[name] for name, head in self._by_name.items()}
 
     # Predictions
 

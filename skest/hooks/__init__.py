@@ -20,6 +20,7 @@ from skest.hooks.profiler import ProfilerHook
 from skest.hooks.step_counter import StepCounterHook
 from skest.hooks.step_waiter import GlobalStepWaiterHook
 from skest.hooks.stop import StopAtStepHook
+from skest.hooks.summary_saver import SummarySaverHook
 from skest.hooks.timer import Timer
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "Run",
     "StepCounterHook",
     "StopAtStepHook",
+    "SummarySaverHook",
     "Timer",
     "make_early_stopping_hook",
     "stop_if_higher_hook",

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`Hook`, and the `Run` that hooks are called with."""
 
+import os
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,8 +10,10 @@ from typing import Any
 from torch import Tensor, nn
 
 from skest.inputs.array_dataset import ArrayDataset
+from skest.keys import ModeKeys
 from skest.run_config import RunConfig
 from skest.spec import EstimatorSpec
+from skest.summaries.writer import SummaryWriter
 
 __all__ = ["Hook", "Run"]
 
@@ -39,6 +43,9 @@ class Run:
         Rows to validate on, in the same form, if somebody held some out.
     stop_reason : str or None
         Why the run was asked to stop.
+    summary : SummaryWriter
+        Writes numbers for TensorBoard: into ``model_dir`` in training, into ``eval_dir``
+        in evaluation. Without a directory or tensorboard it writes nothing.
     """
 
     def __init__(
@@ -51,6 +58,7 @@ class Run:
         table: ArrayDataset | None = None,
         capture: Callable[["Run"], Any] | None = None,
         save: Callable[[Any], None] | None = None,
+        summary_dir: Path | None = None,
     ) -> None:
         self.mode = spec.mode
         self.spec = spec
@@ -65,6 +73,8 @@ class Run:
         self.stop_reason: str | None = None
         self._capture = capture
         self._save = save
+        self._summary_dir = summary_dir
+        self._writers: dict[Path | None, SummaryWriter] = {}
 
     @property
     def network(self) -> nn.Module:
@@ -82,6 +92,34 @@ class Run:
     def should_stop(self) -> bool:
         """Whether a hook asked to stop; the loop looks before every step."""
         return self.stop_reason is not None
+
+    @property
+    def summary(self) -> SummaryWriter:
+        """Writes numbers for TensorBoard where those of this call belong."""
+        return self.summary_writer()
+
+    def summary_writer(
+        self, directory: str | os.PathLike[str] | None = None
+    ) -> SummaryWriter:
+        """Return the writer for a directory; it is closed when the call ends.
+
+        Parameters
+        ----------
+        directory : str or path, default=None
+            Where to write; None is where those of this call belong.
+        """
+        path = self._summary_dir if directory is None else Path(directory)
+        if path not in self._writers:
+            # What earlier files have of the steps to come is not what led to this run.
+            first = self.start_step + (self.mode == ModeKeys.TRAIN)
+            run = weakref.proxy(self)  # no circle: a run lets go of its network at once
+            self._writers[path] = SummaryWriter(path, lambda: run.global_step, first)
+        return self._writers[path]
+
+    def close(self) -> None:
+        """Close the files of summaries."""
+        for writer in self._writers.values():
+            writer.close()
 
     def request_stop(self, reason: str) -> None:
         """Ask the loop to stop before its next step; the first reason is kept."""
@@ -127,15 +165,28 @@ class Hook:
 
     @property
     def watches_gradients(self) -> bool:
-        """Whether the hook overrides `after_backward`; training is eager then."""
+        """Whether the hook overrides `after_backward`."""
         return type(self).after_backward is not Hook.after_backward
+
+    @property
+    def watches_all_gradients(self) -> bool:
+        """Whether it does so in every step: training is eager then."""
+        every_step = type(self).wants_gradients is Hook.wants_gradients
+        return self.watches_gradients and every_step
+
+    def wants_gradients(self, run: Run) -> bool:
+        """Tell, after `before_step`, whether to call `after_backward` in this step.
+
+        Steps whose gradients nobody wants need not be run eagerly.
+        """
+        return True
 
     def after_backward(self, run: Run) -> None:
         """Run in every training step between its gradients and its update.
 
         A hook that overrides this may read and change ``parameter.grad`` of the network,
         before gradients are clipped. It is not called for other hooks, and needs steps
-        that are run eagerly.
+        that are run eagerly; one that looks at few of them overrides `wants_gradients`.
         """
 
     def after_step(self, run: Run, loss: Any) -> None:

@@ -47,10 +47,11 @@ class LoggingHook(Hook):
         """Log a line if it is due."""
         if not self._timer.is_due(run.global_step):
             return
-        steps, seconds = self._timer.mark(run.global_step)
+        self._timer.mark(run.global_step)
         # Reading the loss waits for the device, so it is read only for a line.
         if _logger.isEnabledFor(logging.INFO):
-            speed = f" ({steps / seconds:.1f} steps/s)" if seconds else ""
+            rate = self._timer.steps_per_sec
+            speed = "" if rate is None else f" ({rate:.1f} steps/s)"
             _logger.info("step %d: loss = %.6g%s", run.global_step, loss.item(), speed)
 
     def end(self, run: Run) -> None:

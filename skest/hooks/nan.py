@@ -7,6 +7,7 @@ from typing import Any
 
 from skest.exceptions import NanLossDuringTrainingError
 from skest.hooks.base import Hook, Run
+from skest.hooks.batch_report import report_on_batch
 
 __all__ = ["NanLossHook"]
 
@@ -14,7 +15,7 @@ _logger = logging.getLogger("skest")
 
 
 class NanLossHook(Hook):
-    """Stops training when the loss is NaN.
+    """Stops training when the loss is NaN, and tells what in the batch may be the cause.
 
     Parameters
     ----------
@@ -43,10 +44,9 @@ class NanLossHook(Hook):
         """Look at the loss."""
         if not math.isnan(loss.item()):
             return
-        message = (
-            f"The loss of step {run.global_step} is NaN. Lower the learning rate, "
-            "standardise the numeric features, and look for values that are NaN or huge."
-        )
+        message = f"The loss of step {run.global_step} is NaN."
+        if run.batch is not None:
+            message += " " + report_on_batch(*run.batch)
         if self._fail:
             raise NanLossDuringTrainingError(message)
         _logger.error(message)

@@ -62,9 +62,9 @@ class StepCounterHook(Hook):
         """Measure if it is due."""
         if not self._timer.is_due(run.global_step):
             return
-        steps, seconds = self._timer.mark(run.global_step)
-        if seconds > 0:
-            self.steps_per_sec = steps / seconds
+        self._timer.mark(run.global_step)
+        if self._timer.steps_per_sec is not None:
+            self.steps_per_sec = self._timer.steps_per_sec
             _logger.info(
                 "step %d: %.1f global_step/sec", run.global_step, self.steps_per_sec
             )

@@ -19,6 +19,11 @@ class Timer:
     clock : callable, default=time.monotonic
         Gives the time in seconds.
 
+    Attributes
+    ----------
+    steps_per_sec : float or None
+        Speed between the last two events; None before the second.
+
     Raises
     ------
     ValueError
@@ -47,6 +52,7 @@ class Timer:
         self._every_steps = every_steps
         self._every_secs = every_secs
         self._clock = clock
+        self.steps_per_sec: float | None = None
         self._last_step: int | None = None
         self._last_time = 0.0
 
@@ -76,4 +82,6 @@ class Timer:
         else:
             passed = (step - self._last_step, now - self._last_time)
         self._last_step, self._last_time = step, now
+        steps, seconds = passed
+        self.steps_per_sec = steps / seconds if seconds > 0 else None
         return passed

@@ -127,13 +127,20 @@ class ArrayDataset:
         Returns
         -------
         ArrayDataset
-            It shares the arrays.
+            It shares the arrays, or is the same object if nothing differs.
         """
+        if n_elements == 0 and list(seeds) == self.seeds:
+            return self
         dataset = copy.copy(self)
         dataset._n_skipped += n_elements
         if self._entropy is not None:
             (dataset._entropy,) = seeds
         return dataset
+
+    @property
+    def n_skipped(self) -> int:
+        """Number of batches left out by `resumed`."""
+        return self._n_skipped
 
     @property
     def steps_per_epoch(self) -> int:
@@ -163,6 +170,21 @@ class ArrayDataset:
             for start in starts[n_skipped if epoch == first else 0 :]:
                 rows = slice(start, start + self.batch_size)
                 yield rows if order is None else order[rows]
+
+    def pieces(self, n_rows: int) -> Iterator["ArrayDataset"]:
+        """Yield pieces of about `n_rows` rows, whose batches together are those of all.
+
+        Data with more than one epoch, or in an order of their own, are one piece.
+        """
+        size = max(1, n_rows // self.batch_size) * self.batch_size
+        is_random = self.shuffle or self._shares is not None
+        is_small = self.n_rows <= max(size, n_rows)
+        if is_small or is_random or self.num_epochs != 1 or self._n_skipped:
+            yield self
+            return
+        for start in range(0, self.n_rows, size):
+            features, labels = self.take(slice(start, start + size))
+            yield ArrayDataset(features, labels, batch_size=self.batch_size)
 
     def take(self, rows: slice | NDArray[np.intp]) -> tuple[Any, Any]:
         """Return features and labels (or None) of some rows."""
@@ -209,7 +231,7 @@ def _shares(weight: Any, n_rows: int) -> NDArray[np.float64]:
 
 def take_rows(data: Any, rows: slice | NDArray[np.intp]) -> Any:
     """Return some rows of an array, a DataFrame or a dictionary of arrays."""
-    if isinstance(data, Mapping):
+    if isinstance(data, dict | Mapping):
         return {key: take_rows(value, rows) for key, value in data.items()}
     if hasattr(data, "iloc"):
         return data.iloc[rows]
@@ -226,7 +248,7 @@ def count_rows(data: Any, name: str) -> int:
     TypeError
         If `data` has no rows.
     """
-    if isinstance(data, Mapping):
+    if isinstance(data, dict | Mapping):
         counts = {
             key: count_rows(value, f"{name}[{key!r}]") for key, value in data.items()
         }
@@ -249,7 +271,7 @@ def count_rows(data: Any, name: str) -> int:
 
 def _as_arrays(data: Any) -> Any:
     """Turn lists and scalars into arrays; leave arrays, tables and tensors as they are."""
-    if isinstance(data, Mapping):
+    if isinstance(data, dict | Mapping):
         return {key: _as_arrays(value) for key, value in data.items()}
     return data if hasattr(data, "shape") else np.asarray(data)
 

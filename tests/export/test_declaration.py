@@ -8,6 +8,7 @@ from safetensors.torch import save
 
 import skest
 from skest import feature_columns as fc
+from skest.checkpoints import Checkpoint
 from skest.exceptions import ArtifactError, ExportError
 from skest.export.declaration import declare, to_estimator
 from tests.export import _models
@@ -82,6 +83,26 @@ def test_goes_on_training(tmp_path):
     again.partial_fit(X, LABELS)
     assert again.n_steps_ > model.n_steps_
     assert to_estimator(exported(tmp_path / "2", again)).score(X, LABELS) >= 0
+
+
+def test_ftrl_goes_on_from_the_weights(tmp_path):
+    model = fitted(skest.LinearClassifier(learning_rate=0.5))
+    again = to_estimator(exported(tmp_path, model)).set_params(learning_rate=1e-6)
+    again.partial_fit(X, LABELS)
+    np.testing.assert_allclose(again.coef_, model.coef_, atol=1e-4)
+
+
+def test_sdca_can_not_go_on_without_its_dual_variables(tmp_path):
+    rows = X.assign(id=[str(i) for i in range(ROWS)])
+    sdca = skest.LinearSDCA(example_id_column="id")
+    columns = [fc.numeric_column("hours", normalizer="standard")]
+    model = skest.LinearClassifier(
+        feature_columns=columns, optimizer=sdca, warm_start=True, max_iter=2
+    ).fit(rows, LABELS)
+    core = model.estimator_
+    core.checkpoint = Checkpoint(1, core.checkpoint.variables)
+    with pytest.raises(ValueError, match="no state of LinearSDCA"):
+        model.fit(rows, LABELS)
 
 
 def test_newest_version(tmp_path):

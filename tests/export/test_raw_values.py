@@ -121,6 +121,13 @@ def test_shapes():
         (NUMBER, ["3"], TypeError, "takes numbers; got '3'"),
         (NUMBER, [[1, 2]], ValueError, r"shape \(any, 1\); got \(1, 2\)"),
         (VECTOR, [[1, 2]], ValueError, r"shape \(any, 3\); got \(1, 2\)"),
+        (NUMBER, [np.inf], ValueError, "holds infinity"),
+        (
+            {**NUMBER, "missing": None},
+            np.array([np.nan]),
+            ValueError,
+            "trained without",
+        ),
         (WHOLE, [2.5], ValueError, "takes whole numbers of dtype int64; got"),
         (WHOLE, [None], ValueError, "was trained without"),
         (WHOLE, [np.nan], ValueError, "was trained without"),

@@ -52,6 +52,25 @@ def test_the_second_is_refused_until_the_first_is_gone(tmp_path, process, caplog
     assert "was killed" in caplog.text
 
 
+FORKS = SCRIPT.replace("import sys, time", "import os, sys, time").replace(
+    '    print("trains"',
+    "    if os.fork() == 0:\n        time.sleep(5)\n        os._exit(0)\n"
+    '    print("trains"',
+)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_a_child_that_outlives_a_killed_training_keeps_no_lock(tmp_path):
+    command = [sys.executable, "-c", FORKS, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "trains\n"
+        process.kill()
+        process.wait()
+        estimator = Estimator(model_fn, tmp_path).train(table_fn())  # the child sleeps
+        process.stdout.close()
+    assert estimator.checkpoint.global_step == 5
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 def test_a_child_that_was_forked_meanwhile_keeps_no_lock(tmp_path):
     children = []

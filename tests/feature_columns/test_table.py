@@ -436,3 +436,16 @@ def test_no_numbers(values: Any, error: type[Exception], message: str) -> None:
 )
 def test_holds_numbers(values: Any, expected: bool) -> None:
     assert Table({"c": values}).holds_numbers("c") is expected
+
+
+def test_what_is_learned_is_learned_once_for_the_same_weights() -> None:
+    table, calls = Table({"c": np.array(["a", "b"])}), []
+
+    def learn() -> int:
+        calls.append(1)
+        return len(calls)
+
+    weight = np.array([1.0, 2.0])
+    weights = [None, None, weight, weight.copy(), None]
+    assert [table.learned("it", w, learn) for w in weights] == [1, 1, 2, 2, 3]
+    assert table.learned("else", None, learn) == 4

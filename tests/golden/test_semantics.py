@@ -35,7 +35,6 @@ from tests.golden._counting import counting_estimator, counting_input
 
 CLUSTER = "clusters come with part 8, distribution"
 SIGNATURES = "export signatures come with part 7, ONNX export"
-WARM_START = "warm start is a later piece of part 6"
 
 NOT_APPLICABLE = {
     **{c["id"]: CLUSTER for c in load("semantics") if "TF_CONFIG" in c["config"]},
@@ -43,11 +42,6 @@ NOT_APPLICABLE = {
     "saved_model/multilabel": SIGNATURES,
     "saved_model/multihead": SIGNATURES,
     "estimator_spec/predict_err_export_not_dict": SIGNATURES,
-    **{
-        c["id"]: WARM_START
-        for c in load("semantics")
-        if c["component"] == "WarmStartSettings"
-    },
     "checkpoint/files": "checkpoints are directories of safetensors and JSON",
     "checkpoint/disabled": (
         "None for both intervals is the default of 600 s, 0 means at the end only; "
@@ -142,6 +136,10 @@ DIFFERENT = {
     "run_config/err_seed_float": (TYPE, {"error/type": "TypeError"}),
     "construct/err_config_type": (TYPE, {"error/type": "TypeError"}),
     "construct/err_model_fn_returns_int": (TYPE, {"error/type": "TypeError"}),
+    "warm_start/err_missing_checkpoint": (
+        "a path without a checkpoint is a ValueError, as for evaluate",
+        {"error/type": "ValueError"},
+    ),
     "estimator_spec/predict_tensor": (
         "predictions have names",
         {"error": {"type": "TypeError"}},
@@ -180,6 +178,7 @@ GROUPS = [
     *["train", "evaluate", "predict", "checkpoint", "early_stopping", "exporters"],
     *["run_config", "construct", "estimator_spec", "specs", "hooks", "add_metrics"],
     "saved_model",
+    "warm_start",  # run by test_warm_start.py
 ]
 
 

@@ -51,3 +51,18 @@ def test_a_hook_does_nothing_by_itself():
     hook.after_step(run, None)
     hook.end(run)
     assert not run.should_stop
+
+
+def test_whether_all_gradients_are_watched():
+    class Watching(Hook):
+        def after_backward(self, run):
+            pass
+
+    class Rarely(Watching):
+        def wants_gradients(self, run):
+            return False
+
+    hooks = (Hook(), Watching(), Rarely())
+    assert [hook.watches_gradients for hook in hooks] == [False, True, True]
+    assert [hook.watches_all_gradients for hook in hooks] == [False, True, False]
+    assert Watching().wants_gradients(Run(SPEC, RunConfig()))

@@ -3,7 +3,7 @@ import pytest
 
 from skest import Estimator, RunConfig
 from skest.hooks import EpochwiseHook
-from tests._models import N_ROWS, batches, model_fn, table_fn
+from tests._models import N_ROWS, At, batches, model_fn, raising, table_fn
 
 
 class Recorder(EpochwiseHook):
@@ -55,3 +55,16 @@ def test_a_stream_is_one_epoch(estimator):
     hook = Recorder()
     estimator.train(lambda: batches(5), hooks=[hook])
     assert hook.calls == [("begin", 0), ("end", 5)]
+
+
+@pytest.mark.parametrize("step", [3, 5, 7])
+def test_boundaries_stay_where_they_are_in_the_middle_of_the_input(estimator, step):
+    input_fn = table_fn(batch_size=8, num_epochs=4, shuffle=True)  # 3 steps an epoch
+    with pytest.raises(OSError, match="broken"):
+        estimator.train(input_fn, hooks=[At(step, raising(OSError("broken")))])
+    hook = Recorder()
+    estimator.train(input_fn, hooks=[hook])
+    ends = [end for end in (3, 6, 9, 12) if end > step]
+    begins = [step, *ends[:-1]]
+    expected = zip(begins, ends, strict=True)
+    assert hook.calls == [c for b, e in expected for c in (("begin", b), ("end", e))]

@@ -1,13 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 import logging
+import re
 
+import numpy as np
 import pytest
 import torch
 
-from skest import Estimator, EstimatorSpec
+from skest import DNNRegressor, Estimator, EstimatorSpec, RunConfig
 from skest.exceptions import NanLossDuringTrainingError
+from skest.heads import RegressionHead
 from skest.hooks import NanLossHook
-from tests._models import Recorder, table_fn
+from skest.hooks.batch_report import report_on_batch
+from skest.inputs import ArrayDataset
+from tests._models import Recorder, model_fn, table, table_fn
 
 
 def constant_loss_model_fn(features, labels, mode, params):
@@ -27,7 +32,7 @@ def estimator(loss):
 def test_nan_raises_by_default():
     recorder = Recorder()
     with pytest.raises(
-        NanLossDuringTrainingError, match=r"loss of step 1 is NaN.*Lower"
+        NanLossDuringTrainingError, match=r"loss of step 1 is NaN\. .*Lower"
     ):
         estimator(float("nan")).train(table_fn(), hooks=[recorder])
     assert recorder.calls == ["begin", "before_step", "after_step"]
@@ -46,3 +51,98 @@ def test_nan_can_stop_instead(caplog):
 def test_other_losses_pass(loss):
     trained = estimator(loss).train(table_fn(), steps=3)
     assert trained.checkpoint.global_step == 3
+
+
+# What is said about the batch
+
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize("execution", ["eager", "graph"])
+def test_the_step_and_the_column_are_those_of_the_bad_batch(execution):
+    x, y = table(400)
+    x[4 * 57 + 2, 1] = NAN  # in the third row of the 58th batch
+    config = RunConfig(random_seed=0, execution=execution)
+    estimator = Estimator(model_fn, config=config)
+    with pytest.raises(
+        NanLossDuringTrainingError,
+        match=r"step 58 is NaN.*has 1 NaN in position 1 of the features \(first in row 2\)",
+    ):
+        estimator.train(lambda: ArrayDataset(x, y, batch_size=4))
+    assert estimator.checkpoint is None
+
+
+def dict_model_fn(features, labels, mode):
+    class Sum(torch.nn.Linear):
+        def forward(self, inputs):
+            return super().forward(torch.stack(list(inputs.values()), dim=1))
+
+    network = Sum(2, 1)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    head = RegressionHead()
+    return head.create_estimator_spec(features, mode, network, labels, optimizer)
+
+
+def batch(**columns):
+    return {name: np.array(values, np.float32) for name, values in columns.items()}
+
+
+@pytest.mark.parametrize(
+    ("features", "labels", "message"),
+    [
+        (
+            batch(a=[1, 2], b=[NAN, NAN]),
+            [0, 1],
+            "2 NaN in column 'b' (first in row 0)",
+        ),
+        (batch(a=[1, INF], b=[1, 2]), [0, 1], "1 infinite in column 'a' (first in ro"),
+        (
+            batch(a=[INF, NAN], b=[INF, 2]),
+            [0, 1],
+            "1 NaN and 1 infinite in column 'a' (f",
+        ),
+    ],
+)
+def test_columns_are_named(features, labels, message):
+    batches = [(features, np.array(labels, np.float32)[:, None])]
+    with pytest.raises(NanLossDuringTrainingError, match=re.escape(message)):
+        Estimator(dict_model_fn).train(lambda: 3 * batches)
+
+
+def test_labels_are_named():
+    y = torch.tensor([0.0, NAN])
+    text = report_on_batch({"a": torch.zeros(2)}, y)
+    assert text.startswith("Its batch has 1 NaN in the labels (first in row 1).")
+    text = report_on_batch(
+        torch.zeros(2, 2), {"price": y, "kind": torch.tensor([0, 1])}
+    )
+    assert "1 NaN in label 'price'" in text
+
+
+def test_a_rate_that_is_too_high_is_told_from_bad_values():
+    X = np.random.default_rng(0).normal(size=(100, 2)).astype(np.float32)
+    model = DNNRegressor((8,), optimizer="sgd", learning_rate=1e6, random_state=0)
+    with pytest.raises(
+        NanLossDuringTrainingError,
+        match=r"All numbers of its batch are finite.*Lower the learning rate",
+    ):
+        model.fit(X, X[:, 0])
+
+
+def test_huge_columns_are_to_be_standardised():
+    features = {"pay": torch.tensor([2e9, 1.0]), "age": torch.tensor([0.3, -2.0])}
+    text = report_on_batch(features, torch.tensor([1, 0]))
+    assert "largest magnitudes are 2e+09 in column 'pay', 2 in column 'age'." in text
+    assert "Standardise column 'pay' (normalizer=\"standard\"), lower the" in text
+
+
+def test_many_columns_and_other_structures():
+    text = report_on_batch(torch.full((2, 9), NAN), None)
+    assert "2 NaN in position 4 of the features (first in row 0) and 4 more." in text
+    sparse = torch.eye(3).to_sparse()
+    nested = (sparse, [torch.tensor(7.0), None], "text", torch.zeros(0, 2))
+    text = report_on_batch(nested, None)
+    assert "7 in part 0 of part 1 of the features" in text
+    assert "no floating-point numbers. Lower" in report_on_batch(
+        {"a_ids": sparse.int()}, 0
+    )

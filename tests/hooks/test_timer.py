@@ -35,6 +35,21 @@ def test_every_secs():
     assert due_at(timer, range(1, 9), clock, secs_per_step=0.5) == [1, 3, 5, 7]
 
 
+def test_the_speed_between_two_events():
+    clock = FakeClock(now=1000.0)
+    timer = Timer(every_steps=10, clock=clock)
+    assert timer.steps_per_sec is None
+    for now, step, speed in (
+        (1000.0, 0, None),
+        (1002.0, 10, 5.0),
+        (1003.0, 30, 20.0),
+        (1003.0, 40, None),  # the clock has not moved
+    ):
+        clock.now = now
+        timer.mark(step)
+        assert timer.steps_per_sec == speed
+
+
 @pytest.mark.parametrize("interval", [{"every_steps": 1}, {"every_secs": 1e-9}])
 def test_one_step_is_due_once(interval):
     clock = FakeClock()

@@ -239,3 +239,27 @@ def test_resuming_at_every_position_equals_the_uninterrupted_run(options, num_ep
     twice = ArrayDataset(x, **options).resumed(1, first.seeds).resumed(1, first.seeds)
     assert [batch.tolist() for batch in twice] == batches[2:]
     assert [batch.tolist() for batch in first] == batches
+
+
+@pytest.mark.parametrize(("n_rows", "sizes"), [(1, [3, 3, 1]), (6, [6, 1]), (7, [7])])
+def test_pieces_have_the_batches_of_all(n_rows, sizes):
+    data = ArrayDataset({"x": np.arange(7)}, np.arange(7), batch_size=3)
+    pieces = list(data.pieces(n_rows))
+    assert [piece.n_rows for piece in pieces] == sizes
+    batches = [batch for piece in pieces for batch in piece]
+    for (x, y), (all_x, all_y) in zip(batches, data, strict=True):
+        assert x["x"].tolist() == all_x["x"].tolist()
+        assert y.tolist() == all_y.tolist()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"shuffle": True}, {"num_epochs": 2}, {"sampling_weight": np.ones(7)}],
+)
+def test_other_orders_are_one_piece(options):
+    data = ArrayDataset(np.arange(7), batch_size=3, **options)
+    assert list(data.pieces(3)) == [data]
+    plain = ArrayDataset(np.arange(7), batch_size=3)
+    assert plain.resumed(0, []) is plain
+    later = plain.resumed(1, [])
+    assert list(later.pieces(3)) == [later]

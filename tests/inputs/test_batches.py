@@ -207,6 +207,43 @@ def test_shuffled_tables_are_cut_as_their_rows_are():
         assert "".join(features["word"]) == "".join("abcde"[i] for i in labels)
 
 
+@pytest.mark.parametrize("batch_size", [16, 7])
+@pytest.mark.parametrize("together", [1, 2**12, 2**20])
+def test_batches_taken_together_are_those_taken_alone(
+    monkeypatch, batch_size, together
+):
+    monkeypatch.setattr("skest.inputs.batches._GATHERED_BYTES", together)
+    n_rows = 50
+    x = torch.arange(n_rows * 3.0).reshape(n_rows, 3)
+    ids = torch.arange(n_rows)[:, None]
+    words = np.array([f"word {i}" for i in range(n_rows)])
+    encoded = {"part": {"x": x, "ids": ids}, "other": {"ids": ids}, "none": {}}
+    data = ArrayDataset(
+        {"words": words},
+        words,
+        batch_size=batch_size,
+        shuffle=True,
+        seed=0,
+        num_epochs=2,
+    )
+    expected = list(data.index_batches())
+    batches = make(data, lambda features: encoded, lambda labels: labels)
+    assert len(batches) == len(expected)
+    for (features, labels), rows in zip(batches, expected, strict=True):
+        assert torch.equal(features["part"]["x"], x[rows])
+        assert torch.equal(features["part"]["ids"], ids[rows])
+        assert features["other"]["ids"] is features["part"]["ids"]
+        assert features["none"] == {}
+        assert list(labels) == list(words[rows])
+        if batch_size % 16 == 0:
+            assert features["part"]["x"].data_ptr() % 64 == 0
+
+
+def test_drawn_rows_without_features_end():
+    data = ArrayDataset({"x": FLOATS}, batch_size=2, shuffle=True, num_epochs=1)
+    assert make(data, lambda features: {}) == [({}, None)] * 3
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_batches_come_to_the_device(shuffle):
@@ -251,3 +288,27 @@ def test_labels_of_another_length_are_refused():
     source = Source([(torch.zeros(8, 2), torch.zeros(5))])
     with pytest.raises(ValueError, match="same number of rows; got 8 and 5"):
         next(tensor_batches(source, None, None, CPU, torch.float32))
+
+
+def test_a_table_is_encoded_piece_by_piece_when_batches_are_asked_for():
+    seen = []
+
+    def encode(features):
+        seen.append(len(features["x"]))
+        return {"x": torch.from_numpy(features["x"])}
+
+    source = Source(ArrayDataset({"x": np.arange(10.0)}, batch_size=2))
+    batches = tensor_batches(source, encode, None, CPU, torch.float64, rows_at_once=5)
+    assert seen == []
+    found = []
+    for features, _ in batches:
+        found += features["x"].tolist()
+        assert sum(seen) - len(found) < 4
+    assert found == list(range(10))
+    assert seen == [4, 4, 2]
+
+
+def test_rows_of_the_first_batch():
+    assert Source(ArrayDataset(np.arange(5), batch_size=2)).rows_per_batch == 2
+    assert Source([np.arange(3), np.arange(2)]).rows_per_batch == 3
+    assert Source([]).rows_per_batch is None

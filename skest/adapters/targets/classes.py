@@ -50,7 +50,8 @@ class ClassTarget(Target):
         if len(self.classes) < 2:
             raise ValueError(
                 f"{self.owner} needs samples of at least 2 classes in the data, but the "
-                f"data contains only one class: {self.classes[0]}."
+                f"data contains only one class: {self.classes[0]}. Where the first part "
+                "of the data lacks classes, name all with 'classes' (partial_fit, train)."
             )
 
     def check_classes(self, classes: Any) -> None:

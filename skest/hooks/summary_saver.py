@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`SummarySaverHook`."""
+
+import logging
+import os
+from collections.abc import Iterable
+from typing import Any
+
+from torch import Tensor
+
+from skest.hooks.base import Hook, Run
+from skest.hooks.timer import Timer
+from skest.summaries.graph import record_graph
+from skest.summaries.rates import learning_rates
+from skest.summaries.trial import without_traces
+from skest.summaries.writer import (
+    MISSING_TENSORBOARD,
+    SummaryWriter,
+    tensorboard_is_installed,
+)
+
+__all__ = ["SummarySaverHook"]
+
+_VARIABLES, _GRADIENTS = "variables", "gradients"
+_HISTOGRAMS = (_VARIABLES, _GRADIENTS)
+
+_logger = logging.getLogger("skest")
+
+
+class SummarySaverHook(Hook):
+    """Writes summaries of training for TensorBoard.
+
+    These are "loss", "global_step/sec", the learning rates, the ``summaries`` of the
+    `EstimatorSpec` (such as "loss/<head>" of a `MultiHead`), and histograms if asked for.
+    They are written at the first step, at every interval, the loss at the last step as
+    well. The graph of the network is written before the first step.
+
+    A training with a ``model_dir`` has such a hook without histograms, at the interval
+    ``RunConfig(save_summary_steps=)``, in any case; one that is passed writes beside it,
+    at its own interval. A value that both have is written once.
+
+    Parameters
+    ----------
+    save_steps : int, default=None
+        Steps between two summaries.
+    save_secs : float, seconds, default=None
+        Time between two summaries. Exactly one of both must be given.
+    histograms : {"variables", "gradients"} or iterable of them, default=()
+        "variables" are the trained ones, after the update of a step, at the tags
+        ``variables/<path>``; "gradients" theirs before clipping, at ``gradients/<path>``.
+        A step whose gradients are wanted is run eagerly, the others need not be.
+    output_dir : str or path, default=None
+        Directory of the event files; None is ``model_dir``.
+
+    Raises
+    ------
+    ImportError
+        If tensorboard is not installed.
+    ValueError
+        If none or both intervals are given, or the one given is not positive; if
+        `histograms` has another value; in training, if there is no directory.
+
+    Notes
+    -----
+    As ``tf.estimator.SummarySaverHook`` and, for "global_step/sec",
+    ``tf.estimator.StepCounterHook``.
+
+    Examples
+    --------
+    >>> from skest.hooks import SummarySaverHook
+    >>> hook = SummarySaverHook(save_steps=1000, histograms=("variables", "gradients"))
+    """
+
+    def __init__(
+        self,
+        save_steps: int | None = None,
+        save_secs: float | None = None,
+        histograms: str | Iterable[str] = (),
+        output_dir: str | os.PathLike[str] | None = None,
+    ) -> None:
+        if not tensorboard_is_installed():
+            raise ImportError(f"SummarySaverHook: {MISSING_TENSORBOARD}")
+        chosen = (histograms,) if isinstance(histograms, str) else tuple(histograms)
+        unknown = [name for name in chosen if name not in _HISTOGRAMS]
+        if unknown:
+            raise ValueError(
+                "'histograms' of SummarySaverHook may name "
+                f"{' and '.join(map(repr, _HISTOGRAMS))}; got {unknown[0]!r}."
+            )
+        self._interval = (save_steps, save_secs)
+        self._timer = Timer(*self._interval)
+        self._histograms = chosen
+        self._output_dir = output_dir
+        self._is_due = False
+        self._scalars: dict[str, float | Tensor] = {}
+        self._distributions: dict[str, Tensor] = {}
+
+    @property
+    def watches_gradients(self) -> bool:
+        """Whether histograms of gradients are written."""
+        return _GRADIENTS in self._histograms
+
+    def wants_gradients(self, run: Run) -> bool:
+        """Tell whether a histogram of them is due."""
+        return self._is_due
+
+    def begin(self, run: Run) -> None:
+        """Find the directory, and start the clock."""
+        if self._output_dir is None and run.model_dir is None:
+            raise ValueError(
+                "SummarySaverHook writes files, but the Estimator has no model_dir. Pass "
+                "'output_dir'."
+            )
+        self._timer = Timer(*self._interval)
+        self._forget()
+
+    def before_step(self, run: Run) -> None:
+        """See whether summaries are due, and take those of the state before the step."""
+        if run.global_step == run.start_step:
+            self._write_graph(run)
+        self._is_due = self._timer.is_due(run.global_step + 1)
+        if self._is_due:
+            self._scalars |= learning_rates(run.spec)
+            self._add_summaries_of_model(run)
+
+    def after_backward(self, run: Run) -> None:
+        """Keep the gradients."""
+        for name, parameter in run.network.named_parameters():
+            if parameter.grad is not None:
+                # Copied, because other hooks and clipping change gradients in place.
+                self._distributions[_tag(_GRADIENTS, name)] = parameter.grad.clone()
+
+    def after_step(self, run: Run, loss: Any) -> None:
+        """Write the summaries if they are due."""
+        if not self._is_due:
+            return
+        self._timer.mark(run.global_step)
+        self._scalars["loss"] = loss
+        if self._timer.steps_per_sec is not None:
+            self._scalars["global_step/sec"] = self._timer.steps_per_sec
+        if _VARIABLES in self._histograms:
+            for name, parameter in run.network.named_parameters():
+                self._distributions[_tag(_VARIABLES, name)] = parameter
+        writer = self._writer(run)
+        writer.scalars(self._scalars)
+        writer.histograms(self._distributions)
+        self._forget()
+
+    def end(self, run: Run) -> None:
+        """Write the loss of the last step."""
+        if run.loss is not None:
+            self._writer(run).scalar("loss", run.loss)
+
+    def _writer(self, run: Run) -> SummaryWriter:
+        return run.summary_writer(self._output_dir)
+
+    def _forget(self) -> None:
+        self._is_due, self._scalars, self._distributions = False, {}, {}
+
+    def _write_graph(self, run: Run) -> None:
+        if run.batch is None or not self._writer(run).wants_graph:
+            return
+        try:
+            with without_traces(run.spec):
+                nodes = record_graph(run.network, *run.batch, run.spec.loss)
+        except Exception as error:  # a picture is no reason to end training
+            _logger.info("The graph of the network is not written: %s", error)
+        else:
+            self._writer(run).graph(nodes)
+
+    def _add_summaries_of_model(self, run: Run) -> None:
+        """Compute what the step is going to compute, and look at more of it."""
+        if run.spec.summaries is None or run.batch is None:
+            return
+        features, labels = run.batch
+        with without_traces(run.spec):
+            logits = run.network(features)
+            for name, value in run.spec.summaries(labels, logits, features).items():
+                kind = self._scalars if value.ndim == 0 else self._distributions
+                kind[name] = value
+
+
+def _tag(kind: str, name: str) -> str:
+    return f"{kind}/{name.replace('.', '/')}"

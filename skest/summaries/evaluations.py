@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The record of evaluations: a file of results, and events for TensorBoard."""
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+
+from skest.eval_results import append_eval_result, eval_dir_of, read_eval_results
+from skest.hooks.base import Run
+from skest.keys import MetricKeys
+from skest.summaries.writer import SummaryWriter
+
+__all__ = ["record_evaluation"]
+
+_logger = logging.getLogger("skest")
+
+
+def record_evaluation(
+    run: Run, eval_dir: Path | None, results: Mapping[str, float]
+) -> None:
+    """Record the result of an evaluation in a directory, and as summaries.
+
+    One that can't be recorded, in a read-only ``model_dir``, is logged and no error.
+
+    Parameters
+    ----------
+    run : Run
+        The evaluation; its writer is that of `eval_dir`.
+    eval_dir : Path or None
+        As ``Estimator.eval_dir`` returns it; None records nothing.
+    results : dict of str to float
+        As ``Estimator.evaluate`` returns them.
+
+    Raises
+    ------
+    ValueError
+        If the configuration keeps the best checkpoints by a metric that is not there.
+    """
+    if eval_dir is None:
+        return
+    rule = run.config.keep_best
+    if rule is not None and eval_dir.name == eval_dir_of(Path(), rule.eval_name).name:
+        rule.check(results)
+    try:
+        append_eval_result(eval_dir, results)
+        if run.config.save_summary_steps and run.summary.is_enabled:
+            _write_summaries(run.summary, read_eval_results(eval_dir), run.global_step)
+    except (OSError, ValueError) as error:
+        _logger.warning("The result is not recorded in %s: %s", eval_dir, error)
+
+
+def _write_summaries(
+    writer: SummaryWriter, results: Mapping[int, Mapping[str, float]], step: int
+) -> None:
+    """Write the results of a step, and those of later ones again.
+
+    TensorBoard wants the steps in ascending order, and forgets later ones when an old
+    checkpoint is evaluated, or training has gone back.
+    """
+    for at, values in results.items():
+        if at >= step:
+            named = {n: v for n, v in values.items() if n != MetricKeys.GLOBAL_STEP}
+            writer.scalars(named, at)

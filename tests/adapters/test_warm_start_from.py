@@ -1,0 +1,560 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`warm_start_from` of scikit-learn's estimators: fitted sources, and what changed."""
+
+import pickle
+from functools import partial
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.frozen import FrozenEstimator
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+
+from skest import (
+    BaselineClassifier,
+    BaselineRegressor,
+    DNNClassifier,
+    DNNLinearCombinedClassifier,
+    DNNLinearCombinedRegressor,
+    DNNRegressor,
+    LinearClassifier,
+    LinearRegressor,
+    ModelFnRegressor,
+    MultiHeadEstimator,
+    RNNClassifier,
+    RunConfig,
+    VocabInfo,
+    WarmStartSettings,
+)
+from skest.exceptions import CheckpointMismatchError, NotFittedError
+from skest.feature_columns import (
+    DenseFeatures,
+    bucketized_column,
+    categorical_column_with_hash_bucket,
+    categorical_column_with_identity,
+    categorical_column_with_vocabulary_list,
+    crossed_column,
+    embedding_column,
+    indicator_column,
+    numeric_column,
+    shared_embeddings,
+)
+from skest.networks import DNN
+from skest.optimizers import make_optimizer
+
+OLD, NEW = "abcdef", "fedxbyc"
+KNOWN = "bcdef"
+# A step with this rate changes nothing that counts.
+TINY = 1e-6
+
+
+def table(values, n=60, seed=0):
+    rng = np.random.default_rng(seed)
+    words = np.array(list(values))[np.arange(n) % len(values)]
+    X = pd.DataFrame({"w": words, "x": rng.normal(size=n), "i": np.arange(n) % 5})
+    effect = np.array([ord(word) % 4 for word in words], dtype=float)
+    return X, effect + X["x"].to_numpy()
+
+
+def words_column(**options):
+    return categorical_column_with_vocabulary_list("w", **options)
+
+
+def labels(y, names=("lo", "mid", "hi")):
+    return np.array(names)[np.digitize(y, [0.5, 2.0])]
+
+
+def fitted(model, values=OLD, *, target=lambda y: y, **parameters):
+    X, y = table(values)
+    model = model(max_iter=3, random_state=0, batch_size=20, **parameters)
+    return model.fit(X, target(y))
+
+
+def warm(model, old, values=NEW, *, target=lambda y: y, **parameters):
+    """Return an estimator after one small step from `old`."""
+    X, y = table(values)
+    rates = {
+        name: TINY for name in model().get_params() if name.endswith("learning_rate")
+    }
+    model = model(
+        **{**rates, "max_steps": 1, "random_state": 1, "warm_start_from": old},
+        **parameters,
+    )
+    return model.fit(X, target(y))
+
+
+def row(estimator, name, value, columns="feature_columns_"):
+    """Return the row that a variable has for a value of the column "w"."""
+    for column in getattr(estimator, columns).active:
+        while hasattr(column, "categorical"):
+            column = column.categorical
+        if column.name == "w":
+            position = list(column.vocabulary).index(value)
+            return estimator.estimator_.get_variable_value(name)[position]
+    raise AssertionError("There is no column 'w'.")
+
+
+def value(estimator, name):
+    return estimator.estimator_.get_variable_value(name)
+
+
+REGRESSORS = [LinearRegressor, DNNRegressor, DNNLinearCombinedRegressor]
+CLASSIFIERS = [LinearClassifier, DNNClassifier, DNNLinearCombinedClassifier]
+TARGETS = {m: (lambda y: y) for m in REGRESSORS} | dict.fromkeys(CLASSIFIERS, labels)
+
+
+@pytest.mark.parametrize("model", TARGETS)
+def test_of_the_same_data_predictions_are_those_of_the_source(model):
+    target = TARGETS[model]
+    old = fitted(model, target=target)
+    new = warm(model, old, OLD, target=target)
+    X, _ = table(OLD)
+    for method in ("predict_proba", "predict"):
+        if hasattr(old, method) and not (method, target) == ("predict", labels):
+            np.testing.assert_allclose(
+                getattr(new, method)(X), getattr(old, method)(X), rtol=1e-3, atol=1e-4
+            )
+    assert not new.warm_start_report_.not_warm_started
+    assert new.n_steps_ == 1
+
+
+@pytest.mark.parametrize("model", TARGETS)
+def test_rows_that_source_and_new_data_know_predict_as_the_source(model):
+    target = TARGETS[model]
+    old = fitted(model, target=target)
+    new = warm(model, old, target=target)
+    X, _ = table(KNOWN, seed=3)
+    method = "predict_proba" if target is labels else "predict"
+    np.testing.assert_allclose(
+        getattr(new, method)(X), getattr(old, method)(X), rtol=1e-3, atol=2e-3
+    )
+
+
+# Columns
+
+
+def test_both_tables_of_wide_and_deep_with_their_rows_out_of_vocabulary():
+    words = words_column(num_oov_buckets=2)
+    columns = {
+        "linear_feature_columns": [words],
+        "dnn_feature_columns": [embedding_column(words, 3), numeric_column("x")],
+    }
+    model = DNNLinearCombinedRegressor
+    old = fitted(model, dnn_hidden_units=4, **columns)
+    new = warm(model, old, dnn_hidden_units=4, **columns)
+    for name, of in (
+        ("linear.w_weights", "linear_feature_columns_"),
+        ("dnn.inputs.w_embedding_weights", "dnn_feature_columns_"),
+    ):
+        for known in KNOWN:
+            np.testing.assert_allclose(
+                row(new, name, known, of), row(old, name, known, of), atol=1e-4
+            )
+        np.testing.assert_allclose(
+            value(new, name)[-2:], value(old, name)[-2:], atol=1e-4
+        )
+    reports = {v.name: v for v in new.warm_start_report_.variables}
+    assert reports["linear.w_weights"][2:4] == (len(KNOWN) + 2, 2)
+
+
+def test_another_number_of_buckets_out_of_vocabulary_starts_them_anew():
+    old = fitted(LinearRegressor, feature_columns=[words_column(num_oov_buckets=2)])
+    new = warm(LinearRegressor, old, feature_columns=[words_column(num_oov_buckets=3)])
+    np.testing.assert_allclose(value(new, "w_weights")[-3:], 0, atol=1e-4)
+    assert row(new, "w_weights", "b") == pytest.approx(row(old, "w_weights", "b"))
+
+
+COPIED = {
+    "hashed": (
+        categorical_column_with_hash_bucket("w", 7),
+        categorical_column_with_hash_bucket("w", 8),
+        "w_weights",
+    ),
+    "crossed": (
+        crossed_column(["w", "i"], 7),
+        crossed_column(["w", "i"], 9),
+        "i_X_w_weights",
+    ),
+    "crossed with another key": (
+        crossed_column(["w", "i"], 7, 1),
+        crossed_column(["w", "i"], 7, 2),
+        "i_X_w_weights",
+    ),
+    "bucketized": (
+        bucketized_column(numeric_column("x"), [0.0]),
+        bucketized_column(numeric_column("x"), [-1.0, 1.0]),
+        "x_bucketized_weights",
+    ),
+}
+
+
+@pytest.mark.parametrize(("column", "other", "name"), COPIED.values(), ids=COPIED)
+def test_buckets_are_copied_if_they_mean_the_same(column, other, name):
+    old = fitted(LinearRegressor, feature_columns=[column])
+    same = warm(LinearRegressor, old, feature_columns=[column])
+    np.testing.assert_allclose(value(same, name), value(old, name), atol=1e-4)
+    changed = warm(LinearRegressor, old, feature_columns=[other])
+    np.testing.assert_allclose(value(changed, name), 0, atol=1e-4)
+    report = changed.warm_start_report_
+    assert report.not_warm_started == {name: "not in the source"}
+    assert report.warm_started == ["bias"]
+
+
+def test_a_cross_of_a_vocabulary_that_changed_starts_anew():
+    columns = [crossed_column([words_column(), "i"], 7)]
+    old = fitted(LinearRegressor, feature_columns=columns)
+    assert not warm(
+        LinearRegressor, old, OLD, feature_columns=columns
+    ).warm_start_report_.not_warm_started
+    new = warm(LinearRegressor, old, NEW, feature_columns=columns)
+    assert list(new.warm_start_report_.not_warm_started) == ["i_X_w_weights"]
+
+
+def test_an_identity_column_keeps_the_ids_that_both_have():
+    columns = [[categorical_column_with_identity("i", n)] for n in (5, 8)]
+    old = fitted(LinearRegressor, feature_columns=columns[0])
+    new = warm(LinearRegressor, old, feature_columns=columns[1])
+    np.testing.assert_allclose(
+        value(new, "i_weights")[:5], value(old, "i_weights"), atol=1e-4
+    )
+
+
+def test_an_embedding_of_another_length_keeps_what_both_have():
+    columns = [[embedding_column(words_column(), n)] for n in (3, 4)]
+    old = fitted(DNNRegressor, hidden_units=4, feature_columns=columns[0])
+    new = warm(DNNRegressor, old, hidden_units=4, feature_columns=columns[1])
+    name = "inputs.w_embedding_weights"
+    np.testing.assert_allclose(row(new, name, "b")[:3], row(old, name, "b"), atol=1e-4)
+    np.testing.assert_allclose(
+        value(new, "hidden_0.weight")[:, :3], value(old, "hidden_0.weight"), atol=1e-4
+    )
+
+
+@pytest.mark.parametrize("hidden_units", [(), (4,)])
+def test_inputs_of_a_network_are_found_by_column_and_value(hidden_units):
+    before = [indicator_column(words_column()), numeric_column("x")]
+    after = [numeric_column("i"), *before]
+    options = {"hidden_units": hidden_units, "optimizer": "sgd"}
+    old = fitted(DNNRegressor, feature_columns=before, **options)
+    new = warm(DNNRegressor, old, feature_columns=after, **options)
+    name = "hidden_0.weight" if hidden_units else "logits.weight"
+    before, after = value(old, name), value(new, name)
+    for word in KNOWN:
+        np.testing.assert_allclose(
+            after[:, 1 + sorted(NEW).index(word)],
+            before[:, sorted(OLD).index(word)],
+            atol=1e-4,
+        )
+    np.testing.assert_allclose(after[:, -1], before[:, -1], atol=1e-4)
+
+
+def test_a_new_column_starts_anew_and_one_that_is_gone_is_left():
+    old = fitted(LinearRegressor, feature_columns=[numeric_column("x"), words_column()])
+    columns = [numeric_column("i"), words_column()]
+    new = warm(LinearRegressor, old, feature_columns=columns)
+    assert new.warm_start_report_.not_warm_started == {"i_weights": "a new column"}
+
+
+def test_shared_embeddings_and_names_with_dots():
+    def data(values):
+        X, y = table(values)
+        return X.assign(**{"v.1": X["w"].to_numpy()[::-1]}), y
+
+    columns = shared_embeddings(
+        [
+            categorical_column_with_vocabulary_list(key, list(vocabulary))
+            for key, vocabulary in (("w", OLD), ("v.1", OLD))
+        ],
+        2,
+    )
+    model = DNNRegressor(4, feature_columns=columns, max_steps=1, random_state=0)
+    X, y = data(OLD)
+    old = model.fit(X, y)
+    new = clone(old).set_params(warm_start_from=old, learning_rate=TINY).fit(X, y)
+    assert not new.warm_start_report_.not_warm_started
+    (name,) = (n for n in old.estimator_.checkpoint.variables if "shared" in n)
+    np.testing.assert_allclose(value(new, name), value(old, name), atol=1e-4)
+
+
+def test_sequences():
+    def data(values):
+        X, y = table(values)
+        return pd.DataFrame(
+            {"s": [[a, b] for a, b in zip(X.w, X.w[::-1], strict=True)]}
+        ), labels(y)
+
+    X, y = data(OLD)
+    old = RNNClassifier(4, max_iter=2, random_state=0).fit(X, y)
+    X, y = data(NEW)
+    new = RNNClassifier(
+        4, max_steps=1, learning_rate=TINY, random_state=0, warm_start_from=old
+    ).fit(X, y)
+    reports = {v.name: v for v in new.warm_start_report_.variables}
+    assert any(v.n_copied and v.n_new for v in reports.values())
+    assert not new.warm_start_report_.not_warm_started
+
+
+# Targets
+
+
+def test_classes_are_found_by_name():
+    old = fitted(LinearClassifier, target=labels)
+    new = warm(
+        LinearClassifier, old, OLD, target=partial(labels, names=("lo", "top", "hi"))
+    )
+    old_classes, new_classes = list(old.classes_), list(new.classes_)
+    for name in ("lo", "hi"):
+        now, before = new_classes.index(name), old_classes.index(name)
+        for variable, axis in (("bias", 0), ("w_weights", 1), ("x_weights", 1)):
+            np.testing.assert_allclose(
+                value(new, variable).take(now, axis),
+                value(old, variable).take(before, axis),
+                atol=1e-4,
+            )
+    np.testing.assert_allclose(
+        value(new, "bias")[new_classes.index("top")], 0, atol=1e-4
+    )
+
+
+def test_two_other_classes_have_another_logit():
+    two = partial(labels, names=("no", "no", "yes"))
+    other = partial(labels, names=("bad", "bad", "good"))
+    old = fitted(DNNClassifier, target=two, hidden_units=4)
+    new = warm(DNNClassifier, old, OLD, target=other, hidden_units=4)
+    assert set(new.warm_start_report_.not_warm_started) == {
+        *("logits.weight", "logits.bias")
+    }
+
+
+def test_numbers_keep_the_scale_of_the_source():
+    X, y = table(OLD)
+    old = LinearRegressor(random_state=0).fit(X, 1000 * y + 5000)
+    new = clone(old).set_params(warm_start_from=old, learning_rate=TINY, max_steps=1)
+    new.fit(X[:20], 1000 * y[:20])
+    np.testing.assert_allclose(
+        new.predict(X[:20]).mean(), old.predict(X[:20]).mean(), rtol=0.1
+    )
+    part = WarmStartSettings(old, ["w_weights"])
+    new = clone(old).set_params(warm_start_from=part, max_steps=1).fit(X, y)
+    assert new._scale != old._scale
+
+
+NUMBERS = {
+    "numeric": numeric_column("x", normalizer="standard"),
+    "bucketized": bucketized_column(numeric_column("x"), "quantiles:4"),
+    "indicator": indicator_column(
+        bucketized_column(numeric_column("x"), "quantiles:4")
+    ),
+}
+
+
+@pytest.mark.parametrize("column", NUMBERS.values(), ids=NUMBERS)
+def test_numbers_are_scaled_and_cut_as_in_the_source(column):
+    X, y = table(OLD)
+    old = LinearRegressor(feature_columns=[column], random_state=0).fit(X, y)
+    moved = X.assign(x=2 * X["x"] + 1)
+    new = clone(old).set_params(warm_start_from=old, learning_rate=TINY, max_steps=1)
+    np.testing.assert_allclose(
+        new.fit(moved, y).predict(X), old.predict(X), rtol=1e-3, atol=1e-3
+    )
+    part = new.set_params(warm_start_from=WarmStartSettings(old, "bias")).fit(moved, y)
+    ours, theirs = (m.feature_columns_.transform(X) for m in (part, old))
+    assert not np.allclose(np.asarray(ours), np.asarray(theirs))
+
+
+def test_columns_that_find_gaps_elsewhere_learn_anew():
+    X, y = table(OLD)
+    old = LinearRegressor(random_state=0).fit(X, y)
+    X.loc[::3, "x"] = np.nan
+    new = clone(old).set_params(warm_start_from=old).fit(X, y)
+    reports = {v.name: v for v in new.warm_start_report_.variables}
+    assert reports["x_weights"][2:4] == (1, 1)
+    assert np.isfinite(new.predict(X)).all()
+
+
+def test_several_heads():
+    X, y = table(OLD)
+    Y = pd.DataFrame({"number": y, "class": labels(y)})
+    old = MultiHeadEstimator(4, max_iter=2, random_state=0).fit(X, Y)
+    new = clone(old).set_params(warm_start_from=old, learning_rate=TINY, max_steps=1)
+    new.fit(X, Y[["class", "number"]])
+    np.testing.assert_allclose(
+        new.predict(X)["number"], old.predict(X)["number"], rtol=1e-2, atol=1e-3
+    )
+
+
+@pytest.mark.parametrize("model", [BaselineClassifier, BaselineRegressor])
+def test_baselines(model):
+    target = labels if model is BaselineClassifier else np.asarray
+    old = fitted(model, target=target)
+    assert warm(model, old, target=target).warm_start_report_.warm_started == ["bias"]
+
+
+# Other sources
+
+
+def test_from_a_directory(tmp_path):
+    old = fitted(LinearRegressor, config=RunConfig(model_dir=tmp_path))
+    for source in (old.model_dir_, str(old.model_dir_), old.estimator_):
+        new = warm(LinearRegressor, source, OLD)
+        np.testing.assert_allclose(
+            value(new, "w_weights"), value(old, "w_weights"), atol=1e-4
+        )
+    version = old.estimator_.export(tmp_path / "export")
+    assert not warm(LinearRegressor, version, OLD).warm_start_report_.not_warm_started
+
+
+def test_settings_of_the_user_come_first():
+    old = fitted(LinearRegressor)
+    info = VocabInfo(sorted(NEW), -1, 0, [], -1, torch.nn.init.ones_)
+    settings = WarmStartSettings(old, ["bias"], {"w_weights": info})
+    new = warm(LinearRegressor, settings)
+    np.testing.assert_allclose(value(new, "w_weights"), 1, atol=1e-4)
+    reasons = new.warm_start_report_.not_warm_started
+    assert reasons["w_weights"] == "not in the source"
+    assert reasons["x_weights"] == "not selected"
+
+
+def test_a_linear_model_becomes_the_wide_part():
+    columns = [words_column()]
+    old = fitted(LinearRegressor, feature_columns=columns)
+    names = {"linear.w_weights": "w_weights", "linear.bias": "bias"}
+    settings = WarmStartSettings(old, list(names), var_name_to_prev_var_name=names)
+    new = warm(
+        DNNLinearCombinedRegressor,
+        settings,
+        linear_feature_columns=columns,
+        dnn_feature_columns=[numeric_column("x")],
+    )
+    assert new.warm_start_report_.warm_started == ["linear.bias", "linear.w_weights"]
+    assert row(
+        new, "linear.w_weights", "b", "linear_feature_columns_"
+    ) == pytest.approx(row(old, "w_weights", "b"), abs=1e-4)
+
+
+def user_model(features, labels, mode, params):
+    network = DNN(DenseFeatures(params["feature_columns"]), (4,), 1)
+    return params["head"].create_estimator_spec(
+        features,
+        mode,
+        network,
+        labels=labels,
+        optimizer=make_optimizer("adam", network.parameters(), TINY),
+    )
+
+
+def test_embeddings_of_a_model_function():
+    parameters = {
+        "model_fn": user_model,
+        "feature_columns": [embedding_column(words_column(), 2)],
+    }
+    old = fitted(ModelFnRegressor, **parameters)
+    new = warm(ModelFnRegressor, old, **parameters)
+    name = "inputs.w_embedding_weights"
+    np.testing.assert_allclose(row(new, name, "e"), row(old, name, "e"), atol=1e-4)
+
+
+# Refusals
+
+
+def test_a_network_of_another_size_is_refused():
+    old = fitted(DNNRegressor, hidden_units=4)
+    with pytest.raises(CheckpointMismatchError, match=r"hidden_0.bias: \(4,\) in the"):
+        warm(DNNRegressor, old, hidden_units=5)
+
+
+def test_a_source_that_is_not_fitted():
+    with pytest.raises(NotFittedError, match="is a LinearRegressor that is not fitted"):
+        warm(LinearRegressor, LinearRegressor())
+
+
+def test_what_is_no_source():
+    with pytest.raises(TypeError, match="'warm_start_from' parameter.* must be.*Got"):
+        warm(LinearRegressor, 3)
+
+
+def test_dual_coordinate_ascent_can_be_a_source_only():
+    old = fitted(LinearRegressor, optimizer="sdca")
+    assert warm(LinearRegressor, old).warm_start_report_.warm_started
+    with pytest.raises(ValueError, match="LinearSDCA trains cannot be warm-started"):
+        fitted(LinearRegressor, optimizer="sdca", warm_start_from=old)
+
+
+# Beside the rest of scikit-learn
+
+
+def test_clones_keep_a_fitted_source():
+    old = fitted(LinearRegressor)
+    for source in (old, WarmStartSettings(old), old.estimator_):
+        pipeline = make_pipeline(
+            FunctionTransformer(), LinearRegressor(warm_start_from=source)
+        )
+        assert clone(pipeline)[-1].warm_start_from is source
+    assert not hasattr(clone(old), "estimator_")
+
+
+def test_a_search_over_sources():
+    old = fitted(LinearRegressor)
+    X, y = table(OLD)
+    search = GridSearchCV(
+        LinearRegressor(max_steps=2, random_state=0),
+        {"warm_start_from": [None, FrozenEstimator(old), WarmStartSettings(old)]},
+        cv=2,
+    ).fit(X, y)
+    scores = search.cv_results_["mean_test_score"]
+    assert scores[1] == scores[2] > scores[0]
+    assert search.best_estimator_.warm_start_report_ is not None
+
+
+def test_a_pickle_has_the_source_as_a_parameter_alone():
+    X, _ = table(OLD)
+    old = fitted(LinearRegressor)
+    new = warm(LinearRegressor, old, OLD)
+    read = pickle.loads(pickle.dumps(new))
+    np.testing.assert_array_equal(read.predict(X), new.predict(X))
+    np.testing.assert_array_equal(read.warm_start_from.predict(X), old.predict(X))
+    assert str(read.warm_start_report_) == str(new.warm_start_report_)
+    without = pickle.dumps(new.set_params(warm_start_from=None))
+    cold = pickle.dumps(warm(LinearRegressor, None, OLD))
+    assert len(without) < len(cold) + 2000  # the report
+
+
+def test_later_fits_go_on_from_their_own_state():
+    X, y = table(OLD)
+    old = fitted(LinearRegressor)
+    model = LinearRegressor(
+        max_iter=2, warm_start=True, warm_start_from=old, random_state=0
+    ).fit(X, y)
+    report, first = model.warm_start_report_, value(model, "w_weights")
+    model.set_params(learning_rate=TINY).fit(X, y)
+    assert model.warm_start_report_ is report
+    assert model.n_iter_ == 4
+    np.testing.assert_allclose(value(model, "w_weights"), first, atol=1)
+    anew = model.set_params(warm_start=False).fit(X, y)
+    assert anew.n_iter_ == 2
+    assert anew.warm_start_report_ is not report
+
+
+def test_partial_fit_starts_warm_once():
+    X, y = table(OLD)
+    old = fitted(LinearRegressor)
+    model = LinearRegressor(warm_start_from=old, random_state=0).partial_fit(X, y)
+    assert not model.warm_start_report_.not_warm_started
+    steps = model.n_steps_
+    assert model.partial_fit(X, y).n_steps_ == 2 * steps
+
+
+def test_the_source_stays_as_it_is():
+    X, _ = table(OLD)
+    old = fitted(DNNRegressor)
+    before = old.predict(X)
+    fitted(DNNRegressor, NEW, warm_start_from=old)
+    np.testing.assert_array_equal(old.predict(X), before)
+
+
+def test_without_a_source_there_is_no_report():
+    assert fitted(LinearRegressor).warm_start_report_ is None

@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+import json
+import math
+import re
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks import gpu, machine, plots, report, run
+from benchmarks.busy import busy
+from benchmarks.contenders import in_their_own
+from benchmarks.measure import (
+    Absent,
+    Case,
+    Reported,
+    Settings,
+    Suite,
+    Timed,
+    measured,
+    threads,
+)
+from benchmarks.suites import census
+from benchmarks.suites.order import SUITES
+from benchmarks.tables import Split, mixed
+
+TINY = Settings("tiny")
+
+
+@pytest.fixture(autouse=True)
+def quiet():
+    with warnings.catch_warnings(), threads(1):
+        warnings.filterwarnings("ignore", "Sparse invariant checks")
+        warnings.filterwarnings("ignore", "Got `batch_size`")
+        yield
+
+
+@pytest.fixture
+def small_census(monkeypatch):
+    table = mixed(300)
+    y = (table["number_0"] > 0).to_numpy().astype(int)
+    split = Split(table, y, table, y, ["number_0"], ["string_10"])
+    monkeypatch.setattr(census.tables, "census", lambda: split)
+
+
+def values_of(result):
+    for case in result["cases"]:
+        yield from case["values"].items()
+
+
+@pytest.mark.parametrize("name", [name for name in SUITES if name != "memory"])
+def test_every_suite_runs(name, small_census, monkeypatch):
+    monkeypatch.setattr(census, "TARGET", 1.0)
+    result = json.loads(json.dumps(measured(SUITES[name], TINY)))
+    names = set()
+    for contender, values in values_of(result):
+        names.add(contender.split(",")[0])
+        assert len(values) == 1
+        assert 0 < values[0] < math.inf
+    assert "skest" in names
+    assert len(names) > 1
+
+
+def test_memory_is_that_of_processes_that_import_no_more_than_they_need(monkeypatch):
+    monkeypatch.setattr("benchmarks.suites.memory.MODULES", {"MLP": "with_sklearn"})
+    (name, values), *_ = values_of(measured(SUITES["memory"], TINY))
+    assert name == "MLP"
+    assert 10 < values[0] < 2000
+
+
+@pytest.mark.parametrize("suite", gpu.SUITES, ids=lambda suite: suite.name)
+def test_work_of_the_gpu_on_the_cpu(suite):
+    for case in suite.cases(TINY, device="cpu"):
+        for name, contender in case.contenders.items():
+            if "inductor" not in name and "compile" not in name:  # they take seconds
+                assert contender.measure(TINY) > 0
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_without_a_gpu(capsys):
+    assert gpu.main([]) == 2
+    assert capsys.readouterr().err == "There is no CUDA device here.\n"
+
+
+def test_contenders_take_turns_and_warm_up():
+    calls = []
+
+    def own(name, seconds):
+        calls.append(name)
+        return {"wall": seconds}
+
+    contenders = {
+        "first": Timed(lambda: calls.append("first")),
+        "absent": Absent("no such model"),
+        "elsewhere": Reported(lambda: own("elsewhere", 0.5), note="alone"),
+    }
+    case = Case("case", contenders, lambda seconds: 10 / seconds, n_rounds=2)
+    suite = Suite("s", "S", "", "rows/s", True, lambda settings: [case])
+    (result,) = measured(suite, Settings())["cases"]
+    assert calls == ["first", "first", "elsewhere", "first", "elsewhere"]
+    assert result["values"]["elsewhere"] == [20.0, 20.0]
+    assert list(result["values"]) == ["first", "elsewhere"]
+    assert result["notes"] == {"absent": "no such model", "elsewhere": "alone"}
+
+
+def test_threads_are_those_of_the_contender_and_restored():
+    seen = []
+    Timed(lambda: seen.append(torch.get_num_threads()), n_threads=2).measure(TINY)
+    assert seen == [2]
+    assert torch.get_num_threads() == 1
+
+
+def test_contenders_that_do_not_get_there_are_absent():
+    data = Split(None, None, np.zeros(2), np.array([0, 1]), [], [])
+    found = census.searched(lambda n: lambda X: np.full(2, 0.5), data, 2, 1)
+    assert found == Absent("not reached; 0.6931 at best")
+
+
+def test_peers_that_cannot_be_installed_are_left_out(monkeypatch):
+    def fail(environment):
+        raise RuntimeError("pip failed:\nno network")
+
+    monkeypatch.setattr(in_their_own.peers.Environment, "interpreter", fail)
+    found, missing = in_their_own.available()
+    assert not found
+    assert set(missing.values()) == {"no network"}
+    assert in_their_own.working(TINY, "dense", {}) == {}
+
+
+def make_result(more_is_better=True, busy=False):
+    case = {
+        "name": "batch 32",
+        "x": None,
+        "values": {"by hand": [10.0, 20.0, 40.0], "skest": [20.0, 30.0, 50.0]},
+        "notes": {"skest": "4 epochs", "other": "no such model"},
+    }
+    return {
+        "name": "dense",
+        "title": "Title",
+        "text": "Text.",
+        "unit": "examples/s",
+        "more_is_better": more_is_better,
+        "x_label": "",
+        "cases": [case],
+        "run": {
+            "command": "python -m benchmarks.run",
+            "date": "2026-01-01",
+            "commit": "abc",
+            "machine": "2 cores",
+            "versions": {"Python": "3.11"},
+            "clock": "processor",
+            "busy": busy,
+            "missing": {"Keras 3": "no network"},
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    "more_is_better, first, second",
+    [
+        (True, "20 (1.00)", "**30** (1.50); 4 epochs"),
+        (False, "**20** (1.00)", "30 (0.67); 4 epochs"),
+    ],
+)
+def test_table(more_is_better, first, second):
+    assert report.table(make_result(more_is_better)).splitlines() == [
+        "| examples/s | batch 32 |",
+        "|---|---|",
+        f"| by hand | {first} |",
+        f"| skest | {second} |",
+        "| other | no such model |",
+    ]
+
+
+def test_page_and_plots(tmp_path):
+    folder = tmp_path / "results"
+    folder.mkdir()
+    for is_busy in (True, False):
+        path = folder / f"dense{is_busy}.json"
+        path.write_text(json.dumps(make_result(busy=is_busy)))
+    page = report.write(folder).read_text()
+    assert page.count("## Title") == page.count(report.BESIDE) == 1
+    assert "commit abc, processor time: 2 cores; Python 3.11; without Keras 3" in page
+    for link in re.findall(r"\]\((.*)\)", page):
+        assert (tmp_path / link).stat().st_size > 1000
+    before = (folder / "dense.svg").read_bytes()
+    report.write(folder)
+    assert (folder / "dense.svg").read_bytes() == before
+
+
+def test_lines_where_cases_have_a_position(tmp_path):
+    result = make_result() | {"x_label": "rows"}
+    case = result["cases"][0]
+    result["cases"] = [{**case, "x": 1}, {**case, "x": 10}]
+    plots.draw(result, tmp_path / "plot.svg")
+    assert "rows" in (tmp_path / "plot.svg").read_text()
+
+
+@pytest.mark.parametrize("value, text", [(123_456, "123,000"), (0.012345, "0.0123")])
+def test_numbers(value, text):
+    assert report.number(value) == text
+
+
+@pytest.mark.skipif(not report.FOLDER.exists(), reason="tests run outside a checkout")
+def test_the_page_is_what_the_committed_results_give():
+    results = report.load(report.FOLDER)
+    page = report.FOLDER.with_suffix(".md").read_text(encoding="utf-8")
+    assert page == report.page(results, report.FOLDER.name)
+    assert results
+
+
+def test_a_run_leaves_numbers_page_and_plots(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(run, "Settings", lambda *given: TINY)
+    out = tmp_path / "results"
+    run.main(["--only", "columns", "--no-peers", "--busy", "--out", str(out)])
+    written = {path.name for path in out.iterdir()}
+    assert written == {"columns-busy.json", "columns-busy.svg"}
+    assert "## Growth with columns" in (tmp_path / "results.md").read_text()
+    assert "| skest, auto |" in capsys.readouterr().out
+
+
+def test_busy_processes_end():
+    with busy(1):
+        pass
+
+
+def test_machine():
+    assert "cores" in machine.machine()
+    assert machine.versions()["torch"] == torch.__version__

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is captured as a CUDA graph, and on a GPU that it gives the same numbers."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from skest.execution.choice import make_step
+from skest.execution.cuda_graph import CudaGraphProgram, reason_not_to_capture
+from skest.execution.program import Program
+from skest.execution.recording import Call, Value
+from tests.execution._steps import batches, make_spec, mlp, run_both
+
+needs_cuda = pytest.mark.skipif(
+    not torch.cuda.is_available(), reason="needs a CUDA device"
+)
+
+
+def on(device):
+    """Return a value that says to be on a device which need not be there."""
+    return Value(SimpleNamespace(device=torch.device(device)), "result")
+
+
+def call(*arguments, returned=None, **kwargs):
+    return Call(torch.ops.aten.add.Tensor, arguments, kwargs, returned)
+
+
+def test_what_one_gpu_does_is_captured():
+    x, y = on("cuda:0"), on("cuda:0")
+    assert reason_not_to_capture([x], [call(x, 1, returned=y)]) is None
+
+
+@pytest.mark.parametrize(
+    ("inputs", "calls", "match"),
+    [
+        ([on("cuda:0")], [call(on("cuda:0"), on("cpu"))], "computes on cpu"),
+        ([on("cuda:0")], [call(on("cuda:0"), returned=on("cpu"))], "computes on cpu"),
+        ([on("cuda:0")], [call(on("cuda:1"))], "computes on cuda:0 and cuda:1"),
+        ([], [], "computes on nothing"),
+        (
+            [on("cuda:0")],
+            [call(on("cuda:0"), generator=torch.Generator())],
+            "'aten::add.Tensor' draws from a generator of its own",
+        ),
+    ],
+)
+def test_what_is_not_captured(inputs, calls, match):
+    assert match in reason_not_to_capture(inputs, calls)
+
+
+def test_on_a_cpu_steps_are_replayed_as_usual():
+    step, reports = run_both(
+        lambda: make_spec(mlp()), batches(8), program=CudaGraphProgram
+    )
+    assert (step.n_replayed, reports) == (5, [])
+
+
+def test_no_step_on_a_cpu_is_made_for_a_graph():
+    step = make_step("graph", make_spec(mlp()), [], None)
+    assert step._program is Program
+
+
+@needs_cuda
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("layer", [torch.nn.Identity(), torch.nn.Dropout(0.5)])
+def test_a_captured_step_gives_the_same_numbers(fused, layer):
+    def make():
+        network = mlp(layer).cuda()
+        optimizer = torch.optim.Adam(network.parameters(), fused=fused)
+        return make_spec(network, optimizer=optimizer)
+
+    data = [(x.cuda(), y.cuda()) for x, y in batches(12)]
+    step, reports = run_both(make, data, program=CudaGraphProgram)
+    assert (step.n_replayed, reports) == (9, [])
+    if fused:
+        (replay,) = step._replays.values()
+        assert replay._program._graph is not None
+
+
+@needs_cuda
+def test_a_last_batch_that_is_smaller_is_not_captured():
+    data = [(x.cuda(), y.cuda()) for x, y in batches(60, sizes=(8, 5))]
+    step, _ = run_both(lambda: make_spec(mlp().cuda()), data, program=CudaGraphProgram)
+    kinds = [type(replay._program) for replay in step._replays.values()]
+    assert kinds == [CudaGraphProgram, Program]

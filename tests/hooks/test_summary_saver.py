@@ -1,0 +1,338 @@
+# SPDX-License-Identifier: Apache-2.0
+import copy
+import logging
+import pickle
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from skest import Estimator, EstimatorSpec, RunConfig
+from skest.execution import GraphStep
+from skest.heads import BinaryClassHead, MultiHead, RegressionHead
+from skest.hooks import Hook, LRScheduleHook, SummarySaverHook
+from tests._models import (
+    NETWORKS,
+    At,
+    Recorder,
+    assert_same_checkpoint,
+    model_fn,
+    raising,
+    squared_loss,
+    table,
+    table_fn,
+)
+from tests.summaries._events import event_files, graph, histograms, scalars
+
+ENDLESS = table_fn(num_epochs=None)
+
+
+def config(every, **settings):
+    return RunConfig(random_seed=0, save_summary_steps=every, **settings)
+
+
+def test_summaries_of_a_training(tmp_path):
+    estimator = Estimator(model_fn, tmp_path, config(3))
+    recorder = Recorder()
+    estimator.train(ENDLESS, [recorder], steps=9)
+    assert len(event_files(tmp_path)) == 1
+    found = scalars(tmp_path)
+    assert set(found) == {"loss", "global_step/sec", "learning_rate"}
+    assert list(found["loss"]) == [1, 4, 7, 9]
+    assert list(found["loss"].values()) == [
+        recorder.losses[i - 1] for i in (1, 4, 7, 9)
+    ]
+    assert list(found["global_step/sec"]) == [4, 7]
+    assert all(rate > 0 for rate in found["global_step/sec"].values())
+    assert found["learning_rate"] == dict.fromkeys((1, 4, 7), pytest.approx(0.05))
+    assert {"features", "weight", "addmm", "labels"} <= set(graph(tmp_path))
+    assert not histograms(tmp_path)
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_training_is_the_same_bit_for_bit(tmp_path, network):
+    def with_summaries(features, labels, mode, params):
+        spec = model_fn(features, labels, mode, params)
+        return EstimatorSpec(**vars(spec) | {"summaries": lambda y, z, x: {"z": z}})
+
+    params = {"network": network}
+    plain = Estimator(model_fn, config=config(None), params=params)
+    shown = Estimator(with_summaries, tmp_path, config(2), params)
+    hook = SummarySaverHook(save_steps=3, histograms=["variables", "gradients"])
+    assert_same_checkpoint(
+        plain.train(ENDLESS, steps=9).checkpoint,
+        shown.train(ENDLESS, [hook], steps=9).checkpoint,
+    )
+
+
+@pytest.mark.parametrize("every", [None, 0])
+def test_no_summaries(tmp_path, every):
+    estimator = Estimator(model_fn, tmp_path, config(every)).train(ENDLESS, steps=3)
+    estimator.evaluate(table_fn())
+    assert not event_files(tmp_path)
+    assert not event_files(estimator.eval_dir())
+
+
+def test_the_learning_rate_is_that_of_the_step(tmp_path):
+    rates = [1 / 2**i for i in range(4)]
+    schedule = LRScheduleHook(lambda step: rates[step])
+    early = SummarySaverHook(save_steps=1, output_dir=tmp_path / "hook")
+    Estimator(model_fn, tmp_path).train(ENDLESS, [early, schedule], steps=3)
+    Estimator(
+        model_fn,
+        tmp_path / "scheduler",
+        config(1),
+        {"lr": 1.0, "scheduler": lambda o: torch.optim.lr_scheduler.StepLR(o, 1, 0.5)},
+    ).train(ENDLESS, steps=3)
+    expected = {step: rates[step - 1] for step in (1, 2, 3)}
+    for name in ("hook", "scheduler"):
+        assert scalars(tmp_path / name)["learning_rate"] == expected
+
+
+def test_histograms(tmp_path):
+    estimator = Estimator(model_fn, tmp_path, config(100))
+    gradients = {}
+
+    class Keep(Hook):
+        def after_backward(self, run):
+            gradients[run.global_step + 1] = run.network.weight.grad.clone()
+
+    hook = SummarySaverHook(save_steps=2, histograms=("variables", "gradients"))
+    estimator.train(ENDLESS, [hook, Keep()], steps=3)
+    found = histograms(tmp_path)
+    kinds = ("variables", "gradients")
+    assert set(found) == {f"{k}/{name}" for k in kinds for name in ("weight", "bias")}
+    assert all(list(steps) == [1, 3] for steps in found.values())
+    for step in (1, 3):
+        gradient = gradients[step]
+        histogram = found["gradients/weight"][step]
+        assert (histogram.min, histogram.max) == (gradient.min(), gradient.max())
+        assert histogram.num == 3
+    weight = estimator.get_variable_value("weight")
+    assert found["variables/weight"][3].max == weight.max()
+    assert list(scalars(tmp_path)["loss"]) == [1, 3]  # both hooks, each value once
+
+
+@pytest.mark.parametrize("execution", ["eager", "graph"])
+@pytest.mark.parametrize("histograms", [(), "variables", "gradients"])
+def test_only_steps_with_gradients_are_eager(
+    tmp_path, monkeypatch, execution, histograms
+):
+    steps = []
+    call = GraphStep.__call__
+    monkeypatch.setattr(
+        GraphStep, "__call__", lambda s, *a: steps.append(1) or call(s, *a)
+    )
+    hook = SummarySaverHook(save_steps=10, histograms=histograms, output_dir=tmp_path)
+    recorder = Recorder()
+    estimator = Estimator(model_fn, config=config(None, execution=execution))
+    estimator.train(ENDLESS, [hook, recorder], steps=30)
+    n_watched = 3 if histograms == "gradients" else 0
+    assert len(steps) == (0 if execution == "eager" else 30 - n_watched)
+    plain = Recorder()
+    Estimator(model_fn, config=config(None)).train(ENDLESS, [plain], steps=30)
+    assert recorder.losses == plain.losses
+
+
+def test_summaries_of_the_model(tmp_path):
+    def with_summaries(features, labels, mode, params):
+        spec = model_fn(features, labels, mode, params)
+
+        def summaries(labels, logits, features):
+            return {
+                "again": squared_loss(labels, logits, features),
+                "logits": logits,
+            }
+
+        return EstimatorSpec(**vars(spec) | {"summaries": summaries})
+
+    params = {"network": "skest_dropout"}
+    Estimator(with_summaries, tmp_path, config(2), params).train(ENDLESS, steps=5)
+    found = scalars(tmp_path)
+    # Those of the very step, with its variables and its dropout.
+    assert found["again"] == {step: found["loss"][step] for step in (1, 3, 5)}
+    assert [h.num for h in histograms(tmp_path)["logits"].values()] == [4, 4, 4]
+
+
+def heads_model_fn(head, summaries=None):
+    def model_fn(features, labels, mode):
+        network = nn.Linear(3, head.logits_dimension)
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+        return head.create_estimator_spec(
+            features, mode, network, labels, optimizer, summaries=summaries
+        )
+
+    return model_fn
+
+
+def test_losses_of_heads(tmp_path):
+    head = MultiHead([RegressionHead(name="a"), BinaryClassHead(name="b")], [2.0, 0.5])
+    x, y = table()
+    labels = {"a": y, "b": (y > 0).astype(int)}
+
+    def input_fn():
+        return [(x, labels)] * 3
+
+    estimator = Estimator(heads_model_fn(head), tmp_path, config(1)).train(input_fn)
+    found = scalars(tmp_path)
+    for step in (1, 2, 3):
+        parts = 2 * found["loss/a"][step] + 0.5 * found["loss/b"][step]
+        assert found["loss"][step] == pytest.approx(parts, rel=1e-6)
+    results = estimator.evaluate(input_fn)
+    shown = scalars(estimator.eval_dir())
+    assert {n: v[3] for n, v in shown.items()} == {
+        name: pytest.approx(value, rel=1e-6)
+        for name, value in results.items()
+        if name != "global_step"
+    }
+    assert "loss/a" in shown
+
+
+@pytest.mark.parametrize("name", ["a", None])
+def test_summaries_beside_the_loss_of_a_head(tmp_path, name):
+    model_fn = heads_model_fn(
+        RegressionHead(name=name), lambda y, z, x: {"z": z.mean()}
+    )
+    Estimator(model_fn, tmp_path, config(1)).train(table_fn())
+    found = scalars(tmp_path)
+    assert set(found["z"]) == {1, 2, 3, 4, 5}
+    assert found.get("loss/a") == (found["loss"] if name else None)
+
+
+def test_hooks_write_numbers_of_their_own(tmp_path):
+    class Norm(Hook):
+        def after_step(self, run, loss):
+            run.summary.scalar("norm", run.global_step / 2)
+
+        def end(self, run):
+            run.summary.histogram("weights", run.network.weight)
+
+    estimator = Estimator(model_fn, tmp_path, config(None))
+    estimator.train(ENDLESS, [Norm()], steps=2)
+    assert scalars(tmp_path) == {"norm": {1: 0.5, 2: 1.0}}
+    assert list(histograms(tmp_path)["weights"]) == [2]
+    estimator.evaluate(table_fn(), hooks=[Norm()], name="test")
+    assert scalars(estimator.eval_dir("test")) == {"norm": {2: 1.0}}
+    list(estimator.predict(table_fn(), hooks=[Norm()]))  # writes nothing
+    assert len(event_files(tmp_path)) == 1
+    Estimator(model_fn).train(ENDLESS, [Norm()], steps=1)
+
+
+def test_numbers_of_hooks_of_an_evaluation_stay_beside_the_metrics(tmp_path):
+    estimator = Estimator(model_fn, tmp_path).train(table_fn())
+    write = At(5, lambda run: run.summary.scalar("of_hook", 1.0))
+    for _ in range(2):
+        estimator.evaluate(table_fn(), hooks=[write])
+    assert set(scalars(estimator.eval_dir())) == {"loss", "mean", "of_hook"}
+
+
+def test_a_training_that_goes_on_draws_one_line(tmp_path):
+    estimator = Estimator(model_fn, tmp_path, config(2, save_checkpoints_steps=5))
+    estimator.train(ENDLESS, steps=5)
+    with pytest.raises(OSError, match="broken"):
+        estimator.train(ENDLESS, [At(8, raising(OSError("broken")))])
+    assert list(scalars(tmp_path)["loss"]) == [1, 3, 5, 6]
+    estimator.train(ENDLESS, steps=3)
+    assert list(scalars(tmp_path)["loss"]) == [1, 3, 5, 6, 9, 11]
+
+
+def test_steps_behind_the_checkpoint_are_forgotten(tmp_path):
+    Estimator(model_fn, tmp_path, config(1, save_checkpoints_steps=0)).train(
+        ENDLESS, steps=5
+    )
+    at_5 = Estimator(model_fn, tmp_path).checkpoint
+    Estimator(model_fn, tmp_path, config(1)).train(ENDLESS, steps=4)
+    back = Estimator(model_fn, tmp_path, config(10))
+    back.checkpoint = at_5
+    recorder = Recorder()
+    back.train(ENDLESS, [recorder], steps=2)
+    found = scalars(tmp_path)["loss"]
+    assert list(found) == [1, 2, 3, 4, 5, 6, 7]
+    assert [found[6], found[7]] == recorder.losses
+
+
+@pytest.mark.parametrize("error", [OSError("broken"), KeyboardInterrupt()])
+def test_files_are_closed_whatever_happens(tmp_path, error):
+    runs = []
+    hook = At(3, raising(error))
+    estimator = Estimator(model_fn, tmp_path, config(1))
+    with pytest.raises(type(error)):
+        estimator.train(ENDLESS, [At(1, runs.append), hook])
+    (run,) = runs
+    assert run.summary._file is None
+    assert list(scalars(tmp_path)["loss"]) == [1, 2]
+
+
+def test_a_network_without_a_graph_is_trained(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(
+        "skest.hooks.summary_saver.record_graph", raising(RuntimeError("too strange"))
+    )
+    with caplog.at_level(logging.INFO, "skest"):
+        Estimator(model_fn, tmp_path, config(1)).train(ENDLESS, steps=2)
+    assert "The graph of the network is not written: too strange" in caplog.text
+    assert list(scalars(tmp_path)["loss"]) == [1, 2]
+
+
+def test_a_table_of_rows_has_gradients_of_rows(tmp_path):
+    def model_fn(features, labels, mode):
+        network = nn.Embedding(50, 2, sparse=True)
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+        return EstimatorSpec(
+            mode,
+            network=network,
+            loss=lambda y, z, x: z.square().mean(),
+            optimizer=optimizer,
+        )
+
+    hook = SummarySaverHook(save_steps=1, histograms="gradients", output_dir=tmp_path)
+    Estimator(model_fn).train(lambda: [(torch.tensor([3, 7, 3]), None)], [hook])
+    assert histograms(tmp_path)["gradients/weight"][1].num == 4  # two rows
+
+
+def test_by_time(tmp_path):
+    hook = SummarySaverHook(save_secs=1e-9, output_dir=tmp_path)
+    Estimator(model_fn).train(ENDLESS, [hook], steps=3)
+    assert list(scalars(tmp_path)["loss"]) == [1, 2, 3]
+
+
+def test_a_hook_can_be_used_again_copied_and_pickled(tmp_path):
+    hook = SummarySaverHook(save_steps=2, histograms="gradients", output_dir=tmp_path)
+    Estimator(model_fn).train(ENDLESS, [hook], steps=3)
+    for again in (copy.deepcopy(hook), pickle.loads(pickle.dumps(hook))):
+        Estimator(model_fn).train(ENDLESS, [again], steps=2)
+        assert list(scalars(tmp_path)["loss"]) == [1, 2]
+
+
+def test_without_tensorboard(tmp_path, monkeypatch, caplog):
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    with caplog.at_level(logging.INFO, "skest"):
+        estimator = Estimator(model_fn, tmp_path).train(ENDLESS, steps=2)
+        estimator.evaluate(table_fn())
+    lines = [r.getMessage() for r in caplog.records if "tensorboard" in r.getMessage()]
+    assert lines == [
+        "No summaries are written: summaries need tensorboard. Install it with: "
+        "pip install 'skest[tensorboard]'"
+    ]
+    with pytest.raises(ImportError, match=r"pip install 'skest\[tensorboard\]'"):
+        SummarySaverHook(save_steps=1)
+
+
+def test_a_directory_is_needed():
+    with pytest.raises(ValueError, match="SummarySaverHook writes files.*'output_dir'"):
+        Estimator(model_fn).train(ENDLESS, [SummarySaverHook(save_steps=1)])
+
+
+@pytest.mark.parametrize("histograms", ["weights", ["variables", "activations"]])
+def test_unknown_histograms(histograms):
+    message = (
+        "'histograms' of SummarySaverHook may name 'variables' and 'gradients'; got"
+    )
+    with pytest.raises(ValueError, match=message):
+        SummarySaverHook(save_steps=1, histograms=histograms)
+
+
+@pytest.mark.parametrize("arguments", [{}, {"save_steps": 1, "save_secs": 1}])
+def test_exactly_one_interval(arguments):
+    with pytest.raises(ValueError, match="Exactly one of"):
+        SummarySaverHook(**arguments)

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads event files back with TensorBoard's own reader."""
+
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.compat.proto.graph_pb2 import GraphDef
+from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+
+
+def read(directory):
+    """Return everything that TensorBoard knows of a directory."""
+    return EventAccumulator(
+        str(directory), size_guidance=dict.fromkeys(KINDS, 0)
+    ).Reload()
+
+
+KINDS = ("scalars", "histograms", "compressedHistograms", "tensors")
+
+
+def scalars(directory):
+    """Return {tag: {step: value}}; a step that comes twice is an error."""
+    events = read(directory)
+    found = {}
+    for tag in events.Tags()["scalars"]:
+        points = [(event.step, event.value) for event in events.Scalars(tag)]
+        steps = [step for step, _ in points]
+        assert steps == sorted(set(steps)), f"{tag} zigzags: {steps}"
+        found[tag] = dict(points)
+    return found
+
+
+def histograms(directory):
+    """Return {tag: {step: histogram}}."""
+    events = read(directory)
+    return {
+        tag: {event.step: event.histogram_value for event in events.Histograms(tag)}
+        for tag in events.Tags()["histograms"]
+    }
+
+
+def graph(directory):
+    """Return {name: node}."""
+    # `Graph` of the reader needs TensorFlow's own version of the message.
+    message = GraphDef.FromString(read(directory)._graph)
+    return {node.name: node for node in message.node}
+
+
+def hparams(directory):
+    """Return {tag: message} of the plugin "hparams"."""
+    contents = read(directory).PluginTagToContent("hparams")
+    return {tag: HParamsPluginData.FromString(data) for tag, data in contents.items()}
+
+
+def event_files(directory):
+    return sorted(path.name for path in directory.glob("*tfevents*"))
