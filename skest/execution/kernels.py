@@ -16,12 +16,12 @@ __all__ = ["function_for", "in_place_variant", "out_variant"]
 _SAME_IN_TORCH = frozenset(
     """
     abs add addcdiv addcmul addmm all amax amin any argmax
-    binary_cross_entropy_with_logits bmm cat clamp clamp_min copy cumsum detach div
-    embedding eq exp expm1 expand gather ge gt index_add index_copy index_select le
-    lerp log log1p log_softmax logical_and logical_not logical_or logsumexp lt
-    masked_fill maximum mean minimum mm mul native_batch_norm ne neg pow reciprocal
-    relu rsqrt scatter scatter_add select sigmoid sign sort sqrt square sub sum t
-    tanh unsqueeze view where zero
+    binary_cross_entropy_with_logits bitwise_and bmm cat clamp clamp_min copy cumsum
+    detach div embedding eq exp expm1 expand gather ge gt index_add index_copy
+    index_select le lerp log log1p log_softmax logical_and logical_not logical_or
+    logsumexp lt masked_fill maximum mean minimum mm mul native_batch_norm ne neg pow
+    reciprocal relu rsqrt scatter scatter_add select sigmoid sign sort sqrt square sub
+    sum t tanh unsqueeze view where zero
     """.split()
 )
 

@@ -97,15 +97,18 @@ class Call:
     @cached_property
     def written(self) -> list[Value]:
         """The arguments that it changes."""
+        arguments = _written_arguments(self.function)
+        if not arguments:
+            return []
         if self.function.overloadpacket in _BATCH_NORMS and not self.args[_IS_TRAINING]:
             return []
         changed = [
             self.kwargs.get(name, self.args[position : position + 1])
-            for position, name in _written_arguments(self.function)
+            for position, name in arguments
         ]
         return values_in(changed)
 
-    @property
+    @cached_property
     def is_random(self) -> bool:
         """Whether it draws random numbers."""
         return torch.Tag.nondeterministic_seeded in self.function.tags
@@ -212,10 +215,9 @@ def map_leaves(data: Any, kind: type, function: Callable[[Any], Any]) -> Any:
     """Replace all objects of a type in a nest of lists, tuples and dictionaries."""
     if isinstance(data, kind):
         return function(data)
-    if isinstance(data, tuple):
-        return tuple(map_leaves(item, kind, function) for item in data)
-    if isinstance(data, list):
-        return [map_leaves(item, kind, function) for item in data]
+    if isinstance(data, list | tuple):
+        items = [map_leaves(item, kind, function) for item in data]
+        return tuple(items) if isinstance(data, tuple) else items
     if isinstance(data, dict):
         return {key: map_leaves(item, kind, function) for key, item in data.items()}
     return data

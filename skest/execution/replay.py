@@ -16,6 +16,7 @@ from skest.execution.recording import (
     Recording,
     Value,
 )
+from skest.execution.rewriting import quicker_on_cpu
 from skest.execution.simplification import Storages, rewritten, simplified
 from skest.row_sparse import RowSparse
 from skest.spec import EstimatorSpec
@@ -172,6 +173,8 @@ class Replay:
         has_update: bool,
     ) -> None:
         calls = rewritten(recording.calls)
+        if program.is_exact:  # a compiler knows better
+            calls = quicker_on_cpu(calls)
         storages = Storages(calls)
         if not has_update:  # which may scale gradients in place
             for gradient in gradients.values():

@@ -219,8 +219,9 @@ class _Simplifier:
 
     def simplified(self, call: Call) -> Call | None:
         """Return a call of values that are left, or None if it is not needed."""
-        parts = (call.args, call.kwargs, call.returned)
-        call = Call(call.function, *map_leaves(parts, Value, self.stands_for))
+        if not self._replaced.keys().isdisjoint([*call.arguments, *call.results]):
+            parts = (call.args, call.kwargs, call.returned)
+            call = Call(call.function, *map_leaves(parts, Value, self.stands_for))
         if call.written:
             return call
         for value in call.arguments:

@@ -54,6 +54,10 @@ class KeyedCategoricalColumn(CategoricalColumn):
         """Return the ids of distinct values, -1 for none."""
         raise NotImplementedError
 
+    def _distinct_ids(self, table: Table, distinct: np.ndarray) -> np.ndarray:
+        """Return the ids of the distinct values of the column of a table."""
+        return self._ids_of(distinct)
+
     def _check_cells(self, cells: Factorized) -> None:
         """Raise ValueError if the cells have a type that this column cannot take."""
 
@@ -67,7 +71,7 @@ class KeyedCategoricalColumn(CategoricalColumn):
         """Return the ids, looked up once for each distinct value."""
         cells = self._cells(table)
         codes = present_codes(cells).reshape(table.n_rows, -1)
-        ids = np.concatenate([self._ids_of(cells.distinct), _NO_ID])
+        ids = np.concatenate([self._distinct_ids(table, cells.distinct), _NO_ID])
         return ids.take(codes, mode="wrap"), codes >= 0
 
 

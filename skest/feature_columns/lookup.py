@@ -1,11 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rows of large tables by id: the look-up, its sparse gradient, and the combiners."""
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-__all__ = ["COMBINERS", "clipped", "combined_rows", "row_lookup", "row_table"]
+__all__ = [
+    "COMBINERS",
+    "clipped",
+    "combined_rows",
+    "looked_up_often",
+    "row_lookup",
+    "row_table",
+]
 
 COMBINERS = ("mean", "sqrtn", "sum")
 
@@ -126,6 +135,64 @@ def _weighted_rows(
     else:
         divisor = factors.sum(dim=1, keepdim=True)
     return total / divisor.clamp(min=1)  # it is 1 or more, or there is no id
+
+
+def looked_up_often(weight: Tensor, n: int) -> tuple[Tensor, ...]:
+    """Return a table as often as it is looked up in a step.
+
+    Autograd adds sparse gradients by a merge of their entries, as if those were sorted:
+    how many are left depends on the ids, and so does the order of the sums. Of the
+    tables returned here the gradients are put one behind the other instead, as with
+    ``IndexedSlices`` of TensorFlow, and the step can be recorded.
+
+    Parameters
+    ----------
+    weight : Tensor of shape (num_buckets, dimension)
+        The table.
+    n : int
+        How often it is looked up by `row_lookup` or `combined_rows`, at least 1.
+
+    Returns
+    -------
+    tuple of n Tensor
+        The same table, each to be looked up once.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skest.feature_columns.lookup import looked_up_often, row_lookup
+    >>> table = torch.zeros(9, 1, requires_grad=True)
+    >>> first, second = looked_up_often(table, 2)
+    >>> ids = torch.tensor([7, 2])
+    >>> (row_lookup(first, ids) + row_lookup(second, ids)).sum().backward()
+    >>> table.grad._indices()
+    tensor([[7, 2, 7, 2]])
+    """
+    if n == 1 or not (torch.is_grad_enabled() and weight.requires_grad):
+        return (weight,) * n
+    found: tuple[Tensor, ...] = _OneForEachLookup.apply(weight, n)
+    return found
+
+
+class _OneForEachLookup(torch.autograd.Function):
+    """The same table several times; sparse gradients are put one behind the other."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, n: int) -> tuple[Tensor, ...]:
+        ctx.set_materialize_grads(False)
+        return tuple(weight.view_as(weight) for _ in range(n))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, None]:
+        found = [gradient for gradient in gradients if gradient is not None]
+        if len(found) < 2:
+            return (found[0] if found else None), None
+        ids = torch.cat([gradient._indices() for gradient in found], dim=1)
+        values = torch.cat([gradient._values() for gradient in found])
+        joined = torch.sparse_coo_tensor(
+            ids, values, found[0].shape, is_coalesced=False, check_invariants=False
+        )
+        return joined, None
 
 
 def row_table(values: Tensor, *, trainable: bool = True) -> nn.Parameter:

@@ -2,8 +2,9 @@
 """The device side of feature columns: modules that hold the trainable tables."""
 
 import zlib
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, Self
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple, Self, TypeAlias
 
 import torch
 from torch import Generator, Tensor, nn
@@ -15,6 +16,7 @@ from skest.feature_columns.dense import EmbeddingColumn
 from skest.feature_columns.lookup import (
     COMBINERS,
     combined_rows,
+    looked_up_often,
     row_table,
 )
 from skest.feature_columns.numeric import NumericColumn
@@ -43,6 +45,10 @@ def parameter_name(column_name: str) -> str:
     return f"{column_name.replace('%', '%25').replace('.', '%2E')}_weights"
 
 
+# A table for each look-up that is still to come, by its name.
+_Tables: TypeAlias = Mapping[str, Iterator[Tensor]]
+
+
 class ValuesOutput(NamedTuple):
     """Output of a column whose encoded numbers are its output."""
 
@@ -50,10 +56,10 @@ class ValuesOutput(NamedTuple):
     key: str
 
     def __call__(
-        self, encoded: Mapping[str, Tensor], module: "_ColumnFeatures"
+        self, encoded: Mapping[str, Tensor], dtype: torch.dtype, tables: _Tables
     ) -> Tensor:
         """Return the output of the column, of shape (n_rows, size)."""
-        return encoded[self.key].to(module.dtype)
+        return encoded[self.key].to(dtype)
 
 
 class CountsOutput(NamedTuple):
@@ -65,17 +71,17 @@ class CountsOutput(NamedTuple):
     weight_key: str | None
 
     def __call__(
-        self, encoded: Mapping[str, Tensor], module: "_ColumnFeatures"
+        self, encoded: Mapping[str, Tensor], dtype: torch.dtype, tables: _Tables
     ) -> Tensor:
         """Return the output of the column, of shape (n_rows, size)."""
         ids = encoded[self.key]
         shape = (len(ids), self.size + 1)  # the last column takes the ids of -1
-        counts = torch.zeros(shape, dtype=module.dtype, device=ids.device)
+        counts = torch.zeros(shape, dtype=dtype, device=ids.device)
         if self.weight_key is None:
-            one = torch.ones((), dtype=module.dtype, device=ids.device)
+            one = torch.ones((), dtype=dtype, device=ids.device)
             added = one.expand(ids.shape)
         else:
-            added = encoded[self.weight_key].to(module.dtype)
+            added = encoded[self.weight_key].to(dtype)
         places = ids.remainder(self.size + 1)
         return counts.scatter_add(1, places, added)[:, : self.size]
 
@@ -91,11 +97,11 @@ class EmbeddingOutput(NamedTuple):
     weight_key: str | None
 
     def __call__(
-        self, encoded: Mapping[str, Tensor], module: "_ColumnFeatures"
+        self, encoded: Mapping[str, Tensor], dtype: torch.dtype, tables: _Tables
     ) -> Tensor:
         """Return the output of the column, of shape (n_rows, size)."""
         return combined_rows(
-            module.get_parameter(parameter_name(self.table)),
+            next(tables[self.table]),
             encoded[self.key],
             self.combiner,
             self.max_norm,
@@ -116,6 +122,7 @@ class _ColumnFeatures(nn.Module):
         super().__init__()
         self.dtype = dtype
         self.outputs: list[ValuesOutput | CountsOutput | EmbeddingOutput] = []
+        self._lookups: Counter[str] = Counter()  # by name of the table
         self.out_features = 0
         for column in _sorted_by_name(columns):
             if not isinstance(column, DenseColumn):
@@ -128,6 +135,7 @@ class _ColumnFeatures(nn.Module):
             self.out_features += column.size
             if isinstance(column, EmbeddingColumn):
                 self._register_table(column, generator, initialize)
+                self._lookups[column.table_name] += 1
 
     def _register_table(
         self, column: EmbeddingColumn, generator: Generator | None, initialize: bool
@@ -154,7 +162,11 @@ class _ColumnFeatures(nn.Module):
         raise NotImplementedError
 
     def _concatenated(self, encoded: Mapping[str, Tensor]) -> Tensor:
-        outputs = [output(encoded, self) for output in self.outputs]
+        tables = {
+            name: iter(looked_up_often(self.get_parameter(parameter_name(name)), n))
+            for name, n in self._lookups.items()
+        }
+        outputs = [output(encoded, self.dtype, tables) for output in self.outputs]
         return torch.cat(outputs, dim=1) if len(outputs) > 1 else outputs[0]
 
     def column_parameters(self) -> dict[str, nn.Parameter]:

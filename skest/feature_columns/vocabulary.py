@@ -110,6 +110,18 @@ class VocabularyColumn(KeyedCategoricalColumn):
             ids[unknown] = self._default_id
         return ids
 
+    def _distinct_ids(self, table: Table, distinct: np.ndarray) -> np.ndarray:
+        vocabulary = self.vocabulary
+        unknown = (self.num_oov_buckets, self._default_id)
+        # The parts of a network have columns with one vocabulary. It is kept with the
+        # ids, so that no other one can be where it is.
+        _, ids = table.learned(
+            ("ids", self.key, self.delimiter, id(vocabulary), unknown),
+            None,
+            lambda: (vocabulary, self._ids_of(distinct)),
+        )
+        return ids
+
     def _categories_of(self, ids: np.ndarray) -> np.ndarray:
         values = [*self.vocabulary, *[None] * self.num_oov_buckets]
         return np.array(values, dtype=object)[ids]
@@ -316,6 +328,19 @@ class VocabularyListColumn(VocabularyColumn):
     def _learn(self, table: Table, sample_weight: np.ndarray | None) -> dict[str, Any]:
         if self.vocabulary_list is not None:
             return {"vocabulary_": self.vocabulary}
+        chosen = (repr(self.min_frequency), self.max_categories)
+        vocabulary = table.learned(
+            ("vocabulary", self.key, self.delimiter, self.dtype, chosen),
+            sample_weight,
+            partial(self._most_frequent, table, sample_weight),
+        )
+        self._check_default(len(vocabulary))
+        return {"vocabulary_": vocabulary}
+
+    def _most_frequent(
+        self, table: Table, sample_weight: np.ndarray | None
+    ) -> dict[Any, int]:
+        """Return ids of the values that occur often enough."""
         distinct, frequency, total = table.learned(
             ("frequencies", self.key, self.delimiter, self.dtype),
             sample_weight,
@@ -336,8 +361,7 @@ class VocabularyListColumn(VocabularyColumn):
                 "learn. Leave the column out, lower 'min_frequency', or give "
                 "'vocabulary_list'."
             )
-        self._check_default(len(distinct))
-        return {"vocabulary_": {v: i for i, v in enumerate(distinct.tolist())}}
+        return {v: i for i, v in enumerate(distinct.tolist())}
 
     def _frequencies(
         self, table: Table, sample_weight: np.ndarray | None

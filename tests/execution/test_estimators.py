@@ -21,6 +21,7 @@ from skest import (
     MultiHeadEstimator,
     RunConfig,
 )
+from skest import feature_columns as fc
 from skest.execution import make_step
 from skest.heads import SampledSoftmaxHead
 from skest.networks import ACTIVATIONS
@@ -62,6 +63,14 @@ EVERYTHING = {
     "optimizer": "adamw",
 }
 
+SHARED = fc.shared_embeddings(
+    [
+        fc.categorical_column_with_hash_bucket(name, 40)
+        for name in ("few", "more", "many")
+    ],
+    3,
+)
+
 CASES = {
     **{f"net, {o}": (Net, {"optimizer": o}, X, "binary") for o in OPTIMIZERS},
     **{f"net, {a}": (Net, {"activation": a}, X, "binary") for a in ACTIVATIONS},
@@ -74,6 +83,7 @@ CASES = {
     "everything": (Net, EVERYTHING, X, "classes"),
     "rate": (Net, {"learning_rate": lambda step: 0.1 * 0.9**step}, X, "binary"),
     "scheduler": (Net, {"lr_scheduler": halving}, X, "binary"),
+    "shared table": (Net, {"feature_columns": SHARED}, TABLE, "binary"),
     "two optimizers": (
         Net,
         {"optimizer": [("*bias", "sgd"), ("*", "adam")]},

@@ -4,7 +4,13 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from skest.feature_columns.lookup import COMBINERS, combined_rows, row_lookup, row_table
+from skest.feature_columns.lookup import (
+    COMBINERS,
+    combined_rows,
+    looked_up_often,
+    row_lookup,
+    row_table,
+)
 
 IDS = torch.tensor([[0, 2, 2], [-1, 1, -1], [-1, -1, -1]])
 
@@ -152,3 +158,31 @@ def test_rows_are_clipped_before_they_are_weighted() -> None:
 def test_row_table() -> None:
     assert row_table(torch.zeros(1, 1)).is_row_table
     assert not row_table(torch.zeros(1, 1), trainable=False).requires_grad
+
+
+def test_gradients_of_several_look_ups_are_put_one_behind_the_other():
+    weight = torch.randn(9, 2, requires_grad=True)
+    ids = [torch.tensor([7, -1, 7]), torch.tensor([[2, 7], [-1, -1]])]
+    tables = looked_up_often(weight, len(ids))
+    found = [row_lookup(t, i) for t, i in zip(tables, ids, strict=True)]
+    loss = sum((f * torch.arange(1.0, 1 + f.numel()).view_as(f)).sum() for f in found)
+    (gradient,) = torch.autograd.grad(loss, weight)
+    assert gradient._indices().tolist() == [[7, 0, 7, 2, 7, 0, 0]]
+
+    several = [row_lookup(weight, i) for i in ids]
+    loss = sum((f * torch.arange(1.0, 1 + f.numel()).view_as(f)).sum() for f in several)
+    (expected,) = torch.autograd.grad(loss, weight)
+    torch.testing.assert_close(gradient.to_dense(), expected.to_dense())
+
+
+def test_a_look_up_that_is_not_used_has_no_gradient():
+    weight, ids = torch.randn(9, 2, requires_grad=True), torch.tensor([3])
+    first, _ = looked_up_often(weight, 2)
+    (gradient,) = torch.autograd.grad(row_lookup(first, ids).sum(), weight)
+    assert gradient._indices().tolist() == [[3]]
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_a_table_without_gradient_is_the_table_itself(n):
+    weight = torch.randn(9, 2)
+    assert all(found is weight for found in looked_up_often(weight, n))

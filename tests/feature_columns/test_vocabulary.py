@@ -10,6 +10,8 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils import murmurhash3_32
 
 from skest.feature_columns import categorical_column_with_vocabulary_list
+from skest.feature_columns.table import Table
+from skest.feature_columns.vocabulary import VocabularyColumn
 
 TEXT = st.text(max_size=4)
 HUGE = st.integers(-(2**63), 2**63 - 1)
@@ -296,3 +298,37 @@ def check_round_trip(values: list[Any]) -> None:
     vocabulary = list(column.vocabulary_)
     assert vocabulary == sorted(values)
     assert [vocabulary[i] for i in encoded[:, 0]] == values
+
+
+def test_columns_of_one_table_share_a_learned_vocabulary_and_its_ids(monkeypatch):
+    calls = []
+    ids_of = VocabularyColumn._ids_of
+    monkeypatch.setattr(
+        VocabularyColumn, "_ids_of", lambda *args: calls.append(1) or ids_of(*args)
+    )
+    table = Table({"c": ["b", "a", "b", None]})
+    make = categorical_column_with_vocabulary_list
+    first, second = make("c").fit(table), make("c").fit(table)
+    assert first.vocabulary_ is second.vocabulary_
+    for column in (first, second):
+        assert column.encode(table)["c_ids"].ravel().tolist() == [1, 0, 1, -1]
+    assert len(calls) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "ids"),
+    [
+        ({"max_categories": 1}, [0, -1, 0]),
+        ({"min_frequency": 2}, [0, -1, 0]),
+        ({"min_frequency": 0.1}, [1, 0, 1]),
+        ({"max_categories": 1, "default_value": 0}, [0, 0, 0]),
+        ({"max_categories": 1, "num_oov_buckets": 1}, [0, 1, 0]),
+        ({"vocabulary_list": ["b", "a"]}, [0, 1, 0]),
+    ],
+)
+def test_columns_with_other_options_have_ids_of_their_own(options, ids):
+    table = Table({"c": ["b", "a", "b"]})
+    make = categorical_column_with_vocabulary_list
+    plain, other = make("c").fit(table), make("c", **options).fit(table)
+    assert plain.encode(table)["c_ids"].ravel().tolist() == [1, 0, 1]
+    assert other.encode(table)["c_ids"].ravel().tolist() == ids

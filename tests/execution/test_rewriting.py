@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skest.execution.program import Program
+from skest.execution.recording import Recorder
+from skest.execution.rewriting import quicker_on_cpu
+from skest.execution.simplification import Storages, simplified
+
+
+def rewritten(function, *inputs):
+    """Record a function of tensors; return it as a program, and its operations."""
+    with Recorder(inputs) as recorder:
+        outputs = [recorder.value_of(function(*inputs))]
+    calls = quicker_on_cpu(recorder.recording.calls)
+    storages = Storages(calls)
+    calls, outputs = simplified(calls, outputs, storages)
+    names = [call.function.overloadpacket.__name__ for call in calls]
+    return Program(recorder.recording.inputs, calls, outputs, [], storages), names
+
+
+INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def assert_same_bits(first, second):
+    assert first.shape == second.shape
+    assert first.stride() == second.stride()
+    assert first.dtype == second.dtype
+    bits = INTEGERS[first.element_size()]
+    assert torch.equal(first.view(bits), second.view(bits))
+
+
+@given(
+    width=st.integers(1, 5),
+    dtype=st.sampled_from([torch.float16, torch.float32, torch.float64]),
+    missing=st.lists(st.booleans(), min_size=1, max_size=7),
+    is_part=st.booleans(),
+)
+def test_zeros_are_written_over_any_bits(width, dtype, missing, is_part):
+    values = [1.5, -2.0, float("nan"), float("inf"), -float("inf"), -0.0]
+    numbers = torch.tensor(values, dtype=dtype).repeat(len(missing) * width)
+    numbers = numbers[: len(missing) * (width + 1)].reshape(len(missing), width + 1)
+    source = numbers[:, 1:] if is_part else numbers[:, 1:].clone()
+    mask = torch.tensor(missing)[:, None]
+
+    program, _ = rewritten(lambda x, m: x.masked_fill(m, 0), source, mask)
+    (result,) = program(source, ~mask)
+    assert_same_bits(result, source.masked_fill(~mask, 0))
+
+
+@pytest.mark.parametrize(
+    ("function", "name"),
+    [
+        (lambda x: x.masked_fill(x[:, :1] > 0, 0), "bitwise_and"),
+        (lambda x: x.masked_fill(x[:, :1] > 0, -0.0), "masked_fill"),
+        (lambda x: x.masked_fill(x[:, :1] > 0, 1), "masked_fill"),
+        (lambda x: x.masked_fill(x > 0, 0), "masked_fill"),
+        (lambda x: x.masked_fill(x[:1] > 0, 0), "masked_fill"),
+        (lambda x: x[:, :1].masked_fill(x[:, :1] > 0, 0), "masked_fill"),
+    ],
+)
+def test_only_zeros_of_whole_rows_are_written_by_bits(function, name):
+    x = torch.linspace(-1, 1, 12).reshape(4, 3)
+    program, names = rewritten(function, x)
+    assert name in names
+    assert_same_bits(program(-x)[0], function(-x))
+
+
+@pytest.mark.parametrize("width", [1, 3])
+def test_rows_are_looked_up_in_reserved_memory(width):
+    table = torch.randn(10, width)
+    ids = torch.tensor([3, 9, 3])
+
+    def function(ids):
+        return F.embedding(ids, table) + table.index_select(0, ids)
+
+    program, names = rewritten(function, ids)
+    assert "embedding" not in names
+    assert names.count("index_select") == 1  # both are the same
+    assert_same_bits(program(ids + (ids < 9).long())[0], function(ids + (ids < 9)))
+
+
+def test_other_look_ups_stay_as_they_are():
+    table, ids = torch.randn(10, 3), torch.tensor([[1, 2], [0, 0]])
+
+    def function(ids):
+        return F.embedding(ids, table).sum() + table.index_select(1, ids[0]).sum()
+
+    program, names = rewritten(function, ids)
+    assert "embedding" in names
+    assert_same_bits(program(1 - ids.clamp(max=1))[0], function(1 - ids.clamp(max=1)))
+
+
+@pytest.mark.parametrize("width", [1, 2])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda table, ids, rows: table.index_copy_(0, ids, rows),
+        lambda table, ids, rows: table.index_add_(0, ids, rows, alpha=2),
+        lambda table, ids, rows: table.index_add_(1, ids[:1] * 0, rows[:, :1]),
+    ],
+)
+def test_rows_are_changed_in_their_table(width, change):
+    table, ids = torch.zeros(3, width), torch.tensor([2, 1, 2])
+    rows = torch.tensor([[1e8, 1.0], [3.0, 4.0], [-5e-3, 6.0]])[:, :width]
+
+    program, _ = rewritten(lambda ids, rows: change(table, ids, rows) * 1, ids, rows)
+    other, expected = ids.flip(0) - 1, table.clone()
+    (result,) = program(other, rows)
+    change(expected, other, rows)
+    assert_same_bits(table, expected)
+    assert_same_bits(result, expected)
