@@ -12,6 +12,7 @@ from sklearn.preprocessing import MinMaxScaler, StandardScaler
 
 from skest._checks import check_choice
 from skest.feature_columns.base import DenseColumn, check_key
+from skest.feature_columns.finite import is_finite
 from skest.feature_columns.quantiles import UniformMap
 from skest.feature_columns.table import Key, Table
 
@@ -307,14 +308,14 @@ class NumericColumn(DenseColumn):
                 f"{raw.shape[1:] or (1,)}. Set 'shape' of the numeric column."
             )
         raw = raw.reshape(len(raw), self.n_elements)
-        is_finite = _is_finite(raw)
-        missing = np.zeros(raw.shape, bool) if is_finite else np.isnan(raw)
-        if not is_finite and missing.any():
+        all_finite = is_finite(raw)
+        missing = np.zeros(raw.shape, bool) if all_finite else np.isnan(raw)
+        if not all_finite and missing.any():
             raw = np.where(missing, 0, raw)
         with np.errstate(over="ignore", invalid="ignore"):
             values = raw.astype(self.dtype)
         if values.dtype.kind == "f":
-            if not (is_finite and values.dtype == raw.dtype):
+            if not (all_finite and values.dtype == raw.dtype):
                 self._check_finite(values, raw)
         elif not np.array_equal(values, raw):
             raise ValueError(
@@ -381,7 +382,7 @@ class NumericColumn(DenseColumn):
     def _are_finite(self, values: np.ndarray, missing: np.ndarray) -> bool:
         """Tell whether all numbers are finite but those for which there is no value."""
         unfilled = missing if self.default_value is None else False
-        return _is_finite(values) or bool((np.isfinite(values) | unfilled).all())
+        return is_finite(values) or bool((np.isfinite(values) | unfilled).all())
 
     def _called(
         self,
@@ -432,15 +433,6 @@ class NumericColumn(DenseColumn):
     def _output_names(self) -> list[str]:
         names = self._element_names
         return names + [f"{names[i]}_missing" for i in self.indicated]
-
-
-def _is_finite(cells: np.ndarray) -> bool:
-    """Tell whether all numbers are finite; at times the answer no is wrong."""
-    if cells.dtype.kind != "f":
-        return True
-    # The sum is finite only if all are; it is one pass that writes nothing.
-    with np.errstate(over="ignore", invalid="ignore"):
-        return math.isfinite(np.add.reduce(cells, axis=None))
 
 
 def _counted(cells: np.ndarray, weight: np.ndarray | None) -> np.ndarray:

@@ -183,7 +183,8 @@ def test_results_are_the_callers():
 
 
 def replays(model):
-    return model.estimator_._kept.infer.n_replayed
+    kept = model.estimator_._kept
+    return kept.infer.n_replayed + kept.infer_raw.n_replayed
 
 
 @pytest.mark.parametrize("execution", ["auto", "graph"])
