@@ -441,6 +441,7 @@ class Estimator:
             If a key is not among the predictions.
         """
         kept = self._kept
+        resolve_device(self._config.device)  # refuses one that is not there
         if kept is not None and kept.version == self._store.version():
             threads = self._config.num_threads
             found = kept.predict_table(features, predict_keys, batch_size, threads)

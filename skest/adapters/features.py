@@ -12,7 +12,7 @@ from sklearn.utils import get_tags
 from sklearn.utils.validation import check_array, validate_data
 
 from skest.feature_columns.finite import is_finite
-from skest.feature_columns.sources import is_frame, plain_matrix
+from skest.feature_columns.sources import holds_floats, is_frame, plain_matrix
 from skest.feature_columns.table import Table
 
 __all__ = [
@@ -46,6 +46,8 @@ def holds_only_numbers(X: Any) -> bool:
     """Tell whether X is a frame with one number in each cell."""
     if not is_frame(X):
         return False
+    if holds_floats(X):
+        return True
     table = Table(X)
     return all(table.holds_numbers(k) and table.cells(k).ndim == 1 for k in table.keys)
 
@@ -240,6 +242,10 @@ def _accepted(estimator: BaseEstimator) -> Any:
 def _matrix_of_frame(X: Any) -> np.ndarray:
     """Return the numbers of a frame; whatever is wrong is named by its column."""
     table = Table(X)
+    if holds_floats(X):
+        matrix = X.to_numpy()
+        if is_finite(matrix) or not np.isinf(matrix).any():
+            return matrix
     columns = {key: table.numbers(key) for key in table.keys}
     for key, values in columns.items():
         if values.dtype.kind == "f" and np.isinf(values).any():
