@@ -448,9 +448,8 @@ class Estimator:
             if found is not None:
                 return found
         data = ArrayDataset(features, batch_size=batch_size)
-        return joined(
-            self.predict(lambda: data, predict_keys, yield_single_examples=False)
-        )
+        batches = self.predict(lambda: data, predict_keys, yield_single_examples=False)
+        return joined(batches, data.n_rows)
 
     def _predict(
         self,

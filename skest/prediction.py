@@ -120,7 +120,38 @@ class PredictionModel:
             return predicted(self.spec, encoded, keys), sum(others, start=first)
 
 
-def joined(batches: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """Return the predictions for all rows, of those for batches."""
-    found = list(batches)
-    return {key: np.concatenate([batch[key] for batch in found]) for key in found[0]}
+def joined(batches: Iterable[dict[str, Any]], n_rows: int) -> dict[str, Any]:
+    """Return the predictions for all rows of a table, of those for its batches.
+
+    Numbers are copied at once to where they belong: small arrays that stay, between the
+    large ones of hidden layers that come and go, would keep the memory of the latter.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skest.prediction import joined
+    >>> joined([{"y": np.array([1, 2])}, {"y": np.array([3])}], n_rows=3)
+    {'y': array([1, 2, 3])}
+    """
+    wholes: dict[str, Any] = {}
+    parts: dict[str, list[Any]] = {}
+    end = 0
+    for number, batch in enumerate(batches):
+        start, end = end, end + max(map(len, batch.values()), default=0)
+        for key, values in batch.items():
+            if number == 0 and values.dtype.kind in "biuf":
+                wholes[key] = np.empty((n_rows, *values.shape[1:]), values.dtype)
+            whole = wholes.get(key)
+            if whole is not None and _is_part(values, whole[start:end]):
+                whole[start:end] = values
+            elif whole is None:
+                parts.setdefault(key, []).append(values)
+            else:  # not one row for each of the table
+                parts[key] = [wholes.pop(key)[:start], values]
+    # A hook of the model may have stopped early.
+    known = {key: whole[:end] for key, whole in wholes.items()}
+    return known | {key: np.concatenate(found) for key, found in parts.items()}
+
+
+def _is_part(values: Any, place: Any) -> bool:
+    return values.shape == place.shape and values.dtype == place.dtype
