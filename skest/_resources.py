@@ -3,7 +3,7 @@
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -109,14 +109,21 @@ class IntraOpThreads:
     _own: ClassVar[dict[int, int]] = {}  # callers' settings by running thread
 
     @classmethod
-    @contextmanager
     def limited_to(
         cls, useful: int, *, wanted: int | Literal["auto"]
-    ) -> Iterator[None]:
-        """Run with `wanted` threads, or for "auto" with at most `useful` ones.
+    ) -> AbstractContextManager[None]:
+        """Return a context with `wanted` threads, or for "auto" with at most `useful` ones.
 
         "auto" never takes more threads than the caller has allowed to PyTorch.
         """
+        # The usual case of a process that is one of many: there is nothing to set.
+        if wanted in ("auto", 1) and not cls._own and torch.get_num_threads() == 1:
+            return nullcontext()
+        return cls._limited_to(useful, wanted)
+
+    @classmethod
+    @contextmanager
+    def _limited_to(cls, useful: int, wanted: int | Literal["auto"]) -> Iterator[None]:
         thread = threading.get_ident()
         with cls._lock:
             before = torch.get_num_threads()

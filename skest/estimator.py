@@ -32,14 +32,14 @@ from skest.exceptions import NotFittedError
 from skest.execution.choice import make_inference, make_step
 from skest.hooks.base import Hook, Run
 from skest.hooks.checkpoint import CheckpointListener
-from skest.inputs.array_dataset import count_rows
+from skest.inputs.array_dataset import ArrayDataset, count_rows
 from skest.inputs.batches import Source, tensor_batches
 from skest.inputs.input_fns import call_input_fn
 from skest.keep_best import KeepBest
 from skest.keys import ModeKeys
 from skest.model_dir_lock import training_lock
 from skest.model_fn import ModelFn
-from skest.prediction import PredictionModel
+from skest.prediction import PredictionModel, joined
 from skest.run_config import RunConfig
 from skest.spec import EstimatorSpec
 from skest.summaries.evaluations import record_evaluation
@@ -406,6 +406,50 @@ class Estimator:
                 not hooks,
             )
         return self._predict(input_fn, keys, hooks, get_model, yield_single_examples)
+
+    def predict_table(
+        self,
+        features: Any,
+        predict_keys: Sequence[str] | None = None,
+        *,
+        batch_size: int = 4096,
+    ) -> dict[str, Any]:
+        """Return the predictions for all rows of a table in memory.
+
+        The same as those of `predict` for an `ArrayDataset`, but in one piece and, of few
+        rows, much sooner.
+
+        Parameters
+        ----------
+        features : dict of arrays, DataFrame or array
+            Rows along the first dimension.
+        predict_keys : sequence of str, default=None
+            The predictions wanted; None is all.
+        batch_size : int, default=4096
+            Rows that go through the network at once.
+
+        Returns
+        -------
+        dict of str to ndarray
+            Rows along the first dimension.
+
+        Raises
+        ------
+        NotFittedError
+            If there is no checkpoint.
+        ValueError
+            If a key is not among the predictions.
+        """
+        kept = self._kept
+        resolve_device(self._config.device)  # refuses one that is not there
+        if kept is not None and kept.version == self._store.version():
+            threads = self._config.num_threads
+            found = kept.predict_table(features, predict_keys, batch_size, threads)
+            if found is not None:
+                return found
+        data = ArrayDataset(features, batch_size=batch_size)
+        batches = self.predict(lambda: data, predict_keys, yield_single_examples=False)
+        return joined(batches, data.n_rows)
 
     def _predict(
         self,

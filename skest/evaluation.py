@@ -17,6 +17,7 @@ from skest.training import scalar_loss
 
 __all__ = [
     "Infer",
+    "as_arrays",
     "evaluate_loop",
     "evaluated",
     "predict_batch",
@@ -148,7 +149,11 @@ def predict_batch(
         If the predictions are no dictionary.
     """
     infer = infer or partial(predicted, spec)
-    predictions = infer(features, keys)
+    return as_arrays(infer(features, keys), keys)
+
+
+def as_arrays(predictions: Any, keys: Sequence[str] | None) -> dict[str, Any]:
+    """Return predictions as arrays, those of `keys` or all; errors as `predict_batch`."""
     if not isinstance(predictions, dict | Mapping):
         raise TypeError(
             "'predictions' of an EstimatorSpec must return a dictionary; "

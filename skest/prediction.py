@@ -1,16 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """`PredictionModel`: a model that predicts, which may serve several calls."""
 
-from collections.abc import Hashable
+import math
+from collections.abc import Hashable, Iterable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
-from skest._resources import dense_size
-from skest.evaluation import Infer, predicted
+import numpy as np
+import torch
+from torch import Tensor
+
+from skest._resources import IntraOpThreads, dense_size, threads_for
+from skest.evaluation import Infer, as_arrays, predict_batch, predicted
 from skest.execution.choice import make_inference
+from skest.feature_columns.arithmetic import Encoding
+from skest.inputs.array_dataset import count_rows
 from skest.spec import EstimatorSpec
 
-__all__ = ["PredictionModel"]
+__all__ = ["PredictionModel", "joined"]
 
 
 class PredictionModel:
@@ -35,6 +42,9 @@ class PredictionModel:
         `skest._resources.dense_size` of the network.
     infer : callable
         ``infer(features, keys)`` does what `skest.evaluation.predicted` does.
+    infer_raw : callable
+        ``infer_raw(tensors, keys)`` does so for what `Arithmetic.tensors` returned, and
+        adds a sum that is finite only if all encoded numbers are.
     """
 
     def __init__(
@@ -47,7 +57,101 @@ class PredictionModel:
         self.infer: Infer = make_inference(
             execution, spec, partial(predicted, spec), spec.predictions
         )
+        encode = spec.encode
+        self._arithmetic = encode.arithmetic() if isinstance(encode, Encoding) else None
+        self.infer_raw: Infer = make_inference(
+            execution, spec, self._predicted_from_raw, spec.predictions
+        )
 
     def itself(self, *needed_to_build: Any) -> "PredictionModel":
         """Return the model; it is built already."""
         return self
+
+    def predict_table(
+        self,
+        features: Any,
+        keys: Sequence[str] | None,
+        most_rows: int,
+        num_threads: int | Literal["auto"],
+    ) -> dict[str, Any] | None:
+        """Return the predictions for a table that is one batch, without a loop around it.
+
+        Parameters
+        ----------
+        features : dict of arrays, DataFrame or array
+            Raw features.
+        keys : sequence of str or None
+            The predictions asked for; None is all.
+        most_rows : int
+            Rows of a batch.
+        num_threads : int or "auto"
+            See `skest.RunConfig`.
+
+        Returns
+        -------
+        dict of str to ndarray, or None
+            None if the rows are more than one batch, or nothing encodes them.
+        """
+        n_rows = count_rows(features, "features")
+        if self.spec.encode is None or not 0 < n_rows <= most_rows:
+            return None
+        useful = threads_for(self.n_weights, n_rows, passes=1)
+        with IntraOpThreads.limited_to(useful, wanted=num_threads):
+            if self._arithmetic is not None:
+                raw = self._arithmetic.tensors(features)
+                if raw is not None:
+                    predictions, total = self.infer_raw(raw, keys)
+                    if math.isfinite(total):
+                        return as_arrays(predictions, keys)
+            # Other kinds of cells, those to be filled, and those to be refused.
+            encoded = self.spec.encode(features)
+            return predict_batch(self.spec, encoded, keys, self.infer)
+
+    def _predicted_from_raw(
+        self, raw: dict[Any, Tensor], keys: Sequence[str] | None
+    ) -> tuple[Any, Tensor]:
+        """Return predictions, and a sum that is finite only if all encoded numbers are."""
+        if self._arithmetic is None:
+            raise RuntimeError("The features of this model need more than arithmetic.")
+        with torch.no_grad():
+            encoded = self._arithmetic(raw)
+            # Before the network, which may change what it is given.
+            first, *others = [values.sum() for values in encoded.values()]
+            return predicted(self.spec, encoded, keys), sum(others, start=first)
+
+
+def joined(batches: Iterable[dict[str, Any]], n_rows: int) -> dict[str, Any]:
+    """Return the predictions for all rows of a table, of those for its batches.
+
+    Numbers are copied at once to where they belong: small arrays that stay, between the
+    large ones of hidden layers that come and go, would keep the memory of the latter.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skest.prediction import joined
+    >>> joined([{"y": np.array([1, 2])}, {"y": np.array([3])}], n_rows=3)
+    {'y': array([1, 2, 3])}
+    """
+    wholes: dict[str, Any] = {}
+    parts: dict[str, list[Any]] = {}
+    end = 0
+    for number, batch in enumerate(batches):
+        start, end = end, end + max(map(len, batch.values()), default=0)
+        for key, values in batch.items():
+            if number == 0 and values.dtype.kind in "biuf":
+                wholes[key] = np.empty((n_rows, *values.shape[1:]), values.dtype)
+            whole = wholes.get(key)
+            if whole is not None and _is_part(values, whole[start:end]):
+                whole[start:end] = values
+            elif whole is None:
+                parts.setdefault(key, []).append(values)
+            else:  # not one row for each of the table
+                parts[key] = [wholes.pop(key)[:start], values]
+    # A hook of the model may have stopped early.
+    known = {key: whole[:end] for key, whole in wholes.items()}
+    return known | {key: np.concatenate(found) for key, found in parts.items()}
+
+
+def _is_part(values: Any, place: Any) -> bool:
+    return values.shape == place.shape and values.dtype == place.dtype

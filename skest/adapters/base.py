@@ -643,13 +643,9 @@ class SkestEstimator(
         """Return some of the head's predictions for all rows."""
         check_is_fitted(self)
         features = self._check_features(X, reset=False)
-        dataset = ArrayDataset(features, batch_size=self._predict_batch_size)
-        batches = list(
-            self.estimator_.predict(
-                lambda: dataset, predict_keys=keys, yield_single_examples=False
-            )
+        return self.estimator_.predict_table(
+            features, keys, batch_size=self._predict_batch_size
         )
-        return {key: np.concatenate([batch[key] for batch in batches]) for key in keys}
 
     def predict(self, X: Any) -> Any:
         """Return the prediction for each row, in the form that `y` had in `fit`.

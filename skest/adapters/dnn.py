@@ -15,6 +15,7 @@ from skest.adapters.classifier import SkestClassifier
 from skest.adapters.mixed import SkestHeadEstimator
 from skest.adapters.optimization import Part, optimization
 from skest.adapters.regressor import SkestRegressor
+from skest.feature_columns.arithmetic import Encoding
 from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.modules import DenseFeatures
 from skest.heads.base import Head
@@ -110,7 +111,7 @@ def dnn_model_fn(
         mode,
         network,
         labels=labels,
-        encode=partial(columns.encode, dtype=dtype),
+        encode=Encoding(columns, dtype),
         clip_norm=clip_norm,
         **optimization(
             mode,

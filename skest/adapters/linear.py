@@ -27,6 +27,7 @@ from skest.adapters.regressor import SkestRegressor
 from skest.adapters.sdca import TakesSDCA, check_unused
 from skest.adapters.target_scale import TargetScale
 from skest.estimator import Estimator
+from skest.feature_columns.arithmetic import Encoding
 from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.modules import LinearFeatures, parameter_name
 from skest.heads.base import Head
@@ -98,7 +99,7 @@ def linear_model_fn(
         dtype=dtype,
         initialize=mode == ModeKeys.TRAIN,
     )
-    encode = partial(columns.encode, dtype=dtype)
+    encode = Encoding(columns, dtype)
     sdca = as_sdca(optimizer) if mode == ModeKeys.TRAIN else None
     if sdca is not None:
         check_unused(

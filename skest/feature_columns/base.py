@@ -175,10 +175,14 @@ class FeatureColumn(DocLinkMixin, FeaturesIn, TransformerMixin, BaseEstimator):
                 ensure_non_negative=True,
             )
         fitted = self.fitted(table, sample_weight)
-        fitted.encode(table)  # refuses what the column cannot take
+        fitted._check_encodes(table)
         self._adopt(fitted)
         self._remember_features(table)
         return self
+
+    def _check_encodes(self, table: Table) -> None:
+        """Refuse what the column cannot take."""
+        self.encode(table)
 
     def check_refit(self) -> None:
         """Raise ValueError if a fit would lose what it cannot learn."""

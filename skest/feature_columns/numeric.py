@@ -8,10 +8,13 @@ from numbers import Integral, Real
 from typing import Any, NoReturn
 
 import numpy as np
-from sklearn.preprocessing import MinMaxScaler, StandardScaler
+from sklearn.preprocessing import MinMaxScaler
 
 from skest._checks import check_choice
 from skest.feature_columns.base import DenseColumn, check_key
+from skest.feature_columns.finite import is_finite
+from skest.feature_columns.layout import copied_by_rows
+from skest.feature_columns.moments import mean_and_scale
 from skest.feature_columns.quantiles import UniformMap
 from skest.feature_columns.table import Key, Table
 
@@ -19,6 +22,7 @@ __all__ = ["NumericColumn", "can_hold", "numeric_column"]
 
 _DTYPES = ("float32", "float64", "int32", "int64")
 _SCALERS = ("standard", "minmax", "quantile")
+_RISING = (None, "standard", "minmax")  # keep the order of numbers
 # Ends of keys under which other things than numbers are encoded, and of those that avoid
 # them: so "city_ids" may be a column of numbers beside the categories "city".
 _RESERVED = re.compile("_(ids|length|weights|values|numbers)$")
@@ -232,30 +236,22 @@ class NumericColumn(DenseColumn):
             )
 
     def _learn(self, table: Table, sample_weight: np.ndarray | None) -> dict[str, Any]:
-        values, missing = self._read(table)
+        values, missing = self._read(table, copy=False)
         learned: dict[str, Any] = {}
         if self.indicate_missing == "auto":
             gaps = _counted(missing, sample_weight)
             learned["indicated_"] = np.flatnonzero(gaps.any(axis=0))
         if self.default_value == "mean" or self.normalizer in _SCALERS:
             self._check_present(missing, sample_weight)
-            known = np.where(missing, np.nan, values).astype(np.float64, copy=False)
-            # Equal weights say nothing, but a mean with them is rounded in another way.
-            unequal = sample_weight is not None and np.ptp(sample_weight) > 0
-            with np.errstate(over="ignore", invalid="ignore"):
-                mean_scaler = StandardScaler().fit(
-                    known, sample_weight=sample_weight if unequal else None
-                )
-            self._check_statistics(mean_scaler.scale_)
+            mean, scale = mean_and_scale(values, missing, sample_weight)
+            self._check_statistics(scale)
         if self.default_value == "mean":
-            learned["fill_"] = mean_scaler.mean_
+            learned["fill_"] = mean
         if self.normalizer == "standard":
-            learned["center_"], learned["scale_"] = (
-                mean_scaler.mean_,
-                mean_scaler.scale_,
-            )
+            learned["center_"], learned["scale_"] = mean, scale
         elif self.normalizer == "minmax":
             counted = slice(None) if sample_weight is None else sample_weight > 0
+            known = np.where(missing, np.nan, values).astype(np.float64, copy=False)
             range_scaler = MinMaxScaler().fit(known[counted])
             learned["center_"] = range_scaler.data_min_
             learned["scale_"] = 1 / range_scaler.scale_
@@ -286,6 +282,8 @@ class NumericColumn(DenseColumn):
             )
 
     def _check_present(self, missing: np.ndarray, weight: np.ndarray | None) -> None:
+        if not missing.any():
+            return
         empty = np.flatnonzero(~_counted(~missing, weight).any(axis=0))
         if len(empty):
             where = f" in element {empty[0]}" if self.n_elements > 1 else ""
@@ -298,7 +296,9 @@ class NumericColumn(DenseColumn):
     def _raw(self, table: Table) -> np.ndarray:
         return table.numbers(self.key)
 
-    def _read(self, table: Table) -> tuple[np.ndarray, np.ndarray]:
+    def _read(
+        self, table: Table, *, copy: bool = True
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Cells in the column's dtype, and where they are missing (there they are 0)."""
         raw = self._raw(table)
         if raw.size != len(raw) * self.n_elements:
@@ -307,14 +307,18 @@ class NumericColumn(DenseColumn):
                 f"{raw.shape[1:] or (1,)}. Set 'shape' of the numeric column."
             )
         raw = raw.reshape(len(raw), self.n_elements)
-        is_finite = _is_finite(raw)
-        missing = np.zeros(raw.shape, bool) if is_finite else np.isnan(raw)
-        if not is_finite and missing.any():
+        all_finite = is_finite(raw)
+        missing = np.zeros(raw.shape, bool) if all_finite else np.isnan(raw)
+        if not all_finite and missing.any():
             raw = np.where(missing, 0, raw)
         with np.errstate(over="ignore", invalid="ignore"):
-            values = raw.astype(self.dtype)
+            values = (
+                copied_by_rows(raw, self.dtype)
+                if copy
+                else raw.astype(self.dtype, copy=False)
+            )
         if values.dtype.kind == "f":
-            if not (is_finite and values.dtype == raw.dtype):
+            if not (all_finite and values.dtype == raw.dtype):
                 self._check_finite(values, raw)
         elif not np.array_equal(values, raw):
             raise ValueError(
@@ -337,6 +341,15 @@ class NumericColumn(DenseColumn):
             f"Column {self.key!r} holds {value}; infinity (inf) is never allowed. Replace "
             "it by a number, or by NaN together with 'default_value'."
         )
+
+    def _check_encodes(self, table: Table) -> None:
+        if self.length_key is None and self.normalizer in _RISING:
+            values, missing = self._read(table, copy=False)
+            if not missing.any():
+                # If the least and the greatest number can be scaled, all others can.
+                extremes = np.stack([values.min(axis=0), values.max(axis=0)])
+                table = Table({self.key: extremes.reshape(2, *self.cell_shape)})
+        self.encode(table)
 
     def values(self, table: Table) -> tuple[np.ndarray, np.ndarray]:
         """Return filled and scaled numbers, and where they were missing.
@@ -381,7 +394,7 @@ class NumericColumn(DenseColumn):
     def _are_finite(self, values: np.ndarray, missing: np.ndarray) -> bool:
         """Tell whether all numbers are finite but those for which there is no value."""
         unfilled = missing if self.default_value is None else False
-        return _is_finite(values) or bool((np.isfinite(values) | unfilled).all())
+        return is_finite(values) or bool((np.isfinite(values) | unfilled).all())
 
     def _called(
         self,
@@ -432,15 +445,6 @@ class NumericColumn(DenseColumn):
     def _output_names(self) -> list[str]:
         names = self._element_names
         return names + [f"{names[i]}_missing" for i in self.indicated]
-
-
-def _is_finite(cells: np.ndarray) -> bool:
-    """Tell whether all numbers are finite; at times the answer no is wrong."""
-    if cells.dtype.kind != "f":
-        return True
-    # The sum is finite only if all are; it is one pass that writes nothing.
-    with np.errstate(over="ignore", invalid="ignore"):
-        return math.isfinite(np.add.reduce(cells, axis=None))
 
 
 def _counted(cells: np.ndarray, weight: np.ndarray | None) -> np.ndarray:

@@ -18,6 +18,7 @@ from skest.feature_columns.ragged import as_cells, exact_lists
 
 __all__ = [
     "eager_frame",
+    "holds_floats",
     "is_frame",
     "is_key",
     "plain_array",
@@ -77,6 +78,17 @@ def _viewed_frame(X: Any) -> Any:
             else f"call its method {call}() first"
         )
         raise TypeError(f"X is a {type(X).__name__}; {mend}.") from error
+
+
+def holds_floats(X: Any) -> bool:
+    """Tell whether X is a frame of pandas with floats of one type of NumPy only.
+
+    `DataFrame.to_numpy` reads such a frame at once, without a look at each column.
+    """
+    if not isinstance(X, pd.DataFrame) or X.empty:
+        return False
+    first, *others = X.dtypes.unique()
+    return not others and first in (np.float64, np.float32)
 
 
 def plain_array(array: np.ndarray, key: Hashable) -> np.ndarray:
