@@ -8,7 +8,11 @@ import numpy as np
 import pytest
 
 from skest import DNNClassifier, Estimator, RunConfig
-from skest._interrupts import INTERRUPTED, stopping_on_interrupt
+from skest._interrupts import (
+    INTERRUPTED,
+    broken_off_by_interrupt,
+    stopping_on_interrupt,
+)
 from skest.hooks import EarlyStoppingHook
 from tests._models import (
     At,
@@ -36,11 +40,36 @@ def test_the_first_asks_and_the_second_raises(caplog):
     assert "training stops after this step" in caplog.text
 
 
-def test_a_handler_of_the_program_stays_in_force():
+@pytest.mark.parametrize("within_training", [False, True])
+def test_a_block_is_broken_off(within_training):
+    before, asked = signal.getsignal(signal.SIGINT), []
+    outer = stopping_on_interrupt if within_training else broken_off_by_interrupt
+    with outer(raising(AssertionError)):
+        inside = signal.getsignal(signal.SIGINT)
+        with broken_off_by_interrupt(asked.append):
+            pass
+        with (
+            pytest.raises(OSError, match="another"),
+            broken_off_by_interrupt(asked.append),
+        ):
+            raise OSError("another")
+        assert signal.getsignal(signal.SIGINT) is inside
+        assert asked == []
+        with broken_off_by_interrupt(asked.append):
+            ctrl_c()
+            asked.append("not reached")
+        assert asked == [INTERRUPTED]
+        with pytest.raises(KeyboardInterrupt):
+            ctrl_c()
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.mark.parametrize("context", [stopping_on_interrupt, broken_off_by_interrupt])
+def test_a_handler_of_the_program_stays_in_force(context):
     heard, before = [], signal.getsignal(signal.SIGINT)
     signal.signal(signal.SIGINT, lambda *_: heard.append(1))
     try:
-        with stopping_on_interrupt(raising(AssertionError)):
+        with context(raising(AssertionError)):
             ctrl_c()
     finally:
         signal.signal(signal.SIGINT, before)
