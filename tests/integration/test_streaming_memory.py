@@ -13,7 +13,7 @@ pq = pytest.importorskip("pyarrow.parquet")
 
 MIB = 2**20
 SIZES = (500 * MIB, 1500 * MIB)  # the second one is more than the memory allowed for it
-MOST = 600 * MIB
+MOST = 500 * MIB
 ROWS = 2**19  # of a row group, about 90 MB
 
 TRAIN = """
