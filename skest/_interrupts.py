@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ctrl-C ends a training between two steps."""
+"""Ctrl-C ends a training between two steps, and an evaluation at once."""
 
 import logging
 import os
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-__all__ = ["INTERRUPTED", "stopping_on_interrupt"]
+__all__ = ["INTERRUPTED", "broken_off_by_interrupt", "stopping_on_interrupt"]
 
 INTERRUPTED = "interrupted by Ctrl-C"
 
@@ -29,29 +29,69 @@ def stopping_on_interrupt(request_stop: Callable[[str], None]) -> Iterator[None]
     request_stop : callable
         Called with `INTERRUPTED`.
     """
-    in_main_thread = threading.current_thread() is threading.main_thread()
-    if not in_main_thread or (
+    if not _in_main_thread() or (
         signal.getsignal(signal.SIGINT) is not signal.default_int_handler
     ):
         yield
         return
 
-    owner = os.getpid()
+    signal.signal(signal.SIGINT, _AskToStop(request_stop))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
-    def handle(signum: int, frame: FrameType | None) -> None:
+
+@contextmanager
+def broken_off_by_interrupt(request_stop: Callable[[str], None]) -> Iterator[None]:
+    """Make Ctrl-C end the block at once, quietly, for work that can be done again.
+
+    It may stand inside `stopping_on_interrupt`, where that was the first Ctrl-C, and in
+    the same threads and programs.
+
+    Parameters
+    ----------
+    request_stop : callable
+        Called with `INTERRUPTED` if the block was broken off.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if not _in_main_thread() or not (
+        before is signal.default_int_handler or isinstance(before, _AskToStop)
+    ):
+        yield
+        return
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    except KeyboardInterrupt:
+        request_stop(INTERRUPTED)
+    except BaseException:
+        signal.signal(signal.SIGINT, before)
+        raise
+    else:
+        signal.signal(signal.SIGINT, before)
+
+
+class _AskToStop:
+    """Answers one Ctrl-C, and leaves the next one to Python."""
+
+    def __init__(self, request_stop: Callable[[str], None]) -> None:
+        self._request_stop = request_stop
+        self._owner = os.getpid()
+
+    def __call__(self, signum: int, frame: FrameType | None) -> None:
         # Ctrl-C also goes to processes that were forked to load data. They stay, so that
         # the step can be finished, and end with this one.
-        if os.getpid() != owner:
+        if os.getpid() != self._owner:
             return
         signal.signal(signal.SIGINT, signal.default_int_handler)
         _logger.warning(
             "Ctrl-C: training stops after this step and saves a checkpoint; press it "
             "again to stop at once."
         )
-        request_stop(INTERRUPTED)
+        self._request_stop(INTERRUPTED)
 
-    signal.signal(signal.SIGINT, handle)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+def _in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()

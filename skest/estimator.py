@@ -217,9 +217,11 @@ class Estimator:
         checkpoint knows how many batches the variables have seen, and the input goes on
         behind them. If it gives the same batches again, the result is that of a run
         which was never interrupted, bit for bit. The orders of `ArrayDataset` and
-        `skest.inputs.Pipeline` are restored, with or without seeds of their own; other
-        iterables are skipped through. An input of another kind or size, with a warning,
-        and any input with ``RunConfig(resume_input=False)``, starts anew.
+        `skest.inputs.Pipeline` are restored, with or without seeds of their own, and so
+        is that of a shuffled ``DataLoader`` (one that has a ``generator`` needs a new one
+        in every call of `input_fn`); other iterables are skipped through. An input of
+        another kind or size, with a warning, and any input with
+        ``RunConfig(resume_input=False)``, starts anew.
         """
         check_steps(steps=steps, max_steps=max_steps)
         hooks = check_all(hooks, Hook, "hooks")
@@ -260,6 +262,7 @@ class Estimator:
             global_step=start,
             model_dir=self.model_dir,
             table=source.table,
+            raw_batch=source.raw_batch,
             capture=functools.partial(_capture, random, source),
             save=self._store.save,
             summary_dir=self.model_dir,

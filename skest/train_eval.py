@@ -1,28 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """`train_and_evaluate`: training, with evaluations and exports along the way."""
 
-import json
 import logging
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from skest._files import write_file
-from skest._interrupts import INTERRUPTED
+from skest._interrupts import INTERRUPTED, broken_off_by_interrupt
 from skest.estimator import Estimator
 from skest.hooks.base import Run
 from skest.hooks.checkpoint import CheckpointListener
 from skest.hooks.timer import Timer
+from skest.train_eval_record import Record, Result
 from skest.train_eval_specs import EvalSpec, TrainSpec, as_tuple
+from skest.training import INPUT_ENDED
 
 __all__ = ["train_and_evaluate"]
 
 _logger = logging.getLogger("skest")
 
-_RECORD = "train_and_evaluate.json"
 _EXPORT = "export"
-_NO_RECORD = (OSError, ValueError, KeyError, TypeError, AttributeError)
 
 
 def train_and_evaluate(
@@ -38,8 +35,15 @@ def train_and_evaluate(
 
     A training that was stopped in any way goes on when the call is repeated, with the
     evaluation and the exports that are missing. If nothing is left to do, it returns
-    what it returned before. After Ctrl-C there is a checkpoint, and the call returns at
-    once, with the last results that there are.
+    what it returned before, and logs that at INFO. After Ctrl-C there is a checkpoint,
+    and the call returns with the last results that there are; an evaluation or an export
+    that it falls into is broken off.
+
+    Results are returned again for an evaluation of the same `name` and `steps`, with
+    exporters of the same names whose exports are still there; other data in an `input_fn`
+    are not noticed, so give such an evaluation another name. A training that went through
+    its whole input is finished for a repeated call with the same `max_steps`, if there is
+    a ``model_dir``; ``estimator.train`` goes through the input once more.
 
     Parameters
     ----------
@@ -100,14 +104,16 @@ def train_and_evaluate(
     _check_arguments(estimator, train_spec, specs)
     evaluations = [_Evaluation(estimator, spec) for spec in specs]
     listener = _Listener(evaluations)
-    estimator.train(
-        train_spec.input_fn,
-        hooks=as_tuple(train_spec.hooks),
-        max_steps=train_spec.max_steps,
-        saving_listeners=[*as_tuple(train_spec.saving_listeners), listener],
-    )
+    if not _went_through_input(estimator, train_spec.max_steps):
+        estimator.train(
+            train_spec.input_fn,
+            hooks=as_tuple(train_spec.hooks),
+            max_steps=train_spec.max_steps,
+            saving_listeners=[*as_tuple(train_spec.saving_listeners), listener],
+        )
     if not listener.interrupted:
-        _finish(estimator, evaluations, may_be_done=not listener.made_steps)
+        with broken_off_by_interrupt(_log_what_is_left):
+            _finish(estimator, evaluations, train_spec.max_steps, listener.made_steps)
     metrics = [evaluation.metrics for evaluation in evaluations]
     exports = [list(evaluation.exports.values()) for evaluation in evaluations]
     if isinstance(eval_spec, EvalSpec):
@@ -124,6 +130,7 @@ class _Evaluation:
         self._exporters = as_tuple(spec.exporters)
         self._timer = self._new_timer()
         self.key = spec.name or ""
+        self.settings = {"steps": spec.steps}
         self.step: int | None = None
         self.metrics: dict[str, float] | None = None
         self.exports: dict[str, Path | None] = {e.name: None for e in self._exporters}
@@ -152,6 +159,19 @@ class _Evaluation:
         )
         self.step, self.exports = step, dict.fromkeys(self.exports)
         self.export(is_final=is_final)
+
+    def restore(self, record: Record, step: int) -> bool:
+        """Take the results from the record of `step`; False if it has none for this."""
+        result = record.result(self.key, self.settings, self.exports)
+        if result is None:
+            return False
+        self.step, self.metrics, self.exports = step, result.metrics, {**result.exports}
+        _logger.info(
+            "Evaluation%s of step %d: results of an earlier call are returned.",
+            f" {self.key!r}" if self.key else "",
+            step,
+        )
+        return True
 
     def export(self, *, is_final: bool) -> None:
         """Call the exporters that have not yet exported this checkpoint."""
@@ -206,9 +226,10 @@ class _Listener(CheckpointListener):
         # with is evaluated when the memory that it took is free again.
         if run.global_step == run.start_step or run.should_stop:
             return
-        for evaluation in self._evaluations:
-            if evaluation.is_due(run.global_step):
-                evaluation.run(run.global_step, is_final=False)
+        with broken_off_by_interrupt(run.request_stop):
+            for evaluation in self._evaluations:
+                if evaluation.is_due(run.global_step):
+                    evaluation.run(run.global_step, is_final=False)
 
     def end(self, run: Run) -> None:
         """Note what became of the training; the run itself is let go of."""
@@ -216,77 +237,59 @@ class _Listener(CheckpointListener):
         self.made_steps = run.global_step > run.start_step
 
 
-def _finish(
-    estimator: Estimator, evaluations: list[_Evaluation], *, may_be_done: bool
-) -> None:
-    """Evaluate and export the last checkpoint, unless an earlier call has done that."""
+def _went_through_input(estimator: Estimator, max_steps: int | None) -> bool:
+    """Tell whether an earlier call ended with its input, and was asked for the same."""
+    if estimator.model_dir is None or estimator.stop_reason != INPUT_ENDED:
+        return False
+    step = _last_step(estimator)
+    is_done = Record(estimator.model_dir, step).is_of(max_steps)
+    if is_done:
+        _logger.info("Training skipped: it went through its input by step %d.", step)
+    return is_done
+
+
+def _last_step(estimator: Estimator) -> int:
     checkpoint = estimator.checkpoint
     if checkpoint is None:
         raise ValueError(
             "Training made no step: the input of 'train_spec' has no batch. It needs at "
             "least one."
         )
-    step, record = checkpoint.global_step, _Record(estimator.model_dir)
-    to_do = [e for e in evaluations if not (may_be_done and record.restore(e, step))]
-    for evaluation in to_do:
+    return checkpoint.global_step
+
+
+def _finish(
+    estimator: Estimator,
+    evaluations: list[_Evaluation],
+    max_steps: int | None,
+    made_steps: bool,
+) -> None:
+    """Evaluate and export the last checkpoint, unless an earlier call has done that."""
+    step = _last_step(estimator)
+    record = Record(estimator.model_dir, step)
+    done = [e for e in evaluations if not made_steps and e.restore(record, step)]
+    for evaluation in [e for e in evaluations if e not in done]:
+        _write(record, max_steps, done)  # what is left is up to a repeated call
         if evaluation.step == step:
             evaluation.export(is_final=True)
         else:
             evaluation.run(step, is_final=True)
-    if to_do:
-        record.write(evaluations, step)
+        done.append(evaluation)
+        _write(record, max_steps, done)
 
 
-class _Record:
-    """The results of a finished training, in a file of ``model_dir``."""
+def _write(record: Record, max_steps: int | None, done: list[_Evaluation]) -> None:
+    record.write(
+        max_steps, {e.key: (e.settings, Result(e.metrics, e.exports)) for e in done}
+    )
 
-    def __init__(self, model_dir: Path | None) -> None:
-        self._model_dir = model_dir
 
-    def restore(self, evaluation: _Evaluation, step: int) -> bool:
-        """Give an evaluation its results; False if there are none for it and `step`."""
-        if self._model_dir is None:
-            return False
-        try:
-            record = json.loads((self._model_dir / _RECORD).read_bytes())
-            saved = record["evaluations"][evaluation.key]
-            if record["global_step"] != step or (
-                saved["exports"].keys() != evaluation.exports.keys()
-            ):
-                return False
-        except _NO_RECORD:
-            return False
-        evaluation.step, evaluation.metrics = step, saved["metrics"]
-        evaluation.exports = {
-            name: None if path is None else self._model_dir / path
-            for name, path in saved["exports"].items()
-        }
-        return True
-
-    def write(self, evaluations: list[_Evaluation], step: int) -> None:
-        """Keep the results."""
-        if self._model_dir is None:
-            return
-        results = {
-            evaluation.key: {
-                "metrics": evaluation.metrics,
-                "exports": {
-                    name: None
-                    if path is None
-                    else os.path.relpath(path, self._model_dir)
-                    for name, path in evaluation.exports.items()
-                },
-            }
-            for evaluation in evaluations
-        }
-        record = {"global_step": step, "evaluations": results}
-        content = json.dumps(record, indent=1).encode()
-        try:
-            write_file(self._model_dir / _RECORD, content)
-        except OSError as error:
-            _logger.warning(
-                "The results are not recorded for a repeated call: %s", error
-            )
+def _log_what_is_left(reason: str) -> None:
+    _logger.warning(
+        "The last evaluation and its exports are %s; call train_and_evaluate again to "
+        "make up for what is missing.",
+        reason,
+    )
 
 
 def _check_arguments(

@@ -12,6 +12,7 @@ from skest.hooks.base import Hook, Run
 from skest.spec import EstimatorSpec
 
 __all__ = [
+    "INPUT_ENDED",
     "Step",
     "apply_gradients",
     "compute_gradients",
@@ -20,6 +21,9 @@ __all__ = [
     "train_step",
     "trained_parameters",
 ]
+
+#: Why a training stopped that nobody stopped.
+INPUT_ENDED = "the input ended"
 
 Step: TypeAlias = Callable[[Any, Any], Tensor]
 
@@ -54,7 +58,7 @@ def train_loop(
     while not run.should_stop:
         batch = next(batches, None)
         if batch is None:
-            run.request_stop("the input ended")
+            run.request_stop(INPUT_ENDED)
             break
         run.batch = batch
         for hook in hooks:

@@ -43,7 +43,8 @@ class VocabInfo:
     backup_initializer : callable, default=None
         ``initializer(tensor)`` fills in place what the source does not have, such as
         those of `torch.nn.init`; it gets the new variable, as a new model starts, and
-        may leave it so. None fills with zeros.
+        may leave it so. None fills with zeros. Of several axes, each has its own; where
+        none is known, the first one in the list counts.
     axis : int, default=0
         0 for rows, as of an embedding table; 1 for columns.
 
@@ -129,6 +130,24 @@ class VocabInfo:
         if n_old - len(old) == n_oov:
             oov = len(old) + np.arange(n_oov)
         return np.concatenate([known, oov])
+
+    @property
+    def doubt(self) -> str | None:
+        """Why the vocabularies may be mixed up: they share no entry. None if they do.
+
+        Examples
+        --------
+        >>> from skest import VocabInfo
+        >>> VocabInfo([1, 2], -1, 0, ["2", "3"]).doubt
+        "no entry of 'new_vocab' is in 'old_vocab'; as text 1 is: give both the same type"
+        """
+        new = _entries(self.new_vocab, self.new_vocab_size, "new_vocab")
+        old = _entries(self.old_vocab, self.old_vocab_size, "old_vocab")
+        if not old or not set(old).isdisjoint(new):
+            return None
+        n_alike = len(set(map(str, old)) & set(map(str, new)))
+        hint = f"; as text {n_alike} is: give both the same type"
+        return "no entry of 'new_vocab' is in 'old_vocab'" + (hint if n_alike else "")
 
 
 def _entries(vocabulary: Vocabulary, size: int, name: str) -> list[Hashable]:

@@ -21,7 +21,12 @@ from skest.ftrl import Ftrl
 from skest.row_sparse import RowSparse
 from skest.versioned_directory import list_versions
 from skest.vocab_info import VocabInfo
-from skest.warm_start_plan import NOTHING_KNOWN, KnownChanges, planned_transfers
+from skest.warm_start_plan import (
+    NOTHING_KNOWN,
+    KnownChanges,
+    as_list,
+    planned_transfers,
+)
 from skest.warm_start_report import WarmStartReport
 
 __all__ = [
@@ -246,8 +251,27 @@ def warm_start(
         if isinstance(rule, Ftrl):
             rule.keep_weights(variables[name] for name in transfers)
     report = WarmStartReport(source.name, reports)
-    _logger.info("%s.", report.summary)
+    _log(report, settings)
     return report
+
+
+def _log(report: WarmStartReport, settings: WarmStartSettings) -> None:
+    """Tell what was taken over, and warn of what can hardly be meant."""
+    if report.warm_started:
+        _logger.info("%s.", report.summary)
+    else:
+        _logger.warning(
+            "The warm start took nothing over; training starts anew. %s", report
+        )
+    for name, infos in (settings.var_name_to_vocab_info or {}).items():
+        for info in as_list(infos):
+            if info.doubt:
+                _logger.warning(
+                    "The warm start of %r took over no entry along axis %d: %s.",
+                    name,
+                    info.axis,
+                    info.doubt,
+                )
 
 
 @dataclass(frozen=True)

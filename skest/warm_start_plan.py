@@ -14,7 +14,7 @@ from skest.exceptions import CheckpointMismatchError
 from skest.vocab_info import VocabInfo
 from skest.warm_start_report import VariableReport
 
-__all__ = ["NOTHING_KNOWN", "KnownChanges", "planned_transfers"]
+__all__ = ["NOTHING_KNOWN", "KnownChanges", "as_list", "planned_transfers"]
 
 _MOST_LISTED = 20
 
@@ -59,6 +59,15 @@ class _Transfer(NamedTuple):
     value: Tensor
     n_copied: int
     n_new: int
+    reason: str = ""
+
+
+class _Part(NamedTuple):
+    """What is known along one axis, and what stands where nothing is."""
+
+    axis: int
+    is_known: np.ndarray
+    backup: Tensor
 
 
 def planned_transfers(
@@ -109,15 +118,14 @@ def planned_transfers(
             continue
         try:
             transfer = _transfer(
-                variable, previous.get(old_name), _as_list(vocab_infos.get(name))
+                variable, previous.get(old_name), as_list(vocab_infos.get(name))
             )
         except ValueError as error:
             called = name if old_name == name else f"{name} (before: {old_name})"
             problems.append(f"{called}: {error}")
             continue
         values[name] = transfer.value
-        n_copied, n_new = transfer.n_copied, transfer.n_new
-        reason = "not in the source" if n_new else ""
+        _, n_copied, n_new, reason = transfer
         taken_from = old_name if n_copied or not n_new else None
         reports.append(VariableReport(name, taken_from, n_copied, n_new, reason))
     if problems:
@@ -155,7 +163,8 @@ def _unknown_names(
     return problems
 
 
-def _as_list(infos: VocabInfo | Sequence[VocabInfo] | None) -> list[VocabInfo]:
+def as_list(infos: VocabInfo | Sequence[VocabInfo] | None) -> list[VocabInfo]:
+    """Return one VocabInfo, several or none as a list."""
     if infos is None:
         return []
     return [infos] if isinstance(infos, VocabInfo) else list(infos)
@@ -188,14 +197,31 @@ def _transfer(
     sources = [
         info.sources(variable.shape[info.axis], old.shape[info.axis]) for info in infos
     ]
-    known = [(info.axis, s >= 0) for info, s in zip(infos, sources, strict=True)]
-    value = _backup(variable, infos[0])
-    copied = old.to(value.dtype)
-    for info, rows in zip(infos, sources, strict=True):
-        copied = copied.index_select(info.axis, torch.from_numpy(rows[rows >= 0]))
-    n_copied = int(known[0][1].sum())
-    value = _placed(value, copied, known)
-    return _Transfer(value, n_copied, len(sources[0]) - n_copied)
+    parts = [
+        _Part(info.axis, rows >= 0, _backup(variable, info))
+        for info, rows in zip(infos, sources, strict=True)
+    ]
+    copied = old
+    for part, rows in zip(parts, sources, strict=True):
+        kept = torch.from_numpy(rows[part.is_known])
+        copied = copied.index_select(part.axis, kept)
+    value = _placed(copied.to(variable.dtype), parts)
+    n_first = len(sources[0])
+    n_copied = int(parts[0].is_known.sum()) if copied.numel() else 0
+    return _Transfer(value, n_copied, n_first - n_copied, _what_is_new(parts))
+
+
+def _what_is_new(parts: Sequence[_Part]) -> str:
+    """Say which axes are not as a whole in the source; the first is in the numbers."""
+    first, *others = parts
+    new = ["not in the source"] if not first.is_known.all() else []
+    for axis, is_known, _ in others:
+        what = {0: "rows", 1: "columns"}.get(axis, f"axis {axis}")
+        if not is_known.any():
+            new.append(f"{what} not in the source")
+        elif not is_known.all():
+            new.append(f"{what}: {int(is_known.sum())} of {len(is_known)}")
+    return ", ".join(new)
 
 
 def _backup(variable: Tensor, info: VocabInfo) -> Tensor:
@@ -209,16 +235,14 @@ def _backup(variable: Tensor, info: VocabInfo) -> Tensor:
     return value
 
 
-def _placed(
-    value: Tensor, copied: Tensor, known: Sequence[tuple[int, np.ndarray]]
-) -> Tensor:
-    """Return `value` with `copied` where all axes are known."""
-    if not known:
+def _placed(copied: Tensor, parts: Sequence[_Part]) -> Tensor:
+    """Return `copied` where all axes are known, and the backup of the first that is not."""
+    if not parts:
         return copied
-    (axis, is_known), *others = known
+    (axis, is_known, backup), *others = parts
     rows = torch.from_numpy(np.flatnonzero(is_known))
-    inner = _placed(value.index_select(axis, rows), copied, others)
-    return value.index_copy(axis, rows, inner)
+    inner = [o._replace(backup=o.backup.index_select(axis, rows)) for o in others]
+    return backup.index_copy(axis, rows, _placed(copied, inner))
 
 
 def _refusal(

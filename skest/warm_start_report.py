@@ -20,10 +20,11 @@ class VariableReport(NamedTuple):
     previous_name : str or None
         Of the variable in the source that it was taken from, if it was.
     n_copied, n_new : int
-        Rows that come from the source, and that it does not have; of a `VocabInfo` along
-        axis 1 columns.
+        Rows that come from the source, and that it does not have; columns, if only they
+        have a `VocabInfo`. If the source has no column of them, no row comes from it.
     reason : str
-        Why it was not warm-started, or not as a whole.
+        Why it was not warm-started, or not as a whole; of rows and columns that changed
+        both, it counts the columns.
     """
 
     name: str

@@ -3,17 +3,24 @@ import logging
 import os
 import signal
 import threading
+import warnings
 
 import numpy as np
 import pytest
 
-from skest import DNNClassifier, Estimator, RunConfig
-from skest._interrupts import INTERRUPTED, stopping_on_interrupt
+from skest import DNNClassifier, Estimator, LinearRegressor, RunConfig
+from skest._interrupts import (
+    INTERRUPTED,
+    broken_off_by_interrupt,
+    stopping_on_interrupt,
+)
+from skest.feature_columns import numeric_column
 from skest.hooks import EarlyStoppingHook
 from tests._models import (
     At,
     Recorder,
     assert_same_checkpoint,
+    batches,
     model_fn,
     raising,
     table_fn,
@@ -36,11 +43,36 @@ def test_the_first_asks_and_the_second_raises(caplog):
     assert "training stops after this step" in caplog.text
 
 
-def test_a_handler_of_the_program_stays_in_force():
+@pytest.mark.parametrize("within_training", [False, True])
+def test_a_block_is_broken_off(within_training):
+    before, asked = signal.getsignal(signal.SIGINT), []
+    outer = stopping_on_interrupt if within_training else broken_off_by_interrupt
+    with outer(raising(AssertionError)):
+        inside = signal.getsignal(signal.SIGINT)
+        with broken_off_by_interrupt(asked.append):
+            pass
+        with (
+            pytest.raises(OSError, match="another"),
+            broken_off_by_interrupt(asked.append),
+        ):
+            raise OSError("another")
+        assert signal.getsignal(signal.SIGINT) is inside
+        assert asked == []
+        with broken_off_by_interrupt(asked.append):
+            ctrl_c()
+            asked.append("not reached")
+        assert asked == [INTERRUPTED]
+        with pytest.raises(KeyboardInterrupt):
+            ctrl_c()
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.mark.parametrize("context", [stopping_on_interrupt, broken_off_by_interrupt])
+def test_a_handler_of_the_program_stays_in_force(context):
     heard, before = [], signal.getsignal(signal.SIGINT)
     signal.signal(signal.SIGINT, lambda *_: heard.append(1))
     try:
-        with stopping_on_interrupt(raising(AssertionError)):
+        with context(raising(AssertionError)):
             ctrl_c()
     finally:
         signal.signal(signal.SIGINT, before)
@@ -96,9 +128,31 @@ def test_training_returns_at_a_whole_step_and_goes_on(tmp_path, with_dir):
 def test_fit_returns_what_it_has_learned():
     x = np.random.default_rng(0).normal(size=(100, 2))
     classifier = DNNClassifier(batch_size=10, hooks=[At(13, ctrl_c)], random_state=0)
-    classifier.fit(x, x[:, 0] > 0)
+    with pytest.warns(UserWarning, match="DNNClassifier was interrupted .* 13 steps"):
+        classifier.fit(x, x[:, 0] > 0)
     assert (classifier.n_steps_, classifier.n_iter_) == (13, 2)
     assert classifier.predict(x).shape == (100,)
+
+
+def test_fit_warns_also_if_it_goes_back_to_its_best_epoch():
+    x = np.random.default_rng(0).normal(size=(100, 2))
+    classifier = DNNClassifier(
+        batch_size=10, hooks=[At(23, ctrl_c)], random_state=0, early_stopping=True
+    )
+    with pytest.warns(UserWarning, match="interrupted by Ctrl-C after 23 steps"):
+        classifier.fit(x, x[:, 0] > 0)
+    classifier.set_params(hooks=())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        classifier.fit(x, x[:, 0] > 0)
+
+
+def test_train_of_a_stream_warns():
+    columns = [numeric_column("x", shape=3)]
+    model = LinearRegressor(feature_columns=columns, hooks=[At(2, ctrl_c)])
+    with pytest.warns(UserWarning, match="LinearRegressor was interrupted .* 2 steps"):
+        model.train(lambda: [({"x": x}, y) for x, y in batches()])
+    assert model.n_steps_ == 2
 
 
 def test_the_second_ctrl_c_saves_and_raises(tmp_path):

@@ -37,7 +37,7 @@ LAYERS = [
     {"distributed"},
     {"estimator", "extenders", "prediction"},
     {"export"},
-    {"train_eval", "train_eval_specs"},
+    {"train_eval", "train_eval_record", "train_eval_specs"},
     {"adapters"},
 ]
 RANK = {part: rank for rank, layer in enumerate(LAYERS) for part in layer}

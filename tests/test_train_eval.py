@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import gc
+import logging
+import shutil
 import signal
 import weakref
 from pathlib import Path
@@ -275,6 +277,76 @@ def test_a_lost_record_is_made_anew(tmp_path, content):
     assert evaluated(make(tmp_path)) == [10, 20]
 
 
+def test_exports_that_are_gone_are_made_again(tmp_path):
+    metrics, _ = run(tmp_path)
+    shutil.rmtree(tmp_path / "export")
+    again, exports = run(tmp_path)
+    assert again == metrics
+    assert all(path.is_dir() for path in exports)
+    shutil.rmtree(exports[2])
+    assert run(tmp_path)[1][2].is_dir()
+
+
+def test_results_of_another_evaluation_are_not_returned(tmp_path, caplog):
+    def again(**options):
+        caplog.clear()
+        with caplog.at_level(logging.INFO, "skest"):
+            spec = EvalSpec(EVAL, **{"steps": 2, **options})
+            result, _ = train_and_evaluate(make(tmp_path), TrainSpec(ENDLESS, 5), spec)
+        return result, "results of an earlier call are returned" in caplog.text
+
+    two, _ = again()
+    assert again() == (two, True)
+    one = make(tmp_path).evaluate(EVAL, 1)
+    assert one != two
+    assert again(steps=1) == (one, False)
+    assert again(steps=1) == (one, True)
+    assert again(steps=1, name="other") == (one, False)
+    assert again(steps=1, throttle_secs=0, name="other") == (one, True)
+
+
+def test_an_input_that_ended_is_not_gone_through_again(tmp_path):
+    def again(max_steps=None, num_epochs=2, **options):
+        return train_and_evaluate(
+            make(tmp_path),
+            TrainSpec(table_fn(num_epochs=num_epochs), max_steps),
+            EvalSpec(EVAL, exporters=FinalExporter("final"), **options),
+        )
+
+    metrics, exports = again()
+    assert metrics["global_step"] == 10
+    assert again() == (metrics, exports)
+    shutil.rmtree(exports[0])
+    metrics, exports = again()  # what is missing is made without training
+    assert metrics["global_step"] == 10
+    assert exports[0].is_dir()
+    other, _ = again(steps=1)
+    assert other["global_step"] == 10
+    assert again(max_steps=1000)[0]["global_step"] == 20  # more is asked for
+    assert again(max_steps=1000)[0]["global_step"] == 20
+    make(tmp_path).train(table_fn())
+    assert again(max_steps=1000)[0]["global_step"] == 35
+
+
+def test_an_input_that_ended_before_a_final_evaluation_that_failed(tmp_path):
+    def again(*hooks):
+        return train_and_evaluate(
+            make(tmp_path), TrainSpec(table_fn()), EvalSpec(EVAL, hooks=hooks)
+        )
+
+    with pytest.raises(OSError, match="broken"):
+        again(At(5, raising(OSError("broken"))))
+    assert again()[0]["global_step"] == 5
+
+
+def test_without_a_directory_an_input_is_gone_through_again():
+    estimator = make()
+    for step in (5, 10):
+        spec = TrainSpec(table_fn())
+        metrics, _ = train_and_evaluate(estimator, spec, EvalSpec(EVAL))
+        assert metrics["global_step"] == step
+
+
 def test_a_final_export_that_failed_is_made_up_for(tmp_path):
     with pytest.raises(OSError, match="disk"):
         run(tmp_path, exporters=lambda: [Asked(raising(OSError("disk")))])
@@ -336,6 +408,64 @@ def test_ctrl_c_in_the_last_step_leaves_the_end_to_the_next_call(tmp_path):
     metrics, exports = run(tmp_path)
     assert metrics["global_step"] == 20
     assert exports[2] is not None
+
+
+class InEvaluation(Hook):
+    """Presses Ctrl-C in the first batch of the evaluation of a step."""
+
+    def __init__(self, step):
+        self.step, self.n_batches = step, 0
+
+    def after_step(self, run, loss):
+        if run.global_step == self.step:
+            self.n_batches += 1
+            ctrl_c(run)
+
+
+def run_with(hook, model_dir):
+    return train_and_evaluate(
+        make(model_dir),
+        TrainSpec(ENDLESS, 30),
+        EvalSpec(
+            EVAL,
+            name="own",
+            hooks=hook,
+            throttle_secs=0,
+            exporters=[LatestExporter("latest"), FinalExporter("final")],
+        ),
+    )
+
+
+def test_ctrl_c_breaks_off_an_evaluation_in_training(tmp_path):
+    before = signal.getsignal(signal.SIGINT)
+    hook = InEvaluation(20)
+    metrics, exports = run_with(hook, tmp_path)
+    assert signal.getsignal(signal.SIGINT) is before
+    assert hook.n_batches == 1
+    assert metrics["global_step"] == 10
+    assert [path is None for path in exports] == [False, True]
+    estimator = make(tmp_path)
+    assert estimator.checkpoint.global_step == 20
+    assert estimator.stop_reason == "interrupted by Ctrl-C"
+    assert run_with((), tmp_path)[0]["global_step"] == 30
+    assert evaluated(estimator, "own") == [10, 30]
+    whole = make().train(ENDLESS, max_steps=30)
+    assert_same_checkpoint(make(tmp_path).checkpoint, whole.checkpoint)
+
+
+def test_ctrl_c_breaks_off_the_last_evaluation(tmp_path, caplog):
+    before = signal.getsignal(signal.SIGINT)
+    hook = InEvaluation(30)
+    with caplog.at_level(logging.WARNING, "skest"):
+        metrics, exports = run_with(hook, tmp_path)
+    assert signal.getsignal(signal.SIGINT) is before
+    assert "call train_and_evaluate again" in caplog.text
+    assert hook.n_batches == 1
+    assert metrics["global_step"] == 20
+    assert [path is None for path in exports] == [False, True]
+    metrics, exports = run_with((), tmp_path)
+    assert metrics["global_step"] == 30
+    assert_same_steps(exports, 30)
 
 
 # Errors

@@ -222,7 +222,49 @@ def test_rows_and_columns_at_once():
     )
     report = warm_start(network, [], settings)
     assert network["table"].tolist() == [[6, 0], [0, 0], [2, 0]]
-    assert report.variables[0][2:] == (2, 1, "not in the source")
+    assert report.variables[0][2:] == (2, 1, "not in the source, columns: 1 of 2")
+
+
+ROWS = VocabInfo(["a", "b"], 2, 0, ["b"], backup_initializer=nn.init.ones_)
+COLUMNS = VocabInfo(
+    [*"xyz"], 3, 0, [*"xy"], backup_initializer=lambda t: t.fill_(7), axis=1
+)
+CORNER = {"rows": 1, "columns": 7}
+
+
+@pytest.mark.parametrize("first", ["rows", "columns"])
+def test_every_axis_has_its_own_initializer(first):
+    network = nn.ParameterDict({"table": nn.Parameter(torch.zeros(2, 3))})
+    old = Checkpoint(0, {"table": torch.tensor([[3.0, 4.0]])})
+    infos = [ROWS, COLUMNS] if first == "rows" else [COLUMNS, ROWS]
+    settings = WarmStartSettings(old, None, {"table": infos})
+    report = warm_start(network, [], settings)
+    assert network["table"].tolist() == [[1, 1, CORNER[first]], [3, 4, 7]]
+    assert report.variables[0][2:] == (
+        (1, 1, "not in the source, columns: 2 of 3")
+        if first == "rows"
+        else (2, 1, "not in the source, rows: 1 of 2")
+    )
+
+
+@pytest.mark.parametrize(
+    ("rows", "reason"),
+    [
+        ("ab", "columns not in the source"),
+        ("ac", "not in the source, columns not in the source"),
+    ],
+)
+def test_nothing_is_copied_if_an_axis_is_new_as_a_whole(rows, reason):
+    network = nn.ParameterDict({"table": nn.Parameter(torch.zeros(2, 2))})
+    old = Checkpoint(0, {"table": torch.ones(2, 2)})
+    infos = [
+        VocabInfo([*rows], 2, 0, ["a", "b"]),
+        VocabInfo(["x", "y"], 2, 0, ["p", "q"], axis=1),
+    ]
+    report = warm_start(network, [], WarmStartSettings(old, None, {"table": infos}))
+    assert network["table"].tolist() == [[0, 0], [0, 0]]
+    assert report.variables[0] == ("table", None, 0, 2, reason)
+    assert report.warm_started == []
 
 
 @pytest.mark.parametrize(
@@ -345,6 +387,43 @@ def test_the_report_is_logged(caplog, trained):
         train(trained)
     (line,) = [r.getMessage() for r in caplog.records if "Warm start" in r.getMessage()]
     assert line == f"Warm start from {trained!r}: 2 of 2 variables."
+
+
+@pytest.mark.parametrize(
+    ("new", "old", "warning"),
+    [
+        ([1, 2], ["1", "2"], "as text 2 is: give both the same type"),
+        ([1, 2], "file", "as text 1 is: give both the same type"),
+        (["x", "y"], "file", "no entry of 'new_vocab' is in 'old_vocab'."),
+        (["a", "b"], ["b", "c"], None),
+        (["a", "b"], [], None),
+    ],
+)
+def test_vocabularies_that_share_nothing_are_doubtful(
+    tmp_path, caplog, new, old, warning
+):
+    (tmp_path / "file").write_text("7\n1\n")
+    old = tmp_path / old if old == "file" else old
+    network = nn.ModuleDict({"a": nn.Embedding(3, 1), "b": nn.Linear(1, 1)})
+    source = Checkpoint.capture(copy.deepcopy(network), 0)
+    settings = WarmStartSettings(source, ".*", {"a.weight": VocabInfo(new, 2, 1, old)})
+    with caplog.at_level(logging.WARNING, "skest"):
+        warm_start(network, [], settings)
+    if warning is None:
+        assert not caplog.records
+        return
+    (record,) = caplog.records
+    assert "'a.weight' took over no entry along axis 0" in record.getMessage()
+    assert warning in record.getMessage()
+
+
+def test_a_warm_start_of_nothing_is_a_warning(caplog):
+    network = nn.ParameterDict({"table": nn.Parameter(torch.zeros(2, 2))})
+    old = Checkpoint(0, {"table": torch.ones(2, 2)})
+    with caplog.at_level(logging.WARNING, "skest"):
+        warm_start(network, [], WarmStartSettings(old, None))
+    assert "took nothing over; training starts anew" in caplog.text
+    assert "not selected" in caplog.text
 
 
 def test_a_pickle_has_no_source_that_has_done_its_work(trained):

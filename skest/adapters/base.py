@@ -47,6 +47,7 @@ from skest.adapters.features import (
     read_table,
 )
 from skest.adapters.fit_summaries import fit_summaries
+from skest.adapters.interruption import warn_if_interrupted
 from skest.adapters.learned_vectors import with_learned_vectors
 from skest.adapters.live_score import LiveScore
 from skest.adapters.onnx_graph import fitted_onnx
@@ -434,6 +435,7 @@ class SkestEstimator(
         summaries = fit_summaries(self, epochs, estimator)
         hooks: list[Hook] = [epochs, *callbacks, *self.hooks, *summaries]
         estimator.train(lambda: dataset, hooks=hooks, steps=self.max_steps)
+        warn_if_interrupted(self, estimator)
         if epochs.best is not None and not any(h.chose_variables for h in self.hooks):
             estimator.checkpoint = epochs.best
         if not resume:

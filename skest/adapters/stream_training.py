@@ -12,6 +12,7 @@ from torch import Tensor
 from skest.adapters.base import SkestEstimator, has_partial_fit
 from skest.adapters.callbacks import CallbackHook
 from skest.adapters.features import WEIGHT_KEY
+from skest.adapters.interruption import warn_if_interrupted
 from skest.adapters.rows import Rows
 from skest.adapters.warm_source import known_settings
 from skest.feature_columns.columns import FeatureColumns
@@ -208,6 +209,7 @@ class StreamTrained(SkestEstimator):
         estimator.train(
             lambda: self._stream(source), hooks=hooks, steps=steps, max_steps=max_steps
         )
+        warn_if_interrupted(self, estimator)
         if not resume:
             self.warm_start_report_ = estimator.warm_start_report
         self._finish(estimator, progress, resume)

@@ -3,6 +3,7 @@
 
 import inspect
 import json
+import logging
 import math
 import os
 from abc import ABC, abstractmethod
@@ -13,7 +14,7 @@ from skest._checks import check_integer
 from skest._files import write_file
 from skest.estimator import Estimator
 from skest.keys import MetricKeys
-from skest.versioned_directory import remove_old_versions
+from skest.versioned_directory import list_versions, remove_old_versions
 
 __all__ = [
     "BestExporter",
@@ -22,6 +23,8 @@ __all__ = [
     "LatestExporter",
     "loss_smaller",
 ]
+
+_logger = logging.getLogger("skest")
 
 _BEST = "best.json"
 
@@ -246,7 +249,8 @@ class BestExporter(LatestExporter):
     Notes
     -----
     As ``tf.estimator.BestExporter``, but it goes on where it was when training goes on in
-    another process: the best result is in the file ``best.json`` beside the versions.
+    another process: the best result is in the file ``best.json`` beside the versions. If
+    they are gone, or the file can't be understood, the next result is the first one.
 
     Examples
     --------
@@ -277,17 +281,34 @@ class BestExporter(LatestExporter):
     ) -> Path | None:
         """Export if the result is the best one."""
         path = export_path / _BEST
-        if path.exists():
-            best = json.loads(path.read_bytes())
-            if not self._compare_fn(
-                best_eval_result=best, current_eval_result=eval_result
-            ):
-                return None
+        best = _read_result(path) if list_versions(export_path) else None
+        if best is not None and not self._compare_fn(
+            best_eval_result=best, current_eval_result=eval_result
+        ):
+            return None
         version = super().export(
             estimator, export_path, checkpoint_path, eval_result, is_the_final_export
         )
         write_file(path, json.dumps(eval_result).encode())
         return version
+
+
+def _read_result(path: Path) -> dict[str, float] | None:
+    """Return the result of an evaluation that is in a file; None if there is none."""
+    try:
+        result = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except ValueError:
+        result = None
+    if isinstance(result, dict) and MetricKeys.GLOBAL_STEP in result:
+        return result
+    _logger.warning(
+        "%s holds no result of an evaluation, so that what was exported as the best is "
+        "not known. The present result counts as the best one, and replaces the file.",
+        path,
+    )
+    return None
 
 
 def _check_compare_fn(compare_fn: Callable[..., bool]) -> None:

@@ -56,6 +56,7 @@ class Run:
         global_step: int = 0,
         model_dir: Path | None = None,
         table: ArrayDataset | None = None,
+        raw_batch: Callable[[int], tuple[Any, Any] | None] | None = None,
         capture: Callable[["Run"], Any] | None = None,
         save: Callable[[Any], None] | None = None,
         summary_dir: Path | None = None,
@@ -71,6 +72,7 @@ class Run:
         self.table = table
         self.held_out: ArrayDataset | None = None
         self.stop_reason: str | None = None
+        self._raw_batch = raw_batch
         self._capture = capture
         self._save = save
         self._summary_dir = summary_dir
@@ -87,6 +89,15 @@ class Run:
     def steps_per_epoch(self) -> int | None:
         """Steps to go through the table once; None if the input is a stream."""
         return None if self.table is None else self.table.steps_per_epoch
+
+    @property
+    def raw_batch(self) -> tuple[Any, Any] | None:
+        """The batch of the last training step before encoding, if it is known.
+
+        To find it among the rows of a table takes time; it is for errors.
+        """
+        n_taken = self.global_step - self.start_step
+        return None if self._raw_batch is None else self._raw_batch(n_taken)
 
     @property
     def should_stop(self) -> bool:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What in a batch may have made its loss NaN."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,13 +25,16 @@ class _Column(NamedTuple):
         return self.values.abs().max().item()
 
 
-def report_on_batch(features: Any, labels: Any) -> str:
+def report_on_batch(features: Any, labels: Any, raw: Any = None) -> str:
     """Name the columns whose numbers are NaN, infinite or huge, and say what helps.
 
     Parameters
     ----------
     features, labels : tensors, or dictionaries, tuples and lists of tensors
         An encoded batch. Integers are categories or classes, and are left aside.
+    raw : mapping or DataFrame, default=None
+        The features before encoding; other structures have no names to tell. Where
+        `features` have not kept their names, the broken columns of it are told.
 
     Returns
     -------
@@ -44,18 +48,20 @@ def report_on_batch(features: Any, labels: Any) -> str:
     >>> nan = float("nan")
     >>> x = {"age": torch.tensor([30.0, nan]), "pay": torch.tensor([2e6, 3e6])}
     >>> print(report_on_batch(x, torch.tensor([0.0, 1.0])))
-    Its batch has 1 NaN in column 'age' (first in row 1). Replace such values, or give a
-    column a fill value (default_value of numeric_column).
+    Its batch has 1 NaN in column 'age' (first in row 1). Replace such values before they
+    reach the network; a numeric_column does so with default_value.
     """
-    columns = [
-        *_columns(features, "the features", "column"),
-        *_columns(labels, "the labels", "label"),
-    ]
-    broken = [text for text in map(_broken, columns) if text]
+    inputs = list(_columns(features, "the features", "column"))
+    targets = list(_columns(labels, "the labels", "label"))
+    broken = _all_broken(inputs)
+    if broken:
+        broken = _all_broken(_named(raw, features)) or broken
+    broken = [*broken, *_all_broken(targets)]
+    columns = [*inputs, *targets]
     if broken:
         return (
-            f"Its batch has {_listed(broken)}. Replace such values, or give a column a "
-            "fill value (default_value of numeric_column)."
+            f"Its batch has {_listed(broken)}. Replace such values before they reach the "
+            "network; a numeric_column does so with default_value."
         )
     if not columns:
         return "Its batch has no floating-point numbers. " + _remedy([])
@@ -89,6 +95,22 @@ def _columns(data: Any, whole: str, kind: str) -> Iterator[_Column]:
             single = values.shape[1] == 1
             name = whole if single else f"position {position} of {whole}"
             yield _Column(name, column)
+
+
+def _named(raw: Any, features: Any) -> Iterator[_Column]:
+    """Yield the floating-point columns of raw features whose names encoding has lost."""
+    names = list(getattr(raw, "columns", raw if isinstance(raw, Mapping) else ()))
+    if isinstance(features, Mapping) and not features.keys().isdisjoint(names):
+        return
+    for name in names:
+        values = np.asarray(raw[name])
+        if values.dtype.kind == "f":
+            numbers = torch.from_numpy(values.astype(np.float64))
+            yield from _columns(numbers, f"column {name!r}", "column")
+
+
+def _all_broken(columns: Iterable[_Column]) -> list[str]:
+    return [text for text in map(_broken, columns) if text]
 
 
 def _broken(column: _Column) -> str | None:

@@ -46,7 +46,8 @@ class NanLossHook(Hook):
             return
         message = f"The loss of step {run.global_step} is NaN."
         if run.batch is not None:
-            message += " " + report_on_batch(*run.batch)
+            raw, _ = run.raw_batch or (None, None)
+            message += " " + report_on_batch(*run.batch, raw)
         if self._fail:
             raise NanLossDuringTrainingError(message)
         _logger.error(message)

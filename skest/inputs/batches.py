@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset
 
 from skest.feature_columns.ragged import as_cells
 from skest.inputs.array_dataset import ArrayDataset, check_same_rows, count_rows
 from skest.inputs.resumable import Resumable
+from skest.inputs.seeded_loader import SeededLoader
 
 __all__ = ["Source", "tensor_batches"]
 
@@ -47,6 +48,8 @@ class Source:
     def __init__(self, data: Any, position: Mapping[str, Any] | None = None) -> None:
         if not isinstance(data, ArrayDataset):
             _check_batches(data)
+        if isinstance(data, DataLoader) and data.generator is None:
+            data = SeededLoader(data)
         # An ArrayDataset is one, and to ask if anything is one takes long.
         resumable = data if isinstance(data, ArrayDataset | Resumable) else None
         self._kind = resumable.kind if resumable is not None else type(data).__name__
@@ -62,6 +65,7 @@ class Source:
         elif resumable is not None:
             self._data = resumable.resumed(0, self._seeds)
         self._first: Any = None
+        self._last: Any = None
         self._opened: Iterator[Any] = iter(()) if self.table else iter(self._data)
 
     def first_batch(self) -> tuple[Any, Any] | None:
@@ -96,7 +100,7 @@ class Source:
         if n_skipped and self._can_jump:
             self.close()
             self._opened = iter(self._data.resumed(n_skipped, self._seeds))
-            return map(_split, self._opened)
+            return map(self._noted, self._opened)
         self.first_batch()
         rest = chain([] if self._first is _END else [self._first], self._opened)
         if n_skipped and next(islice(rest, n_skipped - 1, None), _END) is _END:
@@ -105,7 +109,29 @@ class Source:
                 "fewer. Return the same data from 'input_fn', or start them anew with "
                 "RunConfig(resume_input=False)."
             )
-        return map(_split, rest)
+        return map(self._noted, rest)
+
+    def raw_batch(self, n_taken: int) -> tuple[Any, Any] | None:
+        """Return features and labels, before encoding, of the batch that was taken last.
+
+        Parameters
+        ----------
+        n_taken : int
+            How many batches of this source were taken.
+
+        Returns
+        -------
+        tuple of (features, labels) or None
+            None if there was none.
+        """
+        if self.table is None or n_taken == 0:
+            return self._last
+        rows = next(islice(self.table.index_batches(), n_taken - 1, None), None)
+        return None if rows is None else self.table.take(rows)
+
+    def _noted(self, element: Any) -> tuple[Any, Any]:
+        self._last = _split(element)
+        return self._last
 
     def position(self, n_taken: int) -> dict[str, Any]:
         """Return where the data are after `n_taken` further batches; JSON holds it."""

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 import json
+import logging
 import math
+import shutil
 
 import pytest
 import torch
@@ -67,6 +69,26 @@ def test_best_goes_on_in_another_process(estimator):
     assert not export(BestExporter(), estimator, loss=4.0)
     assert export(BestExporter(), estimator, loss=2.0)
     assert export(BestExporter("another"), estimator, loss=4.0)
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff{", b"[1]", b'{"x": 1}', b"null"])
+def test_a_damaged_best_result_is_no_result(estimator, caplog, content):
+    assert export(BestExporter(), estimator, loss=1.0)
+    path = estimator.model_dir / "export" / "best_exporter" / "best.json"
+    path.write_bytes(content)
+    with caplog.at_level(logging.WARNING, "skest"):
+        assert export(BestExporter(), estimator, loss=2.0)
+    (record,) = caplog.records
+    assert str(path) in record.getMessage()
+    assert "counts as the best one" in record.getMessage()
+    assert not export(BestExporter(), estimator, loss=3.0)
+
+
+def test_without_its_versions_a_result_is_not_the_best(estimator):
+    assert export(BestExporter(), estimator, loss=1.0)
+    (version,) = list_versions(estimator.model_dir / "export" / "best_exporter")
+    shutil.rmtree(version)
+    assert export(BestExporter(), estimator, loss=2.0)
 
 
 def test_what_could_not_be_exported_is_not_the_best(estimator, monkeypatch):

@@ -3,6 +3,7 @@ import logging
 import re
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -107,6 +108,87 @@ def test_columns_are_named(features, labels, message):
     batches = [(features, np.array(labels, np.float32)[:, None])]
     with pytest.raises(NanLossDuringTrainingError, match=re.escape(message)):
         Estimator(dict_model_fn).train(lambda: 3 * batches)
+
+
+COLUMNS = ("age", "income", "hours")
+
+
+def stacking_model_fn(features, labels, mode, params):
+    """A network over one tensor, which has lost the names of the columns."""
+
+    def encode(raw):
+        values = [torch.as_tensor(np.array(raw[name])) for name in COLUMNS]
+        x = torch.stack(values, dim=1)
+        x = x.log() if params.get("log") else x
+        return {"x": x} if params.get("as_dict") else x
+
+    network = torch.nn.Linear(3, 1)
+    if params.get("as_dict"):
+        network.register_forward_pre_hook(lambda _, args: (args[0]["x"],))
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.01)
+    return RegressionHead().create_estimator_spec(
+        features, mode, network, labels, optimizer, encode=encode
+    )
+
+
+def raw_table(kind, value=NAN):
+    x, y = table(200)
+    x = abs(x)
+    x[4 * 17 + 2, 1] = value
+    columns = dict(zip(COLUMNS, x.T, strict=True))
+    columns["word"] = np.array(["a"] * len(y))
+    return pd.DataFrame(columns) if kind == "frame" else columns, y
+
+
+@pytest.mark.parametrize("params", [{}, {"as_dict": True}])
+@pytest.mark.parametrize("kind", ["dict", "frame"])
+def test_columns_are_those_before_encoding(kind, params):
+    features, y = raw_table(kind)
+    data = ArrayDataset(features, y, batch_size=4)
+    for input_fn in (lambda: data, lambda: iter(list(data))):
+        with pytest.raises(
+            NanLossDuringTrainingError,
+            match=r"step 18 is NaN.*has 1 NaN in column 'income' \(first in row 2\)\. Repl",
+        ):
+            Estimator(stacking_model_fn, params=params).train(input_fn)
+
+
+def test_the_row_of_a_shuffled_table_is_found():
+    features, y = raw_table("frame")
+    data = ArrayDataset(features, y, batch_size=4, shuffle=True, seed=3, num_epochs=2)
+    estimator = Estimator(stacking_model_fn)
+    with pytest.raises(
+        NanLossDuringTrainingError, match="has 1 NaN in column 'income'"
+    ):
+        estimator.train(lambda: data)
+
+
+def test_what_encoding_has_broken_is_told_by_its_position():
+    features, y = raw_table("dict", -1.0)
+    estimator = Estimator(stacking_model_fn, params={"log": True})
+    with pytest.raises(
+        NanLossDuringTrainingError, match="1 NaN in position 1 of the f"
+    ):
+        estimator.train(lambda: ArrayDataset(features, y, batch_size=4))
+
+
+def test_the_raw_batch_of_a_run():
+    found = []
+
+    class Looks(Recorder):
+        def begin(self, run):
+            found.append(run.raw_batch is None or len(run.raw_batch[1]))
+
+        def after_step(self, run, loss):
+            found.append(run.raw_batch[1].tolist())
+
+    _, y = table()
+    expected = y.reshape(5, 4).tolist()
+    batches = list(table_fn()())
+    for input_fn in (table_fn(), lambda: batches):
+        Estimator(model_fn).train(input_fn, [Looks()])
+        assert found == [True, *expected]
+        found.clear()
 
 
 def test_labels_are_named():

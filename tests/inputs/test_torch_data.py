@@ -8,7 +8,18 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from skest import Estimator, RunConfig
 from skest.inputs import Pipeline
-from tests._models import Recorder, model_fn, table, table_fn
+from skest.inputs.batches import Source
+from skest.inputs.resumable import Resumable
+from skest.inputs.seeded_loader import SeededLoader
+from tests._models import (
+    At,
+    Recorder,
+    assert_same_checkpoint,
+    model_fn,
+    raising,
+    table,
+    table_fn,
+)
 
 X, Y = table()
 TENSORS = TensorDataset(torch.from_numpy(X), torch.from_numpy(Y))
@@ -87,6 +98,75 @@ def test_all_kinds_give_the_same_training(input_fn):
 )
 def test_samples_with_dictionaries(input_fn):
     assert losses(input_fn, dict_model_fn) == EXPECTED
+
+
+class Noisy(Samples):
+    """Draws from torch's global generator for every sample."""
+
+    def __getitem__(self, i):
+        return X[i] + 0.1 * torch.randn(3).numpy(), Y[i]
+
+
+def own_generator():
+    return DataLoader(
+        TENSORS, 4, shuffle=True, generator=torch.Generator().manual_seed(1)
+    )
+
+
+@pytest.mark.parametrize(
+    "input_fn",
+    [
+        lambda: DataLoader(TENSORS, batch_size=4, shuffle=True),
+        lambda: DataLoader(TENSORS, batch_size=4, shuffle=True, num_workers=2),
+        lambda: DataLoader(Noisy(), batch_size=4, shuffle=True),
+        lambda: DataLoader(Noisy(), batch_size=4, num_workers=2),
+        own_generator,
+    ],
+)
+def test_an_interrupted_training_goes_on_in_the_same_order(input_fn):
+    def train(*hooks):
+        return estimator.train(input_fn, [recorder, *hooks])
+
+    def new():
+        torch.manual_seed(7)
+        config = RunConfig(random_seed=0)
+        return Recorder(), Estimator(
+            model_fn, None, config, {"network": "torch_dropout"}
+        )
+
+    recorder, estimator = new()
+    whole = train().checkpoint
+    losses = recorder.losses
+    recorder, estimator = new()
+    with pytest.raises(OSError, match="broken"):
+        train(At(2, raising(OSError("broken"))))
+    assert estimator.checkpoint.global_step == 2
+    torch.manual_seed(8)  # as another process might have
+    train()
+    assert recorder.losses == losses
+    assert_same_checkpoint(estimator.checkpoint, whole)
+
+
+def test_the_global_generator_has_the_last_word_and_stays_in_its_place():
+    def order(seed):
+        torch.manual_seed(seed)
+        source = Source(DataLoader(TENSORS, batch_size=20, shuffle=True))
+        before = torch.get_rng_state()
+        ((_, y),) = source.batches()
+        assert torch.equal(torch.get_rng_state(), before)
+        assert sorted(y.tolist()) == sorted(Y.tolist())
+        return y.tolist()
+
+    assert order(1) == order(1) != order(2)
+
+
+def test_a_loader_goes_on_from_its_middle():
+    data = SeededLoader(DataLoader(range(10), batch_size=2, shuffle=True))
+    whole = torch.stack(list(data))
+    rest = torch.stack(list(data.resumed(2, data.seeds)))
+    assert torch.equal(rest, whole[2:])
+    assert isinstance(data, Resumable)
+    assert data.kind == "DataLoader"
 
 
 def test_workers_share_a_stream():
