@@ -730,8 +730,10 @@ class Estimator:
         checkpoint = self._store.latest()
         if checkpoint is None:
             where = "" if self.model_dir is None else f" in {str(self.model_dir)!r}"
+            reason = self._store.stop_reason()
+            why = f"; the last training ended without one: {reason}" if reason else ""
             raise NotFittedError(
-                f"This Estimator has no checkpoint{where}. Call train first."
+                f"This Estimator has no checkpoint{where}{why}. Call train first."
             )
         return checkpoint
 

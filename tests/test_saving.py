@@ -2,13 +2,15 @@
 """A training that ends inside a step, or whose variables are NaN."""
 
 import logging
+import threading
 
 import pytest
 import torch
 
 from skest import Estimator, EstimatorSpec, RunConfig
-from skest.exceptions import NanLossDuringTrainingError
+from skest.exceptions import NanLossDuringTrainingError, NotFittedError
 from skest.hooks import NanLossHook
+from skest.inputs import Pipeline
 from tests._models import (
     At,
     assert_same_checkpoint,
@@ -77,7 +79,11 @@ def model_fn(features, labels, mode, params):
     second = SGD(network.last.parameters(), 0.05)
     second.fails = params["fails_in"] == "optimizer"
     return EstimatorSpec(
-        mode, network=network, loss=squared_loss, optimizer=[first, second]
+        mode,
+        network=network,
+        loss=squared_loss,
+        predictions=lambda z: {"y": z},
+        optimizer=[first, second],
     )
 
 
@@ -226,3 +232,28 @@ def test_variables_that_are_infinite_or_not_trained_are_saved():
     checkpoint = Estimator(model_fn).train(table_fn()).checkpoint
     assert checkpoint.variables["infinite"].tolist() == [INF, -INF]
     assert checkpoint.variables["unknown"].isnan()
+
+
+def test_what_is_asked_after_a_training_that_left_nothing_says_so():
+    estimator = rooted(None)
+    hook = NanLossHook(fail_on_nan_loss=False)
+    estimator.train(lambda: with_a_batch_of(float("nan"), 1), [hook])
+    with pytest.raises(NotFittedError, match="ended without one: the loss is NaN"):
+        estimator.evaluate(table_fn())
+
+
+# Inputs
+
+
+def test_inputs_are_closed_also_when_an_error_is_held():
+    estimator = make().train(table_fn())
+    pipeline = Pipeline(batches(100)).prefetch(4)
+    hook = At(estimator.checkpoint.global_step, raising(OSError("broken")))
+    errors = []
+    for use in (estimator.evaluate, lambda *a, **k: list(estimator.predict(*a, **k))):
+        try:
+            use(lambda: pipeline, hooks=[hook])
+        except OSError as error:
+            errors.append(error)
+    assert len(errors) == 2
+    assert not [t for t in threading.enumerate() if t.name == "skest-prefetch"]
