@@ -3,11 +3,18 @@
 
 import operator
 from collections.abc import Callable, Collection
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-__all__ = ["check_choice", "check_integer", "check_not_negative", "check_positive"]
+__all__ = [
+    "check_choice",
+    "check_directory_name",
+    "check_integer",
+    "check_not_negative",
+    "check_positive",
+]
 
 _REAL = int | float | np.integer | np.floating
 
@@ -78,3 +85,28 @@ def check_choice(value: Any, name: str, owner: str, choices: Collection[Any]) ->
     if not any(value is choice or value == choice for choice in choices):
         listed = ", ".join(map(repr, choices))
         raise ValueError(f"'{name}' of {owner} must be one of {listed}; got {value!r}.")
+
+
+def check_directory_name(value: Any, name: str, owner: str) -> None:
+    """Raise unless `value` is the name of one directory, which leads nowhere else.
+
+    Raises
+    ------
+    TypeError
+        If `value` is no string.
+    ValueError
+        If it is empty, a path, or what a file system does not take.
+
+    Examples
+    --------
+    >>> check_directory_name("../test", "name", "evaluate")
+    Traceback (most recent call last):
+        ...
+    ValueError: 'name' of evaluate must be the name of a directory; got '../test'.
+    """
+    if not isinstance(value, str):
+        raise TypeError(f"'{name}' of {owner} must be a string; got {value!r}.")
+    if value in ("", "..") or value != Path(value).name or set(value) & {"\\", "\0"}:
+        raise ValueError(
+            f"'{name}' of {owner} must be the name of a directory; got {value!r}."
+        )

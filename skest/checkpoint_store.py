@@ -4,8 +4,9 @@
 On disk a checkpoint is a directory ``ckpt-<step>`` of ``variables.safetensors``,
 ``optimizer.safetensors`` and ``state.json``, which holds checksums of all three. It is
 written under another name, flushed and then renamed, so that it is complete whenever it
-can be seen. The file ``checkpoint`` names the one that training continues from; editing it
-goes back to an older one. The file ``stopped.json`` tells why the last training ended.
+can be seen. The file ``checkpoint`` names the one that training continues from, as
+``latest``; editing it goes back to an older one that is still there. The file
+``stopped.json`` tells why the last training ended.
 """
 
 import contextlib
@@ -23,15 +24,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 
-from skest._files import (
-    explained,
-    flush,
-    published_as,
-    remove_directory,
-    write_file,
-)
+from skest._files import explained, published_as, remove_directory, write_file
+from skest._tensor_files import read_tensors, write_tensors
 from skest.checkpoints import Checkpoint
 from skest.eval_results import eval_dir_of, read_eval_results
 from skest.exceptions import CorruptCheckpointError
@@ -57,10 +52,10 @@ _TENSOR_FILES = {
     "variables": "variables.safetensors",
     "optimizer": "optimizer.safetensors",
 }
-_READ_ERRORS = (
+_DAMAGE = (
     AttributeError,
+    FileNotFoundError,
     KeyError,
-    OSError,
     SafetensorError,
     TypeError,
     ValueError,
@@ -83,6 +78,9 @@ class CheckpointStore(Protocol):
 
     def latest_step(self) -> int | None:
         """Return the step of the newest checkpoint, or None."""
+
+    def note_start(self) -> None:
+        """Withdraw the reason why the last training ended: another one begins."""
 
     def note_stop(self, reason: str) -> None:
         """Record why training ended at the newest checkpoint."""
@@ -113,6 +111,10 @@ class MemoryStore:
     def latest_step(self) -> int | None:
         """Return the step of the checkpoint, or None."""
         return None if self._checkpoint is None else self._checkpoint.global_step
+
+    def note_start(self) -> None:
+        """Withdraw the reason why the last training ended."""
+        self._stop_reason = None
 
     def note_stop(self, reason: str) -> None:
         """Record why training ended at the checkpoint."""
@@ -242,11 +244,26 @@ class DirectoryStore:
         """
         while (version := self.version()) is not None:
             try:
-                return read_checkpoint(version[0])
+                checkpoint = read_checkpoint(version[0])
             except ValueError:
                 if self.version() == version:
                     raise
+            else:
+                self._report_on_pointer(version[0])
+                return checkpoint
         return None
+
+    def _report_on_pointer(self, latest: Path) -> None:
+        """Warn if `latest` is not what the file ``checkpoint`` asks for."""
+        path, step = self.model_dir / _POINTER, _step_of(latest)
+        named = self._pointer().get("latest", "no checkpoint")
+        if named == f"ckpt-{step}" or not path.exists() or self.latest_path() != latest:
+            return
+        _logger.warning(
+            "%s names %s, which is not there. 'ckpt-%d' is used, which has the highest "
+            "step; for another one, write its name into the file.",
+            *(path, repr(named), step),
+        )
 
     def version(self) -> tuple[Path, int, int] | None:
         """Return the path, and the file behind it: a step may be saved again."""
@@ -261,6 +278,10 @@ class DirectoryStore:
         path = self.latest_path()
         return None if path is None else _step_of(path)
 
+    def note_start(self) -> None:
+        """Withdraw the reason why the last training ended."""
+        (self.model_dir / _STOPPED).unlink(missing_ok=True)
+
     def note_stop(self, reason: str) -> None:
         """Record why training ended at the newest checkpoint."""
         record = {"global_step": self.latest_step(), "reason": reason}
@@ -271,20 +292,20 @@ class DirectoryStore:
 
         It is unknown while a training goes on, and after one that was killed.
         """
-        record = self._read(_STOPPED)
+        record = _fields(self._text(_STOPPED))
         at_latest = record.get("global_step") == self.latest_step()
         return record.get("reason") if at_latest else None
 
     def _pointer(self) -> dict[str, Any]:
-        return self._read(_POINTER)
+        """Return what the file ``checkpoint`` says; a user may leave a bare name in it."""
+        text = self._text(_POINTER).strip()
+        return {"latest": text} if _NAME.fullmatch(text) else _fields(text)
 
-    def _read(self, name: str) -> dict[str, Any]:
-        """Return what a file of JSON holds; nothing if it is none."""
+    def _text(self, name: str) -> str:
         try:
-            content = json.loads((self.model_dir / name).read_bytes())
-        except (FileNotFoundError, json.JSONDecodeError, UnicodeDecodeError):
-            return {}
-        return content if isinstance(content, dict) else {}
+            return (self.model_dir / name).read_text("utf-8")
+        except (FileNotFoundError, UnicodeDecodeError):
+            return ""
 
     def _entries(self) -> list[dict[str, Any]]:
         """Return the known checkpoints, oldest first."""
@@ -353,45 +374,50 @@ def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
     ValueError
         If there is no checkpoint at `path`.
     CorruptCheckpointError
-        If a file is missing or unreadable, or does not have its recorded checksum.
+        If a file is missing, is not what it should be or does not have its recorded
+        checksum.
+    OSError
+        If the system does not let it be read now; the checkpoint may be whole.
     """
     path = Path(path)
-    if not is_checkpoint(path):
-        raise ValueError(
-            f"There is no checkpoint at {str(path)!r}: a checkpoint is a directory "
-            f"ckpt-<step> that holds {_STATE}."
-        )
-    try:
-        state = json.loads((path / _STATE).read_bytes())
-        if state["format"] != _FORMAT:
-            raise ValueError(f"its format is {state['format']!r}, not {_FORMAT!r}")
-        _check_sum(_STATE, _crc32_of(state), state.pop(_CHECKSUM))
-        for name, recorded in state["files"].items():
-            _check_sum(name, _crc32(path / name), recorded)
-        tensors = {k: load_file(path / name) for k, name in _TENSOR_FILES.items()}
-        return Checkpoint(
-            global_step=int(state["global_step"]),
-            variables=tensors["variables"],
-            optimizer=tensors["optimizer"],
-            scalars=state["scalars"],
-            input_position=state.get("input_position"),
-        )
-    except _READ_ERRORS as error:
-        raise CorruptCheckpointError(
-            f"The checkpoint {str(path)!r} is damaged: {error}. Delete it to go on from "
-            "an older one."
-        ) from error
+    what = f"The checkpoint {str(path)!r} can't be read"
+    with explained(what, "See to the permissions, or try again."):
+        if not is_checkpoint(path):
+            raise ValueError(
+                f"There is no checkpoint at {str(path)!r}: a checkpoint is a directory "
+                f"ckpt-<step> that holds {_STATE}."
+            )
+        try:
+            return _read(path)
+        except _DAMAGE as error:
+            raise CorruptCheckpointError(
+                f"The checkpoint {str(path)!r} is damaged: {error}. Delete it to go on "
+                "from an older one."
+            ) from error
+
+
+def _read(path: Path) -> Checkpoint:
+    state = json.loads((path / _STATE).read_bytes())
+    if state["format"] != _FORMAT:
+        raise ValueError(f"its format is {state['format']!r}, not {_FORMAT!r}")
+    _check_sum(_STATE, _crc32_of(state), state.pop(_CHECKSUM))
+    for name, recorded in state["files"].items():
+        _check_sum(name, _crc32(path / name), recorded)
+    tensors = {k: read_tensors(path / name) for k, name in _TENSOR_FILES.items()}
+    return Checkpoint(
+        global_step=int(state["global_step"]),
+        variables=tensors["variables"],
+        optimizer=tensors["optimizer"],
+        scalars=state["scalars"],
+        input_position=state.get("input_position"),
+    )
 
 
 def write_checkpoint(checkpoint: Checkpoint, directory: Path) -> None:
     """Write the files of a checkpoint into a directory that exists."""
     tensors = {"variables": checkpoint.variables, "optimizer": checkpoint.optimizer}
     for kind, name in _TENSOR_FILES.items():
-        try:
-            save_file(dict(tensors[kind]), directory / name)
-        except SafetensorError as error:
-            raise _as_os_error(error) from error
-        flush(directory / name)
+        write_tensors(tensors[kind], directory / name)
     state = {
         "format": _FORMAT,
         "global_step": checkpoint.global_step,
@@ -401,14 +427,6 @@ def write_checkpoint(checkpoint: Checkpoint, directory: Path) -> None:
     }
     state[_CHECKSUM] = _crc32_of(state)
     write_file(directory / _STATE, json.dumps(state).encode())
-
-
-def _as_os_error(error: SafetensorError) -> OSError:
-    """Return the error of the system that safetensors tells of in words."""
-    number = re.search(r"os error (\d+)", str(error))
-    if number is None:
-        return OSError(str(error))
-    return OSError(int(number[1]), os.strerror(int(number[1])))
 
 
 def _crc32(path: Path) -> int:
@@ -430,6 +448,15 @@ def _check_sum(name: str, found: int, recorded: Any) -> None:
         raise ValueError(
             f"{name} has the checksum {found}, not the recorded {recorded}"
         )
+
+
+def _fields(text: str) -> dict[str, Any]:
+    """Return what an object of JSON holds; nothing if the text is none."""
+    try:
+        content = json.loads(text)
+    except json.JSONDecodeError:
+        return {}
+    return content if isinstance(content, dict) else {}
 
 
 def is_checkpoint(path: Path) -> bool:

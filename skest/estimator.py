@@ -5,7 +5,6 @@ import contextlib
 import dataclasses
 import functools
 import logging
-import math
 import os
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ import numpy as np
 import torch
 
 from skest._arguments import check_all, check_config, check_steps
-from skest._interrupts import INTERRUPTED, stopping_on_interrupt
+from skest._interrupts import INTERRUPTED
 from skest._random import RunRandom
 from skest._resources import IntraOpThreads, dense_size, resolve_device, threads_for
 from skest.checkpoint_export import export_checkpoint
@@ -41,9 +40,10 @@ from skest.model_dir_lock import training_lock
 from skest.model_fn import ModelFn
 from skest.prediction import PredictionModel, joined
 from skest.run_config import RunConfig
+from skest.saving import make_save, recorded
 from skest.spec import EstimatorSpec
 from skest.summaries.evaluations import record_evaluation
-from skest.training import Step, train_loop
+from skest.training import train_loop
 from skest.training_hooks import stop_hooks, training_hooks
 from skest.warm_start import WarmStartSettings, as_warm_start_settings, warm_start
 from skest.warm_start_report import WarmStartReport
@@ -206,9 +206,10 @@ class Estimator:
         CheckpointMismatchError
             If the checkpoint, or what to warm-start from, belongs to another network.
         NanLossDuringTrainingError
-            If the loss becomes NaN.
+            If the loss becomes NaN, or the variables of a checkpoint that is due.
         ModelDirInUseError
-            If another training is at work in ``model_dir``.
+            If another training is at work in ``model_dir``, or may be because the file of
+            the lock was deleted.
 
         Notes
         -----
@@ -230,8 +231,8 @@ class Estimator:
         if max_steps is not None and start >= max_steps:
             _logger.info("Training skipped: step %d has reached max_steps.", start)
             return self
-        with self._training_lock():
-            self._train(input_fn, hooks, listeners, steps, max_steps)
+        with self._training_lock() as check_lock:
+            self._train(input_fn, hooks, listeners, steps, max_steps, check_lock)
         return self
 
     def _train(
@@ -241,6 +242,7 @@ class Estimator:
         listeners: list[CheckpointListener],
         steps: int | None,
         max_steps: int | None,
+        check_lock: Callable[[], None],
     ) -> None:
         checkpoint = self._store.latest()
         start = 0 if checkpoint is None else checkpoint.global_step
@@ -264,7 +266,7 @@ class Estimator:
             table=source.table,
             raw_batch=source.raw_batch,
             capture=functools.partial(_capture, random, source),
-            save=self._store.save,
+            save=make_save(self._store, spec, check_lock),
             summary_dir=self.model_dir,
         )
         all_hooks = [
@@ -279,9 +281,10 @@ class Estimator:
             contextlib.closing(run),
             IntraOpThreads.limited_to(useful, wanted=self._config.num_threads),
             random.attach(run.network, spec.loss, *spec.optimizers),
+            recorded(run, self._store),
         ):
             step = make_step(self._config.execution, spec, all_hooks, n_steps)
-            self._run_training(run, batches, all_hooks, step)
+            train_loop(run, batches, all_hooks, step)
         _logger.info(
             "Training stopped at step %d: %s.", run.global_step, run.stop_reason
         )
@@ -325,7 +328,17 @@ class Estimator:
         check_steps(steps=steps)
         hooks = check_all(hooks, Hook, "hooks")
         checkpoint = self._checkpoint(checkpoint_path)
-        source = self._source(input_fn, ModeKeys.EVAL)
+        with contextlib.closing(self._source(input_fn, ModeKeys.EVAL)) as source:
+            return self._evaluate(source, checkpoint, steps, hooks, name)
+
+    def _evaluate(
+        self,
+        source: Source,
+        checkpoint: Checkpoint,
+        steps: int | None,
+        hooks: list[Hook],
+        name: str | None,
+    ) -> dict[str, float]:
         first = source.first_batch()
         if first is None:
             raise ValueError(
@@ -455,14 +468,19 @@ class Estimator:
         return joined(batches, data.n_rows)
 
     def _predict(
+        self, input_fn: Callable[..., Any], *options: Any
+    ) -> Iterator[dict[str, Any]]:
+        with contextlib.closing(self._source(input_fn, ModeKeys.PREDICT)) as source:
+            yield from self._predictions(source, *options)
+
+    def _predictions(
         self,
-        input_fn: Callable[..., Any],
+        source: Source,
         keys: Sequence[str] | None,
         hooks: list[Hook],
         get_model: Callable[[Source, torch.device], PredictionModel],
         yield_single_examples: bool,
     ) -> Iterator[dict[str, Any]]:
-        source = self._source(input_fn, ModeKeys.PREDICT)
         n_rows = source.rows_per_batch
         if n_rows is None:
             return
@@ -744,37 +762,10 @@ class Estimator:
         encoders = (spec.encode, spec.encode_labels)
         return tensor_batches(source, *encoders, device, spec.dtype, **options)
 
-    def _training_lock(self) -> contextlib.AbstractContextManager[None]:
+    def _training_lock(self) -> contextlib.AbstractContextManager[Callable[[], None]]:
         if self.model_dir is None:
-            return contextlib.nullcontext()
+            return contextlib.nullcontext(lambda: None)
         return training_lock(self.model_dir)
-
-    def _run_training(
-        self,
-        run: Run,
-        batches: Iterator[tuple[Any, Any]],
-        hooks: list[Hook],
-        step: Step,
-    ) -> None:
-        """Run the loop; save a checkpoint if it is interrupted; note why it ended."""
-        try:
-            with stopping_on_interrupt(run.request_stop):
-                train_loop(run, batches, hooks, step)
-        except BaseException as error:
-            if _is_worth_saving(run):
-                if self.model_dir is not None:
-                    _logger.warning("Interrupted at step %d; saving.", run.global_step)
-                _try_to_save(run)
-            self._note_stop(_reason_of(error))
-            raise
-        self._note_stop(str(run.stop_reason))
-
-    def _note_stop(self, reason: str) -> None:
-        """Note why training ended; if that can't be written, the training counts."""
-        try:
-            self._store.note_stop(reason)
-        except OSError as error:
-            _logger.warning("Why training ended is not recorded: %s", error)
 
     def _checkpoint(
         self, path: str | os.PathLike[str] | Checkpoint | None
@@ -786,8 +777,10 @@ class Estimator:
         checkpoint = self._store.latest()
         if checkpoint is None:
             where = "" if self.model_dir is None else f" in {str(self.model_dir)!r}"
+            reason = self._store.stop_reason()
+            why = f"; the last training ended without one: {reason}" if reason else ""
             raise NotFittedError(
-                f"This Estimator has no checkpoint{where}. Call train first."
+                f"This Estimator has no checkpoint{where}{why}. Call train first."
             )
         return checkpoint
 
@@ -812,27 +805,6 @@ def _steps_ahead(
     if source.table is not None and source.table.num_epochs is not None:
         known.append(source.table.steps_per_epoch * source.table.num_epochs)
     return min(known, default=None)
-
-
-def _is_worth_saving(run: Run) -> bool:
-    """Tell whether there is something new; behind a loss of NaN are no variables."""
-    if run.loss is None or run.global_step == run.start_step:
-        return False
-    return not math.isnan(run.loss.item())
-
-
-def _try_to_save(run: Run) -> None:
-    """Save without hiding the error that the training ended with."""
-    try:
-        run.save_checkpoint()
-    except Exception:
-        _logger.exception("The checkpoint of step %d is lost.", run.global_step)
-
-
-def _reason_of(error: BaseException) -> str:
-    if isinstance(error, KeyboardInterrupt):
-        return INTERRUPTED
-    return f"{type(error).__name__}: {error}"
 
 
 def _capture(random: RunRandom, source: Source, run: Run) -> Checkpoint:

@@ -4,7 +4,9 @@
 ``results.jsonl`` has one line for every evaluation, oldest first:
 ``{"time": 1700000000.0, "metrics": {"global_step": 10, "loss": 0.5, ...}}``. A step may
 be evaluated again; its last line counts. NaN and infinities are written as Python's
-`json` does.
+`json` does. Several processes may add lines at once. A last line without its end is of a
+process that was killed, or is just being written: it is not read, and the next one takes
+its place.
 """
 
 import json
@@ -13,7 +15,8 @@ import time
 from collections.abc import Hashable, Mapping
 from pathlib import Path
 
-from skest._files import write_file
+from skest._checks import check_directory_name
+from skest._line_files import append_line
 from skest.keys import MetricKeys
 
 __all__ = [
@@ -27,7 +30,15 @@ _RESULTS = "results.jsonl"
 
 
 def eval_dir_of(model_dir: Path, name: str | None) -> Path:
-    """Return the directory of the evaluations with a name, or of those without."""
+    """Return the directory of the evaluations with a name, or of those without.
+
+    Raises
+    ------
+    ValueError
+        If `name` is a path.
+    """
+    if name:
+        check_directory_name(name, "name", "an evaluation")
     return model_dir / (f"eval_{name}" if name else "eval")
 
 
@@ -42,10 +53,8 @@ def append_eval_result(eval_dir: Path, metrics: Mapping[str, float]) -> None:
         As ``Estimator.evaluate`` returns them.
     """
     eval_dir.mkdir(parents=True, exist_ok=True)
-    path = eval_dir / _RESULTS
     line = json.dumps({"time": time.time(), "metrics": dict(metrics)})
-    before = path.read_bytes() if path.exists() else b""
-    write_file(path, before + line.encode() + b"\n")
+    append_line(eval_dir / _RESULTS, line.encode())
 
 
 def read_eval_results(
@@ -78,14 +87,15 @@ def read_eval_results(
     if not path.exists():
         return {}
     results: dict[int, dict[str, float]] = {}
-    for number, line in enumerate(path.read_text("utf-8").splitlines(), start=1):
+    lines = path.read_bytes().split(b"\n")[:-1]  # behind the last end is no whole line
+    for number, line in enumerate(lines, start=1):
         try:
             metrics = json.loads(line)["metrics"]
             results[metrics[MetricKeys.GLOBAL_STEP]] = metrics
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(
                 f"Line {number} of {str(path)!r} is not the result of an evaluation: "
-                f"{line[:80]!r}. Delete it."
+                f"{line[:80].decode(errors='replace')!r}. Delete it."
             ) from error
     return dict(sorted(results.items()))
 

@@ -3,17 +3,18 @@
 
 import contextlib
 import errno
+import functools
 import json
 import logging
 import os
 import socket
-import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from io import FileIO
 from pathlib import Path
 from typing import Any
 
+from skest._file_locks import UNSUPPORTED, acquire, release
 from skest._files import explained
 from skest.exceptions import ModelDirInUseError
 
@@ -21,23 +22,28 @@ __all__ = ["training_lock"]
 
 _LOCK = "training.lock"
 _HELD = (errno.EACCES, errno.EAGAIN, errno.EDEADLK)
-_UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
 
 _logger = logging.getLogger("skest")
 
 
 @contextlib.contextmanager
-def training_lock(model_dir: Path) -> Iterator[None]:
+def training_lock(model_dir: Path) -> Iterator[Callable[[], None]]:
     """Hold the lock of a directory, which is made if need be.
 
     The operating system holds the lock of the file ``training.lock`` and releases it when
     the process ends, however it ends; what the file says is for people. On file systems
-    without locks training goes on without one, with a warning.
+    without locks training goes on without one, with a warning. Who deletes the file takes
+    the protection away, because the next training makes and locks another one.
 
     Parameters
     ----------
     model_dir : Path
         Directory of checkpoints.
+
+    Yields
+    ------
+    callable
+        Raises ModelDirInUseError if the file was deleted; to be called before a save.
 
     Raises
     ------
@@ -56,18 +62,20 @@ def training_lock(model_dir: Path) -> Iterator[None]:
     with open(descriptor, "r+b", buffering=0) as file:
         held = True
         try:
-            _acquire(file)
+            acquire(file)
         except OSError as error:
             held = False
             if error.errno in _HELD:
                 raise ModelDirInUseError(_describe(model_dir, _owner(path))) from None
-            if error.errno not in _UNSUPPORTED:
+            if error.errno not in UNSUPPORTED:
                 raise
             _logger.warning(
                 "%s can't be locked (%s): take care that only one process trains there.",
                 path,
                 error.strerror,
             )
+        check = functools.partial(_check_is_there, file if held else None, path)
+        check()
         before = _owner(path)
         if before:
             _logger.warning(
@@ -81,13 +89,13 @@ def training_lock(model_dir: Path) -> Iterator[None]:
         )
         _open_files.add(file)
         try:
-            yield
+            yield check
         finally:
             _open_files.discard(file)
             if not file.closed:  # in a process that was forked meanwhile it is
                 _write(file, {})
                 if held:
-                    _release(file)
+                    release(file)
 
 
 # A forked process shares the open files, and with them the locks: it would hold a lock
@@ -104,29 +112,19 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_close_in_child)
 
 
-if sys.platform == "win32":
-    import msvcrt
-
-    _FAR = 1 << 30  # the locked byte lies behind the content, which others may read
-
-    def _acquire(file: FileIO) -> None:
-        file.seek(_FAR)
-        msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-
-    def _release(file: FileIO) -> None:
-        file.seek(_FAR)
-        msvcrt.locking(file.fileno(), msvcrt.LK_UNLCK, 1)
-
-else:
-    import fcntl
-
-    def _acquire(file: FileIO) -> None:
-        # flock belongs to the open file and not to the process, as lockf does: two
-        # threads exclude each other, and to read the file elsewhere releases nothing.
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-    def _release(file: FileIO) -> None:
-        fcntl.flock(file, fcntl.LOCK_UN)
+def _check_is_there(file: FileIO | None, path: Path) -> None:
+    """Raise unless the file that was locked is the one that others find."""
+    if file is None:
+        return
+    with contextlib.suppress(FileNotFoundError):
+        if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+            return
+    raise ModelDirInUseError(
+        f"{str(path)!r} was deleted during this training, which saves nothing any more: "
+        "another one may be at work there by now. The last checkpoint is still there; "
+        "see that no other training runs, and call train again. Don't delete this file: "
+        "the lock goes with the process that holds it."
+    )
 
 
 def _write(file: FileIO, owner: dict[str, Any]) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
-from skest._checks import check_integer, check_not_negative
+from skest._checks import check_directory_name, check_integer, check_not_negative
 from skest.export.exporters import Exporter
 from skest.hooks.base import Hook
 from skest.hooks.checkpoint import CheckpointListener
@@ -92,7 +92,7 @@ class EvalSpec:
     TypeError
         If a field has the wrong type.
     ValueError
-        If a number is out of range, or `name` is empty.
+        If a number is out of range, or `name` is not the name of a directory.
 
     Examples
     --------
@@ -116,10 +116,8 @@ class EvalSpec:
         _check_input_fn(self.input_fn, "EvalSpec")
         if self.steps is not None:
             check_integer(self.steps, "steps", "EvalSpec", 1)
-        if self.name is not None and not isinstance(self.name, str):
-            raise TypeError(f"'name' of EvalSpec must be a string; got {self.name!r}.")
-        if self.name == "":
-            raise ValueError("'name' of EvalSpec must not be empty; pass None.")
+        if self.name is not None:
+            check_directory_name(self.name, "name", "EvalSpec")
         _set_all(self, "hooks", Hook)
         _set_all(self, "exporters", Exporter)
         check_not_negative(self.start_delay_secs, "start_delay_secs", "EvalSpec")

@@ -64,10 +64,12 @@ def train_loop(
         for hook in hooks:
             hook.before_step(run)
         wanting = [hook for hook in watching if hook.wants_gradients(run)]
+        run.in_step = True
         run.loss = _watched_step(run, wanting) if wanting else step(*batch)
         run.global_step += 1
         for scheduler in schedulers:
             scheduler.step()
+        run.in_step = False
         for hook in hooks:
             hook.after_step(run, run.loss)
     for hook in hooks:

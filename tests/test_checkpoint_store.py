@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import dataclasses
+import errno
 import json
 import logging
 import os
@@ -12,6 +13,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors import SafetensorError
 
 from skest import (
     Estimator,
@@ -19,6 +21,7 @@ from skest import (
     KeepBest,
     RunConfig,
     TrainSpec,
+    _tensor_files,
     checkpoint_store,
     train_and_evaluate,
 )
@@ -203,6 +206,92 @@ def test_a_pointer_to_nothing_falls_back_to_the_highest_step(tmp_path, content):
     assert store.latest_step() == 12
 
 
+def test_the_pointer_may_be_a_bare_name(tmp_path):
+    store = saved(tmp_path, 1, 2, 3, keep_max=3)
+    (tmp_path / "checkpoint").write_text("ckpt-2\n")
+    assert_same_checkpoint(store.latest(), checkpoint_of(2))
+    store.save(checkpoint_of(4))
+    assert on_disk(tmp_path) == [2, 3, 4]
+    assert store.latest_step() == 4
+
+
+@pytest.mark.parametrize(
+    ("content", "named"),
+    [
+        ("ckpt-9", "'ckpt-9'"),
+        ('{"latest": "ckpt-9"}', "'ckpt-9'"),
+        ('{"latest": 3}', "3"),
+        ("ckpt 2", "'no checkpoint'"),
+        ('{"latest', "'no checkpoint'"),
+    ],
+)
+def test_a_pointer_to_nothing_is_reported(tmp_path, caplog, content, named):
+    store = saved(tmp_path, 1, 2)
+    (tmp_path / "checkpoint").write_text(content)
+    assert store.latest().global_step == 2
+    assert f"checkpoint names {named}, which is not there. 'ckpt-2' is" in caplog.text
+
+
+def test_a_pointer_that_is_right_or_missing_is_not_reported(tmp_path, caplog):
+    store = saved(tmp_path, 1, 2)
+    store.latest()
+    (tmp_path / "ckpt-2").rename(tmp_path / ".del-ckpt-2-abc")
+    assert store.latest().global_step == 2
+    (tmp_path / "checkpoint").unlink()
+    store.latest()
+    assert caplog.text == ""
+
+
+# Permissions, and errors of the system
+
+
+@pytest.mark.skipif(os.name == "nt", reason="permissions of POSIX")
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o007, 0o660)])
+def test_all_files_have_the_permissions_of_the_umask(tmp_path, umask, mode):
+    before = os.umask(umask)
+    try:
+        estimator = Estimator(model_fn, tmp_path / "model").train(table_fn())
+        version = estimator.export(tmp_path / "export")
+    finally:
+        os.umask(before)
+    files = [*estimator.latest_checkpoint().iterdir(), *version.iterdir()]
+    modes = {path.name: path.stat().st_mode & 0o777 for path in files if path.is_file()}
+    assert modes == dict.fromkeys([*FILES, "manifest.json"], mode)
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EMFILE, errno.EIO])
+@pytest.mark.parametrize("name", FILES)
+def test_what_the_system_refuses_is_not_damaged(tmp_path, monkeypatch, name, number):
+    store = saved(tmp_path, 1)
+    original = Path.open
+
+    def refusing(path, *args, **kwargs):
+        if path.name == name:
+            raise OSError(number, os.strerror(number))
+        return original(path, *args, **kwargs)
+
+    def reading(path):
+        return refusing(path, "rb").read()
+
+    monkeypatch.setattr(Path, "open", refusing)
+    monkeypatch.setattr(Path, "read_bytes", reading)
+    with pytest.raises(
+        OSError, match="ckpt-1' can't be read: .* or try again"
+    ) as caught:
+        store.latest()
+    assert caught.value.errno == number
+    monkeypatch.undo()
+    assert_same_checkpoint(store.latest(), checkpoint_of(1))
+
+
+def test_an_error_of_the_system_that_safetensors_tells_of(tmp_path, monkeypatch):
+    store = saved(tmp_path, 1)
+    error = SafetensorError("I/O error: Cannot allocate memory (os error 12)")
+    monkeypatch.setattr(_tensor_files, "load_file", raising(error))
+    with pytest.raises(OSError, match=r"can't be read: Cannot allocate memory\."):
+        store.latest()
+
+
 # Damage
 
 
@@ -326,7 +415,7 @@ def trained(model_dir):
 def test_a_full_disk_keeps_the_older_checkpoint(tmp_path, monkeypatch, replaces):
     store = saved(tmp_path, 1, 2)
     full = OSError(28, "No space left on device")
-    monkeypatch.setattr(checkpoint_store, "save_file", raising(full))
+    monkeypatch.setattr(checkpoint_store, "write_tensors", raising(full))
     with pytest.raises(OSError, match="No space left"):
         store.save(checkpoint_of(2 if replaces else 3))
     assert_same_checkpoint(store.latest(), checkpoint_of(2))
@@ -369,7 +458,7 @@ def test_training_on_a_full_disk(tmp_path, monkeypatch, caplog):
     before = estimator.checkpoint
     with monkeypatch.context() as patch:
         patch.setattr(
-            checkpoint_store, "save_file", raising(OSError(28, "No space left"))
+            checkpoint_store, "write_tensors", raising(OSError(28, "No space left"))
         )
         with pytest.raises(OSError, match="No space left"):
             estimator.train(table_fn(), steps=2)
@@ -456,7 +545,7 @@ def test_what_is_no_longer_the_best_goes(tmp_path):
 
 def test_results_that_cannot_be_read_delete_nothing(tmp_path, caplog):
     (tmp_path / "eval").mkdir()
-    (tmp_path / "eval" / "results.jsonl").write_text("{")
+    (tmp_path / "eval" / "results.jsonl").write_text("{\n")
     store = saved(tmp_path, *range(4), keep_max=1, keep_best=KeepBest())
     assert on_disk(tmp_path) == [0, 1, 2, 3]
     assert "All checkpoints stay" in caplog.text
@@ -522,7 +611,7 @@ def test_every_bit_counts(one_checkpoint, name, where, bit):
 def test_a_checkpoint_that_goes_while_it_is_read(tmp_path, monkeypatch, moment, step):
     store = saved(tmp_path, 1, keep_max=1)
     others = dataclasses.replace(checkpoint_of(step), variables={"a": torch.ones(9)})
-    name = "read_checkpoint" if moment == "before the state" else "load_file"
+    name = "read_checkpoint" if moment == "before the state" else "read_tensors"
     read = getattr(checkpoint_store, name)
 
     def reading(path):

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
+import errno
 import json
 import logging
 import math
-from pathlib import Path
+import multiprocessing
 
 import pytest
 
-from skest import Estimator
+from skest import Estimator, EvalSpec, _line_files
 from skest.eval_results import append_eval_result, read_eval_results
 from tests._models import model_fn, raising, table_fn
 
@@ -45,16 +46,75 @@ def test_evaluate_records_its_results(tmp_path):
 def test_a_failure_of_writing_keeps_the_older_results(tmp_path, monkeypatch, caplog):
     estimator = Estimator(model_fn, tmp_path).train(table_fn())
     before = estimator.evaluate(table_fn())
+    content = (estimator.eval_dir() / "results.jsonl").read_bytes()
+
+    def filling(file, line):
+        file.write(line[:9])
+        raise OSError(28, "No space left")
+
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "replace", raising(OSError(28, "No space left")))
+        patch.setattr(_line_files, "_write_all", filling)
         with caplog.at_level(logging.WARNING, "skest"):
             assert estimator.evaluate(table_fn(), steps=1)["loss"] != before["loss"]
     assert "The result is not recorded" in caplog.text
     assert "No space left" in caplog.text
     assert read_eval_results(estimator.eval_dir()) == {5: before}
+    assert (estimator.eval_dir() / "results.jsonl").read_bytes() == content
     names = {path.name for path in estimator.eval_dir().iterdir()}
     events = {name for name in names if "tfevents" in name}  # of the first evaluation
     assert names - events == {"results.jsonl"}
+
+
+def test_a_line_without_its_end_is_replaced_by_the_next(tmp_path):
+    append_eval_result(tmp_path, {"global_step": 1})
+    with (tmp_path / "results.jsonl").open("a") as file:
+        file.write('{"time": 1.0, "metr')  # the process was killed
+    assert list(read_eval_results(tmp_path)) == [1]
+    append_eval_result(tmp_path, {"global_step": 2})
+    assert list(read_eval_results(tmp_path)) == [1, 2]
+
+
+def test_a_file_system_without_locks(tmp_path, monkeypatch):
+    error = OSError(errno.ENOLCK, "No locks available")
+    monkeypatch.setattr(_line_files, "acquire", raising(error))
+    for step in (1, 2):
+        append_eval_result(tmp_path, {"global_step": step})
+    assert list(read_eval_results(tmp_path)) == [1, 2]
+    monkeypatch.setattr(_line_files, "acquire", raising(OSError(5, "broken")))
+    with pytest.raises(OSError, match="broken"):
+        append_eval_result(tmp_path, {"global_step": 3})
+
+
+def append_many(directory, first):
+    for step in range(first, first + 100):
+        append_eval_result(directory, {"global_step": step})
+
+
+def test_evaluations_at_the_same_time_lose_nothing(tmp_path):
+    context = multiprocessing.get_context("forkserver")
+    starts = range(0, 400, 100)
+    processes = [
+        context.Process(target=append_many, args=(tmp_path, start)) for start in starts
+    ]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert list(read_eval_results(tmp_path)) == list(range(400))
+
+
+@pytest.mark.parametrize("name", ["../x", "a/b", "..", ".", "/x"])
+def test_a_name_that_leads_elsewhere(tmp_path, name):
+    estimator = Estimator(model_fn, tmp_path / "model").train(table_fn(), steps=1)
+    with pytest.raises(
+        ValueError, match="'name' of an evaluation must be the name of a"
+    ):
+        estimator.evaluate(table_fn(), name=name)
+    with pytest.raises(
+        ValueError, match="'name' of EvalSpec must be the name of a dir"
+    ):
+        EvalSpec(table_fn(), name=name)
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
 @pytest.mark.parametrize("line", ["{", "[]", "{}", '{"metrics": {"loss": 1}}'])

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import logging
+import multiprocessing
 import os
 import signal
 import threading
@@ -183,9 +184,27 @@ def test_stop_reasons(tmp_path, with_dir):
         estimator.train(table_fn(), [EarlyStoppingHook(raising(ValueError("refused")))])
     note()
     assert reasons == [
-        *(None, None, "the input ended", "the input ended"),
+        *(None, None, "the input ended", None),
         *("OSError: broken", "reached step 9", "ValueError: refused"),
     ]
     # Of another checkpoint that is made the latest, nothing is known.
     estimator.checkpoint = Estimator(model_fn).train(table_fn(), steps=4).checkpoint
+    assert estimator.stop_reason is None
+
+
+def killed(model_dir):
+    hook = At(7, lambda run: os.kill(os.getpid(), signal.SIGKILL))
+    Estimator(model_fn, model_dir).train(table_fn(), [hook])
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
+def test_nobody_knows_why_a_killed_training_ended(tmp_path):
+    estimator = Estimator(model_fn, tmp_path).train(table_fn())
+    assert estimator.stop_reason == "the input ended"
+    context = multiprocessing.get_context("forkserver")
+    process = context.Process(target=killed, args=(tmp_path,))
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    assert estimator.checkpoint.global_step == 5
     assert estimator.stop_reason is None

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1] / "skest"
 
 LAYERS = [
     {"exceptions", "keys", "_checks", "_compat", "_random", "_resources", "_version"}
-    | {"_files", "_interrupts"},
+    | {"_file_locks", "_files", "_interrupts", "_line_files", "_tensor_files"},
     {"gradients", "schedules"},
     # What a head and a hook share; both need nothing but names of the ground.
     {"run_config", "keep_best", "spec", "_arguments"},
@@ -32,7 +32,7 @@ LAYERS = [
     | {"vocab_info", "warm_start_plan", "warm_start_report", "summaries"}
     | {"checkpoint_export", "eval_results", "model_dir_lock", "versioned_directory"}
     | {"plain_state"},
-    {"training", "training_hooks", "evaluation"},
+    {"training", "training_hooks", "evaluation", "saving"},
     {"execution"},
     {"distributed"},
     {"estimator", "extenders", "prediction"},

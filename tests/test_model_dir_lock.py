@@ -90,8 +90,8 @@ def test_a_file_of_something_else(tmp_path, content):
 
 def test_a_file_system_without_locks(tmp_path, monkeypatch, caplog):
     error = OSError(errno.ENOLCK, "No locks available")
-    monkeypatch.setattr(model_dir_lock, "_acquire", raising(error))
-    monkeypatch.setattr(model_dir_lock, "_release", raising(error))
+    monkeypatch.setattr(model_dir_lock, "acquire", raising(error))
+    monkeypatch.setattr(model_dir_lock, "release", raising(error))
     with caplog.at_level(logging.WARNING, "skest"):
         estimator = Estimator(model_fn, tmp_path).train(table_fn())
     assert estimator.checkpoint.global_step == 5
@@ -113,6 +113,44 @@ def test_a_forked_process_that_leaves_the_context_releases_nothing(tmp_path):
 
 
 def test_other_errors_of_the_system_are_not_hidden(tmp_path, monkeypatch):
-    monkeypatch.setattr(model_dir_lock, "_acquire", raising(OSError(5, "broken")))
+    monkeypatch.setattr(model_dir_lock, "acquire", raising(OSError(5, "broken")))
     with pytest.raises(OSError, match="broken"), training_lock(tmp_path):
+        pass
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows keeps files that are open")
+@pytest.mark.parametrize("another_trains", [False, True])
+def test_who_deletes_the_file_ends_the_training_that_held_it(tmp_path, another_trains):
+    config = RunConfig(tmp_path, save_checkpoints_steps=2)
+    other = Estimator(model_fn, config=config)
+
+    def delete(run):
+        (tmp_path / "training.lock").unlink()
+        if another_trains:
+            other.train(table_fn(), max_steps=4)
+
+    with pytest.raises(
+        ModelDirInUseError, match="was deleted .*Don't delete this file"
+    ):
+        Estimator(model_fn, config=config).train(table_fn(), [At(3, delete)])
+    # Nothing of what the other one has written is overwritten.
+    assert other.checkpoint.global_step == (4 if another_trains else 2)
+    assert other.stop_reason == ("reached step 4" if another_trains else None)
+    other.train(table_fn(), max_steps=5)
+    assert other.checkpoint.global_step == 5
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows keeps files that are open")
+def test_a_file_that_goes_before_it_is_locked_is_no_lock(tmp_path, monkeypatch):
+    acquire = model_dir_lock.acquire
+
+    def deleting(file):
+        (tmp_path / "training.lock").unlink()
+        acquire(file)
+
+    monkeypatch.setattr(model_dir_lock, "acquire", deleting)
+    with (
+        pytest.raises(ModelDirInUseError, match="was deleted"),
+        training_lock(tmp_path),
+    ):
         pass

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from skest._checks import check_integer
+from skest._checks import check_directory_name, check_integer
 from skest._files import write_file
 from skest.estimator import Estimator
 from skest.keys import MetricKeys
@@ -62,12 +62,7 @@ class Exporter(ABC):
     """
 
     def __init__(self, name: str) -> None:
-        if not isinstance(name, str):
-            raise TypeError(f"'name' of an exporter must be a string; got {name!r}.")
-        if name in ("", "..") or name != Path(name).name:
-            raise ValueError(
-                f"'name' of an exporter must be the name of a directory; got {name!r}."
-            )
+        check_directory_name(name, "name", "an exporter")
         self._name = name
 
     @property

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import save_file
+
+from skest._tensor_files import write_tensors
 
 __all__ = ["move_weights", "without_constants"]
 
@@ -52,7 +53,7 @@ def move_weights(model: Any, variables: Mapping[str, torch.Tensor], path: Path) 
         )
         sources[tensor.name] = name
         tensors.setdefault(name, value)
-    save_file(tensors, path)
+    write_tensors(tensors, path)
     places = _places(path)
     for tensor in moved.graph.initializer:
         if tensor.name in sources:

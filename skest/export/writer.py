@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import save_file
 
+from skest._tensor_files import write_tensors
 from skest._version import __version__
 from skest.checkpoint_export import check_asset
 from skest.exceptions import ExportError
@@ -120,7 +120,7 @@ def _write_files(exported: Exported, directory: Path, external: bool | None) -> 
     if external:
         proto = move_weights(proto, variables, directory / WEIGHTS)
     else:
-        save_file(variables, directory / WEIGHTS)
+        write_tensors(variables, directory / WEIGHTS)
     (directory / MODEL).write_bytes(proto.SerializeToString())
     if exported.declaration is not None:
         (directory / DECLARATION).write_bytes(exported.declaration)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`Hook`, and the `Run` that hooks are called with."""
 
+import math
 import os
 import weakref
 from collections.abc import Callable
@@ -35,6 +36,9 @@ class Run:
         Training steps taken before this call, and until now.
     loss : Tensor or None
         Loss of the last step, on the device; reading its value waits for the device.
+    in_step : bool
+        Whether a training step has begun and not ended, so that some variables may be
+        updated and some not. It stays True behind an error inside a step.
     batch : tuple of (features, labels) or None
         The encoded batch of the present training step.
     table : ArrayDataset or None
@@ -68,6 +72,7 @@ class Run:
         self.start_step = global_step
         self.global_step = global_step
         self.loss: Tensor | None = None
+        self.in_step = False
         self.batch: tuple[Any, Any] | None = None
         self.table = table
         self.held_out: ArrayDataset | None = None
@@ -103,6 +108,11 @@ class Run:
     def should_stop(self) -> bool:
         """Whether a hook asked to stop; the loop looks before every step."""
         return self.stop_reason is not None
+
+    @property
+    def loss_is_nan(self) -> bool:
+        """Whether the loss of the last step is NaN; behind it are no variables."""
+        return self.loss is not None and math.isnan(self.loss.item())
 
     @property
     def summary(self) -> SummaryWriter:

@@ -53,7 +53,7 @@ class CheckpointSaverHook(Hook):
 
     Notes
     -----
-    As ``tf.estimator.CheckpointSaverHook``.
+    As ``tf.estimator.CheckpointSaverHook``, but nothing is saved when the loss is NaN.
 
     Examples
     --------
@@ -112,6 +112,8 @@ class CheckpointSaverHook(Hook):
         return None if steps is None and secs is None else Timer(steps, secs)
 
     def _save(self, run: Run) -> None:
+        if run.loss_is_nan:
+            return  # the last checkpoint before it stays
         for listener in self.listeners:
             listener.before_save(run)
         self._saved_as_finished = run.should_stop

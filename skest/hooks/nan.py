@@ -20,12 +20,14 @@ class NanLossHook(Hook):
     Parameters
     ----------
     fail_on_nan_loss : bool, default=True
-        Raise an error; otherwise log it and stop.
+        Raise an error; otherwise log it and stop. The state after it is not saved either
+        way.
 
     Raises
     ------
     NanLossDuringTrainingError
-        From the step whose loss is NaN. The state after it is not saved.
+        From the step whose loss is NaN. One with a number for its loss and NaN for its
+        gradients is found when a checkpoint of it should be saved.
 
     Notes
     -----

@@ -141,7 +141,9 @@ MODULES = [
 ]
 
 
-@pytest.mark.parametrize("activation", MODULES, ids=str)
+@pytest.mark.parametrize(
+    "activation", MODULES, ids=lambda given: getattr(given, "__name__", str(given))
+)
 def test_activations_of_torch(activation):
     X = raw_columns(20)
     columns = fitted([size], X)

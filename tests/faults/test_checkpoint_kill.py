@@ -13,17 +13,19 @@ from pathlib import Path
 import pytest
 import torch
 
-from skest import checkpoint_store
+from skest import _tensor_files
 from skest.checkpoint_store import DirectoryStore
 from skest.checkpoints import Checkpoint
 
 OPERATIONS = [
     (os, "fsync"),
     (shutil, "rmtree"),
-    (checkpoint_store, "save_file"),
+    (_tensor_files, "save_file"),
+    (Path, "chmod"),
     (Path, "mkdir"),
     (Path, "rename"),
     (Path, "replace"),
+    (Path, "touch"),
 ]
 N_VALUES = 1_250_000  # 5 MB
 SECONDS_TO_START = 60.0

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files of lines that several processes add to."""
+
+import os
+from io import FileIO
+from pathlib import Path
+
+from skest._file_locks import UNSUPPORTED, acquire, release
+from skest._files import flush
+
+__all__ = ["append_line"]
+
+
+def append_line(path: Path, line: bytes) -> None:
+    """Add a line to a file that others may add lines to at the same time.
+
+    What stands behind the last end of a line, because a process was killed while it
+    wrote, is removed first. If the line can't be written the file is as it was.
+    """
+    is_new = not path.exists()
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0)
+    with open(os.open(path, flags, 0o666), "r+b", buffering=0) as file:
+        is_locked = _try_to_wait_for(file)
+        try:
+            size = _end_of_whole_lines(file) if is_locked else None
+            try:
+                _write_all(file, line + b"\n")
+            except BaseException:
+                if size is not None:
+                    file.truncate(size)
+                raise
+        finally:
+            if is_locked:
+                release(file)
+    if is_new:
+        flush(path.parent)
+
+
+def _try_to_wait_for(file: FileIO) -> bool:
+    """Lock a file; tell whether it has locks."""
+    try:
+        acquire(file, wait=True)
+    except OSError as error:
+        if error.errno not in UNSUPPORTED:
+            raise
+        return False
+    return True
+
+
+def _end_of_whole_lines(file: FileIO) -> int:
+    """Cut off a line without an end, and return the size of the file."""
+    file.seek(0)
+    content = file.read()
+    size = content.rfind(b"\n") + 1
+    if size < len(content):
+        file.truncate(size)
+    return size
+
+
+def _write_all(file: FileIO, content: bytes) -> None:
+    while content:
+        content = content[file.write(content) :]
+    os.fsync(file.fileno())
