@@ -129,6 +129,15 @@ def test_sequences_of_words_that_may_be_missing(tmp_path):
     np.testing.assert_allclose(one_by_one, expected, atol=1e-5)
 
 
+def test_what_one_of_two_columns_refuses_is_refused(tmp_path):
+    number = skest.feature_columns.numeric_column("hours")
+    columns = [number, skest.feature_columns.bucketized_column(number, [10.0, 40.0])]
+    model = fitted(skest.DNNClassifier((4,), feature_columns=columns))
+    model.export(tmp_path)
+    with pytest.raises(ValueError, match="'hours' has a missing value"):
+        export.load(tmp_path).predict({"hours": [1.0, None]})
+
+
 def test_an_export_that_differs_does_not_appear(tmp_path, monkeypatch):
     model = fitted(skest.LinearClassifier())
     model.export(tmp_path)
