@@ -10,7 +10,7 @@ pytest.importorskip("onnxruntime")
 @pytest.mark.slow
 def test_the_benchmark_runs(capsys, monkeypatch, tmp_path):
     page = tmp_path / "page.md"
-    page.write_text(f"Before.\n{serve.START}\nold\n{serve.END}\nBehind.\n")
+    page.write_text(f"Before.\n{serve.START}\nformer\n{serve.END}\nBehind.\n")
     monkeypatch.setattr(serve, "PAGE", page)
 
     def fail(environment):
@@ -26,7 +26,7 @@ def test_the_benchmark_runs(capsys, monkeypatch, tmp_path):
     assert "| cold start" in ways
     text = page.read_text()
     assert text.startswith("Before.") and text.endswith("Behind.\n")
-    assert printed.out.strip() in text and "old" not in text
+    assert printed.out.strip() in text and "former" not in text
 
 
 def test_the_model_takes_raw_values(tmp_path):
