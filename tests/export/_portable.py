@@ -13,7 +13,10 @@ _WORDS = ["Rome", "Ürümqi", "Łódź", "東京", "e\u0301", "\U0001d518", "x" 
 
 
 def table():
-    """Numbers, strings of any plane, bags, split strings and sequences, some missing."""
+    """Numbers, strings of any plane, bags, split strings and sequences, some missing.
+
+    No string holds NUL, at which the engines of JavaScript end it.
+    """
     rng = np.random.default_rng(0)
     size = rng.normal(size=N_ROWS)
     size[::7] = np.nan
