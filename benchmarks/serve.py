@@ -1,64 +1,75 @@
 # SPDX-License-Identifier: Apache-2.0
 """How fast an exported model answers: in ONNX Runtime, from a cold start, and by HTTP.
 
-Run it with ``python -m benchmarks.serve``. The model takes 25 raw values (20 numbers, 5
-texts of 50 to 10,000 levels) and has layers of 128 and 64. Clients are processes of their
-own that send one request after the other, each by a connection that stays open. On a busy
-machine look at the times of the processor and at p50; p99 is that of the machine.
+``python -m benchmarks.serve`` prints tables, ``--write`` puts them into docs/serving.md.
+Times are milliseconds on one thread: the least of the processor, which other work on the
+machine changes little, and the median on the wall. Peers are scikit-learn, and
+tf.estimator in an environment of its own (see `benchmarks.peers`).
 """
 
 import argparse
 import functools
 import json
-import multiprocessing
-import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
-from urllib.parse import urlsplit
+from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 
-from benchmarks import _serve_model
+from benchmarks import serve_http
+from benchmarks.machine import machine
+from benchmarks.measure import threads
+from benchmarks.serve_models import (
+    columns,
+    of_skest,
+    of_sklearn,
+    of_tensorflow,
+)
+from skest import DNNClassifier
 
-NUMBERS = [f"number_{i}" for i in range(20)]
-LEVELS = {"city": 50, "job": 100, "shop": 1_000, "street": 5_000, "item": 10_000}
-
-
-def export_model(base: Path) -> Path:
-    """Export the model below `base`; return the directory of the version."""
-    return _serve_model.write(base / "1700000000", NUMBERS, LEVELS)
-
-
-def columns(n_rows: int) -> dict[str, list[Any]]:
-    """Return raw values, among them texts that the model does not know."""
-    rng = np.random.default_rng(0)
-    table: dict[str, list[Any]] = {
-        name: rng.normal(size=n_rows).round(3).tolist() for name in NUMBERS
-    }
-    for name, n_levels in LEVELS.items():
-        picked = rng.integers(0, n_levels * 11 // 10, n_rows)
-        table[name] = [f"{name}_{level}" for level in picked]
-    return table
+PAGE = Path(__file__).parents[1] / "docs" / "serving.md"
+DTYPES = {
+    "tensor(string)": object,
+    "tensor(float)": np.float32,
+    "tensor(double)": np.float64,
+}
+START, END = "<!-- Written by benchmarks/serve.py. -->", "<!-- To here. -->"
 
 
-def milliseconds(call: Callable[[], Any], repeats: int) -> tuple[float, float]:
-    """Return the least time of the processor, and the median time."""
+class Time(NamedTuple):
+    """Milliseconds of some work: the least of the processor, the median on the wall."""
+
+    what: str
+    n_rows: int | str
+    busy: float
+    median: float
+
+
+def timed(what: str, n_rows: int | str, call: Callable[[], Any], repeats: int) -> Time:
+    """Time a call after one that warms up."""
+    call()
     busy, whole = [], []
     for _ in range(repeats):
-        start = time.thread_time(), time.perf_counter()
+        start = time.process_time(), time.perf_counter()
         call()
-        busy.append(time.thread_time() - start[0])
+        busy.append(time.process_time() - start[0])
         whole.append(time.perf_counter() - start[1])
-    return min(busy) * 1e3, float(np.median(whole)) * 1e3
+    return Time(what, n_rows, min(busy) * 1e3, float(np.median(whole)) * 1e3)
 
 
-def in_process(version: Path) -> None:
+def exports(model: DNNClassifier, base: Path, repeats: int) -> Iterator[Time]:
+    """Time an export with its test, and without."""
+    for what, verify in (("export, tested", True), ("export, not tested", False)):
+        call = functools.partial(model.export, base / "exports", verify=verify)
+        yield timed(what, "", call, repeats)
+
+
+def in_process(version: Path, share: float) -> Iterator[Time]:
     """Time the session, and the model with its checks of raw values."""
     import onnxruntime
 
@@ -67,22 +78,41 @@ def in_process(version: Path) -> None:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     session = onnxruntime.InferenceSession(str(version / "model.onnx"), options)
+    types = {i.name: i.type for i in session.get_inputs()}
     model = export.load(version)
-    for n_rows, repeats in ((1, 2000), (1000, 100)):
+    for n_rows, repeats in ((1, int(2000 * share)), (1000, int(200 * share))):
         table = columns(n_rows)
         feeds = {
-            name: np.array(values, object if name in LEVELS else np.float64)[:, None]
+            name: np.array(values, DTYPES[types[name]])[:, None]
             for name, values in table.items()
         }
-        for what, call in (
-            ("session.run, arrays", lambda feeds=feeds: session.run(None, feeds)),
-            ("Model.run, lists", lambda table=table: model.run(table, "predict")),
+        run = functools.partial(session.run, ["probabilities"], feeds)
+        yield timed("ONNX Runtime, arrays", n_rows, run, repeats)
+        predict = functools.partial(model.run, table, "predict")
+        yield timed("`skest.export.load`, lists", n_rows, predict, repeats)
+
+
+def peers(model: DNNClassifier, share: float) -> Iterator[Time]:
+    """Time the estimator itself, scikit-learn and tf.estimator."""
+    pipeline = of_sklearn()
+    for n_rows, repeats in ((1, int(200 * share)), (1000, int(50 * share))):
+        table = pd.DataFrame(columns(n_rows))
+        for what, one in (
+            ("skest `predict_proba`, DataFrame", model),
+            ("scikit-learn Pipeline, DataFrame", pipeline),
         ):
-            busy, median = milliseconds(call, repeats)
-            print(f"{what:<24}{n_rows:>6} rows{busy:>12.3f}{median:>12.3f}")
+            call = functools.partial(one.predict_proba, table)
+            yield timed(what, n_rows, call, repeats)
+        try:
+            found = of_tensorflow(n_rows, repeats)
+        except RuntimeError as error:
+            print(f"tf.estimator does not take part: {error}", file=sys.stderr)
+            continue
+        what = "tf.estimator SavedModel, raw tensors"
+        yield Time(what, n_rows, found["busy"], found["median"])
 
 
-def answers(base: Path) -> None:
+def answers(base: Path, share: float) -> Iterator[Time]:
     """Time what the server does between reading a request and sending the answer."""
     from skest.export.serving.application import Application
     from skest.export.serving.limits import Limits
@@ -91,16 +121,15 @@ def answers(base: Path) -> None:
     catalog = Catalog({"m": base})
     catalog.refresh()
     application = Application(catalog, Limits())
-    for n_rows, repeats in ((1, 1000), (100, 100)):
-        for way, request in requests(n_rows).items():
+    for n_rows, repeats in ((1, int(1000 * share)), (100, int(100 * share))):
+        for way, request in serve_http.requests(n_rows).items():
             head, _, body = request.partition(b"\r\n\r\n")
             path = head.split()[1].decode()
             call = functools.partial(application.answer, "POST", path, body)
-            busy, median = milliseconds(call, repeats)
-            print(f"{'server, ' + way:<24}{n_rows:>6} rows{busy:>12.3f}{median:>12.3f}")
+            yield timed(f"server without HTTP, {way}", n_rows, call, repeats)
 
 
-def cold_start(version: Path, repeats: int) -> None:
+def cold_start(version: Path, repeats: int) -> Time:
     """Time a fresh process that imports, loads, and answers one row."""
     code = (
         "import json, sys, time\n"
@@ -116,128 +145,69 @@ def cold_start(version: Path, repeats: int) -> None:
         done = subprocess.run(command, check=True, capture_output=True, text=True)
         whole.append(time.perf_counter() - start)
         busy.append(float(done.stdout))
-    print(
-        f"{'cold start':<24}{1:>6} rows{min(busy) * 1e3:>12.0f}"
-        f"{float(np.median(whole)) * 1e3:>12.0f}"
-    )
+    return Time("cold start", 1, min(busy) * 1e3, float(np.median(whole)) * 1e3)
 
 
-@contextmanager
-def server(base: Path) -> Iterator[str]:
-    """Serve the model in a process of its own; give the address."""
-    command = [sys.executable, "-m", "skest.export.serve", f"m={base}", "--port", "0"]
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    )
-    output: Any = process.stdout
-    try:
-        yield output.readline().split()[-1]
-    finally:
-        process.terminate()
-        process.communicate()
+def table(heads: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
+    """Return a Markdown table."""
+    lines = [list(heads), *(map(_cell, row) for row in rows)]
+    written = [f"| {' | '.join(line)} |" for line in lines]
+    written.insert(1, "|---" * len(lines[0]) + "|")
+    return "\n".join(written)
 
 
-def requests(n_rows: int) -> dict[str, bytes]:
-    """Return a request for each way to send rows."""
-    table = columns(n_rows)
-    rows = [
-        dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)
-    ]
-    tensors = [
-        {
-            "name": name,
-            "shape": [n_rows, 1],
-            "datatype": "BYTES" if name in LEVELS else "FP64",
-            "data": values,
-        }
-        for name, values in table.items()
-    ]
-    documents = {
-        "rows": ("/v1/models/m:predict", {"instances": rows}),
-        "columns": ("/v1/models/m:predict", {"inputs": table}),
-        "tensors": ("/v2/models/m/infer", {"inputs": tensors}),
-    }
-    return {
-        name: _request(path, json.dumps(document).encode())
-        for name, (path, document) in documents.items()
-    }
+def _cell(value: Any) -> str:
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def _request(path: str, body: bytes) -> bytes:
-    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
-    return head.encode() + body
-
-
-def client(url: str, request: bytes, seconds: float, latencies: Any) -> None:
-    """Send a request again and again; put how long each answer took."""
-    parts = urlsplit(url)
-    found = []
-    with socket.create_connection((parts.hostname, parts.port)) as connection:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, True)
-        stream = connection.makefile("rb")
-        end = time.perf_counter() + seconds
-        while (start := time.perf_counter()) < end:
-            connection.sendall(request)
-            _read_answer(stream)
-            found.append(time.perf_counter() - start)
-    latencies.put(found)
-
-
-def _read_answer(stream: Any) -> None:
-    status = stream.readline()
-    if b" 200 " not in status:
-        raise RuntimeError(f"The server answered {status!r}.")
-    size = 0
-    while (line := stream.readline()) != b"\r\n":
-        if line.lower().startswith(b"content-length:"):
-            size = int(line.split(b":")[1])
-    stream.read(size)
-
-
-def load(url: str, n_rows: int, n_clients: int, seconds: float) -> None:
-    """Print what clients see that ask at once."""
-    context = multiprocessing.get_context("spawn")
-    for way, request in requests(n_rows).items():
-        latencies = context.Queue()
-        clients = [
-            context.Process(target=client, args=(url, request, seconds, latencies))
-            for _ in range(n_clients)
-        ]
-        for process in clients:
-            process.start()
-        found = np.concatenate([latencies.get() for _ in clients]) * 1e3
-        for process in clients:
-            process.join()
-        p50, p99 = np.percentile(found, [50, 99])
-        print(
-            f"{way:<10}{n_rows:>6}{n_clients:>9}{p50:>10.2f}{p99:>10.2f}"
-            f"{len(found) / seconds:>12.0f}"
-        )
+def write(text: str) -> None:
+    """Put the tables into the page."""
+    page = PAGE.read_text(encoding="utf-8")
+    before, rest = page.split(START)
+    after = rest.split(END)[1]
+    PAGE.write_text(f"{before}{START}\n{text}\n{END}{after}", encoding="utf-8")
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=3.0, help="of each load")
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 4])
     parser.add_argument("--starts", type=int, default=5, help="cold starts")
+    parser.add_argument("--share", type=float, default=1.0, help="of all repeats")
+    parser.add_argument("--without-peers", action="store_true")
+    parser.add_argument("--write", action="store_true", help="into docs/serving.md")
     options = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory() as directory:
-        base = Path(directory)
-        version = export_model(base)
-        print(f"{'milliseconds':<35}{'processor':>12}{'median':>12}")
-        in_process(version)
-        answers(base)
-        cold_start(version, options.starts)
-        print(
-            f"\n{'HTTP':<10}{'rows':>6}{'clients':>9}{'p50 ms':>10}{'p99 ms':>10}",
-            end="",
+    with tempfile.TemporaryDirectory() as directory, threads(1):
+        base = Path(directory) / "m"
+        model = of_skest()
+        version = model.export(base)
+        times = [
+            *in_process(version, options.share),
+            *([] if options.without_peers else peers(model, options.share)),
+            *exports(model, Path(directory), max(1, int(10 * options.share))),
+            *answers(base, options.share),
+            cold_start(version, options.starts),
+        ]
+        with serve_http.server(base) as url:
+            loads = [
+                load
+                for n_rows in (1, 100)
+                for n_clients in options.clients
+                for load in serve_http.loads(url, n_rows, n_clients, options.seconds)
+            ]
+    text = "\n\n".join(
+        (
+            table(("milliseconds", "rows", "processor, least", "wall, median"), times),
+            table(("HTTP", "rows", "clients", "p50 ms", "p99 ms", "per second"), loads),
+            f"`python -m benchmarks.serve` on {machine()}.",
         )
-        print(f"{'requests/s':>12}")
-        with server(base) as url:
-            for n_rows in (1, 100):
-                for n_clients in options.clients:
-                    load(url, n_rows, n_clients, options.seconds)
+    )
+    print(text)
+    if options.write:
+        write(text)
 
 
 if __name__ == "__main__":

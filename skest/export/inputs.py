@@ -265,10 +265,10 @@ def _spec(
     numbers = [demand for demand in demanded if demand.is_number]
     categories = [demand for demand in demanded if not demand.is_number]
     names = next((demand.names for demand in demanded if demand.names), None)
+    no_number = np.nan if all(demand.may_miss for demand in numbers) else None
     if not categories:
         shape = _same_shape(key, [demand.shape for demand in numbers])
         number = _number_dtype(numbers, dtype)
-        no_number = np.nan if any(d.may_miss for d in numbers) else None
         return InputSpec(name, key, number.name, shape, no_number, delimiter, names)
     kind = _category_kind(key, categories, form)
     if not numbers:
@@ -283,7 +283,7 @@ def _spec(
             "be. Give X the raw column a second time under another name."
         )
     shape = _same_shape(key, [demand.shape for demand in numbers])
-    return InputSpec(name, key, "float64", shape, np.nan)
+    return InputSpec(name, key, "float64", shape, no_number)
 
 
 def _same_shape(key: Key, shapes: Sequence[tuple[int | None, ...]]) -> Any:

@@ -131,9 +131,9 @@ def _(network: RNN, scope: Scope, features: Any) -> Value:
         size = network.context.out_features
         repeated = context.expanded(steps.length(0), steps.length(1), size)
         steps = concat([steps, repeated], axis=2)
-    # Without a row, ONNX Runtime ends the process: one more, which is left out again.
-    blank = steps.constant([[[0]]]).expanded(1, steps.length(1), steps.length(2))
-    steps = concat([steps, blank], axis=0)
+    # ONNX Runtime ends the process without a row, and refuses to run without a step: one
+    # more of both, of which the row is left out again, and the step is behind all ends.
+    steps = steps.graph.add("Pad", steps, lengths.constant([0, 0, 0, 1, 1, 0]))
     lengths = concat([lengths, lengths.constant([1])], axis=0)
     x = steps.graph.add("Transpose", steps, perm=(1, 0, 2))
     for name in network._layers:

@@ -85,7 +85,11 @@ def _cell(spec: InputSpec, known: list[Any], draw: np.random.Generator) -> Any:
     length = int(draw.integers(0, 4))
     if spec.delimiter is None:
         inner = [size or 0 for size in spec.shape[2:]]
-        return [_values(spec, known, draw, inner) for _ in range(length)]
+        values = [_values(spec, known, draw, inner) for _ in range(length)]
+        # At the end of a sequence a missing value is a step in Python, padding here.
+        while values and values[-1] in (None, ""):
+            values.pop()
+        return values
     words = [str(_value(spec, known, draw)) for _ in range(length)]
     return spec.delimiter.join(words) if words else None
 

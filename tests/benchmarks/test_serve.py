@@ -1,20 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 
-from benchmarks import serve
+from benchmarks import peers, serve, serve_models
 from skest import export
+
+pytest.importorskip("onnxruntime")
 
 
 @pytest.mark.slow
-def test_the_benchmark_runs(capsys):
-    serve.main(["--seconds", "0.1", "--clients", "1", "--starts", "1"])
-    lines = capsys.readouterr().out.splitlines()
-    ways = [line.split()[0] for line in lines if line]
-    assert ways.count("rows") == ways.count("columns") == ways.count("tensors") == 2
-    assert "cold start" in "\n".join(lines)
+def test_the_benchmark_runs(capsys, monkeypatch, tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(f"Before.\n{serve.START}\nformer\n{serve.END}\nBehind.\n")
+    monkeypatch.setattr(serve, "PAGE", page)
+
+    def fail(environment):
+        raise RuntimeError("no network")
+
+    monkeypatch.setattr(peers.Environment, "interpreter", fail)
+    quick = ("--seconds", "0.1", "--clients", "1", "--starts", "1", "--share", "0.02")
+    serve.main([*quick, "--write"])
+    printed = capsys.readouterr()
+    assert printed.err.count("tf.estimator does not take part: no network") == 2
+    ways = [line.split(" | ")[0] for line in printed.out.splitlines()]
+    assert ways.count("| rows") == ways.count("| columns") == 2
+    assert "| cold start" in ways
+    text = page.read_text()
+    assert text.startswith("Before.") and text.endswith("Behind.\n")
+    assert printed.out.strip() in text and "former" not in text
 
 
 def test_the_model_takes_raw_values(tmp_path):
-    model = export.load(serve.export_model(tmp_path))
-    assert model.run(serve.columns(3))["scores"].shape == (3, 2)
-    assert len(model.manifest["features"]) == 25
+    model = serve_models.of_skest()
+    model.export(tmp_path)
+    loaded = export.load(tmp_path)
+    assert loaded.run(serve_models.columns(3))["scores"].shape == (3, 2)
+    assert len(loaded.manifest["features"]) == 25

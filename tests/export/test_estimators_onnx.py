@@ -42,7 +42,7 @@ ALLOWED = set(
     "Abs Add And ArgMax BatchNormalization BitShift BitwiseOr BitwiseXor Cast "
     "Clip Concat Cos Div Elu Equal Erf Exp Expand Flatten GRU Gather Gemm Greater "
     "GreaterOrEqual Identity IsNaN LSTM LabelEncoder LayerNormalization LeakyRelu "
-    "Less Log MatMul Max Min Mod Mul MurmurHash3 Neg Not Or Pow RNN Range "
+    "Less Log MatMul Max Min Mod Mul MurmurHash3 Neg Not Or Pad Pow RNN Range "
     "Reciprocal ReduceMax ReduceSum Relu Reshape Selu Shape Sign Sin Slice "
     "Softmax Softplus Sqrt Squeeze Sub Tanh TopK Transpose Unsqueeze Where".split()
 )

@@ -268,6 +268,21 @@ def test_rnn_on_categories():
     }
     network = RNN(SequenceFeatures(columns["sequence"]), None, (3,), 2)
     assert_same_logits(columns, network, X)
+    assert_same_logits(columns, network, {"page": np.full((3, 2), -1)})
+
+
+@pytest.mark.parametrize("cell_type", CELL_TYPES)
+def test_rnn_without_a_step(cell_type):
+    X = raw_columns(10)
+    columns = {
+        "sequence": fitted([sequence_numeric_column("steps", default_value=0.0)], X)
+    }
+    network = RNN(
+        SequenceFeatures(columns["sequence"]), None, (3,), 2, cell_type=cell_type
+    )
+    empty = np.empty(3, dtype=object)
+    empty[:] = [[], [], []]
+    assert_same_logits(columns, network, {"steps": empty})
 
 
 def test_baseline():

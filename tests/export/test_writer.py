@@ -110,6 +110,34 @@ def test_made_up_rows_are_none_of_the_training_data(tmp_path):
     assert {"Rome", ""} < set(warmup["inputs"]["city"])
 
 
+def test_sequences_of_words_that_may_be_missing(tmp_path):
+    visits = pd.DataFrame({"visits": [["Rome", "Oslo"], ["", "Rome", ""], []] * 10})
+    steps = skest.feature_columns.embedding_column(
+        skest.feature_columns.sequence_categorical_column_with_vocabulary_list(
+            "visits"
+        ),
+        3,
+    )
+    model = skest.RNNClassifier(
+        (4,), sequence_feature_columns=[steps], max_iter=2, random_state=0
+    )
+    model.fit(visits, [0, 1, 0] * 10).export(tmp_path)
+    loaded = export.load(tmp_path)
+    cells = [["Rome", "", "Oslo"], []]
+    one_by_one = [loaded.predict_proba({"visits": [cell]})[0] for cell in cells]
+    expected = model.predict_proba(pd.DataFrame({"visits": cells}))
+    np.testing.assert_allclose(one_by_one, expected, atol=1e-5)
+
+
+def test_what_one_of_two_columns_refuses_is_refused(tmp_path):
+    number = skest.feature_columns.numeric_column("hours")
+    columns = [number, skest.feature_columns.bucketized_column(number, [10.0, 40.0])]
+    model = fitted(skest.DNNClassifier((4,), feature_columns=columns))
+    model.export(tmp_path)
+    with pytest.raises(ValueError, match="'hours' has a missing value"):
+        export.load(tmp_path).predict({"hours": [1.0, None]})
+
+
 def test_an_export_that_differs_does_not_appear(tmp_path, monkeypatch):
     model = fitted(skest.LinearClassifier())
     model.export(tmp_path)

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models of every family, to be exported once and run in every engine."""
+
+import numpy as np
+import pandas as pd
+
+import skest
+from skest import feature_columns as fc
+from tests.adapters._families import small
+
+N_ROWS = 60
+_WORDS = ["Rome", "Ürümqi", "Łódź", "東京", "e\u0301", "\U0001d518", "x" * 300, None]
+
+
+def table():
+    """Numbers, strings of any plane, bags, split strings and sequences, some missing.
+
+    No string holds NUL, at which the engines of JavaScript end it.
+    """
+    rng = np.random.default_rng(0)
+    size = rng.normal(size=N_ROWS)
+    size[::7] = np.nan
+
+    def lists(values):
+        return [values(k) for k in rng.integers(0, 5, N_ROWS)]
+
+    return pd.DataFrame(
+        {
+            "size": size,
+            "rooms": rng.integers(0, 9, N_ROWS),
+            "code": rng.integers(-(2**62), 2**62, N_ROWS),
+            "city": rng.choice(np.array(_WORDS, dtype=object), N_ROWS),
+            "street": [f"Straße {i}" for i in rng.integers(0, 40, N_ROWS)],
+            "tags": lists(lambda k: list("abcde")[:k]),
+            "text": lists(lambda k: "|".join("αβγδε"[:k])),
+            "visits": lists(lambda k: rng.choice(_WORDS[:3], k).tolist()),
+        }
+    )
+
+
+def columns():
+    """Wide and deep columns of each kind."""
+    city = fc.categorical_column_with_vocabulary_list("city", num_oov_buckets=2)
+    street = fc.categorical_column_with_hash_bucket("street", 30)
+    code = fc.categorical_column_with_hash_bucket("code", 50, dtype="int64")
+    text = fc.categorical_column_with_vocabulary_list("text", delimiter="|")
+    rooms = fc.categorical_column_with_identity("rooms", 12)
+    size = fc.numeric_column("size", default_value="mean", normalizer="standard")
+    wide = [
+        city,
+        street,
+        fc.bucketized_column(size, [-1.0, 0.0, 1.0]),
+        fc.crossed_column(["city", "street"], 100),
+        fc.crossed_column([rooms, city], 100),
+    ]
+    deep = [
+        size,
+        fc.indicator_column(text),
+        fc.indicator_column(rooms),
+        fc.embedding_column(street, 3),
+        fc.embedding_column(code, 2, combiner="sqrtn"),
+        fc.embedding_column(fc.categorical_column_with_hash_bucket("tags", 20), 3),
+    ]
+    return wide, deep
+
+
+def targets():
+    """Classes, numbers, and several of them."""
+    rng = np.random.default_rng(1)
+    kind = rng.choice(np.array(["nein", "vielleicht", "ja"], object), N_ROWS)
+    price = rng.normal(5, 3, N_ROWS)
+    return {
+        "binary": price > 5,
+        "classes": kind,
+        "number": price,
+        "count": rng.poisson(3, N_ROWS),
+        "labels": rng.integers(0, 2, (N_ROWS, 3)),
+        "several": pd.DataFrame({"kind": kind, "price": price}),
+    }
+
+
+def models():
+    """Estimators by name, each with the name of its target."""
+    wide, deep = columns()
+    steps = [
+        fc.embedding_column(
+            fc.sequence_categorical_column_with_vocabulary_list("visits"), 3
+        )
+    ]
+    parts = {"linear_feature_columns": wide, "dnn_feature_columns": deep}
+    all_deep = {"feature_columns": deep}
+    dnn, both = skest.DNNClassifier, skest.DNNLinearCombinedClassifier
+    return {
+        "dnn": (small(dnn, **all_deep), "classes"),
+        "dnn, labels": (small(dnn, **all_deep), "labels"),
+        "dnn, inferred": (small(dnn), "binary"),
+        "dnn, normalized": (
+            small(dnn, **all_deep, batch_norm=True, activation="selu"),
+            "binary",
+        ),
+        "dnn, number": (small(skest.DNNRegressor, **all_deep), "number"),
+        "linear": (small(skest.LinearClassifier, feature_columns=wide), "binary"),
+        "linear, count": (
+            small(skest.LinearRegressor, feature_columns=wide, loss="poisson"),
+            "count",
+        ),
+        "wide & deep": (small(both, **parts), "binary"),
+        "several heads": (small(skest.MultiHeadEstimator, **all_deep), "several"),
+        "baseline": (small(skest.BaselineClassifier), "classes"),
+        **{
+            cell: (
+                small(
+                    skest.RNNClassifier, sequence_feature_columns=steps, cell_type=cell
+                ),
+                "classes",
+            )
+            for cell in ("simple_rnn", "lstm", "gru")
+        },
+    }

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The same files give the same answers in every engine."""
+
+import json
+import warnings
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnxruntime")
+from skest import export
+from skest.export.raw_values import Feature, columns_of
+from tests.export import _engines, _portable
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """Versions by name, each with its estimator."""
+    X, targets = _portable.table(), _portable.targets()
+    found = {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # so few steps do not converge
+        for name, (model, target) in _portable.models().items():
+            model.fit(X, targets[target])
+            base = tmp_path_factory.mktemp(name.replace(", ", "-"))
+            found[name] = model, model.export(base)
+    return found
+
+
+def raw_columns(version):
+    """The raw columns that a version reads, as JSON can hold them."""
+    features = json.loads((version / "manifest.json").read_text())["features"]
+    columns = columns_of(_portable.table(), list(features))
+    cells = {name: values.astype(object) for name, values in columns.items()}
+    return {
+        name: values.where(values.notna(), None).tolist()
+        for name, values in cells.items()
+    }
+
+
+def feeds(version):
+    """The tensors that a version's graph takes."""
+    features = json.loads((version / "manifest.json").read_text())["features"]
+    raw = raw_columns(version)
+    return {
+        name: Feature(name, spec).feed(raw[name]) for name, spec in features.items()
+    }
+
+
+def outputs(version, found):
+    """Outputs of the signature "predict", of all tensors of a graph."""
+    manifest = json.loads((version / "manifest.json").read_text())
+    specs = manifest["signatures"]["predict"]["outputs"]
+    return {name: found[spec["tensor"]] for name, spec in specs.items()}
+
+
+def assert_same_answers(found, model, version):
+    """All outputs are those of ONNX Runtime here; answers are those of the estimator."""
+    here = export.load(version).run(raw_columns(version), "predict")
+    assert set(found) == set(here)
+    for name, expected in here.items():
+        if expected.dtype.kind == "f":
+            values = np.asarray(found[name])
+            np.testing.assert_allclose(values, expected, rtol=1e-5, atol=1e-5)
+        else:
+            assert np.asarray(found[name], expected.dtype).tolist() == expected.tolist()
+    X = _portable.table()
+    if "probabilities" in found:
+        own = np.asarray(model.predict_proba(X))
+        assert np.abs(np.asarray(found["probabilities"]) - own).max() <= 1e-5
+    if "labels" in found:
+        labels = np.asarray(found["labels"])
+        answers = np.asarray(model.predict(X))
+        assert labels.reshape(answers.shape).tolist() == answers.tolist()
+
+
+def test_the_oldest_supported_version(exported):
+    cases = [(path, raw_columns(path)) for _, path in exported.values()]
+    answered = _engines.in_the_oldest(cases)
+    assert answered["engine"] == "1.17.3"
+    assert answered["imported"] == []
+    for (model, version), found in zip(
+        exported.values(), answered["found"], strict=True
+    ):
+        manifest = json.loads((version / "manifest.json").read_text())
+        assert manifest["runtime"]["min_onnxruntime"] == "1.17"
+        assert_same_answers(found, model, version)
+
+
+@pytest.mark.parametrize("engine", ["onnxruntime-web", "onnxruntime-node"])
+def test_engines_of_javascript(exported, engine, tmp_path):
+    cases = [(path, feeds(path)) for _, path in exported.values()]
+    answers = _engines.in_node(engine, cases, tmp_path)
+    for (model, version), found in zip(exported.values(), answers, strict=True):
+        assert_same_answers(outputs(version, found), model, version)
