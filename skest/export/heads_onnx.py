@@ -39,6 +39,8 @@ _KNOWN = (
     SampledSoftmaxHead,
 )
 
+_KEYS_OF_CLASSES = (PredictionKeys.CLASS_IDS, PredictionKeys.PROBABILITIES)
+
 # A prediction, and the number of its columns.
 Prediction = tuple[Value, int]
 
@@ -185,6 +187,13 @@ def with_classes(
         The names of classes, the answers in the type of the labels, and the numbers of
         their columns. Nothing for numbers.
     """
+    wanted = _KEYS_OF_CLASSES if isinstance(head, SingleLabelHead) else ()
+    missing = [key for key in wanted if key not in predictions]
+    if missing:
+        raise ExportError(
+            f"The predictions lack {' and '.join(map(repr, missing))}, which the "
+            "signatures of a classifier have. Return 'logits' or 'probabilities'."
+        )
     if isinstance(head, MultiLabelHead):
         logits = predictions[PredictionKeys.LOGITS]
         every = _predictions(head, logits, classes)

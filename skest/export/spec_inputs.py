@@ -102,6 +102,7 @@ def spec_inputs(
     own: Callable[..., Any] | None,
     features: Any,
     dtype: np.dtype,
+    forms: Mapping[Key, Form] | None,
     input_rank: int,
 ) -> SpecInputs:
     """Declare the inputs of a model.
@@ -116,6 +117,8 @@ def spec_inputs(
         Some rows.
     dtype : numpy.dtype
         Floating type of the network.
+    forms : dict of Form or None
+        What is known about raw columns; None is what `features` are.
     input_rank : {1, 2}
         Of raw columns with one value for each row.
 
@@ -127,7 +130,8 @@ def spec_inputs(
     if own is None:
         return _plain(graph, features, dtype)
     columns = columns_of_encode(own)
-    forms = _forms(columns, features)
+    if forms is None:
+        forms = _forms(columns, features)
     inputs = Inputs(graph, columns.active, dtype, forms, input_rank)
     encoded = encode(columns, inputs, dtype)
     traceable = _of_columns(columns, encoded, own(features))

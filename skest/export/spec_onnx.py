@@ -9,6 +9,7 @@ from torch import nn
 from skest.exceptions import ExportError
 from skest.export.graph import Graph
 from skest.export.heads_onnx import with_classes
+from skest.export.inputs import Form
 from skest.export.known_parts import trace_around_known_parts
 from skest.export.nets_onnx import network_output
 from skest.export.onnx_graph import (
@@ -29,6 +30,7 @@ from skest.export.signatures import (
 )
 from skest.export.spec_inputs import SpecInputs, spec_inputs
 from skest.export.torch_bridge import Traced
+from skest.feature_columns.table import Key
 from skest.heads.base import Head
 from skest.spec import EstimatorSpec
 
@@ -43,6 +45,7 @@ def spec_onnx(
     *,
     head: Head | None = None,
     classes: Any = None,
+    forms: Mapping[Key, Form] | None = None,
     input_rank: int = 2,
     name: str = "skest",
 ) -> OnnxGraph:
@@ -60,6 +63,8 @@ def spec_onnx(
         a head; they have its keys.
     classes : array-like of shape (n_classes,), default=None
         See `skest.export.onnx_graph.build_onnx`.
+    forms : dict of Form, default=None
+        What is known about raw columns; None is what `features` are.
     input_rank : {1, 2}, default=2
         Dimensions of inputs of `FeatureColumns` with one value for each row: (n,) or
         (n, 1).
@@ -100,7 +105,7 @@ def spec_onnx(
     network.eval()
     dtype = dtype_of(network)
     graph = Graph(name)
-    given = spec_inputs(graph, spec.encode, features, dtype, input_rank)
+    given = spec_inputs(graph, spec.encode, features, dtype, forms, input_rank)
     owner = getattr(spec.predictions, "__self__", None)
     if isinstance(owner, Head):
         logits = _logits(network, graph, given)

@@ -7,6 +7,7 @@ them.
 """
 
 import copy
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -23,6 +24,8 @@ __all__ = ["Traced", "traced"]
 
 # torch writes on which modules a node is here.
 _SCOPES = "pkg.torch.onnx.name_scopes"
+# torch can trace one module at a time.
+_TRACING = threading.Lock()
 
 
 class Traced(NamedTuple):
@@ -99,9 +102,9 @@ def traced(
     _check_installed()
     own = replace_embedding_bags(copy.deepcopy(network).cpu())
     name = type(network).__name__
-    with torch.no_grad():
+    with _TRACING, torch.no_grad():
         results = _checked(function(own, *example))
-    model = _model_of(_Function(own, function), tuple(example), open_axes, name)
+        model = _model_of(_Function(own, function), tuple(example), open_axes, name)
     _check_operators(model, name)
     outputs = _grafted(model, graph, values, name)
     return {
