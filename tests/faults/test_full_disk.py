@@ -156,7 +156,9 @@ def test_records_that_cannot_be_written_do_not_hide_the_results(
         metrics, exports = train_and_evaluate(
             make(tmp_path),
             TrainSpec(endless, max_steps=20),
-            EvalSpec(table_fn(), exporters=LatestExporter("latest")),
+            EvalSpec(
+                table_fn(), exporters=LatestExporter("latest", format="checkpoint")
+            ),
         )
     assert metrics["global_step"] == 20
     assert exports[0].is_dir()
