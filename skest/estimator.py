@@ -28,9 +28,9 @@ from skest.checkpoint_store import (
 from skest.checkpoints import Checkpoint
 from skest.eval_results import eval_dir_of
 from skest.evaluation import evaluate_loop, evaluated, predict_batch, split_rows
-from skest.exceptions import ExportError, NotFittedError
+from skest.exceptions import NotFittedError
 from skest.execution.choice import make_inference, make_step
-from skest.export.spec_export import exported_spec
+from skest.export.spec_export import exported_spec, known_features
 from skest.export.writer import write_export
 from skest.hooks.base import Hook, Run
 from skest.hooks.checkpoint import CheckpointListener
@@ -553,13 +553,7 @@ class Estimator:
         checkpoint = self._checkpoint(checkpoint_path)
         if format == "checkpoint":
             return export_checkpoint(checkpoint, export_dir_base, assets or {}, verify)
-        features = self._example if example is None else example
-        if features is None:
-            raise ExportError(
-                "It is not known what the features are like, as this Estimator was given "
-                "none since it was made. Pass some rows of them as 'example', or call "
-                "evaluate or predict first."
-            )
+        features = known_features(self._example if example is None else example)
         random = RunRandom(0, torch.device("cpu"))
         spec = self._model_fn.build(
             features, None, ModeKeys.PREDICT, self._config, random

@@ -11,6 +11,7 @@ import torch
 
 from skest.checkpoints import Checkpoint
 from skest.evaluation import predict_batch
+from skest.exceptions import ExportError
 from skest.export.inputs import InputSpec
 from skest.export.onnx_graph import OnnxGraph
 from skest.export.spec_inputs import BARE
@@ -19,7 +20,18 @@ from skest.export.trial_rows import cells_of, made_up_rows, rows_of
 from skest.export.writer import Exported
 from skest.spec import EstimatorSpec
 
-__all__ = ["exported_spec", "predicted_by_spec"]
+__all__ = ["exported_spec", "known_features", "predicted_by_spec"]
+
+
+def known_features(features: Any) -> Any:
+    """Return features; raise ExportError if there are none to read names from."""
+    if features is None:
+        raise ExportError(
+            "It is not known what the features are like, as this Estimator was given "
+            "none since it was made. Pass some rows of them as 'example', or call "
+            "evaluate or predict first."
+        )
+    return features
 
 
 def exported_spec(

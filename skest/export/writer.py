@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 from skest._version import __version__
 from skest.checkpoint_export import check_asset
 from skest.exceptions import ExportError
-from skest.export.artifact import MANIFEST, MODEL, SCHEMA
+from skest.export.artifact import MANIFEST, MODEL, SCHEMA, check_file_name
 from skest.export.declaration import DECLARATION, WEIGHTS
 from skest.export.external_weights import move_weights
 from skest.export.onnx_graph import OnnxGraph
@@ -99,6 +99,7 @@ def write_export(
     """
     for name, source in exported.assets.items():
         check_asset(name, Path(source))
+        check_file_name(f"assets/{name}")
 
     def write(directory: Path) -> None:
         _write_files(exported, directory, external)

@@ -237,6 +237,24 @@ def test_what_cannot_be_exported(tmp_path):
     assert list_versions(tmp_path) == []
 
 
+class OwnHead(RegressionHead):
+    """A head that nothing is known of."""
+
+
+def test_own_heads_and_assets(tmp_path):
+    estimator = trained(of_head(OwnHead()), labels=np.ones(4))
+    with pytest.raises(ExportError, match="head OwnHead.* cannot be written as ONNX"):
+        estimator.export(tmp_path / "base")
+    source = tmp_path / "words"
+    source.write_text("one")
+    estimator = trained(_linear, np.ones((4, 2), np.float32))
+    with pytest.raises(ValueError, match="'assets/a/b' is no name that a file of an"):
+        estimator.export(tmp_path / "base", assets={"a/b": source})
+    version = estimator.export(tmp_path / "base", assets={"words": source})
+    assert (load(version).path / "assets" / "words").read_text() == "one"
+    assert list_versions(tmp_path / "base") == [version]
+
+
 def test_sixteen_threads(tmp_path):
     estimator = trained(_linear, np.ones((4, 2), np.float32))
     with ThreadPoolExecutor(16) as pool:
@@ -338,4 +356,37 @@ def test_regressor(tmp_path):
     found = load(model.export(tmp_path)).run(NUMBERS, "predict")
     np.testing.assert_allclose(
         found["predictions"][:, 0], model.predict(NUMBERS), atol=1e-5
+    )
+
+
+def arrays_model_fn(features, labels, mode):
+    class Network(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.out = nn.Linear(3, 2)
+
+        def forward(self, features):
+            return self.out(torch.cat([features["a"], features["b"][:, None]], 1))
+
+    network = Network()
+    return skest.EstimatorSpec(
+        mode,
+        network=network,
+        loss=lambda y, z, x: nn.functional.cross_entropy(z, y, reduction="none"),
+        predictions=lambda z: {"logits": z},
+        optimizer=torch.optim.SGD(network.parameters(), 0.1),
+    )
+
+
+def test_cells_of_unknown_shape(tmp_path):
+    X = {"a": NUMBERS[:, :2], "b": NUMBERS[:, 2]}
+    model = skest.ModelFnClassifier(arrays_model_fn, max_iter=1, random_state=0)
+    model.fit(X, NUMBERS[:, 0] > 0)
+    with pytest.raises(
+        ExportError, match="cells of column 'a' are arrays, .*'example'"
+    ):
+        model.export(tmp_path)
+    found = load(model.export(tmp_path, example=X)).run(X, "predict")
+    np.testing.assert_allclose(
+        found["probabilities"], model.predict_proba(X), atol=1e-5
     )
