@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
+from skest._files import explained
 from skest._version import __version__
 from skest.checkpoint_export import check_asset
 from skest.exceptions import ExportError
@@ -110,7 +111,9 @@ def write_export(
             manifest["parity"] |= _compare(exported, directory, atol)
         _write(directory, manifest)
 
-    return write_version(base, write)
+    advice = "Make room, or see to the permissions; older versions are still there."
+    with explained(f"The model was not exported to {str(base)!r}", advice):
+        return write_version(base, write)
 
 
 def _write_files(exported: Exported, directory: Path, external: bool | None) -> None:

@@ -92,7 +92,7 @@ def use_with_a_full_disk(model_dir):
     estimator = make(model_dir)
     set_limit(0)
     metrics = estimator.evaluate(table_fn())
-    exported = error_of(estimator.export, model_dir / "export")
+    exported = error_of(estimator.export, model_dir / "export", format="checkpoint")
     trained = error_of(estimator.train, endless, steps=3)
     return metrics, exported, trained
 
@@ -114,7 +114,7 @@ def use_as_nobody(model_dir):
     estimator = make(model_dir)
     metrics = estimator.evaluate(table_fn())
     predictions = list(estimator.predict(table_fn(labels=False)))
-    exported = error_of(estimator.export, model_dir / "export")
+    exported = error_of(estimator.export, model_dir / "export", format="checkpoint")
     return metrics, predictions, exported, error_of(estimator.train, endless, steps=3)
 
 
