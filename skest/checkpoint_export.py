@@ -15,10 +15,11 @@ from skest.checkpoint_store import read_checkpoint, write_checkpoint
 from skest.checkpoints import Checkpoint
 from skest.versioned_directory import write_version
 
-__all__ = ["check_asset", "export_checkpoint"]
+__all__ = ["check_asset", "check_format", "export_checkpoint"]
 
 _FORMAT = "skest.export/1"
 _ASSETS = "assets"
+_FORMATS = ("onnx", "checkpoint")
 
 
 def export_checkpoint(
@@ -110,3 +111,11 @@ def check_asset(name: str, source: Path) -> None:
         )
     if not source.is_file():
         raise ValueError(f"'assets' has no file {str(source)!r} to copy as {name!r}.")
+
+
+def check_format(format: str) -> None:
+    """Refuse what is no format of ``Estimator.export``."""
+    if format not in _FORMATS:
+        raise ValueError(
+            f"'format' must be one of {', '.join(map(repr, _FORMATS))}; got {format!r}."
+        )

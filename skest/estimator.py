@@ -17,7 +17,7 @@ from skest._arguments import check_all, check_config, check_steps
 from skest._interrupts import INTERRUPTED
 from skest._random import RunRandom
 from skest._resources import IntraOpThreads, dense_size, resolve_device, threads_for
-from skest.checkpoint_export import export_checkpoint
+from skest.checkpoint_export import check_format, export_checkpoint
 from skest.checkpoint_store import (
     CheckpointStore,
     DirectoryStore,
@@ -29,10 +29,13 @@ from skest.eval_results import eval_dir_of
 from skest.evaluation import evaluate_loop, evaluated, predict_batch, split_rows
 from skest.exceptions import NotFittedError
 from skest.execution.choice import make_inference, make_step
+from skest.export.spec_export import exported_spec, known_features
+from skest.export.writer import write_export
 from skest.hooks.base import Hook, Run
 from skest.hooks.checkpoint import CheckpointListener
 from skest.inputs.array_dataset import ArrayDataset, count_rows
 from skest.inputs.batches import Source, tensor_batches
+from skest.inputs.first_rows import first_rows
 from skest.inputs.input_fns import call_input_fn
 from skest.keep_best import KeepBest
 from skest.keys import ModeKeys
@@ -121,6 +124,7 @@ class Estimator:
     """
 
     _kept: PredictionModel | None = None
+    _example: Any = None
     _warm_start_from: WarmStartSettings | None = None
     _warm_start_report: WarmStartReport | None = None
 
@@ -251,6 +255,7 @@ class Estimator:
         if first is None:
             _logger.warning("Training made no steps: the input has no batch.")
             return
+        self._remember(first[0])
         device = resolve_device(self._config.device)
         random = RunRandom(self._config.random_seed, device)
         spec = self._model_fn.build(*first, ModeKeys.TRAIN, self._config, random)
@@ -344,6 +349,7 @@ class Estimator:
             raise ValueError(
                 "The input of evaluate has no batch; it needs at least one."
             )
+        self._remember(first[0])
         device = resolve_device(self._config.device)
         spec = self._model_fn.build(
             *first, ModeKeys.EVAL, self._config, RunRandom(0, device)
@@ -525,6 +531,7 @@ class Estimator:
         kept for the next call, on the CPU. No call changes it, so threads may share it.
         """
         features, _ = source.first_batch() or (None, None)
+        self._remember(features)
         spec = self._model_fn.build(
             features, None, ModeKeys.PREDICT, self._config, RunRandom(0, device)
         )
@@ -541,7 +548,8 @@ class Estimator:
         return model
 
     def __getstate__(self) -> dict[str, Any]:
-        state = {name: value for name, value in vars(self).items() if name != "_kept"}
+        left_out = ("_kept", "_example")
+        state = {n: value for n, value in vars(self).items() if n not in left_out}
         if isinstance(self._store, MemoryStore) and self._store.latest() is not None:
             state["_warm_start_from"] = None  # its work is done
         return state
@@ -553,12 +561,17 @@ class Estimator:
         checkpoint_path: str | os.PathLike[str] | Checkpoint | None = None,
         assets: Mapping[str, str | os.PathLike[str]] | None = None,
         verify: bool = True,
+        example: Any = None,
+        format: str = "onnx",
+        atol: float = 1e-5,
     ) -> Path:
-        """Write the variables of a checkpoint as a new version of the model.
+        """Write the model of a checkpoint as a new version that runs without Python.
 
-        A version is a directory ``<export_dir_base>/<unix seconds>``, which appears
-        complete. It holds ``manifest.json``, the checkpoint without the state of the
-        optimizers (`skest.checkpoint_store.read_checkpoint` reads it), and ``assets/``.
+        A version is a directory ``<export_dir_base>/<unix seconds>``, which appears when
+        it is complete and tested. It holds ``model.onnx``, ``weights.safetensors``,
+        ``warmup.json``, ``assets/`` and ``manifest.json``; `skest.export.load` runs it.
+        The model takes the raw columns of ``encode=FeatureColumns.encode``, or without
+        ``encode`` the tensors that the features are. Networks of your own need onnxscript.
 
         Parameters
         ----------
@@ -569,7 +582,18 @@ class Estimator:
         assets : dict of str to path, default=None
             Files to copy into ``assets/``, by their names there.
         verify : bool, default=True
-            Read back what was written, and compare it, before the version appears.
+            Test what was written before the version appears: run the graph in ONNX
+            Runtime and compare it with the model, or read the variables back.
+        example : raw features, default=None
+            Rows to test the graph with, which are written into the version. None makes
+            rows up; names, types and shapes are then those of the first batch that this
+            object was given in `train`, `evaluate` or `predict`.
+        format : {"onnx", "checkpoint"}, default="onnx"
+            The latter writes no graph, but the checkpoint without the state of the
+            optimizers, which `skest.checkpoint_store.read_checkpoint` reads.
+        atol : float, default=1e-5
+            How far numbers of the graph may differ, as a part of them where they are
+            above 1.
 
         Returns
         -------
@@ -580,12 +604,35 @@ class Estimator:
         ------
         NotFittedError
             If there is no checkpoint.
+        ExportError
+            If a part of the model cannot be written as ONNX, the graph does not predict
+            what the model does, or it is not known what features are like. No version
+            appears then.
+        ImportError
+            If onnx, onnxruntime or onnxscript is needed and not installed.
         ValueError
             If `checkpoint_path` is no checkpoint, or an asset is no file or has a name
             that leads out of ``assets/``.
         """
+        check_format(format)
         checkpoint = self._checkpoint(checkpoint_path)
-        return export_checkpoint(checkpoint, export_dir_base, assets or {}, verify)
+        if format == "checkpoint":
+            return export_checkpoint(checkpoint, export_dir_base, assets or {}, verify)
+        features = known_features(self._example if example is None else example)
+        random = RunRandom(0, torch.device("cpu"))
+        spec = self._model_fn.build(
+            features, None, ModeKeys.PREDICT, self._config, random
+        )
+        self._restore(spec, checkpoint)
+        exported = exported_spec(
+            spec, features, checkpoint, example=example, assets=assets or {}
+        )
+        return write_export(exported, export_dir_base, verify=verify, atol=atol)
+
+    def _remember(self, features: Any) -> None:
+        """Keep a few rows to build a model for, when it is exported."""
+        if self._example is None:
+            self._example = first_rows(features)
 
     # What a trained Estimator knows
 

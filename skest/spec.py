@@ -67,8 +67,10 @@ class EstimatorSpec:
         ``update_metrics(eval_metrics, labels, logits, features)`` updates all metrics at
         once, in place of the rule above; it may add metrics to the dictionary. Heads
         use it.
-    export_outputs : dict, default=None
-        Signatures of the exported model.
+    export_outputs : dict of str to ExportOutput, default=None
+        Signatures of the exported model: `skest.export.ClassificationOutput`,
+        `RegressionOutput` or `PredictOutput`, which name predictions by key. Of several,
+        one is called "serving_default".
     training_hooks, training_chief_hooks, evaluation_hooks, prediction_hooks : sequence of \
 Hook, default=()
         Hooks of the model, run after those of the caller.
@@ -191,6 +193,7 @@ Hook, default=()
             check_lr_scheduler(scheduler)
         if self.clip_norm is not None:
             check_positive(self.clip_norm, "clip_norm", "an EstimatorSpec")
+        _check_export_outputs(self.export_outputs)
         for name, metric in (self.eval_metrics or {}).items():
             if name in _RESERVED_METRICS:
                 raise ValueError(
@@ -213,6 +216,29 @@ Hook, default=()
     def lr_schedulers(self) -> tuple[LRScheduler, ...]:
         """The learning-rate schedulers as a tuple, possibly empty."""
         return _as_tuple(self.lr_scheduler)
+
+
+def _check_export_outputs(outputs: Any) -> None:
+    if outputs is None:
+        return
+    if not isinstance(outputs, Mapping):
+        raise TypeError(
+            "'export_outputs' of an EstimatorSpec must be a dictionary; got "
+            f"{outputs!r}. Give outputs of skest.export by the name of the signature."
+        )
+    for name, output in outputs.items():
+        if not (hasattr(output, "method") and hasattr(output, "outputs")):
+            raise TypeError(
+                f"The signature {name!r} of 'export_outputs' must be a "
+                "ClassificationOutput, RegressionOutput or PredictOutput of skest.export; "
+                f"got {output!r}."
+            )
+    if len(outputs) > 1 and "serving_default" not in outputs:
+        raise ValueError(
+            f"'export_outputs' has the signatures {', '.join(map(repr, outputs))}, but "
+            "none of them is 'serving_default', for requests that name none. Give one of "
+            "them this name, too."
+        )
 
 
 def _as_tuple(value: Any) -> tuple[Any, ...]:

@@ -12,6 +12,8 @@ from skest.exceptions import NotFittedError
 from skest.versioned_directory import list_versions
 from tests._models import model_fn, table_fn
 
+CHECKPOINT = {"format": "checkpoint"}
+
 
 @pytest.fixture
 def estimator(tmp_path):
@@ -22,7 +24,7 @@ def estimator(tmp_path):
 
 
 def test_holds_the_variables_and_a_manifest(tmp_path, estimator):
-    path = estimator.export(tmp_path / "base")
+    path = estimator.export(tmp_path / "base", **CHECKPOINT)
     assert list_versions(tmp_path / "base") == [path]
     manifest = json.loads((path / "manifest.json").read_text())
     assert manifest == {
@@ -44,7 +46,9 @@ def test_holds_the_variables_and_a_manifest(tmp_path, estimator):
 def test_another_checkpoint(tmp_path, estimator):
     older = estimator.model_dir / "ckpt-2"
     for checkpoint_path in (older, str(older), read_checkpoint(older)):
-        path = estimator.export(tmp_path / "base", checkpoint_path=checkpoint_path)
+        path = estimator.export(
+            tmp_path / "base", checkpoint_path=checkpoint_path, **CHECKPOINT
+        )
         assert read_checkpoint(path).global_step == 2
     assert len(list_versions(tmp_path / "base")) == 3
 
@@ -55,7 +59,7 @@ def test_from_memory_and_with_nan(tmp_path):
     estimator.checkpoint = Checkpoint(
         3, dict(zip(("weight", "bias"), values, strict=True))
     )
-    path = estimator.export(tmp_path)
+    path = estimator.export(tmp_path, **CHECKPOINT)
     assert read_checkpoint(path).variables["weight"].isnan().sum() == 1
 
 
@@ -63,7 +67,9 @@ def test_assets(tmp_path, estimator):
     source = tmp_path / "words.txt"
     source.write_text("one\ntwo\n")
     path = estimator.export(
-        tmp_path / "base", assets={"words.txt": source, "more/words.txt": str(source)}
+        tmp_path / "base",
+        assets={"words.txt": source, "more/words.txt": str(source)},
+        **CHECKPOINT,
     )
     for name in ("words.txt", "more/words.txt"):
         assert (path / "assets" / name).read_text() == "one\ntwo\n"
@@ -76,13 +82,15 @@ def test_assets_stay_where_they_belong(tmp_path, estimator, name):
     source = tmp_path / "words.txt"
     source.write_text("one")
     with pytest.raises(ValueError, match="which does not lead into 'assets/'"):
-        estimator.export(tmp_path / "base", assets={name: source})
+        estimator.export(tmp_path / "base", assets={name: source}, **CHECKPOINT)
     assert not (tmp_path / "base").exists()
 
 
 def test_assets_must_be_there(tmp_path, estimator):
     with pytest.raises(ValueError, match="'assets' has no file '.*nothing' to copy"):
-        estimator.export(tmp_path / "base", assets={"a": tmp_path / "nothing"})
+        estimator.export(
+            tmp_path / "base", assets={"a": tmp_path / "nothing"}, **CHECKPOINT
+        )
 
 
 @pytest.mark.parametrize("verify", [True, False])
@@ -97,10 +105,10 @@ def test_what_was_written_is_read_back(tmp_path, estimator, monkeypatch, verify)
         with pytest.raises(
             OSError, match="'(weight|bias)' was not read back .* as it was wri"
         ):
-            estimator.export(tmp_path / "base")
+            estimator.export(tmp_path / "base", **CHECKPOINT)
         assert list_versions(tmp_path / "base") == []
     else:
-        assert estimator.export(tmp_path / "base", verify=False).is_dir()
+        assert estimator.export(tmp_path / "base", verify=False, **CHECKPOINT).is_dir()
 
 
 def test_nothing_to_export(tmp_path):
@@ -108,3 +116,10 @@ def test_nothing_to_export(tmp_path):
         Estimator(model_fn).export(tmp_path)
     with pytest.raises(ValueError, match="There is no checkpoint at"):
         Estimator(model_fn).export(tmp_path, checkpoint_path=tmp_path / "ckpt-7")
+
+
+def test_format(tmp_path, estimator):
+    with pytest.raises(
+        ValueError, match="'format' must be one of 'onnx', 'checkpoint'"
+    ):
+        estimator.export(tmp_path, format="pickle")

@@ -35,8 +35,8 @@ LAYERS = [
     {"training", "training_hooks", "evaluation", "saving"},
     {"execution"},
     {"distributed"},
-    {"estimator", "extenders", "prediction"},
     {"export"},
+    {"estimator", "extenders", "prediction"},
     {"train_eval", "train_eval_record", "train_eval_specs"},
     {"adapters"},
 ]

@@ -60,7 +60,7 @@ def test_only_training_takes_it(tmp_path):
     with training_lock(tmp_path):
         estimator.evaluate(table_fn())
         list(estimator.predict(table_fn(labels=False)))
-        estimator.export(tmp_path / "export")
+        estimator.export(tmp_path / "export", format="checkpoint")
         estimator.train(table_fn(), max_steps=5)  # nothing is left to do
         with pytest.raises(ModelDirInUseError):
             estimator.train(table_fn(), max_steps=6)

@@ -26,6 +26,8 @@ from tests._models import (
 ENDLESS = table_fn(num_epochs=None)
 EVAL = table_fn(batch_size=5)
 
+CHECKPOINT = {"format": "checkpoint"}  # the quickest to write
+
 
 def make(model_dir=None, every=10, **config):
     config = RunConfig(random_seed=0, save_checkpoints_steps=every, **config)
@@ -128,7 +130,11 @@ def test_hooks_listeners_and_steps(tmp_path):
 def test_several_evaluations(tmp_path):
     estimator = make(tmp_path)
     specs = [
-        EvalSpec(EVAL, throttle_secs=0, exporters=LatestExporter("latest")),
+        EvalSpec(
+            EVAL,
+            throttle_secs=0,
+            exporters=LatestExporter("latest", **CHECKPOINT),
+        ),
         EvalSpec(table_fn(n_rows=8), name="small", eval_every_steps=8),
     ]
     metrics, exports = train_and_evaluate(estimator, TrainSpec(ENDLESS, 20), specs)
@@ -169,7 +175,10 @@ def test_the_final_export(tmp_path, arguments, asked):
 
 
 def test_what_is_exported_is_not_exported_again_as_final(tmp_path):
-    latest, final = LatestExporter("latest"), FinalExporter("final")
+    latest, final = (
+        LatestExporter("latest", **CHECKPOINT),
+        FinalExporter("final", **CHECKPOINT),
+    )
     _, exports = train_and_evaluate(
         make(tmp_path),
         TrainSpec(table_fn(num_epochs=2)),
@@ -185,7 +194,11 @@ def test_what_is_exported_is_not_exported_again_as_final(tmp_path):
 
 
 def exporters():
-    return [BestExporter("best"), LatestExporter("latest"), FinalExporter("final")]
+    return [
+        BestExporter("best", **CHECKPOINT),
+        LatestExporter("latest", **CHECKPOINT),
+        FinalExporter("final", **CHECKPOINT),
+    ]
 
 
 def run(model_dir, max_steps=20, exporters=exporters, hooks=()):
@@ -264,7 +277,7 @@ def test_more_steps_go_on(tmp_path):
 
 def test_another_exporter_gets_the_finished_model(tmp_path):
     run(tmp_path)
-    added = FinalExporter("added")
+    added = FinalExporter("added", **CHECKPOINT)
     _, exports = run(tmp_path, exporters=lambda: [added])
     assert read_checkpoint(exports[0]).global_step == 20
 
@@ -355,7 +368,7 @@ def test_a_final_export_that_failed_is_made_up_for(tmp_path):
             lambda step, final: raising(OSError("disk"))() if final else None
         )
         run(tmp_path, exporters=lambda: [exporter])
-    _, exports = run(tmp_path, exporters=lambda: [FinalExporter("final")])
+    _, exports = run(tmp_path, exporters=lambda: [FinalExporter("final", **CHECKPOINT)])
     assert read_checkpoint(exports[0]).global_step == 20
 
 

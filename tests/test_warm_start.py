@@ -62,8 +62,8 @@ def test_from_an_estimator_in_memory_and_its_checkpoint(trained):
 def test_from_directories(tmp_path, trained):
     old = Estimator(model_fn, tmp_path / "model").train(table_fn(), steps=2)
     old.train(table_fn(), steps=1)
-    old.export(tmp_path / "export")
-    version = old.export(tmp_path / "export")
+    old.export(tmp_path / "export", format="checkpoint")
+    version = old.export(tmp_path / "export", format="checkpoint")
     first = tmp_path / "model" / "ckpt-2"
     for source in (
         *(tmp_path / "model", str(tmp_path / "model"), old.latest_checkpoint()),

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from skest.adapters.onnx_graph import fitted_onnx
+from skest.adapters.user_model import BARE_KEY
 from skest.exceptions import ExportError
 from skest.export.declaration import declare
 from skest.export.inputs import InputSpec
-from skest.export.onnx_graph import OnnxGraph
-from skest.export.raw_values import Feature, columns_of
-from skest.export.warmup import synthetic_rows
+from skest.export.spec_inputs import BARE
+from skest.export.trial_rows import cells_of, made_up_rows, rows_of
 from skest.export.writer import Exported
 from skest.inputs.array_dataset import ArrayDataset
 
@@ -39,7 +39,7 @@ def as_exported(
     assets : dict of str to path
         Files that belong to it.
     """
-    graph = fitted_onnx(estimator, input_rank)
+    graph = fitted_onnx(estimator, input_rank, example)
     core = estimator.estimator_
     described = {
         "estimator": type(estimator).__name__,
@@ -51,9 +51,17 @@ def as_exported(
     except ExportError as error:
         described["not_rebuilt"] = str(error)
     if example is None:
-        rows = _made_up_rows(estimator, graph)
+        forms = estimator._input_forms
+        whole = [
+            spec.name
+            for spec in graph.inputs
+            if spec.key in forms and forms[spec.key].kind == "int64"
+        ]
+        rows = made_up_rows(
+            graph, lambda rows: _expected(estimator, graph.inputs, rows), whole
+        )
     else:
-        rows = _rows_of(example, graph.inputs)
+        rows = rows_of(example, graph.inputs)
     return Exported(
         graph=graph,
         variables=core.checkpoint.variables,
@@ -65,41 +73,13 @@ def as_exported(
     )
 
 
-def _made_up_rows(estimator: Any, graph: OnnxGraph) -> dict[str, list[Any]]:
-    forms = estimator._input_forms
-    whole = [
-        spec.name
-        for spec in graph.inputs
-        if spec.key in forms and forms[spec.key].kind == "int64"
-    ]
-    rows = synthetic_rows(graph.model, graph.inputs, whole=whole)
-    try:
-        _expected(estimator, graph.inputs, rows)
-    except ValueError:  # one of its columns takes no missing values
-        return synthetic_rows(graph.model, graph.inputs, missing=False, whole=whole)
-    return rows
-
-
-def _rows_of(example: Any, inputs: Sequence[InputSpec]) -> dict[str, list[Any]]:
-    """Return rows of the user as the graph takes them, and JSON holds them."""
-    parts = {spec.name: list(spec.names) for spec in inputs if spec.names}
-    columns = columns_of(example, [spec.name for spec in inputs], parts)
-    found = {}
-    for spec in inputs:
-        cells = Feature(spec.name, spec.to_json()).feed(columns[spec.name])
-        missing = cells != cells
-        if missing.any():
-            cells = cells.astype(object)
-            cells[missing] = None
-        found[spec.name] = cells.tolist()
-    return found
-
-
 def _expected(
     estimator: Any, inputs: Sequence[InputSpec], rows: Mapping[str, list[Any]]
 ) -> dict[str, np.ndarray]:
     """Return the predictions of the head, by the names that the graph gives them."""
-    features = {spec.key: _cells(spec, rows[spec.name]) for spec in inputs}
+    features = {spec.key: cells_of(spec, rows[spec.name]) for spec in inputs}
+    if BARE_KEY in estimator._input_forms:
+        features = {BARE_KEY: features[BARE]}
     dataset = ArrayDataset(features, batch_size=estimator._predict_batch_size)
     batches = estimator.estimator_.predict(lambda: dataset, yield_single_examples=False)
     found: dict[str, list[np.ndarray]] = {}
@@ -113,14 +93,3 @@ def _expected(
         predictions["labels"] = labels.reshape(len(labels), -1)
     # The graph names classes as `y` did, the head only when it was told their names.
     return {k: v for k, v in predictions.items() if not k.endswith("classes")}
-
-
-def _cells(spec: InputSpec, cells: list[Any]) -> Any:
-    """Return cells as the estimator's columns read them."""
-    if spec.dtype.startswith("float") and None not in spec.shape[1:]:
-        array = np.asarray(cells)  # whole numbers may be categories, too
-        array = array.astype(np.float64) if array.dtype == object else array
-        return array.reshape(len(cells), *spec.shape[1:])
-    array = np.empty(len(cells), object)
-    array[:] = cells
-    return array

@@ -7,8 +7,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from skest.adapters.targets.several import SeveralTargets
 from skest.adapters.user_model import UserModel
+from skest.adapters.user_onnx import user_onnx
 from skest.checkpoints import load_variables
-from skest.exceptions import ExportError
 from skest.export.inputs import Form
 from skest.export.onnx_graph import OnnxGraph, build_onnx
 from skest.keys import ModeKeys
@@ -16,7 +16,7 @@ from skest.keys import ModeKeys
 __all__ = ["fitted_onnx"]
 
 
-def fitted_onnx(estimator: Any, input_rank: int = 2) -> OnnxGraph:
+def fitted_onnx(estimator: Any, input_rank: int = 2, example: Any = None) -> OnnxGraph:
     """Return a fitted estimator as an ONNX graph.
 
     Parameters
@@ -25,6 +25,8 @@ def fitted_onnx(estimator: Any, input_rank: int = 2) -> OnnxGraph:
         Fitted.
     input_rank : {1, 2}, default=2
         See `skest.export.onnx_graph.build_onnx`.
+    example : X, default=None
+        Some rows for a model function of the user's, which may read shapes from them.
 
     Raises
     ------
@@ -40,11 +42,7 @@ def fitted_onnx(estimator: Any, input_rank: int = 2) -> OnnxGraph:
     fitted._drop_embeddings()
     model_fn = fitted._model_fn(head)
     if isinstance(model_fn, UserModel):
-        raise ExportError(
-            f"The network of a {type(estimator).__name__} is one of your own, which "
-            "cannot be written as ONNX directly. Export its module with "
-            "torch.onnx.export."
-        )
+        return user_onnx(estimator, model_fn, _classes(target), input_rank, example)
     network = model_fn(features=None, labels=None, mode=ModeKeys.PREDICT).network
     load_variables(network, estimator.estimator_.checkpoint.variables, share=True)
     return build_onnx(

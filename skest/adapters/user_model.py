@@ -75,11 +75,6 @@ class UserModel:
     ) -> EstimatorSpec:
         """Describe the model."""
         spec = self._call(self._encoded(_given(features)), labels, mode, config)
-        if spec.encode is not None and self._columns is not None:
-            raise ValueError(
-                "'feature_columns' encode the features, but model_fn returns 'encode' as "
-                "well. Leave one of them out."
-            )
         if spec.network is not None:
             _prepare(spec.network, self._dtype)
         for optimizer in spec.optimizers:
@@ -87,14 +82,29 @@ class UserModel:
         if mode != ModeKeys.PREDICT:
             spec = _weighing(spec, WEIGHT_KEY in features)
         is_plain = spec.encode is None and self._columns is None
-        predictions = spec.predictions
-        if not isinstance(_owner(predictions), Head):
-            predictions = DerivedPredictions(predictions, self._derive)
         return replace(
             spec,
             encode=None if is_plain else partial(self._encode, spec.encode),
-            predictions=predictions,
+            predictions=self._predictions(spec),
         )
+
+    def itself(self, features: Any, config: RunConfig) -> EstimatorSpec:
+        """Return what the user's function says of mode PREDICT, for features as it knows.
+
+        Only the predictions are completed, and the floating type is that of the run.
+        """
+        spec = self._call(self._encoded(features), None, ModeKeys.PREDICT, config)
+        network: Any = spec.network
+        network.to(self._dtype)
+        encode = spec.encode
+        if self._columns is not None:
+            encode = partial(self._columns.encode, dtype=self._dtype)
+        return replace(spec, encode=encode, predictions=self._predictions(spec))
+
+    def _predictions(self, spec: EstimatorSpec) -> Callable[..., Mapping[str, Any]]:
+        own: Any = spec.predictions
+        is_whole = isinstance(_owner(own), Head)
+        return own if is_whole else DerivedPredictions(own, self._derive)
 
     def _call(
         self, features: Any, labels: Any, mode: str, config: RunConfig
@@ -104,7 +114,13 @@ class UserModel:
             # Not by ModelFn, which would copy what is given as well.
             params = {**self._given, **copy.deepcopy(self._params or {})}
             function = partial(function, params=params)
-        return ModelFn(function, None)(features, labels, mode, config)
+        spec = ModelFn(function, None)(features, labels, mode, config)
+        if spec.encode is not None and self._columns is not None:
+            raise ValueError(
+                "'feature_columns' encode the features, but model_fn returns 'encode' as "
+                "well. Leave one of them out."
+            )
+        return spec
 
     def _encoded(self, features: Any) -> Any:
         if self._columns is None:

@@ -20,15 +20,23 @@ if TYPE_CHECKING:
     from skest.export.onnx_graph import OnnxGraph, build_onnx
     from skest.export.runtime import Model, load
     from skest.export.serving.server import ModelServer
+    from skest.export.signatures import (
+        ClassificationOutput,
+        PredictOutput,
+        RegressionOutput,
+    )
 
 __all__ = [
     "BestExporter",
+    "ClassificationOutput",
     "Exporter",
     "FinalExporter",
     "LatestExporter",
     "Model",
     "ModelServer",
     "OnnxGraph",
+    "PredictOutput",
+    "RegressionOutput",
     "build_onnx",
     "latest",
     "load",
@@ -37,12 +45,15 @@ __all__ = [
 
 _MODULES = {
     "BestExporter": "exporters",
+    "ClassificationOutput": "signatures",
     "Exporter": "exporters",
     "FinalExporter": "exporters",
     "LatestExporter": "exporters",
     "Model": "runtime",
     "ModelServer": "serving.server",
     "OnnxGraph": "onnx_graph",
+    "PredictOutput": "signatures",
+    "RegressionOutput": "signatures",
     "build_onnx": "onnx_graph",
     "latest": "artifact",
     "load": "runtime",

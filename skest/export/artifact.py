@@ -26,6 +26,7 @@ __all__ = [
     "MODEL",
     "SCHEMA",
     "Artifact",
+    "check_file_name",
     "latest",
     "read_artifact",
     "without_duplicates",
@@ -162,6 +163,15 @@ def without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         raise ValueError("a name is there twice")
     return found
+
+
+def check_file_name(name: str) -> None:
+    """Raise ValueError for a name that `read_artifact` would refuse."""
+    if not _NAME.fullmatch(name):
+        raise ValueError(
+            f"{name!r} is no name that a file of an export may have. Use letters, digits, "
+            "'.', '_' and '-', and no folders."
+        )
 
 
 def _check_files(

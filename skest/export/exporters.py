@@ -9,15 +9,17 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Protocol
 
 from skest._checks import check_directory_name, check_integer
 from skest._files import write_file
-from skest.estimator import Estimator
+from skest.checkpoint_export import check_format
 from skest.keys import MetricKeys
 from skest.versioned_directory import list_versions, remove_old_versions
 
 __all__ = [
     "BestExporter",
+    "Exportable",
     "Exporter",
     "FinalExporter",
     "LatestExporter",
@@ -29,6 +31,20 @@ _logger = logging.getLogger("skest")
 _BEST = "best.json"
 
 _Assets = Mapping[str, str | os.PathLike[str]]
+
+
+class Exportable(Protocol):
+    """What exporters need of an `Estimator`."""
+
+    def export(
+        self,
+        export_dir_base: str | os.PathLike[str],
+        *,
+        checkpoint_path: Path,
+        assets: _Assets | None,
+        format: str,
+    ) -> Path:
+        """Write a checkpoint as a new version of the model."""
 
 
 class Exporter(ABC):
@@ -73,7 +89,7 @@ class Exporter(ABC):
     @abstractmethod
     def export(
         self,
-        estimator: Estimator,
+        estimator: Exportable,
         export_path: Path,
         checkpoint_path: Path,
         eval_result: dict[str, float],
@@ -112,6 +128,8 @@ class FinalExporter(Exporter):
         Name of the directory of the versions, ``<model_dir>/export/<name>``.
     assets : dict of str to path, default=None
         For ``Estimator.export``.
+    format : {"onnx", "checkpoint"}, default="onnx"
+        For ``Estimator.export``.
 
     Notes
     -----
@@ -124,13 +142,17 @@ class FinalExporter(Exporter):
     >>> exporter = FinalExporter("final")
     """
 
-    def __init__(self, name: str, assets: _Assets | None = None) -> None:
+    def __init__(
+        self, name: str, assets: _Assets | None = None, *, format: str = "onnx"
+    ) -> None:
         super().__init__(name)
+        check_format(format)
         self._assets = assets
+        self._format = format
 
     def export(
         self,
-        estimator: Estimator,
+        estimator: Exportable,
         export_path: Path,
         checkpoint_path: Path,
         eval_result: dict[str, float],
@@ -140,7 +162,10 @@ class FinalExporter(Exporter):
         if not is_the_final_export:
             return None
         return estimator.export(
-            export_path, checkpoint_path=checkpoint_path, assets=self._assets
+            export_path,
+            checkpoint_path=checkpoint_path,
+            assets=self._assets,
+            format=self._format,
         )
 
 
@@ -155,6 +180,8 @@ class LatestExporter(Exporter):
         For ``Estimator.export``.
     exports_to_keep : int or None, default=5
         How many versions stay; None keeps all.
+    format : {"onnx", "checkpoint"}, default="onnx"
+        For ``Estimator.export``.
 
     Raises
     ------
@@ -176,16 +203,20 @@ class LatestExporter(Exporter):
         name: str,
         assets: _Assets | None = None,
         exports_to_keep: int | None = 5,
+        *,
+        format: str = "onnx",
     ) -> None:
         super().__init__(name)
         if exports_to_keep is not None:
             check_integer(exports_to_keep, "exports_to_keep", f"exporter {name!r}", 1)
+        check_format(format)
         self._assets = assets
         self._exports_to_keep = exports_to_keep
+        self._format = format
 
     def export(
         self,
-        estimator: Estimator,
+        estimator: Exportable,
         export_path: Path,
         checkpoint_path: Path,
         eval_result: dict[str, float],
@@ -193,7 +224,10 @@ class LatestExporter(Exporter):
     ) -> Path | None:
         """Export, and delete what is not to be kept."""
         version = estimator.export(
-            export_path, checkpoint_path=checkpoint_path, assets=self._assets
+            export_path,
+            checkpoint_path=checkpoint_path,
+            assets=self._assets,
+            format=self._format,
         )
         if self._exports_to_keep is not None:
             remove_old_versions(export_path, self._exports_to_keep)
@@ -232,6 +266,8 @@ class BestExporter(LatestExporter):
         For ``Estimator.export``.
     exports_to_keep : int or None, default=5
         How many versions stay, the best ones; None keeps all.
+    format : {"onnx", "checkpoint"}, default="onnx"
+        For ``Estimator.export``.
 
     Raises
     ------
@@ -261,14 +297,16 @@ class BestExporter(LatestExporter):
         compare_fn: Callable[..., bool] = loss_smaller,
         assets: _Assets | None = None,
         exports_to_keep: int | None = 5,
+        *,
+        format: str = "onnx",
     ) -> None:
-        super().__init__(name, assets, exports_to_keep)
+        super().__init__(name, assets, exports_to_keep, format=format)
         _check_compare_fn(compare_fn)
         self._compare_fn = compare_fn
 
     def export(
         self,
-        estimator: Estimator,
+        estimator: Exportable,
         export_path: Path,
         checkpoint_path: Path,
         eval_result: dict[str, float],

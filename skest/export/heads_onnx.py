@@ -20,10 +20,11 @@ from skest.heads.multi_label import MultiLabelHead
 from skest.heads.poisson import PoissonRegressionHead
 from skest.heads.regression import RegressionHead
 from skest.heads.sampled_softmax import SampledSoftmaxHead
+from skest.heads.single_label import SingleLabelHead
 from skest.heads.single_task import SingleTaskHead
 from skest.keys import PredictionKeys
 
-__all__ = ["LABELS", "split_logits", "task_predictions"]
+__all__ = ["LABELS", "split_logits", "task_predictions", "with_classes"]
 
 #: Key of the answer in the type of the labels; of several labels, their indicators.
 LABELS = "labels"
@@ -38,12 +39,16 @@ _KNOWN = (
     SampledSoftmaxHead,
 )
 
+_KEYS_OF_CLASSES = (PredictionKeys.CLASS_IDS, PredictionKeys.PROBABILITIES)
+
 # A prediction, and the number of its columns.
 Prediction = tuple[Value, int]
 
 
-def split_logits(head: Head, logits: Value) -> dict[str | None, Value]:
+def split_logits(head: Head, logits: Any) -> dict[str | None, Value]:
     """Return the logits of the heads by name; None is that of one head alone."""
+    if isinstance(logits, Mapping):
+        return dict(logits)
     if not isinstance(head, MultiHead):
         return {None: logits}
     ends = np.cumsum([part.logits_dimension for part in head.heads])
@@ -160,6 +165,43 @@ def _(head: SampledSoftmaxHead, logits: Value, classes: Any) -> dict[str, Predic
         PredictionKeys.TOP_K_PROBABILITIES: (_node("Exp", best - greatest) / total, k),
         PredictionKeys.TOP_K_CLASSES: (names.take(ids), k),
     }
+
+
+def with_classes(
+    head: Any, predictions: Mapping[str, Value], classes: Any = None
+) -> dict[str, Prediction]:
+    """Return what belongs to predictions that have the keys of a head, not from it.
+
+    Parameters
+    ----------
+    head : SingleTaskHead
+        One of `skest.heads`.
+    predictions : dict of str to Value
+        Of classes "class_ids", of labels "logits".
+    classes : array-like of shape (n_classes,), default=None
+        See `task_predictions`.
+
+    Returns
+    -------
+    dict of str to (Value, int)
+        The names of classes, the answers in the type of the labels, and the numbers of
+        their columns. Nothing for numbers.
+    """
+    wanted = _KEYS_OF_CLASSES if isinstance(head, SingleLabelHead) else ()
+    missing = [key for key in wanted if key not in predictions]
+    if missing:
+        raise ExportError(
+            f"The predictions lack {' and '.join(map(repr, missing))}, which the "
+            "signatures of a classifier have. Return 'logits' or 'probabilities'."
+        )
+    if isinstance(head, MultiLabelHead):
+        logits = predictions[PredictionKeys.LOGITS]
+        every = _predictions(head, logits, classes)
+        return {key: every[key] for key in (PredictionKeys.CLASSES, LABELS)}
+    if isinstance(head, SingleLabelHead):
+        ids = predictions[PredictionKeys.CLASS_IDS]
+        return {**_chosen(head, ids, classes), **_all_classes(head, ids, classes)}
+    return {}
 
 
 def _node(op: str, value: Value, **attributes: Any) -> Value:

@@ -24,7 +24,15 @@ from skest.feature_columns.table import Key
 from skest.heads.base import Head
 from skest.heads.multi_head import MultiHead
 
-__all__ = ["OnnxGraph", "build_onnx"]
+__all__ = [
+    "OnnxGraph",
+    "build_onnx",
+    "dtype_of",
+    "finished",
+    "head_graph",
+    "info_of",
+    "type_name",
+]
 
 
 class OnnxGraph(NamedTuple):
@@ -115,30 +123,69 @@ def build_onnx(
     if input_rank not in (1, 2):
         raise ValueError(f"'input_rank' must be 1 or 2; got {input_rank!r}.")
     graph = Graph(name)
-    dtype = _dtype_of(network)
+    dtype = dtype_of(network)
     inputs, encoded = _encoded(graph, columns, dtype, forms or {}, input_rank)
     logits = network_output(network, Scope(graph), encoded)
     if logits_scale is not None:
         scale, center = (np.asarray(values, dtype) for values in logits_scale)
         logits = logits * scale + center
-    predictions = {}
+    _, found = head_graph(graph, head, logits, inputs.specs, input_rank, classes)
+    return finished(graph, inputs.specs, found)
+
+
+def head_graph(
+    graph: Graph,
+    head: Head,
+    logits: Any,
+    inputs: list[InputSpec],
+    input_rank: int,
+    classes: Any,
+) -> tuple[dict[str, TensorInfo], dict[str, Signature]]:
+    """Declare the predictions of a head as outputs.
+
+    Parameters
+    ----------
+    graph : Graph
+        Gets the outputs.
+    head : Head
+        One of `skest.heads`.
+    logits : Value, or dict of Value
+        Of the head; of a `MultiHead` also by the name of the head.
+    inputs, input_rank, classes
+        See `build_onnx`.
+
+    Returns
+    -------
+    predictions : dict of str to TensorInfo
+        By key; of a `MultiHead` "<head>/<key>".
+    signatures : dict of str to Signature
+        Those of the head.
+    """
+    predictions: dict[Any, dict[str, TensorInfo]] = {}
     for part, own_logits in split_logits(head, logits).items():
         predictions[part] = _declared(graph, head, part, own_logits, classes)
     found = signatures(
         head,
         predictions if isinstance(head, MultiHead) else predictions[None],
-        {spec.name: _info_of(spec, input_rank) for spec in inputs.specs},
+        {spec.name: info_of(spec, input_rank) for spec in inputs},
     )
-    features = {spec.name: spec.to_json() for spec in inputs.specs}
+    return found["predict"].outputs, found
+
+
+def finished(
+    graph: Graph, inputs: list[InputSpec], found: dict[str, Signature]
+) -> OnnxGraph:
+    """Return a graph that has its outputs, with a description in its metadata."""
+    features = {spec.name: spec.to_json() for spec in inputs}
     described = {key: signature.to_json() for key, signature in found.items()}
     metadata = {
         "skest.features": json.dumps(features),
         "skest.signatures": json.dumps(described),
     }
-    return OnnxGraph(to_model(graph, metadata), inputs.specs, found)
+    return OnnxGraph(to_model(graph, metadata), inputs, found)
 
 
-def _dtype_of(network: nn.Module) -> np.dtype:
+def dtype_of(network: nn.Module) -> np.dtype:
     """Return the floating type of a network."""
     floats = (p.dtype for p in network.parameters() if p.is_floating_point())
     name = str(next(floats, torch.float32)).removeprefix("torch.")
@@ -182,14 +229,16 @@ def _declared(
     for key, (value, size) in predictions.items():
         shape = (None, size)
         output = graph.output(f"{prefix}{key}", value, shape)
-        found[key] = TensorInfo(output, _type_name(value.dtype), shape)
+        found[key] = TensorInfo(output, type_name(value.dtype), shape)
     return found
 
 
-def _info_of(spec: InputSpec, rank: int) -> TensorInfo:
+def info_of(spec: InputSpec, rank: int) -> TensorInfo:
+    """Return an input as signatures have it."""
     is_flat = rank == 1 and spec.shape[1:] == (1,)
     return TensorInfo(spec.name, spec.dtype, spec.shape[:1] if is_flat else spec.shape)
 
 
-def _type_name(dtype: np.dtype) -> str:
+def type_name(dtype: np.dtype) -> str:
+    """Return the name of a type, "string" for text."""
     return "string" if dtype == STRING else dtype.name

@@ -10,7 +10,7 @@ are descriptions of one graph, so that none of them is quicker than another.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import singledispatch
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from skest.exceptions import ExportError
 from skest.heads.base import Head
@@ -28,6 +28,7 @@ __all__ = [
     "Signature",
     "TensorInfo",
     "export_outputs",
+    "given_signatures",
     "signatures",
 ]
 
@@ -57,69 +58,91 @@ class TensorInfo(NamedTuple):
 
 
 Tensors = Mapping[str, TensorInfo]
+# A tensor of the graph; in ``EstimatorSpec(export_outputs=...)``, the key of a prediction.
+T = TypeVar("T", TensorInfo, str)
 
 
 @dataclass(frozen=True)
-class ClassificationOutput:
+class ClassificationOutput(Generic[T]):
     """Classes and their scores (``tf.estimator.export.ClassificationOutput``).
 
     Attributes
     ----------
-    classes : TensorInfo
-        Strings of shape (n_rows, n_classes).
-    scores : TensorInfo
-        Floats of the same shape.
+    classes : TensorInfo, or str
+        Strings of shape (n_rows, n_classes). None leaves them out.
+    scores : TensorInfo, or str
+        Floats of the same shape. None leaves them out, but not both.
+
+    Examples
+    --------
+    >>> from skest.export import ClassificationOutput
+    >>> output = ClassificationOutput(scores="probabilities")
     """
 
-    classes: TensorInfo
-    scores: TensorInfo
+    classes: T | None = None
+    scores: T | None = None
     method: ClassVar[str] = "classify"
 
     @property
-    def outputs(self) -> dict[str, TensorInfo]:
+    def outputs(self) -> dict[str, T]:
         """The tensors by name."""
-        return {"classes": self.classes, "scores": self.scores}
+        named = {"classes": self.classes, "scores": self.scores}
+        return {name: value for name, value in named.items() if value is not None}
 
 
 @dataclass(frozen=True)
-class RegressionOutput:
+class RegressionOutput(Generic[T]):
     """Numbers (``tf.estimator.export.RegressionOutput``).
 
     Attributes
     ----------
-    value : TensorInfo
+    value : TensorInfo, or str
         Floats of shape (n_rows, n_numbers).
+
+    Examples
+    --------
+    >>> from skest.export import RegressionOutput
+    >>> output = RegressionOutput("predictions")
     """
 
-    value: TensorInfo
+    value: T
     method: ClassVar[str] = "regress"
 
     @property
-    def outputs(self) -> dict[str, TensorInfo]:
+    def outputs(self) -> dict[str, T]:
         """The tensor by name."""
         return {"outputs": self.value}
 
 
 @dataclass(frozen=True)
-class PredictOutput:
+class PredictOutput(Generic[T]):
     """Any tensors (``tf.estimator.export.PredictOutput``).
 
     Attributes
     ----------
-    tensors : dict of str to TensorInfo
-        By the key of the prediction.
+    tensors : dict of str to TensorInfo, or to str
+        By their names in the signature.
+
+    Examples
+    --------
+    >>> from skest.export import PredictOutput
+    >>> output = PredictOutput({"chance": "probabilities"})
     """
 
-    tensors: dict[str, TensorInfo]
+    tensors: dict[str, T]
     method: ClassVar[str] = "predict"
 
     @property
-    def outputs(self) -> dict[str, TensorInfo]:
+    def outputs(self) -> dict[str, T]:
         """The tensors by name."""
         return self.tensors
 
 
-ExportOutput = ClassificationOutput | RegressionOutput | PredictOutput
+ExportOutput = (
+    ClassificationOutput[TensorInfo]
+    | RegressionOutput[TensorInfo]
+    | PredictOutput[TensorInfo]
+)
 
 
 class Signature(NamedTuple):
@@ -177,6 +200,56 @@ def signatures(head: Head, predictions: Any, inputs: Tensors) -> dict[str, Signa
         name: Signature(output.method, dict(inputs), output.outputs)
         for name, output in export_outputs(head, predictions).items()
     }
+
+
+def given_signatures(
+    given: Mapping[str, Any], predictions: Tensors, inputs: Tensors
+) -> dict[str, Signature]:
+    """Return the signatures that a specification asks for.
+
+    Parameters
+    ----------
+    given : dict of str to ClassificationOutput, RegressionOutput or PredictOutput
+        ``export_outputs`` of an `EstimatorSpec`: they name predictions by key. The only
+        one is "serving_default", too.
+    predictions : dict of str to TensorInfo
+        What there is, by key.
+    inputs : dict of str to TensorInfo
+        What the graph takes.
+
+    Raises
+    ------
+    ExportError
+        If there is no such prediction, classes are no strings, or scores or numbers no
+        floats.
+    """
+    found = {
+        name: Signature(
+            output.method, dict(inputs), _resolved(name, output, predictions)
+        )
+        for name, output in given.items()
+    }
+    return {_DEFAULT: next(iter(found.values())), **found}
+
+
+def _resolved(name: str, output: Any, predictions: Tensors) -> dict[str, TensorInfo]:
+    resolved = {}
+    for part, key in output.outputs.items():
+        if key not in predictions:
+            raise ExportError(
+                f"The signature {name!r} of 'export_outputs' names the prediction {key!r}, "
+                f"but there are {', '.join(map(repr, predictions))}."
+            )
+        info = resolved[part] = predictions[key]
+        if output.method == "predict":
+            continue
+        kind = "string" if part == "classes" else "float"
+        if not info.dtype.startswith(kind):
+            raise ExportError(
+                f"The signature {name!r} of 'export_outputs' takes {key!r} for its "
+                f"{part!r}, which must be of type {kind}; it is {info.dtype}."
+            )
+    return resolved
 
 
 @singledispatch

@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from skest._files import explained
 from skest._tensor_files import write_tensors
 from skest._version import __version__
 from skest.checkpoint_export import check_asset
 from skest.exceptions import ExportError
-from skest.export.artifact import MANIFEST, MODEL, SCHEMA
+from skest.export.artifact import MANIFEST, MODEL, SCHEMA, check_file_name
 from skest.export.declaration import DECLARATION, WEIGHTS
 from skest.export.external_weights import move_weights
 from skest.export.onnx_graph import OnnxGraph
@@ -99,6 +100,7 @@ def write_export(
     """
     for name, source in exported.assets.items():
         check_asset(name, Path(source))
+        check_file_name(f"assets/{name}")
 
     def write(directory: Path) -> None:
         _write_files(exported, directory, external)
@@ -109,7 +111,9 @@ def write_export(
             manifest["parity"] |= _compare(exported, directory, atol)
         _write(directory, manifest)
 
-    return write_version(base, write)
+    advice = "Make room, or see to the permissions; older versions are still there."
+    with explained(f"The model was not exported to {str(base)!r}", advice):
+        return write_version(base, write)
 
 
 def _write_files(exported: Exported, directory: Path, external: bool | None) -> None:

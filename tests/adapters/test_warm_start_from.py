@@ -404,7 +404,7 @@ def test_from_a_directory(tmp_path):
         np.testing.assert_allclose(
             value(new, "w_weights"), value(old, "w_weights"), atol=1e-4
         )
-    version = old.estimator_.export(tmp_path / "export")
+    version = old.estimator_.export(tmp_path / "export", format="checkpoint")
     assert not warm(LinearRegressor, version, OLD).warm_start_report_.not_warm_started
 
 

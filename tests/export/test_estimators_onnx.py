@@ -9,11 +9,10 @@ import pandas as pd
 import polars as pl
 import pytest
 import scipy.sparse
-from sklearn.base import is_classifier, is_regressor
+from sklearn.base import is_regressor
 from sklearn.exceptions import NotFittedError
 
 import skest
-from skest.exceptions import ExportError
 from skest.feature_columns import (
     categorical_column_with_vocabulary_list,
     crossed_column,
@@ -273,15 +272,9 @@ def test_metadata_describe_the_graph():
         assert {info["tensor"] for info in signature["outputs"].values()} <= outputs
 
 
-def test_refuses_what_is_not_fitted_and_networks_of_the_user():
+def test_refuses_what_is_not_fitted():
     with pytest.raises(NotFittedError):
         skest.DNNClassifier().onnx_graph()
-    estimator = small(skest.ModelFnClassifier)
-    X = np.random.default_rng(0).normal(size=(N_ROWS, 3))
-    assert is_classifier(estimator)
-    estimator.fit(X, (X[:, 0] > 0).astype(int))
-    with pytest.raises(ExportError, match="ModelFnClassifier is one of your own"):
-        estimator.onnx_graph()
 
 
 def test_columns_named_like_outputs():

@@ -43,19 +43,19 @@ def n_versions(exporter, estimator):
 
 
 def test_final(estimator):
-    exporter = FinalExporter("final")
+    exporter = FinalExporter("final", format="checkpoint")
     assert [export(exporter, estimator, f) for f in (False, True)] == [False, True]
 
 
 @pytest.mark.parametrize(("keep", "left"), [(None, 7), (2, 2), (5, 5)])
 def test_latest(estimator, keep, left):
-    exporter = LatestExporter("latest", exports_to_keep=keep)
+    exporter = LatestExporter("latest", exports_to_keep=keep, format="checkpoint")
     assert all(export(exporter, estimator) for _ in range(7))
     assert n_versions(exporter, estimator) == left
 
 
 def test_best(estimator):
-    exporter = BestExporter(exports_to_keep=2)
+    exporter = BestExporter(exports_to_keep=2, format="checkpoint")
     losses = [3.0, 4.0, 2.0, 2.0, math.nan, 1.0]
     exported = [export(exporter, estimator, loss=loss) for loss in losses]
     assert exported == [True, False, True, False, False, True]
@@ -65,10 +65,10 @@ def test_best(estimator):
 
 
 def test_best_goes_on_in_another_process(estimator):
-    assert export(BestExporter(), estimator, loss=3.0)
-    assert not export(BestExporter(), estimator, loss=4.0)
-    assert export(BestExporter(), estimator, loss=2.0)
-    assert export(BestExporter("another"), estimator, loss=4.0)
+    assert export(BestExporter(format="checkpoint"), estimator, loss=3.0)
+    assert not export(BestExporter(format="checkpoint"), estimator, loss=4.0)
+    assert export(BestExporter(format="checkpoint"), estimator, loss=2.0)
+    assert export(BestExporter("another", format="checkpoint"), estimator, loss=4.0)
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff{", b"[1]", b'{"x": 1}', b"null"])
@@ -92,18 +92,18 @@ def test_without_its_versions_a_result_is_not_the_best(estimator):
 
 
 def test_what_could_not_be_exported_is_not_the_best(estimator, monkeypatch):
-    assert export(BestExporter(), estimator, loss=3.0)
+    assert export(BestExporter(format="checkpoint"), estimator, loss=3.0)
     with monkeypatch.context() as patch, pytest.raises(OSError, match="full"):
         patch.setattr(Estimator, "export", raising(OSError("full")))
-        export(BestExporter(), estimator, loss=1.0)
-    assert export(BestExporter(), estimator, loss=2.0)
+        export(BestExporter(format="checkpoint"), estimator, loss=1.0)
+    assert export(BestExporter(format="checkpoint"), estimator, loss=2.0)
 
 
 def test_a_rule_of_the_users(estimator):
     def auc_larger(best_eval_result, current_eval_result):
         return current_eval_result["auc"] > best_eval_result["auc"]
 
-    exporter = BestExporter("best_auc", auc_larger)
+    exporter = BestExporter("best_auc", auc_larger, format="checkpoint")
     exported = [export(exporter, estimator, auc=auc) for auc in (0.5, 0.4, 0.6)]
     assert exported == [True, False, True]
 
@@ -117,7 +117,7 @@ def test_assets(estimator, tmp_path):
     source = tmp_path / "words"
     source.write_text("one")
     for kind in (FinalExporter, LatestExporter, BestExporter):
-        exporter = kind("x", assets={"words": source})
+        exporter = kind("x", assets={"words": source}, format="checkpoint")
         assert export(exporter, estimator, final=True, loss=1.0)
         newest = list_versions(tmp_path / "export" / "x")[-1]
         assert (newest / "assets" / "words").read_text() == "one"
@@ -156,11 +156,19 @@ def test_compare_fn(compare_fn, error, match):
 
 
 def test_no_loss(estimator):
-    export(BestExporter(), estimator, auc=0.5)
+    export(BestExporter(format="checkpoint"), estimator, auc=0.5)
     with pytest.raises(ValueError, match="there is only 'global_step', 'auc'. Pass an"):
-        export(BestExporter(), estimator, auc=0.5)
+        export(BestExporter(format="checkpoint"), estimator, auc=0.5)
 
 
 def test_an_exporter_exports():
     with pytest.raises(TypeError, match="abstract"):
         Exporter("x")
+
+
+@pytest.mark.parametrize("kind", [FinalExporter, LatestExporter, BestExporter])
+def test_format(kind):
+    with pytest.raises(
+        ValueError, match="'format' must be one of 'onnx', 'checkpoint'"
+    ):
+        kind("x", format="pickle")

@@ -92,7 +92,7 @@ def use_with_a_full_disk(model_dir):
     estimator = make(model_dir)
     set_limit(0)
     metrics = estimator.evaluate(table_fn())
-    exported = error_of(estimator.export, model_dir / "export")
+    exported = error_of(estimator.export, model_dir / "export", format="checkpoint")
     trained = error_of(estimator.train, endless, steps=3)
     return metrics, exported, trained
 
@@ -114,7 +114,7 @@ def use_as_nobody(model_dir):
     estimator = make(model_dir)
     metrics = estimator.evaluate(table_fn())
     predictions = list(estimator.predict(table_fn(labels=False)))
-    exported = error_of(estimator.export, model_dir / "export")
+    exported = error_of(estimator.export, model_dir / "export", format="checkpoint")
     return metrics, predictions, exported, error_of(estimator.train, endless, steps=3)
 
 
@@ -156,7 +156,9 @@ def test_records_that_cannot_be_written_do_not_hide_the_results(
         metrics, exports = train_and_evaluate(
             make(tmp_path),
             TrainSpec(endless, max_steps=20),
-            EvalSpec(table_fn(), exporters=LatestExporter("latest")),
+            EvalSpec(
+                table_fn(), exporters=LatestExporter("latest", format="checkpoint")
+            ),
         )
     assert metrics["global_step"] == 20
     assert exports[0].is_dir()

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Estimators with a model function of the user's as ONNX graphs."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skest.adapters.user_model import BARE_KEY, UserModel
+from skest.checkpoints import load_variables
+from skest.exceptions import ExportError
+from skest.export.graph import Graph
+from skest.export.inputs import Form, Inputs
+from skest.export.model_proto import to_model
+from skest.export.onnx_graph import OnnxGraph
+from skest.export.spec_onnx import spec_onnx
+from skest.export.trial_rows import cells_of
+from skest.export.warmup import synthetic_rows
+
+__all__ = ["user_onnx"]
+
+_N_ROWS = 3
+_CELLS: dict[str, tuple[Any, Any]] = {
+    "number": (0.0, np.float64),
+    "int64": (0, np.int64),
+    "string": ("", object),
+}
+
+
+def user_onnx(
+    estimator: Any, model: UserModel, classes: Any, input_rank: int, example: Any
+) -> OnnxGraph:
+    """Return a fitted estimator with a model function of the user's as an ONNX graph.
+
+    Parameters
+    ----------
+    estimator : ModelFnClassifier or ModelFnRegressor
+        Fitted.
+    model : UserModel
+        Its model function.
+    classes : ndarray or None
+        The classes as they are among the labels.
+    input_rank : {1, 2}
+        See `skest.export.onnx_graph.build_onnx`.
+    example : X or None
+        Some rows, from which the model function reads shapes; None makes some up.
+
+    Raises
+    ------
+    ExportError
+        If a part of the model cannot be written as ONNX, or it is not known what X was.
+    """
+    core = estimator.estimator_
+    forms = {key: Form(*form) for key, form in estimator._input_forms.items()}
+    features = (
+        _made_up(estimator, forms)
+        if example is None
+        else estimator._check_features(example, reset=False)
+    )
+    features = features.get(BARE_KEY, features)
+    spec = model.itself(features, core.config)
+    network: Any = spec.network
+    load_variables(network, core.checkpoint.variables, share=True)
+    return spec_onnx(
+        spec,
+        features,
+        head=estimator._target.head(None),
+        classes=classes,
+        forms=forms,
+        input_rank=input_rank,
+        name=type(estimator).__name__,
+    )
+
+
+def _made_up(estimator: Any, forms: dict[Any, Form]) -> dict[Any, Any]:
+    """Make rows of which only types and shapes count."""
+    if estimator.feature_columns_ is not None:
+        columns = estimator.feature_columns_.active
+        specs = Inputs(Graph("rows"), columns, np.float32, forms).specs
+        rows = synthetic_rows(to_model(Graph("rows")), specs, _N_ROWS, missing=False)
+        return {spec.key: cells_of(spec, rows[spec.name]) for spec in specs}
+    if BARE_KEY in forms:
+        return {BARE_KEY: np.zeros((_N_ROWS, estimator.n_features_in_))}
+    return {key: _cells(key, form) for key, form in forms.items()}
+
+
+def _cells(key: Any, form: Form) -> NDArray[Any]:
+    if form.width != 1:
+        raise ExportError(
+            f"The cells of column {key!r} are arrays, of which the shape is not known any "
+            "more. Pass some rows of X to export as 'example'."
+        )
+    value, dtype = _CELLS[form.kind]
+    return np.full(_N_ROWS, value, dtype)

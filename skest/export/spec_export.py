@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What becomes a version of a model that a ``model_fn`` describes."""
+
+import os
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from skest.checkpoints import Checkpoint
+from skest.evaluation import predict_batch
+from skest.exceptions import ExportError
+from skest.export.inputs import InputSpec
+from skest.export.onnx_graph import OnnxGraph
+from skest.export.spec_inputs import BARE
+from skest.export.spec_onnx import spec_onnx
+from skest.export.trial_rows import cells_of, made_up_rows, rows_of
+from skest.export.writer import Exported
+from skest.spec import EstimatorSpec
+
+__all__ = ["exported_spec", "known_features", "predicted_by_spec"]
+
+
+def known_features(features: Any) -> Any:
+    """Return features; raise ExportError if there are none to read names from."""
+    if features is None:
+        raise ExportError(
+            "It is not known what the features are like, as this Estimator was given "
+            "none since it was made. Pass some rows of them as 'example', or call "
+            "evaluate or predict first."
+        )
+    return features
+
+
+def exported_spec(
+    spec: EstimatorSpec,
+    features: Any,
+    checkpoint: Checkpoint,
+    *,
+    example: Any = None,
+    assets: Mapping[str, str | os.PathLike[str]],
+    name: str = "Estimator",
+) -> Exported:
+    """Return the model of a specification as what a version of it is made of.
+
+    Parameters
+    ----------
+    spec : EstimatorSpec
+        Of mode PREDICT, on the CPU, with the variables of the checkpoint in its network.
+    features : raw features
+        Some rows, to read names, types and shapes from.
+    checkpoint : Checkpoint
+        The variables.
+    example : raw features, default=None
+        Rows to test the graph with, which are written into the version; None makes some
+        up.
+    assets : dict of str to path
+        Files that belong to it.
+    name : str, default="Estimator"
+        How the manifest calls the model.
+
+    Raises
+    ------
+    ExportError, ImportError
+        As `skest.export.spec_onnx.spec_onnx`.
+    """
+    graph = spec_onnx(spec, features, name=name)
+    expected = partial(_expected, spec, graph)
+    if example is None:
+        rows = made_up_rows(graph, expected)
+    else:
+        table = example if _is_table(example) else {BARE: np.asarray(example)}
+        rows = rows_of(table, graph.inputs)
+    return Exported(
+        graph=graph,
+        variables=checkpoint.variables,
+        described={"estimator": name, "global_step": checkpoint.global_step},
+        declaration=None,
+        rows=rows,
+        expected=expected,
+        assets=assets,
+    )
+
+
+def _is_table(example: Any) -> bool:
+    is_rows = isinstance(example, list) and isinstance(example[0], Mapping)
+    return isinstance(example, Mapping) or hasattr(example, "columns") or is_rows
+
+
+def _expected(
+    spec: EstimatorSpec, graph: OnnxGraph, rows: Mapping[str, list[Any]]
+) -> dict[str, np.ndarray]:
+    """Return what the signature "predict" should, but for the names of classes."""
+    found = predicted_by_spec(spec, graph.inputs, rows)
+    own = (spec.export_outputs or {}).get("predict")
+    keys = {name: name for name in graph.signatures["predict"].outputs}
+    named = {n: found.get(key) for n, key in (own.outputs if own else keys).items()}
+    # The graph has classes as strings of its own, which the head may not name.
+    return {n: v for n, v in named.items() if v is not None and v.dtype != object}
+
+
+def predicted_by_spec(
+    spec: EstimatorSpec, inputs: list[InputSpec], rows: Mapping[str, list[Any]]
+) -> dict[str, np.ndarray]:
+    """Return the predictions for rows, by the names that the graph gives them."""
+    if spec.encode is not None:
+        encoded: Any = spec.encode({s.key: cells_of(s, rows[s.name]) for s in inputs})
+    else:
+        tensors = {s.key: _tensor(spec, s, rows[s.name]) for s in inputs}
+        encoded = tensors[BARE] if list(tensors) == [BARE] else tensors
+    with torch.no_grad():
+        predictions = predict_batch(spec, encoded, None)
+    return {
+        "/".join(key) if isinstance(key, tuple) else key: values
+        for key, values in predictions.items()
+    }
+
+
+def _tensor(spec: EstimatorSpec, given: InputSpec, cells: list[Any]) -> torch.Tensor:
+    array = np.asarray(cells, given.dtype)
+    shape = [len(cells), *[size or 0 for size in given.shape[1:]]]
+    tensor = torch.from_numpy(array.reshape(shape))
+    return tensor.to(spec.dtype) if tensor.is_floating_point() else tensor

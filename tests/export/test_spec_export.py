@@ -1,0 +1,392 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The core Estimator and the estimators with a model function of the user's, exported."""
+
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+import skest
+from skest.exceptions import ExportError
+from skest.export import (
+    BestExporter,
+    ClassificationOutput,
+    FinalExporter,
+    LatestExporter,
+    PredictOutput,
+    RegressionOutput,
+    load,
+)
+from skest.feature_columns import (
+    DenseFeatures,
+    FeatureColumns,
+    categorical_column_with_hash_bucket,
+    categorical_column_with_vocabulary_list,
+    embedding_column,
+    numeric_column,
+)
+from skest.heads import BinaryClassHead, MultiHead, RegressionHead
+from skest.versioned_directory import list_versions
+
+pytest.importorskip("onnxscript")
+pytest.importorskip("onnxruntime")
+
+X = {
+    "age": np.array([1.0, 2.0, 3.0, 4.0]),
+    "city": np.array(["Rome", "Oslo", "Bonn", ""], object),
+    "tags": np.array([["x", "y"], [], ["z"], ["x"], None], object)[:4],
+}
+Y = np.array([0, 1, 0, 1])
+COLUMNS = FeatureColumns(
+    [
+        numeric_column("age"),
+        embedding_column(
+            categorical_column_with_vocabulary_list("city", ["Rome", "Oslo"]), 3
+        ),
+        embedding_column(categorical_column_with_hash_bucket("tags", 10), 2),
+    ]
+)
+TENSORS = {"ids": np.array([[1, 2, 0], [3, 0, 0]]), "x": np.ones((2, 2))}
+
+
+class Deep(nn.Module):
+    """What is around the columns is the user's."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.inputs = DenseFeatures(COLUMNS)
+        self.cross = nn.Linear(self.inputs.out_features, self.inputs.out_features)
+        self.out = nn.Linear(self.inputs.out_features, size)
+
+    def forward(self, features):
+        x = self.inputs(features)
+        return self.out(x * self.cross(x) + x)
+
+
+class Bags(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.bag = nn.EmbeddingBag(5, 3, padding_idx=0)
+        self.out = nn.Linear(5, 2)
+
+    def forward(self, features):
+        return self.out(torch.cat([self.bag(features["ids"]), features["x"]], 1))
+
+
+def of_head(head, encode=COLUMNS.encode):
+    def model_fn(features, labels, mode):
+        network = Deep(head.logits_dimension)
+        optimizer = torch.optim.SGD(network.parameters(), 0.1)
+        return head.create_estimator_spec(
+            features, mode, network, labels, optimizer, encode=encode
+        )
+
+    return model_fn
+
+
+def of_tensors(**changes):
+    def model_fn(features, labels, mode):
+        network = Bags()
+        spec = skest.EstimatorSpec(
+            mode,
+            network=network,
+            loss=lambda y, z, x: (z**2).mean(),
+            predictions=lambda z: {"p": z.softmax(1), "x": z[:, 0], "k": z.argmax(1)},
+            optimizer=torch.optim.SGD(network.parameters(), 0.1),
+        )
+        return replace(spec, **changes)
+
+    return model_fn
+
+
+def trained(model_fn, features=X, labels=Y, **arguments):
+    return skest.Estimator(model_fn, **arguments).train(lambda: [(features, labels)])
+
+
+@pytest.mark.parametrize(
+    ("head", "labels"),
+    [
+        (BinaryClassHead(), Y),
+        (RegressionHead(2), np.ones((4, 2))),
+        (
+            MultiHead([BinaryClassHead(name="a"), RegressionHead(name="b")]),
+            {"a": Y, "b": np.ones(4)},
+        ),
+    ],
+    ids=["binary", "regression", "several"],
+)
+def test_columns_and_a_head(tmp_path, head, labels):
+    estimator = trained(of_head(head), labels=labels)
+    model = load(estimator.export(tmp_path))
+    (expected,) = estimator.predict(lambda: [X], yield_single_examples=False)
+    found = model("predict", **X)
+    assert model.manifest["model"] == model.manifest["model"] | {
+        "estimator": "Estimator",
+        "global_step": 1,
+    }
+    for key, values in expected.items():
+        name = "/".join(key) if isinstance(key, tuple) else key
+        if values.dtype != object:
+            np.testing.assert_allclose(found[name], values, atol=1e-5)
+
+
+def test_tensors(tmp_path):
+    estimator = trained(of_tensors(), TENSORS, Y[:2])
+    model = load(estimator.export(tmp_path))
+    (expected,) = estimator.predict(lambda: [TENSORS], yield_single_examples=False)
+    assert list(model.signatures) == ["serving_default", "predict"]
+    for signature in model.signatures:
+        found = model(signature, **TENSORS)
+        assert found.keys() == expected.keys()
+        for key in expected:
+            np.testing.assert_allclose(found[key], expected[key], atol=1e-5)
+
+
+def test_the_outputs_that_were_asked_for(tmp_path):
+    outputs = {
+        "serving_default": ClassificationOutput(scores="p"),
+        "number": RegressionOutput("x"),
+        "predict": PredictOutput({"class": "k"}),
+    }
+    estimator = trained(of_tensors(export_outputs=outputs), TENSORS, Y[:2])
+    found = load(estimator.export(tmp_path)).signatures
+    assert {name: (s["method"], list(s["outputs"])) for name, s in found.items()} == {
+        "serving_default": ("classify", ["scores"]),
+        "number": ("regress", ["outputs"]),
+        "predict": ("predict", ["class"]),
+    }
+
+
+@pytest.mark.parametrize(
+    ("outputs", "match"),
+    [
+        (
+            {"a": PredictOutput({"b": "c"})},
+            "'a' of 'export_outputs' names the prediction",
+        ),
+        (
+            {"a": ClassificationOutput("k")},
+            "'k' for its 'classes', which must be of type",
+        ),
+        ({"a": RegressionOutput("k")}, "must be of type float; it is int64"),
+    ],
+)
+def test_outputs_that_are_not_there(tmp_path, outputs, match):
+    estimator = trained(of_tensors(export_outputs=outputs), TENSORS, Y[:2])
+    with pytest.raises(ExportError, match=match):
+        estimator.export(tmp_path)
+    assert list_versions(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("outputs", "error", "match"),
+    [
+        (
+            3,
+            TypeError,
+            "'export_outputs' of an EstimatorSpec must be a dictionary; got 3",
+        ),
+        ({"a": 3}, TypeError, "signature 'a' of 'export_outputs' must be a Class"),
+        (
+            {"a": RegressionOutput("x"), "b": RegressionOutput("x")},
+            ValueError,
+            "none of them is 'serving_default'",
+        ),
+    ],
+)
+def test_outputs_that_are_wrong(outputs, error, match):
+    with pytest.raises(error, match=match):
+        of_tensors(export_outputs=outputs)(TENSORS, None, "infer")
+
+
+def test_what_features_are_like(tmp_path):
+    estimator = pickle.loads(pickle.dumps(skest.Estimator(_linear)))
+    estimator.train(lambda: [(np.ones((4, 2), np.float32), Y)])
+    again = pickle.loads(pickle.dumps(estimator))
+    with pytest.raises(ExportError, match="Pass some rows of them as 'example'"):
+        again.export(tmp_path)
+    model = load(again.export(tmp_path, example=np.ones((2, 2), np.float32)))
+    assert model("predict", x=[[1.0, 2.0]])["predictions"].shape == (1, 1)
+
+
+def _linear(features, labels, mode):
+    network = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(network.parameters(), 0.1)
+    return RegressionHead().create_estimator_spec(
+        features, mode, network, labels, optimizer
+    )
+
+
+def test_what_cannot_be_exported(tmp_path):
+    own = trained(of_head(BinaryClassHead(), lambda features: COLUMNS.encode(features)))
+    with pytest.raises(ExportError, match="'encode' of the EstimatorSpec, .*lambda"):
+        own.export(tmp_path)
+    texts = {**TENSORS, "t": np.array(["a", "b"])}
+    with pytest.raises(ExportError, match="feature 't' holds <U1, not numbers"):
+        trained(of_tensors(), TENSORS, Y[:2]).export(tmp_path, example=texts)
+    keys = of_tensors(predictions=lambda z: {("a", "b"): z})
+    with pytest.raises(
+        ExportError, match=r"prediction \('a', 'b'\) cannot be exported"
+    ):
+        trained(keys, TENSORS, Y[:2]).export(tmp_path)
+    assert list_versions(tmp_path) == []
+
+
+class OwnHead(RegressionHead):
+    """A head that nothing is known of."""
+
+
+def test_own_heads_and_assets(tmp_path):
+    estimator = trained(of_head(OwnHead()), labels=np.ones(4))
+    with pytest.raises(ExportError, match="head OwnHead.* cannot be written as ONNX"):
+        estimator.export(tmp_path / "base")
+    source = tmp_path / "words"
+    source.write_text("one")
+    estimator = trained(_linear, np.ones((4, 2), np.float32))
+    with pytest.raises(ValueError, match="'assets/a/b' is no name that a file of an"):
+        estimator.export(tmp_path / "base", assets={"a/b": source})
+    version = estimator.export(tmp_path / "base", assets={"words": source})
+    assert (load(version).path / "assets" / "words").read_text() == "one"
+    assert list_versions(tmp_path / "base") == [version]
+
+
+def test_sixteen_threads(tmp_path):
+    estimator = trained(_linear, np.ones((4, 2), np.float32))
+    with ThreadPoolExecutor(16) as pool:
+        versions = list(pool.map(lambda _: estimator.export(tmp_path), range(16)))
+    assert sorted(map(str, list_versions(tmp_path))) == sorted(map(str, versions))
+    assert len(set(versions)) == len(list(tmp_path.iterdir())) == 16
+    assert all(load(version)("predict", x=[[1.0, 2.0]]) for version in versions)
+
+
+def test_exporters(tmp_path):
+    x = np.ones((4, 2), np.float32)
+    dataset = skest.inputs.ArrayDataset(x, Y.astype(np.float32), batch_size=4)
+    exporters = [
+        BestExporter("best", exports_to_keep=1),
+        LatestExporter("latest", exports_to_keep=2),
+        FinalExporter("final"),
+    ]
+    estimator = skest.Estimator(_linear, tmp_path)
+    for max_steps in (1, 2, 3):  # as if it was killed in between
+        skest.train_and_evaluate(
+            estimator,
+            skest.TrainSpec(lambda: dataset, max_steps=max_steps),
+            skest.EvalSpec(lambda: dataset, exporters=exporters),
+        )
+    kept = {}
+    for exporter in exporters:
+        versions = list_versions(tmp_path / "export" / exporter.name)
+        models = [load(version).manifest["model"] for version in versions]
+        kept[exporter.name] = [model["global_step"] for model in models]
+    assert kept == {"best": [3], "latest": [2, 3], "final": [1, 2, 3]}
+
+
+def own_model_fn(features, labels, mode, params):
+    """A classifier or regressor of an array or of feature columns."""
+    first, size = nn.Identity(), 3
+    if "feature_columns" in params:
+        first = DenseFeatures(params["feature_columns"])
+        size = first.out_features
+    n_logits = params.get("n_classes", params.get("n_outputs"))
+    network = nn.Sequential(
+        first, nn.Linear(size, 4), nn.Tanh(), nn.Linear(4, n_logits)
+    )
+    optimizer = torch.optim.SGD(network.parameters(), 0.1)
+    if "n_outputs" in params:
+        return params["head"].create_estimator_spec(
+            features, mode, network, labels, optimizer
+        )
+
+    def loss(labels, logits, features):
+        if labels.ndim == 1:
+            return nn.functional.cross_entropy(logits, labels, reduction="none")
+        return nn.functional.binary_cross_entropy_with_logits(logits, labels.to(logits))
+
+    return skest.EstimatorSpec(
+        mode,
+        network=network,
+        loss=loss,
+        predictions=lambda z: {"logits": z, "own": z.sum(1)},
+        optimizer=optimizer,
+    )
+
+
+NUMBERS = np.random.default_rng(0).normal(size=(30, 3))
+FRAME = pd.DataFrame({"a": NUMBERS[:, 0], "city": ["Rome", "Oslo", None] * 10})
+OWN_COLUMNS = [
+    numeric_column("a"),
+    embedding_column(categorical_column_with_vocabulary_list("city"), 2),
+]
+
+
+@pytest.mark.parametrize(
+    ("X", "y", "columns"),
+    [
+        (NUMBERS, np.repeat(["low", "mid", "high"], 10), None),
+        (NUMBERS.astype(np.float32), NUMBERS[:, 0] > 0, None),
+        (NUMBERS, (NUMBERS > 0).astype(int), None),
+        (FRAME, NUMBERS[:, 0] > 0, OWN_COLUMNS),
+    ],
+    ids=["classes", "two_classes", "labels", "columns"],
+)
+def test_classifiers(tmp_path, X, y, columns):
+    model = skest.ModelFnClassifier(
+        own_model_fn, feature_columns=columns, max_iter=2, random_state=0
+    ).fit(X, y)
+    exported = load(model.export(tmp_path))
+    found = exported.run(X, "predict")
+    labels = found["labels"] if y.ndim == 2 else found["labels"][:, 0]
+    np.testing.assert_array_equal(labels, model.predict(X))
+    np.testing.assert_allclose(
+        found["probabilities"], model.predict_proba(X), atol=1e-5
+    )
+    assert {"classification", "predict"} < set(exported.signatures)
+    assert len(model.onnx_graph().graph.input) == (1 if columns is None else 2)
+
+
+def test_regressor(tmp_path):
+    model = skest.ModelFnRegressor(own_model_fn, max_iter=2, random_state=0)
+    model.fit(NUMBERS, NUMBERS[:, 0])
+    found = load(model.export(tmp_path)).run(NUMBERS, "predict")
+    np.testing.assert_allclose(
+        found["predictions"][:, 0], model.predict(NUMBERS), atol=1e-5
+    )
+
+
+def arrays_model_fn(features, labels, mode):
+    class Network(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.out = nn.Linear(3, 2)
+
+        def forward(self, features):
+            return self.out(torch.cat([features["a"], features["b"][:, None]], 1))
+
+    network = Network()
+    return skest.EstimatorSpec(
+        mode,
+        network=network,
+        loss=lambda y, z, x: nn.functional.cross_entropy(z, y, reduction="none"),
+        predictions=lambda z: {"logits": z},
+        optimizer=torch.optim.SGD(network.parameters(), 0.1),
+    )
+
+
+def test_cells_of_unknown_shape(tmp_path):
+    X = {"a": NUMBERS[:, :2], "b": NUMBERS[:, 2]}
+    model = skest.ModelFnClassifier(arrays_model_fn, max_iter=1, random_state=0)
+    model.fit(X, NUMBERS[:, 0] > 0)
+    with pytest.raises(
+        ExportError, match="cells of column 'a' are arrays, .*'example'"
+    ):
+        model.export(tmp_path)
+    found = load(model.export(tmp_path, example=X)).run(X, "predict")
+    np.testing.assert_allclose(
+        found["probabilities"], model.predict_proba(X), atol=1e-5
+    )

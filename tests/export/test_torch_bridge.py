@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Modules of the user's, traced by torch and grafted onto a graph."""
+
+import sys
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from skest.exceptions import ExportError
+from skest.export.embedding_bags import replace_embedding_bags
+from skest.export.graph import Graph
+from skest.export.model_proto import to_model
+from skest.export.operators import ALLOWED_OPERATORS
+from skest.export.torch_bridge import traced
+
+pytest.importorskip("onnxscript")
+onnxruntime = pytest.importorskip("onnxruntime")
+
+
+def run(network, x, axes=(0,), function=None):
+    """Compute something of a network in ONNX Runtime, for other rows than it was shown."""
+    graph = Graph("own")
+    sizes = [None if i in axes else n for i, n in enumerate(x.shape)]
+    value = graph.input("x", x.numpy().dtype, sizes)
+    function = function or (lambda network, x: {"y": network(x)})
+    network.eval()
+    with torch.no_grad():
+        found = traced(function, network, graph, [value], [x], [axes])
+        graph.output("y", *found["y"])
+        expected = function(network, x[:1])["y"].numpy()
+    model = to_model(graph)
+    operators = {(node.domain, node.op_type) for node in model.graph.node}
+    assert operators <= ALLOWED_OPERATORS
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    (y,) = session.run(["y"], {"x": x[:1].numpy()})
+    np.testing.assert_allclose(y, expected, atol=1e-5)
+
+
+class Cross(nn.Module):
+    """A layer of a deep & cross network."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return x * self.linear(x) + x
+
+
+@pytest.mark.parametrize(
+    "network",
+    [
+        Cross(),
+        nn.Sequential(nn.Linear(4, 6), nn.GELU(), nn.BatchNorm1d(6), nn.Dropout(0.5)),
+        nn.Sequential(nn.Linear(4, 6), nn.LayerNorm(6), nn.SiLU(), nn.Linear(6, 1)),
+        nn.Sequential(nn.Unflatten(1, (2, 2)), nn.Flatten(), nn.ELU()),
+        nn.TransformerEncoderLayer(4, 2, 8, batch_first=True),
+    ],
+    ids=["cross", "batch_norm", "layer_norm", "reshape", "transformer"],
+)
+def test_modules(network):
+    x = torch.randn(3, 4)
+    if isinstance(network, nn.TransformerEncoderLayer):
+        x = x.unsqueeze(1).repeat(1, 5, 1)
+    run(network, x)
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+@pytest.mark.parametrize("padding", [None, 0])
+def test_embedding_bags(mode, padding):
+    bag = nn.EmbeddingBag(6, 3, mode=mode, padding_idx=padding)
+    ids = torch.tensor([[1, 5, 0], [2, 0, 0], [0, 0, 0]])
+    assert torch.allclose(replace_embedding_bags(bag)(ids), bag(ids))
+    run(nn.Sequential(bag), ids, (0, 1))
+
+
+def test_weighted_embedding_bag():
+    bag = nn.EmbeddingBag(6, 3, mode="sum", padding_idx=0)
+    ids, weights = torch.tensor([[1, 5, 0], [2, 0, 0]]), torch.randn(2, 3)
+    found = replace_embedding_bags(bag)(ids, per_sample_weights=weights)
+    assert torch.allclose(found, bag(ids, per_sample_weights=weights))
+
+
+class Branch(nn.Module):
+    def forward(self, x):
+        return x if x.sum() > 0 else -x
+
+
+class Inverse(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(4, 4), Unique())
+
+    def forward(self, x):
+        return self.inner(x)
+
+
+class Unique(nn.Module):
+    def forward(self, x):
+        return torch.bernoulli(x.sigmoid())
+
+
+class Offsets(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.bag = nn.EmbeddingBag(6, 2)
+
+    def forward(self, x):
+        return self.bag(x.flatten().long(), torch.arange(len(x)))
+
+
+@pytest.mark.parametrize(
+    ("network", "match"),
+    [
+        (
+            Branch(),
+            "module Branch cannot be written as ONNX, because torch cannot trace",
+        ),
+        (Inverse(), "module Inverse at 'inner.1' needs the operator 'Bernoulli'"),
+        (Offsets(), "nn.EmbeddingBag 'bag' takes its ids with offsets"),
+        (
+            nn.Sequential(nn.EmbeddingBag(4, 2, max_norm=1.0)),
+            "nn.EmbeddingBag '0' has a max_norm",
+        ),
+    ],
+)
+def test_what_cannot_be_written(network, match):
+    x = torch.rand(3, 4)
+    with pytest.raises(ExportError, match=match):
+        run(network, x)
+
+
+@pytest.mark.parametrize(
+    ("function", "match"),
+    [
+        (lambda network, x: {"y": "text"}, "result 'y' is a str, which cannot be"),
+        (lambda network, x: {"y": x.sum()}, "result 'y' is one number for the batch"),
+        (
+            lambda network, x: {"y": x.sum(0)},
+            "result 'y' has 4 rows, whatever the batch",
+        ),
+    ],
+)
+def test_results(function, match):
+    with pytest.raises(ExportError, match=match):
+        run(nn.Identity(), torch.rand(3, 4), function=function)
+
+
+def test_without_onnxscript(monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    with pytest.raises(ImportError, match=r"pip install 'skest\[onnx-dynamo\]'"):
+        run(nn.Identity(), torch.rand(3, 4))
