@@ -103,7 +103,7 @@ class Checkpoint:
                 "model_dir, or use the optimizers that it was trained with."
             )
         load_variables(network, self.variables)
-        if not saved:
+        if not saved and self.global_step:  # those of step 0 are an initialization
             _begin_anew(optimizers, network)
         states = self._continued(lr_schedulers)
         for i, (optimizer, options) in enumerate(zip(optimizers, saved, strict=False)):

@@ -13,7 +13,7 @@ from torch import Tensor
 from skest._resources import IntraOpThreads, dense_size, threads_for
 from skest.evaluation import Infer, as_arrays, predict_batch, predicted
 from skest.execution.choice import make_inference
-from skest.feature_columns.arithmetic import Encoding
+from skest.feature_columns.arithmetic import Arithmetic, Encoding
 from skest.inputs.array_dataset import count_rows
 from skest.spec import EstimatorSpec
 
@@ -42,9 +42,10 @@ class PredictionModel:
         `skest._resources.dense_size` of the network.
     infer : callable
         ``infer(features, keys)`` does what `skest.evaluation.predicted` does.
-    infer_raw : callable
-        ``infer_raw(tensors, keys)`` does so for what `Arithmetic.tensors` returned, and
-        adds a sum that is finite only if all encoded numbers are.
+    infer_raw : callable or None
+        If features need no more than arithmetic, ``infer_raw(tensors, keys)`` does so for
+        what `Arithmetic.tensors` returned, and adds a sum that is finite only if all
+        encoded numbers are.
     """
 
     def __init__(
@@ -59,9 +60,11 @@ class PredictionModel:
         )
         encode = spec.encode
         self._arithmetic = encode.arithmetic() if isinstance(encode, Encoding) else None
-        self.infer_raw: Infer = make_inference(
-            execution, spec, self._predicted_from_raw, spec.predictions
-        )
+        self.infer_raw: Infer | None = None
+        if self._arithmetic is not None:
+            # A method would keep this model, and with it the network, alive.
+            from_raw = partial(_predicted_from_raw, spec, self._arithmetic)
+            self.infer_raw = make_inference(execution, spec, from_raw, spec.predictions)
 
     def itself(self, *needed_to_build: Any) -> "PredictionModel":
         """Return the model; it is built already."""
@@ -97,7 +100,7 @@ class PredictionModel:
             return None
         useful = threads_for(self.n_weights, n_rows, passes=1)
         with IntraOpThreads.limited_to(useful, wanted=num_threads):
-            if self._arithmetic is not None:
+            if self._arithmetic is not None and self.infer_raw is not None:
                 raw = self._arithmetic.tensors(features)
                 if raw is not None:
                     predictions, total = self.infer_raw(raw, keys)
@@ -107,17 +110,19 @@ class PredictionModel:
             encoded = self.spec.encode(features)
             return predict_batch(self.spec, encoded, keys, self.infer)
 
-    def _predicted_from_raw(
-        self, raw: dict[Any, Tensor], keys: Sequence[str] | None
-    ) -> tuple[Any, Tensor]:
-        """Return predictions, and a sum that is finite only if all encoded numbers are."""
-        if self._arithmetic is None:
-            raise RuntimeError("The features of this model need more than arithmetic.")
-        with torch.no_grad():
-            encoded = self._arithmetic(raw)
-            # Before the network, which may change what it is given.
-            first, *others = [values.sum() for values in encoded.values()]
-            return predicted(self.spec, encoded, keys), sum(others, start=first)
+
+def _predicted_from_raw(
+    spec: EstimatorSpec,
+    arithmetic: Arithmetic,
+    raw: dict[Any, Tensor],
+    keys: Sequence[str] | None,
+) -> tuple[Any, Tensor]:
+    """Return predictions, and a sum that is finite only if all encoded numbers are."""
+    with torch.no_grad():
+        encoded = arithmetic(raw)
+        # Before the network, which may change what it is given.
+        first, *others = [values.sum() for values in encoded.values()]
+        return predicted(spec, encoded, keys), sum(others, start=first)
 
 
 def joined(batches: Iterable[dict[str, Any]], n_rows: int) -> dict[str, Any]:
