@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1] / "skest"
 
 LAYERS = [
     {"exceptions", "keys", "_checks", "_compat", "_random", "_resources", "_version"}
-    | {"_files", "_interrupts"},
+    | {"_files", "_hashes", "_interrupts"},
     {"gradients", "schedules"},
     # What a head and a hook share; both need nothing but names of the ground.
     {"run_config", "keep_best", "spec", "_arguments"},

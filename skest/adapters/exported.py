@@ -25,6 +25,7 @@ def as_exported(
     input_rank: int,
     example: Any,
     assets: Mapping[str, str | os.PathLike[str]],
+    hashing: str = "graph",
 ) -> Exported:
     """Return a fitted estimator as what a version of it is made of.
 
@@ -38,8 +39,10 @@ def as_exported(
         Rows to test the graph with.
     assets : dict of str to path
         Files that belong to it.
+    hashing : {"graph", "client"}, default="graph"
+        See `skest.export.onnx_graph.build_onnx`.
     """
-    graph = fitted_onnx(estimator, input_rank)
+    graph = fitted_onnx(estimator, input_rank, hashing)
     core = estimator.estimator_
     described = {
         "estimator": type(estimator).__name__,
@@ -53,14 +56,14 @@ def as_exported(
     if example is None:
         rows = _made_up_rows(estimator, graph)
     else:
-        rows = _rows_of(example, graph.inputs)
+        rows = _rows_of(example, graph.given)
     return Exported(
         graph=graph,
         variables=core.checkpoint.variables,
         described=described,
         declaration=declaration,
         rows=rows,
-        expected=lambda rows: _expected(estimator, graph.inputs, rows),
+        expected=lambda rows: _expected(estimator, graph.given, rows),
         assets=assets,
     )
 
@@ -69,14 +72,14 @@ def _made_up_rows(estimator: Any, graph: OnnxGraph) -> dict[str, list[Any]]:
     forms = estimator._input_forms
     whole = [
         spec.name
-        for spec in graph.inputs
+        for spec in graph.given
         if spec.key in forms and forms[spec.key].kind == "int64"
     ]
-    rows = synthetic_rows(graph.model, graph.inputs, whole=whole)
+    rows = synthetic_rows(graph.model, graph.given, whole=whole)
     try:
-        _expected(estimator, graph.inputs, rows)
+        _expected(estimator, graph.given, rows)
     except ValueError:  # one of its columns takes no missing values
-        return synthetic_rows(graph.model, graph.inputs, missing=False, whole=whole)
+        return synthetic_rows(graph.model, graph.given, missing=False, whole=whole)
     return rows
 
 

@@ -16,7 +16,9 @@ from skest.keys import ModeKeys
 __all__ = ["fitted_onnx"]
 
 
-def fitted_onnx(estimator: Any, input_rank: int = 2) -> OnnxGraph:
+def fitted_onnx(
+    estimator: Any, input_rank: int = 2, hashing: str = "graph"
+) -> OnnxGraph:
     """Return a fitted estimator as an ONNX graph.
 
     Parameters
@@ -25,6 +27,8 @@ def fitted_onnx(estimator: Any, input_rank: int = 2) -> OnnxGraph:
         Fitted.
     input_rank : {1, 2}, default=2
         See `skest.export.onnx_graph.build_onnx`.
+    hashing : {"graph", "client"}, default="graph"
+        See there.
 
     Raises
     ------
@@ -55,6 +59,7 @@ def fitted_onnx(estimator: Any, input_rank: int = 2) -> OnnxGraph:
         logits_scale=None if scale is None else (scale.scale, scale.center),
         forms={key: Form(*form) for key, form in estimator._input_forms.items()},
         input_rank=input_rank,
+        hashing=hashing,
         name=type(estimator).__name__,
     )
 

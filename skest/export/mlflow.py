@@ -47,6 +47,11 @@ def save_model(
         If the exported model is damaged.
     ImportError
         If MLflow is not installed.
+
+    Notes
+    -----
+    MLflow compares tables with the signature, and does not convert int64 to the float64
+    that numbers are: give whole numbers as floats.
     """
     _mlflow().pyfunc.save_model(path=str(path), **_arguments(export_path, more))
 

@@ -2,7 +2,7 @@
 """`build_onnx`: a model as one ONNX graph, from raw columns to classes and numbers."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,11 +39,19 @@ class OnnxGraph(NamedTuple):
         What it takes.
     signatures : dict of str to Signature
         What it can be asked for.
+    raw : sequence of InputSpec
+        Raw columns that do not come in themselves; the client computes inputs of them.
     """
 
     model: Any
     inputs: list[InputSpec]
     signatures: dict[str, Signature]
+    raw: Sequence[InputSpec] = ()
+
+    @property
+    def given(self) -> list[InputSpec]:
+        """What the client has: `inputs` that it does not compute, and `raw`."""
+        return [s for s in [*self.inputs, *self.raw] if s.computed is None]
 
 
 def build_onnx(
@@ -55,6 +63,7 @@ def build_onnx(
     logits_scale: tuple[np.ndarray, np.ndarray] | None = None,
     forms: Mapping[Key, Form] | None = None,
     input_rank: int = 2,
+    hashing: str = "graph",
     name: str = "skest",
 ) -> OnnxGraph:
     """Write a model as one ONNX graph.
@@ -81,6 +90,9 @@ def build_onnx(
         What is known about raw columns, see `skest.export.inputs.forms_of`.
     input_rank : {1, 2}, default=2
         Dimensions of inputs that have one value for each row: (n,) or (n, 1).
+    hashing : {"graph", "client"}, default="graph"
+        Where strings are hashed and values crossed. With "client", ids come in, and
+        the graph needs no operator of com.microsoft.
     name : str, default="skest"
         Name of the graph.
 
@@ -114,9 +126,11 @@ def build_onnx(
     """
     if input_rank not in (1, 2):
         raise ValueError(f"'input_rank' must be 1 or 2; got {input_rank!r}.")
+    if hashing not in ("graph", "client"):
+        raise ValueError(f"'hashing' must be 'graph' or 'client'; got {hashing!r}.")
     graph = Graph(name)
     dtype = _dtype_of(network)
-    inputs, encoded = _encoded(graph, columns, dtype, forms or {}, input_rank)
+    inputs, encoded = _encoded(graph, columns, dtype, forms or {}, input_rank, hashing)
     logits = network_output(network, Scope(graph), encoded)
     if logits_scale is not None:
         scale, center = (np.asarray(values, dtype) for values in logits_scale)
@@ -124,6 +138,7 @@ def build_onnx(
     predictions = {}
     for part, own_logits in split_logits(head, logits).items():
         predictions[part] = _declared(graph, head, part, own_logits, classes)
+    raw = inputs.without_unread()
     found = signatures(
         head,
         predictions if isinstance(head, MultiHead) else predictions[None],
@@ -135,7 +150,7 @@ def build_onnx(
         "skest.features": json.dumps(features),
         "skest.signatures": json.dumps(described),
     }
-    return OnnxGraph(to_model(graph, metadata), inputs.specs, found)
+    return OnnxGraph(to_model(graph, metadata), inputs.specs, found, raw)
 
 
 def _dtype_of(network: nn.Module) -> np.dtype:
@@ -155,15 +170,16 @@ def _encoded(
     dtype: np.dtype,
     forms: Mapping[Key, Form],
     rank: int,
+    hashing: str,
 ) -> tuple[Inputs, Any]:
     """Declare the inputs; return them, and what the network takes."""
     parts = columns if isinstance(columns, Mapping) else {None: columns}
     parts = {part: given for part, given in parts.items() if given is not None}
     if not parts:
-        inputs = Inputs(graph, [], dtype, forms, rank)
+        inputs = Inputs(graph, [], dtype, forms, rank, hashing)
         return inputs, {"rows": inputs.any_input()}
     all_columns: list[FeatureColumn] = [c for p in parts.values() for c in p.active]
-    inputs = Inputs(graph, all_columns, dtype, forms, rank)
+    inputs = Inputs(graph, all_columns, dtype, forms, rank, hashing)
     encoded = {part: encode(given, inputs, dtype) for part, given in parts.items()}
     return inputs, encoded if isinstance(columns, Mapping) else encoded[None]
 
