@@ -98,7 +98,7 @@ def signature_of(model: Model) -> Any:
     from mlflow.types import ColSpec, Schema
 
     columns = []
-    for name, spec in model.manifest["features"].items():
+    for name, spec in model.features.items():
         is_single = spec["shape"][1:] in ([], [1]) or spec.get("delimiter")
         names = spec.get("columns") or ([name] if is_single else None)
         if names is None:

@@ -33,6 +33,8 @@ class Model:
         The directory of the version.
     manifest : dict
         What is written of the model.
+    features : dict
+        What callers give, by name: ``dtype``, ``shape`` and more.
     signatures : dict
         By name: ``method``, ``inputs`` and ``outputs``.
     parts : dict of str to list of str
@@ -45,8 +47,9 @@ class Model:
         self._session = session
         specs = artifact.manifest["features"]
         self._client = ClientInputs(specs, artifact.manifest.get("raw", {}))
+        self.features: dict[str, Any] = self._client.given
         self._features = {
-            name: Feature(name, spec) for name, spec in self._client.given.items()
+            name: Feature(name, spec) for name, spec in self.features.items()
         }
         self.signatures: dict[str, Any] = {
             name: self._client.signature(found)

@@ -75,6 +75,7 @@ def test_predictions_are_those_of_the_graph_that_hashes(tmp_path, rank):
         "buckets": 20,
     }
     assert set(loaded.signatures["predict"]["inputs"]) == set(X)
+    assert set(loaded.features) == set(X)
 
 
 def test_crosses_of_columns_stay_in_the_graph(tmp_path):
