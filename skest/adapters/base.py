@@ -726,6 +726,7 @@ class SkestEstimator(
         input_rank: int = 2,
         example: Any = None,
         assets: Mapping[str, str | os.PathLike[str]] | None = None,
+        hashing: str = "graph",
         verify: bool = True,
         atol: float = 1e-5,
     ) -> Path:
@@ -751,6 +752,10 @@ class SkestEstimator(
             test it. Made-up rows by default.
         assets : dict of str to path, default=None
             Files to copy into ``assets/``, by their names there.
+        hashing : {"graph", "client"}, default="graph"
+            Where strings are hashed and values crossed. With "client", ids come in, for
+            engines without ``com.microsoft``; the manifest tells how to compute them, as
+            `skest.export.load` does.
         verify : bool, default=True
             Run the graph in ONNX Runtime, and compare it with this estimator.
         atol : float, default=1e-5
@@ -775,7 +780,7 @@ class SkestEstimator(
             raise ValueError(
                 f"'weights' must be 'auto', 'inside' or 'beside'; got {weights!r}."
             )
-        exported = as_exported(self, input_rank, example, assets or {})
+        exported = as_exported(self, input_rank, example, assets or {}, hashing)
         external = None if weights == "auto" else weights == "beside"
         return write_export(
             exported, export_dir_base, external=external, verify=verify, atol=atol

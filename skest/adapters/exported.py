@@ -25,6 +25,7 @@ def as_exported(
     input_rank: int,
     example: Any,
     assets: Mapping[str, str | os.PathLike[str]],
+    hashing: str = "graph",
 ) -> Exported:
     """Return a fitted estimator as what a version of it is made of.
 
@@ -38,8 +39,10 @@ def as_exported(
         Rows to test the graph with.
     assets : dict of str to path
         Files that belong to it.
+    hashing : {"graph", "client"}, default="graph"
+        See `skest.export.onnx_graph.build_onnx`.
     """
-    graph = fitted_onnx(estimator, input_rank, example)
+    graph = fitted_onnx(estimator, input_rank, example, hashing)
     core = estimator.estimator_
     described = {
         "estimator": type(estimator).__name__,
@@ -54,21 +57,21 @@ def as_exported(
         forms = estimator._input_forms
         whole = [
             spec.name
-            for spec in graph.inputs
+            for spec in graph.given
             if spec.key in forms and forms[spec.key].kind == "int64"
         ]
         rows = made_up_rows(
-            graph, lambda rows: _expected(estimator, graph.inputs, rows), whole
+            graph, lambda rows: _expected(estimator, graph.given, rows), whole
         )
     else:
-        rows = rows_of(example, graph.inputs)
+        rows = rows_of(example, graph.given)
     return Exported(
         graph=graph,
         variables=core.checkpoint.variables,
         described=described,
         declaration=declaration,
         rows=rows,
-        expected=lambda rows: _expected(estimator, graph.inputs, rows),
+        expected=lambda rows: _expected(estimator, graph.given, rows),
         assets=assets,
     )
 

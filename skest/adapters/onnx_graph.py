@@ -16,7 +16,12 @@ from skest.keys import ModeKeys
 __all__ = ["fitted_onnx"]
 
 
-def fitted_onnx(estimator: Any, input_rank: int = 2, example: Any = None) -> OnnxGraph:
+def fitted_onnx(
+    estimator: Any,
+    input_rank: int = 2,
+    example: Any = None,
+    hashing: str = "graph",
+) -> OnnxGraph:
     """Return a fitted estimator as an ONNX graph.
 
     Parameters
@@ -27,6 +32,8 @@ def fitted_onnx(estimator: Any, input_rank: int = 2, example: Any = None) -> Onn
         See `skest.export.onnx_graph.build_onnx`.
     example : X, default=None
         Some rows for a model function of the user's, which may read shapes from them.
+    hashing : {"graph", "client"}, default="graph"
+        See there.
 
     Raises
     ------
@@ -53,6 +60,7 @@ def fitted_onnx(estimator: Any, input_rank: int = 2, example: Any = None) -> Onn
         logits_scale=None if scale is None else (scale.scale, scale.center),
         forms={key: Form(*form) for key, form in estimator._input_forms.items()},
         input_rank=input_rank,
+        hashing=hashing,
         name=type(estimator).__name__,
     )
 

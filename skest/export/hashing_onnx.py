@@ -3,8 +3,8 @@
 
 import numpy as np
 
+from skest._hashes import MULTIPLIER, SHIFT
 from skest.export.graph import STRING, Value
-from skest.feature_columns.hashing import MULTIPLIER, SHIFT
 
 __all__ = ["bucket_ids", "fingerprint_cat64", "int64_keys", "unsigned_remainder"]
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The inputs of an exported graph: one for each raw column that feature columns read."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +11,7 @@ import scipy.sparse
 from skest.exceptions import ExportError
 from skest.export.demands import Demand, demands
 from skest.export.graph import STRING, Graph, Value, where
+from skest.export.hashing_onnx import bucket_ids
 from skest.feature_columns.base import FeatureColumn
 from skest.feature_columns.cells import Cells
 from skest.feature_columns.ragged import holds_lists
@@ -118,6 +119,9 @@ class InputSpec(NamedTuple):
         What divides the values of a raw cell, which come to the graph one by one.
     names : tuple of str or None
         Columns of a frame that are the columns of this input.
+    computed : dict or None
+        How the client makes this input of other ones, see
+        `skest.export.client_hashing`.
     """
 
     name: str
@@ -127,6 +131,7 @@ class InputSpec(NamedTuple):
     missing: Any
     delimiter: str | None = None
     names: tuple[str, ...] | None = None
+    computed: Mapping[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return a description that JSON can hold."""
@@ -138,6 +143,7 @@ class InputSpec(NamedTuple):
             "missing": "nan" if is_nan else self.missing,
             "delimiter": self.delimiter,
             "columns": None if self.names is None else list(self.names),
+            "computed": self.computed,
         }
         return {name: value for name, value in described.items() if value is not None}
 
@@ -155,12 +161,15 @@ class Category(NamedTuple):
         The only one of them that is missing where -1 is a value.
     width : int or None
         `n_values`, if it is always the same.
+    buckets : callable
+        ``buckets(n)`` gives the values buckets by their hashes.
     """
 
     values: Value
     missing: tuple[Any, ...]
     no_value: Any
     width: int | None
+    buckets: Callable[[int], Value]
 
 
 class Inputs:
@@ -178,11 +187,15 @@ class Inputs:
         What is known about raw columns beyond what the columns say.
     rank : {1, 2}, default=2
         Dimensions of inputs that have one value for each row.
+    hashing : {"graph", "client"}, default="graph"
+        Where hashes are computed.
 
     Attributes
     ----------
     graph : Graph
         The graph.
+    client_hashes : bool
+        Whether hashed ids come in.
     specs : list of InputSpec
         The inputs, in the order in which columns read them.
 
@@ -199,8 +212,11 @@ class Inputs:
         dtype: Any,
         forms: Mapping[Key, Form] | None = None,
         rank: int = 2,
+        hashing: str = "graph",
     ) -> None:
         self.graph = graph
+        self.client_hashes = hashing == "client"
+        self._hashed: dict[Any, Value] = {}
         self._forms = dict(forms or {})
         self._rank = rank
         self.specs: list[InputSpec] = []
@@ -231,6 +247,36 @@ class Inputs:
         self._values[spec.key, spec.delimiter] = (spec, value)
         return value
 
+    def hashed(
+        self, sources: Sequence[tuple[Key, str | None]], algo: str, **how: Any
+    ) -> Value:
+        """Declare an input of ids that the client makes of others, -1 for none."""
+        specs = [self._values[source][0] for source in sources]
+        names = [spec.name for spec in specs]
+        recipe = {"algo": algo, "from": names, **how}
+        known = str(recipe)
+        if known not in self._hashed:
+            name = f"{'_X_'.join(names)}_ids_{how['buckets']}"
+            width = 1 if all(spec.shape[1] == 1 for spec in specs) else None
+            self._hashed[known] = self._declare(
+                InputSpec(name, name, "int64", (None, width), -1, computed=recipe)
+            )
+        return self._hashed[known]
+
+    def width_of(self, ids: Value) -> int | None:
+        """Return how many hashed ids a row has, if it is always the same."""
+        return next(s.shape[1] for s, value in self._values.values() if value is ids)
+
+    def without_unread(self) -> list[InputSpec]:
+        """Withdraw inputs that only hashed ids are made of; return them."""
+        read = {name for node in self.graph.nodes for name in node.inputs}
+        sources = {n for s in self.specs if s.computed for n in s.computed["from"]}
+        unread = [s for s in self.specs if s.name in sources - read]
+        self.specs = [s for s in self.specs if s not in unread]
+        names = {spec.name for spec in unread}
+        self.graph.inputs = [t for t in self.graph.inputs if t.name not in names]
+        return unread
+
     def any_input(self) -> Value:
         """Declare an input of which only the rows count: the first raw column."""
         key, form = next(iter(self._forms.items()), ("x", Form("number", None)))
@@ -247,15 +293,20 @@ class Inputs:
     def category(self, key: Key, delimiter: str | None = None) -> Category:
         """Return raw categories."""
         spec, values = self._values[key, delimiter]
-        width = spec.shape[1]
+        missing: tuple[Any, ...] = tuple({_NO_CATEGORY, spec.missing})
+        no_value = spec.missing
         if spec.dtype == "string":
-            return Category(values, ("",), "", width)
-        if spec.dtype != "int64":
-            filled = where(values.is_nan(), _NO_INTEGER, values)
-            missing = (_NO_CATEGORY, _NO_INTEGER)
-            return Category(filled.cast(np.int64), missing, _NO_INTEGER, width)
-        missing = tuple({_NO_CATEGORY, spec.missing})
-        return Category(values, missing, spec.missing, width)
+            missing = ("",)
+        elif spec.dtype != "int64":
+            values = where(values.is_nan(), _NO_INTEGER, values).cast(np.int64)
+            missing, no_value = (_NO_CATEGORY, _NO_INTEGER), _NO_INTEGER
+
+        def buckets(n: int) -> Value:
+            if self.client_hashes:
+                return self.hashed([(key, delimiter)], "murmur3_32", seed=0, buckets=n)
+            return bucket_ids(values, n)
+
+        return Category(values, missing, no_value, spec.shape[1], buckets)
 
 
 def _spec(

@@ -2,7 +2,7 @@
 """`build_onnx`: a model as one ONNX graph, from raw columns to classes and numbers."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,7 +29,8 @@ __all__ = [
     "build_onnx",
     "dtype_of",
     "finished",
-    "head_graph",
+    "head_outputs",
+    "head_signatures",
     "info_of",
     "type_name",
 ]
@@ -47,11 +48,19 @@ class OnnxGraph(NamedTuple):
         What it takes.
     signatures : dict of str to Signature
         What it can be asked for.
+    raw : sequence of InputSpec
+        Raw columns that do not come in themselves; the client computes inputs of them.
     """
 
     model: Any
     inputs: list[InputSpec]
     signatures: dict[str, Signature]
+    raw: Sequence[InputSpec] = ()
+
+    @property
+    def given(self) -> list[InputSpec]:
+        """What the client has: `inputs` that it does not compute, and `raw`."""
+        return [s for s in [*self.inputs, *self.raw] if s.computed is None]
 
 
 def build_onnx(
@@ -63,6 +72,7 @@ def build_onnx(
     logits_scale: tuple[np.ndarray, np.ndarray] | None = None,
     forms: Mapping[Key, Form] | None = None,
     input_rank: int = 2,
+    hashing: str = "graph",
     name: str = "skest",
 ) -> OnnxGraph:
     """Write a model as one ONNX graph.
@@ -89,6 +99,9 @@ def build_onnx(
         What is known about raw columns, see `skest.export.inputs.forms_of`.
     input_rank : {1, 2}, default=2
         Dimensions of inputs that have one value for each row: (n,) or (n, 1).
+    hashing : {"graph", "client"}, default="graph"
+        Where strings are hashed and values crossed. With "client", ids come in, and
+        the graph needs no operator of com.microsoft.
     name : str, default="skest"
         Name of the graph.
 
@@ -122,25 +135,22 @@ def build_onnx(
     """
     if input_rank not in (1, 2):
         raise ValueError(f"'input_rank' must be 1 or 2; got {input_rank!r}.")
+    if hashing not in ("graph", "client"):
+        raise ValueError(f"'hashing' must be 'graph' or 'client'; got {hashing!r}.")
     graph = Graph(name)
     dtype = dtype_of(network)
-    inputs, encoded = _encoded(graph, columns, dtype, forms or {}, input_rank)
+    inputs, encoded = _encoded(graph, columns, dtype, forms or {}, input_rank, hashing)
     logits = network_output(network, Scope(graph), encoded)
     if logits_scale is not None:
         scale, center = (np.asarray(values, dtype) for values in logits_scale)
         logits = logits * scale + center
-    _, found = head_graph(graph, head, logits, inputs.specs, input_rank, classes)
-    return finished(graph, inputs.specs, found)
+    predictions = head_outputs(graph, head, logits, classes)
+    raw = inputs.without_unread()
+    found = head_signatures(head, predictions, inputs.specs, input_rank)
+    return finished(graph, inputs.specs, found, raw)
 
 
-def head_graph(
-    graph: Graph,
-    head: Head,
-    logits: Any,
-    inputs: list[InputSpec],
-    input_rank: int,
-    classes: Any,
-) -> tuple[dict[str, TensorInfo], dict[str, Signature]]:
+def head_outputs(graph: Graph, head: Head, logits: Any, classes: Any) -> Any:
     """Declare the predictions of a head as outputs.
 
     Parameters
@@ -151,29 +161,34 @@ def head_graph(
         One of `skest.heads`.
     logits : Value, or dict of Value
         Of the head; of a `MultiHead` also by the name of the head.
-    inputs, input_rank, classes
+    classes
         See `build_onnx`.
 
     Returns
     -------
-    predictions : dict of str to TensorInfo
-        By key; of a `MultiHead` "<head>/<key>".
-    signatures : dict of str to Signature
-        Those of the head.
+    dict of str to TensorInfo
+        By key; of a `MultiHead` such dictionaries by head.
     """
-    predictions: dict[Any, dict[str, TensorInfo]] = {}
-    for part, own_logits in split_logits(head, logits).items():
-        predictions[part] = _declared(graph, head, part, own_logits, classes)
-    found = signatures(
-        head,
-        predictions if isinstance(head, MultiHead) else predictions[None],
-        {spec.name: info_of(spec, input_rank) for spec in inputs},
-    )
-    return found["predict"].outputs, found
+    predictions = {
+        part: _declared(graph, head, part, own_logits, classes)
+        for part, own_logits in split_logits(head, logits).items()
+    }
+    return predictions if isinstance(head, MultiHead) else predictions[None]
+
+
+def head_signatures(
+    head: Head, predictions: Any, inputs: Sequence[InputSpec], input_rank: int
+) -> dict[str, Signature]:
+    """Return the signatures of a head, of what `head_outputs` returned."""
+    taken = {spec.name: info_of(spec, input_rank) for spec in inputs}
+    return signatures(head, predictions, taken)
 
 
 def finished(
-    graph: Graph, inputs: list[InputSpec], found: dict[str, Signature]
+    graph: Graph,
+    inputs: list[InputSpec],
+    found: dict[str, Signature],
+    raw: Sequence[InputSpec] = (),
 ) -> OnnxGraph:
     """Return a graph that has its outputs, with a description in its metadata."""
     features = {spec.name: spec.to_json() for spec in inputs}
@@ -182,7 +197,7 @@ def finished(
         "skest.features": json.dumps(features),
         "skest.signatures": json.dumps(described),
     }
-    return OnnxGraph(to_model(graph, metadata), inputs, found)
+    return OnnxGraph(to_model(graph, metadata), inputs, found, raw)
 
 
 def dtype_of(network: nn.Module) -> np.dtype:
@@ -202,15 +217,16 @@ def _encoded(
     dtype: np.dtype,
     forms: Mapping[Key, Form],
     rank: int,
+    hashing: str,
 ) -> tuple[Inputs, Any]:
     """Declare the inputs; return them, and what the network takes."""
     parts = columns if isinstance(columns, Mapping) else {None: columns}
     parts = {part: given for part, given in parts.items() if given is not None}
     if not parts:
-        inputs = Inputs(graph, [], dtype, forms, rank)
+        inputs = Inputs(graph, [], dtype, forms, rank, hashing)
         return inputs, {"rows": inputs.any_input()}
     all_columns: list[FeatureColumn] = [c for p in parts.values() for c in p.active]
-    inputs = Inputs(graph, all_columns, dtype, forms, rank)
+    inputs = Inputs(graph, all_columns, dtype, forms, rank, hashing)
     encoded = {part: encode(given, inputs, dtype) for part, given in parts.items()}
     return inputs, encoded if isinstance(columns, Mapping) else encoded[None]
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from skest.exceptions import ArtifactError
 from skest.export.artifact import MANIFEST, MODEL, Artifact, latest, read_artifact
+from skest.export.client_hashing import ClientInputs
 from skest.export.raw_values import Feature, columns_of
 from skest.versioned_directory import list_versions
 
@@ -32,6 +33,8 @@ class Model:
         The directory of the version.
     manifest : dict
         What is written of the model.
+    features : dict
+        What callers give, by name: ``dtype``, ``shape`` and more.
     signatures : dict
         By name: ``method``, ``inputs`` and ``outputs``.
     parts : dict of str to list of str
@@ -41,10 +44,17 @@ class Model:
     def __init__(self, artifact: Artifact, session: Any) -> None:
         self.path = artifact.path
         self.manifest = artifact.manifest
-        self.signatures: dict[str, Any] = artifact.manifest["signatures"]
         self._session = session
         specs = artifact.manifest["features"]
-        self._features = {name: Feature(name, spec) for name, spec in specs.items()}
+        self._client = ClientInputs(specs, artifact.manifest.get("raw", {}))
+        self.features: dict[str, Any] = self._client.given
+        self._features = {
+            name: Feature(name, spec) for name, spec in self.features.items()
+        }
+        self.signatures: dict[str, Any] = {
+            name: self._client.signature(found)
+            for name, found in artifact.manifest["signatures"].items()
+        }
         self.parts = {
             name: feature.columns
             for name, feature in self._features.items()
@@ -101,11 +111,12 @@ class Model:
         found = self._signature(signature)
         inputs, outputs = found["inputs"], found["outputs"]
         columns = columns_of(table, list(inputs), self.parts)
-        feeds = {
+        raw = {
             inputs[key]["tensor"]: self._features[inputs[key]["tensor"]].feed(values)
             for key, values in columns.items()
         }
-        _check_rows(feeds)
+        _check_rows(raw)
+        feeds = self._client.feeds(raw)
         names = [output["tensor"] for output in outputs.values()]
         return dict(zip(outputs, self._session.run(names, feeds), strict=True))
 

@@ -16,7 +16,8 @@ from skest.export.onnx_graph import (
     OnnxGraph,
     dtype_of,
     finished,
-    head_graph,
+    head_outputs,
+    head_signatures,
     info_of,
     type_name,
 )
@@ -109,9 +110,9 @@ def spec_onnx(
     owner = getattr(spec.predictions, "__self__", None)
     if isinstance(owner, Head):
         logits = _logits(network, graph, given)
-        predictions, found = head_graph(
-            graph, owner, logits, given.specs, input_rank, classes
-        )
+        of_heads = head_outputs(graph, owner, logits, classes)
+        found = head_signatures(owner, of_heads, given.specs, input_rank)
+        predictions = found["predict"].outputs
     else:
         values = _traced_predictions(spec, network, graph, given)
         predictions = _declared(graph, values, head, classes)

@@ -30,11 +30,11 @@ def made_up_rows(
     whole : collection of str, default=()
         Inputs whose numbers are whole.
     """
-    rows = synthetic_rows(graph.model, graph.inputs, whole=whole)
+    rows = synthetic_rows(graph.model, graph.given, whole=whole)
     try:
         predict(rows)
     except ValueError:  # one of its columns takes no missing values
-        return synthetic_rows(graph.model, graph.inputs, missing=False, whole=whole)
+        return synthetic_rows(graph.model, graph.given, missing=False, whole=whole)
     return rows
 
 

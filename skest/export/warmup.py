@@ -16,6 +16,7 @@ __all__ = ["synthetic_rows"]
 
 _UNKNOWN = ("unknown word", "ünbekannt")
 _WORDS_OF_A_FEATURE = 64
+_NO_INTEGER = int(np.iinfo(np.int64).min)
 
 
 def synthetic_rows(
@@ -73,7 +74,9 @@ def _looked_up(model: Any) -> dict[str, list[Any]]:
                     keys = attribute.strings[:_WORDS_OF_A_FEATURE]
                     found.setdefault(node.input[0], []).extend(k.decode() for k in keys)
                 elif attribute.name == "keys_int64s":
-                    keys = attribute.ints[:_WORDS_OF_A_FEATURE]
+                    # The least integer stands for none in graphs, and not in cells.
+                    keys = [key for key in attribute.ints if key != _NO_INTEGER]
+                    keys = keys[:_WORDS_OF_A_FEATURE]
                     found.setdefault(node.input[0], []).extend(keys)
     return found
 

@@ -157,6 +157,7 @@ def _manifest(exported: Exported, directory: Path) -> dict[str, Any]:
             spec.name: {**spec.to_json(), "shape": list(inputs[spec.name].shape)}
             for spec in graph.inputs
         },
+        "raw": {spec.name: spec.to_json() for spec in graph.raw},
         "signatures": {name: s.to_json() for name, s in graph.signatures.items()},
         "files": {},
     }

@@ -7,13 +7,10 @@ from typing import Any
 import numpy as np
 
 from skest._checks import check_integer
+from skest._hashes import fingerprint_cat64
 from skest.feature_columns.base import CategoricalColumn, FittedPart
 from skest.feature_columns.categorical import HashBucketColumn
-from skest.feature_columns.hashing import (
-    DEFAULT_HASH_KEY,
-    fingerprint_cat64,
-    int64_keys,
-)
+from skest.feature_columns.hashing import DEFAULT_HASH_KEY, int64_keys
 from skest.feature_columns.nested import innermost
 from skest.feature_columns.sources import is_key
 from skest.feature_columns.table import Key, Table

@@ -4,8 +4,8 @@
 Strings are hashed with MurmurHash3_x86_32 of their UTF-8 bytes, the function of
 `sklearn.utils.murmurhash3_32` and of ONNX Runtime's operator ``MurmurHash3``; TensorFlow
 has FarmHash there, so buckets of strings differ from those of ``tf.feature_column``.
-64-bit keys are combined as in TensorFlow (``FingerprintCat64`` of
-``tensorflow/core/platform/fingerprint.h``), so crosses of integers are equal.
+64-bit keys are combined by `skest._hashes.fingerprint_cat64` as in TensorFlow, so crosses
+of integers are equal.
 """
 
 from itertools import repeat
@@ -15,18 +15,13 @@ from sklearn.utils import murmurhash3_32
 
 __all__ = [
     "DEFAULT_HASH_KEY",
-    "MULTIPLIER",
-    "SHIFT",
     "bucket_ids",
-    "fingerprint_cat64",
     "int64_keys",
     "string_hashes",
     "string_to_int64keys",
 ]
 
 DEFAULT_HASH_KEY = 0xDECAFCAFFE
-MULTIPLIER = np.uint64(0xC6A4A7935BD1E995)
-SHIFT = np.uint64(47)
 
 
 def string_hashes(values: np.ndarray, seed: int = 0) -> np.ndarray:
@@ -102,30 +97,3 @@ def bucket_ids(values: np.ndarray, n_buckets: int) -> np.ndarray:
     if values.dtype != object:
         values = np.array([str(value) for value in values.tolist()], dtype=object)
     return (string_hashes(values) % np.uint64(n_buckets)).astype(np.int64)
-
-
-def fingerprint_cat64(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Combine two 64-bit fingerprints to one; the order matters.
-
-    Parameters
-    ----------
-    a, b : ndarray of uint64
-        Arrays whose shapes broadcast.
-
-    Returns
-    -------
-    ndarray of uint64
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> fingerprint_cat64(np.array([1], np.uint64), np.array([2], np.uint64))
-    array([14454907135238785252], dtype=uint64)
-    """
-    result = (a ^ MULTIPLIER) ^ (_shift_mix(b * MULTIPLIER) * MULTIPLIER)
-    result *= MULTIPLIER
-    return _shift_mix(_shift_mix(result) * MULTIPLIER)
-
-
-def _shift_mix(value: np.ndarray) -> np.ndarray:
-    return value ^ (value >> SHIFT)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from skest._hashes import fingerprint_cat64
 from skest.feature_columns import (
     bucketized_column,
     categorical_column_with_hash_bucket,
@@ -19,7 +20,6 @@ from skest.feature_columns import (
 )
 from skest.feature_columns.hashing import (
     DEFAULT_HASH_KEY,
-    fingerprint_cat64,
     int64_keys,
 )
 

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.utils import murmurhash3_32
 
+from skest._hashes import fingerprint_cat64
 from skest.feature_columns import hashing
 
 WORD = st.integers(0, 2**64 - 1)
@@ -33,7 +34,7 @@ def fingerprint_in_python(a: int, b: int) -> int:
 def test_fingerprint_cat64(a: int, b: int) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        result = hashing.fingerprint_cat64(np.array([a], "u8"), np.array([b], "u8"))
+        result = fingerprint_cat64(np.array([a], "u8"), np.array([b], "u8"))
     assert int(result[0]) == fingerprint_in_python(a, b)
 
 

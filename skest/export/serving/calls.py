@@ -105,7 +105,7 @@ class Call:
         try:
             columns = columns_of(table, list(inputs), model.parts)
             for key, values in columns.items():
-                feature = model.manifest["features"][inputs[key]["tensor"]]
+                feature = model.features[inputs[key]["tensor"]]
                 self._check_size(key, values, feature)
             return model.run(columns, signature)
         except (ValueError, TypeError, OverflowError) as error:

@@ -170,7 +170,7 @@ def _model_ready(call: Call) -> Any:
 def _metadata(call: Call) -> Any:
     _, model = call.find()
     signature = signature_of(model, "serving_default")
-    features = model.manifest["features"]
+    features = model.features
     inputs = {key: features[t["tensor"]] for key, t in signature["inputs"].items()}
     versions = call.catalog.versions(call.path["name"]).served
     return {

@@ -86,7 +86,7 @@ def _run_examples(call: Call, method: str) -> dict[str, NDArray[Any]]:
             raise RequestError(400, f"{twice} are in 'context' and in an example.")
     columns = {
         key: _example_column(
-            model.manifest["features"][tensor["tensor"]],
+            model.features[tensor["tensor"]],
             [example.get(key, context.get(key)) for example in examples],
         )
         for key, tensor in signature["inputs"].items()
@@ -176,7 +176,7 @@ def _metadata(call: Call) -> Any:
     signatures = {
         name: {
             "inputs": {
-                key: _tensor_info(model.manifest["features"][t["tensor"]], t["tensor"])
+                key: _tensor_info(model.features[t["tensor"]], t["tensor"])
                 for key, t in signature["inputs"].items()
             },
             "outputs": {

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Exported models as MLflow models of the flavour ``python_function``.
+
+MLflow copies the version and runs it with `skest.export.load`: nothing is pickled, and
+serving needs neither torch nor scikit-learn.
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from skest.export.artifact import MANIFEST
+from skest.export.runtime import Model, load
+from skest.versioned_directory import list_versions
+
+__all__ = ["load_model", "log_model", "save_model", "signature_of"]
+
+_TYPES = {
+    "string": "string",
+    "bool": "boolean",
+    "float32": "float",
+    "float64": "double",
+    "int32": "integer",
+    "int64": "long",
+}
+
+
+def save_model(
+    export_path: str | os.PathLike[str], path: str | os.PathLike[str], **more: Any
+) -> None:
+    """Save an exported model as an MLflow model.
+
+    Parameters
+    ----------
+    export_path : str or path
+        A version, or the directory of the versions (then the newest is taken).
+    path : str or path
+        Directory of the MLflow model, which must not exist.
+    **more
+        Further arguments of ``mlflow.pyfunc.save_model``.
+
+    Raises
+    ------
+    ArtifactError
+        If the exported model is damaged.
+    ImportError
+        If MLflow is not installed.
+
+    Notes
+    -----
+    MLflow compares tables with the signature, and does not convert int64 to the float64
+    that numbers are: give whole numbers as floats.
+    """
+    _mlflow().pyfunc.save_model(path=str(path), **_arguments(export_path, more))
+
+
+def log_model(export_path: str | os.PathLike[str], name: str, **more: Any) -> Any:
+    """Log an exported model to the active run of MLflow.
+
+    Parameters
+    ----------
+    export_path : str or path
+        A version, or the directory of the versions (then the newest is taken).
+    name : str
+        Name of the model in the run.
+    **more
+        Further arguments of ``mlflow.pyfunc.log_model``.
+
+    Returns
+    -------
+    mlflow.models.model.ModelInfo
+    """
+    return _mlflow().pyfunc.log_model(name=name, **_arguments(export_path, more))
+
+
+def load_model(model_uri: str) -> Any:
+    """Load a saved or logged model: ``mlflow.pyfunc.load_model``."""
+    return _mlflow().pyfunc.load_model(model_uri)
+
+
+def signature_of(model: Model) -> Any:
+    """Return the MLflow signature of a model, from its manifest.
+
+    Parameters
+    ----------
+    model : Model
+        Made by `skest.export.load`.
+
+    Returns
+    -------
+    mlflow.models.ModelSignature or None
+        None for a model that takes lists or matrices, which MLflow's columns cannot be.
+    """
+    _mlflow()
+    from mlflow.models import ModelSignature
+    from mlflow.types import ColSpec, Schema
+
+    columns = []
+    for name, spec in model.features.items():
+        is_single = spec["shape"][1:] in ([], [1]) or spec.get("delimiter")
+        names = spec.get("columns") or ([name] if is_single else None)
+        if names is None:
+            return None
+        may_miss = spec.get("missing") is not None
+        kind = _TYPES[spec["dtype"]]
+        # MLflow refuses float64, the type of most tables, where it expects float32.
+        kind = "double" if kind == "float" else kind
+        columns += [ColSpec(kind, part, required=not may_miss) for part in names]
+    return ModelSignature(inputs=Schema(columns))
+
+
+def _arguments(path: str | os.PathLike[str], more: dict[str, Any]) -> dict[str, Any]:
+    model = load(path)
+    arguments = {
+        "loader_module": __name__,
+        "data_path": str(model.path),
+        "signature": signature_of(model),
+        "pip_requirements": ["skest[onnx]"],
+    }
+    return arguments | more
+
+
+def _mlflow() -> Any:
+    try:
+        import mlflow.pyfunc
+    except ImportError as error:
+        raise ImportError(
+            "MLflow models need the package mlflow; install it by "
+            "`pip install 'skest[mlflow]'`."
+        ) from error
+    return mlflow
+
+
+class _PyFunc:
+    """What MLflow calls."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+
+    def predict(self, model_input: Any, params: dict[str, Any] | None = None) -> Any:
+        """Predict; ``params={"method": "predict_proba"}`` gives probabilities."""
+        method = (params or {}).get("method", "predict")
+        if method not in ("predict", "predict_proba"):
+            raise ValueError(
+                f"'method' must be 'predict' or 'predict_proba'; got {method!r}."
+            )
+        found = getattr(self._model, method)(model_input)
+        return found if isinstance(found, dict) else np.asarray(found)
+
+
+def _load_pyfunc(path: str) -> _PyFunc:
+    """Load what `save_model` saved; MLflow calls it with the path of the copy."""
+    directory = Path(path)
+    if not (directory / MANIFEST).exists() and not list_versions(directory):
+        (directory,) = directory.iterdir()
+    return _PyFunc(load(directory))

@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pipelines with estimators of skest, converted whole by skl2onnx."""
+
+import sys
+
+import numpy as np
+import onnxruntime
+import pandas as pd
+import pytest
+from sklearn.compose import ColumnTransformer
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
+import skest
+from skest import feature_columns as fc
+from skest.export.skl2onnx import register
+
+skl2onnx = pytest.importorskip("skl2onnx")
+types = pytest.importorskip("skl2onnx.common.data_types")
+
+ROWS = 60
+NUMBERS = np.random.default_rng(0).normal(size=(ROWS, 4)).astype(np.float32)
+FRAME = pd.DataFrame(
+    {
+        "age": NUMBERS[:, 0],
+        "city": ["Rome", "Łódź", "Oslo"] * (ROWS // 3),
+        "level": np.arange(ROWS) % 5,
+    }
+)
+TYPES = [
+    ("age", types.FloatTensorType([None, 1])),
+    ("city", types.StringTensorType([None, 1])),
+    ("level", types.Int64TensorType([None, 1])),
+]
+LABELS = {
+    "strings": np.array(["no", "yes"], object)[np.arange(ROWS) % 2],
+    "integers": np.arange(ROWS) % 3 + 5,
+    "booleans": NUMBERS[:, 0] > 0,
+}
+
+
+@pytest.fixture(autouse=True)
+def registered():
+    register()
+
+
+def small(kind=skest.DNNClassifier, *args, **more):
+    return kind(*args, max_iter=2, random_state=0, **more)
+
+
+def run(graph, feeds):
+    session = onnxruntime.InferenceSession(graph.SerializeToString())
+    names = [output.name for output in session.get_outputs()]
+    return dict(zip(names, session.run(None, feeds), strict=True))
+
+
+def columns(frame):
+    return {
+        name: frame[[name]].to_numpy(object if name == "city" else None)
+        for name in frame
+    }
+
+
+def without_maps(model):
+    return {id(model): {"zipmap": False}}
+
+
+@pytest.mark.parametrize("y", LABELS.values(), ids=list(LABELS))
+@pytest.mark.parametrize(
+    "kind", [skest.DNNClassifier, skest.LinearClassifier, skest.BaselineClassifier]
+)
+def test_a_pipeline_of_numbers(kind, y):
+    model = make_pipeline(StandardScaler(), small(kind)).fit(NUMBERS, y)
+    graph = skl2onnx.to_onnx(
+        model, NUMBERS, options=without_maps(model[-1]), target_opset=18
+    )
+    found = run(graph, {"X": NUMBERS})
+    np.testing.assert_array_equal(found["label"], model.predict(NUMBERS))
+    np.testing.assert_allclose(
+        found["probabilities"], model.predict_proba(NUMBERS), rtol=0, atol=1e-6
+    )
+
+
+def test_column_transformer_and_grid_search():
+    before = ColumnTransformer(
+        [
+            ("scaled", StandardScaler(), ["age", "level"]),
+            ("city", OneHotEncoder(sparse_output=False), ["city"]),
+        ]
+    )
+    search = GridSearchCV(
+        make_pipeline(before, small()),
+        {"dnnclassifier__hidden_units": [(4,), (8,)]},
+        cv=2,
+    ).fit(FRAME, LABELS["strings"])
+    model = search.best_estimator_
+    for converted in (model, search):
+        graph = skl2onnx.convert_sklearn(
+            converted,
+            initial_types=TYPES,
+            options=without_maps(model[-1]),
+            target_opset=18,
+        )
+        found = list(run(graph, columns(FRAME)).values())
+        np.testing.assert_array_equal(found[0], search.predict(FRAME))
+        np.testing.assert_allclose(
+            found[1], search.predict_proba(FRAME), rtol=0, atol=1e-6
+        )
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_texts_and_numbers_go_to_the_estimator_by_name(alone):
+    city = fc.categorical_column_with_hash_bucket("city", 20)
+    given = [
+        fc.numeric_column("age"),
+        fc.embedding_column(city, 3),
+        fc.indicator_column(fc.crossed_column(["city", "level"], 30)),
+    ]
+    own = small(feature_columns=given)
+    model = (own if alone else make_pipeline(own)).fit(FRAME, LABELS["strings"])
+    graph = skl2onnx.convert_sklearn(
+        model,
+        initial_types=TYPES[::-1],
+        options=without_maps(own),
+        target_opset=18,
+    )
+    found = run(graph, columns(FRAME))
+    np.testing.assert_array_equal(found["label"], model.predict(FRAME))
+    np.testing.assert_allclose(
+        found["probabilities"], model.predict_proba(FRAME), rtol=0, atol=1e-6
+    )
+
+
+def test_columns_by_position():
+    given = [fc.numeric_column(2), fc.bucketized_column(fc.numeric_column(0), [0.0])]
+    model = small(feature_columns=given).fit(NUMBERS, LABELS["strings"])
+    for initial in (
+        [("X", types.FloatTensorType([None, 4]))],
+        [
+            ("A", types.FloatTensorType([None, 1])),
+            ("B", types.FloatTensorType([None, 3])),
+        ],
+    ):
+        graph = skl2onnx.convert_sklearn(
+            model, initial_types=initial, options=without_maps(model), target_opset=18
+        )
+        sizes = [kind.shape[1] for _, kind in initial]
+        parts = np.split(NUMBERS, np.cumsum(sizes)[:-1], axis=1)
+        found = run(
+            graph, {name: p for (name, _), p in zip(initial, parts, strict=True)}
+        )
+        np.testing.assert_allclose(
+            found["probabilities"], model.predict_proba(NUMBERS), rtol=0, atol=1e-6
+        )
+
+
+def test_a_frame_of_numbers_by_name():
+    frame = pd.DataFrame(NUMBERS, columns=list("abcd"))
+    model = small().fit(frame, LABELS["strings"])
+    initial = [(name, types.FloatTensorType([None, 1])) for name in frame]
+    graph = skl2onnx.convert_sklearn(
+        model, initial_types=initial, options=without_maps(model), target_opset=18
+    )
+    found = run(graph, columns(frame))
+    np.testing.assert_allclose(
+        found["probabilities"], model.predict_proba(frame), rtol=0, atol=1e-6
+    )
+
+
+def converted(model, **options):
+    return skl2onnx.to_onnx(
+        model, NUMBERS, options={id(model): options}, target_opset=18
+    )
+
+
+def test_options():
+    model = small().fit(NUMBERS, LABELS["strings"])
+    p = model.predict_proba(NUMBERS)
+    mapped = run(converted(model), {"X": NUMBERS})["output_probability"]
+    np.testing.assert_allclose(
+        [[row["no"], row["yes"]] for row in mapped], p, atol=1e-6
+    )
+    found = run(converted(model, zipmap="columns"), {"X": NUMBERS})
+    np.testing.assert_allclose(found["syes"], p[:, 1], atol=1e-6)
+    found = run(converted(model, zipmap=False, nocl=True), {"X": NUMBERS})
+    np.testing.assert_array_equal(found["label"], p[:, 1] > 0.5)
+    assert found["label"].dtype == np.int64
+    graph = converted(model, zipmap=False, output_class_labels=True)
+    np.testing.assert_array_equal(
+        run(graph, {"X": NUMBERS})["class_labels"], ["no", "yes"]
+    )
+    for y in (LABELS["strings"], LABELS["integers"]):
+        model.fit(NUMBERS, y)
+        found = run(converted(model, zipmap=False, raw_scores=True), {"X": NUMBERS})
+        scores = model.decision_function(NUMBERS)
+        scores = np.stack([-scores, scores], 1) if scores.ndim == 1 else scores
+        np.testing.assert_allclose(found["probabilities"], scores, atol=1e-6)
+
+
+def test_doubles():
+    numbers = NUMBERS.astype(np.float64)
+    model = small().fit(numbers, LABELS["strings"])
+    graph = skl2onnx.to_onnx(
+        model, numbers, options=without_maps(model), target_opset=18
+    )
+    found = run(graph, {"X": numbers})["probabilities"]
+    assert found.dtype == np.float64
+    np.testing.assert_allclose(found, model.predict_proba(numbers), rtol=0, atol=1e-12)
+    mapped = skl2onnx.to_onnx(model, numbers, target_opset=18)
+    assert len(run(mapped, {"X": numbers})["output_probability"]) == ROWS
+
+
+def test_regressors():
+    for y in (NUMBERS[:, 0], NUMBERS[:, :2]):
+        model = make_pipeline(StandardScaler(), small(skest.DNNRegressor))
+        graph = skl2onnx.to_onnx(model.fit(NUMBERS, y), NUMBERS, target_opset=18)
+        found = run(graph, {"X": NUMBERS})["variable"]
+        expected = model.predict(NUMBERS).reshape(ROWS, -1)
+        np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_several_heads():
+    y = pd.DataFrame({"a": LABELS["strings"], "b": NUMBERS[:, 1]})
+    model = small(skest.MultiHeadEstimator).fit(NUMBERS, y)
+    found = run(skl2onnx.to_onnx(model, NUMBERS, target_opset=18), {"X": NUMBERS})
+    expected = model.predict(NUMBERS)
+    assert list(found) == ["a_labels", "a_probabilities", "b_predictions"]
+    np.testing.assert_array_equal(found["a_labels"], expected["a"])
+    np.testing.assert_allclose(found["b_predictions"][:, 0], expected["b"], atol=1e-6)
+
+
+def test_a_class_of_a_user():
+    class Own(skest.LinearClassifier):
+        pass
+
+    register(Own)
+    model = small(Own).fit(NUMBERS, LABELS["strings"])
+    found = run(converted(model, zipmap=False), {"X": NUMBERS})
+    np.testing.assert_array_equal(found["label"], model.predict(NUMBERS))
+
+
+def test_what_does_not_fit_is_named():
+    model = small().fit(FRAME, LABELS["strings"])
+    with pytest.raises(ValueError, match="no input for the column 'city'"):
+        skl2onnx.convert_sklearn(model, initial_types=TYPES[:1], target_opset=18)
+    wrong = [TYPES[0], ("city", types.FloatTensorType([None, 1])), TYPES[2]]
+    with pytest.raises(
+        ValueError, match="'city' must come as string, and comes as float"
+    ):
+        skl2onnx.convert_sklearn(model, initial_types=wrong, target_opset=18)
+    numbers = small().fit(NUMBERS, LABELS["strings"])
+    with pytest.raises(ValueError, match="'target_opset' must be 18 or more"):
+        skl2onnx.to_onnx(numbers, NUMBERS, target_opset=15)
+
+
+def test_without_skl2onnx(monkeypatch):
+    monkeypatch.setitem(sys.modules, "skl2onnx", None)
+    with pytest.raises(ImportError, match=r"skest\[skl2onnx\]"):
+        register()
