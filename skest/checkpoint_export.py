@@ -2,6 +2,7 @@
 """Checkpoints as versions of a model: what ``Estimator.export`` writes."""
 
 import functools
+import importlib.util
 import json
 import os
 import shutil
@@ -114,8 +115,14 @@ def check_asset(name: str, source: Path) -> None:
 
 
 def check_format(format: str) -> None:
-    """Refuse what is no format of ``Estimator.export``."""
+    """Refuse what is no format of ``Estimator.export``, or lacks its packages."""
     if format not in _FORMATS:
         raise ValueError(
             f"'format' must be one of {', '.join(map(repr, _FORMATS))}; got {format!r}."
+        )
+    missing = [n for n in ("onnx", "onnxruntime") if not importlib.util.find_spec(n)]
+    if format == "onnx" and missing:
+        raise ImportError(
+            f"format='onnx' needs {' and '.join(missing)}. Install with "
+            "`pip install 'skest[onnx]'`, or export with format='checkpoint'."
         )

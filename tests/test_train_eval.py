@@ -444,7 +444,10 @@ def run_with(hook, model_dir):
             name="own",
             hooks=hook,
             throttle_secs=0,
-            exporters=[LatestExporter("latest"), FinalExporter("final")],
+            exporters=[
+                LatestExporter("latest", format="checkpoint"),
+                FinalExporter("final", format="checkpoint"),
+            ],
         ),
     )
 

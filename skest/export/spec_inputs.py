@@ -17,6 +17,7 @@ from skest.export.demands import demands
 from skest.export.graph import Graph, Value
 from skest.export.inputs import Form, Inputs, InputSpec, forms_of
 from skest.export.numbers_onnx import Numbers, computed
+from skest.feature_columns.arithmetic import Encoding
 from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.table import Key, Table
 
@@ -86,6 +87,8 @@ def columns_of_encode(own: Callable[..., Any]) -> FeatureColumns:
     ExportError
         If it is another function.
     """
+    if isinstance(own, Encoding):
+        return own.columns
     function = own.func if isinstance(own, partial) else own
     columns = getattr(function, "__self__", None)
     if isinstance(columns, FeatureColumns) and function == columns.encode:

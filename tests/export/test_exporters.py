@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
+import importlib.util
 import json
 import logging
 import math
 import shutil
+from functools import partial
 
 import pytest
 import torch
@@ -73,22 +75,22 @@ def test_best_goes_on_in_another_process(estimator):
 
 @pytest.mark.parametrize("content", [b"", b"\xff{", b"[1]", b'{"x": 1}', b"null"])
 def test_a_damaged_best_result_is_no_result(estimator, caplog, content):
-    assert export(BestExporter(), estimator, loss=1.0)
+    assert export(BestExporter(format="checkpoint"), estimator, loss=1.0)
     path = estimator.model_dir / "export" / "best_exporter" / "best.json"
     path.write_bytes(content)
     with caplog.at_level(logging.WARNING, "skest"):
-        assert export(BestExporter(), estimator, loss=2.0)
+        assert export(BestExporter(format="checkpoint"), estimator, loss=2.0)
     (record,) = caplog.records
     assert str(path) in record.getMessage()
     assert "counts as the best one" in record.getMessage()
-    assert not export(BestExporter(), estimator, loss=3.0)
+    assert not export(BestExporter(format="checkpoint"), estimator, loss=3.0)
 
 
 def test_without_its_versions_a_result_is_not_the_best(estimator):
-    assert export(BestExporter(), estimator, loss=1.0)
+    assert export(BestExporter(format="checkpoint"), estimator, loss=1.0)
     (version,) = list_versions(estimator.model_dir / "export" / "best_exporter")
     shutil.rmtree(version)
-    assert export(BestExporter(), estimator, loss=2.0)
+    assert export(BestExporter(format="checkpoint"), estimator, loss=2.0)
 
 
 def test_what_could_not_be_exported_is_not_the_best(estimator, monkeypatch):
@@ -172,3 +174,12 @@ def test_format(kind):
         ValueError, match="'format' must be one of 'onnx', 'checkpoint'"
     ):
         kind("x", format="pickle")
+
+
+@pytest.mark.parametrize(
+    "make", [BestExporter, partial(LatestExporter, "a"), partial(FinalExporter, "a")]
+)
+def test_packages_are_missed_before_the_training(monkeypatch, make):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ImportError, match="needs onnx and onnxruntime.*'checkpoint'"):
+        make()
