@@ -205,6 +205,7 @@ def test_numbers(value, text):
 @pytest.mark.skipif(not report.FOLDER.exists(), reason="tests run outside a checkout")
 def test_the_page_is_what_the_committed_results_give():
     results = report.load(report.FOLDER)
+    assert {result["name"] for result in results} == set(SUITES)
     page = report.FOLDER.with_suffix(".md").read_text(encoding="utf-8")
     assert page == report.page(results, report.FOLDER.name)
     assert results
