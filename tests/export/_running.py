@@ -6,13 +6,13 @@ import onnx
 import onnxruntime
 
 from skest.export.columns_onnx import EveryId, Ids, encode
-from skest.export.feeds import feeds
 from skest.export.graph import Graph
 from skest.export.inputs import Inputs, forms_of
 from skest.export.model_proto import to_model
 from skest.export.numbers_onnx import Numbers, computed
 from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.table import Table
+from tests.export._feeds import feeds
 
 
 def session(model):

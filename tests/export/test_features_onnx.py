@@ -10,11 +10,11 @@ from skest.feature_columns import DenseFeatures, FeatureColumns, numeric_column
 pytest.importorskip("onnxruntime")
 from skest.export.columns_onnx import encode
 from skest.export.features_onnx import dense_features
-from skest.export.feeds import feeds
 from skest.export.graph import Graph
 from skest.export.inputs import Inputs
 from skest.export.model_proto import to_model
 from skest.export.scope import Scope
+from tests.export._feeds import feeds
 from tests.export._running import run
 
 KINDS = [

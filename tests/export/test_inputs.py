@@ -5,8 +5,8 @@ import polars as pl
 import pytest
 import scipy.sparse
 
-from skest.export.feeds import feeds
 from skest.export.inputs import Form, InputSpec, forms_of
+from tests.export._feeds import feeds
 
 
 @pytest.mark.parametrize(

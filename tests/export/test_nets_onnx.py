@@ -37,8 +37,8 @@ from skest.networks import ACTIVATIONS, CELL_TYPES, DNN, RNN, Baseline, Combined
 from tests.export._raw import raw_columns
 
 pytest.importorskip("onnxruntime")
-from skest.export.feeds import feeds
 from skest.export.onnx_graph import build_onnx
+from tests.export._feeds import feeds
 from tests.export._running import session
 
 DTYPES = [torch.float32, torch.float64]

@@ -41,7 +41,7 @@ def feeds(inputs: Iterable[InputSpec], X: Any) -> dict[str, np.ndarray]:
 
     Examples
     --------
-    >>> from skest.export.feeds import feeds
+    >>> from tests.export._feeds import feeds
     >>> from skest.export.inputs import InputSpec
     >>> tags = InputSpec("tags", "tags", "string", (None, None), "", delimiter="|")
     >>> feeds([tags], {"tags": ["a|b", None]})["tags"]
