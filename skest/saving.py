@@ -41,8 +41,10 @@ def make_save(
         trained is NaN: training from there would never come to anything.
     """
     trained = set(map(id, trained_parameters(spec)))
-    parameters = () if spec.network is None else spec.network.named_parameters()
-    names = [name for name, parameter in parameters if id(parameter) in trained]
+    # A network may save its parameters under names of its own.
+    saved = {} if spec.network is None else spec.network.state_dict(keep_vars=True)
+    names = [name for name, value in saved.items() if id(value) in trained]
+    del saved  # or the network would live as long as this
 
     def save(checkpoint: Checkpoint) -> None:
         check_lock()

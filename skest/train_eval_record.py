@@ -3,6 +3,7 @@
 
 import json
 import logging
+import operator
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -82,7 +83,7 @@ class Record:
                 exporter: None if path is None else self._model_dir / path
                 for exporter, path in saved["exports"].items()
             }
-            is_whole = all(path is None or path.is_dir() for path in exports.values())
+            is_whole = all(path is None or path.exists() for path in exports.values())
             is_same = saved["settings"] == settings and set(exporters) == set(exports)
             return Result(saved["metrics"], exports) if is_same and is_whole else None
         except _NO_RECORD:
@@ -120,10 +121,10 @@ class Record:
             "max_steps": max_steps,
             "evaluations": evaluations,
         }
-        content = json.dumps(self._content, indent=1).encode()
         try:
-            write_file(self._model_dir / _FILE, content)
-        except OSError as error:
+            content = json.dumps(self._content, indent=1, default=operator.index)
+            write_file(self._model_dir / _FILE, content.encode())
+        except (OSError, TypeError, ValueError) as error:
             _logger.warning(
                 "The results are not recorded for a repeated call: %s", error
             )

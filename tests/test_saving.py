@@ -6,6 +6,7 @@ import threading
 
 import pytest
 import torch
+from torch import nn
 
 from skest import Estimator, EstimatorSpec, RunConfig
 from skest.exceptions import NanLossDuringTrainingError, NotFittedError
@@ -257,3 +258,34 @@ def test_inputs_are_closed_also_when_an_error_is_held():
             errors.append(error)
     assert len(errors) == 2
     assert not [t for t in threading.enumerate() if t.name == "skest-prefetch"]
+
+
+class Wrapped(nn.Module):
+    """Saves its variables under other names."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(3, 1)
+
+    def forward(self, x):
+        return self.inner(x)
+
+    def state_dict(self, *args, **kwargs):
+        return self.inner.state_dict(*args, **kwargs)
+
+    def load_state_dict(self, *args, **kwargs):
+        return self.inner.load_state_dict(*args, **kwargs)
+
+
+def test_a_network_may_have_its_own_state_dict():
+    def model_fn(features, labels, mode):
+        network = Wrapped()
+        return EstimatorSpec(
+            mode,
+            network=network,
+            loss=lambda labels, z, _: (z[:, 0] - labels).square().mean(),
+            optimizer=torch.optim.SGD(network.parameters(), 0.1),
+        )
+
+    trained = Estimator(model_fn).train(table_fn(), steps=2)
+    assert sorted(trained.checkpoint.variables) == ["bias", "weight"]

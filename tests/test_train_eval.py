@@ -6,6 +6,7 @@ import signal
 import weakref
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from skest import Estimator, EvalSpec, RunConfig, TrainSpec, train_and_evaluate
@@ -520,3 +521,33 @@ def test_ctrl_c_breaks_off_the_last_evaluation(tmp_path, caplog):
 def test_wrong_arguments(arguments, error, match):
     with pytest.raises(error, match=match):
         train_and_evaluate(*arguments)
+
+
+def test_numbers_may_be_of_numpy(tmp_path):
+    def run():
+        return train_and_evaluate(
+            make(tmp_path),
+            TrainSpec(ENDLESS, max_steps=np.int64(20)),
+            EvalSpec(EVAL, steps=np.int64(2)),
+        )
+
+    assert run() == run()
+    assert run()[0]["global_step"] == 20
+
+
+def test_an_exporter_may_return_a_file(tmp_path):
+    class Note(Exporter):
+        calls = 0
+
+        def export(self, estimator, export_path, **others):
+            Note.calls += 1
+            export_path.mkdir(parents=True, exist_ok=True)
+            (export_path / "note").write_text("x")
+            return export_path / "note"
+
+    calls = []
+    for _ in range(2):
+        spec = EvalSpec(EVAL, throttle_secs=10**6, exporters=[Note("note")])
+        train_and_evaluate(make(tmp_path), TrainSpec(ENDLESS, 20), spec)
+        calls.append(Note.calls)
+    assert calls[0] == calls[1] > 0

@@ -103,10 +103,13 @@ def _named(raw: Any, features: Any) -> Iterator[_Column]:
     if isinstance(features, Mapping) and not features.keys().isdisjoint(names):
         return
     for name in names:
-        values = np.asarray(raw[name])
-        if values.dtype.kind == "f":
-            numbers = torch.from_numpy(values.astype(np.float64))
-            yield from _columns(numbers, f"column {name!r}", "column")
+        values = raw[name]
+        if not isinstance(values, Tensor):
+            values = np.asarray(values)
+            if values.dtype.kind != "f":
+                continue
+            values = torch.from_numpy(values.astype(np.float64))
+        yield from _columns(values, f"column {name!r}", "column")
 
 
 def _all_broken(columns: Iterable[_Column]) -> list[str]:

@@ -49,7 +49,10 @@ class NanLossHook(Hook):
         message = f"The loss of step {run.global_step} is NaN."
         if run.batch is not None:
             raw, _ = run.raw_batch or (None, None)
-            message += " " + report_on_batch(*run.batch, raw)
+            try:
+                message += " " + report_on_batch(*run.batch, raw)
+            except Exception as error:  # of cells of any kind; the loss matters more
+                _logger.debug("There is no report on the batch: %s", error)
         if self._fail:
             raise NanLossDuringTrainingError(message)
         _logger.error(message)

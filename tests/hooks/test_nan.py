@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import logging
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -228,3 +229,24 @@ def test_many_columns_and_other_structures():
     assert "no floating-point numbers. Lower" in report_on_batch(
         {"a_ids": sparse.int()}, 0
     )
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_raw_columns_may_be_tensors_of_any_type(dtype):
+    bad = torch.tensor([1.0, float("nan")], dtype=dtype)
+    raw = {"a": torch.ones(2, dtype=dtype, requires_grad=True), "b": bad}
+    features = torch.stack(list(raw.values()), 1)
+    assert "'b' (first in row 1)" in report_on_batch(features, None, raw)
+
+
+def test_cells_that_no_report_can_read_leave_the_error_as_it_is():
+    class Odd(dict):
+        def __getitem__(self, name):
+            raise RuntimeError("not like this")
+
+    features = torch.full((2, 1), float("nan"))
+    run = SimpleNamespace(
+        global_step=3, batch=(features, None), raw_batch=(Odd(a=1), None)
+    )
+    with pytest.raises(NanLossDuringTrainingError, match=r"loss of step 3 is NaN\.$"):
+        NanLossHook().after_step(run, torch.tensor(float("nan")))
