@@ -9,10 +9,12 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
+from torch.utils.data import DataLoader
 
 from skest._checks import check_integer
 from skest._random import seed_sequence
 from skest.inputs.resumable import Resumable
+from skest.inputs.seeded_loader import PassLoader
 from skest.inputs.stages import (
     Batch,
     Cache,
@@ -55,9 +57,10 @@ class Pipeline:
     -----
     The operations are those of ``tf.data.Dataset``, with these differences: a pipeline
     that is iterated again gives the same elements in the same order, because the seed of
-    `shuffle` is chosen when it is called; passes of `repeat` still differ from each
-    other. And all of it can go on in the middle: an interrupted training that is resumed
-    sees the elements that it would have seen. Functions given to `map` and `filter` have
+    `shuffle` is chosen when it is called, that of a ``DataLoader`` without a generator
+    when it becomes the source; passes of `repeat` still differ from each other. And all
+    of it can go on in the middle: an interrupted training that is resumed sees the
+    elements that it would have seen. Functions given to `map` and `filter` have
     to depend on nothing but the element, for elements that are skipped are not mapped.
 
     Examples
@@ -300,7 +303,7 @@ class Pipeline:
     def _elements(self, n_stages: int, skip: int, epochs: tuple[int, ...]) -> Any:
         """Yield the elements behind the first stages."""
         if n_stages == 0:
-            return _read(self._source, skip)
+            return _read(self._source, skip, epochs)
         upstream = Upstream(
             lambda skip, epochs: closing(self._elements(n_stages - 1, skip, epochs)),
             self._length(n_stages - 1),
@@ -335,6 +338,8 @@ def _as_source(source: Any) -> Any:
         type(source), "columns"
     )
     if not is_table:
+        if isinstance(source, DataLoader) and source.generator is None:
+            return PassLoader(source)
         if isinstance(source, Iterator):
             return _OneShot(source)
         if isinstance(source, Iterable) or callable(source) or _is_map_style(source):
@@ -361,13 +366,15 @@ def _known_length(source: Any) -> int | None:
     return None
 
 
-def _read(source: Any, skip: int) -> Iterator[Any]:
-    """Yield the elements of a source from position `skip` on."""
+def _read(source: Any, skip: int, epochs: Sequence[int]) -> Iterator[Any]:
+    """Yield the elements of a pass through a source from position `skip` on."""
     if _is_map_style(source):
         yield from (source[i] for i in range(skip, len(source)))
     elif isinstance(source, _OneShot):
         yield from islice(source, skip, None)
     else:
+        if isinstance(source, PassLoader):
+            source = source.of_pass(epochs)
         if isinstance(source, Resumable):
             source, skip = source.resumed(skip, source.seeds), 0
         iterator = _opened(source() if callable(source) else source)

@@ -1,18 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`SeededLoader`: a DataLoader whose order can be repeated."""
+"""`SeededLoader` and `PassLoader`: a DataLoader whose order can be repeated."""
 
+import copy
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
 
+import numpy as np
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 
-from skest._random import RunRandom
+from skest._random import RunRandom, seed_sequence
 
-__all__ = ["SeededLoader"]
+__all__ = ["PassLoader", "SeededLoader"]
 
 _END = object()
+_DRAWING_SAMPLERS = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 
 
 class SeededLoader:
@@ -51,9 +61,7 @@ class SeededLoader:
     ) -> None:
         self._loader = loader
         self._n_skipped = n_skipped
-        if seed is None:
-            seed = int(torch.empty((), dtype=torch.int64).random_().item())
-        self.seeds = [seed]
+        self.seeds = [_drawn_seed() if seed is None else seed]
 
     @property
     def kind(self) -> str:
@@ -70,11 +78,112 @@ class SeededLoader:
 
     def _elements(self) -> Iterator[Any]:
         random = RunRandom(self.seeds[0])
+        loader = self._loader
         with random.as_global():
-            iterator = iter(self._loader)
+            is_mapped = not isinstance(loader.dataset, IterableDataset)
+            if is_mapped and loader._iterator is not None:
+                # Workers that persist are taken over, without what making the iterator
+                # draws: maybe a sampler's order, which is made anew, and their seed.
+                iter(loader._index_sampler)
+                _drawn_seed()
+            iterator = iter(loader)
         while True:
             with random.as_global():  # samplers and datasets may draw for every batch
                 element = next(iterator, _END)
             if element is _END:
                 return
             yield element
+
+
+class PassLoader:
+    """A DataLoader without a generator of its own, as the source of a Pipeline.
+
+    Every pass gets a generator, made from one seed and the number of the pass, because a
+    thread of ``Pipeline.prefetch`` can't borrow torch's global generator: the training
+    may hold it. So orders of torch's samplers and the seeds of workers can be repeated;
+    what other samplers, or datasets without workers, draw can't. It is a
+    `skest.inputs.resumable.Resumable`.
+
+    Parameters
+    ----------
+    loader : torch.utils.data.DataLoader
+        Its ``generator`` is None. It stays as it is: passes have copies, whose workers
+        end with the pass.
+    seed : int, default=None
+        None draws one from torch's global generator.
+    n_skipped : int, default=0
+        How many batches to leave out; they are loaded nevertheless.
+
+    Examples
+    --------
+    >>> from torch.utils.data import DataLoader
+    >>> from skest.inputs.seeded_loader import PassLoader
+    >>> data = PassLoader(DataLoader(range(9), batch_size=9, shuffle=True))
+    >>> [order] = data
+    >>> [again] = data
+    >>> [next_order] = data.of_pass((1,))
+    >>> bool((order == again).all()), bool((order == next_order).all())
+    (True, False)
+    """
+
+    is_restartable = True
+
+    def __init__(
+        self, loader: DataLoader[Any], seed: int | None = None, n_skipped: int = 0
+    ) -> None:
+        self._loader = loader
+        self._n_skipped = n_skipped
+        self.seeds = [_drawn_seed() if seed is None else seed]
+
+    @property
+    def kind(self) -> str:
+        """What the data are, in words."""
+        return type(self._loader).__name__
+
+    def resumed(self, n_elements: int, seeds: Sequence[int]) -> "PassLoader":
+        """Return the same data in the order of `seeds`, without the first elements."""
+        (seed,) = seeds
+        return PassLoader(self._loader, seed, n_elements)
+
+    def of_pass(self, epochs: Sequence[int]) -> "PassLoader":
+        """Return the data of a pass, given its number in every repetition around it."""
+        if not epochs:
+            return self
+        (seed,) = seed_sequence(self.seeds[0], *epochs).generate_state(1, np.uint64)
+        return PassLoader(self._loader, int(seed) >> 1, self._n_skipped)
+
+    def __iter__(self) -> Iterator[Any]:
+        generator = torch.Generator().manual_seed(self.seeds[0])
+        yield from islice(
+            _with_generator(self._loader, generator), self._n_skipped, None
+        )
+
+
+def _drawn_seed() -> int:
+    """Draw a seed from torch's global generator, as DataLoader and its samplers do."""
+    return int(torch.empty((), dtype=torch.int64).random_().item())
+
+
+def _with_generator(
+    loader: DataLoader[Any], generator: torch.Generator
+) -> DataLoader[Any]:
+    """Return a copy of `loader` as if it had been made with `generator`."""
+    loader = copy.copy(loader)
+    # These can't be assigned: a loader refuses another sampler.
+    vars(loader).update(
+        generator=generator,
+        sampler=_sampler_with(generator, loader.sampler),
+        batch_sampler=_sampler_with(generator, loader.batch_sampler),
+        _iterator=None,  # workers that persist are those of the original
+    )
+    return loader
+
+
+def _sampler_with(generator: torch.Generator, sampler: Any) -> Any:
+    if isinstance(sampler, _DRAWING_SAMPLERS) and sampler.generator is None:
+        sampler = copy.copy(sampler)
+        sampler.generator = generator
+    elif isinstance(sampler, BatchSampler):
+        sampler = copy.copy(sampler)
+        sampler.sampler = _sampler_with(generator, sampler.sampler)
+    return sampler

@@ -1,16 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """Datasets and loaders of ``torch.utils.data`` as what an ``input_fn`` returns."""
 
+from itertools import chain
+
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    TensorDataset,
+)
 
 from skest import Estimator, RunConfig
 from skest.inputs import Pipeline
 from skest.inputs.batches import Source
 from skest.inputs.resumable import Resumable
-from skest.inputs.seeded_loader import SeededLoader
+from skest.inputs.seeded_loader import PassLoader, SeededLoader
 from tests._models import (
     At,
     Recorder,
@@ -120,6 +129,8 @@ def own_generator():
         lambda: DataLoader(TENSORS, batch_size=4, shuffle=True, num_workers=2),
         lambda: DataLoader(Noisy(), batch_size=4, shuffle=True),
         lambda: DataLoader(Noisy(), batch_size=4, num_workers=2),
+        lambda: Pipeline(DataLoader(TENSORS, batch_size=4, shuffle=True)).prefetch(2),
+        lambda: Pipeline(DataLoader(Noisy(), batch_size=4, num_workers=2)).prefetch(2),
         own_generator,
     ],
 )
@@ -165,6 +176,78 @@ def test_a_loader_goes_on_from_its_middle():
     whole = torch.stack(list(data))
     rest = torch.stack(list(data.resumed(2, data.seeds)))
     assert torch.equal(rest, whole[2:])
+    assert isinstance(data, Resumable)
+    assert data.kind == "DataLoader"
+
+
+class EagerBatches(BatchSampler):
+    """Draws the order when it is asked for an iterator."""
+
+    def __iter__(self):
+        return iter(torch.randperm(len(self.sampler)).split(self.batch_size))
+
+
+@pytest.mark.parametrize("batch_sampler", [None, EagerBatches(range(20), 4, False)])
+def test_workers_that_persist_repeat_an_order(batch_sampler):
+    options = {"batch_size": 4, "shuffle": True}
+    if batch_sampler is not None:
+        options = {"batch_sampler": batch_sampler}
+    loader = DataLoader(range(20), num_workers=1, persistent_workers=True, **options)
+    data = SeededLoader(loader, 7)
+    first, second, third = (torch.cat(list(data)).tolist() for _ in range(3))
+    assert first == second == third
+    assert sorted(first) == list(range(20)) != first
+    assert torch.cat(list(SeededLoader(loader, 8))).tolist() != first
+
+
+def test_a_training_with_workers_that_persist_goes_on_with_the_other_rows():
+    loader = DataLoader(
+        TENSORS, batch_size=4, shuffle=True, num_workers=1, persistent_workers=True
+    )
+    seen = []
+
+    def see(run):
+        seen.extend(run.batch[1].flatten().tolist())
+
+    estimator = Estimator(model_fn, config=RunConfig(random_seed=0))
+    broken = At(2, raising(OSError("broken")))
+    with pytest.raises(OSError, match="broken"):  # the workers start in this pass
+        estimator.train(lambda: loader, [At(1, see), At(2, see), broken])
+    estimator.train(lambda: loader, [At(step, see) for step in (3, 4, 5)])
+    np.testing.assert_allclose(sorted(seen), sorted(Y.ravel()), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"num_workers": 1, "persistent_workers": True}]
+)
+def test_a_pipeline_of_a_loader_has_a_seed_for_every_pass(options):
+    def make():
+        loader = DataLoader(range(12), batch_size=3, shuffle=True, **options)
+        return Pipeline(loader).repeat(3).prefetch(2)
+
+    pipeline = make()
+    order = torch.stack(list(pipeline)).tolist()
+    assert torch.stack(list(pipeline)).tolist() == order
+    passes = [list(chain(*order[i : i + 4])) for i in (0, 4, 8)]
+    assert all(sorted(rows) == list(range(12)) for rows in passes)
+    assert passes[0] != passes[1] != passes[2] != passes[0]
+    for n_taken in (1, 5, 11):
+        rest = make().resumed(n_taken, pipeline.seeds)
+        assert torch.stack(list(rest)).tolist() == order[n_taken:]
+
+
+def test_a_pipeline_leaves_a_loader_and_generators_of_the_user_alone():
+    generator = torch.Generator().manual_seed(3)
+    sampler = RandomSampler(range(9), generator=generator)
+    loader = DataLoader(range(9), batch_size=9, sampler=sampler)
+    before = generator.get_state()
+    list(Pipeline(loader))
+    assert not torch.equal(generator.get_state(), before)
+    assert Pipeline(DataLoader(range(9), generator=generator)).seeds == []
+    loader = DataLoader(range(9), batch_size=9, shuffle=True)
+    list(Pipeline(loader))
+    assert loader.generator is loader.sampler.generator is None
+    data = PassLoader(loader)
     assert isinstance(data, Resumable)
     assert data.kind == "DataLoader"
 
