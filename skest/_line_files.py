@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files of lines that several processes add to."""
 
+import json
 import os
 from io import FileIO
 from pathlib import Path
@@ -15,16 +16,17 @@ def append_line(path: Path, line: bytes) -> None:
     """Add a line to a file that others may add lines to at the same time.
 
     What stands behind the last end of a line, because a process was killed while it
-    wrote, is removed first. If the line can't be written the file is as it was.
+    wrote, is removed first; a whole object of JSON, of which an editor took the end of the
+    line, gets it back. If the line can't be written the file ends as it did.
     """
     is_new = not path.exists()
     flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0)
     with open(os.open(path, flags, 0o666), "r+b", buffering=0) as file:
         is_locked = _try_to_wait_for(file)
         try:
-            size = _end_of_whole_lines(file) if is_locked else None
+            size, end = _end_of_whole_lines(file) if is_locked else (None, b"")
             try:
-                _write_all(file, line + b"\n")
+                _write_all(file, end + line + b"\n")
             except BaseException:
                 if size is not None:
                     file.truncate(size)
@@ -47,14 +49,24 @@ def _try_to_wait_for(file: FileIO) -> bool:
     return True
 
 
-def _end_of_whole_lines(file: FileIO) -> int:
-    """Cut off a line without an end, and return the size of the file."""
+def _end_of_whole_lines(file: FileIO) -> tuple[int, bytes]:
+    """Cut off a part of a line; return the size of the file, and the end it lacks."""
     file.seek(0)
     content = file.read()
     size = content.rfind(b"\n") + 1
+    if _is_object(content[size:]):
+        return len(content), b"\n"
     if size < len(content):
         file.truncate(size)
-    return size
+    return size, b""
+
+
+def _is_object(line: bytes) -> bool:
+    """Tell whether a line is whole; a part of an object is none, one of a number is."""
+    try:
+        return isinstance(json.loads(line), dict)
+    except ValueError:
+        return False
 
 
 def _write_all(file: FileIO, content: bytes) -> None:

@@ -5,7 +5,8 @@ On disk a checkpoint is a directory ``ckpt-<step>`` of ``variables.safetensors``
 ``optimizer.safetensors`` and ``state.json``, which holds checksums of all three. It is
 written under another name, flushed and then renamed, so that it is complete whenever it
 can be seen. The file ``checkpoint`` names the one that training continues from, as
-``latest``; editing it goes back to an older one that is still there. The file
+``latest``; editing it goes back to an older one that is still there. It also lists
+which ones are kept for good; where that list was lost, all that are found are. The file
 ``stopped.json`` tells why the last training ended.
 """
 
@@ -59,6 +60,10 @@ _DAMAGE = (
     SafetensorError,
     TypeError,
     ValueError,
+)
+_ALL_STAY = (
+    "those that it does not list are kept for good by the next save, because they may "
+    "have been. Delete what you don't need."
 )
 _NAME = re.compile(r"ckpt-(\d+)")
 _RETIRED = re.compile(r"\.del-(ckpt-(\d+))-.*")
@@ -174,12 +179,17 @@ class DirectoryStore:
     def _save(self, checkpoint: Checkpoint) -> None:
         self.model_dir.mkdir(parents=True, exist_ok=True)
         self._sweep()
-        name = f"ckpt-{checkpoint.global_step}"
+        name, present = f"ckpt-{checkpoint.global_step}", self._entries()
         with published_as(self.model_dir / name) as directory:
             write_checkpoint(checkpoint, directory)
-        entries = [e for e in self._entries() if e["name"] != name]
-        entries.append({"name": name, "time": self._clock()})
-        since = self._pointer().get("kept_for_good_at", entries[0]["time"])
+        entries = [e for e in present if e["name"] != name]
+        # A training that goes on from one that is kept for good begins with saving it.
+        before = next((e for e in present if e["name"] == name), {})
+        entries.append({**before, "name": name, "time": self._clock()})
+        since: Any = self._pointer().get("kept_for_good_at")
+        if not _is_number(since):
+            times = [e["time"] for e in present if e.get("for_good")]
+            since = max(times, default=entries[0]["time"])
         kept, retired, since = self._retained(entries, since)
         pointer = {
             "format": _FORMAT,
@@ -256,13 +266,14 @@ class DirectoryStore:
     def _report_on_pointer(self, latest: Path) -> None:
         """Warn if `latest` is not what the file ``checkpoint`` asks for."""
         path, step = self.model_dir / _POINTER, _step_of(latest)
-        named = self._pointer().get("latest", "no checkpoint")
+        named = self._pointer().get("latest", self._text(_POINTER).strip()[:80])
         if named == f"ckpt-{step}" or not path.exists() or self.latest_path() != latest:
             return
+        unlisted = f" It has no list of the checkpoints: {_ALL_STAY}"
         _logger.warning(
             "%s names %s, which is not there. 'ckpt-%d' is used, which has the highest "
-            "step; for another one, write its name into the file.",
-            *(path, repr(named), step),
+            "step; for another one, write its name into the file.%s",
+            *(path, repr(named), step, "" if self._is_listed() else unlisted),
         )
 
     def version(self) -> tuple[Path, int, int] | None:
@@ -298,22 +309,47 @@ class DirectoryStore:
 
     def _pointer(self) -> dict[str, Any]:
         """Return what the file ``checkpoint`` says; a user may leave a bare name in it."""
-        text = self._text(_POINTER).strip()
-        return {"latest": text} if _NAME.fullmatch(text) else _fields(text)
+        text = self._text(_POINTER)
+        if _NAME.fullmatch(name := _bare(text)):
+            return {"latest": name}
+        pointer = _fields(text)
+        if isinstance(latest := pointer.get("latest"), str):
+            pointer["latest"] = _bare(latest)
+        return pointer
 
     def _text(self, name: str) -> str:
-        try:
-            return (self.model_dir / name).read_text("utf-8")
-        except (FileNotFoundError, UnicodeDecodeError):
+        try:  # editors of Windows may put a mark of the encoding in front
+            return (self.model_dir / name).read_text("utf-8-sig", errors="replace")
+        except FileNotFoundError:
             return ""
 
+    def _is_listed(self) -> bool:
+        """Tell whether the file ``checkpoint``, if it is there, lists the checkpoints.
+
+        It is not there before the first save.
+        """
+        entries = self._pointer().get("all")
+        if not isinstance(entries, list):
+            return not (self.model_dir / _POINTER).exists()
+        return all(map(_is_entry, entries))
+
     def _entries(self) -> list[dict[str, Any]]:
-        """Return the known checkpoints, oldest first."""
+        """Return the known checkpoints, oldest first.
+
+        Those that are found without a list may have been kept for good, so they are.
+        """
         present = {path.name: path.stat().st_mtime for path in self._directories()}
-        listed = [e for e in self._pointer().get("all", []) if e["name"] in present]
-        names = {e["name"] for e in listed}
-        found = sorted((t, name) for name, t in present.items() if name not in names)
-        return [{"name": name, "time": t} for t, name in found] + listed
+        entries = self._pointer().get("all")
+        listed = filter(_is_entry, entries if isinstance(entries, list) else [])
+        known = [e for e in listed if e["name"] in present]
+        names = {e["name"] for e in known}
+        times = sorted((t, name) for name, t in present.items() if name not in names)
+        found: list[dict[str, Any]] = [{"name": name, "time": t} for t, name in times]
+        if found and not self._is_listed():
+            path = self.model_dir / _POINTER
+            _logger.warning("%s has no list of the checkpoints: %s", path, _ALL_STAY)
+            found = [{**entry, "for_good": True} for entry in found]
+        return found + known
 
     def _directories(self) -> list[Path]:
         if not self.model_dir.is_dir():
@@ -454,9 +490,27 @@ def _fields(text: str) -> dict[str, Any]:
     """Return what an object of JSON holds; nothing if the text is none."""
     try:
         content = json.loads(text)
-    except json.JSONDecodeError:
+    except ValueError:  # also for a number of too many digits
         return {}
     return content if isinstance(content, dict) else {}
+
+
+def _bare(name: str) -> str:
+    """Return a name without what a person or a shell may have put around it."""
+    return name.strip().strip("\"'").rstrip("/")
+
+
+def _is_entry(entry: Any) -> bool:
+    """Tell whether an item of the list of checkpoints is what a save has written."""
+    return (
+        isinstance(entry, dict)
+        and isinstance(entry.get("name"), str)
+        and _is_number(entry.get("time"))
+    )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float)
 
 
 def is_checkpoint(path: Path) -> bool:

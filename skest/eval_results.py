@@ -6,7 +6,7 @@
 be evaluated again; its last line counts. NaN and infinities are written as Python's
 `json` does. Several processes may add lines at once. A last line without its end is of a
 process that was killed, or is just being written: it is not read, and the next one takes
-its place.
+its place, unless it is whole but for its end. Empty lines are skipped.
 """
 
 import json
@@ -89,6 +89,8 @@ def read_eval_results(
     results: dict[int, dict[str, float]] = {}
     lines = path.read_bytes().split(b"\n")[:-1]  # behind the last end is no whole line
     for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
         try:
             metrics = json.loads(line)["metrics"]
             results[metrics[MetricKeys.GLOBAL_STEP]] = metrics

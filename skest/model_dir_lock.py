@@ -43,7 +43,8 @@ def training_lock(model_dir: Path) -> Iterator[Callable[[], None]]:
     Yields
     ------
     callable
-        Raises ModelDirInUseError if the file was deleted; to be called before a save.
+        Raises ModelDirInUseError if the file or the directory is gone; to be called
+        before a save.
 
     Raises
     ------
@@ -116,9 +117,16 @@ def _check_is_there(file: FileIO | None, path: Path) -> None:
     """Raise unless the file that was locked is the one that others find."""
     if file is None:
         return
-    with contextlib.suppress(FileNotFoundError):
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         if os.path.samestat(os.fstat(file.fileno()), path.stat()):
             return
+    if not path.parent.is_dir():
+        raise ModelDirInUseError(
+            f"'model_dir' {str(path.parent)!r} is gone, with its checkpoints: it was "
+            "deleted, moved or replaced during this training, which saves nothing any "
+            "more. Put it back to go on from its last checkpoint, or call train again "
+            "to begin anew."
+        )
     raise ModelDirInUseError(
         f"{str(path)!r} was deleted during this training, which saves nothing any more: "
         "another one may be at work there by now. The last checkpoint is still there; "

@@ -211,8 +211,90 @@ def test_the_pointer_may_be_a_bare_name(tmp_path):
     (tmp_path / "checkpoint").write_text("ckpt-2\n")
     assert_same_checkpoint(store.latest(), checkpoint_of(2))
     store.save(checkpoint_of(4))
-    assert on_disk(tmp_path) == [2, 3, 4]
+    assert on_disk(tmp_path) == [1, 2, 3, 4]
     assert store.latest_step() == 4
+
+
+LISTS = {
+    "null": None,
+    "names": ["ckpt-2", "ckpt-4"],
+    "no time": [{"name": "ckpt-2"}],
+    "odd time": [{"name": "ckpt-2", "time": "now"}],
+    "odd name": [{"name": ["ckpt-2"], "time": 1.0}],
+    "number": 3,
+}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "ckpt-5",
+        "",
+        "{",
+        "{}",
+        *(json.dumps({"latest": "ckpt-5", "all": e}) for e in LISTS.values()),
+        json.dumps({"latest": "ckpt-5", "all": None, "kept_for_good_at": "noon"}),
+    ],
+)
+def test_without_a_list_what_is_found_is_kept_for_good(tmp_path, caplog, content):
+    clock = FakeClock(now=1e9)
+    options = {"keep_max": 2, "keep_every_n_hours": 2, "clock": clock}
+    store = DirectoryStore(tmp_path, **options)
+    for step in range(6):  # one in every hour
+        store.save(checkpoint_of(step))
+        clock.now += 3600
+    assert on_disk(tmp_path) == [2, 4, 5]
+    (tmp_path / "checkpoint").write_text(content)
+    clock.now = (tmp_path / "ckpt-5").stat().st_mtime  # the time of what is found
+    saved(tmp_path, 6, 7, 8, 9, **options)
+    assert on_disk(tmp_path) == [2, 4, 5, 8, 9]
+    assert (
+        caplog.text.count("no list of the checkpoints: those that it does not li") == 1
+    )
+
+
+@pytest.mark.parametrize("is_bare", [False, True])
+def test_going_on_from_one_that_is_kept_for_good_keeps_it(tmp_path, is_bare):
+    clock = FakeClock(now=1e9)
+    options = {"keep_max": 2, "keep_every_n_hours": 2, "clock": clock}
+    store = DirectoryStore(tmp_path, **options)
+    for step in range(6):  # one in every hour
+        store.save(checkpoint_of(step))
+        clock.now += 3600
+    assert on_disk(tmp_path) == [2, 4, 5]
+    point_to(tmp_path, "ckpt-2")
+    if is_bare:
+        (tmp_path / "checkpoint").write_text("ckpt-2")
+    saved(tmp_path, 2, 6, 7, 8, **options)  # a training saves where it begins
+    assert on_disk(tmp_path) == ([2, 4, 5, 7, 8] if is_bare else [2, 4, 6, 7, 8])
+
+
+def test_one_odd_entry_does_not_undo_the_others(tmp_path):
+    saved(tmp_path, 1, 2, 3, keep_max=3)
+    pointer = json.loads((tmp_path / "checkpoint").read_text())
+    pointer["all"][0] = "ckpt-1"
+    (tmp_path / "checkpoint").write_text(json.dumps(pointer))
+    saved(tmp_path, 4, keep_max=1)
+    assert on_disk(tmp_path) == [1, 4]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        '"ckpt-2"\n',
+        "'ckpt-2'",
+        "ckpt-2/\n",
+        '"ckpt-2/"',
+        "\ufeffckpt-2\r\n",
+        '\ufeff{"latest": "ckpt-2"}',
+        '{"latest": " ckpt-2/ "}',
+    ],
+)
+def test_what_people_put_around_a_name(tmp_path, caplog, content):
+    store = saved(tmp_path, 1, 2, 3)
+    (tmp_path / "checkpoint").write_bytes(content.encode())
+    assert store.latest().global_step == 2
+    assert caplog.text == ""
 
 
 @pytest.mark.parametrize(
@@ -221,8 +303,9 @@ def test_the_pointer_may_be_a_bare_name(tmp_path):
         ("ckpt-9", "'ckpt-9'"),
         ('{"latest": "ckpt-9"}', "'ckpt-9'"),
         ('{"latest": 3}', "3"),
-        ("ckpt 2", "'no checkpoint'"),
-        ('{"latest', "'no checkpoint'"),
+        ("ckpt 2\n", "'ckpt 2'"),
+        ('{"latest', """'{"latest'"""),
+        ("", "''"),
     ],
 )
 def test_a_pointer_to_nothing_is_reported(tmp_path, caplog, content, named):
@@ -230,6 +313,15 @@ def test_a_pointer_to_nothing_is_reported(tmp_path, caplog, content, named):
     (tmp_path / "checkpoint").write_text(content)
     assert store.latest().global_step == 2
     assert f"checkpoint names {named}, which is not there. 'ckpt-2' is" in caplog.text
+    assert "It has no list of the checkpoints: those that" in caplog.text
+
+
+def test_a_pointer_to_nothing_that_has_its_list(tmp_path, caplog):
+    store = saved(tmp_path, 1, 2)
+    point_to(tmp_path, "ckpt-9")
+    assert store.latest().global_step == 2
+    assert "names 'ckpt-9', which is not there" in caplog.text
+    assert "no list" not in caplog.text
 
 
 def test_a_pointer_that_is_right_or_missing_is_not_reported(tmp_path, caplog):

@@ -74,6 +74,27 @@ def test_a_line_without_its_end_is_replaced_by_the_next(tmp_path):
     assert list(read_eval_results(tmp_path)) == [1, 2]
 
 
+def test_a_whole_line_without_its_end_stays(tmp_path, monkeypatch):
+    append_eval_result(tmp_path, {"global_step": 1})
+    path = tmp_path / "results.jsonl"
+    path.write_bytes(b"\n" + path.read_bytes().rstrip())  # as some editors leave it
+    content = path.read_bytes()
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="full"):
+        patch.setattr(_line_files, "_write_all", raising(OSError(28, "full")))
+        append_eval_result(tmp_path, {"global_step": 2})
+    assert path.read_bytes() == content
+    append_eval_result(tmp_path, {"global_step": 2})
+    assert list(read_eval_results(tmp_path)) == [1, 2]
+
+
+def test_empty_lines_are_skipped(tmp_path):
+    for step in (1, 2):
+        append_eval_result(tmp_path, {"global_step": step})
+        with (tmp_path / "results.jsonl").open("ab") as file:
+            file.write(b"\n\r\n")
+    assert list(read_eval_results(tmp_path)) == [1, 2]
+
+
 def test_a_file_system_without_locks(tmp_path, monkeypatch):
     error = OSError(errno.ENOLCK, "No locks available")
     monkeypatch.setattr(_line_files, "acquire", raising(error))

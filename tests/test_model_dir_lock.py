@@ -3,6 +3,7 @@ import errno
 import json
 import logging
 import os
+import shutil
 import socket
 import threading
 
@@ -138,6 +139,23 @@ def test_who_deletes_the_file_ends_the_training_that_held_it(tmp_path, another_t
     assert other.stop_reason == ("reached step 4" if another_trains else None)
     other.train(table_fn(), max_steps=5)
     assert other.checkpoint.global_step == 5
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows keeps files that are open")
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_who_deletes_the_directory_ends_the_training_too(tmp_path, is_replaced):
+    model_dir = tmp_path / "model"
+
+    def delete(run):
+        shutil.rmtree(model_dir)
+        if is_replaced:
+            model_dir.write_text("a file")
+
+    config = RunConfig(model_dir, save_checkpoints_steps=2)
+    with pytest.raises(ModelDirInUseError, match="is gone, with its checkpoints"):
+        Estimator(model_fn, config=config).train(table_fn(), [At(3, delete)])
+    assert model_dir.is_file() == is_replaced
+    assert model_dir.exists() == is_replaced
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows keeps files that are open")
