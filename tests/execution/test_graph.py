@@ -325,6 +325,30 @@ def test_a_step_that_changes_the_batch_stays_eager():
     ]
 
 
+@pytest.mark.parametrize(
+    "layer", [nn.LeakyReLU(0.5, inplace=True), nn.Dropout(0.5, inplace=True)]
+)
+def test_a_step_that_changes_a_view_of_the_batch_stays_eager(layer):
+    def make():
+        torch.manual_seed(0)
+        return make_spec(nn.Sequential(nn.Flatten(), layer, nn.Linear(3, 1)))
+
+    eager, graph = make(), make()
+    reports = []
+    step = GraphStep(graph, eager_steps=1, report=reports.append)
+    for seed, (x, y) in enumerate(batches(6)):
+        xs = [x.reshape(8, 3, 1).clone() for _ in range(2)]
+        torch.manual_seed(seed)
+        expected = train_step(eager, xs[0], y)
+        torch.manual_seed(seed)
+        assert torch.equal(step(xs[1], y), expected)
+        assert torch.equal(*xs)
+    for ours, theirs in zip(state(graph), state(eager), strict=True):
+        assert torch.equal(ours, theirs)
+    (report,) = reports
+    assert "changes the batch" in report
+
+
 def test_numbers_that_go_through_numpy_are_noticed():
     def loss(labels, logits, features):
         scale = torch.from_numpy(np.exp(features.numpy()[:, :1]))
