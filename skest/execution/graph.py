@@ -13,6 +13,7 @@ from skest.execution.program import Program, StepProgram
 from skest.execution.recording import NotBuiltError, NotRecordableError
 from skest.execution.replay import Replay, recorded_step
 from skest.execution.verification import compared_step
+from skest.execution.watching import has_hooks_of_all_modules, has_hooks_of_updates
 from skest.spec import EstimatorSpec
 from skest.training import train_step, trained_parameters
 
@@ -100,9 +101,9 @@ class GraphStep:
 
     def __call__(self, features: Any, labels: Any) -> Tensor:
         """Take a step and return the loss, detached, from before the update."""
-        if self._is_watched and not self._is_eager:
+        if not self._is_eager:
             self._forget_what_has_changed()
-        if self._is_eager:
+        if self._is_eager or has_hooks_of_all_modules():
             return train_step(self._spec, features, labels)
         try:
             tensors, kind = batch_tensors((features, labels))
@@ -171,6 +172,10 @@ class GraphStep:
         self._replays.clear()
 
     def _forget_what_has_changed(self) -> None:
+        if self._with_update and has_hooks_of_updates(self._spec):
+            self._update_by_itself()
+        if not self._is_watched:
+            return
         model = _fixed_parts(self._spec)
         if model != self._model:
             self._model = model
@@ -179,8 +184,12 @@ class GraphStep:
         if self._n_changes > _MOST_CHANGES:
             self._stay_eager("the model keeps changing between steps")
         if self._with_update and _options(self._spec) != self._options:
-            self._with_update = False  # whatever changes them does so again
-            self._forget()
+            self._update_by_itself()  # whatever changes them does so again
+
+    def _update_by_itself(self) -> None:
+        """Record gradients only from now on; the optimizers take their steps."""
+        self._with_update = False
+        self._forget()
 
 
 def _fixed_parts(spec: EstimatorSpec) -> list[Any]:
