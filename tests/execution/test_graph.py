@@ -443,6 +443,54 @@ def reload_optimizer(spec):
     optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
 
 
+def clear_slots(spec):
+    spec.optimizers[0].state.clear()
+
+
+def replace_slots(spec):
+    for slots in spec.optimizers[0].state.values():
+        for name, slot in slots.items():
+            slots[name] = torch.full_like(slot, 2)
+
+
+def move_slots(spec):
+    for slots in spec.optimizers[0].state.values():
+        for slot in slots.values():
+            slot.data = torch.full_like(slot, 2)
+
+
+def tensor_rate(spec):
+    spec.optimizers[0].param_groups[0]["lr"] = torch.tensor(0.01)
+
+
+@pytest.mark.parametrize("change", [clear_slots, replace_slots, move_slots])
+@pytest.mark.parametrize("name", ["momentum", "adam", "rate"])
+@pytest.mark.parametrize("at_step", [1, 2, 3, 6])
+def test_what_hooks_change_of_optimizers_counts(change, name, at_step):
+    def make():
+        network = mlp()
+        if name == "rate":
+            rate = torch.tensor(0.1)
+            optimizer = torch.optim.Adam(network.parameters(), lr=rate, fused=True)
+        else:
+            optimizer = named(name)(network)
+        return make_spec(network, optimizer=optimizer)
+
+    eager, graph = make(), make()
+    step = GraphStep(graph, eager_steps=1, report=print)
+    for i, (features, labels) in enumerate(batches(12)):
+        if i == at_step:
+            change(eager)
+            change(graph)
+        if i == 9 and name == "rate":
+            tensor_rate(eager)
+            tensor_rate(graph)
+        assert torch.equal(step(features, labels), train_step(eager, features, labels))
+        for ours, theirs in zip(state(graph), state(eager), strict=True):
+            assert torch.equal(ours, theirs)
+    assert step.n_replayed > 3
+
+
 @pytest.mark.parametrize(
     "change",
     [
