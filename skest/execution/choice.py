@@ -14,6 +14,7 @@ from skest.execution.graph import GraphStep
 from skest.execution.inductor import InductorProgram
 from skest.execution.inference import Inference
 from skest.execution.program import Program, StepProgram
+from skest.execution.watching import has_hooks_of_all_modules
 from skest.hooks.base import Hook
 from skest.spec import EstimatorSpec
 from skest.training import Step, train_step, trained_parameters
@@ -147,6 +148,8 @@ def reason_to_stay_eager(
     >>> reason_to_stay_eager(spec)
     'a parameter has hooks for its gradient'
     """
+    if has_hooks_of_all_modules():
+        return "hooks are registered for all modules"
     for part in _code_of(spec, (spec.loss,) if called is None else called):
         if not is_known_code(part):
             name = getattr(part, "__qualname__", type(part).__qualname__)

@@ -13,8 +13,15 @@ from skest.execution.program import Program, StepProgram
 from skest.execution.recording import NotBuiltError, NotRecordableError
 from skest.execution.replay import Replay, recorded_step
 from skest.execution.verification import compared_step
+from skest.execution.watching import (
+    fixed_parts,
+    has_hooks_of_all_modules,
+    has_hooks_of_updates,
+    options_of_updates,
+    slots_of_updates,
+)
 from skest.spec import EstimatorSpec
-from skest.training import train_step, trained_parameters
+from skest.training import train_step
 
 __all__ = ["GraphStep"]
 
@@ -91,8 +98,9 @@ class GraphStep:
         self._replays: dict[Hashable, Replay] = {}  # recorded, and compared
         self._is_watched = is_watched
         self._n_changes = 0
-        self._model = _fixed_parts(spec) if is_watched else []
-        self._options = _options(spec) if is_watched else []
+        self._model = fixed_parts(spec) if is_watched else []
+        self._slots: list[Any] = []
+        self._options = options_of_updates(spec) if is_watched else []
         for optimizer in spec.optimizers:
             if not getattr(optimizer, "is_recordable", True):
                 name = type(optimizer).__name__
@@ -100,9 +108,9 @@ class GraphStep:
 
     def __call__(self, features: Any, labels: Any) -> Tensor:
         """Take a step and return the loss, detached, from before the update."""
-        if self._is_watched and not self._is_eager:
+        if not self._is_eager:
             self._forget_what_has_changed()
-        if self._is_eager:
+        if self._is_eager or has_hooks_of_all_modules():
             return train_step(self._spec, features, labels)
         try:
             tensors, kind = batch_tensors((features, labels))
@@ -111,9 +119,15 @@ class GraphStep:
             return train_step(self._spec, features, labels)
         replay = self._replays.get(kind)
         if replay is None:
-            return self._prepare(kind, tensors, features, labels)
-        self.n_replayed += 1
-        return replay(tensors)
+            loss = self._prepare(kind, tensors, features, labels)
+        else:
+            self.n_replayed += 1
+            loss = replay(tensors)
+        if self._is_watched and self._with_update:
+            # Optimizers may make new slots, but recorded updates write to the same.
+            if replay is None or not replay.has_update:
+                self._slots = slots_of_updates(self._spec)
+        return loss
 
     def _prepare(
         self, kind: Hashable, tensors: list[Tensor], features: Any, labels: Any
@@ -171,42 +185,28 @@ class GraphStep:
         self._replays.clear()
 
     def _forget_what_has_changed(self) -> None:
-        model = _fixed_parts(self._spec)
+        if self._with_update and has_hooks_of_updates(self._spec):
+            self._update_by_itself()
+        if not self._is_watched:
+            return
+        model = fixed_parts(self._spec)
         if model != self._model:
             self._model = model
             self._forget()
             self._n_changes += 1
         if self._n_changes > _MOST_CHANGES:
             self._stay_eager("the model keeps changing between steps")
-        if self._with_update and _options(self._spec) != self._options:
-            self._with_update = False  # whatever changes them does so again
-            self._forget()
+        if self._with_update and self._other_updates():
+            self._update_by_itself()  # whatever changes them does so again
 
+    def _other_updates(self) -> bool:
+        """Tell whether somebody has changed options or slots of the optimizers."""
+        if options_of_updates(self._spec) != self._options:
+            return True
+        is_recorded = any(replay.has_update for replay in self._recorded.values())
+        return is_recorded and slots_of_updates(self._spec) != self._slots
 
-def _fixed_parts(spec: EstimatorSpec) -> list[Any]:
-    """Return where the variables are, and all attributes of the modules."""
-    modules = [] if spec.network is None else list(spec.network.modules())
-    found: list[Any] = [
-        (p.data_ptr(), p.requires_grad) for p in trained_parameters(spec)
-    ]
-    for module in modules:
-        for value in vars(module).values():
-            if isinstance(value, dict):  # of parameters, buffers, modules or hooks
-                found += map(id, value.values())
-            else:
-                is_number = isinstance(value, bool | int | float)
-                found.append(value if is_number else id(value))
-    return found
-
-
-def _options(spec: EstimatorSpec) -> list[Any]:
-    """Return the options of the optimizers, and which states and parameters they have."""
-    found: list[Any] = []
-    for optimizer in spec.optimizers:
-        found.append(id(optimizer.state))
-        for group in optimizer.param_groups:
-            found += map(id, group["params"])
-            found += [
-                v for v in group.values() if isinstance(v, bool | int | float | tuple)
-            ]
-    return found
+    def _update_by_itself(self) -> None:
+        """Record gradients only from now on; the optimizers take their steps."""
+        self._with_update = False
+        self._forget()

@@ -20,6 +20,7 @@ from skest.execution.recording import (
     values_in,
 )
 from skest.execution.simplification import Storages, rewritten, simplified
+from skest.execution.watching import has_hooks_of_all_modules
 
 __all__ = ["Inference"]
 
@@ -90,7 +91,7 @@ class Inference:
         option : sequence of hashable, default=None
             Passed on; each one has a recording of its own.
         """
-        if not self._is_eager:
+        if not self._is_eager and not has_hooks_of_all_modules():
             try:
                 tensors, kind = batch_tensors(data, kind_of_rows)
             except TypeError as error:

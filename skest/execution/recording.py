@@ -18,6 +18,7 @@ __all__ = [
     "Recording",
     "Value",
     "map_leaves",
+    "storage_of",
     "values_in",
 ]
 
@@ -165,6 +166,7 @@ class Recorder(TorchDispatchMode):
         super().__init__()
         # Holds every tensor, so that no two have the same id.
         self._values = {id(tensor): Value(tensor, "input") for tensor in inputs}
+        self._memory = {storage_of(tensor) for tensor in inputs} - {None}
         self.recording = Recording([self._values[id(tensor)] for tensor in inputs])
 
     def value_of(self, tensor: Tensor) -> Value:
@@ -189,7 +191,11 @@ class Recorder(TorchDispatchMode):
         results = map_leaves(returned, Tensor, lambda t: self._named(t, "result"))
         call = Call(func, named_args, named_kwargs, results)
         self.recording.calls.append(call)
-        if any(value.kind == "input" for value in call.written):
+        # Often through a view, such as that of nn.Flatten.
+        if any(
+            value.kind == "input" or storage_of(value.tensor) in self._memory
+            for value in call.written
+        ):
             self._note(func, "changes the batch")
         return returned
 
@@ -247,3 +253,10 @@ def _written_arguments(function: Any) -> list[tuple[int, str]]:
         if (argument.alias_info is not None and argument.alias_info.is_write)
         or (is_batch_norm and argument.name.startswith("running_"))
     ]
+
+
+def storage_of(tensor: Tensor) -> int | None:
+    """Return what tensors that share memory have in common; None for sparse ones."""
+    if tensor.layout != torch.strided:
+        return None
+    return tensor.untyped_storage()._cdata

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from skest.execution.recording import Call, Value, map_leaves
+from skest.execution.recording import Call, Value, map_leaves, storage_of
 
 __all__ = ["Storages", "leading_to", "rewritten", "simplified"]
 
@@ -55,10 +55,10 @@ class Storages:
             by_storage = {
                 storage: self._roots[value]
                 for value in arguments
-                if (storage := _storage(value.tensor)) is not None
+                if (storage := storage_of(value.tensor)) is not None
             }
             for value in call.results:
-                storage = _storage(value.tensor)
+                storage = storage_of(value.tensor)
                 root = value if storage is None else by_storage.get(storage, value)
                 self._roots.setdefault(value, root)
             if call.function is _MAKE_SPARSE:
@@ -120,7 +120,7 @@ class Storages:
         """Constants may share memory; batches may, too, but not in every step."""
         if value.kind != "constant":
             return value
-        storage = _storage(value.tensor)
+        storage = storage_of(value.tensor)
         return value if storage is None else self._constants.setdefault(storage, value)
 
 
@@ -155,17 +155,11 @@ def rewritten(calls: Sequence[Call]) -> list[Call]:
 def _joined(tensors: Sequence[Tensor]) -> Value | None:
     """Return the tensor whose elements these are, in their order, if there is one."""
     first, size = tensors[0], len(tensors)
-    storages = {_storage(tensor) for tensor in tensors}
+    storages = {storage_of(tensor) for tensor in tensors}
     places = [tensor.storage_offset() for tensor in tensors]
     if len(storages) > 1 or places != list(range(size)) or any(t.ndim for t in tensors):
         return None
     return Value(first.as_strided((size,), (1,), 0), "constant")
-
-
-def _storage(tensor: Tensor) -> int | None:
-    if tensor.layout != torch.strided:
-        return None
-    return tensor.untyped_storage()._cdata
 
 
 def simplified(

@@ -1,16 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 import copy
+import functools
 import re
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn.modules.module import (
+    register_module_forward_hook,
+    register_module_forward_pre_hook,
+)
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from skest.execution import GraphStep
 from skest.feature_columns.lookup import combined_rows, row_lookup, row_table
 from skest.networks import BatchNorm, Dropout
 from skest.optimizers import OPTIMIZERS, make_optimizer
+from skest.row_sparse import RowSparse
 from skest.training import train_step
 from tests.execution._steps import (
     batches,
@@ -325,6 +332,30 @@ def test_a_step_that_changes_the_batch_stays_eager():
     ]
 
 
+@pytest.mark.parametrize(
+    "layer", [nn.LeakyReLU(0.5, inplace=True), nn.Dropout(0.5, inplace=True)]
+)
+def test_a_step_that_changes_a_view_of_the_batch_stays_eager(layer):
+    def make():
+        torch.manual_seed(0)
+        return make_spec(nn.Sequential(nn.Flatten(), layer, nn.Linear(3, 1)))
+
+    eager, graph = make(), make()
+    reports = []
+    step = GraphStep(graph, eager_steps=1, report=reports.append)
+    for seed, (x, y) in enumerate(batches(6)):
+        xs = [x.reshape(8, 3, 1).clone() for _ in range(2)]
+        torch.manual_seed(seed)
+        expected = train_step(eager, xs[0], y)
+        torch.manual_seed(seed)
+        assert torch.equal(step(xs[1], y), expected)
+        assert torch.equal(*xs)
+    for ours, theirs in zip(state(graph), state(eager), strict=True):
+        assert torch.equal(ours, theirs)
+    (report,) = reports
+    assert "changes the batch" in report
+
+
 def test_numbers_that_go_through_numpy_are_noticed():
     def loss(labels, logits, features):
         scale = torch.from_numpy(np.exp(features.numpy()[:, :1]))
@@ -412,6 +443,54 @@ def reload_optimizer(spec):
     optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
 
 
+def clear_slots(spec):
+    spec.optimizers[0].state.clear()
+
+
+def replace_slots(spec):
+    for slots in spec.optimizers[0].state.values():
+        for name, slot in slots.items():
+            slots[name] = torch.full_like(slot, 2)
+
+
+def move_slots(spec):
+    for slots in spec.optimizers[0].state.values():
+        for slot in slots.values():
+            slot.data = torch.full_like(slot, 2)
+
+
+def tensor_rate(spec):
+    spec.optimizers[0].param_groups[0]["lr"] = torch.tensor(0.01)
+
+
+@pytest.mark.parametrize("change", [clear_slots, replace_slots, move_slots])
+@pytest.mark.parametrize("name", ["momentum", "adam", "rate"])
+@pytest.mark.parametrize("at_step", [1, 2, 3, 6])
+def test_what_hooks_change_of_optimizers_counts(change, name, at_step):
+    def make():
+        network = mlp()
+        if name == "rate":
+            rate = torch.tensor(0.1)
+            optimizer = torch.optim.Adam(network.parameters(), lr=rate, fused=True)
+        else:
+            optimizer = named(name)(network)
+        return make_spec(network, optimizer=optimizer)
+
+    eager, graph = make(), make()
+    step = GraphStep(graph, eager_steps=1, report=print)
+    for i, (features, labels) in enumerate(batches(12)):
+        if i == at_step:
+            change(eager)
+            change(graph)
+        if i == 9 and name == "rate":
+            tensor_rate(eager)
+            tensor_rate(graph)
+        assert torch.equal(step(features, labels), train_step(eager, features, labels))
+        for ours, theirs in zip(state(graph), state(eager), strict=True):
+            assert torch.equal(ours, theirs)
+    assert step.n_replayed > 3
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -446,6 +525,71 @@ def test_what_hooks_change_between_steps_counts(change):
         assert torch.equal(ours, theirs)
     assert step.n_replayed > 3
     assert reports == []
+
+
+@pytest.mark.parametrize("at_step", [0, 6])
+@pytest.mark.parametrize("kind", ["pre", "post", "inner", "all", "step"])
+def test_hooks_of_updates_are_called_in_every_step(kind, at_step):
+    called = []
+
+    def note(*args):
+        called.append(None)
+
+    def register(optimizer):
+        if kind == "pre":
+            return optimizer.register_step_pre_hook(note)
+        if kind == "post":
+            return optimizer.register_step_post_hook(note)
+        if kind == "inner":
+            return optimizer.inner.register_step_post_hook(note)
+        if kind == "all":
+            return register_optimizer_step_post_hook(note)
+        step = optimizer.step
+        optimizer.step = lambda: (note(), step())
+        return None
+
+    def train(make_step):
+        called.clear()
+        network = mlp()
+        optimizer = named("adam")(network)
+        optimizer = RowSparse(optimizer) if kind == "inner" else optimizer
+        spec, handle = make_spec(network, optimizer=optimizer), None
+        step = make_step(spec)
+        for i, batch in enumerate(batches(12)):
+            if i == at_step:
+                handle = register(optimizer)
+            step(*batch)
+        if handle is not None:
+            handle.remove()
+        return len(called), state(spec), step
+
+    def graph(spec):
+        return GraphStep(spec, eager_steps=1, report=print, is_watched=False)
+
+    expected, of_eager, _ = train(lambda spec: functools.partial(train_step, spec))
+    n_called, of_graph, step = train(graph)
+    assert n_called == expected > 0
+    assert step.n_replayed > 5
+    for ours, theirs in zip(of_graph, of_eager, strict=True):
+        assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize(
+    "register", [register_module_forward_hook, register_module_forward_pre_hook]
+)
+def test_hooks_of_all_modules_are_called_in_every_step(register):
+    called = []
+    spec = make_spec(mlp())
+    step = GraphStep(spec, eager_steps=1, report=print, is_watched=False)
+    eager = make_spec(mlp())
+    for i, (features, labels) in enumerate(batches(14)):
+        if i == 6:
+            handle = register(lambda *args: called.append(None))
+        if i == 10:
+            handle.remove()
+        assert torch.equal(step(features, labels), train_step(eager, features, labels))
+    assert len(called) == 2 * 4 * len(list(spec.network.modules()))
+    assert step.n_replayed == 14 - 3 - 4
 
 
 class Counting(nn.Linear):

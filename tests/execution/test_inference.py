@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn.modules.module import register_module_forward_hook
 
 import skest.execution.choice
 from skest import DNNClassifier, DNNRegressor, Estimator
@@ -279,3 +280,21 @@ def test_batch_norm_is_replayed_in_evaluation():
     found = [model.predict_proba(X) for _ in range(4)]
     assert replays(model) == 1
     np.testing.assert_array_equal(found[0], found[-1])
+
+
+def test_hooks_of_all_modules_are_called_in_every_call():
+    called, network = [], mlp().requires_grad_(False).eval()
+    infer = Inference(lambda x, option: network(x), eager_calls=1)
+    x = torch.ones(3, 3)
+    for _ in range(4):
+        infer(x)
+    n_replayed = infer.n_replayed
+    handle = register_module_forward_hook(lambda *args: called.append(None))
+    try:
+        for _ in range(3):
+            assert torch.equal(infer(x), network(x))
+    finally:
+        handle.remove()
+    assert len(called) == 2 * 3 * len(list(network.modules()))
+    infer(x)
+    assert infer.n_replayed == n_replayed + 1
