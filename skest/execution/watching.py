@@ -98,6 +98,10 @@ def _add_modules(network: nn.Module, found: list[Any]) -> None:
             else:
                 is_number = isinstance(value, bool | int | float)
                 found.append(value if is_number else id(value))
+                if isinstance(value, list):
+                    for item in value[:_MOST_HELD]:
+                        is_number = isinstance(item, bool | int | float)
+                        found.append(item if is_number else id(item))
         for buffer in module._buffers.values():
             if buffer is not None and buffer.layout == torch.strided:
                 found.append(buffer.data_ptr())

@@ -528,10 +528,25 @@ def move_buffer(spec):
     spec.network[2].running_mean.data = torch.full((5,), 0.5)
 
 
-@pytest.mark.parametrize("change", [hook_gradient, replace_forward, move_buffer])
+class Scaled(nn.BatchNorm1d):
+    def __init__(self, n):
+        super().__init__(n)
+        self.scales = [1.0]
+
+    def forward(self, x):
+        return self.scales[0] * super().forward(x)
+
+
+def change_in_list_of_module(spec):
+    spec.network[2].scales[0] = 2.0
+
+
+@pytest.mark.parametrize(
+    "change", [hook_gradient, replace_forward, move_buffer, change_in_list_of_module]
+)
 def test_what_is_changed_beside_attributes_counts(change):
     def make():
-        return make_spec(mlp(nn.BatchNorm1d(5)))
+        return make_spec(mlp(Scaled(5)))
 
     eager, graph = make(), make()
     step = GraphStep(graph, eager_steps=1, report=print)
