@@ -4,6 +4,7 @@
 import functools
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from types import ModuleType
 from typing import Any
 
 from torch import nn
@@ -75,7 +76,8 @@ def make_step(
         _logger.info("Training steps are taken eagerly: %s.", reason)
         return eager
     eager_steps = _EAGER_STEPS if n_steps is None else 1
-    return make(eager_steps=eager_steps, report=_logger.info)
+    refusal = functools.partial(reason_to_stay_eager, spec)
+    return make(eager_steps=eager_steps, report=_logger.info, refusal=refusal)
 
 
 def make_inference(
@@ -182,6 +184,7 @@ def _code_of(
     network = spec.network or nn.Module()
     for module in network.modules():
         yield module
+        yield from _functions_in(module)
         for hooks in (module._forward_hooks, module._forward_pre_hooks):
             yield from hooks.values()
         for hooks in (module._backward_hooks, module._backward_pre_hooks):
@@ -192,17 +195,33 @@ def _code_of(
         yield getattr(optimizer, "inner", optimizer)
 
 
-def _functions(part: Any) -> Iterator[Any]:
+def _functions_in(module: nn.Module) -> Iterator[Any]:
+    """Yield functions that a module was given, or its forward if that was replaced."""
+    for value in vars(module).values():
+        for item in value if isinstance(value, list | tuple) else [value]:
+            if callable(item) and not isinstance(item, nn.Module | type):
+                for part in _functions(item):
+                    origin = getattr(part, "__module__", None) or ""
+                    # Functions of tensors, such as those of torch.nn.functional.
+                    if origin.partition(".")[0] != "torch":
+                        yield part
+
+
+def _functions(part: Any, seen: set[int] | None = None) -> Iterator[Any]:
     """Yield a function, the object that it is a method of, and the functions in that."""
     if isinstance(part, functools.partial):
         part = part.func
     yield part
+    seen = set() if seen is None else seen
     owner = getattr(part, "__self__", part)
-    if isinstance(owner, type) or not hasattr(owner, "__dict__"):
+    if isinstance(owner, type | ModuleType) or not hasattr(owner, "__dict__"):
         return
+    if id(owner) in seen:  # it holds a method of its own
+        return
+    seen.add(id(owner))
     if owner is not part:
         yield owner
     for value in vars(owner).values():
         for item in value if isinstance(value, list | tuple) else [value]:
             if callable(item) or hasattr(item, "compute_loss"):
-                yield from _functions(item)
+                yield from _functions(item, seen)

@@ -53,6 +53,9 @@ class GraphStep:
         Whether to look before every step if somebody has changed what a recording takes
         for fixed, such as attributes of modules and options of optimizers, and to record
         anew then. False is for runs without hooks that could do so.
+    refusal : callable, default=None
+        Called when somebody has changed something; returns the reason why there must be
+        no recordings from then on, or None.
 
     Attributes
     ----------
@@ -85,6 +88,7 @@ class GraphStep:
         report: Callable[[str], None],
         program: type[StepProgram] = Program,
         is_watched: bool = True,
+        refusal: Callable[[], str | None] | None = None,
     ) -> None:
         self.n_replayed = 0
         self._spec = spec
@@ -97,6 +101,7 @@ class GraphStep:
         self._recorded: dict[Hashable, Replay] = {}
         self._replays: dict[Hashable, Replay] = {}  # recorded, and compared
         self._is_watched = is_watched
+        self._refusal = refusal
         self._n_changes = 0
         self._model = fixed_parts(spec) if is_watched else []
         self._slots: list[Any] = []
@@ -194,7 +199,10 @@ class GraphStep:
             self._model = model
             self._forget()
             self._n_changes += 1
-        if self._n_changes > _MOST_CHANGES:
+            reason = self._refusal() if self._refusal else None
+            if reason is not None:
+                self._stay_eager(reason)
+        if self._n_changes > _MOST_CHANGES and not self._is_eager:
             self._stay_eager("the model keeps changing between steps")
         if self._with_update and self._other_updates():
             self._update_by_itself()  # whatever changes them does so again

@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """What recordings take for fixed, and who else wants to be called in a step."""
 
+import functools
+from collections.abc import Iterable
+from itertools import islice
+from types import MethodType
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.modules import module as _modules
 from torch.optim import optimizer as _optimizers
 
@@ -18,6 +22,10 @@ __all__ = [
     "options_of_updates",
     "slots_of_updates",
 ]
+
+_NUMBERS = (bool, int, float, str, type(None))
+_MOST_HELD = 64
+_MOST_OBJECTS = 256
 
 
 def has_hooks_of_all_modules() -> bool:
@@ -65,19 +73,69 @@ def has_hooks_of_updates(spec: EstimatorSpec) -> bool:
 
 
 def fixed_parts(spec: EstimatorSpec) -> list[Any]:
-    """Return where the variables are, and all attributes of the modules."""
-    modules = [] if spec.network is None else list(spec.network.modules())
-    found: list[Any] = [
-        (p.data_ptr(), p.requires_grad) for p in trained_parameters(spec)
-    ]
-    for module in modules:
+    """Return where the variables are, and what modules and the loss are made of."""
+    found: list[Any] = []
+    for parameter in trained_parameters(spec):
+        found += (parameter.data_ptr(), parameter.requires_grad)
+        for hooks in (
+            parameter._backward_hooks,
+            parameter._post_accumulate_grad_hooks,
+        ):
+            if hooks:
+                found += map(id, hooks.values())
+    if spec.network is not None:
+        _add_modules(spec.network, found)
+    _add_held(spec.loss, found, set())
+    return found
+
+
+def _add_modules(network: nn.Module, found: list[Any]) -> None:
+    for module in network.modules():
         for value in vars(module).values():
             if isinstance(value, dict):  # of parameters, buffers, modules or hooks
-                found += map(id, value.values())
+                if value:  # most are empty, and this is done before every step
+                    found += map(id, value.values())
             else:
                 is_number = isinstance(value, bool | int | float)
                 found.append(value if is_number else id(value))
-    return found
+                if isinstance(value, list):
+                    for item in value[:_MOST_HELD]:
+                        is_number = isinstance(item, bool | int | float)
+                        found.append(item if is_number else id(item))
+        for buffer in module._buffers.values():
+            if buffer is not None and buffer.layout == torch.strided:
+                found.append(buffer.data_ptr())
+
+
+def _add_held(part: Any, found: list[Any], seen: set[int]) -> None:
+    """Add a function, its owner, and all functions, numbers and modules in that."""
+    if isinstance(part, _NUMBERS):
+        found.append(part)
+        return
+    if isinstance(part, MethodType):  # made anew whenever one looks at it
+        found.append(id(part.__func__))
+        part = part.__self__
+    found.append(id(part))
+    if id(part) in seen or len(seen) > _MOST_OBJECTS or isinstance(part, type):
+        return
+    seen.add(id(part))
+    held: Iterable[Any] = ()
+    if isinstance(part, Tensor):
+        if part.layout == torch.strided:
+            found.append(part.data_ptr())
+    elif isinstance(part, nn.Module):
+        _add_modules(part, found)
+    elif isinstance(part, functools.partial):
+        held = (part.func, part.args, part.keywords)
+    elif isinstance(part, dict):
+        held = part.values()
+    elif isinstance(part, list | tuple):
+        held = part
+    elif callable(part) or hasattr(part, "compute_loss"):
+        held = getattr(part, "__dict__", {}).values()
+    # More than a few are data, whose numbers would take too long to look at.
+    for item in islice(held, _MOST_HELD):
+        _add_held(item, found, seen)
 
 
 def options_of_updates(spec: EstimatorSpec) -> list[Any]:

@@ -79,6 +79,52 @@ def test_hooks_of_modules_and_parameters_and_own_optimizers_count():
     assert reason_to_stay_eager(spec) == "a parameter has hooks for its gradient"
 
 
+def own_activation(x):
+    return torch.relu(x)
+
+
+def test_functions_that_modules_hold_count():
+    def reason(activation):
+        layer = nn.TransformerEncoderLayer(4, 2, 8, activation=activation)
+        return reason_to_stay_eager(known_spec(nn.Sequential(layer, nn.Linear(4, 1))))
+
+    for activation in ("relu", nn.functional.gelu, torch.tanh, nn.Tanh()):
+        assert reason(activation) is None
+    assert "own_activation" in reason(own_activation)
+    assert "own_activation" in reason(functools.partial(own_activation))
+
+    spec = known_spec()
+    spec.network[1].same = spec.network[1].forward
+    assert reason_to_stay_eager(spec) is None
+    spec.network[1].forward = own_activation
+    assert "own_activation" in reason_to_stay_eager(spec)
+
+
+@pytest.mark.parametrize("kind", ["gradient", "module", "forward"])
+def test_own_code_that_comes_later_is_called_in_every_step(kind):
+    called = []
+
+    def note(*args):
+        called.append(None)
+
+    def register(network):
+        if kind == "gradient":
+            network[0].weight.register_hook(note)
+        elif kind == "module":
+            network[1].register_forward_hook(note)
+        else:
+            network[1].forward = lambda x: (note(), x.relu())[1]
+
+    spec = known_spec()
+    step = make_step("auto", spec, [type("Own", (Hook,), {})()], 1000)
+    for i, batch in enumerate(batches(12)):
+        if i == 6:
+            register(spec.network)
+        step(*batch)
+    assert len(called) == 6
+    assert step.n_replayed == 3
+
+
 @pytest.mark.parametrize(
     ("execution", "n_steps", "n_replayed"),
     [

@@ -463,6 +463,103 @@ def tensor_rate(spec):
     spec.optimizers[0].param_groups[0]["lr"] = torch.tensor(0.01)
 
 
+class Weighted:
+    def __init__(self):
+        self.scale, self.scales, self.by_name = 1.0, [1.0], {"a": 1.0}
+        self.module = nn.HuberLoss()
+
+    def compute(self, labels, logits, features):
+        scale = self.scale * self.scales[0] * self.by_name["a"]
+        return scale * self.module(logits, labels)
+
+    def __call__(self, labels, logits, features):
+        return self.compute(labels, logits, features)
+
+
+def change_scale(loss):
+    loss.scale = 2.0
+
+
+def change_in_list(loss):
+    loss.scales[0] = 2.0
+
+
+def change_in_dict(loss):
+    loss.by_name["a"] = 2.0
+
+
+def change_in_module(loss):
+    loss.module.delta = 0.01
+
+
+@pytest.mark.parametrize("kind", ["object", "method", "partial"])
+@pytest.mark.parametrize(
+    "change", [change_scale, change_in_list, change_in_dict, change_in_module]
+)
+def test_what_hooks_change_of_the_loss_counts(change, kind):
+    def make():
+        loss = Weighted()
+        given = {
+            "object": loss,
+            "method": loss.compute,
+            "partial": functools.partial(loss.compute),
+        }
+        return loss, make_spec(mlp(), loss=given[kind])
+
+    (of_eager, eager), (of_graph, graph) = make(), make()
+    step = GraphStep(graph, eager_steps=1, report=print)
+    for i, (features, labels) in enumerate(batches(12)):
+        if i == 6:
+            change(of_eager)
+            change(of_graph)
+        assert torch.equal(step(features, labels), train_step(eager, features, labels))
+    assert step.n_replayed == 12 - 3 - 2
+
+
+def hook_gradient(spec):
+    spec.network[0].weight.register_hook(lambda gradient: 2 * gradient)
+
+
+def replace_forward(spec):
+    spec.network[1].forward = torch.tanh
+
+
+def move_buffer(spec):
+    spec.network[2].running_mean.data = torch.full((5,), 0.5)
+
+
+class Scaled(nn.BatchNorm1d):
+    def __init__(self, n):
+        super().__init__(n)
+        self.scales = [1.0]
+
+    def forward(self, x):
+        return self.scales[0] * super().forward(x)
+
+
+def change_in_list_of_module(spec):
+    spec.network[2].scales[0] = 2.0
+
+
+@pytest.mark.parametrize(
+    "change", [hook_gradient, replace_forward, move_buffer, change_in_list_of_module]
+)
+def test_what_is_changed_beside_attributes_counts(change):
+    def make():
+        return make_spec(mlp(Scaled(5)))
+
+    eager, graph = make(), make()
+    step = GraphStep(graph, eager_steps=1, report=print)
+    for i, (features, labels) in enumerate(batches(12)):
+        if i == 6:
+            change(eager)
+            change(graph)
+        assert torch.equal(step(features, labels), train_step(eager, features, labels))
+        for ours, theirs in zip(state(graph), state(eager), strict=True):
+            assert torch.equal(ours, theirs)
+    assert step.n_replayed == 12 - 3 - 2
+
+
 @pytest.mark.parametrize("change", [clear_slots, replace_slots, move_slots])
 @pytest.mark.parametrize("name", ["momentum", "adam", "rate"])
 @pytest.mark.parametrize("at_step", [1, 2, 3, 6])
