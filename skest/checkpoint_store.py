@@ -318,10 +318,11 @@ class DirectoryStore:
         return pointer
 
     def _text(self, name: str) -> str:
-        try:  # editors of Windows may put a mark of the encoding in front
-            return (self.model_dir / name).read_text("utf-8-sig", errors="replace")
+        try:
+            text = (self.model_dir / name).read_text("utf-8", errors="replace")
         except FileNotFoundError:
             return ""
+        return text.removeprefix("\ufeff")  # a mark that editors of Windows put there
 
     def _is_listed(self) -> bool:
         """Tell whether the file ``checkpoint``, if it is there, lists the checkpoints.
