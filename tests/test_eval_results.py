@@ -3,12 +3,12 @@ import errno
 import json
 import logging
 import math
-import multiprocessing
 
 import pytest
 
 from skest import Estimator, EvalSpec, _line_files
 from skest.eval_results import append_eval_result, read_eval_results
+from tests import _forkserver
 from tests._models import model_fn, raising, table_fn
 
 
@@ -112,7 +112,7 @@ def append_many(directory, first):
 
 
 def test_evaluations_at_the_same_time_lose_nothing(tmp_path):
-    context = multiprocessing.get_context("forkserver")
+    context = _forkserver.context()
     starts = range(0, 400, 100)
     processes = [
         context.Process(target=append_many, args=(tmp_path, start)) for start in starts

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 import logging
-import multiprocessing
 import os
 import signal
 import threading
@@ -17,6 +16,7 @@ from skest._interrupts import (
 )
 from skest.feature_columns import numeric_column
 from skest.hooks import EarlyStoppingHook
+from tests import _forkserver
 from tests._models import (
     At,
     Recorder,
@@ -201,7 +201,7 @@ def killed(model_dir):
 def test_nobody_knows_why_a_killed_training_ended(tmp_path):
     estimator = Estimator(model_fn, tmp_path).train(table_fn())
     assert estimator.stop_reason == "the input ended"
-    context = multiprocessing.get_context("forkserver")
+    context = _forkserver.context()
     process = context.Process(target=killed, args=(tmp_path,))
     process.start()
     process.join()

@@ -4,7 +4,6 @@
 import dataclasses
 import itertools
 import logging
-import multiprocessing
 import os
 import re
 import signal
@@ -19,6 +18,7 @@ from skest import Estimator, RunConfig
 from skest.checkpoint_store import DirectoryStore, read_checkpoint
 from skest.hooks import CheckpointListener, StopAtStepHook
 from skest.inputs import ArrayDataset, Pipeline
+from tests import _forkserver
 from tests._models import (
     NETWORKS,
     At,
@@ -99,9 +99,7 @@ def train_and_die(model_dir, input_name, network, step):
 
 @pytest.fixture(scope="module")
 def context():
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["skest.estimator", "tests._models"])
-    return context
+    return _forkserver.context()
 
 
 @pytest.mark.parametrize(

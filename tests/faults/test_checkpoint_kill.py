@@ -2,7 +2,6 @@
 """A process that saves checkpoints is killed at any moment."""
 
 import functools
-import multiprocessing
 import os
 import random
 import shutil
@@ -16,6 +15,7 @@ import torch
 from skest import _tensor_files
 from skest.checkpoint_store import DirectoryStore
 from skest.checkpoints import Checkpoint
+from tests import _forkserver
 
 OPERATIONS = [
     (os, "fsync"),
@@ -75,9 +75,7 @@ def check(model_dir, least):
 @pytest.fixture(scope="module")
 def context():
     """A server that has imported torch, and forks quickly."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["skest.checkpoint_store"])
-    return context
+    return _forkserver.context()
 
 
 @pytest.mark.parametrize(

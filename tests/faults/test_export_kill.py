@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A process that exports is killed at any moment: what can be seen is whole."""
 
-import multiprocessing
 import random
 import time
 
@@ -11,6 +10,7 @@ import pytest
 import skest
 from skest import export
 from skest.versioned_directory import list_versions
+from tests import _forkserver
 
 
 def export_without_end(base, ready):
@@ -25,13 +25,7 @@ def export_without_end(base, ready):
     "n_kills", [3, pytest.param(60, marks=[pytest.mark.slow, pytest.mark.timeout(600)])]
 )
 def test_every_visible_version_loads(tmp_path, n_kills):
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(
-        [
-            *("tests.faults.test_export_kill", "skest.adapters.dnn"),
-            *("onnx.numpy_helper", "onnxruntime", "sklearn.model_selection"),
-        ]
-    )
+    context = _forkserver.context()
     rng, checked = random.Random(n_kills), set()
     for _ in range(n_kills):
         ready = context.Event()

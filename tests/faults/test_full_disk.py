@@ -2,7 +2,6 @@
 """No room for a checkpoint, and a directory that may only be read."""
 
 import logging
-import multiprocessing
 import os
 import re
 import shutil
@@ -15,6 +14,7 @@ import pytest
 
 from skest import Estimator, EvalSpec, RunConfig, TrainSpec, train_and_evaluate
 from skest.export import LatestExporter
+from tests import _forkserver
 from tests._models import At, assert_same_checkpoint, model_fn, raising, table_fn
 
 pytestmark = pytest.mark.skipif(
@@ -45,8 +45,7 @@ def set_limit(n_bytes):
 
 def run(function, *arguments):
     """Call a function in a process of its own, and return what it returns."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["skest.train_eval", "tests._models"])
+    context = _forkserver.context()
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_send, args=(sender, function, arguments))
     process.start()

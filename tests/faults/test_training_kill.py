@@ -2,7 +2,6 @@
 """A training with frequent checkpoints is killed at any moment, and goes on."""
 
 import functools
-import multiprocessing
 import random
 import time
 
@@ -12,6 +11,7 @@ import pytest
 from skest import Estimator, RunConfig
 from skest.checkpoint_store import DirectoryStore
 from skest.inputs import parquet_input_fn
+from tests import _forkserver
 from tests._models import assert_same_checkpoint, model_fn, table, table_fn
 
 FOREVER = 1_000_000
@@ -55,11 +55,7 @@ def train(model_dir, folder, kind, max_steps):
 @pytest.fixture(scope="module")
 def context():
     """A server that has imported everything, and forks quickly."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(
-        ["skest.estimator", "tests.faults.test_training_kill"]
-    )
-    return context
+    return _forkserver.context()
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,17 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes that start at once: forks of one that has imported everything."""
+
+import multiprocessing
+
+# The server starts once, for all tests, so that each must find here what it needs.
+PRELOADED = [
+    *("skest.estimator", "skest.train_eval", "skest.adapters.dnn", "skest.inputs"),
+    *("sklearn.model_selection", "pyarrow.dataset", "pandas", "tests._models"),
+]
+
+
+def context():
+    """Return the context of such processes."""
+    found = multiprocessing.get_context("forkserver")
+    found.set_forkserver_preload(PRELOADED)
+    return found
