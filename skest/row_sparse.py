@@ -192,10 +192,10 @@ class RowSparse(Optimizer):
     def _summed(self, ids: Tensor, values: Tensor) -> Tensor:
         """Replace every value by the sum of those with the same id."""
         place_of_row = self._integers(ids.device)
-        place_of_row.index_copy_(0, ids, torch.arange(len(ids), device=ids.device))
-        place = place_of_row.index_select(
-            0, ids
-        )  # that of one and the same for equal ids
+        places = torch.arange(len(ids), dtype=torch.int32, device=ids.device)
+        place_of_row.index_copy_(0, ids, places)
+        # That of one and the same for equal ids.
+        place = place_of_row.index_select(0, ids)
         sums = torch.zeros_like(values).index_add_(0, place, values)
         return sums.index_select(0, place)
 
@@ -206,7 +206,7 @@ class RowSparse(Optimizer):
         kept = self._scratch.get(device)
         if not self.is_recorded and kept is not None and len(kept) >= size:
             return kept
-        made = torch.empty(size, dtype=torch.int64, device=device)
+        made = torch.empty(size, dtype=torch.int32, device=device)
         if not self.is_recorded:
             self._scratch[device] = made
         return made

@@ -64,7 +64,6 @@ def test_the_tables_are_all(kind, width):
     )
     fit, predict = map(float, done.stdout.split())
     tables = 1e7 * width * 4 / 2**20
-    # One copy is trained, the other is the checkpoint that the estimator keeps. RowSparse
-    # has 8 bytes of scratch for each row, of which touched pages only take memory.
-    assert fit < 2.1 * tables + 80
+    # One copy is trained, the other is the checkpoint that the estimator keeps.
+    assert fit < 2.1 * tables + 60
     assert predict < 1.1 * tables + 60
