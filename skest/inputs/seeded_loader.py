@@ -4,7 +4,7 @@
 import copy
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -25,7 +25,28 @@ _END = object()
 _DRAWING_SAMPLERS = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 
 
-class SeededLoader:
+class _Seeded:
+    """A DataLoader, the seed of what it draws, and how many batches to leave out."""
+
+    def __init__(
+        self, loader: DataLoader[Any], seed: int | None = None, n_skipped: int = 0
+    ) -> None:
+        self._loader = loader
+        self._n_skipped = n_skipped
+        self.seeds = [_drawn_seed() if seed is None else seed]
+
+    @property
+    def kind(self) -> str:
+        """What the data are, in words."""
+        return type(self._loader).__name__
+
+    def resumed(self, n_elements: int, seeds: Sequence[int]) -> Self:
+        """Return the same data in the order of `seeds`, without the first elements."""
+        (seed,) = seeds
+        return type(self)(self._loader, seed, n_elements)
+
+
+class SeededLoader(_Seeded):
     """A DataLoader without a generator of its own, which draws from one seed.
 
     Such a loader takes its order, and the seeds of its workers, from torch's global
@@ -56,23 +77,6 @@ class SeededLoader:
     #: One pass is what can be repeated: workers may be at work in it.
     is_restartable = False
 
-    def __init__(
-        self, loader: DataLoader[Any], seed: int | None = None, n_skipped: int = 0
-    ) -> None:
-        self._loader = loader
-        self._n_skipped = n_skipped
-        self.seeds = [_drawn_seed() if seed is None else seed]
-
-    @property
-    def kind(self) -> str:
-        """What the data are, in words."""
-        return type(self._loader).__name__
-
-    def resumed(self, n_elements: int, seeds: Sequence[int]) -> "SeededLoader":
-        """Return the same data in the order of `seeds`, without the first elements."""
-        (seed,) = seeds
-        return SeededLoader(self._loader, seed, n_elements)
-
     def __iter__(self) -> Iterator[Any]:
         yield from islice(self._elements(), self._n_skipped, None)
 
@@ -95,7 +99,7 @@ class SeededLoader:
             yield element
 
 
-class PassLoader:
+class PassLoader(_Seeded):
     """A DataLoader without a generator of its own, as the source of a Pipeline.
 
     Every pass gets a generator, made from one seed and the number of the pass, because a
@@ -127,23 +131,6 @@ class PassLoader:
     """
 
     is_restartable = True
-
-    def __init__(
-        self, loader: DataLoader[Any], seed: int | None = None, n_skipped: int = 0
-    ) -> None:
-        self._loader = loader
-        self._n_skipped = n_skipped
-        self.seeds = [_drawn_seed() if seed is None else seed]
-
-    @property
-    def kind(self) -> str:
-        """What the data are, in words."""
-        return type(self._loader).__name__
-
-    def resumed(self, n_elements: int, seeds: Sequence[int]) -> "PassLoader":
-        """Return the same data in the order of `seeds`, without the first elements."""
-        (seed,) = seeds
-        return PassLoader(self._loader, seed, n_elements)
 
     def of_pass(self, epochs: Sequence[int]) -> "PassLoader":
         """Return the data of a pass, given its number in every repetition around it."""
