@@ -55,9 +55,8 @@ __all__ = ["Estimator"]
 
 _logger = logging.getLogger("skest")
 
-_ROWS_AT_ONCE = (
-    16_384  # of a table to predict; so many are encoded before the next ones
-)
+# So many rows of a table to predict are encoded before the next ones.
+_ROWS_AT_ONCE = 16_384
 
 
 class Estimator:

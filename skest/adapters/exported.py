@@ -13,9 +13,8 @@ from skest.exceptions import ExportError
 from skest.export.declaration import declare
 from skest.export.inputs import InputSpec
 from skest.export.spec_inputs import BARE
-from skest.export.trial_rows import cells_of, made_up_rows, rows_of
+from skest.export.trial_rows import by_output, cells_of, made_up_rows, rows_of
 from skest.export.writer import Exported
-from skest.inputs.array_dataset import ArrayDataset
 
 __all__ = ["as_exported"]
 
@@ -83,14 +82,10 @@ def _expected(
     features = {spec.key: cells_of(spec, rows[spec.name]) for spec in inputs}
     if BARE_KEY in estimator._input_forms:
         features = {BARE_KEY: features[BARE]}
-    dataset = ArrayDataset(features, batch_size=estimator._predict_batch_size)
-    batches = estimator.estimator_.predict(lambda: dataset, yield_single_examples=False)
-    found: dict[str, list[np.ndarray]] = {}
-    for batch in batches:
-        for key, values in batch.items():
-            name = "/".join(key) if isinstance(key, tuple) else key
-            found.setdefault(name, []).append(values)
-    predictions = {name: np.concatenate(values) for name, values in found.items()}
+    size = estimator._predict_batch_size
+    predictions = by_output(
+        estimator.estimator_.predict_table(features, batch_size=size)
+    )
     if "class_ids" in predictions:
         labels = np.asarray(estimator._target.answer(predictions))
         predictions["labels"] = labels.reshape(len(labels), -1)

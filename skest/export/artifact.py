@@ -29,6 +29,7 @@ __all__ = [
     "check_file_name",
     "latest",
     "read_artifact",
+    "version_at",
     "without_duplicates",
 ]
 
@@ -79,6 +80,14 @@ def latest(base: str | os.PathLike[str]) -> Path:
             "was given to 'export'."
         )
     return versions[-1]
+
+
+def version_at(path: str | os.PathLike[str]) -> Path:
+    """Return the directory of a version: `path` itself, or of several the newest in it."""
+    directory = Path(path)
+    if not (directory / MANIFEST).exists() and list_versions(directory):
+        return latest(directory)
+    return directory
 
 
 def read_artifact(

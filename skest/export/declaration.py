@@ -20,10 +20,9 @@ from torch import Tensor
 
 from skest.checkpoints import Checkpoint
 from skest.exceptions import ArtifactError, ExportError
-from skest.export.artifact import MANIFEST, latest, read_artifact
+from skest.export.artifact import read_artifact, version_at
 from skest.export.external_weights import without_constants
 from skest.plain_state import from_plain, to_plain
-from skest.versioned_directory import list_versions
 
 __all__ = ["DECLARATION", "WEIGHTS", "declare", "to_estimator"]
 
@@ -121,9 +120,7 @@ def to_estimator(path: str | os.PathLike[str]) -> Any:
         If the version is damaged, was exported from something that can't be described,
         or describes anything but an estimator of skest.
     """
-    directory = Path(path)
-    if not (directory / MANIFEST).exists() and list_versions(directory):
-        directory = latest(directory)
+    directory = version_at(path)
     manifest = read_artifact(directory).manifest
     if DECLARATION not in manifest["files"]:
         why = manifest.get("model", {}).get("not_rebuilt", "it has no description")

@@ -11,10 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skest.exceptions import ArtifactError
-from skest.export.artifact import MANIFEST, MODEL, Artifact, latest, read_artifact
+from skest.export.artifact import MODEL, Artifact, read_artifact, version_at
 from skest.export.client_hashing import ClientInputs
 from skest.export.raw_values import Feature, columns_of
-from skest.versioned_directory import list_versions
 
 __all__ = ["WARMUP", "Model", "load"]
 
@@ -146,7 +145,7 @@ class Model:
         Returns
         -------
         ndarray of shape (n_rows, n_classes), or dict of them by head
-            Classes are in the order of ``manifest["classes"]``.
+            Classes are in the order of the estimator's ``classes_``.
 
         Raises
         ------
@@ -227,9 +226,9 @@ def load(
     directory = Path(path)
     if not directory.is_dir():
         raise FileNotFoundError(f"There is no directory {str(directory)!r}.")
-    if not (directory / MANIFEST).exists() and list_versions(directory):
-        directory = latest(directory)
-    artifact = read_artifact(directory, verify, trusted_manifest_sha256, max_bytes)
+    artifact = read_artifact(
+        version_at(directory), verify, trusted_manifest_sha256, max_bytes
+    )
     model = Model(artifact, _session(artifact, num_threads))
     if verify and WARMUP in artifact.manifest["files"]:
         _check_warmup(model)

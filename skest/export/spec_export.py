@@ -16,7 +16,7 @@ from skest.export.inputs import InputSpec
 from skest.export.onnx_graph import OnnxGraph
 from skest.export.spec_inputs import BARE
 from skest.export.spec_onnx import spec_onnx
-from skest.export.trial_rows import cells_of, made_up_rows, rows_of
+from skest.export.trial_rows import by_output, cells_of, made_up_rows, rows_of
 from skest.export.writer import Exported
 from skest.spec import EstimatorSpec
 
@@ -111,11 +111,7 @@ def predicted_by_spec(
         tensors = {s.key: _tensor(spec, s, rows[s.name]) for s in inputs}
         encoded = tensors[BARE] if list(tensors) == [BARE] else tensors
     with torch.no_grad():
-        predictions = predict_batch(spec, encoded, None)
-    return {
-        "/".join(key) if isinstance(key, tuple) else key: values
-        for key, values in predictions.items()
-    }
+        return by_output(predict_batch(spec, encoded, None))
 
 
 def _tensor(spec: EstimatorSpec, given: InputSpec, cells: list[Any]) -> torch.Tensor:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rows to try an exported graph with: as JSON holds them, and as a model reads them."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from skest.export.onnx_graph import OnnxGraph
 from skest.export.raw_values import Feature, columns_of
 from skest.export.warmup import synthetic_rows
 
-__all__ = ["cells_of", "made_up_rows", "rows_of"]
+__all__ = ["by_output", "cells_of", "made_up_rows", "rows_of"]
 
 
 def made_up_rows(
@@ -64,3 +64,11 @@ def cells_of(spec: InputSpec, cells: list[Any]) -> Any:
     array = np.empty(len(cells), object)
     array[:] = cells
     return array
+
+
+def by_output(predictions: Mapping[Any, Any]) -> dict[str, Any]:
+    """Return predictions by the names that the graph gives them."""
+    return {
+        "/".join(key) if isinstance(key, tuple) else key: values
+        for key, values in predictions.items()
+    }

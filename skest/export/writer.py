@@ -164,11 +164,11 @@ def _manifest(exported: Exported, directory: Path) -> dict[str, Any]:
 
 
 def _write(directory: Path, manifest: dict[str, Any]) -> None:
-    manifest["files"] = {
-        str(path.relative_to(directory)): _entry(path)
-        for path in sorted(directory.rglob("*"))
-        if path.is_file() and path.name != MANIFEST
-    }
+    files = manifest["files"]  # what is listed stays as it is, and is read once
+    for path in sorted(directory.rglob("*")):
+        name = str(path.relative_to(directory))
+        if path.is_file() and name not in (MANIFEST, *files):
+            files[name] = _entry(path)
     text = json.dumps(manifest, indent=1, allow_nan=False, ensure_ascii=False)
     (directory / MANIFEST).write_text(text, encoding="utf-8")
 
