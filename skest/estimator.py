@@ -36,12 +36,14 @@ from skest.hooks.checkpoint import CheckpointListener
 from skest.inputs.array_dataset import ArrayDataset, count_rows
 from skest.inputs.batches import Source, tensor_batches
 from skest.inputs.first_rows import first_rows
+from skest.inputs.input_context import InputContext
 from skest.inputs.input_fns import call_input_fn
 from skest.keep_best import KeepBest
 from skest.keys import ModeKeys
 from skest.model_dir_lock import training_lock
 from skest.model_fn import ModelFn
 from skest.prediction import PredictionModel, joined
+from skest.replica import Replica
 from skest.run_config import RunConfig
 from skest.saving import make_save, recorded
 from skest.spec import EstimatorSpec
@@ -234,8 +236,10 @@ class Estimator:
         if max_steps is not None and start >= max_steps:
             _logger.info("Training skipped: step %d has reached max_steps.", start)
             return self
-        with self._training_lock() as check_lock:
-            self._train(input_fn, hooks, listeners, steps, max_steps, check_lock)
+        with Replica() as replica, self._training_lock(replica) as check_lock:
+            self._train(
+                input_fn, hooks, listeners, steps, max_steps, check_lock, replica
+            )
         return self
 
     def _train(
@@ -246,10 +250,14 @@ class Estimator:
         steps: int | None,
         max_steps: int | None,
         check_lock: Callable[[], None],
+        replica: Replica,
     ) -> None:
-        checkpoint = self._store.latest()
+        store = self._store if replica.is_chief else MemoryStore()
+        checkpoint = store.latest()
         start = 0 if checkpoint is None else checkpoint.global_step
-        source = self._source(input_fn, ModeKeys.TRAIN, checkpoint)
+        source = self._source(
+            input_fn, ModeKeys.TRAIN, checkpoint, replica.input_context
+        )
         first = source.first_batch()
         if first is None:
             _logger.warning("Training made no steps: the input has no batch.")
@@ -258,10 +266,11 @@ class Estimator:
         device = resolve_device(self._config.device)
         random = RunRandom(self._config.random_seed, device)
         spec = self._model_fn.build(*first, ModeKeys.TRAIN, self._config, random)
-        if checkpoint is None:
+        if checkpoint is None and replica.is_chief:
             self._warm_start(spec, random)
         self._restore(spec, checkpoint, random)
         batches = self._batches(source, spec, device)
+        capture = functools.partial(_capture, random, source)
         run = Run(
             spec,
             self._config,
@@ -269,13 +278,15 @@ class Estimator:
             model_dir=self.model_dir,
             table=source.table,
             raw_batch=source.raw_batch,
-            capture=functools.partial(_capture, random, source),
-            save=make_save(self._store, spec, check_lock),
-            summary_dir=self.model_dir,
+            capture=functools.partial(replica.capture, capture=capture),
+            save=make_save(store, spec, check_lock),
+            summary_dir=self.model_dir if replica.is_chief else None,
         )
         all_hooks = [
             *stop_hooks(steps, max_steps),
-            *training_hooks(spec, self._config, hooks, listeners),
+            *training_hooks(
+                spec, self._config, hooks, listeners, is_chief=replica.is_chief
+            ),
         ]
         n_steps = _steps_ahead(source, steps, max_steps, start)
         n_rows = count_rows(first[0], "features")
@@ -285,10 +296,17 @@ class Estimator:
             contextlib.closing(run),
             IntraOpThreads.limited_to(useful, wanted=self._config.num_threads),
             random.attach(run.network, spec.loss, *spec.optimizers),
-            recorded(run, self._store),
+            recorded(run, store),
         ):
-            step = make_step(self._config.execution, spec, all_hooks, n_steps)
-            train_loop(run, batches, all_hooks, step)
+            replica.begin(run)
+            step = replica.make_step(
+                run,
+                lambda: make_step(self._config.execution, spec, all_hooks, n_steps),
+            )
+            train_loop(
+                run, batches, all_hooks, step, replica.steps_taken, replica.finish
+            )
+            replica.leave(run)
         _logger.info(
             "Training stopped at step %d: %s.", run.global_step, run.stop_reason
         )
@@ -762,13 +780,14 @@ class Estimator:
         input_fn: Callable[..., Any],
         mode: str,
         resumed: Checkpoint | None = None,
+        input_context: InputContext | None = None,
     ) -> Source:
         data = call_input_fn(
             input_fn,
             mode=mode,
             params=self.params,
             config=self._config,
-            input_context=None,
+            input_context=input_context,
         )
         if resumed is None or not self._config.resume_input:
             return Source(data)
@@ -808,8 +827,10 @@ class Estimator:
         encoders = (spec.encode, spec.encode_labels)
         return tensor_batches(source, *encoders, device, spec.dtype, **options)
 
-    def _training_lock(self) -> contextlib.AbstractContextManager[Callable[[], None]]:
-        if self.model_dir is None:
+    def _training_lock(
+        self, replica: Replica
+    ) -> contextlib.AbstractContextManager[Callable[[], None]]:
+        if self.model_dir is None or not replica.is_chief:
             return contextlib.nullcontext(lambda: None)
         return training_lock(self.model_dir)
 

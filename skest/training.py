@@ -16,6 +16,7 @@ __all__ = [
     "Step",
     "apply_gradients",
     "compute_gradients",
+    "move_to_step",
     "scalar_loss",
     "train_loop",
     "train_step",
@@ -33,6 +34,8 @@ def train_loop(
     batches: Iterator[tuple[Any, Any]],
     hooks: Sequence[Hook],
     step: Step | None = None,
+    steps_taken: Callable[[Run], int] | None = None,
+    finish: Callable[[Run], None] | None = None,
 ) -> None:
     """Take training steps until the input ends or a hook asks to stop.
 
@@ -48,8 +51,11 @@ def train_loop(
         ``step(features, labels) -> loss`` does what `train_step` does, in another way;
         see `skest.execution`. None is `train_step`, and so are the steps of which a
         hook wants the gradients.
+    steps_taken : callable, default=None
+        ``steps_taken(run)`` returns the global step after a step; None counts one more.
+    finish : callable, default=None
+        ``finish(run)`` is called after the last step, before the ``end`` of the hooks.
     """
-    schedulers = run.spec.lr_schedulers
     run.network.train()
     step = step or partial(train_step, run.spec)
     watching = [hook for hook in hooks if hook.watches_gradients]
@@ -66,14 +72,22 @@ def train_loop(
         wanting = [hook for hook in watching if hook.wants_gradients(run)]
         run.in_step = True
         run.loss = _watched_step(run, wanting) if wanting else step(*batch)
-        run.global_step += 1
-        for scheduler in schedulers:
-            scheduler.step()
+        move_to_step(run, steps_taken(run) if steps_taken else run.global_step + 1)
         run.in_step = False
         for hook in hooks:
             hook.after_step(run, run.loss)
+    if finish is not None:
+        finish(run)
     for hook in hooks:
         hook.end(run)
+
+
+def move_to_step(run: Run, step: int) -> None:
+    """Set the global step, and learning rates to what they are at it."""
+    before, run.global_step = run.global_step, step
+    for scheduler in run.spec.lr_schedulers:
+        for _ in range(before, step):
+            scheduler.step()
 
 
 def _watched_step(run: Run, wanting: Sequence[Hook]) -> Tensor:

@@ -18,24 +18,34 @@ __all__ = ["stop_hooks", "training_hooks"]
 
 _logger = logging.getLogger("skest")
 
+_OF_CHIEF = (CheckpointSaverHook, EarlyStoppingHook, SummarySaverHook)
+
 
 def training_hooks(
     spec: EstimatorSpec,
     config: RunConfig,
     hooks: list[Hook],
     listeners: list[CheckpointListener],
+    *,
+    is_chief: bool = True,
 ) -> list[Hook]:
     """Return the caller's hooks, those of the model and those of the configuration.
+
+    Processes beside the chief of a cluster neither save nor write summaries.
 
     What saves comes last, so that nothing is saved that another hook refuses, but for
     early stopping, which reads the evaluation of what was saved. Summaries show what
     other hooks make of the learning rates and gradients of a step.
     """
-    others = [*hooks, *spec.training_hooks, *spec.training_chief_hooks]
+    others = [*hooks, *spec.training_hooks]
+    if is_chief:
+        others += spec.training_chief_hooks
     if not any(isinstance(hook, NanLossHook) for hook in others):
         others.append(NanLossHook())
     if config.log_step_count_steps is not None:
         others.append(LoggingHook(every_steps=config.log_step_count_steps))
+    if not is_chief:
+        return [h for h in others if not isinstance(h, _OF_CHIEF)]
     if config.save_summary_steps and config.model_dir is not None:
         others += _summary_hooks(config.save_summary_steps)
     savers = [hook for hook in others if isinstance(hook, CheckpointSaverHook)]

@@ -33,7 +33,7 @@ LAYERS = [
     | {"vocab_info", "warm_start_plan", "warm_start_report", "summaries"}
     | {"checkpoint_export", "eval_results", "model_dir_lock", "versioned_directory"}
     | {"plain_state"},
-    {"training", "training_hooks", "evaluation", "saving"},
+    {"training", "training_hooks", "evaluation", "saving", "replica"},
     {"execution"},
     {"distributed"},
     {"export"},
