@@ -8,7 +8,7 @@ there are (`_model_fn`, `_column_parameters`) and what ``y`` means (`_new_target
 
 import os
 import uuid
-from abc import ABCMeta, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from numbers import Integral, Real
@@ -18,11 +18,9 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, clone
 from sklearn.callback import CallbackSupportMixin, with_callbacks
-from sklearn.model_selection import train_test_split
-from sklearn.utils import check_random_state, get_tags
+from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from skest._compat import (
@@ -30,21 +28,13 @@ from skest._compat import (
     Interval,
     Options,
     StrOptions,
-    check_sample_weight,
 )
-from skest._random import seed_sequence
-from skest._resources import device_or_auto, resolve_device
+from skest._resources import device_or_auto
 from skest.adapters.callbacks import CallbackHook
-from skest.adapters.distinct import distinct_rows
 from skest.adapters.epochs import EpochHook, Progress
 from skest.adapters.exported import as_exported
 from skest.adapters.features import (
-    ARRAY_KEY,
     WEIGHT_KEY,
-    holds_only_numbers,
-    is_table,
-    read_array,
-    read_table,
 )
 from skest.adapters.fit_summaries import fit_summaries
 from skest.adapters.interruption import warn_if_interrupted
@@ -52,9 +42,9 @@ from skest.adapters.learned_vectors import with_learned_vectors
 from skest.adapters.live_score import LiveScore
 from skest.adapters.onnx_graph import fitted_onnx
 from skest.adapters.parts import table_scope
-from skest.adapters.rows import Rows, as_rows, check_same_length, count_samples
+from skest.adapters.row_reader import RowReader, as_feature_columns
+from skest.adapters.rows import Rows
 from skest.adapters.target_scale import scaled_target_model_fn
-from skest.adapters.targets.base import Target
 from skest.adapters.warm_source import (
     known_settings,
     source_scale,
@@ -69,7 +59,7 @@ from skest.feature_columns.infer import infer_feature_columns
 from skest.feature_columns.numeric_frame import with_feature_names
 from skest.feature_columns.table import Table
 from skest.hooks.base import Hook, Run
-from skest.inputs.array_dataset import ArrayDataset, take_rows
+from skest.inputs.array_dataset import ArrayDataset
 from skest.plain_state import from_plain, to_plain
 from skest.run_config import EXECUTIONS, RunConfig
 from skest.spec import EstimatorSpec
@@ -78,17 +68,13 @@ from skest.warm_start_report import WarmStartReport
 
 __all__ = ["SkestEstimator", "has_partial_fit"]
 
-# "auto" of early_stopping holds rows out above this, as HistGradientBoosting does.
-_MANY_ROWS = 10_000
 _PREDICT_BATCH_SIZE = 4096
 _MOST_LOGITS = 2**24  # of a batch to predict: 64 MiB in float32
 # What a saved estimator keeps of its `estimator_`.
 _CORE = "_core"
 
 
-class SkestEstimator(
-    CallbackSupportMixin, DocLinkMixin, BaseEstimator, metaclass=ABCMeta
-):
+class SkestEstimator(CallbackSupportMixin, DocLinkMixin, RowReader):
     """What the estimators of skest have in common; not for direct use."""
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
@@ -120,18 +106,11 @@ class SkestEstimator(
         "verbose": ["verbose"],
     }
 
-    # The parameters that hold feature columns, and the kind of network that takes them.
-    _column_parameters: ClassVar[dict[str, str]] = {}
-
     # What subclasses define
 
     @abstractmethod
     def _model_fn(self, head: Any) -> Callable[..., EstimatorSpec]:
         """Return the model function of this estimator."""
-
-    @abstractmethod
-    def _new_target(self, y: Any) -> Target:
-        """Return a target for `y`, which has not learned from it yet."""
 
     # Training
 
@@ -222,67 +201,8 @@ class SkestEstimator(
         given = (X, y, sample_weight)
         self._train(rows, None, 1, self._seed(), given, resume=resume)
 
-    def _check_rows(
-        self,
-        X: Any,
-        y: Any,
-        sample_weight: Any,
-        classes: Any = None,
-        *,
-        reset: bool,
-    ) -> Rows:
-        """Validate training data; rows of weight zero are dropped."""
-        if y is None:
-            raise ValueError(
-                f"This {type(self).__name__} estimator requires y to be passed, but the "
-                "target y is None."
-            )
-        features = self._check_features(X, reset=reset)
-        y = self._target_rows(y)
-        check_same_length(features, y)
-        weight = self._check_weight(sample_weight, count_samples(features))
-        if weight is not None and not weight.all():
-            kept = np.flatnonzero(weight)
-            features, y = take_rows(features, kept), take_rows(y, kept)
-            weight = weight[kept]
-        if reset:
-            self._learn_target(y, classes)
-        else:
-            self._target.check_classes(classes)
-        rows = Rows(features, self._target.encode(y), weight)
-        if self.sampling == "epoch":
-            return rows
-        if weight is not None and (weight < 0).any():
-            raise ValueError(
-                "sampling='weighted' draws rows in proportion to their weights, so "
-                f"'sample_weight' must not be negative; got {weight.min()}."
-            )
-        return distinct_rows(rows)
-
-    def _target_rows(self, y: Any) -> Any:
-        """Return `y` as something whose rows can be taken."""
-        return as_rows(y)
-
-    def _learn_target(self, y: Any, classes: Any) -> None:
-        self._target = self._new_target(y)
-        self._target.learn(y, classes=classes)
-        self._n_logits = self._target.head(None).logits_dimension
-
     def _check_resumed(self) -> None:
         """Refuse changes of parameters that an earlier fit cannot go on with."""
-
-    def _check_weight(self, sample_weight: Any, n_rows: int) -> NDArray[Any] | None:
-        """Return the weights of the rows, or None if there are none."""
-        if sample_weight is None:
-            return None
-        # Only the length of the second argument counts. All-zero weights are refused.
-        return check_sample_weight(
-            sample_weight, np.empty((n_rows, 1)), dtype=np.float64, copy=True
-        )
-
-    def _balanced_weight(self, rows: Rows) -> NDArray[Any] | None:
-        """Return the weights to train with."""
-        return rows.weight
 
     def _check_partial_fit(self) -> None:
         """Refuse parameters that need all rows at once."""
@@ -291,50 +211,6 @@ class SkestEstimator(
                 "Training by parts (partial_fit, train) does not support "
                 "early_stopping=True, which needs rows of all parts. Leave it out."
             )
-
-    def _split_validation(
-        self, rows: Rows, validation: Sequence[Any], seed: int | None
-    ) -> tuple[Rows, Rows | None]:
-        """Return training and validation rows, the latter only for early stopping."""
-        X_val, y_val, weight_val = validation
-        if X_val is None and y_val is None:
-            if weight_val is not None:
-                raise ValueError("'sample_weight_val' needs 'X_val' and 'y_val'.")
-            enabled = self.early_stopping
-            if enabled == "auto":
-                enabled = rows.n_rows > _MANY_ROWS
-            if not enabled:
-                return rows, None
-            train, held_out = train_test_split(
-                np.arange(rows.n_rows),
-                test_size=self.validation_fraction,
-                # Not None: that would draw from NumPy's global generator.
-                random_state=int(seed_sequence(seed).generate_state(1)[0]),
-                stratify=self._strata(rows.labels),
-            )
-            return rows.take(train), rows.take(held_out)
-        if X_val is None or y_val is None:
-            raise ValueError("'X_val' and 'y_val' must be given together.")
-        if not self.early_stopping:
-            raise ValueError(
-                "'X_val' and 'y_val' serve early stopping, but early_stopping=False. Set "
-                'it to True or "auto", or leave them out.'
-            )
-        return rows, self._check_evaluation_rows(X_val, y_val, weight_val)
-
-    def _check_evaluation_rows(
-        self, X: Any, y: Any, sample_weight: Any, *, strict: bool = True
-    ) -> Rows:
-        """Validate rows that are not trained on."""
-        features = self._check_features(X, reset=False)
-        y = self._target_rows(y)
-        check_same_length(features, y)
-        weight = self._check_weight(sample_weight, count_samples(features))
-        return Rows(features, self._target.encode(y, strict=strict), weight)
-
-    def _strata(self, labels: Any) -> NDArray[Any] | None:
-        """Return the groups of which a validation part should have its share."""
-        return None
 
     def _start(self, rows: Rows) -> None:
         """Learn the feature columns and forget an earlier training."""
@@ -368,7 +244,7 @@ class SkestEstimator(
             return (
                 self._inferred_columns(kind, features) if self._all_inferred() else None
             )
-        return clone(_as_feature_columns(columns))  # the caller's object stays unfitted
+        return clone(as_feature_columns(columns))  # the caller's object stays unfitted
 
     def _inferred_columns(
         self, kind: str, features: dict[str, Any]
@@ -567,78 +443,6 @@ class SkestEstimator(
     def _predict_batch_size(self) -> int:
         return max(1, min(_PREDICT_BATCH_SIZE, _MOST_LOGITS // self._n_logits))
 
-    # Features
-
-    def _check_features(self, X: Any, *, reset: bool) -> dict[Any, Any]:
-        """Return the features as columns by key."""
-        if reset:
-            self._reads_array = self._takes_as_array(X)
-        if self._reads_array:
-            features = read_array(self, X, reset=reset)
-        else:
-            positions = self._positions()
-            features = read_table(self, X, reset=reset, positions=positions)
-        if reset:
-            self._dtype_name = self._choose_dtype(features)
-        return features
-
-    def _takes_as_array(self, X: Any) -> bool:
-        """Whether X is read as a whole, and not column by column."""
-        # Without a description of the features, numbers need no columns of their own.
-        return self._all_inferred() and (
-            not is_table(X) or (holds_only_numbers(X) and not self._needs_names)
-        )
-
-    @property
-    def _needs_names(self) -> bool:
-        """Whether something reads columns of X by name."""
-        return False
-
-    def _positions(self) -> set[int]:
-        """Return the positions that feature columns read."""
-        return {
-            key
-            for columns in self._columns_of_user
-            for column in columns.active
-            for key in column.feature_keys
-            if isinstance(key, int)
-        }
-
-    def _choose_dtype(self, features: Mapping[Any, Any]) -> str:
-        """Return the floating type to compute in.
-
-        As scikit-learn's MLP, "auto" follows an array: float64 stays float64, but on an
-        accelerator it becomes float32. Tables of mixed columns are computed in float32.
-        """
-        if self.dtype != "auto":
-            return str(self.dtype)
-        on_cpu = resolve_device(self._setting("device")).type == "cpu"
-        array: Any = features.get(ARRAY_KEY)
-        is_matrix = isinstance(array, np.ndarray) or issparse(array)
-        is_double = is_matrix and array.ndim == 2 and array.dtype == np.float64
-        return "float64" if is_double and on_cpu else "float32"
-
-    def _all_inferred(self) -> bool:
-        return all(getattr(self, name) is None for name in self._column_parameters)
-
-    def _takes_sparse(self) -> bool:
-        """Whether X may be a sparse matrix: if columns are inferred, or take it."""
-        if "sequence" in self._column_parameters.values():
-            return False
-        return all(get_tags(c).input_tags.sparse for c in self._columns_of_user)
-
-    @property
-    def _columns_of_user(self) -> list[FeatureColumns]:
-        """The feature columns among the parameters."""
-        given = [getattr(self, name) for name in self._column_parameters]
-        return [
-            _as_feature_columns(columns) for columns in given if columns is not None
-        ]
-
-    @property
-    def _torch_dtype(self) -> torch.dtype:
-        return torch.float64 if self._dtype_name == "float64" else torch.float32
-
     # Prediction
 
     def _predict(self, X: Any, keys: Sequence[Any]) -> dict[Any, NDArray[Any]]:
@@ -829,7 +633,3 @@ def has_partial_fit(estimator: SkestEstimator) -> bool:
     """Tell whether training can go on with other rows; if not, raise the reason."""
     estimator._check_partial_fit()
     return True
-
-
-def _as_feature_columns(columns: Any) -> FeatureColumns:
-    return columns if isinstance(columns, FeatureColumns) else FeatureColumns(columns)

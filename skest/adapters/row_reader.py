@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`RowReader`: from what a caller passes to rows that are validated."""
+
+from abc import ABCMeta, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.sparse import issparse
+from sklearn.base import BaseEstimator
+from sklearn.model_selection import train_test_split
+from sklearn.utils import get_tags
+
+from skest._compat import check_sample_weight
+from skest._random import seed_sequence
+from skest._resources import resolve_device
+from skest.adapters.distinct import distinct_rows
+from skest.adapters.features import (
+    ARRAY_KEY,
+    holds_only_numbers,
+    is_table,
+    read_array,
+    read_table,
+)
+from skest.adapters.rows import Rows, as_rows, check_same_length, count_samples
+from skest.adapters.targets.base import Target
+from skest.feature_columns.columns import FeatureColumns
+from skest.inputs.array_dataset import take_rows
+
+__all__ = ["RowReader", "as_feature_columns"]
+
+# "auto" of early_stopping holds rows out above this, as HistGradientBoosting does.
+_MANY_ROWS = 10_000
+
+
+class RowReader(BaseEstimator, metaclass=ABCMeta):
+    """How estimators read ``X``, ``y`` and weights; not for direct use."""
+
+    # The parameters that hold feature columns, and the kind of network that takes them.
+    _column_parameters: ClassVar[dict[str, str]] = {}
+
+    @abstractmethod
+    def _new_target(self, y: Any) -> Target:
+        """Return a target for `y`, which has not learned from it yet."""
+
+    @abstractmethod
+    def _setting(self, name: str) -> Any:
+        """Return a parameter; the configuration has a say if it is "auto"."""
+
+    # Rows
+
+    def _check_rows(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any,
+        classes: Any = None,
+        *,
+        reset: bool,
+    ) -> Rows:
+        """Validate training data; rows of weight zero are dropped."""
+        if y is None:
+            raise ValueError(
+                f"This {type(self).__name__} estimator requires y to be passed, but the "
+                "target y is None."
+            )
+        features = self._check_features(X, reset=reset)
+        y = self._target_rows(y)
+        check_same_length(features, y)
+        weight = self._check_weight(sample_weight, count_samples(features))
+        if weight is not None and not weight.all():
+            kept = np.flatnonzero(weight)
+            features, y = take_rows(features, kept), take_rows(y, kept)
+            weight = weight[kept]
+        if reset:
+            self._learn_target(y, classes)
+        else:
+            self._target.check_classes(classes)
+        rows = Rows(features, self._target.encode(y), weight)
+        if self.sampling == "epoch":
+            return rows
+        if weight is not None and (weight < 0).any():
+            raise ValueError(
+                "sampling='weighted' draws rows in proportion to their weights, so "
+                f"'sample_weight' must not be negative; got {weight.min()}."
+            )
+        return distinct_rows(rows)
+
+    def _target_rows(self, y: Any) -> Any:
+        """Return `y` as something whose rows can be taken."""
+        return as_rows(y)
+
+    def _learn_target(self, y: Any, classes: Any) -> None:
+        self._target = self._new_target(y)
+        self._target.learn(y, classes=classes)
+        self._n_logits = self._target.head(None).logits_dimension
+
+    def _check_weight(self, sample_weight: Any, n_rows: int) -> NDArray[Any] | None:
+        """Return the weights of the rows, or None if there are none."""
+        if sample_weight is None:
+            return None
+        # Only the length of the second argument counts. All-zero weights are refused.
+        return check_sample_weight(
+            sample_weight, np.empty((n_rows, 1)), dtype=np.float64, copy=True
+        )
+
+    def _balanced_weight(self, rows: Rows) -> NDArray[Any] | None:
+        """Return the weights to train with."""
+        return rows.weight
+
+    def _split_validation(
+        self, rows: Rows, validation: Sequence[Any], seed: int | None
+    ) -> tuple[Rows, Rows | None]:
+        """Return training and validation rows, the latter only for early stopping."""
+        X_val, y_val, weight_val = validation
+        if X_val is None and y_val is None:
+            if weight_val is not None:
+                raise ValueError("'sample_weight_val' needs 'X_val' and 'y_val'.")
+            enabled = self.early_stopping
+            if enabled == "auto":
+                enabled = rows.n_rows > _MANY_ROWS
+            if not enabled:
+                return rows, None
+            train, held_out = train_test_split(
+                np.arange(rows.n_rows),
+                test_size=self.validation_fraction,
+                # Not None: that would draw from NumPy's global generator.
+                random_state=int(seed_sequence(seed).generate_state(1)[0]),
+                stratify=self._strata(rows.labels),
+            )
+            return rows.take(train), rows.take(held_out)
+        if X_val is None or y_val is None:
+            raise ValueError("'X_val' and 'y_val' must be given together.")
+        if not self.early_stopping:
+            raise ValueError(
+                "'X_val' and 'y_val' serve early stopping, but early_stopping=False. Set "
+                'it to True or "auto", or leave them out.'
+            )
+        return rows, self._check_evaluation_rows(X_val, y_val, weight_val)
+
+    def _check_evaluation_rows(
+        self, X: Any, y: Any, sample_weight: Any, *, strict: bool = True
+    ) -> Rows:
+        """Validate rows that are not trained on."""
+        features = self._check_features(X, reset=False)
+        y = self._target_rows(y)
+        check_same_length(features, y)
+        weight = self._check_weight(sample_weight, count_samples(features))
+        return Rows(features, self._target.encode(y, strict=strict), weight)
+
+    def _strata(self, labels: Any) -> NDArray[Any] | None:
+        """Return the groups of which a validation part should have its share."""
+        return None
+
+    # Features
+
+    def _check_features(self, X: Any, *, reset: bool) -> dict[Any, Any]:
+        """Return the features as columns by key."""
+        if reset:
+            self._reads_array = self._takes_as_array(X)
+        if self._reads_array:
+            features = read_array(self, X, reset=reset)
+        else:
+            positions = self._positions()
+            features = read_table(self, X, reset=reset, positions=positions)
+        if reset:
+            self._dtype_name = self._choose_dtype(features)
+        return features
+
+    def _takes_as_array(self, X: Any) -> bool:
+        """Whether X is read as a whole, and not column by column."""
+        # Without a description of the features, numbers need no columns of their own.
+        return self._all_inferred() and (
+            not is_table(X) or (holds_only_numbers(X) and not self._needs_names)
+        )
+
+    @property
+    def _needs_names(self) -> bool:
+        """Whether something reads columns of X by name."""
+        return False
+
+    def _positions(self) -> set[int]:
+        """Return the positions that feature columns read."""
+        return {
+            key
+            for columns in self._columns_of_user
+            for column in columns.active
+            for key in column.feature_keys
+            if isinstance(key, int)
+        }
+
+    def _choose_dtype(self, features: Mapping[Any, Any]) -> str:
+        """Return the floating type to compute in.
+
+        As scikit-learn's MLP, "auto" follows an array: float64 stays float64, but on an
+        accelerator it becomes float32. Tables of mixed columns are computed in float32.
+        """
+        if self.dtype != "auto":
+            return str(self.dtype)
+        on_cpu = resolve_device(self._setting("device")).type == "cpu"
+        array: Any = features.get(ARRAY_KEY)
+        is_matrix = isinstance(array, np.ndarray) or issparse(array)
+        is_double = is_matrix and array.ndim == 2 and array.dtype == np.float64
+        return "float64" if is_double and on_cpu else "float32"
+
+    def _all_inferred(self) -> bool:
+        return all(getattr(self, name) is None for name in self._column_parameters)
+
+    def _takes_sparse(self) -> bool:
+        """Whether X may be a sparse matrix: if columns are inferred, or take it."""
+        if "sequence" in self._column_parameters.values():
+            return False
+        return all(get_tags(c).input_tags.sparse for c in self._columns_of_user)
+
+    @property
+    def _columns_of_user(self) -> list[FeatureColumns]:
+        """The feature columns among the parameters."""
+        given = [getattr(self, name) for name in self._column_parameters]
+        return [as_feature_columns(columns) for columns in given if columns is not None]
+
+    @property
+    def _torch_dtype(self) -> torch.dtype:
+        return torch.float64 if self._dtype_name == "float64" else torch.float32
+
+
+def as_feature_columns(columns: Any) -> FeatureColumns:
+    """Return a list of columns as FeatureColumns, and those as they are."""
+    return columns if isinstance(columns, FeatureColumns) else FeatureColumns(columns)
