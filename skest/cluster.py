@@ -13,7 +13,7 @@ from skest.ranks import Ranks, slurm_ranks, torchrun_ranks
 __all__ = ["ClusterSpec", "TaskConfig", "task_from_env"]
 
 _CHIEFS = ("chief", "master")
-_ADDRESS = re.compile(r"(?:\[[0-9A-Fa-f:.%]+\]|[^\s:/\[\]]+):([0-9]{1,5})")
+_ADDRESS = re.compile(r"(?:\[[0-9A-Fa-f:.]+(?:%\w+)?\]|[^\s:/\[\]]+):([0-9]{1,5})")
 _EXAMPLE = '{"chief": ["h0:2222"], "worker": ["h1:2222"], "ps": ["h2:2222"]}'
 
 
