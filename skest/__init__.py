@@ -103,6 +103,7 @@ _MODULES = {
 }
 _SUBPACKAGES = (
     "adapters",
+    "distributed",
     "export",
     "feature_columns",
     "heads",

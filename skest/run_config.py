@@ -4,12 +4,16 @@
 import dataclasses
 import math
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from numbers import Integral, Real
+from pathlib import Path
 from typing import Any, Literal
 
 from skest._checks import check_choice, check_positive
+from skest.cluster import ClusterSpec, TaskConfig, task_from_env
 from skest.keep_best import KeepBest
+from skest.strategies import DataParallel, Strategy
 
 __all__ = ["EXECUTIONS", "RunConfig"]
 
@@ -24,7 +28,8 @@ class RunConfig:
     Parameters
     ----------
     model_dir : str or path, default=None
-        Directory of checkpoints. None keeps the checkpoint in memory, in the Estimator.
+        Directory of checkpoints. None takes that of the environment (`task`), if it has
+        one, or else keeps the checkpoint in memory, in the Estimator.
     random_seed : int, default=None
         Seed of initial weights, shuffling and dropout. None takes a new one for every
         call.
@@ -67,16 +72,30 @@ class RunConfig:
         Intra-op threads of PyTorch during a call; the caller's setting is restored
         after it. "auto" chooses from the work of a step: one thread for small networks,
         on which more threads lose time, and never more than the caller's setting.
+    train_distribute : strategy of skest.distributed, default=None
+        How several tasks share a training, such as ``AsyncParameterServer()``. None
+        trains in this process alone.
+    eval_distribute : DataParallel, default=None
+        How several tasks share an evaluation. None evaluates in this process alone.
+    max_worker_delay_secs : float, seconds, default=None
+        Workers begin one after the other, 5 seconds apart, but none later than this.
+        None and 0 let them begin as soon as the variables are there.
+    session_creation_timeout_secs : float, seconds, default=7200
+        How long a task waits for the others that it needs before it gives up.
+    task : TaskConfig, default=task_from_env()
+        Which task of which cluster this process is. The environment is read when the
+        object is made (`skest.distributed.task_from_env`); copies keep what it was.
 
     Raises
     ------
     ValueError, TypeError
-        If a value is out of range or of the wrong type, or both `save_checkpoints_steps`
-        and `save_checkpoints_secs` are given.
+        If a value is out of range or of the wrong type, both `save_checkpoints_steps`
+        and `save_checkpoints_secs` are given, the environment names another
+        `model_dir`, or its description of the cluster is malformed.
 
     Notes
     -----
-    The fields follow ``tf.estimator.RunConfig``.
+    The fields and properties follow ``tf.estimator.RunConfig``.
 
     Examples
     --------
@@ -99,6 +118,11 @@ class RunConfig:
     device: Any = "auto"
     execution: Literal["auto", "eager", "graph", "inductor"] = "auto"
     num_threads: int | Literal["auto"] = "auto"
+    train_distribute: Strategy | None = None
+    eval_distribute: DataParallel | None = None
+    max_worker_delay_secs: float | None = None
+    session_creation_timeout_secs: float = 7200
+    task: TaskConfig = field(default_factory=task_from_env)
 
     def __post_init__(self) -> None:
         if self.model_dir is not None and not os.fspath(self.model_dir):
@@ -154,6 +178,97 @@ class RunConfig:
         check_choice(self.execution, "execution", "RunConfig", EXECUTIONS)
         if self.num_threads != "auto":
             _check_number("num_threads", self.num_threads, Integral, minimum=1)
+        self._check_distribution()
+
+    def _check_distribution(self) -> None:
+        if not isinstance(self.train_distribute, Strategy | None):
+            raise TypeError(
+                "'train_distribute' must be a strategy of skest.distributed, such as "
+                f"AsyncParameterServer(), or None; got {self.train_distribute!r}."
+            )
+        if not isinstance(self.eval_distribute, DataParallel | None):
+            raise TypeError(
+                "'eval_distribute' must be a skest.distributed.DataParallel or None; "
+                f"got {self.eval_distribute!r}."
+            )
+        if self.max_worker_delay_secs is not None:
+            _check_number(
+                "max_worker_delay_secs", self.max_worker_delay_secs, Real, minimum=0
+            )
+        check_positive(
+            self.session_creation_timeout_secs,
+            "session_creation_timeout_secs",
+            "RunConfig",
+        )
+        if not isinstance(self.task, TaskConfig):
+            raise TypeError(
+                f"'task' must be a skest.distributed.TaskConfig; got {self.task!r}."
+            )
+        self._take_model_dir()
+
+    def _take_model_dir(self) -> None:
+        """Take over the directory that the environment names; it may be replaced then."""
+        theirs = self.task.model_dir
+        if theirs is None:
+            return
+        if self.model_dir is not None and Path(self.model_dir) != Path(theirs):
+            raise ValueError(
+                f"'model_dir' is {str(self.model_dir)!r} here but {theirs!r} in the "
+                "environment (SKEST_CONFIG or TF_CONFIG). Give it in one of them."
+            )
+        object.__setattr__(self, "model_dir", self.model_dir or theirs)
+        task = dataclasses.replace(self.task, model_dir=None)
+        object.__setattr__(self, "task", task)
+
+    @property
+    def cluster_spec(self) -> ClusterSpec:
+        """The cluster; empty if this process is alone, or an evaluator."""
+        return self.task.cluster
+
+    @property
+    def task_type(self) -> str:
+        """The job of this process, such as "worker"."""
+        return self.task.type
+
+    @property
+    def task_id(self) -> int:
+        """Number of this process in its job."""
+        return self.task.index
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this process writes the checkpoints."""
+        return self.task.is_chief
+
+    @property
+    def num_worker_replicas(self) -> int:
+        """Number of tasks that train, the chief among them; 0 for an evaluator."""
+        return self.task.num_worker_replicas
+
+    @property
+    def num_ps_replicas(self) -> int:
+        """Number of parameter servers."""
+        return self.task.num_ps_replicas
+
+    @property
+    def global_id_in_cluster(self) -> int | None:
+        """Number of this process in the cluster; None for an evaluator."""
+        return self.task.global_id_in_cluster
+
+    @property
+    def master(self) -> str:
+        """Address of this process; empty if it is alone."""
+        return self.task.master
+
+    @property
+    def evaluation_master(self) -> str:
+        """What the environment names as target of evaluations, for who evaluates."""
+        return self.task.evaluation_master
+
+    @property
+    def service(self) -> Mapping[str, Any] | None:
+        """What the environment tells about a service of the platform."""
+        return self.task.service
 
     @property
     def checkpoint_secs(self) -> float | None:

@@ -23,7 +23,8 @@ LAYERS = [
     | {"_tensor_files"},
     {"gradients", "schedules"},
     # What a head and a hook share; both need nothing but names of the ground.
-    {"run_config", "keep_best", "spec", "_arguments"},
+    {"run_config", "keep_best", "spec", "_arguments"}
+    | {"cluster", "ranks", "slurm", "strategies"},
     {"losses", "metrics", "optimizers", "optimizer_state"}
     | {"dual_ascent", "ftrl", "row_sparse"},
     {"feature_columns"},

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+import copy
 import dataclasses
 import pickle
 from pathlib import Path
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 
 from skest import RunConfig
+from skest.distributed import SharedMemory, TaskConfig
 
 
 def test_defaults():
@@ -105,6 +107,31 @@ def test_time_decides_about_checkpoints_unless_steps_do(args, secs):
         ),
         ({"num_threads": 0}, ValueError, "'num_threads' must be an integer >= 1"),
         ({"num_threads": "many"}, TypeError, "'num_threads' must be an integer"),
+        (
+            {"train_distribute": "ps"},
+            TypeError,
+            r"'train_distribute' must be a strategy .*AsyncParameterServer\(\).*got 'ps'",
+        ),
+        (
+            {"eval_distribute": SharedMemory()},
+            TypeError,
+            "'eval_distribute' must be a skest.distributed.DataParallel or None",
+        ),
+        (
+            {"max_worker_delay_secs": -1},
+            ValueError,
+            "'max_worker_delay_secs' must be a number >= 0",
+        ),
+        (
+            {"session_creation_timeout_secs": 0},
+            ValueError,
+            "'session_creation_timeout_secs' of RunConfig must be .* greater than 0",
+        ),
+        (
+            {"task": {"type": "worker"}},
+            TypeError,
+            "'task' must be a skest.distributed.TaskConfig; got",
+        ),
     ],
 )
 def test_wrong_values_are_refused_by_name(args, error, message):
@@ -140,3 +167,24 @@ def test_replace_checks_names_and_values():
 def test_resume_input_is_a_bool(value):
     with pytest.raises(TypeError, match="'resume_input' must be True or False; got"):
         RunConfig(resume_input=value)
+
+
+def test_the_environment_is_read_when_the_object_is_made(monkeypatch):
+    before = RunConfig()
+    monkeypatch.setenv("SKEST_CONFIG", '{"task": {"type": "evaluator", "index": 2}}')
+    config = RunConfig(random_seed=1)
+    monkeypatch.delenv("SKEST_CONFIG")
+    for same in (config, config.replace(random_seed=2), copy.deepcopy(config)):
+        assert (same.task_type, same.task_id, same.is_chief) == ("evaluator", 2, False)
+    assert pickle.loads(pickle.dumps(config)).task == TaskConfig("evaluator", 2)
+    assert before.task == RunConfig().task == TaskConfig()
+
+
+def test_model_dir_of_the_environment_can_be_replaced(monkeypatch):
+    monkeypatch.setenv("TF_CONFIG", '{"model_dir": "theirs"}')
+    config = RunConfig()
+    assert config.model_dir == "theirs"
+    assert config.replace(model_dir="mine").model_dir == "mine"
+    assert RunConfig(model_dir=Path("theirs")).model_dir == Path("theirs")
+    with pytest.raises(ValueError, match="'model_dir' is 'mine' here but 'theirs' in"):
+        RunConfig(model_dir="mine")

@@ -39,14 +39,11 @@ from skest.metrics import Mean
 from skest.networks import DNN
 from skest.versioned_directory import list_versions
 from tests._models import model_fn, table_fn
-from tests.golden._cases import decode, load, params, refuse_unread
+from tests.golden._cases import decode, params, refuse_unread
 from tests.golden._counting import counting_estimator, counting_input
 from tests.golden.test_heads import make_head
 
-CLUSTER = "clusters come with part 8, distribution"
-
 NOT_APPLICABLE = {
-    **{c["id"]: CLUSTER for c in load("semantics") if "TF_CONFIG" in c["config"]},
     "checkpoint/files": "checkpoints are directories of safetensors and JSON",
     "checkpoint/disabled": (
         "None for both intervals is the default of 600 s, 0 means at the end only; "
@@ -139,6 +136,11 @@ DIFFERENT = {
         {"final_global_step": 4},
     ),
     "run_config/err_seed_float": (TYPE, {"error/type": "TypeError"}),
+    "tf_config/err_json_list": (TYPE, {"error/type": "TypeError"}),
+    "tf_config/err_not_json": (
+        "a ValueError that names the variable, as for all else that is wrong in it",
+        {"error/type": "ValueError"},
+    ),
     "construct/err_config_type": (TYPE, {"error/type": "TypeError"}),
     "construct/err_model_fn_returns_int": (TYPE, {"error/type": "TypeError"}),
     "warm_start/err_missing_checkpoint": (
@@ -181,7 +183,15 @@ def raises(error):
 
 GROUPS = [
     *["train", "evaluate", "predict", "checkpoint", "early_stopping", "exporters"],
-    *["run_config", "construct", "estimator_spec", "specs", "hooks", "add_metrics"],
+    *[
+        "run_config",
+        "tf_config",
+        "construct",
+        "estimator_spec",
+        "specs",
+        "hooks",
+        "add_metrics",
+    ],
     "saved_model",
     "warm_start",  # run by test_warm_start.py
 ]
@@ -516,13 +526,13 @@ SAME_FIELDS = {
     "keep_checkpoint_max": "keep_checkpoint_max",
     "keep_checkpoint_every_n_hours": "keep_checkpoint_every_n_hours",
     "log_step_count_steps": "log_step_count_steps",
+    "session_creation_timeout_secs": "session_creation_timeout_secs",
+    "experimental_max_worker_delay_secs": "max_worker_delay_secs",
 }
 NO_FIELDS = {
     "save_summary_steps": "summaries come with a later piece of part 6",
     "protocol": "of TensorFlow's sessions",
-    "session_creation_timeout_secs": CLUSTER,
     "checkpoint_save_graph_def": "there is no graph to save",
-    "experimental_max_worker_delay_secs": CLUSTER,
 }
 
 
@@ -547,6 +557,31 @@ def test_run_config(case):
     )
     for theirs, mine in SAME_FIELDS.items():
         assert getattr(config, mine) == expected[theirs], theirs
+
+
+CLUSTER_PROPERTIES = [
+    *["task_type", "task_id", "is_chief", "num_ps_replicas", "num_worker_replicas"],
+    *["evaluation_master", "global_id_in_cluster", "model_dir", "service"],
+]
+
+
+@pytest.mark.parametrize("case", of("tf_config"))
+@pytest.mark.parametrize("variable", ["TF_CONFIG", "SKEST_CONFIG"])
+def test_tf_config(case, variable, monkeypatch):
+    expected, text = expected_of(case), case["config"]["TF_CONFIG"]
+    if text is not None:
+        monkeypatch.setenv(variable, text)
+    args = case["config"].get("args", {})
+    if "error" in expected:
+        with raises(expected["error"]):
+            RunConfig(**args)
+        return
+    config = RunConfig(**args)
+    expected.pop("session_device_filters")  # there are no sessions
+    # An address has no scheme: there is no gRPC.
+    assert config.master == expected.pop("master").removeprefix("grpc://")
+    assert config.cluster_spec.as_dict() == expected.pop("cluster_spec")
+    assert {name: getattr(config, name) for name in CLUSTER_PROPERTIES} == expected
 
 
 def returns(value):

@@ -1,0 +1,414 @@
+# SPDX-License-Identifier: Apache-2.0
+import copy
+import json
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skest.distributed import ClusterSpec, TaskConfig, task_from_env
+
+JOBS = {"ps": ["p0:5", "p1:6"], "chief": ["c0:1"], "worker": ["w0:2", "w1:3"]}
+CLUSTER = ClusterSpec(JOBS)
+
+
+def from_json(config, variable="SKEST_CONFIG"):
+    text = config if isinstance(config, str) else json.dumps(config)
+    return task_from_env({variable: text})
+
+
+# ClusterSpec
+
+
+def test_a_cluster():
+    assert CLUSTER.jobs == ["chief", "worker", "ps"]
+    assert CLUSTER.as_dict() == JOBS
+    assert CLUSTER.num_tasks("worker") == 2
+    assert CLUSTER.num_tasks("helper") == 0
+    assert CLUSTER.job_tasks("ps") == ["p0:5", "p1:6"]
+    assert CLUSTER.task_address("worker", 1) == "w1:3"
+    assert CLUSTER
+    assert not ClusterSpec()
+    assert repr(ClusterSpec()) == "ClusterSpec()"
+    assert eval(repr(CLUSTER)) == CLUSTER
+
+
+def test_clusters_are_values():
+    same = ClusterSpec(dict(reversed(JOBS.items())))
+    assert same == CLUSTER != ClusterSpec({"chief": ["c0:1"]})
+    assert hash(same) == hash(CLUSTER)
+    assert pickle.loads(pickle.dumps(CLUSTER)) == copy.deepcopy(CLUSTER) == CLUSTER
+    CLUSTER.as_dict()["ps"].append("p2:7")
+    CLUSTER.job_tasks("ps").append("p2:7")
+    assert CLUSTER.num_tasks("ps") == 2
+
+
+def test_evaluators_are_outside_and_empty_jobs_are_none():
+    cluster = ClusterSpec({**JOBS, "evaluator": ["e0:1"], "helper": []})
+    assert cluster == CLUSTER
+
+
+@pytest.mark.parametrize(
+    "address", ["h:1", "10.0.0.1:65535", "[::1]:2222", "[fe80::1%eth0]:1", "a-b.c_d:0"]
+)
+def test_addresses(address):
+    assert ClusterSpec({"chief": [address]}).task_address("chief", 0) == address
+
+
+@pytest.mark.parametrize(
+    ("jobs", "error", "message"),
+    [
+        ([], TypeError, "must be a mapping of jobs to lists of addresses.*got list"),
+        ({"chief": "c0:1"}, TypeError, "'chief' of a cluster must be a list .*'c0:1'"),
+        ({"chief": {"0": "c0:1"}}, TypeError, "'chief' of a cluster must be a list"),
+        ({"chief": [1]}, TypeError, "address of the job 'chief' must be a string"),
+        ({1: ["c0:1"]}, TypeError, "must be a non-empty string; got 1"),
+        ({"": ["c0:1"]}, TypeError, "must be a non-empty string; got ''"),
+        ({"chief": ["c0"]}, ValueError, "must be 'host:port' .*got 'c0'"),
+        ({"chief": ["c0:x"]}, ValueError, "must be 'host:port' .*got 'c0:x'"),
+        ({"chief": [":1"]}, ValueError, "must be 'host:port'"),
+        ({"chief": ["::1:22"]}, ValueError, "must be 'host:port'"),
+        ({"chief": ["grpc://c0:1"]}, ValueError, "must be 'host:port'"),
+        ({"chief": ["c0:65536"]}, ValueError, "at most 65535; got 'c0:65536'"),
+        ({"chief": [""], "ps": [""]}, ValueError, "job 'ps' must be 'host:port'"),
+        (
+            {"worker": ["w0:1"]},
+            ValueError,
+            "exactly one task of the job 'chief'.*got 0",
+        ),
+        ({"chief": ["c:1", "c:2"]}, ValueError, "exactly one task .*got 2"),
+        ({"chief": ["c:1"], "master": ["c:2"]}, ValueError, "exactly one.*got 2"),
+    ],
+)
+def test_wrong_clusters_are_refused(jobs, error, message):
+    with pytest.raises(error, match=message):
+        ClusterSpec(jobs)
+
+
+@pytest.mark.parametrize(
+    ("job", "index", "message"),
+    [
+        ("helper", 0, "has no job 'helper'"),
+        ("worker", 2, "Task 2 of the job 'worker' is not in the cluster, which has 2"),
+        ("worker", -1, "Task -1 of the job 'worker' is not"),
+    ],
+)
+def test_tasks_that_are_not_there(job, index, message):
+    with pytest.raises(ValueError, match=message):
+        CLUSTER.task_address(job, index)
+    with pytest.raises(ValueError, match=message):
+        TaskConfig(job, index, CLUSTER)
+
+
+# TaskConfig
+
+
+@pytest.mark.parametrize(
+    ("args", "properties"),
+    [
+        # is_chief, ps, workers, global id, master
+        ((), (True, 0, 1, 0, "")),
+        (("chief", 0, CLUSTER), (True, 2, 3, 0, "c0:1")),
+        (("worker", 1, CLUSTER), (False, 2, 3, 2, "w1:3")),
+        (("ps", 1, CLUSTER), (False, 2, 3, 4, "p1:6")),
+        (("evaluator", 3), (False, 0, 0, None, "")),
+    ],
+)
+def test_properties_of_a_task(args, properties):
+    task = TaskConfig(*args)
+    assert properties == (
+        task.is_chief,
+        task.num_ps_replicas,
+        task.num_worker_replicas,
+        task.global_id_in_cluster,
+        task.master,
+    )
+    assert pickle.loads(pickle.dumps(task)) == task
+    assert hash(task) == hash(copy.deepcopy(task))
+
+
+def test_global_ids_number_all_tasks():
+    ids = [
+        TaskConfig(job, index, CLUSTER).global_id_in_cluster
+        for job in CLUSTER.jobs
+        for index in range(CLUSTER.num_tasks(job))
+    ]
+    assert ids == list(range(5))
+
+
+@pytest.mark.parametrize(
+    ("args", "error", "message"),
+    [
+        ((1,), TypeError, "type of a task must be a string; got 1"),
+        (("worker", "0"), TypeError, "index of a task must be an integer; got '0'"),
+        (("worker", True), TypeError, "must be an integer; got True"),
+        (("worker", 0, JOBS), TypeError, "'cluster' of a task must be a ClusterSpec"),
+        (("worker", 1), ValueError, "Without a cluster there is only .*'worker' 1"),
+        (("chief", 0), ValueError, "Without a cluster there is only .*'chief' 0"),
+        (("evaluator", 0, CLUSTER), ValueError, "no cluster, which it is outside of"),
+        (("evaluator", -1), ValueError, "must have an index >= 0"),
+    ],
+)
+def test_wrong_tasks_are_refused(args, error, message):
+    with pytest.raises(error, match=message):
+        TaskConfig(*args)
+
+
+# JSON; what TensorFlow does with it is in golden/test_semantics.py
+
+
+def test_skest_config_comes_before_tf_config_and_empty_is_none():
+    task = {"type": "evaluator", "index": 1}
+    both = {
+        "SKEST_CONFIG": json.dumps({"task": task}),
+        "TF_CONFIG": "broken",
+        "RANK": "0",
+        "WORLD_SIZE": "1",
+    }
+    assert task_from_env(both) == TaskConfig("evaluator", 1)
+    both["SKEST_CONFIG"] = " "
+    with pytest.raises(ValueError, match="TF_CONFIG must hold JSON; got broken"):
+        task_from_env(both)
+    both["TF_CONFIG"] = ""
+    assert task_from_env(both).type == "chief"
+    assert task_from_env({}) == TaskConfig()
+
+
+def test_an_evaluator_may_be_listed_in_the_cluster():
+    config = {"cluster": {**JOBS, "evaluator": ["e0:1"]}}
+    config["task"] = {"type": "evaluator", "index": 0}
+    assert from_json(config) == TaskConfig("evaluator", 0)
+    config["task"] = {"type": "ps", "index": 0}
+    assert from_json(config) == TaskConfig("ps", 0, CLUSTER)
+
+
+def test_what_else_is_read():
+    task = from_json(
+        {
+            "model_dir": "m",
+            "service": {"a": 1},
+            "session_master": "s",
+            "eval_session_master": "e",
+        }
+    )
+    assert (task.model_dir, task.service) == ("m", {"a": 1})
+    assert (task.master, task.evaluation_master) == ("s", "e")
+
+
+@pytest.mark.parametrize(
+    ("config", "error", "message"),
+    [
+        ("{'cluster': {}}", ValueError, "SKEST_CONFIG must hold JSON.*double quotes"),
+        ("[" * 100_000, ValueError, r"must hold JSON; got \[\[\[.*\.\.\.: maximum"),
+        ("9" * 5000, ValueError, "SKEST_CONFIG must hold JSON; got 999"),
+        ("[]", TypeError, r"SKEST_CONFIG must be a JSON object \{...\}; got \[\]"),
+        ("3", TypeError, "must be a JSON object"),
+        ({"cluster": []}, TypeError, r'"cluster" of SKEST_CONFIG must be .*got \[\]'),
+        ({"cluster": "c:1"}, TypeError, '"cluster" of SKEST_CONFIG must be a JSON'),
+        ({"cluster": {"chief": 3}}, TypeError, "'chief' of a cluster must be a list"),
+        ({"task": "worker"}, TypeError, '"task" of SKEST_CONFIG must be a JSON object'),
+        ({"task": {"type": 3}}, TypeError, '"type" of SKEST_CONFIG must be a string'),
+        ({"task": {"index": None}}, TypeError, '"index" of .* an integer; got None'),
+        ({"task": {"index": 0.0}}, TypeError, "must be an integer; got 0.0"),
+        ({"task": {"index": True}}, TypeError, "must be an integer; got True"),
+        ({"task": {"index": "x"}}, ValueError, "must be an integer; got 'x'"),
+        ({"task": {"index": 1}}, ValueError, "Without a cluster there is only"),
+        ({"model_dir": 3}, TypeError, '"model_dir" of SKEST_CONFIG must be a string'),
+        ({"service": ""}, TypeError, '"service" of SKEST_CONFIG must be a JSON object'),
+        ({"session_master": 1}, TypeError, '"session_master" of .* must be a string'),
+        ({"cluster": JOBS}, ValueError, 'must have "type", because there is'),
+        (
+            {"cluster": JOBS, "task": {"type": "ps"}},
+            ValueError,
+            'must have "index", because there is',
+        ),
+        (
+            {"cluster": JOBS, "task": {"type": "ps", "index": 2}},
+            ValueError,
+            "Task 2 of the job 'ps' is not in the cluster",
+        ),
+    ],
+)
+def test_wrong_json_is_refused(config, error, message):
+    with pytest.raises(error, match=message):
+        from_json(config)
+
+
+plain = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
+values = st.recursive(
+    plain | st.sampled_from(["chief", "worker", "c0:1", JOBS]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["cluster", "task", "type", "index", "chief", "ps"]), inner
+        )
+    ),
+    max_leaves=6,
+)
+KEYS = ["cluster", "task", "model_dir", "service", "session_master"]
+
+
+@given(st.one_of(values, st.dictionaries(st.sampled_from(KEYS), values)))
+def test_json_of_any_shape_is_a_task_or_a_clear_error(config):
+    try:
+        task = from_json(config)
+    except (ValueError, TypeError) as error:
+        assert str(error).endswith((".", "}"))
+    else:
+        assert isinstance(task, TaskConfig)
+
+
+@given(st.text(max_size=20))
+def test_text_that_is_no_json(text):
+    try:
+        assert isinstance(from_json(text), TaskConfig)
+    except (ValueError, TypeError) as error:
+        assert "SKEST_CONFIG must" in str(error)
+
+
+# torchrun and SLURM
+
+
+def torchrun(rank, n, **more):
+    return {"RANK": str(rank), "WORLD_SIZE": str(n), **more}
+
+
+def tasks_of(environments):
+    tasks = [task_from_env(environ) for environ in environments]
+    assert len({task.cluster for task in tasks}) == 1
+    return [(task.type, task.index, task.local_rank) for task in tasks], tasks[
+        0
+    ].cluster
+
+
+def test_torchrun():
+    tasks, cluster = tasks_of(
+        torchrun(
+            rank,
+            5,
+            LOCAL_RANK=str(rank % 3),
+            LOCAL_WORLD_SIZE="3",
+            MASTER_ADDR="h0",
+            SKEST_NUM_PS="2",
+        )
+        for rank in range(5)
+    )
+    assert tasks == [
+        *[("ps", 0, 0), ("ps", 1, 1), ("chief", 0, 2)],
+        *[("worker", 0, 0), ("worker", 1, 1)],
+    ]
+    assert cluster.as_dict() == {
+        "ps": ["h0:2222", "h0:2223"],
+        "chief": ["h0:2224"],
+        "worker": ["", ""],
+    }
+
+
+def test_torchrun_without_parameter_servers():
+    tasks, cluster = tasks_of(torchrun(rank, 3) for rank in range(3))
+    assert tasks == [("chief", 0, None), ("worker", 0, None), ("worker", 1, None)]
+    assert cluster.as_dict() == {"chief": [""], "worker": ["", ""]}
+
+
+def test_torchrun_on_ipv6():
+    task = task_from_env(torchrun(0, 1, MASTER_ADDR="::1", SKEST_PORT="7"))
+    assert task.cluster.job_tasks("chief") == ["[::1]:7"]
+    assert task.is_chief
+    assert task.master == ""
+
+
+SLURM = {
+    "SLURM_NTASKS": "5",
+    "SLURM_JOB_NODELIST": "n[09-10]",
+    "SLURM_TASKS_PER_NODE": "3,2",
+}
+
+
+def slurm(rank, **more):
+    return {**SLURM, "SLURM_PROCID": str(rank), **more}
+
+
+def test_slurm():
+    tasks, cluster = tasks_of(slurm(rank, SKEST_NUM_PS="2") for rank in range(5))
+    assert tasks == [
+        *[("ps", 0, 0), ("ps", 1, 1), ("chief", 0, 2)],
+        *[("worker", 0, 0), ("worker", 1, 1)],
+    ]
+    assert cluster.as_dict() == {
+        "ps": ["n09:2222", "n09:2223"],
+        "chief": ["n09:2224"],
+        "worker": ["n10:2222", "n10:2223"],
+    }
+
+
+def test_slurm_with_a_port_and_one_task():
+    task = task_from_env(slurm(4, SKEST_PORT="9000", SLURM_LOCALID="1"))
+    assert task.master == "n10:9001"
+    assert task_from_env({"SLURM_PROCID": "0", "SLURM_NTASKS": "1"}) == TaskConfig()
+    assert task_from_env({"SLURM_PROCID": "0"}) == TaskConfig()
+
+
+def test_a_slurm_step_may_be_smaller_than_its_job():
+    step = {
+        "SLURM_NTASKS": "2",
+        "SLURM_STEP_NODELIST": "n10",
+        "SLURM_STEP_TASKS_PER_NODE": "2",
+    }
+    task = task_from_env(slurm(1, **step))
+    assert task.cluster.as_dict() == {"chief": ["n10:2222"], "worker": ["n10:2223"]}
+
+
+def test_torchrun_inside_of_slurm_decides():
+    assert task_from_env(slurm(4) | torchrun(0, 1)).type == "chief"
+
+
+@pytest.mark.parametrize(
+    ("environ", "message"),
+    [
+        (torchrun("x", 2), "RANK must be an integer of 0 to 1; got 'x'"),
+        (torchrun(2, 2), "RANK must be an integer of 0 to 1; got '2'"),
+        (torchrun(0, 0), "WORLD_SIZE must be an integer of at least 1; got '0'"),
+        (
+            torchrun(0, 2, LOCAL_RANK="-1"),
+            "LOCAL_RANK must be an integer of at least 0",
+        ),
+        (torchrun(0, 2, SKEST_NUM_PS="2"), "must be less than WORLD_SIZE=2"),
+        (torchrun(0, 2, SKEST_NUM_PS="1"), "need their host in MASTER_ADDR"),
+        (
+            torchrun(0, 3, SKEST_NUM_PS="2", MASTER_ADDR="h0"),
+            "must be on the first host.*LOCAL_WORLD_SIZE=1",
+        ),
+        (torchrun(0, 2, SKEST_PORT="0"), "SKEST_PORT must be an integer of 1 to 65535"),
+        (slurm(5), "SLURM_PROCID must be an integer of 0 to 4"),
+        (slurm(0, SLURM_NTASKS="²"), "SLURM_NTASKS must be an integer of at least 1"),
+        (slurm(0, SLURM_JOB_NODELIST=""), "must be names with ranges"),
+        (slurm(0, SKEST_NUM_PS="5"), "must be less than SLURM_NTASKS=5"),
+        (slurm(1, SLURM_NODEID="1", SLURM_LOCALID="0"), "--distribution=block"),
+        (slurm(1, SLURM_LOCALID="0"), "by block it would be number 1 on node 0"),
+        (slurm(4, SKEST_PORT="65535"), "at most 65535; got 'n09:65536'"),
+    ],
+)
+def test_wrong_variables_of_launchers_are_refused(environ, message):
+    with pytest.raises(ValueError, match=message):
+        task_from_env(environ)
+
+
+@given(st.integers(1, 12), st.integers(0, 11), st.integers(1, 4))
+def test_the_tasks_of_a_slurm_job_are_all_different(n_tasks, num_ps, n_nodes):
+    num_ps = min(num_ps, n_tasks - 1)
+    environ = {
+        "SLURM_NTASKS": str(n_tasks),
+        "SLURM_JOB_NODELIST": f"n[1-{n_nodes}]",
+        "SKEST_NUM_PS": str(num_ps),
+    }
+    if n_tasks == 1:
+        return
+    tasks = [
+        task_from_env({**environ, "SLURM_PROCID": str(rank)}) for rank in range(n_tasks)
+    ]
+    assert len({task.cluster for task in tasks}) == 1
+    assert len({task.global_id_in_cluster for task in tasks}) == n_tasks
+    assert len({task.master for task in tasks}) == n_tasks
+    assert sum(task.is_chief for task in tasks) == 1
+    assert tasks[0].num_ps_replicas == num_ps
