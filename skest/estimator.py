@@ -42,6 +42,7 @@ from skest.keep_best import KeepBest
 from skest.keys import ModeKeys
 from skest.model_dir_lock import training_lock
 from skest.model_fn import ModelFn
+from skest.out_of_memory import explained_out_of_memory
 from skest.prediction import PredictionModel, joined
 from skest.replica import Replica
 from skest.run_config import RunConfig
@@ -296,6 +297,7 @@ class Estimator:
             contextlib.closing(run),
             IntraOpThreads.limited_to(useful, wanted=self._config.num_threads),
             random.attach(run.network, spec.loss, *spec.optimizers),
+            explained_out_of_memory(n_rows, device, run.network),
             recorded(run, store),
         ):
             replica.begin(run)

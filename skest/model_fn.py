@@ -12,7 +12,9 @@ import torch
 from torch.optim import Optimizer
 
 from skest._random import RunRandom
+from skest.inputs.array_dataset import count_rows
 from skest.keys import ModeKeys
+from skest.out_of_memory import explained_out_of_memory
 from skest.run_config import RunConfig
 from skest.spec import EstimatorSpec
 
@@ -104,7 +106,9 @@ class ModelFn:
         with random.as_global() if draws else nullcontext():
             spec = self(features, labels, mode, config)
         if spec.network is not None and random.device.type != "cpu":
-            spec.network.to(random.device)
+            n_rows = count_rows(features, "features")
+            with explained_out_of_memory(n_rows, random.device, spec.network):
+                spec.network.to(random.device)
             for optimizer in spec.optimizers:
                 follow_parameters(optimizer)
         return spec

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Estimators on a GPU; without one these tests are skipped."""
+
+import os
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from skest import (
+    DNNClassifier,
+    DNNLinearCombinedClassifier,
+    Estimator,
+    EstimatorSpec,
+    ModeKeys,
+    RNNClassifier,
+    RunConfig,
+)
+from skest.inputs import ArrayDataset
+
+pytestmark = pytest.mark.skipif(
+    not torch.cuda.is_available(), reason="needs a CUDA device"
+)
+
+
+@pytest.fixture(scope="module")
+def people():
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame(
+        {
+            "age": rng.integers(18, 80, 600),
+            "word": rng.choice(list("abcdefgh"), 600),
+            "visits": [
+                list(rng.choice(["x", "y"], k)) for k in rng.integers(0, 4, 600)
+            ],
+        }
+    )
+    return X, (X["age"] > 40) ^ (X["word"] > "d")
+
+
+@pytest.mark.parametrize("execution", ["eager", "graph", "auto"])
+@pytest.mark.parametrize("optimizer", ["adagrad", "adam", "sgd"])
+def test_wide_and_deep_learns_and_predicts_as_on_the_cpu(people, execution, optimizer):
+    X, y = people[0][["age", "word"]], people[1]
+    model = DNNLinearCombinedClassifier(
+        (16,),
+        dnn_optimizer=optimizer,
+        execution=execution,
+        max_iter=30,
+        random_state=0,
+        device="cuda",
+    ).fit(X, y)
+    assert model.score(X, y) > 0.8
+    on_gpu = model.predict_proba(X)
+    model.estimator_._config = model.estimator_.config.replace(device="cpu")
+    np.testing.assert_allclose(model.predict_proba(X), on_gpu, rtol=1e-4, atol=1e-5)
+
+
+def test_a_model_of_the_gpu_is_the_same_after_pickling(people):
+    X, y = people[0][["age", "word"]], people[1]
+    model = DNNClassifier((16,), max_iter=3, random_state=0, device="cuda").fit(X, y)
+    again = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(again.predict_proba(X), model.predict_proba(X))
+    assert all(
+        v.device.type == "cpu" for v in model.estimator_.checkpoint.variables.values()
+    )
+
+
+def test_sequences(people):
+    X, y = people
+    model = RNNClassifier(8, max_iter=3, random_state=0, device="cuda").fit(
+        X[["visits"]], y
+    )
+    assert np.isfinite(model.predict_proba(X[["visits"]])).all()
+
+
+def model_fn(features, labels, mode):
+    network = torch.nn.Linear(features.shape[1], 1)
+    return EstimatorSpec(
+        mode,
+        network=network,
+        loss=lambda y, z, x: (z[:, 0] - y).square().mean(),
+        predictions=lambda z: {"y": z[:, 0]},
+        optimizer=torch.optim.Adam(network.parameters(), 0.01)
+        if mode == ModeKeys.TRAIN
+        else None,
+    )
+
+
+@pytest.mark.parametrize("first", ["cpu", "cuda"])
+def test_checkpoints_move_between_devices(tmp_path, first):
+    X = np.random.default_rng(0).normal(size=(64, 3)).astype(np.float32)
+
+    def train(device, steps):
+        config = RunConfig(random_seed=0, device=device, execution="eager")
+        estimator = Estimator(model_fn, tmp_path, config)
+        return estimator.train(lambda: ArrayDataset(X, X[:, 0]), max_steps=steps)
+
+    second = {"cpu": "cuda", "cuda": "cpu"}[first]
+    train(first, 1)
+    estimator = train(second, 2)
+    assert estimator.checkpoint.global_step == 2
+    slots = estimator.get_variable_names()
+    assert "weight/exp_avg" in slots
+
+
+def test_the_memory_of_the_gpu_is_free_after_a_call(people):
+    X, y = people[0][["age", "word"]], people[1]
+    DNNClassifier((64,), max_iter=2, random_state=0, device="cuda").fit(X, y).predict(X)
+    torch.cuda.synchronize()
+    assert torch.cuda.memory_allocated() < 2**20
+
+
+def test_out_of_memory_names_the_batch_size():
+    class Exhausting(torch.nn.Linear):
+        def forward(self, x):
+            torch.empty(2**44, device=x.device)
+            return super().forward(x)
+
+    def exhausting(features, labels, mode):
+        network = Exhausting(3, 1)
+        return EstimatorSpec(
+            mode,
+            network=network,
+            loss=lambda y, z, x: z.mean(),
+            optimizer=torch.optim.SGD(network.parameters(), 0.1),
+        )
+
+    X = np.zeros((64, 3), np.float32)
+    estimator = Estimator(exhausting, config=RunConfig(device="cuda"))
+    with pytest.raises(
+        torch.OutOfMemoryError, match="batches of 32 rows and 4 weights"
+    ):
+        estimator.train(lambda: ArrayDataset(X, X[:, 0], batch_size=32))
+
+
+_TORCHRUN = """
+import numpy as np, skest
+from skest.distributed import DataParallel
+from skest import DNNClassifier, RunConfig
+X = np.random.default_rng(0).normal(size=(256, 3)).astype(np.float32)
+model = DNNClassifier((8,), max_iter=3, random_state=0, device="cuda",
+    config=RunConfig(train_distribute=DataParallel()))
+model.fit(X, X[:, 0] > 0)
+print("score", model.score(X, X[:, 0] > 0))
+"""
+
+
+def test_data_parallel_on_all_gpus(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(_TORCHRUN)
+    n = torch.cuda.device_count()
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
+            *(f"--nproc-per-node={n}", str(script)),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=os.environ,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.count("score") == n
