@@ -394,6 +394,30 @@ def test_wrong_variables_of_launchers_are_refused(environ, message):
         task_from_env(environ)
 
 
+NUMBERS = st.sampled_from(["", "0", "1", "2", "3", "-1", "x", "²", "99999999999"])
+NAMES = [
+    *["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"],
+    *["SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NODEID"],
+    *["SKEST_NUM_PS", "SKEST_PORT"],
+]
+VARIABLES = {
+    **dict.fromkeys(NAMES, NUMBERS),
+    "MASTER_ADDR": st.sampled_from(["", "h0", "a b", "h:1", "::1"]),
+    "SLURM_JOB_NODELIST": st.sampled_from(["", "n[1-2]", "n1,n1", "n[", "n1/2"]),
+    "SLURM_TASKS_PER_NODE": st.sampled_from(["", "1", "1(x2)", "2,1", "x"]),
+}
+
+
+@given(st.fixed_dictionaries({}, optional=VARIABLES))
+def test_variables_of_any_kind_are_a_task_or_a_clear_error(environ):
+    try:
+        task = task_from_env(environ)
+    except ValueError as error:
+        assert " must " in str(error) or "--distribution" in str(error)
+    else:
+        assert isinstance(task, TaskConfig)
+
+
 @given(st.integers(1, 12), st.integers(0, 11), st.integers(1, 4))
 def test_the_tasks_of_a_slurm_job_are_all_different(n_tasks, num_ps, n_nodes):
     num_ps = min(num_ps, n_tasks - 1)

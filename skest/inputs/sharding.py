@@ -7,6 +7,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
+from skest.cluster import TaskConfig
 from skest.inputs.batches import check_batches
 from skest.inputs.input_context import InputContext
 from skest.inputs.input_fns import call_input_fn
@@ -14,7 +15,34 @@ from skest.inputs.loader_shards import shard_loader
 from skest.inputs.pipeline import Pipeline
 from skest.inputs.seeded_loader import SeededLoader
 
-__all__ = ["call_sharded", "shard"]
+__all__ = ["call_sharded", "context_of", "shard"]
+
+
+def context_of(task: TaskConfig) -> InputContext | None:
+    """Return which part of the input a task reads.
+
+    Parameters
+    ----------
+    task : TaskConfig
+        The chief reads part 0 and worker i part i + 1.
+
+    Returns
+    -------
+    InputContext or None
+        None if it trains alone, or does not train: it reads all there is to read.
+
+    Examples
+    --------
+    >>> from skest.distributed import ClusterSpec, TaskConfig
+    >>> from skest.inputs.sharding import context_of
+    >>> cluster = ClusterSpec({"chief": ["h0:1"], "worker": ["h1:1", "h2:1"]})
+    >>> context_of(TaskConfig("worker", 1, cluster))
+    InputContext(num_input_pipelines=3, input_pipeline_id=2)
+    """
+    n_workers = task.num_worker_replicas
+    if n_workers < 2 or not (task.is_chief or task.type == "worker"):
+        return None
+    return InputContext(n_workers, 0 if task.is_chief else task.index + 1)
 
 
 def shard(data: Any, context: InputContext | None) -> Any:

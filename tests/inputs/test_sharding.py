@@ -21,6 +21,7 @@ from torch.utils.data import (
 )
 
 from skest import Estimator
+from skest.distributed import ClusterSpec, TaskConfig
 from skest.inputs import (
     ArrayDataset,
     InputContext,
@@ -29,7 +30,7 @@ from skest.inputs import (
     parquet_input_fn,
 )
 from skest.inputs.batches import Source
-from skest.inputs.sharding import call_sharded, shard
+from skest.inputs.sharding import call_sharded, context_of, shard
 from skest.keys import ModeKeys
 from tests._models import N_ROWS, model_fn, table_fn
 
@@ -376,6 +377,20 @@ def test_an_input_fn_that_names_the_context_divides_by_itself():
     half = list(call_sharded(lambda: batches(), context))
     assert len(half) == len(batches()) // 2
     assert len(call_sharded(lambda: batches(), None)) == len(batches())
+
+
+def test_tasks_that_train_have_a_part_each():
+    jobs = {"chief": 1, "helper": 2, "worker": 3, "ps": 2}
+    cluster = ClusterSpec(
+        {job: [f"{job}{i}:1" for i in range(n)] for job, n in jobs.items()}
+    )
+    tasks = [TaskConfig(job, i, cluster) for job, n in jobs.items() for i in range(n)]
+    found = [context_of(task) for task in tasks]
+    part = dict(enumerate(contexts(4)))
+    assert found == [part[0], None, None, part[1], part[2], part[3], None, None]
+    alone = ClusterSpec({"chief": ["c:1"], "ps": ["p:1"]})
+    for task in (TaskConfig(), TaskConfig("evaluator"), TaskConfig("chief", 0, alone)):
+        assert context_of(task) is None
 
 
 def test_an_estimator_takes_the_part_of_its_worker():
