@@ -49,7 +49,7 @@ def torchrun_ranks(environ: Mapping[str, str]) -> Ranks:
     n_known = min(_integer(environ, "LOCAL_WORLD_SIZE", 1, default=1), n_tasks)
     if num_ps and not host:
         raise ValueError(
-            f"Parameter servers (SKEST_NUM_PS={num_ps}) need their host in MASTER_ADDR, "
+            f"Parameter servers (SKEST_NUM_PS={num_ps}) must have a host in MASTER_ADDR, "
             f"which is not set. {_INSTEAD}"
         )
     if num_ps > n_known:

@@ -374,7 +374,7 @@ def test_torchrun_inside_of_slurm_decides():
             "LOCAL_RANK must be an integer of at least 0",
         ),
         (torchrun(0, 2, SKEST_NUM_PS="2"), "must be less than WORLD_SIZE=2"),
-        (torchrun(0, 2, SKEST_NUM_PS="1"), "need their host in MASTER_ADDR"),
+        (torchrun(0, 2, SKEST_NUM_PS="1"), "must have a host in MASTER_ADDR"),
         (
             torchrun(0, 3, SKEST_NUM_PS="2", MASTER_ADDR="h0"),
             "must be on the first host.*LOCAL_WORLD_SIZE=1",
@@ -413,7 +413,7 @@ def test_variables_of_any_kind_are_a_task_or_a_clear_error(environ):
     try:
         task = task_from_env(environ)
     except ValueError as error:
-        assert " must " in str(error) or "--distribution" in str(error)
+        assert " must " in str(error) or "--distribution=block" in str(error)
     else:
         assert isinstance(task, TaskConfig)
 
