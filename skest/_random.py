@@ -137,6 +137,12 @@ def seed_sequence(seed: int | None, *spawn_key: int) -> np.random.SeedSequence:
     return np.random.SeedSequence(seed, spawn_key=spawn_key)
 
 
+def child_seed(seed: int, *spawn_key: int) -> int:
+    """Return the seed of a numbered child of `seed`, which torch takes as well."""
+    (state,) = seed_sequence(seed, *spawn_key).generate_state(1, np.uint64)
+    return int(state) >> 1
+
+
 def draws_from_global_generator(network: nn.Module, *others: Any) -> bool:
     """Tell whether training may draw from torch's global generator.
 

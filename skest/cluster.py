@@ -47,8 +47,6 @@ class ClusterSpec:
     (2, 'h2:2222')
     """
 
-    __slots__ = ("_jobs",)
-
     def __init__(self, jobs: Mapping[str, Sequence[str]] | None = None) -> None:
         if jobs is not None and not isinstance(jobs, Mapping):
             raise TypeError(

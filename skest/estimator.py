@@ -37,7 +37,7 @@ from skest.inputs.array_dataset import ArrayDataset, count_rows
 from skest.inputs.batches import Source, tensor_batches
 from skest.inputs.first_rows import first_rows
 from skest.inputs.input_context import InputContext
-from skest.inputs.input_fns import call_input_fn
+from skest.inputs.sharding import call_sharded
 from skest.keep_best import KeepBest
 from skest.keys import ModeKeys
 from skest.model_dir_lock import training_lock
@@ -784,12 +784,12 @@ class Estimator:
         resumed: Checkpoint | None = None,
         input_context: InputContext | None = None,
     ) -> Source:
-        data = call_input_fn(
+        data = call_sharded(
             input_fn,
+            input_context,
             mode=mode,
             params=self.params,
             config=self._config,
-            input_context=input_context,
         )
         if resumed is None or not self._config.resume_input:
             return Source(data)

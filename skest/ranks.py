@@ -49,7 +49,7 @@ def torchrun_ranks(environ: Mapping[str, str]) -> Ranks:
     n_known = min(_integer(environ, "LOCAL_WORLD_SIZE", 1, default=1), n_tasks)
     if num_ps and not host:
         raise ValueError(
-            f"Parameter servers (SKEST_NUM_PS={num_ps}) need their host in MASTER_ADDR, "
+            f"Parameter servers (SKEST_NUM_PS={num_ps}) must have a host in MASTER_ADDR, "
             f"which is not set. {_INSTEAD}"
         )
     if num_ps > n_known:
@@ -79,7 +79,8 @@ def slurm_ranks(environ: Mapping[str, str]) -> Ranks:
     nodes = expand_nodes(_of_step(environ, "JOB_NODELIST", "STEP_NODELIST"))
     counts = _of_step(environ, "TASKS_PER_NODE", "STEP_TASKS_PER_NODE")
     hosts = hosts_of_tasks(nodes, n_tasks, counts or None)
-    local = [rank - hosts.index(host) for rank, host in enumerate(hosts)]
+    first: dict[str, int] = {}
+    local = [rank - first.setdefault(host, rank) for rank, host in enumerate(hosts)]
     told = _integer(environ, "SLURM_LOCALID", 0, default=local[own])
     node = _integer(environ, "SLURM_NODEID", 0, default=nodes.index(hosts[own]))
     if told != local[own] or node != nodes.index(hosts[own]):

@@ -374,7 +374,7 @@ def test_torchrun_inside_of_slurm_decides():
             "LOCAL_RANK must be an integer of at least 0",
         ),
         (torchrun(0, 2, SKEST_NUM_PS="2"), "must be less than WORLD_SIZE=2"),
-        (torchrun(0, 2, SKEST_NUM_PS="1"), "need their host in MASTER_ADDR"),
+        (torchrun(0, 2, SKEST_NUM_PS="1"), "must have a host in MASTER_ADDR"),
         (
             torchrun(0, 3, SKEST_NUM_PS="2", MASTER_ADDR="h0"),
             "must be on the first host.*LOCAL_WORLD_SIZE=1",
@@ -392,6 +392,30 @@ def test_torchrun_inside_of_slurm_decides():
 def test_wrong_variables_of_launchers_are_refused(environ, message):
     with pytest.raises(ValueError, match=message):
         task_from_env(environ)
+
+
+NUMBERS = st.sampled_from(["", "0", "1", "2", "3", "-1", "x", "²", "99999999999"])
+NAMES = [
+    *["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"],
+    *["SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NODEID"],
+    *["SKEST_NUM_PS", "SKEST_PORT"],
+]
+VARIABLES = {
+    **dict.fromkeys(NAMES, NUMBERS),
+    "MASTER_ADDR": st.sampled_from(["", "h0", "a b", "h:1", "::1"]),
+    "SLURM_JOB_NODELIST": st.sampled_from(["", "n[1-2]", "n1,n1", "n[", "n1/2"]),
+    "SLURM_TASKS_PER_NODE": st.sampled_from(["", "1", "1(x2)", "2,1", "x"]),
+}
+
+
+@given(st.fixed_dictionaries({}, optional=VARIABLES))
+def test_variables_of_any_kind_are_a_task_or_a_clear_error(environ):
+    try:
+        task = task_from_env(environ)
+    except ValueError as error:
+        assert " must " in str(error) or "--distribution=block" in str(error)
+    else:
+        assert isinstance(task, TaskConfig)
 
 
 @given(st.integers(1, 12), st.integers(0, 11), st.integers(1, 4))

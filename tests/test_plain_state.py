@@ -11,6 +11,7 @@ from skest import RunConfig
 from skest import feature_columns as fc
 from skest.adapters.target_scale import TargetScale
 from skest.checkpoints import Checkpoint
+from skest.distributed import ClusterSpec, DataParallel, TaskConfig
 from skest.heads import BinaryClassHead
 from skest.plain_state import from_plain, to_plain
 
@@ -37,6 +38,10 @@ PLAIN = {dict, list, tuple, set, str, int, float, bool, bytes, type(None), np.nd
         {"__skest__": "os:system", "state": {}},  # a dictionary of the user's
         Path("models") / "a",
         RunConfig(model_dir="models", random_seed=3),
+        RunConfig(
+            train_distribute=DataParallel(),
+            task=TaskConfig("worker", 0, ClusterSpec({"chief": [""], "worker": [""]})),
+        ),
         TargetScale.none(2).scale.tolist(),
         fc.numeric_column("x", normalizer="standard").get_params(),
     ],

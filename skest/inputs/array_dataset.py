@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from skest._checks import check_integer
 from skest._random import seed_sequence
+from skest.inputs.input_context import InputContext
 
 __all__ = ["ArrayDataset", "check_same_rows", "count_rows", "take_rows"]
 
@@ -74,7 +75,7 @@ class ArrayDataset:
     ) -> None:
         self.features = _as_arrays(features)
         self.labels = None if labels is None else _as_arrays(labels)
-        self.n_rows = count_rows(self.features, "features")
+        self.n_rows = self._n_drawn = count_rows(self.features, "features")
         if self.labels is not None:
             check_same_rows(self.n_rows, count_rows(self.labels, "labels"))
         if self.n_rows == 0:
@@ -137,6 +138,45 @@ class ArrayDataset:
             (dataset._entropy,) = seeds
         return dataset
 
+    def for_worker(self, context: InputContext) -> "ArrayDataset":
+        """Return the part of one worker: every n-th row, in batches of the same size.
+
+        Parameters
+        ----------
+        context : InputContext
+            How many workers there are, and which one this is.
+
+        Returns
+        -------
+        ArrayDataset
+            Its orders follow from a seed of its own. With `sampling_weight`, it draws
+            from all rows, as often as falls to one worker: its own rows might have
+            more or less than their share of the weight.
+
+        Raises
+        ------
+        ValueError
+            If there are fewer rows than workers.
+
+        Examples
+        --------
+        >>> from skest.inputs import ArrayDataset, InputContext
+        >>> data = ArrayDataset({"x": range(5)}, batch_size=2)
+        >>> part = data.for_worker(InputContext(num_input_pipelines=2))
+        >>> [batch["x"].tolist() for batch in part]
+        [[0, 2], [4]]
+        """
+        rows = context.part_of(self.n_rows, "row")
+        dataset = copy.copy(self)
+        dataset._n_drawn = len(range(self.n_rows)[rows])
+        dataset.batch_size = min(self.batch_size, dataset._n_drawn)
+        if self._shares is None:
+            dataset.features, dataset.labels = self.take(rows)
+            dataset.n_rows = dataset._n_drawn
+        if self._entropy is not None:
+            dataset._entropy = context.own_seed(self._entropy)
+        return dataset
+
     @property
     def n_skipped(self) -> int:
         """Number of batches left out by `resumed`."""
@@ -145,7 +185,7 @@ class ArrayDataset:
     @property
     def steps_per_epoch(self) -> int:
         """Number of batches in one epoch."""
-        return -(-self.n_rows // self.batch_size)
+        return -(-self._n_drawn // self.batch_size)
 
     @property
     def rows_per_epoch(self) -> int:

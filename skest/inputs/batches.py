@@ -17,7 +17,7 @@ from skest.inputs.array_dataset import ArrayDataset, check_same_rows, count_rows
 from skest.inputs.resumable import Resumable
 from skest.inputs.seeded_loader import SeededLoader
 
-__all__ = ["Source", "tensor_batches"]
+__all__ = ["Source", "check_batches", "tensor_batches"]
 
 _END = object()
 _GATHERED_BYTES = 2**20  # of the batches that are taken from a table together
@@ -47,7 +47,7 @@ class Source:
 
     def __init__(self, data: Any, position: Mapping[str, Any] | None = None) -> None:
         if not isinstance(data, ArrayDataset):
-            _check_batches(data)
+            check_batches(data)
         if isinstance(data, DataLoader) and data.generator is None:
             data = SeededLoader(data)
         # An ArrayDataset is one, and to ask if anything is one takes long.
@@ -165,7 +165,7 @@ class Source:
         return True
 
 
-def _check_batches(data: Any) -> None:
+def check_batches(data: Any) -> None:
     """Raise TypeError unless `data` may be an iterable of batches."""
     is_one_batch = isinstance(data, Mapping | tuple) or hasattr(data, "shape")
     if isinstance(data, Iterable) and not is_one_batch:

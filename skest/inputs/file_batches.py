@@ -11,6 +11,7 @@ import numpy as np
 
 from skest.inputs.array_dataset import take_rows
 from skest.inputs.arrow_columns import as_numpy
+from skest.inputs.input_context import InputContext
 
 __all__ = ["FileBatches", "Part"]
 
@@ -43,6 +44,8 @@ class FileBatches:
         What is read, for messages.
     parts : sequence of Part
         What to read; shuffling begins with their order.
+    unit : str
+        What a part is, for messages.
     features, labels : list of str
         Names of the columns.
     single_label : bool
@@ -61,6 +64,7 @@ class FileBatches:
         self,
         kind: str,
         parts: Sequence[Part],
+        unit: str,
         features: list[str],
         labels: list[str],
         *,
@@ -71,7 +75,7 @@ class FileBatches:
         seed: int,
     ) -> None:
         self._files = kind
-        self._parts = parts
+        self._parts, self._unit = parts, unit
         self._features, self._labels = features, labels
         self._single_label = single_label
         self._batch_size = batch_size
@@ -103,6 +107,19 @@ class FileBatches:
         batches = copy.copy(self)
         batches._n_skipped += n_elements
         (batches._seed,) = seeds
+        return batches
+
+    def for_worker(self, context: InputContext) -> "FileBatches":
+        """Return the batches of one worker: every n-th part, in orders of its own.
+
+        Raises
+        ------
+        ValueError
+            If there are fewer parts than workers.
+        """
+        batches = copy.copy(self)
+        batches._parts = self._parts[context.part_of(len(self._parts), self._unit)]
+        batches._seed = context.own_seed(self._seed)
         return batches
 
     def __iter__(self) -> Iterator[Any]:

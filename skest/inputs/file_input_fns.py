@@ -244,7 +244,8 @@ def _input_fn(
         entropy: Any = seed_sequence(run_seed).entropy
         batches = FileBatches(
             owner.removesuffix("_input_fn"),
-            _shard(parts, input_context, unit),
+            parts,
+            unit,
             features,
             labels,
             single_label=isinstance(label, str),
@@ -253,6 +254,8 @@ def _input_fn(
             num_epochs=num_epochs,
             seed=entropy,
         )
+        if input_context is not None:
+            batches = batches.for_worker(input_context)
         pipeline = Pipeline(batches)
         return pipeline.prefetch(prefetch) if prefetch else pipeline
 
@@ -345,17 +348,6 @@ def _check_schemas(
                     f"Column {name!r} is {schemas[0][name]} in {files[0]!r}, but "
                     f"{schema[name]} in {file!r}. Write all files with the same types."
                 )
-
-
-def _shard(parts: list[Part], context: Any, unit: str) -> list[Part]:
-    """Return the parts that the worker of an `InputContext` reads."""
-    n = 1 if context is None else context.num_input_pipelines
-    if len(parts) < n:
-        raise ValueError(
-            f"{n} workers can't share {len(parts)} {unit}(s), of which each needs at least "
-            f"one. Use fewer workers, or write more {unit}s."
-        )
-    return parts if n == 1 else parts[context.input_pipeline_id :: n]
 
 
 def _read(

@@ -4,6 +4,7 @@
 from dataclasses import dataclass
 
 from skest._checks import check_integer
+from skest._random import child_seed
 
 __all__ = ["InputContext"]
 
@@ -52,3 +53,34 @@ class InputContext:
                 "'input_pipeline_id' of InputContext must be less than "
                 f"'num_input_pipelines'={n}; got {index}. The first worker has 0."
             )
+
+    def part_of(self, n: int, unit: str) -> slice:
+        """Return which of several things this worker reads: every n-th.
+
+        Parameters
+        ----------
+        n : int
+            How many there are.
+        unit : str
+            What they are, for the message.
+
+        Returns
+        -------
+        slice
+            So things that are sorted, by label or time, are spread over the workers.
+
+        Raises
+        ------
+        ValueError
+            If there is not one for every worker.
+        """
+        if n < self.num_input_pipelines:
+            raise ValueError(
+                f"{self.num_input_pipelines} workers can't share {n} {unit}(s), of which "
+                f"each needs at least one. Use fewer workers, or give more {unit}s."
+            )
+        return slice(self.input_pipeline_id, None, self.num_input_pipelines)
+
+    def own_seed(self, seed: int) -> int:
+        """Return the seed that this worker uses where `seed` was given for all."""
+        return child_seed(seed, self.num_input_pipelines, self.input_pipeline_id)

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 
 from skest._checks import check_integer
 from skest._random import seed_sequence
+from skest.inputs.input_context import InputContext
 from skest.inputs.resumable import Resumable
 from skest.inputs.seeded_loader import PassLoader
 from skest.inputs.stages import (
@@ -293,6 +294,43 @@ class Pipeline:
             if isinstance(self._source, Resumable):
                 pipeline._source = self._source.resumed(0, seeds[:own])
             pipeline._stages = tuple(_reseeded(self._stages, iter(seeds[own:])))
+        return pipeline
+
+    def for_worker(self, context: InputContext) -> "Pipeline":
+        """Return the part of one worker, divided before the first operation.
+
+        Parameters
+        ----------
+        context : InputContext
+            How many workers there are, and which one this is.
+
+        Returns
+        -------
+        Pipeline
+            The same operations on every n-th file, row group or row, if the source is
+            known to have such, or else every n-th element of it. Orders of `shuffle`
+            follow from seeds of the worker's own. If `shard` is one of the operations,
+            it is this pipeline.
+
+        Raises
+        ------
+        ValueError
+            If there are fewer elements than workers.
+        """
+        if any(isinstance(stage, Shard) for stage in self._stages):
+            return self
+        pipeline, source = copy.copy(self), self._source
+        seeds = [s.seed for s in self._stages if isinstance(s, Shuffle)]
+        stages = _reseeded(self._stages, map(context.own_seed, seeds))
+        part = source.for_worker(context) if hasattr(source, "for_worker") else None
+        if part is not None:
+            pipeline._source, pipeline._stages = part, tuple(stages)
+            return pipeline
+        length = _known_length(source)
+        if length is not None:
+            context.part_of(length, "element")
+        n, index = context.num_input_pipelines, context.input_pipeline_id
+        pipeline._stages = (Shard(n, index), *stages)
         return pipeline
 
     def _with(self, stage: Stage) -> "Pipeline":

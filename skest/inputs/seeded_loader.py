@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any, Self
 
-import numpy as np
 import torch
 from torch.utils.data import (
     BatchSampler,
@@ -17,7 +16,9 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from skest._random import RunRandom, seed_sequence
+from skest._random import RunRandom, child_seed
+from skest.inputs.input_context import InputContext
+from skest.inputs.loader_shards import EveryNth, shard_loader
 
 __all__ = ["PassLoader", "SeededLoader"]
 
@@ -44,6 +45,13 @@ class _Seeded:
         """Return the same data in the order of `seeds`, without the first elements."""
         (seed,) = seeds
         return type(self)(self._loader, seed, n_elements)
+
+    def for_worker(self, context: InputContext) -> Self | None:
+        """Return the part of one worker, or None if rows can't be loaded in part."""
+        loader = shard_loader(self._loader, context)
+        if loader is None or loader is self._loader:
+            return None if loader is None else self
+        return type(self)(loader, context.own_seed(self.seeds[0]), self._n_skipped)
 
 
 class SeededLoader(_Seeded):
@@ -136,8 +144,8 @@ class PassLoader(_Seeded):
         """Return the data of a pass, given its number in every repetition around it."""
         if not epochs:
             return self
-        (seed,) = seed_sequence(self.seeds[0], *epochs).generate_state(1, np.uint64)
-        return PassLoader(self._loader, int(seed) >> 1, self._n_skipped)
+        seed = child_seed(self.seeds[0], *epochs)
+        return PassLoader(self._loader, seed, self._n_skipped)
 
     def __iter__(self) -> Iterator[Any]:
         generator = torch.Generator().manual_seed(self.seeds[0])
@@ -170,7 +178,7 @@ def _sampler_with(generator: torch.Generator, sampler: Any) -> Any:
     if isinstance(sampler, _DRAWING_SAMPLERS) and sampler.generator is None:
         sampler = copy.copy(sampler)
         sampler.generator = generator
-    elif isinstance(sampler, BatchSampler):
+    elif isinstance(sampler, BatchSampler | EveryNth):
         sampler = copy.copy(sampler)
         sampler.sampler = _sampler_with(generator, sampler.sampler)
     return sampler

@@ -1,0 +1,400 @@
+# SPDX-License-Identifier: Apache-2.0
+from collections import Counter
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+import scipy.sparse
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
+
+from skest import Estimator
+from skest.distributed import ClusterSpec, TaskConfig
+from skest.inputs import (
+    ArrayDataset,
+    InputContext,
+    Pipeline,
+    csv_input_fn,
+    parquet_input_fn,
+)
+from skest.inputs.batches import Source
+from skest.inputs.sharding import call_sharded, context_of, shard
+from skest.keys import ModeKeys
+from tests._models import N_ROWS, model_fn, table_fn
+
+N = 37
+
+
+def contexts(n):
+    return [InputContext(n, i) for i in range(n)]
+
+
+def rows_of(data):
+    """Return the rows of all batches, in order, as a Source reads them."""
+    source = Source(data)
+    if source.table is not None:
+        return np.concatenate([np.asarray(f["i"]) for f in data]).tolist()
+    batches = [f["i"] if isinstance(f, dict) else f for f, _ in source.batches()]
+    return np.concatenate([np.asarray(b) for b in batches]).tolist() if batches else []
+
+
+class Numbers(Dataset):
+    """A map-style dataset that notes what is loaded."""
+
+    def __init__(self, n=N):
+        self.n, self.loaded = n, []
+
+    def __len__(self):
+        return self.n
+
+    def __getitem__(self, i):
+        self.loaded.append(int(i))
+        return int(i)
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(range(N))
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("files")
+    for k in range(5):
+        table = pd.DataFrame({"i": np.arange(k, N, 5)})
+        table.to_parquet(folder / f"{k}.parquet", row_group_size=4)
+        table.to_csv(folder / f"{k}.csv", index=False)
+    return folder
+
+
+def table(**options):
+    return ArrayDataset({"i": np.arange(N)}, batch_size=4, **options)
+
+
+def batches():
+    return [np.arange(start, min(start + 4, N)) for start in range(0, N, 4)]
+
+
+def from_files(folder, read, suffix, shuffle):
+    """Return a Pipeline of an input function that was not told about workers."""
+    return read(f"{folder}/*.{suffix}", 4, shuffle=shuffle, seed=1)()
+
+
+MAKERS = {
+    "table": lambda f: table(),
+    "shuffled table": lambda f: table(shuffle=True, seed=1),
+    "list": lambda f: batches(),
+    "iterator": lambda f: iter(batches()),
+    "generator": lambda f: (batch for batch in batches()),
+    "pipeline of rows": lambda f: Pipeline(range(N)).batch(4),
+    "pipeline of a function": lambda f: Pipeline(lambda: iter(range(N))).batch(4),
+    "pipeline of an iterator": lambda f: Pipeline(iter(range(N))).batch(4),
+    "pipeline with all": lambda f: (
+        Pipeline(range(N)).map(abs).cache().shuffle(9).batch(4).prefetch(2)
+    ),
+    "pipeline of a table": lambda f: Pipeline(table(shuffle=True)).prefetch(),
+    "pipeline of a loader": lambda f: Pipeline(DataLoader(Numbers(), 4, shuffle=True)),
+    "pipeline of a stream": lambda f: Pipeline(DataLoader(Stream(), 4)),
+    "pipeline of a pipeline": lambda f: Pipeline(Pipeline(range(N)).shuffle(9)).batch(
+        4
+    ),
+    "parquet": lambda f: from_files(f, parquet_input_fn, "parquet", False),
+    "shuffled parquet": lambda f: from_files(f, parquet_input_fn, "parquet", True),
+    "csv": lambda f: from_files(f, csv_input_fn, "csv", True),
+    "loader": lambda f: DataLoader(Numbers(), 4),
+    "shuffled loader": lambda f: DataLoader(Numbers(), 4, shuffle=True),
+    "seeded loader": lambda f: DataLoader(
+        Numbers(), 4, shuffle=True, generator=torch.Generator().manual_seed(1)
+    ),
+    "loader of a subset": lambda f: DataLoader(
+        Numbers(), 4, sampler=SubsetRandomSampler(range(N))
+    ),
+    "loader with batches of its own": lambda f: DataLoader(
+        Numbers(), batch_sampler=[batch.tolist() for batch in batches()]
+    ),
+    "loader of ready batches": lambda f: DataLoader(batches(), batch_size=None),
+    "loader of a stream": lambda f: DataLoader(Stream(), 4),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "n"), [(name, n) for name in MAKERS for n in (2, 3, 5)]
+)
+def test_the_parts_together_are_all_rows_once(name, n, files):
+    parts = [rows_of(shard(MAKERS[name](files), context)) for context in contexts(n)]
+    assert sorted(row for part in parts for row in part) == list(range(N))
+    assert all(parts)
+
+
+@given(n_rows=st.integers(1, 50), n=st.integers(1, 6), batch_size=st.integers(1, 9))
+def test_parts_of_tables_differ_by_one_row_at_most(n_rows, n, batch_size):
+    data = ArrayDataset({"i": np.arange(n_rows)}, batch_size=batch_size, shuffle=True)
+    if n_rows < n:
+        with pytest.raises(ValueError, match="workers can't share"):
+            shard(data, InputContext(n, 0))
+        return
+    parts = [shard(data, context) for context in contexts(n)]
+    assert sorted(i for part in parts for i in rows_of(part)) == list(range(n_rows))
+    sizes = {part.n_rows for part in parts}
+    assert max(sizes) - min(sizes) <= 1
+    assert sum(part.rows_per_epoch for part in parts) == n_rows
+    assert all(len(list(part)) == part.steps_per_epoch for part in parts)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: x,
+        lambda x: torch.tensor(x),
+        lambda x: pd.DataFrame(x),
+        lambda x: pl.DataFrame(x),
+        lambda x: {"a": x[:, 0], "b": pl.Series(x[:, 1]), "c": pd.Series(x[:, 1])},
+        lambda x: scipy.sparse.csr_array(x),
+    ],
+    ids=["array", "tensor", "pandas", "polars", "dict", "sparse"],
+)
+def test_tables_of_all_forms_with_labels_and_weights(make):
+    x, y = np.arange(22.0).reshape(11, 2), {"y": np.arange(11), "w": np.ones(11)}
+    part = shard(ArrayDataset(make(x), y, batch_size=3), InputContext(2, 1))
+    expected = ArrayDataset(make(x[1::2]), {k: v[1::2] for k, v in y.items()})
+    got, whole = list(part), next(iter(expected))
+    assert [len(labels["y"]) for _, labels in got] == [3, 2]
+    assert np.concatenate([labels["y"] for _, labels in got]).tolist() == [
+        1,
+        3,
+        5,
+        7,
+        9,
+    ]
+    features = next(iter(part))[0]
+    if isinstance(features, dict):
+        features, whole = features["b"], (whole[0]["b"],)
+    rows = [
+        np.asarray(getattr(v, "todense", lambda v=v: v)()) for v in (features, whole[0])
+    ]
+    np.testing.assert_array_equal(rows[0], rows[1][:3])
+
+
+def test_a_weighted_table_is_drawn_from_as_a_whole():
+    weight = np.r_[np.zeros(N - 3), 1.0, 2.0, 1.0]
+    data = table(sampling_weight=weight, num_epochs=400, seed=3)
+    parts = [shard(data, context) for context in contexts(2)]
+    drawn = [rows_of(part) for part in parts]
+    assert drawn[0] != drawn[1]
+    assert [part.steps_per_epoch for part in parts] == [5, 5]
+    for rows in drawn:
+        shares = np.array([Counter(rows)[i] for i in (N - 3, N - 2, N - 1)]) / len(rows)
+        np.testing.assert_allclose(shares, [0.25, 0.5, 0.25], atol=0.03)
+
+
+SHUFFLED = {
+    "table": lambda f, seed: table(shuffle=True, seed=seed, num_epochs=2),
+    "pipeline": lambda f, seed: Pipeline(range(N)).shuffle(N, seed).repeat(2).batch(4),
+    "files": lambda f, seed: parquet_input_fn(
+        f"{f}/*.parquet", 4, shuffle=True, seed=seed, num_epochs=2
+    )(),
+    "loader": lambda f, seed: (
+        torch.manual_seed(seed) and DataLoader(Numbers(), 4, shuffle=True)
+    ),
+    "pipeline of a loader": lambda f, seed: (
+        torch.manual_seed(seed)
+        and Pipeline(DataLoader(Numbers(), 4, shuffle=True)).repeat(2)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SHUFFLED)
+def test_parts_have_orders_of_their_own_that_can_be_repeated(name, files):
+    def order(seed, index):
+        part = shard(SHUFFLED[name](files, seed), InputContext(2, index))
+        return rows_of(part)
+
+    with torch.random.fork_rng():
+        first = order(1, 0)
+        assert first == order(1, 0) != order(2, 0)
+        # The place of a row in its part, which files have not.
+        if name != "files":
+            assert [i // 2 for i in first[:18]] != [i // 2 for i in order(1, 1)[:18]]
+        if name != "loader":
+            assert first[: len(first) // 2] != first[len(first) // 2 :]
+
+
+@pytest.mark.parametrize("name", [n for n in SHUFFLED if n != "files"])
+def test_a_part_goes_on_in_its_middle(name, files):
+    with torch.random.fork_rng():
+        whole = Source(shard(SHUFFLED[name](files, 1), InputContext(2, 1)))
+        position = whole.position(3)
+        rows = rows_of(whole.table) if whole.table else None
+        again = Source(shard(SHUFFLED[name](files, 2), InputContext(2, 1)), position)
+        if whole.table is None:
+            all_batches = [batch.tolist() for batch, _ in whole.batches()]
+            assert [batch.tolist() for batch, _ in again.batches()] == all_batches[3:]
+        else:
+            assert rows_of(again.table) == rows[12:]
+
+
+def test_another_worker_does_not_go_on_with_the_position_of_this_one(caplog):
+    parts = [shard(Pipeline(range(9)).batch(2), context) for context in contexts(2)]
+    assert parts[0].kind != parts[1].kind
+    position = Source(parts[0]).position(1)
+    Source(parts[1], position)
+    assert "starts anew" in caplog.text
+
+
+# Loaders
+
+
+def test_the_workers_of_a_loader_load_its_part():
+    loader = DataLoader(Numbers(), 4, shuffle=True, num_workers=1)
+    assert sorted(rows_of(shard(loader, InputContext(2, 1)))) == list(range(1, N, 2))
+
+
+def test_a_loader_loads_its_own_rows_only():
+    for options in ({}, {"shuffle": True}):
+        data = Numbers()
+        part = shard(DataLoader(data, 4, **options), InputContext(3, 1))
+        assert sorted(rows_of(part)) == sorted(data.loaded) == list(range(1, N, 3))
+
+
+def test_a_loader_keeps_its_batches_and_stays_as_it_is():
+    loader = DataLoader(Numbers(), 4, drop_last=True, shuffle=True)
+    part = shard(loader, InputContext(2, 0))
+    assert [len(batch) for batch, _ in Source(part).batches()] == [4, 4, 4, 4]
+    assert len(loader) == 9
+    assert type(loader.sampler) is RandomSampler
+    assert [len(batch) for batch in loader] == 9 * [4]
+
+
+def test_batches_of_other_samplers_are_divided():
+    data = Numbers()
+    sampler = WeightedRandomSampler([1.0] * N, N)
+    batch_sampler = BatchSampler(sampler, 4, drop_last=False)
+    loaders = [
+        DataLoader(data, 4, sampler=sampler),
+        DataLoader(data, batch_sampler=batch_sampler),
+        DataLoader(data, 4, sampler=RandomSampler(data, replacement=True)),
+        DataLoader(data, 4, sampler=RandomSampler(data, num_samples=N + 1)),
+    ]
+    for loader in loaders:
+        data.loaded.clear()
+        parts = [list(shard(loader, context)) for context in contexts(2)]
+        assert [len(part) for part in parts] == [5, 5]
+        assert len(data.loaded) == sum(len(b) for part in parts for b in part)
+        seeded = shard(Pipeline(loader), InputContext(2, 0))
+        assert list(map(torch.Tensor.tolist, seeded)) == [b.tolist() for b in seeded]
+
+
+@pytest.mark.parametrize("by_batches", [False, True])
+def test_a_distributed_sampler_has_divided_the_rows_already(by_batches):
+    sampler = DistributedSampler(Numbers(), num_replicas=2, rank=1, shuffle=False)
+    loader = (
+        DataLoader(Numbers(), batch_sampler=BatchSampler(sampler, 4, False))
+        if by_batches
+        else DataLoader(Numbers(), 4, sampler=sampler)
+    )
+    assert rows_of(shard(loader, InputContext(2, 1))) == list(sampler)
+
+
+# What is left alone, and what is refused
+
+
+def test_one_worker_reads_all():
+    data = batches()
+    assert shard(data, None) is data
+    assert shard(data, InputContext()) is data
+
+
+def test_a_pipeline_with_a_shard_is_left_alone():
+    data = Pipeline(range(N)).shard(2, 1).batch(4)
+    assert shard(data, InputContext(2, 1)) is data
+
+
+def test_a_pipeline_maps_its_own_elements_only():
+    mapped = []
+    data = Pipeline(range(6)).map(lambda i: mapped.append(i) or i).batch(2)
+    assert rows_of(shard(data, InputContext(2, 1))) == mapped == [1, 3, 5]
+
+
+def test_a_cache_holds_the_part_of_one_worker():
+    data = Pipeline(range(6)).cache()
+    assert list(data) == list(range(6))
+    assert [list(shard(data, context)) for context in contexts(2)] == [
+        *[[0, 2, 4], [1, 3, 5]]
+    ]
+
+
+def test_data_of_another_kind_may_divide_themselves():
+    class Mine:
+        def for_worker(self, context):
+            return [np.array([context.input_pipeline_id])]
+
+    assert rows_of(shard(Mine(), InputContext(3, 2))) == [2]
+
+
+@pytest.mark.parametrize(
+    ("data", "error", "message"),
+    [
+        (
+            ArrayDataset(np.ones((2, 1))),
+            ValueError,
+            r"3 workers can't share 2 row\(s\)",
+        ),
+        (Pipeline([1, 2]), ValueError, r"3 workers can't share 2 element\(s\)"),
+        (DataLoader(Numbers(2)), ValueError, r"3 workers can't share 2 row\(s\)"),
+        (np.ones((4, 1)), TypeError, "must return an ArrayDataset or an iterable"),
+        ({"x": [1]}, TypeError, "must return an ArrayDataset or an iterable"),
+        (None, TypeError, "must return an ArrayDataset or an iterable"),
+    ],
+)
+def test_what_cannot_be_divided(data, error, message):
+    with pytest.raises(error, match=message):
+        shard(data, InputContext(3, 0))
+
+
+# In a training
+
+
+def test_an_input_fn_that_names_the_context_divides_by_itself():
+    def input_fn(input_context):
+        seen.append(input_context)
+        return batches()
+
+    seen, context = [], InputContext(2, 1)
+    assert len(call_sharded(input_fn, context)) == len(batches())
+    assert seen == [context]
+    half = list(call_sharded(lambda: batches(), context))
+    assert len(half) == len(batches()) // 2
+    assert len(call_sharded(lambda: batches(), None)) == len(batches())
+
+
+def test_tasks_that_train_have_a_part_each():
+    jobs = {"chief": 1, "helper": 2, "worker": 3, "ps": 2}
+    cluster = ClusterSpec(
+        {job: [f"{job}{i}:1" for i in range(n)] for job, n in jobs.items()}
+    )
+    tasks = [TaskConfig(job, i, cluster) for job, n in jobs.items() for i in range(n)]
+    found = [context_of(task) for task in tasks]
+    part = dict(enumerate(contexts(4)))
+    assert found == [part[0], None, None, part[1], part[2], part[3], None, None]
+    alone = ClusterSpec({"chief": ["c:1"], "ps": ["p:1"]})
+    for task in (TaskConfig(), TaskConfig("evaluator"), TaskConfig("chief", 0, alone)):
+        assert context_of(task) is None
+
+
+def test_an_estimator_takes_the_part_of_its_worker():
+    estimator, context = Estimator(model_fn), InputContext(2, 1)
+    source = estimator._source(table_fn(), ModeKeys.TRAIN, None, context)
+    assert source.table.n_rows == N_ROWS // 2
+    assert estimator._source(table_fn(), ModeKeys.EVAL).table.n_rows == N_ROWS
