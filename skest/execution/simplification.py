@@ -214,7 +214,9 @@ class _Simplifier:
 
     def stands_for(self, value: Value) -> Value:
         """Return the value that is left for a value."""
-        return self._replaced.get(value, value)
+        while value in self._replaced:
+            value = self._replaced[value]
+        return value
 
     def simplified(self, call: Call) -> Call | None:
         """Return a call of values that are left, or None if it is not needed."""
@@ -279,7 +281,7 @@ class _Simplifier:
             places = [self._storages.place(value) for value in call.results]
             for place, value in zip(places, call.results, strict=True):
                 self._at.setdefault(place, value)
-            found = [self.stands_for(self._at[place]) for place in places]
+            found = [self._at[place] for place in places]
             # A view is left out as a whole or not at all.
             if not any(value in call.results for value in found):
                 return found
