@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lets any dense optimizer update only the touched rows of large tables."""
 
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple, overload
 
 import torch
@@ -9,6 +11,9 @@ from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
 __all__ = ["RowSparse"]
+
+# Where tables have fewer rows together, values are summed for all of them at once.
+_ROWS_TOGETHER = 2**20
 
 
 class _Loan(NamedTuple):
@@ -18,6 +23,13 @@ class _Loan(NamedTuple):
     ids: Tensor
     rows: Tensor
     group: dict[str, Any]
+
+
+class _Touched(NamedTuple):
+    """The rows of a table that a gradient touches, and its values there."""
+
+    ids: Tensor
+    values: Tensor
 
 
 class RowSparse(Optimizer):
@@ -43,7 +55,7 @@ class RowSparse(Optimizer):
     is_recorded : bool
         Whether `step` makes new tensors for all that it does not read from an earlier
         step, as a step needs that is recorded to be repeated. Otherwise it keeps one
-        integer for each row of the largest table. Initially False.
+        integer for each row of the largest table, or 4 MiB. Initially False.
     param_groups, state, defaults
         Those of `inner`, with slots as large as the tables: learning rate schedulers,
         ``state_dict`` and ``load_state_dict`` work as if there were no wrapper.
@@ -144,8 +156,9 @@ class RowSparse(Optimizer):
         whole = [group["params"] for group in self.param_groups]
         loans: list[_Loan] = []
         try:
+            touched = self._touched_rows()
             for group in self.param_groups:
-                group["params"] = self._lend(group, loans)
+                group["params"] = self._lend(group, touched, loans)
             self.inner.step()
             for loan in loans:
                 self._take_back(loan)
@@ -156,30 +169,26 @@ class RowSparse(Optimizer):
                 self.state.pop(loan.rows, None)
         return loss
 
-    def _lend(self, group: dict[str, Any], loans: list[_Loan]) -> list[Tensor]:
+    def _lend(
+        self,
+        group: dict[str, Any],
+        touched: dict[Tensor, _Touched],
+        loans: list[_Loan],
+    ) -> list[Tensor]:
         """Parameters of a group with the touched rows in place of row tables."""
         params = []
         for param in group["params"]:
-            grad = param.grad
-            if grad is None or not grad.is_sparse:
+            if param.grad is None or not param.grad.is_sparse:
                 params.append(param)
-            elif grad._nnz():
-                loan = self._gather(param, grad, group)
+            elif param in touched:
+                loan = self._gather(param, touched[param], group)
                 loans.append(loan)
                 params.append(loan.rows)
         return params
 
-    def _gather(self, table: Tensor, grad: Tensor, group: dict[str, Any]) -> _Loan:
+    def _gather(self, table: Tensor, touched: _Touched, group: dict[str, Any]) -> _Loan:
         """Copy the touched rows of a table and of its slots."""
-        if grad.sparse_dim() != 1:
-            raise ValueError(
-                "A row table needs a gradient that is sparse in dimension 0 only, got "
-                f"one sparse in {grad.sparse_dim()} dimensions for a parameter of "
-                f"shape {tuple(table.shape)}."
-            )
-        ids, values = grad._indices()[0], grad._values()
-        if not grad.is_coalesced():
-            values = self._summed(ids, values)
+        ids, values = touched
         rows = table.index_select(0, ids)
         rows.grad = values
         if table in self.state:
@@ -189,20 +198,53 @@ class RowSparse(Optimizer):
             }
         return _Loan(table, ids, rows, group)
 
-    def _summed(self, ids: Tensor, values: Tensor) -> Tensor:
-        """Replace every value by the sum of those with the same id."""
+    def _touched_rows(self) -> dict[Tensor, _Touched]:
+        """Return what the gradients of row tables hold, summed for equal ids."""
+        touched = {
+            param: _Touched(param.grad._indices()[0], param.grad._values())
+            for group in self.param_groups
+            for param in group["params"]
+            if param.grad is not None and _touches_rows(param, param.grad)
+        }
+        alike: dict[Any, list[Tensor]] = defaultdict(list)
+        for table, (_, values) in touched.items():
+            if not table.grad.is_coalesced():
+                alike[values.shape[1:], values.dtype, values.device].append(table)
+        for tables in alike.values():
+            for together in _packed(tables, self._room()):
+                touched.update(self._summed({t: touched[t] for t in together}))
+        return touched
+
+    def _summed(self, touched: dict[Tensor, _Touched]) -> dict[Tensor, _Touched]:
+        """Replace every value by the sum of those of the same row of a table."""
+        ids = _side_by_side(touched)
+        values = _joined([rows.values for rows in touched.values()])
         place_of_row = self._integers(ids.device)
         places = torch.arange(len(ids), dtype=torch.int32, device=ids.device)
         place_of_row.index_copy_(0, ids, places)
         # That of one and the same for equal ids.
         place = place_of_row.index_select(0, ids)
         sums = torch.zeros_like(values).index_add_(0, place, values)
-        return sums.index_select(0, place)
+        lengths = [len(rows.ids) for rows in touched.values()]
+        parts = sums.index_select(0, place).split(lengths)
+        return {
+            table: rows._replace(values=part)
+            for (table, rows), part in zip(touched.items(), parts, strict=True)
+        }
+
+    def _room(self) -> int:
+        """Return for how many rows there is an integer; tables share it if they fit."""
+        sizes = [
+            len(param)
+            for group in self.param_groups
+            for param in group["params"]
+            if param.ndim
+        ]
+        return max(max(sizes), min(sum(sizes), _ROWS_TOGETHER))
 
     def _integers(self, device: torch.device) -> Tensor:
-        """Return a tensor of any content with an element for each row of every table."""
-        tables = [p for group in self.param_groups for p in group["params"]]
-        size = max(len(table) for table in tables if table.ndim)
+        """Return a tensor of any content with an element for each row there is room for."""
+        size = self._room()
         kept = self._scratch.get(device)
         if not self.is_recorded and kept is not None and len(kept) >= size:
             return kept
@@ -257,6 +299,44 @@ class RowSparse(Optimizer):
         finally:
             self.inner.param_groups = groups
         return self.state.pop(probe)
+
+
+def _touches_rows(param: Tensor, grad: Tensor) -> bool:
+    """Tell whether a gradient is that of some rows; raise ValueError if of parts."""
+    if not grad.is_sparse or not grad._nnz():
+        return False
+    if grad.sparse_dim() != 1:
+        raise ValueError(
+            "A row table needs a gradient that is sparse in dimension 0 only, got one "
+            f"sparse in {grad.sparse_dim()} dimensions for a parameter of shape "
+            f"{tuple(param.shape)}."
+        )
+    return True
+
+
+def _packed(tables: Sequence[Tensor], room: int) -> Iterator[list[Tensor]]:
+    """Yield groups of tables that have no more rows than there is room for."""
+    together: list[Tensor] = []
+    for table in tables:
+        if together and sum(map(len, together)) + len(table) > room:
+            yield together
+            together = []
+        together.append(table)
+    yield together
+
+
+def _side_by_side(touched: dict[Tensor, _Touched]) -> Tensor:
+    """Return the touched rows as if each table began where the one before ends."""
+    ids = [rows.ids for rows in touched.values()]
+    if len(ids) == 1:
+        return ids[0]
+    ends = accumulate(map(len, touched), initial=0)
+    starts = [torch.full_like(i, start) for i, start in zip(ids, ends, strict=False)]
+    return torch.cat(ids) + torch.cat(starts)
+
+
+def _joined(tensors: list[Tensor]) -> Tensor:
+    return torch.cat(tensors) if len(tensors) > 1 else tensors[0]
 
 
 def _is_like(slot: Any, parameter: Tensor) -> bool:

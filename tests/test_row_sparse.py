@@ -288,6 +288,47 @@ def test_values_of_a_row_are_summed_in_their_order():
     assert torch.equal(param, expected)
 
 
+@pytest.mark.parametrize("together", [0, 20, 2**20])
+@pytest.mark.parametrize("is_recorded", [False, True])
+@pytest.mark.parametrize("name", ALL)
+def test_tables_together_follow_the_rule_of_each(
+    name, is_recorded, together, monkeypatch
+):
+    monkeypatch.setattr("skest.row_sparse._ROWS_TOGETHER", together)
+    sizes = (5, 9, 7, 8)
+    whole, single = ([table(rows) for rows in sizes] for _ in range(2))
+    wide = torch.nn.Parameter(torch.ones(6, 1))
+    optimizers = [
+        RowSparse(ALL[name]([*whole, wide])),
+        *(RowSparse(ALL[name]([param])) for param in single),
+    ]
+    optimizers[0].is_recorded = is_recorded
+    for step, ids in enumerate(BATCHES):
+        for i, pair in enumerate(zip(whole, single, strict=True)):
+            # One of the tables is not touched now and then.
+            rows = [(row + i) % sizes[i] for row in ids] if step != i else []
+            for param in pair:
+                param.grad = gradient(param, rows, seed=step + i)
+        wide.grad = gradient(wide, ids)
+        for optimizer in optimizers:
+            optimizer.step()
+    for first, second in zip(whole, single, strict=True):
+        assert torch.equal(first, second)
+
+
+@pytest.mark.parametrize(
+    ("together", "size"), [(0, 9), (8, 9), (10, 10), (2**20, 5 + 9 + 7)]
+)
+def test_what_tables_share_has_a_bound(together, size, monkeypatch):
+    monkeypatch.setattr("skest.row_sparse._ROWS_TOGETHER", together)
+    tables = [table(rows) for rows in (5, 9, 7)]
+    optimizer = RowSparse(optim.SGD(tables, lr=0.1))
+    for param in tables:
+        param.grad = gradient(param, [1, 4, 1])
+    optimizer.step()
+    assert [len(kept) for kept in optimizer._scratch.values()] == [size]
+
+
 @pytest.mark.parametrize("is_recorded", [False, True])
 def test_what_a_step_needs_beside_the_slots_is_no_state(is_recorded):
     param = table()

@@ -58,6 +58,7 @@ from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.infer import infer_feature_columns
 from skest.feature_columns.numeric_frame import with_feature_names
 from skest.feature_columns.table import Table
+from skest.feature_columns.table_columns import TableColumns
 from skest.hooks.base import Hook, Run
 from skest.inputs.array_dataset import ArrayDataset
 from skest.plain_state import from_plain, to_plain
@@ -174,7 +175,9 @@ class SkestEstimator(CallbackSupportMixin, DocLinkMixin, RowReader):
             self._check_resumed()
         rows = self._check_rows(X, y, sample_weight, reset=not resume)
         train, held_out = self._split_validation(rows, validation, seed)
-        train = train._replace(weight=self._balanced_weight(train))
+        features = TableColumns(train.features)  # to learn from and to encode
+        weight = self._balanced_weight(train)
+        train = train._replace(features=features, weight=weight)
         if not resume:
             self._start(train)
         given = (X, y, sample_weight)

@@ -43,7 +43,7 @@ class Rows(NamedTuple):
         """
         if self.weight is None:
             return self.features
-        return {**self.features, WEIGHT_KEY: self.weight / self.weight.mean()}
+        return self.features | {WEIGHT_KEY: self.weight / self.weight.mean()}
 
 
 def count_samples(features: Mapping[Any, Any]) -> int:

@@ -57,7 +57,7 @@ class TakesSDCA:
             return features
         if rows.weight is not None:
             # SDCA sums over rows: a weight of 2 is two rows, whatever the mean.
-            features = {**features, WEIGHT_KEY: rows.weight}
+            features = features | {WEIGHT_KEY: rows.weight}
         if not self._numbers_rows():
             return features
         if _ROW_KEY in rows.features:
@@ -65,7 +65,7 @@ class TakesSDCA:
                 f"A column of X is called {_ROW_KEY!r}, a name that skest needs for the "
                 "row numbers. Rename it."
             )
-        return {**features, _ROW_KEY: np.arange(rows.n_rows)}
+        return features | {_ROW_KEY: np.arange(rows.n_rows)}
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()  # type: ignore[misc]

@@ -106,6 +106,20 @@ def _write_zeros(call: Call, written: list[Call]) -> bool:
     return True
 
 
+def _write_stack(call: Call, written: list[Call]) -> bool:
+    """Write a stack, which allocates, as what it does: tensors one behind the other."""
+    tensors, *dim = call.args
+    position = dim[0] if dim else 0
+    unsqueeze = _aten.unsqueeze.default
+    views = [Value(v.tensor.detach().unsqueeze(position), "result") for v in tensors]
+    written += [
+        Call(unsqueeze, (value, position), {}, view)
+        for value, view in zip(tensors, views, strict=True)
+    ]
+    written.append(Call(_aten.cat.default, (views, position), {}, call.returned))
+    return True
+
+
 def _has_one_column(table: Value) -> bool:
     return table.tensor.ndim == 2 and table.tensor.shape[1] == 1
 
@@ -124,5 +138,6 @@ _QUICKER: Mapping[Any, Callable[[Call, list[Call]], bool]] = MappingProxyType(
         _aten.index_add_.default: _write_change_of_rows,
         _aten.index_copy_.default: _write_change_of_rows,
         _aten.masked_fill.Scalar: _write_zeros,
+        _aten.stack.default: _write_stack,
     }
 )

@@ -2,6 +2,7 @@
 """Takes out of a recorded step what need not be done in every step."""
 
 from collections.abc import Hashable, Iterable, Sequence
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -110,6 +111,10 @@ class Storages:
             tensor.is_neg(),
         )
 
+    def add_view(self, view: Value, of: Value) -> None:
+        """Note a new value that shares memory with another one."""
+        self._roots[view] = self._roots.get(of, of)
+
     def is_view(self, call: Call) -> bool:
         """Tell whether a call only looks at memory that is there."""
         return bool(call.results) and all(
@@ -209,7 +214,9 @@ class _Simplifier:
 
     def stands_for(self, value: Value) -> Value:
         """Return the value that is left for a value."""
-        return self._replaced.get(value, value)
+        while value in self._replaced:
+            value = self._replaced[value]
+        return value
 
     def simplified(self, call: Call) -> Call | None:
         """Return a call of values that are left, or None if it is not needed."""
@@ -218,6 +225,8 @@ class _Simplifier:
             call = Call(call.function, *map_leaves(parts, Value, self.stands_for))
         if call.written:
             return call
+        self._look_again(call)
+        call = self._without_copy(call)
         for value in call.arguments:
             self._at.setdefault(self._storages.place(value), value)
         equal = self._equal(call)
@@ -228,6 +237,40 @@ class _Simplifier:
                     self._storages.merge(result, other)
             return None
         return None if self._is_same_in_every_step(call) else call
+
+    def _look_again(self, call: Call) -> None:
+        """Let the results of a view be in the memory that it is a view of by now."""
+        if not self._storages.is_view(call):
+            return
+        memory = {storage_of(value.tensor) for value in call.arguments}
+        if None in memory or storage_of(call.results[0].tensor) in memory:
+            return
+        args, kwargs = map_leaves((call.args, call.kwargs), Value, lambda v: v.tensor)
+        views = call.function(*args, **kwargs)
+        views = [views] if isinstance(views, Tensor) else views
+        for value, view in zip(call.results, views, strict=True):
+            value.tensor = view
+
+    def _without_copy(self, call: Call) -> Call:
+        """Return a call that puts one behind the other what is so already, as a view."""
+        if call.function is not _aten.cat.default or call.args[1:] not in [(), (0,)]:
+            return call
+        first, result = call.args[0][0], call.returned
+        if (
+            not self._shapes_are_fixed
+            or len(call.args[0]) == 1
+            or self._storages.root(first).kind != "result"
+            or not self._are_unwritten([first, result])
+            or not _are_one_piece([value.tensor for value in call.args[0]])
+        ):
+            return call
+        size, stride = result.tensor.size(), result.tensor.stride()
+        view = Value(first.tensor.as_strided(size, stride), "result")
+        self._replaced[result] = view
+        self._storages.add_view(view, first)
+        self._storages.merge(result, view)
+        args = (first, list(size), list(stride))
+        return Call(_aten.as_strided.default, args, {}, view)
 
     def _equal(self, call: Call) -> Sequence[Value] | None:
         """Return what the results of a call equal, or None."""
@@ -272,6 +315,20 @@ class _Simplifier:
 
     def _are_unwritten(self, values: Iterable[Value]) -> bool:
         return not any(self._storages.is_written(value) for value in values)
+
+
+def _are_one_piece(tensors: Sequence[Tensor]) -> bool:
+    """Tell whether tensors fill one piece of memory, one behind the other."""
+    first = tensors[0]
+    ends = accumulate((t.numel() for t in tensors), initial=first.storage_offset())
+    return all(
+        tensor.is_contiguous()
+        and tensor.numel() > 0
+        and tensor.dtype == first.dtype
+        and storage_of(tensor) == storage_of(first)
+        and tensor.storage_offset() == begin
+        for tensor, begin in zip(tensors, ends, strict=False)
+    )
 
 
 def _copied(call: Call) -> Value | None:

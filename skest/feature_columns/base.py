@@ -6,6 +6,7 @@ cells. `encode` gives what the network takes, numbers or ids; the network holds 
 weights (`skest.feature_columns.modules`).
 """
 
+import functools
 from collections.abc import Hashable, Iterable, Iterator
 from typing import Any, ClassVar, Self, TypeAlias
 
@@ -41,6 +42,13 @@ __all__ = [
 Matrix: TypeAlias = np.ndarray | scipy.sparse.sparray
 
 
+@functools.cache
+def _parameter_names(cls: Any) -> list[str]:
+    # A signature takes long to read, and a fit clones its columns several times.
+    names: list[str] = super(FeatureColumn, cls)._get_param_names()
+    return names
+
+
 class FeatureColumn(DocLinkMixin, FeaturesIn, TransformerMixin, BaseEstimator):
     """Base class of all feature columns, itself a scikit-learn transformer.
 
@@ -53,6 +61,10 @@ class FeatureColumn(DocLinkMixin, FeaturesIn, TransformerMixin, BaseEstimator):
     """
 
     _transforms_to_sparse: bool
+
+    @classmethod
+    def _get_param_names(cls: type) -> list[str]:
+        return list(_parameter_names(cls))
 
     @property
     def name(self) -> str:

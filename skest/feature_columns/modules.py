@@ -3,8 +3,8 @@
 
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple, Self, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, Self
 
 import torch
 from torch import Generator, Tensor, nn
@@ -13,9 +13,9 @@ from skest._checks import check_choice, check_integer
 from skest.feature_columns.base import CategoricalColumn, DenseColumn, FeatureColumn
 from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.dense import EmbeddingColumn
+from skest.feature_columns.joint_lookup import Lookup, looked_up
 from skest.feature_columns.lookup import (
     COMBINERS,
-    combined_rows,
     looked_up_often,
     row_table,
 )
@@ -45,19 +45,13 @@ def parameter_name(column_name: str) -> str:
     return f"{column_name.replace('%', '%25').replace('.', '%2E')}_weights"
 
 
-# A table for each look-up that is still to come, by its name.
-_Tables: TypeAlias = Mapping[str, Iterator[Tensor]]
-
-
 class ValuesOutput(NamedTuple):
     """Output of a column whose encoded numbers are its output."""
 
     column: str
     key: str
 
-    def __call__(
-        self, encoded: Mapping[str, Tensor], dtype: torch.dtype, tables: _Tables
-    ) -> Tensor:
+    def __call__(self, encoded: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:
         """Return the output of the column, of shape (n_rows, size)."""
         return encoded[self.key].to(dtype)
 
@@ -70,9 +64,7 @@ class CountsOutput(NamedTuple):
     size: int
     weight_key: str | None
 
-    def __call__(
-        self, encoded: Mapping[str, Tensor], dtype: torch.dtype, tables: _Tables
-    ) -> Tensor:
+    def __call__(self, encoded: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:
         """Return the output of the column, of shape (n_rows, size)."""
         ids = encoded[self.key]
         shape = (len(ids), self.size + 1)  # the last column takes the ids of -1
@@ -96,17 +88,11 @@ class EmbeddingOutput(NamedTuple):
     max_norm: float | None
     weight_key: str | None
 
-    def __call__(
-        self, encoded: Mapping[str, Tensor], dtype: torch.dtype, tables: _Tables
-    ) -> Tensor:
-        """Return the output of the column, of shape (n_rows, size)."""
-        return combined_rows(
-            next(tables[self.table]),
-            encoded[self.key],
-            self.combiner,
-            self.max_norm,
-            encoded[self.weight_key] if self.weight_key else None,
-        )
+    def lookup(self, encoded: Mapping[str, Tensor], table: Tensor) -> Lookup:
+        """Return what is looked up; the output has the shape (n_rows, size)."""
+        factors = encoded[self.weight_key] if self.weight_key else None
+        ids = encoded[self.key]
+        return Lookup(table, ids, self.combiner, self.max_norm, factors)
 
 
 class _ColumnFeatures(nn.Module):
@@ -166,7 +152,20 @@ class _ColumnFeatures(nn.Module):
             name: iter(looked_up_often(self.get_parameter(parameter_name(name)), n))
             for name, n in self._lookups.items()
         }
-        outputs = [output(encoded, self.dtype, tables) for output in self.outputs]
+        embedded = looked_up(
+            [
+                output.lookup(encoded, next(tables[output.table]))
+                for output in self.outputs
+                if isinstance(output, EmbeddingOutput)
+            ]
+        )
+        vectors = iter(embedded)
+        outputs = [
+            next(vectors)
+            if isinstance(output, EmbeddingOutput)
+            else output(encoded, self.dtype)
+            for output in self.outputs
+        ]
         return torch.cat(outputs, dim=1) if len(outputs) > 1 else outputs[0]
 
     def column_parameters(self) -> dict[str, nn.Parameter]:
@@ -412,13 +411,17 @@ class LinearFeatures(nn.Module):
         Tensor of shape (n_rows, units)
         """
         logits: Tensor = self.bias
-        for name, key, weight_key, combiner in self.looked_up:
-            logits = logits + combined_rows(
+        lookups = [
+            Lookup(
                 self._parameter(name),
                 encoded[key],
                 combiner,
                 factors=encoded[weight_key] if weight_key else None,
             )
+            for name, key, weight_key, combiner in self.looked_up
+        ]
+        for weights in looked_up(lookups):
+            logits = logits + weights
         if self.dense is not None:
             stacked = torch.cat([self._parameter(name) for name in self.multiplied])
             logits = logits + self.dense(encoded) @ stacked

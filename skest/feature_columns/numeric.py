@@ -243,7 +243,18 @@ class NumericColumn(DenseColumn):
             learned["indicated_"] = np.flatnonzero(gaps.any(axis=0))
         if self.default_value == "mean" or self.normalizer in _SCALERS:
             self._check_present(missing, sample_weight)
-            mean, scale = mean_and_scale(values, missing, sample_weight)
+            mean, scale = table.learned(
+                # The parts of a network have columns of the same numbers.
+                (
+                    "moments",
+                    self.key,
+                    *self._element_names,
+                    self.cell_shape,
+                    self.dtype,
+                ),
+                sample_weight,
+                lambda: mean_and_scale(values, missing, sample_weight),
+            )
             self._check_statistics(scale)
         if self.default_value == "mean":
             learned["fill_"] = mean

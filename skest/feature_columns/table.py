@@ -33,6 +33,7 @@ from skest.feature_columns.sources import (
     read_column,
     refuse_sparse,
 )
+from skest.feature_columns.table_columns import TableColumns
 
 __all__ = ["Key", "Table"]
 
@@ -56,7 +57,7 @@ class Table:
         cell: shape (n_rows,) or (n_rows, ...). Cells of a frame or dict may be lists. A
         two-dimensional array has the keys 0, 1, … and "x0", "x1", … for its columns,
         and "x" for all of them together; a sparse matrix has "x" only. What a masked
-        array masks is missing. A Table is itself.
+        array masks is missing. A Table is itself; `TableColumns` always have the same.
     feature_names : sequence of str, default=None
         Names for the columns of an array, in place of its own keys; what is at the
         positions of a frame, in place of its own order.
@@ -104,6 +105,10 @@ class Table:
         """Return `X` itself if it is a Table, else a view of it."""
         if isinstance(X, cls):
             return X
+        if isinstance(X, TableColumns):
+            if X.table is None:
+                X.table = cls(dict(X))
+            return X.table
         table = super().__new__(cls)
         table._cells, table._factorized = {}, {}
         table._flat, table._aliases, table._learned = {}, {}, {}
@@ -135,14 +140,7 @@ class Table:
                 )
         self._source = {key: read_column(value, key) for key, value in X.items()}
         self.n_features = None
-        lengths = {key: cells.shape[0] for key, cells in self._source.items()}
-        first, self.n_rows = next(iter(lengths.items()))
-        for key, length in lengths.items():
-            if length != self.n_rows:
-                raise ValueError(
-                    "All columns must have the same number of rows; column "
-                    f"{first!r} has {self.n_rows} and column {key!r} has {length}."
-                )
+        self.n_rows = _common_length(self._source)
 
     def _view_frame(self, X: Any, by_position: Any) -> None:
         frame = eager_frame(X)
@@ -322,6 +320,15 @@ class Table:
             self._learned[what] = sample_weight, result
         return result
 
+    def beside(self, others: Mapping[Key, Any]) -> "Table":
+        """Return the table of a dict with other columns, too; what was read is shared."""
+        table = object.__new__(Table)
+        vars(table).update(vars(self))
+        read = {key: read_column(cells, key) for key, cells in others.items()}
+        table._source = {**self._source, **read}
+        _common_length(table._source)
+        return table
+
     def _factorize(self, key: Key) -> Factorized:
         flat = self.flat(key)
         if flat is None:
@@ -348,6 +355,18 @@ class Table:
             f"Column {key!r} is not in X, which has {shown}{more}.{hint} Add it to X, or "
             "remove the feature column that reads it."
         )
+
+
+def _common_length(columns: Mapping[Any, Any]) -> int:
+    lengths = {key: cells.shape[0] for key, cells in columns.items()}
+    first, n_rows = next(iter(lengths.items()))
+    for key, length in lengths.items():
+        if length != n_rows:
+            raise ValueError(
+                "All columns must have the same number of rows; column "
+                f"{first!r} has {n_rows} and column {key!r} has {length}."
+            )
+    return n_rows
 
 
 def _are_equal(a: np.ndarray | None, b: np.ndarray | None) -> bool:

@@ -376,8 +376,17 @@ class VocabularyListColumn(VocabularyColumn):
         codes = codes[counted]
         frequency = np.bincount(codes, weights, minlength=len(cells.distinct))
         occurring = np.flatnonzero(np.bincount(codes, minlength=len(cells.distinct)))
-        occurring = occurring[np.argsort(cells.distinct[occurring])]
+        occurring = occurring[_sorted_order(cells.distinct[occurring])]
         return cells.distinct[occurring], frequency[occurring], float(weight.sum())
+
+
+def _sorted_order(values: np.ndarray) -> np.ndarray:
+    """Return what sorts distinct strings or integers."""
+    if values.dtype != object:
+        return np.argsort(values)
+    listed = values.tolist()  # Python compares its strings twice as fast as NumPy does
+    order = sorted(range(len(listed)), key=listed.__getitem__)
+    return np.array(order, dtype=np.intp)
 
 
 def _check_min_frequency(value: Any, owner: str) -> None:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from skest._checks import check_integer
 from skest._random import seed_sequence
+from skest.feature_columns.table_columns import TableColumns
 from skest.inputs.input_context import InputContext
 
 __all__ = ["ArrayDataset", "check_same_rows", "count_rows", "take_rows"]
@@ -311,6 +312,8 @@ def count_rows(data: Any, name: str) -> int:
 
 def _as_arrays(data: Any) -> Any:
     """Turn lists and scalars into arrays; leave arrays, tables and tensors as they are."""
+    if isinstance(data, TableColumns):
+        return data  # with what was read of them already
     if isinstance(data, dict | Mapping):
         return {key: _as_arrays(value) for key, value in data.items()}
     return data if hasattr(data, "shape") else np.asarray(data)

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from skest.feature_columns.ragged import as_cells
+from skest.feature_columns.table_columns import TableColumns
 from skest.inputs.array_dataset import ArrayDataset, check_same_rows, count_rows
 from skest.inputs.resumable import Resumable
 from skest.inputs.seeded_loader import SeededLoader
@@ -235,7 +236,10 @@ def tensor_batches(
         return x, y
 
     def batches_of(table: ArrayDataset) -> Iterator[tuple[Any, Any]]:
-        return _table_batches(table, *encoded(table.features, table.labels), device)
+        x, y = encoded(table.features, table.labels)
+        if isinstance(table.features, TableColumns):
+            table.features.let_go()
+        return _table_batches(table, x, y, device)
 
     if source.table is not None and rows_at_once is not None:
         pieces = source.table.pieces(rows_at_once)

@@ -113,3 +113,40 @@ def test_rows_are_changed_in_their_table(width, change):
     change(expected, other, rows)
     assert_same_bits(table, expected)
     assert_same_bits(result, expected)
+
+
+@pytest.mark.parametrize("dim", [0, 1, 2, -1])
+def test_a_stack_is_written_without_an_allocation(dim):
+    x = torch.arange(6.0).reshape(2, 3)
+
+    def stacked(x):
+        return torch.stack([x, x + 1], dim).exp()
+
+    program, names = rewritten(stacked, x)
+    assert "stack" not in names
+    assert_same_bits(program(x + 3)[0], stacked(x + 3))
+
+
+@pytest.mark.parametrize(
+    ("function", "is_copied"),
+    [
+        (lambda x: torch.cat((x + 1).unbind()) * 2, False),
+        (lambda x: torch.cat((x + 1).unbind()[1:]) * 2, False),
+        (lambda x: torch.cat((x + 1).split(1)) * 2, False),
+        (lambda x: torch.cat([(x + 1)[:1].clone(), (x + 1)[1:]]) * 2, False),
+        (lambda x: torch.cat((x + 1).unbind()[::-1]) * 2, True),
+        (lambda x: torch.cat((x + 1).unbind()[::2]) * 2, True),
+        (lambda x: torch.cat((x + 1).unbind(1)) * 2, True),
+        (lambda x: torch.cat((x + 1).split(1), 1) * 2, True),
+        (lambda x: torch.cat([(x + 1)[0], (x + 2)[0]]) * 2, True),
+        (lambda x: torch.cat(x.unbind()) * 2, True),  # another batch may be elsewhere
+        (lambda x: torch.cat((x + 1).unbind()).add_(2), True),
+        (lambda x: torch.cat((x + 1).mul_(3).unbind()) * 2, True),
+    ],
+)
+def test_what_is_side_by_side_is_not_copied(function, is_copied):
+    x = torch.arange(12.0).reshape(3, 4)
+    program, names = rewritten(function, x)
+    assert ("cat" in names) is is_copied
+    for inputs in (x, x + 5, torch.arange(24.0)[12:].reshape(3, 4)):
+        assert_same_bits(program(inputs)[0], function(inputs))

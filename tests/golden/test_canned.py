@@ -389,10 +389,13 @@ def test_adam_with_dense_gradients(monkeypatch):
     """The listed Adam case differs by laziness, and by the place of epsilon, only."""
     case = case_of("dnn/opt_adam")
 
-    def dense_lookup(weight, ids):
-        return F.embedding(ids.clamp(min=0), weight) * (ids >= 0).unsqueeze(-1)
+    look_up = F.embedding
 
-    monkeypatch.setattr("skest.feature_columns.lookup.row_lookup", dense_lookup)
+    def dense_lookup(ids, weight, sparse):
+        assert sparse
+        return look_up(ids, weight)
+
+    monkeypatch.setattr(F, "embedding", dense_lookup)
     estimator, _ = at_initial_weights(case)
     n_steps = case["config"]["train_steps"]
     recorder = train(estimator, case, n_steps, KerasEpsilon())
