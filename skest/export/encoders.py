@@ -5,12 +5,13 @@ A program of torch has no strings. What stands before it is one of these, which 
 data: feature columns, tensors as they are, or no more than the number of rows.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from skest.export.inputs import InputSpec
 from skest.export.raw_values import Feature
@@ -64,6 +65,9 @@ class ColumnEncoder(Encoder):
         Fitted columns by the part of the network, or one entry under "".
     dtype : str
         Floating type of the network.
+    wide : collection of str
+        Tensors with several values for each row, as many as there are. They are filled
+        up to two, because torch may take a single one for a special case.
     """
 
     def __init__(
@@ -71,20 +75,23 @@ class ColumnEncoder(Encoder):
         inputs: Sequence[InputSpec],
         parts: Mapping[str, FeatureColumns],
         dtype: str,
+        wide: Collection[str],
     ) -> None:
         super().__init__(inputs)
         self.parts = dict(parts)
         self.dtype = dtype
+        self.wide = [*wide]
 
     def encode(self, features: Mapping[str, Any]) -> dict[str, Tensor]:
         """Return what the columns encode."""
         cells = {spec.key: _cells(spec, features[spec.name]) for spec in self.inputs}
         table = Table(cells)  # looks up every distinct string once for all parts
-        return {
+        found = {
             tensor_name(part, key): tensor
             for part, columns in self.parts.items()
             for key, tensor in columns.encode(table, getattr(torch, self.dtype)).items()
         }
+        return found | {name: _widened(found[name]) for name in self.wide}
 
     def assembled(self, tensors: Mapping[str, Tensor]) -> Any:
         """Return tensors by key; of several parts, dictionaries by part."""
@@ -140,6 +147,15 @@ class RowEncoder(Encoder):
     def encode(self, features: Mapping[str, Any]) -> dict[str, Tensor]:
         """Return an empty row for each."""
         return {"rows": torch.empty(len(features[self.inputs[0].name]), 0)}
+
+
+def _widened(tensor: Tensor) -> Tensor:
+    """Fill up to two values: ids with -1, which is none, and numbers with 0."""
+    lacking = 2 - tensor.shape[1]
+    if lacking <= 0:
+        return tensor
+    fill = 0 if tensor.is_floating_point() else -1
+    return F.pad(tensor, (0, 0) * (tensor.ndim - 2) + (0, lacking), value=fill)
 
 
 def _cells(spec: InputSpec, values: Any) -> Any:

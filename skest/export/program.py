@@ -28,6 +28,7 @@ from skest.export.program_inputs import (
     inputs_of_rows,
     inputs_of_tensors,
 )
+from skest.export.recurrent import with_scanned_layers
 from skest.export.signatures import Signature, TensorInfo, by_head, model_signatures
 from skest.export.spec_inputs import columns_of_encode, forms_of_columns
 from skest.export.torch_bridge import TRACING, TracedFunction, check_results
@@ -198,7 +199,7 @@ def build_program(
     names = _tensor_predictions(spec, inputs)
     derived = {} if head is None else class_outputs(head, list(names), classes)
     names = {name: key for name, key in names.items() if name not in derived}
-    exported = _traced(spec, inputs, names)
+    exported = _traced(spec, inputs, names, format)
     infos = _infos(exported, list(names))
     infos |= {name: _derived_info(name, o, infos) for name, o in derived.items()}
     taken = {given.name: info_of(given, 2) for given in inputs.encoder.inputs}
@@ -232,7 +233,9 @@ def _tensor_predictions(spec: EstimatorSpec, inputs: ProgramInputs) -> dict[str,
     return by_output({key: key for key in check_results(found)})
 
 
-def _traced(spec: EstimatorSpec, inputs: ProgramInputs, names: dict[str, Any]) -> Any:
+def _traced(
+    spec: EstimatorSpec, inputs: ProgramInputs, names: dict[str, Any], format: str
+) -> Any:
     """Return what torch.export makes of the network and its predictions."""
     network: Any = spec.network
     function: Any = spec.predictions
@@ -246,7 +249,13 @@ def _traced(spec: EstimatorSpec, inputs: ProgramInputs, names: dict[str, Any]) -
 
     dynamic = torch.export.Dim.DYNAMIC
     axes = tuple(dict.fromkeys(own, dynamic) for own in inputs.open_axes.values())
-    module = TracedFunction(network, run).eval()
+    own = with_scanned_layers(network)
+    if format == "aoti" and own is not network:
+        raise ExportError(
+            f"The module {type(network).__name__} has recurrent layers, which torch cannot "
+            "compile for any number of steps. Export it with format='pt2'."
+        )
+    module = TracedFunction(own, run).eval()
     try:
         with TRACING, torch.no_grad():
             return torch.export.export(
@@ -258,8 +267,8 @@ def _traced(spec: EstimatorSpec, inputs: ProgramInputs, names: dict[str, Any]) -
     except Exception as error:  # what torch raises is of many classes
         raise ExportError(
             f"torch cannot trace the module {type(network).__name__}: "
-            f"{_first_line(error)} Use operations on tensors of any number of rows, and "
-            "no branches that depend on values."
+            f"{_first_line(error)} Use operations on tensors of any number of rows, "
+            "x.shape[0] in place of len(x), and no branches that depend on values."
         ) from error
 
 

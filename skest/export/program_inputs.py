@@ -84,8 +84,9 @@ def inputs_of_columns(
             columns, encoded[part], columns.encode(table, getattr(torch, dtype.name))
         ).items()
     }
+    wide = [name for name, (_, axes) in found.items() if axes != (0,)]
     return ProgramInputs(
-        ColumnEncoder(specs, parts, dtype.name),
+        ColumnEncoder(specs, parts, dtype.name, wide),
         words,
         {name: tensor for name, (tensor, _) in found.items()},
         {name: axes for name, (_, axes) in found.items()},

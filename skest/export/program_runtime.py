@@ -16,44 +16,38 @@ from skest.export.class_outputs import ClassOutput
 from skest.export.declaration import DECLARATION, rebuilt
 from skest.export.encoders import Encoder
 from skest.export.program import PROGRAM_SCHEMA, machine
-from skest.export.runtime import Model
 
-__all__ = ["ProgramModel", "load_program"]
+__all__ = ["ProgramSession", "load_program"]
 
 
-class ProgramModel(Model):
-    """An exported program that runs; used as `skest.export.Model`.
+class ProgramSession:
+    """An exported program that runs, with its encoder before it.
 
     Parameters
     ----------
-    artifact : Artifact
-        What it was read from.
-    run : callable
-        ``run(*tensors) -> sequence of tensors``.
+    program : callable
+        ``program(*tensors) -> sequence of tensors``.
     parts : dict
         ``encoder``, ``outputs`` and ``classes``, as `skest.export.program.Program`.
     num_threads : int
         Threads within one call.
     """
 
-    def __init__(
-        self, artifact: Artifact, run: Any, parts: dict[str, Any], num_threads: int
-    ) -> None:
-        super().__init__(artifact, run)
+    def __init__(self, program: Any, parts: dict[str, Any], num_threads: int) -> None:
+        self._program = program
         self._encoder: Encoder = parts["encoder"]
         self._outputs: list[str] = parts["outputs"]
         self._classes: dict[str, ClassOutput] = parts["classes"]
         self._num_threads = num_threads
 
-    def _tensors(
-        self, cells: Mapping[str, Any], names: list[str]
-    ) -> list[NDArray[Any]]:
+    def run(self, names: list[str], cells: Mapping[str, Any]) -> list[NDArray[Any]]:
+        """Return outputs by name for raw features by name."""
         tensors = self._encoder.encode(cells).values()
         with (
             torch.no_grad(),
             IntraOpThreads.limited_to(self._num_threads, wanted=self._num_threads),
         ):
-            results = self._session(*tensors)
+            results = self._program(*tensors)
         found = {
             name: result.numpy()
             for name, result in zip(self._outputs, results, strict=True)
@@ -64,7 +58,7 @@ class ProgramModel(Model):
         ]
 
 
-def load_program(artifact: Artifact, num_threads: int) -> ProgramModel:
+def load_program(artifact: Artifact, num_threads: int) -> ProgramSession:
     """Load the program of a version whose code is trusted.
 
     Parameters
@@ -89,17 +83,17 @@ def load_program(artifact: Artifact, num_threads: int) -> ProgramModel:
     file = io.BytesIO(artifact.model)
     try:
         if artifact.format == "pt2":
-            run: Any = torch.export.load(file).module()
+            program: Any = torch.export.load(file).module()
         else:
             from torch._inductor import aoti_load_package
 
-            run = aoti_load_package(file)
+            program = aoti_load_package(file)
     except Exception as error:  # what torch raises is of many classes
         raise ArtifactError(
             f"torch {torch.__version__} cannot load {str(artifact.path)!r}, exported with "
             f"{artifact.manifest.get('model', {}).get('torch')}: {error}"
         ) from error
-    return ProgramModel(artifact, run, parts, num_threads)
+    return ProgramSession(program, parts, num_threads)
 
 
 def _read_parts(artifact: Artifact) -> dict[str, Any]:

@@ -44,6 +44,8 @@ class Model:
         self.path = artifact.path
         self.manifest = artifact.manifest
         self._session = session
+        # A program's session has the feature columns themselves.
+        self._encodes = artifact.format != "onnx"
         specs = artifact.manifest["features"]
         self._client = ClientInputs(specs, artifact.manifest.get("raw", {}))
         self.features: dict[str, Any] = self._client.given
@@ -118,6 +120,8 @@ class Model:
         self, cells: Mapping[str, Any], names: list[str]
     ) -> list[NDArray[Any]]:
         """Return tensors of the model for raw features by name."""
+        if self._encodes:
+            return self._session.run(names, cells)
         raw = {name: self._features[name].feed(c) for name, c in cells.items()}
         _check_rows(raw)
         return self._session.run(names, self._client.feeds(raw))
@@ -240,11 +244,12 @@ def load(
         version_at(directory), verify, trusted_manifest_sha256, max_bytes, trust_code
     )
     if artifact.format == "onnx":
-        model = Model(artifact, _session(artifact, num_threads))
+        session = _session(artifact, num_threads)
     else:
         from skest.export.program_runtime import load_program  # imports torch
 
-        model = load_program(artifact, num_threads)
+        session = load_program(artifact, num_threads)
+    model = Model(artifact, session)
     if verify and WARMUP in artifact.manifest["files"]:
         _check_warmup(model)
     return model

@@ -128,5 +128,5 @@ def _value(spec: InputSpec, known: Sequence[Any], draw: np.random.Generator) -> 
         return words[draw.integers(len(words))]
     if spec.dtype == "int64" or known:
         pool = known or [0, 1]
-        return int(pool[draw.integers(len(pool))])
+        return int(pool[int(draw.integers(len(pool)))])
     return float(np.float32(draw.normal()))

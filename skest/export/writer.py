@@ -194,12 +194,12 @@ def _compare(exported: Exported, directory: Path, atol: float) -> dict[str, Any]
             largest = max(largest, _difference(found[name], values))
         elif not np.array_equal(found[name], values):
             raise ExportError(
-                f"The exported model gives other {name!r} than the estimator: "
+                f"What was exported gives other {name!r} than the model: "
                 f"{found[name].tolist()}, not {values.tolist()}. Please report it."
             )
     if not largest <= atol:
         raise ExportError(
-            f"The exported model gives other numbers than the model: they differ by "
+            f"What was exported gives other numbers than the model: they differ by "
             f"{largest:.3g}, and atol={atol:g} is allowed. Give a larger 'atol' if that "
             "is close enough."
         )
