@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from skest.export.columns_onnx import encode
+from skest.export.declaration import described
 from skest.export.encoders import (
     ColumnEncoder,
     Encoder,
@@ -66,7 +67,13 @@ def inputs_of_columns(
         Floating type of the network.
     forms : dict of Form
         What is known about raw columns.
+
+    Raises
+    ------
+    ExportError
+        If a column is more than data.
     """
+    described(parts, "feature_columns")  # refuses functions before they are called
     graph = Graph("columns")
     inputs = Inputs(graph, [c for p in parts.values() for c in p.active], dtype, forms)
     encoded = {part: encode(columns, inputs, dtype) for part, columns in parts.items()}
