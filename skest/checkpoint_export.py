@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import shutil
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ __all__ = ["check_asset", "check_format", "check_unused", "export_checkpoint"]
 
 _FORMAT = "skest.export/1"
 _ASSETS = "assets"
+# What torch looks for.
+_COMPILER = {"darwin": "clang++", "win32": "cl"}.get(sys.platform, "g++")
 _FORMATS = ("onnx", "checkpoint", "pt2", "aoti")
 
 
@@ -130,15 +133,13 @@ def check_format(format: str, formats: Sequence[str] = _FORMATS) -> None:
         )
     if format == "aoti" and not _has_compiler():
         raise ImportError(
-            "format='aoti' compiles C++, and there is no compiler. Install g++ or clang, "
+            f"format='aoti' compiles C++, and there is no compiler. Install {_COMPILER}, "
             "or name one in the environment variable CXX; or export with format='pt2'."
         )
 
 
 def _has_compiler() -> bool:
-    """Tell whether there is the compiler that torch takes."""
-    own = os.environ.get("CXX")
-    return any(map(shutil.which, [own] if own else ["g++", "clang++", "cl"]))
+    return shutil.which(os.environ.get("CXX", _COMPILER)) is not None
 
 
 def check_unused(format: str, **given: tuple[Any, Any]) -> None:
