@@ -26,7 +26,8 @@ def fitted_program(estimator: Any, format: str, example: Any = None) -> Program:
     format : {"pt2", "aoti"}
         See `skest.export.program.Program`.
     example : X, default=None
-        Some rows for a model function of the user's, which may read shapes from them.
+        Some rows to trace the model with, whose types and shapes count; None makes some
+        up.
 
     Raises
     ------
@@ -48,9 +49,12 @@ def fitted_program(estimator: Any, format: str, example: Any = None) -> Program:
         )
     spec = model_fn(features=None, labels=None, mode=ModeKeys.PREDICT)
     load_variables(spec.network, estimator.estimator_.checkpoint.variables, share=True)
+    features = None
+    if example is not None:
+        features = estimator._check_features(example, reset=False)
     return build_program(
         spec,
-        None,
+        features,
         format=format,
         columns=columns_by_part(fitted),
         is_canned=True,

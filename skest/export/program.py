@@ -156,7 +156,8 @@ def build_program(
     spec : EstimatorSpec
         Of mode PREDICT, with the variables in its network.
     features : raw features
-        Some rows, to read names, types and shapes from; None if `columns` say it all.
+        Some rows, to read names, types and shapes from; None if the network is canned,
+        which has rows made up.
     format : {"pt2", "aoti"}
         See `Program`.
     columns : FeatureColumns, dict of them, or None
@@ -187,7 +188,7 @@ def build_program(
     network: Any = spec.network
     dtype = dtype_of(network.eval())
     if is_canned:
-        inputs = _of_canned(columns, dtype, forms or {})
+        inputs = _of_canned(columns, features, dtype, forms or {})
     elif spec.encode is None:
         inputs = inputs_of_tensors(features, dtype)
     else:
@@ -214,12 +215,14 @@ def build_program(
     )
 
 
-def _of_canned(columns: Any, dtype: np.dtype, forms: Any) -> ProgramInputs:
+def _of_canned(
+    columns: Any, features: Any, dtype: np.dtype, forms: Any
+) -> ProgramInputs:
     parts = columns if isinstance(columns, Mapping) else {"": columns}
     used = {part: given for part, given in parts.items() if given is not None}
     if not used:
         return inputs_of_rows(dtype, forms)
-    return inputs_of_columns(used, None, dtype, forms)
+    return inputs_of_columns(used, features, dtype, forms)
 
 
 def _tensor_predictions(spec: EstimatorSpec, inputs: ProgramInputs) -> dict[str, Any]:

@@ -190,8 +190,8 @@ def trial_tensors(
     for key, tensor in tensors.items():
         entry = encoded[key]
         fill, is_open = 0, tensor.ndim == 3 or key in weights
-        if isinstance(entry, Ids):
-            fill, is_open = -1, entry.width is None
+        if isinstance(entry, Ids | EveryId):  # the latter come as those that are not 0
+            fill, is_open = -1, isinstance(entry, EveryId) or entry.width is None
         axes = (0, 1) if is_open else (0,)
         found[key] = (enough_rows(tensor, is_open, fill), axes)
     return found

@@ -15,12 +15,14 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
+import scipy.sparse as sp
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
 import skest
+from skest import feature_columns as fc
 from skest.adapters.onnx_graph import fitted_onnx
 from skest.adapters.program import fitted_program
 from skest.exceptions import ArtifactError, ExportError, NotFittedError
@@ -137,6 +139,49 @@ def test_signatures_are_those_of_the_graph(head):
         assert found[name].method == signature.method
         assert found[name].inputs == signature.inputs
         assert found[name].outputs == signature.outputs
+
+
+WEIGHTED = fc.weighted_categorical_column(
+    fc.categorical_column_with_vocabulary_list("tags", ["a", "b"]), "weights"
+)
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        [fc.embedding_column(WEIGHTED, 3, max_norm=0.5)],
+        fc.shared_embeddings(
+            [
+                fc.categorical_column_with_hash_bucket("city", 9),
+                fc.categorical_column_with_hash_bucket("street", 9),
+            ],
+            2,
+        ),
+        [fc.indicator_column(fc.crossed_column(["tags", "city"], 20))],
+        [fc.bucketized_column(fc.numeric_column("rooms"), "quantiles:3")],
+    ],
+    ids=["weighted", "shared", "crossed", "bucketized"],
+)
+def test_feature_columns(columns, tmp_path):
+    table = X.assign(weights=[[1.0, 0.5, 2.0, 1.0][: len(tags)] for tags in X["tags"]])
+    estimator = small(skest.DNNClassifier, feature_columns=columns)
+    estimator.fit(table, TARGETS["binary"])
+    # Weights must be as many as tags, which rows that are made up do not know.
+    version = estimator.export(tmp_path, format="pt2", example=table[:8])
+    loaded = load(version, trust_code=True)
+    for rows in (table, table[:1], table[1:2]):
+        np.testing.assert_allclose(
+            loaded.predict_proba(rows), estimator.predict_proba(rows), atol=1e-6
+        )
+
+
+def test_a_sparse_matrix(tmp_path):
+    rows = sp.random_array((60, 30), density=0.1, format="csr", rng=0)
+    estimator = small(skest.LinearClassifier).fit(rows, TARGETS["binary"])
+    loaded = load(estimator.export(tmp_path, format="pt2"), trust_code=True)
+    for dense in (rows.toarray(), np.zeros((1, 30)), np.eye(30)[:1]):
+        found, expected = (m.predict_proba(dense) for m in (loaded, estimator))
+        np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
