@@ -6,8 +6,10 @@ import importlib.util
 import json
 import os
 import shutil
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -16,11 +18,13 @@ from skest.checkpoint_store import read_checkpoint, write_checkpoint
 from skest.checkpoints import Checkpoint
 from skest.versioned_directory import write_version
 
-__all__ = ["check_asset", "check_format", "export_checkpoint"]
+__all__ = ["check_asset", "check_format", "check_unused", "export_checkpoint"]
 
 _FORMAT = "skest.export/1"
 _ASSETS = "assets"
-_FORMATS = ("onnx", "checkpoint")
+# What torch looks for.
+_COMPILER = {"darwin": "clang++", "win32": "cl"}.get(sys.platform, "g++")
+_FORMATS = ("onnx", "checkpoint", "pt2", "aoti")
 
 
 def export_checkpoint(
@@ -114,15 +118,43 @@ def check_asset(name: str, source: Path) -> None:
         raise ValueError(f"'assets' has no file {str(source)!r} to copy as {name!r}.")
 
 
-def check_format(format: str) -> None:
-    """Refuse what is no format of ``Estimator.export``, or lacks its packages."""
-    if format not in _FORMATS:
+def check_format(format: str, formats: Sequence[str] = _FORMATS) -> None:
+    """Refuse what is none of the formats of an export, or lacks what writes it."""
+    if format not in formats:
         raise ValueError(
-            f"'format' must be one of {', '.join(map(repr, _FORMATS))}; got {format!r}."
+            f"'format' must be one of {', '.join(map(repr, formats))}; got {format!r}."
         )
     missing = [n for n in ("onnx", "onnxruntime") if not importlib.util.find_spec(n)]
     if format == "onnx" and missing:
+        others = ", ".join(repr(name) for name in formats if name != "onnx")
         raise ImportError(
             f"format='onnx' needs {' and '.join(missing)}. Install with "
-            "`pip install 'skest[onnx]'`, or export with format='checkpoint'."
+            f"`pip install 'skest[onnx]'`, or export with one of the formats {others}."
         )
+    if format == "aoti" and not _has_compiler():
+        raise ImportError(
+            f"format='aoti' compiles C++, and there is no compiler. Install {_COMPILER}, "
+            "or name one in the environment variable CXX; or export with format='pt2'."
+        )
+
+
+def _has_compiler() -> bool:
+    return shutil.which(os.environ.get("CXX", _COMPILER)) is not None
+
+
+def check_unused(format: str, **given: tuple[Any, Any]) -> None:
+    """Refuse arguments that a format does not take.
+
+    Parameters
+    ----------
+    format : str
+        The format.
+    **given : pair
+        The value of an argument, and its default.
+    """
+    for name, (value, default) in given.items():
+        if value != default:
+            raise ValueError(
+                f"{name!r} is for format='onnx' only; got {value!r} with "
+                f"format={format!r}. Leave it out."
+            )

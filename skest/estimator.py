@@ -601,15 +601,18 @@ class Estimator:
         assets : dict of str to path, default=None
             Files to copy into ``assets/``, by their names there.
         verify : bool, default=True
-            Test what was written before the version appears: run the graph in ONNX
-            Runtime and compare it with the model, or read the variables back.
+            Test what was written before the version appears: run it and compare it with
+            the model, or read the variables back.
         example : raw features, default=None
             Rows to test the graph with, which are written into the version. None makes
             rows up; names, types and shapes are then those of the first batch that this
             object was given in `train`, `evaluate` or `predict`.
-        format : {"onnx", "checkpoint"}, default="onnx"
-            The latter writes no graph, but the checkpoint without the state of the
-            optimizers, which `skest.checkpoint_store.read_checkpoint` reads.
+        format : {"onnx", "checkpoint", "pt2", "aoti"}, default="onnx"
+            "checkpoint" writes no graph, but the checkpoint without the state of the
+            optimizers, which `skest.checkpoint_store.read_checkpoint` reads. "pt2" and
+            "aoti" write ``model.pt2``, a program of ``torch.export``, with "aoti" compiled
+            for this machine; loading it can run code of the file, so that
+            `skest.export.load` asks for ``trust_code=True``.
         atol : float, default=1e-5
             How far numbers of the graph may differ, as a part of them where they are
             above 1.
@@ -624,11 +627,11 @@ class Estimator:
         NotFittedError
             If there is no checkpoint.
         ExportError
-            If a part of the model cannot be written as ONNX, the graph does not predict
+            If a part of the model cannot be written, what was written does not predict
             what the model does, or it is not known what features are like. No version
             appears then.
         ImportError
-            If onnx, onnxruntime or onnxscript is needed and not installed.
+            If onnx, onnxruntime, onnxscript or a C++ compiler is needed and missing.
         ValueError
             If `checkpoint_path` is no checkpoint, or an asset is no file or has a name
             that leads out of ``assets/``.
@@ -644,7 +647,12 @@ class Estimator:
         )
         self._restore(spec, checkpoint)
         exported = exported_spec(
-            spec, features, checkpoint, example=example, assets=assets or {}
+            spec,
+            features,
+            checkpoint,
+            example=example,
+            assets=assets or {},
+            format=format,
         )
         return write_export(exported, export_dir_base, verify=verify, atol=atol)
 

@@ -50,6 +50,7 @@ from skest.adapters.warm_source import (
     source_scale,
     with_source_statistics,
 )
+from skest.checkpoint_export import check_unused
 from skest.checkpoints import Checkpoint
 from skest.estimator import Estimator
 from skest.export.inputs import forms_of
@@ -529,6 +530,7 @@ class SkestEstimator(CallbackSupportMixin, DocLinkMixin, RowReader):
         self,
         export_dir_base: str | os.PathLike[str],
         *,
+        format: str = "onnx",
         weights: str = "auto",
         input_rank: int = 2,
         example: Any = None,
@@ -549,6 +551,11 @@ class SkestEstimator(CallbackSupportMixin, DocLinkMixin, RowReader):
         ----------
         export_dir_base : str or path
             Directory of the versions; it is made if need be.
+        format : {"onnx", "pt2", "aoti"}, default="onnx"
+            "pt2" and "aoti" write ``model.pt2``, a program of ``torch.export``, in place
+            of the graph, with "aoti" compiled for this machine. Loading it can run code of
+            the file, so that `skest.export.load` asks for ``trust_code=True``. They take
+            neither `weights`, `input_rank` nor `hashing`.
         weights : {"auto", "inside", "beside"}, default="auto"
             Whether the graph holds its weights, or takes them from the file beside it, as
             "auto" does if they have more than 64 MiB.
@@ -564,7 +571,7 @@ class SkestEstimator(CallbackSupportMixin, DocLinkMixin, RowReader):
             engines without ``com.microsoft``; the manifest tells how to compute them, as
             `skest.export.load` does.
         verify : bool, default=True
-            Run the graph in ONNX Runtime, and compare it with this estimator.
+            Run what was written, and compare it with this estimator.
         atol : float, default=1e-5
             How far its numbers may differ, as a part of them where they are above 1.
 
@@ -578,16 +585,18 @@ class SkestEstimator(CallbackSupportMixin, DocLinkMixin, RowReader):
         NotFittedError
             If the estimator is not fitted.
         ExportError
-            If a part of the model cannot be written as ONNX, or the graph does not
+            If a part of the model cannot be written, or what was written does not
             predict what the estimator does. No version appears then.
         ImportError
-            If onnx or onnxruntime is not installed.
+            If onnx and onnxruntime, or for "aoti" a C++ compiler, are missing.
         """
         if weights not in ("auto", "inside", "beside"):
             raise ValueError(
                 f"'weights' must be 'auto', 'inside' or 'beside'; got {weights!r}."
             )
-        exported = as_exported(self, input_rank, example, assets or {}, hashing)
+        if format != "onnx":
+            check_unused(format, weights=(weights, "auto"))
+        exported = as_exported(self, input_rank, example, assets or {}, hashing, format)
         external = None if weights == "auto" else weights == "beside"
         return write_export(
             exported, export_dir_base, external=external, verify=verify, atol=atol

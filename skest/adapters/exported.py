@@ -8,15 +8,21 @@ from typing import Any
 import numpy as np
 
 from skest.adapters.onnx_graph import fitted_onnx
+from skest.adapters.program import fitted_program
 from skest.adapters.user_model import BARE_KEY
+from skest.checkpoint_export import check_format, check_unused
 from skest.exceptions import ExportError
 from skest.export.declaration import declare
 from skest.export.inputs import InputSpec
+from skest.export.onnx_graph import OnnxGraph
+from skest.export.program import Program
 from skest.export.spec_inputs import BARE
 from skest.export.trial_rows import by_output, cells_of, made_up_rows, rows_of
 from skest.export.writer import Exported
 
 __all__ = ["as_exported"]
+
+_FORMATS = ("onnx", "pt2", "aoti")
 
 
 def as_exported(
@@ -25,6 +31,7 @@ def as_exported(
     example: Any,
     assets: Mapping[str, str | os.PathLike[str]],
     hashing: str = "graph",
+    format: str = "onnx",
 ) -> Exported:
     """Return a fitted estimator as what a version of it is made of.
 
@@ -40,37 +47,57 @@ def as_exported(
         Files that belong to it.
     hashing : {"graph", "client"}, default="graph"
         See `skest.export.onnx_graph.build_onnx`.
+    format : {"onnx", "pt2", "aoti"}, default="onnx"
+        What is written. `input_rank` and `hashing` are of graphs only.
+
+    Raises
+    ------
+    ValueError
+        If `format` is unknown, or arguments are given that it does not take.
+    ExportError, ImportError
+        See `fitted_onnx` and `fitted_program`.
     """
-    graph = fitted_onnx(estimator, input_rank, example, hashing)
+    check_format(format, _FORMATS)
+    if format == "onnx":
+        model: OnnxGraph | Program = fitted_onnx(
+            estimator, input_rank, example, hashing
+        )
+    else:
+        check_unused(format, input_rank=(input_rank, 2), hashing=(hashing, "graph"))
+        model = fitted_program(estimator, format, example)
     core = estimator.estimator_
     described = {
         "estimator": type(estimator).__name__,
         "global_step": core.checkpoint.global_step,
     }
     declaration = None
-    try:
-        declaration = declare(estimator)
-    except ExportError as error:
-        described["not_rebuilt"] = str(error)
+    if format == "onnx":
+        try:
+            declaration = declare(estimator)
+        except ExportError as error:
+            described["not_rebuilt"] = str(error)
     if example is None:
         forms = estimator._input_forms
         whole = [
             spec.name
-            for spec in graph.given
+            for spec in model.given
             if spec.key in forms and forms[spec.key].kind == "int64"
         ]
         rows = made_up_rows(
-            graph, lambda rows: _expected(estimator, graph.given, rows), whole
+            model.words,
+            model.given,
+            lambda rows: _expected(estimator, model.given, rows),
+            whole,
         )
     else:
-        rows = rows_of(example, graph.given)
+        rows = rows_of(example, model.given)
     return Exported(
-        graph=graph,
+        model=model,
         variables=core.checkpoint.variables,
         described=described,
         declaration=declaration,
         rows=rows,
-        expected=lambda rows: _expected(estimator, graph.given, rows),
+        expected=lambda rows: _expected(estimator, model.given, rows),
         assets=assets,
     )
 

@@ -13,7 +13,7 @@ from skest.export.inputs import Form
 from skest.export.onnx_graph import OnnxGraph, build_onnx
 from skest.keys import ModeKeys
 
-__all__ = ["fitted_onnx"]
+__all__ = ["classes_of", "columns_by_part", "fitted_onnx"]
 
 
 def fitted_onnx(
@@ -49,14 +49,14 @@ def fitted_onnx(
     fitted._drop_embeddings()
     model_fn = fitted._model_fn(head)
     if isinstance(model_fn, UserModel):
-        return user_onnx(estimator, model_fn, _classes(target), input_rank, example)
+        return user_onnx(estimator, model_fn, classes_of(target), input_rank, example)
     network = model_fn(features=None, labels=None, mode=ModeKeys.PREDICT).network
     load_variables(network, estimator.estimator_.checkpoint.variables, share=True)
     return build_onnx(
-        _columns_by_part(fitted),
+        columns_by_part(fitted),
         network.eval(),
         head,
-        classes=_classes(target),
+        classes=classes_of(target),
         logits_scale=None if scale is None else (scale.scale, scale.center),
         forms={key: Form(*form) for key, form in estimator._input_forms.items()},
         input_rank=input_rank,
@@ -65,7 +65,7 @@ def fitted_onnx(
     )
 
 
-def _columns_by_part(estimator: Any) -> Any:
+def columns_by_part(estimator: Any) -> Any:
     """Return the fitted columns as the network of the estimator takes them."""
     parts = {
         parameter.removesuffix("feature_columns").rstrip("_"): getattr(
@@ -76,8 +76,8 @@ def _columns_by_part(estimator: Any) -> Any:
     return parts.get("", parts or None)
 
 
-def _classes(target: Any) -> Any:
+def classes_of(target: Any) -> Any:
     """Return the classes as they are among the labels, by head if there are several."""
     if isinstance(target, SeveralTargets):
-        return {name: _classes(part) for name, part in target.targets.items()}
+        return {name: classes_of(part) for name, part in target.targets.items()}
     return getattr(target, "classes", None)

@@ -11,13 +11,13 @@ from skest.checkpoints import load_variables
 from skest.exceptions import ExportError
 from skest.export.graph import Graph
 from skest.export.inputs import Form, Inputs
-from skest.export.model_proto import to_model
 from skest.export.onnx_graph import OnnxGraph
 from skest.export.spec_onnx import spec_onnx
 from skest.export.trial_rows import cells_of
 from skest.export.warmup import synthetic_rows
+from skest.spec import EstimatorSpec
 
-__all__ = ["user_onnx"]
+__all__ = ["user_onnx", "user_spec"]
 
 _N_ROWS = 3
 _CELLS: dict[str, tuple[Any, Any]] = {
@@ -50,17 +50,7 @@ def user_onnx(
     ExportError
         If a part of the model cannot be written as ONNX, or it is not known what X was.
     """
-    core = estimator.estimator_
-    forms = {key: Form(*form) for key, form in estimator._input_forms.items()}
-    features = (
-        _made_up(estimator, forms)
-        if example is None
-        else estimator._check_features(example, reset=False)
-    )
-    features = features.get(BARE_KEY, features)
-    spec = model.itself(features, core.config)
-    network: Any = spec.network
-    load_variables(network, core.checkpoint.variables, share=True)
+    spec, features, forms = user_spec(estimator, model, example)
     return spec_onnx(
         spec,
         features,
@@ -72,12 +62,33 @@ def user_onnx(
     )
 
 
+def user_spec(
+    estimator: Any, model: UserModel, example: Any
+) -> tuple[EstimatorSpec, Any, dict[Any, Form]]:
+    """Return the model with its variables, the rows that it was made for, and the forms.
+
+    Parameters and errors are those of `user_onnx`.
+    """
+    core = estimator.estimator_
+    forms = {key: Form(*form) for key, form in estimator._input_forms.items()}
+    features = (
+        _made_up(estimator, forms)
+        if example is None
+        else estimator._check_features(example, reset=False)
+    )
+    features = features.get(BARE_KEY, features)
+    spec = model.itself(features, core.config)
+    network: Any = spec.network
+    load_variables(network, core.checkpoint.variables, share=True)
+    return spec, features, forms
+
+
 def _made_up(estimator: Any, forms: dict[Any, Form]) -> dict[Any, Any]:
     """Make rows of which only types and shapes count."""
     if estimator.feature_columns_ is not None:
         columns = estimator.feature_columns_.active
         specs = Inputs(Graph("rows"), columns, np.float32, forms).specs
-        rows = synthetic_rows(to_model(Graph("rows")), specs, _N_ROWS, missing=False)
+        rows = synthetic_rows({}, specs, _N_ROWS, missing=False)
         return {spec.key: cells_of(spec, rows[spec.name]) for spec in specs}
     if BARE_KEY in forms:
         return {BARE_KEY: np.zeros((_N_ROWS, estimator.n_features_in_))}

@@ -24,6 +24,7 @@ from skest.versioned_directory import list_versions
 __all__ = [
     "MANIFEST",
     "MODEL",
+    "PROGRAM",
     "SCHEMA",
     "Artifact",
     "check_file_name",
@@ -36,9 +37,12 @@ __all__ = [
 SCHEMA = "skest.export/1"
 MANIFEST = "manifest.json"
 MODEL = "model.onnx"
+PROGRAM = "model.pt2"
 
 _MAX_MANIFEST = 16 * 2**20
 _NAME = re.compile(r"(assets/)?[A-Za-z0-9][\w.-]{0,127}", re.ASCII)
+# The file of a model by its format; loading the last two runs code of the file.
+_FILES = {"onnx": MODEL, "pt2": PROGRAM, "aoti": PROGRAM}
 _DTYPES = {
     *("string", "bool", "float32", "float64"),
     *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
@@ -47,12 +51,17 @@ _DTYPES = {
 
 @dataclass(frozen=True)
 class Artifact:
-    """A checked version: what its manifest says, and the bytes of its graph."""
+    """A checked version: what its manifest says, and the bytes of its model."""
 
     path: Path
     manifest: dict[str, Any]
     model: bytes
-    external: tuple[ExternalData, ...]
+    external: tuple[ExternalData, ...] = ()
+
+    @property
+    def format(self) -> str:
+        """What the model is: "onnx", "pt2" or "aoti"."""
+        return _format(self.manifest)
 
 
 def latest(base: str | os.PathLike[str]) -> Path:
@@ -95,6 +104,7 @@ def read_artifact(
     verify: bool = True,
     trusted_manifest_sha256: str | None = None,
     max_bytes: int = 16 * 2**30,
+    trust_code: bool = False,
 ) -> Artifact:
     """Read a version and check it.
 
@@ -108,11 +118,14 @@ def read_artifact(
         The digest that the manifest must have.
     max_bytes : int, default=16 GiB
         The most that all files may have together.
+    trust_code : bool, default=False
+        Accept formats that can hold code. The digests of such versions are always
+        compared.
 
     Returns
     -------
     Artifact
-        The manifest, and the graph as it was checked.
+        The manifest, and the model as it was checked.
 
     Raises
     ------
@@ -120,22 +133,47 @@ def read_artifact(
         If anything is not as it should be.
     """
     manifest = _read_manifest(path, trusted_manifest_sha256)
-    sizes = _check_files(path, manifest, max_bytes)
+    file = _FILES[_format(manifest)]
+    if file != MODEL and not trust_code:
+        raise _untrusted(path, manifest)
+    verify = verify or file != MODEL
+    sizes = _check_files(path, manifest, file, max_bytes)
     for name in sizes if verify else ():
-        # The graph's digest is that of the very bytes that will run, see below.
+        # The model's digest is that of the very bytes that will run, see below.
         if (
-            name != MODEL
+            name != file
             and _digest_of(path / name) != manifest["files"][name]["sha256"]
         ):
             raise _damaged(path, name)
-    model = _read(path / MODEL, sizes[MODEL])
-    if verify and _digest(model) != manifest["files"][MODEL]["sha256"]:
-        raise _damaged(path, MODEL)
+    model = _read(path / file, sizes[file])
+    if verify and _digest(model) != manifest["files"][file]["sha256"]:
+        raise _damaged(path, file)
+    if file != MODEL:
+        _check_signatures(manifest, list(_mapping(manifest, "features")), None)
+        return Artifact(path, manifest, model)
     content = read_onnx(model)
     _check_graph(content, sizes)
-    _check_features(manifest, content.inputs)
-    _check_signatures(manifest, content)
+    _check_signatures(manifest, content.inputs, content.outputs)
     return Artifact(path, manifest, model, tuple(content.external))
+
+
+def _format(manifest: Mapping[str, Any]) -> str:
+    runtime = manifest.get("runtime", {})
+    found = runtime.get("format", "onnx") if isinstance(runtime, dict) else runtime
+    if not isinstance(found, str) or found not in _FILES:
+        raise ArtifactError(
+            f"{MANIFEST!r} must have one of the formats {', '.join(_FILES)}; got {found!r}."
+        )
+    return found
+
+
+def _untrusted(path: Path, manifest: Mapping[str, Any]) -> ArtifactError:
+    return ArtifactError(
+        f"{str(path)!r} has format={_format(manifest)!r}, and loading it can run any code "
+        "that is in it. If you trust where it comes from, `skest.export.load` takes "
+        "trust_code=True. Whatever else reads exports, as servers, MLflow, Triton and "
+        "to_estimator, takes format='onnx' only."
+    )
 
 
 def _read_manifest(path: Path, trusted: str | None) -> dict[str, Any]:
@@ -184,12 +222,12 @@ def check_file_name(name: str) -> None:
 
 
 def _check_files(
-    path: Path, manifest: Mapping[str, Any], max_bytes: int
+    path: Path, manifest: Mapping[str, Any], model: str, max_bytes: int
 ) -> dict[str, int]:
     """Check that the files are those of the manifest; return their sizes."""
     listed = _mapping(manifest, "files")
-    if MODEL not in listed:
-        raise ArtifactError(f"{MANIFEST!r} lists no {MODEL!r}.")
+    if model not in listed:
+        raise ArtifactError(f"{MANIFEST!r} lists no {model!r}.")
     sizes = {}
     for name, entry in listed.items():
         if not _NAME.fullmatch(name) or name == MANIFEST:
@@ -288,25 +326,26 @@ def _check_graph(content: OnnxContent, sizes: Mapping[str, int]) -> None:
             )
 
 
-def _check_features(manifest: Mapping[str, Any], inputs: list[str]) -> None:
+def _check_signatures(
+    manifest: Mapping[str, Any], taken: list[str], given: list[str] | None
+) -> None:
+    """Check features and signatures; `given` are the tensors that there are, if known."""
     features = _mapping(manifest, "features")
-    if sorted(features) != sorted(inputs):
+    if sorted(features) != sorted(taken):
         raise ArtifactError(
             f"The manifest has the features {sorted(features)}, the graph the inputs "
-            f"{sorted(inputs)}."
+            f"{sorted(taken)}."
         )
     for name, feature in features.items():
         _check_tensor(f"The feature {name!r}", feature)
-
-
-def _check_signatures(manifest: Mapping[str, Any], content: OnnxContent) -> None:
     for name, signature in _mapping(manifest, "signatures").items():
         if not isinstance(signature, dict):
             raise ArtifactError(f"The signature {name!r} must be a mapping.")
-        for side, tensors in (("inputs", content.inputs), ("outputs", content.outputs)):
+        for side, tensors in (("inputs", taken), ("outputs", given)):
             for key, tensor in _mapping(signature, side).items():
                 where = f"{side[:-1].capitalize()} {key!r} of signature {name!r}"
-                if not isinstance(tensor, dict) or tensor.get("tensor") not in tensors:
+                known = tensor.get("tensor") if isinstance(tensor, dict) else None
+                if known is None or (tensors is not None and known not in tensors):
                     raise ArtifactError(f"{where} is no tensor of the graph.")
                 if side == "outputs":
                     _check_tensor(where, tensor)

@@ -24,7 +24,7 @@ from skest.export.artifact import read_artifact, version_at
 from skest.export.external_weights import without_constants
 from skest.plain_state import from_plain, to_plain
 
-__all__ = ["DECLARATION", "WEIGHTS", "declare", "to_estimator"]
+__all__ = ["DECLARATION", "WEIGHTS", "declare", "described", "rebuilt", "to_estimator"]
 
 DECLARATION = "columns.json"
 WEIGHTS = "weights.safetensors"
@@ -39,6 +39,9 @@ _CLASSES = (
     "skest.heads.",
     "skest.losses:",
     "skest.export.inputs:Form",
+    "skest.export.inputs:InputSpec",
+    "skest.export.encoders:",
+    "skest.export.class_outputs:ClassOutput",
     "skest.run_config:RunConfig",
     "skest.checkpoints:Checkpoint",
 )
@@ -90,8 +93,8 @@ def declare(estimator: Any) -> bytes:
     name = f"{kind.__module__}:{kind.__qualname__}"
     if not name.startswith(_CLASSES):
         raise ExportError(f"Only estimators of skest can be described; got {name}.")
-    described = {"schema": _SCHEMA, "estimator": name, "state": _to_json(state, name)}
-    text = json.dumps(described, allow_nan=False, ensure_ascii=False)
+    content = {"schema": _SCHEMA, "estimator": name, "state": _to_json(state, name)}
+    text = json.dumps(content, allow_nan=False, ensure_ascii=False)
     return text.encode()
 
 
@@ -129,9 +132,9 @@ def to_estimator(path: str | os.PathLike[str]) -> Any:
             "by `skest.export.load`."
         )
     try:
-        described = json.loads((directory / DECLARATION).read_bytes())
+        content = json.loads((directory / DECLARATION).read_bytes())
         variables = without_constants(load_file(directory / WEIGHTS))
-        return _build(described, variables)
+        return _build(content, variables)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise _unfit(directory, error) from error
     except (SafetensorError, OSError) as error:
@@ -142,13 +145,45 @@ def _unfit(directory: Path, error: Exception) -> ArtifactError:
     return ArtifactError(f"{str(directory)!r} describes no estimator of skest: {error}")
 
 
-def _build(described: Mapping[str, Any], variables: Mapping[str, Tensor]) -> Any:
-    if described["schema"] != _SCHEMA:
-        raise ValueError(f"its schema is {described['schema']!r}, not {_SCHEMA!r}")
-    state = _from_json(described["state"])
+def _build(content: Mapping[str, Any], variables: Mapping[str, Tensor]) -> Any:
+    if content["schema"] != _SCHEMA:
+        raise ValueError(f"its schema is {content['schema']!r}, not {_SCHEMA!r}")
+    state = _from_json(content["state"])
     step = state["_core"]["checkpoint"]["state"]["global_step"]
     state["_core"]["checkpoint"] = to_plain(Checkpoint(step, variables))
-    description = {_KIND: described["estimator"], "state": state}
+    return _made({_KIND: content["estimator"], "state": state})
+
+
+def described(value: Any, where: str) -> Any:
+    """Return objects of skest as JSON can hold them.
+
+    Parameters
+    ----------
+    value : object
+        Any nest of them, with plain data and arrays.
+    where : str
+        What errors call it.
+
+    Raises
+    ------
+    ExportError
+        If a part is no data.
+    """
+    return _to_json(to_plain(value), where)
+
+
+def rebuilt(value: Any) -> Any:
+    """Return what `described` was given.
+
+    Raises
+    ------
+    ValueError, TypeError, KeyError, AttributeError, RecursionError
+        If it is something else, or names anything but parts of an estimator.
+    """
+    return _made(_from_json(value))
+
+
+def _made(description: Any) -> Any:
     _check_classes(description)
     return from_plain(description)
 

@@ -128,7 +128,7 @@ class FinalExporter(Exporter):
         Name of the directory of the versions, ``<model_dir>/export/<name>``.
     assets : dict of str to path, default=None
         For ``Estimator.export``.
-    format : {"onnx", "checkpoint"}, default="onnx"
+    format : {"onnx", "checkpoint", "pt2", "aoti"}, default="onnx"
         For ``Estimator.export``.
 
     Notes
@@ -180,7 +180,7 @@ class LatestExporter(Exporter):
         For ``Estimator.export``.
     exports_to_keep : int or None, default=5
         How many versions stay; None keeps all.
-    format : {"onnx", "checkpoint"}, default="onnx"
+    format : {"onnx", "checkpoint", "pt2", "aoti"}, default="onnx"
         For ``Estimator.export``.
 
     Raises
@@ -266,7 +266,7 @@ class BestExporter(LatestExporter):
         For ``Estimator.export``.
     exports_to_keep : int or None, default=5
         How many versions stay, the best ones; None keeps all.
-    format : {"onnx", "checkpoint"}, default="onnx"
+    format : {"onnx", "checkpoint", "pt2", "aoti"}, default="onnx"
         For ``Estimator.export``.
 
     Raises

@@ -361,6 +361,11 @@ class Graph:
         return self._known[key]
 
     @property
+    def added(self) -> Sequence[Node]:
+        """All nodes, also those that no output needs."""
+        return self._nodes
+
+    @property
     def nodes(self) -> list[Node]:
         """The nodes that an output needs, in an order in which they can run."""
         wanted = {tensor.name for tensor in self.outputs}

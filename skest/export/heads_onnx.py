@@ -9,10 +9,15 @@ import numpy as np
 
 from skest.exceptions import ExportError
 from skest.export.activations_onnx import activated, sigmoid
+from skest.export.class_outputs import (
+    LABELS,
+    check_has_classes,
+    class_labels,
+    class_texts,
+)
 from skest.export.graph import Value, concat
 from skest.heads.base import Head
 from skest.heads.binary_class import BinaryClassHead
-from skest.heads.labels import class_names
 from skest.heads.logistic import LogisticRegressionHead
 from skest.heads.multi_class import MultiClassHead
 from skest.heads.multi_head import MultiHead
@@ -24,10 +29,7 @@ from skest.heads.single_label import SingleLabelHead
 from skest.heads.single_task import SingleTaskHead
 from skest.keys import PredictionKeys
 
-__all__ = ["LABELS", "split_logits", "task_predictions", "with_classes"]
-
-#: Key of the answer in the type of the labels; of several labels, their indicators.
-LABELS = "labels"
+__all__ = ["split_logits", "task_predictions", "with_classes"]
 
 _KNOWN = (
     BinaryClassHead,
@@ -38,8 +40,6 @@ _KNOWN = (
     RegressionHead,
     SampledSoftmaxHead,
 )
-
-_KEYS_OF_CLASSES = (PredictionKeys.CLASS_IDS, PredictionKeys.PROBABILITIES)
 
 # A prediction, and the number of its columns.
 Prediction = tuple[Value, int]
@@ -111,7 +111,7 @@ def _(head: RegressionHead, logits: Value, classes: Any) -> dict[str, Prediction
 @_predictions.register
 def _(head: MultiLabelHead, logits: Value, classes: Any) -> dict[str, Prediction]:
     size = head.n_classes
-    names = _names(head, classes)
+    names = class_texts(head, classes)
     return {
         PredictionKeys.LOGITS: (logits, size),
         PredictionKeys.PROBABILITIES: (sigmoid(logits), size),
@@ -156,7 +156,7 @@ def _(head: SampledSoftmaxHead, logits: Value, classes: Any) -> dict[str, Predic
     )
     greatest = logits.max(axis=-1, keepdims=True)
     total = _node("Exp", logits - greatest).sum(axis=-1, keepdims=True)
-    names = graph.constant(_names(head, classes))
+    names = graph.constant(class_texts(head, classes))
     return {
         PredictionKeys.LOGITS: (logits, head.n_classes),
         PredictionKeys.PROBABILITIES: (probabilities, head.n_classes),
@@ -187,13 +187,7 @@ def with_classes(
         The names of classes, the answers in the type of the labels, and the numbers of
         their columns. Nothing for numbers.
     """
-    wanted = _KEYS_OF_CLASSES if isinstance(head, SingleLabelHead) else ()
-    missing = [key for key in wanted if key not in predictions]
-    if missing:
-        raise ExportError(
-            f"The predictions lack {' and '.join(map(repr, missing))}, which the "
-            "signatures of a classifier have. Return 'logits' or 'probabilities'."
-        )
+    check_has_classes(head, predictions)
     if isinstance(head, MultiLabelHead):
         logits = predictions[PredictionKeys.LOGITS]
         every = _predictions(head, logits, classes)
@@ -215,8 +209,8 @@ def _greatest(logits: Value) -> Value:
 
 def _chosen(head: Any, ids: Value, classes: Any) -> Mapping[str, Prediction]:
     """Return the predicted class: its id, its name, and as it is among the labels."""
-    names = ids.graph.constant(_names(head, classes))
-    labels = ids.graph.constant(_labels(head, classes))
+    names = ids.graph.constant(class_texts(head, classes))
+    labels = ids.graph.constant(class_labels(head, classes))
     return {
         PredictionKeys.CLASS_IDS: (ids, 1),
         PredictionKeys.CLASSES: (names.take(ids), 1),
@@ -226,7 +220,7 @@ def _chosen(head: Any, ids: Value, classes: Any) -> Mapping[str, Prediction]:
 
 def _all_classes(head: Any, logits: Value, classes: Any) -> Mapping[str, Prediction]:
     ids = np.arange(head.n_classes, dtype=np.int32)
-    names = _names(head, classes)
+    names = class_texts(head, classes)
     return {
         PredictionKeys.ALL_CLASS_IDS: (_in_every_row(ids, logits), head.n_classes),
         PredictionKeys.ALL_CLASSES: (_in_every_row(names, logits), head.n_classes),
@@ -235,29 +229,3 @@ def _all_classes(head: Any, logits: Value, classes: Any) -> Mapping[str, Predict
 
 def _in_every_row(row: np.ndarray, logits: Value) -> Value:
     return logits.graph.constant(row).expanded(logits.length(0), len(row))
-
-
-def _names(head: Any, classes: Any) -> np.ndarray:
-    """Return the names of the classes as strings."""
-    if classes is None:
-        return class_names(head.label_vocabulary, head.n_classes)
-    return np.array([str(label) for label in _given(head, classes).tolist()], object)
-
-
-def _labels(head: Any, classes: Any) -> np.ndarray:
-    """Return the classes in the type of the labels."""
-    if classes is None:
-        names = head.label_vocabulary is not None
-        return _names(head, None) if names else np.arange(head.n_classes)
-    labels = _given(head, classes)
-    return labels if labels.dtype.kind in "biuf" else _names(head, classes)
-
-
-def _given(head: Any, classes: Any) -> np.ndarray:
-    labels = np.asarray(classes)
-    if labels.shape != (head.n_classes,):
-        raise ValueError(
-            f"'classes' must have one class for each of the {head.n_classes} of "
-            f"{head!r}; got an array of shape {labels.shape}."
-        )
-    return labels

@@ -16,8 +16,10 @@ from skest.export.heads_onnx import split_logits, task_predictions
 from skest.export.inputs import Form, Inputs, InputSpec
 from skest.export.model_proto import to_model
 from skest.export.nets_onnx import network_output
+from skest.export.operators import IR_VERSION, OPSETS
 from skest.export.scope import Scope
 from skest.export.signatures import Signature, TensorInfo, signatures
+from skest.export.warmup import looked_up_in_model
 from skest.feature_columns.base import FeatureColumn
 from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.table import Key
@@ -61,6 +63,28 @@ class OnnxGraph(NamedTuple):
     def given(self) -> list[InputSpec]:
         """What the client has: `inputs` that it does not compute, and `raw`."""
         return [s for s in [*self.inputs, *self.raw] if s.computed is None]
+
+    def runtime(self) -> dict[str, Any]:
+        """Return what the manifest says about running the graph."""
+        opsets = {entry.domain: entry.version for entry in self.model.opset_import}
+        return {
+            "format": "onnx",
+            "opset": {domain: opsets[domain] for domain in OPSETS if domain in opsets},
+            "ir_version": IR_VERSION,
+            "min_onnxruntime": "1.17",
+            "trusted_code": False,
+        }
+
+    @property
+    def words(self) -> dict[str, list[Any]]:
+        """Some of the words and integers that are looked up, by input."""
+        return looked_up_in_model(self.model)
+
+    def engine(self) -> dict[str, str]:
+        """Return the version of what runs it here."""
+        import onnxruntime
+
+        return {"onnxruntime": onnxruntime.__version__}
 
 
 def build_onnx(

@@ -44,6 +44,8 @@ class Model:
         self.path = artifact.path
         self.manifest = artifact.manifest
         self._session = session
+        # A program's session has the feature columns themselves.
+        self._encodes = artifact.format != "onnx"
         specs = artifact.manifest["features"]
         self._client = ClientInputs(specs, artifact.manifest.get("raw", {}))
         self.features: dict[str, Any] = self._client.given
@@ -110,14 +112,19 @@ class Model:
         found = self._signature(signature)
         inputs, outputs = found["inputs"], found["outputs"]
         columns = columns_of(table, list(inputs), self.parts)
-        raw = {
-            inputs[key]["tensor"]: self._features[inputs[key]["tensor"]].feed(values)
-            for key, values in columns.items()
-        }
-        _check_rows(raw)
-        feeds = self._client.feeds(raw)
+        cells = {inputs[key]["tensor"]: values for key, values in columns.items()}
         names = [output["tensor"] for output in outputs.values()]
-        return dict(zip(outputs, self._session.run(names, feeds), strict=True))
+        return dict(zip(outputs, self._tensors(cells, names), strict=True))
+
+    def _tensors(
+        self, cells: Mapping[str, Any], names: list[str]
+    ) -> list[NDArray[Any]]:
+        """Return tensors of the model for raw features by name."""
+        if self._encodes:
+            return self._session.run(names, cells)
+        raw = {name: self._features[name].feed(c) for name, c in cells.items()}
+        _check_rows(raw)
+        return self._session.run(names, self._client.feeds(raw))
 
     def predict(self, table: Any) -> Any:
         """Predict as the estimator's ``predict``.
@@ -187,11 +194,13 @@ def load(
     trusted_manifest_sha256: str | None = None,
     max_bytes: int = 16 * 2**30,
     num_threads: int = 1,
+    trust_code: bool = False,
 ) -> Model:
     """Load an exported model, after checking it.
 
     It needs NumPy and ONNX Runtime only. Files, digests, operators and tensors are
-    checked before anything runs, so that a damaged or hostile model is refused.
+    checked before anything runs, so that a damaged or hostile model is refused. Models
+    exported with ``format="pt2"`` or ``"aoti"`` need skest with torch, and your trust.
 
     Parameters
     ----------
@@ -208,6 +217,10 @@ def load(
     num_threads : int, default=1
         Threads within one call. A server that answers many calls at once is fastest with
         one.
+    trust_code : bool, default=False
+        Load a model of the formats "pt2" and "aoti", too, of which the file can run any
+        code. Do so only for what you exported yourself or whose `trusted_manifest_sha256`
+        you know; all its digests are compared before torch reads it.
 
     Returns
     -------
@@ -217,7 +230,8 @@ def load(
     Raises
     ------
     ArtifactError
-        If the model is damaged, or not what an export of skest may be.
+        If the model is damaged, or not what an export of skest may be; or if it can run
+        code, and `trust_code` is False.
     FileNotFoundError
         If there is no such directory.
     ImportError
@@ -227,9 +241,15 @@ def load(
     if not directory.is_dir():
         raise FileNotFoundError(f"There is no directory {str(directory)!r}.")
     artifact = read_artifact(
-        version_at(directory), verify, trusted_manifest_sha256, max_bytes
+        version_at(directory), verify, trusted_manifest_sha256, max_bytes, trust_code
     )
-    model = Model(artifact, _session(artifact, num_threads))
+    if artifact.format == "onnx":
+        session = _session(artifact, num_threads)
+    else:
+        from skest.export.program_runtime import load_program  # imports torch
+
+        session = load_program(artifact, num_threads)
+    model = Model(artifact, session)
     if verify and WARMUP in artifact.manifest["files"]:
         _check_warmup(model)
     return model
@@ -283,5 +303,5 @@ def _check_warmup(model: Model) -> None:
         if not fits:
             raise ArtifactError(
                 f"The model gives other {key!r} here than where it was exported. Use "
-                "another version of ONNX Runtime, and report it."
+                "another version of what runs it, and report it."
             )

@@ -27,8 +27,10 @@ __all__ = [
     "RegressionOutput",
     "Signature",
     "TensorInfo",
+    "by_head",
     "export_outputs",
     "given_signatures",
+    "model_signatures",
     "signatures",
 ]
 
@@ -200,6 +202,53 @@ def signatures(head: Head, predictions: Any, inputs: Tensors) -> dict[str, Signa
         name: Signature(output.method, dict(inputs), output.outputs)
         for name, output in export_outputs(head, predictions).items()
     }
+
+
+def model_signatures(
+    head: Head | None, predictions: Any, inputs: Tensors, given: Any = None
+) -> dict[str, Signature]:
+    """Return the signatures of a model that may have a head.
+
+    Parameters
+    ----------
+    head : Head or None
+        What says how predictions are called.
+    predictions : dict of str to TensorInfo
+        By key; of a `MultiHead`, see `by_head`.
+    inputs : dict of str to TensorInfo
+        What the model takes.
+    given : dict or None
+        ``export_outputs`` of an `EstimatorSpec`, see `given_signatures`.
+
+    Returns
+    -------
+    dict of str to Signature
+        Those of `given`, else of the head, else "serving_default" and "predict" with all
+        predictions. "predict" is always there.
+    """
+    if head is None:
+        whole = Signature("predict", dict(inputs), dict(predictions))
+        found = {_DEFAULT: whole, "predict": whole}
+    else:
+        found = signatures(head, predictions, inputs)
+    if not given:
+        return found
+    own = given_signatures(given, found["predict"].outputs, inputs)
+    return {**own, "predict": own.get("predict", found["predict"])}
+
+
+def by_head(head: Head | None, predictions: Tensors) -> Any:
+    """Return predictions called "<head>/<key>" as dictionaries by head.
+
+    Those of another head than a `MultiHead` stay as they are.
+    """
+    if not isinstance(head, MultiHead):
+        return predictions
+    found: dict[str, dict[str, TensorInfo]] = {}
+    for name, info in predictions.items():
+        part, _, key = name.rpartition("/")
+        found.setdefault(part, {})[key] = info
+    return found
 
 
 def given_signatures(

@@ -14,6 +14,7 @@ from skest.evaluation import predict_batch
 from skest.exceptions import ExportError
 from skest.export.inputs import InputSpec
 from skest.export.onnx_graph import OnnxGraph
+from skest.export.program import Program, build_program
 from skest.export.spec_inputs import BARE
 from skest.export.spec_onnx import spec_onnx
 from skest.export.trial_rows import by_output, cells_of, made_up_rows, rows_of
@@ -41,6 +42,7 @@ def exported_spec(
     *,
     example: Any = None,
     assets: Mapping[str, str | os.PathLike[str]],
+    format: str = "onnx",
     name: str = "Estimator",
 ) -> Exported:
     """Return the model of a specification as what a version of it is made of.
@@ -58,23 +60,28 @@ def exported_spec(
         up.
     assets : dict of str to path
         Files that belong to it.
+    format : {"onnx", "pt2", "aoti"}, default="onnx"
+        What is written.
     name : str, default="Estimator"
         How the manifest calls the model.
 
     Raises
     ------
     ExportError, ImportError
-        As `skest.export.spec_onnx.spec_onnx`.
+        As `skest.export.spec_onnx.spec_onnx` and `skest.export.program.build_program`.
     """
-    graph = spec_onnx(spec, features, name=name)
-    expected = partial(_expected, spec, graph)
+    if format == "onnx":
+        model: OnnxGraph | Program = spec_onnx(spec, features, name=name)
+    else:
+        model = build_program(spec, features, format=format)
+    expected = partial(_expected, spec, model)
     if example is None:
-        rows = made_up_rows(graph, expected)
+        rows = made_up_rows(model.words, model.given, expected)
     else:
         table = example if _is_table(example) else {BARE: np.asarray(example)}
-        rows = rows_of(table, graph.inputs)
+        rows = rows_of(table, model.inputs)
     return Exported(
-        graph=graph,
+        model=model,
         variables=checkpoint.variables,
         described={"estimator": name, "global_step": checkpoint.global_step},
         declaration=None,
@@ -90,12 +97,12 @@ def _is_table(example: Any) -> bool:
 
 
 def _expected(
-    spec: EstimatorSpec, graph: OnnxGraph, rows: Mapping[str, list[Any]]
+    spec: EstimatorSpec, model: OnnxGraph | Program, rows: Mapping[str, list[Any]]
 ) -> dict[str, np.ndarray]:
     """Return what the signature "predict" should, but for the names of classes."""
-    found = predicted_by_spec(spec, graph.inputs, rows)
+    found = predicted_by_spec(spec, model.inputs, rows)
     own = (spec.export_outputs or {}).get("predict")
-    keys = {name: name for name in graph.signatures["predict"].outputs}
+    keys = {name: name for name in model.signatures["predict"].outputs}
     named = {n: found.get(key) for n, key in (own.outputs if own else keys).items()}
     # The graph has classes as strings of its own, which the head may not name.
     return {n: v for n, v in named.items() if v is not None and v.dtype != object}

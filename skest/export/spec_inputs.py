@@ -21,7 +21,16 @@ from skest.feature_columns.arithmetic import Encoding
 from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.table import Key, Table
 
-__all__ = ["BARE", "SpecInputs", "Traceable", "columns_of_encode", "spec_inputs"]
+__all__ = [
+    "BARE",
+    "SpecInputs",
+    "Traceable",
+    "columns_of_encode",
+    "enough_rows",
+    "forms_of_columns",
+    "spec_inputs",
+    "trial_tensors",
+]
 
 #: Name of the input of a model whose features are one array.
 BARE = "x"
@@ -134,14 +143,14 @@ def spec_inputs(
         return _plain(graph, features, dtype)
     columns = columns_of_encode(own)
     if forms is None:
-        forms = _forms(columns, features)
+        forms = forms_of_columns(columns, features)
     inputs = Inputs(graph, columns.active, dtype, forms, input_rank)
     encoded = encode(columns, inputs, dtype)
     traceable = _of_columns(columns, encoded, own(features))
     return SpecInputs(inputs.specs, encoded, traceable, False)
 
 
-def _forms(columns: FeatureColumns, features: Any) -> dict[Key, Form]:
+def forms_of_columns(columns: FeatureColumns, features: Any) -> dict[Key, Form]:
     """Return what the cells of categories are."""
     table = Table(features)
     wanted = [demand for column in columns.active for demand in demands(column)]
@@ -151,24 +160,44 @@ def _forms(columns: FeatureColumns, features: Any) -> dict[Key, Form]:
 def _of_columns(
     columns: FeatureColumns, encoded: Mapping[str, Any], tensors: Mapping[str, Tensor]
 ) -> dict[Any, Traceable]:
-    weights = {getattr(column, "weight_key", None) for column in columns.active}
     found: dict[Any, Traceable] = {}
-    for key, tensor in tensors.items():
+    for key, (example, open_axes) in trial_tensors(columns, encoded, tensors).items():
         entry = encoded[key]
         if isinstance(entry, EveryId):
             continue  # only modules of skest take it
         value = computed([entry]) if isinstance(entry, Numbers) else entry
-        fill, is_open = 0, tensor.ndim == 3 or key in weights
-        if isinstance(entry, Ids):
-            value, fill, is_open = entry.values, -1, entry.width is None
-        own = value.cast(_numpy(tensor))
-        found[key] = Traceable(
-            own, _enough(tensor, is_open, fill), (0, 1) if is_open else (0,)
-        )
+        value = entry.values if isinstance(entry, Ids) else value
+        found[key] = Traceable(value.cast(_numpy(example)), example, open_axes)
     return found
 
 
-def _enough(tensor: Tensor, is_open: bool, fill: int) -> Tensor:
+def trial_tensors(
+    columns: FeatureColumns, encoded: Mapping[str, Any], tensors: Mapping[str, Tensor]
+) -> dict[str, tuple[Tensor, tuple[int, ...]]]:
+    """Return tensors to trace a network with, and their axes of any length.
+
+    Parameters
+    ----------
+    columns : FeatureColumns
+        Fitted.
+    encoded : dict
+        What they encode in a graph.
+    tensors : dict of str to Tensor
+        What they encode of some rows.
+    """
+    weights = {getattr(column, "weight_key", None) for column in columns.active}
+    found: dict[str, tuple[Tensor, tuple[int, ...]]] = {}
+    for key, tensor in tensors.items():
+        entry = encoded[key]
+        fill, is_open = 0, tensor.ndim == 3 or key in weights
+        if isinstance(entry, Ids | EveryId):  # the latter come as those that are not 0
+            fill, is_open = -1, isinstance(entry, EveryId) or entry.width is None
+        axes = (0, 1) if is_open else (0,)
+        found[key] = (enough_rows(tensor, is_open, fill), axes)
+    return found
+
+
+def enough_rows(tensor: Tensor, is_open: bool = False, fill: int = 0) -> Tensor:
     """Return rows of which torch does not take the numbers 0 and 1 for special cases."""
     rows = torch.cat([tensor, tensor, tensor])
     if len(rows) < 2:
@@ -190,7 +219,7 @@ def _plain(graph: Graph, features: Any, dtype: np.dtype) -> SpecInputs:
         shape = (None, *tensor.shape[1:])
         specs.append(InputSpec(name, key, kind, shape, None))
         value = graph.input(name, kind, shape).cast(_numpy(tensor))
-        found[key] = Traceable(value, _enough(tensor, False, 0), (0,))
+        found[key] = Traceable(value, enough_rows(tensor), (0,))
     values = {key: entry.value for key, entry in found.items()}
     return SpecInputs(specs, values[BARE] if is_bare else values, found, is_bare)
 

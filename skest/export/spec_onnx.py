@@ -17,18 +17,11 @@ from skest.export.onnx_graph import (
     dtype_of,
     finished,
     head_outputs,
-    head_signatures,
     info_of,
     type_name,
 )
 from skest.export.scope import Scope
-from skest.export.signatures import (
-    PredictOutput,
-    Signature,
-    TensorInfo,
-    given_signatures,
-    signatures,
-)
+from skest.export.signatures import TensorInfo, model_signatures
 from skest.export.spec_inputs import SpecInputs, spec_inputs
 from skest.export.torch_bridge import Traced
 from skest.feature_columns.table import Key
@@ -107,21 +100,17 @@ def spec_onnx(
     dtype = dtype_of(network)
     graph = Graph(name)
     given = spec_inputs(graph, spec.encode, features, dtype, forms, input_rank)
+    inputs = {s.name: info_of(s, input_rank) for s in given.specs}
     owner = getattr(spec.predictions, "__self__", None)
+    predictions: Any
     if isinstance(owner, Head):
+        head = owner
         logits = _logits(network, graph, given)
-        of_heads = head_outputs(graph, owner, logits, classes)
-        found = head_signatures(owner, of_heads, given.specs, input_rank)
-        predictions = found["predict"].outputs
+        predictions = head_outputs(graph, owner, logits, classes)
     else:
         values = _traced_predictions(spec, network, graph, given)
         predictions = _declared(graph, values, head, classes)
-        inputs = {s.name: info_of(s, input_rank) for s in given.specs}
-        found = _signatures(head, predictions, inputs)
-    if spec.export_outputs:
-        inputs = {s.name: info_of(s, input_rank) for s in given.specs}
-        own = given_signatures(spec.export_outputs, predictions, inputs)
-        found = {**own, "predict": own.get("predict", found["predict"])}
+    found = model_signatures(head, predictions, inputs, spec.export_outputs)
     return finished(graph, given.specs, found)
 
 
@@ -168,13 +157,3 @@ def _declared(
         key: TensorInfo(graph.output(key, value, shape), type_name(value.dtype), shape)
         for key, (value, shape) in every.items()
     }
-
-
-def _signatures(
-    head: Head | None, predictions: dict[str, TensorInfo], inputs: Any
-) -> dict[str, Signature]:
-    if head is not None:
-        return signatures(head, predictions, inputs)
-    output = PredictOutput(predictions)
-    whole = Signature(output.method, dict(inputs), output.outputs)
-    return {"serving_default": whole, "predict": whole}

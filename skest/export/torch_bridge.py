@@ -20,12 +20,12 @@ from skest.export.embedding_bags import replace_embedding_bags
 from skest.export.graph import Graph, Value
 from skest.export.operators import ALLOWED_OPERATORS, IR_VERSION, OPSETS
 
-__all__ = ["Traced", "traced"]
+__all__ = ["TRACING", "Traced", "TracedFunction", "check_results", "traced"]
 
 # torch writes on which modules a node is here.
 _SCOPES = "pkg.torch.onnx.name_scopes"
-# torch can trace one module at a time.
-_TRACING = threading.Lock()
+#: torch can trace one module at a time.
+TRACING = threading.Lock()
 
 
 class Traced(NamedTuple):
@@ -102,9 +102,11 @@ def traced(
     _check_installed()
     own = replace_embedding_bags(copy.deepcopy(network).cpu())
     name = type(network).__name__
-    with _TRACING, torch.no_grad():
-        results = _checked(function(own, *example))
-        model = _model_of(_Function(own, function), tuple(example), open_axes, name)
+    with TRACING, torch.no_grad():
+        results = check_results(function(own, *example))
+        model = _model_of(
+            TracedFunction(own, function), tuple(example), open_axes, name
+        )
     _check_operators(model, name)
     outputs = _grafted(model, graph, values, name)
     return {
@@ -115,8 +117,16 @@ def traced(
     }
 
 
-class _Function(nn.Module):
-    """A function of a network as a module."""
+class TracedFunction(nn.Module):
+    """A function of a network as a module.
+
+    Parameters
+    ----------
+    network : torch.nn.Module
+        In evaluation mode.
+    function : callable
+        ``function(network, *tensors) -> dict of tensors``.
+    """
 
     def __init__(self, network: nn.Module, function: Callable[..., Any]) -> None:
         super().__init__()
@@ -140,7 +150,8 @@ def _check_installed() -> None:
         ) from error
 
 
-def _checked(results: Any) -> Mapping[str, Tensor]:
+def check_results(results: Any) -> Mapping[str, Tensor]:
+    """Return results; raise ExportError for one that has no row for each of the batch."""
     for key, value in results.items():
         if not isinstance(value, Tensor):
             raise ExportError(

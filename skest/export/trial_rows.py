@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from skest.export.inputs import InputSpec
-from skest.export.onnx_graph import OnnxGraph
 from skest.export.raw_values import Feature, columns_of
 from skest.export.warmup import synthetic_rows
 
@@ -15,7 +14,8 @@ __all__ = ["by_output", "cells_of", "made_up_rows", "rows_of"]
 
 
 def made_up_rows(
-    graph: OnnxGraph,
+    known: Mapping[str, Sequence[Any]],
+    inputs: Sequence[InputSpec],
     predict: Callable[[dict[str, list[Any]]], Any],
     whole: Collection[str] = (),
 ) -> dict[str, list[Any]]:
@@ -23,18 +23,18 @@ def made_up_rows(
 
     Parameters
     ----------
-    graph : OnnxGraph
-        The model.
+    known, inputs
+        See `skest.export.warmup.synthetic_rows`.
     predict : callable
         Raises ValueError for rows with missing values if they must have none.
     whole : collection of str, default=()
         Inputs whose numbers are whole.
     """
-    rows = synthetic_rows(graph.model, graph.given, whole=whole)
+    rows = synthetic_rows(known, inputs, whole=whole)
     try:
         predict(rows)
     except ValueError:  # one of its columns takes no missing values
-        return synthetic_rows(graph.model, graph.given, missing=False, whole=whole)
+        return synthetic_rows(known, inputs, missing=False, whole=whole)
     return rows
 
 

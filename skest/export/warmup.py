@@ -5,22 +5,25 @@ They travel with the model, so that any engine can test itself: for this reason 
 rows of the training data.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
+from skest.export.graph import Graph
 from skest.export.inputs import InputSpec
 
-__all__ = ["synthetic_rows"]
+__all__ = ["looked_up", "looked_up_in_model", "synthetic_rows"]
 
 _UNKNOWN = ("unknown word", "ünbekannt")
 _WORDS_OF_A_FEATURE = 64
+_LOOK_UP, _KEYS = "LabelEncoder", ("keys_strings", "keys_int64s")
 _NO_INTEGER = int(np.iinfo(np.int64).min)
 
 
 def synthetic_rows(
-    model: Any,
+    known: Mapping[str, Sequence[Any]],
     inputs: Sequence[InputSpec],
     n_rows: int = 16,
     seed: int = 0,
@@ -29,13 +32,13 @@ def synthetic_rows(
 ) -> dict[str, list[Any]]:
     """Make rows that a model takes.
 
-    Words and integers are those that the graph looks up, with unknown and missing ones
+    Words and integers are those that the model knows, with unknown and missing ones
     among them; numbers are drawn from a normal distribution.
 
     Parameters
     ----------
-    model : onnx.ModelProto
-        The graph.
+    known : dict of str to sequence
+        Words and integers by input, see `looked_up`.
     inputs : sequence of InputSpec
         What it takes.
     n_rows : int, default=16
@@ -53,35 +56,48 @@ def synthetic_rows(
         Cells by the name of the input, as JSON can hold them; missing ones are None.
     """
     draw = np.random.default_rng(seed)
-    known = _looked_up(model)
+    known = {**dict.fromkeys(whole, range(10)), **known}
     if not missing:
         inputs = [spec._replace(missing=None) for spec in inputs]
-    for name in whole:
-        known.setdefault(name, [*range(10)])
     return {
         spec.name: [_cell(spec, known.get(spec.name, []), draw) for _ in range(n_rows)]
         for spec in inputs
     }
 
 
-def _looked_up(model: Any) -> dict[str, list[Any]]:
+def looked_up(graph: Graph) -> dict[str, list[Any]]:
     """Return some of the words and integers that are looked up, by input."""
+    return _few_of_each(
+        (node.inputs[0], node.attributes.get(keys, ()))
+        for node in graph.added
+        if node.op == _LOOK_UP
+        for keys in _KEYS
+    )
+
+
+def looked_up_in_model(model: Any) -> dict[str, list[Any]]:
+    """Return the same for an ``onnx.ModelProto``."""
+    return _few_of_each(
+        (node.input[0], map(bytes.decode, attribute.strings))
+        if attribute.name == "keys_strings"
+        else (node.input[0], attribute.ints)
+        for node in model.graph.node
+        if node.op_type == _LOOK_UP
+        for attribute in node.attribute
+        if attribute.name in _KEYS
+    )
+
+
+def _few_of_each(keys: Iterable[tuple[str, Iterable[Any]]]) -> dict[str, list[Any]]:
     found: dict[str, list[Any]] = {}
-    for node in model.graph.node:
-        if node.op_type == "LabelEncoder":
-            for attribute in node.attribute:
-                if attribute.name == "keys_strings":
-                    keys = attribute.strings[:_WORDS_OF_A_FEATURE]
-                    found.setdefault(node.input[0], []).extend(k.decode() for k in keys)
-                elif attribute.name == "keys_int64s":
-                    # The least integer stands for none in graphs, and not in cells.
-                    keys = [key for key in attribute.ints if key != _NO_INTEGER]
-                    keys = keys[:_WORDS_OF_A_FEATURE]
-                    found.setdefault(node.input[0], []).extend(keys)
+    for name, values in keys:
+        # The least integer stands for none in graphs, and not in cells.
+        own = (value for value in values if value != _NO_INTEGER)
+        found.setdefault(name, []).extend(islice(own, _WORDS_OF_A_FEATURE))
     return found
 
 
-def _cell(spec: InputSpec, known: list[Any], draw: np.random.Generator) -> Any:
+def _cell(spec: InputSpec, known: Sequence[Any], draw: np.random.Generator) -> Any:
     if None not in spec.shape[1:]:
         sizes = [size or 0 for size in spec.shape[1:]]
         return _values(spec, known, draw, sizes[1:] if sizes[:1] == [1] else sizes)
@@ -98,7 +114,7 @@ def _cell(spec: InputSpec, known: list[Any], draw: np.random.Generator) -> Any:
 
 
 def _values(
-    spec: InputSpec, known: list[Any], draw: np.random.Generator, sizes: list[int]
+    spec: InputSpec, known: Sequence[Any], draw: np.random.Generator, sizes: list[int]
 ) -> Any:
     if sizes:
         return [_values(spec, known, draw, sizes[1:]) for _ in range(sizes[0])]
@@ -106,11 +122,11 @@ def _values(
     return None if may_miss and draw.random() < 0.1 else _value(spec, known, draw)
 
 
-def _value(spec: InputSpec, known: list[Any], draw: np.random.Generator) -> Any:
+def _value(spec: InputSpec, known: Sequence[Any], draw: np.random.Generator) -> Any:
     if spec.dtype == "string":
-        pool = [*known, *_UNKNOWN]
-        return pool[draw.integers(len(pool))]
+        words = [*known, *_UNKNOWN]
+        return words[draw.integers(len(words))]
     if spec.dtype == "int64" or known:
         pool = known or [0, 1]
-        return int(pool[draw.integers(len(pool))])
+        return int(pool[int(draw.integers(len(pool)))])
     return float(np.float32(draw.normal()))

@@ -23,7 +23,7 @@ from skest.export.artifact import MANIFEST, MODEL, SCHEMA, check_file_name
 from skest.export.declaration import DECLARATION, WEIGHTS
 from skest.export.external_weights import move_weights
 from skest.export.onnx_graph import OnnxGraph
-from skest.export.operators import IR_VERSION, OPSETS
+from skest.export.program import Program
 from skest.export.runtime import WARMUP, load
 from skest.versioned_directory import write_version
 
@@ -38,7 +38,7 @@ class Exported:
 
     Attributes
     ----------
-    graph : OnnxGraph
+    model : OnnxGraph or Program
         The model.
     variables : dict of str to Tensor
         Its variables.
@@ -47,7 +47,7 @@ class Exported:
     declaration : bytes or None
         What ``columns.json`` holds; None if the estimator can't be made again.
     rows : dict of str to list
-        Raw cells by input, to test the graph with.
+        Raw cells by input, to test what is written with.
     expected : callable
         ``expected(rows)`` gives what the model itself predicts for them, by output of the
         signature "predict".
@@ -55,7 +55,7 @@ class Exported:
         Files to copy into ``assets/``.
     """
 
-    graph: OnnxGraph
+    model: OnnxGraph | Program
     variables: Mapping[str, torch.Tensor]
     described: Mapping[str, Any]
     declaration: bytes | None
@@ -81,10 +81,10 @@ def write_export(
     base : str or path
         Directory of the versions.
     external : bool, optional
-        Whether the graph takes its weights from the file beside it. By default if they
+        Whether a graph takes its weights from the file beside it. By default if they
         have more than 64 MiB.
     verify : bool, default=True
-        Run the graph in ONNX Runtime, and compare what it predicts with `expected`.
+        Load what was written, and compare what it predicts with `expected`.
     atol : float, default=1e-5
         How far numbers may differ, as a part of them where they are above 1.
 
@@ -96,7 +96,8 @@ def write_export(
     Raises
     ------
     ExportError
-        If the graph does not predict what the model does. Nothing is written then.
+        If what was written does not predict what the model does, or cannot be
+        written. No version appears then.
     """
     for name, source in exported.assets.items():
         check_asset(name, Path(source))
@@ -104,7 +105,7 @@ def write_export(
 
     def write(directory: Path) -> None:
         _write_files(exported, directory, external)
-        manifest = _manifest(exported, directory)
+        manifest = _manifest(exported)
         manifest["parity"] = {"atol": atol}
         if verify:
             _write(directory, manifest)
@@ -117,7 +118,19 @@ def write_export(
 
 
 def _write_files(exported: Exported, directory: Path, external: bool | None) -> None:
-    proto = exported.graph.model
+    if isinstance(exported.model, Program):
+        exported.model.write(directory)
+    else:
+        _write_graph(exported.model, exported, directory, external)
+    for name, source in exported.assets.items():
+        (directory / "assets").mkdir(exist_ok=True)
+        shutil.copyfile(source, directory / "assets" / name)
+
+
+def _write_graph(
+    graph: OnnxGraph, exported: Exported, directory: Path, external: bool | None
+) -> None:
+    proto = graph.model
     variables = {name: v.contiguous() for name, v in exported.variables.items()}
     if external is None:
         external = sum(v.nbytes for v in variables.values()) > 64 * 2**20
@@ -128,37 +141,28 @@ def _write_files(exported: Exported, directory: Path, external: bool | None) -> 
     (directory / MODEL).write_bytes(proto.SerializeToString())
     if exported.declaration is not None:
         (directory / DECLARATION).write_bytes(exported.declaration)
-    for name, source in exported.assets.items():
-        (directory / "assets").mkdir(exist_ok=True)
-        shutil.copyfile(source, directory / "assets" / name)
 
 
-def _manifest(exported: Exported, directory: Path) -> dict[str, Any]:
-    graph = exported.graph
-    inputs = graph.signatures["predict"].inputs
-    opsets = {entry.domain: entry.version for entry in graph.model.opset_import}
+def _manifest(exported: Exported) -> dict[str, Any]:
+    model = exported.model
+    runtime = model.runtime()
+    inputs = model.signatures["predict"].inputs
     return {
         "schema": SCHEMA,
-        "kind": "onnx",
+        "kind": runtime["format"],
         "created": int(time.time()),
         "model": {
             **exported.described,
             "skest": __version__,
             "torch": torch.__version__,
         },
-        "runtime": {
-            "format": "onnx",
-            "opset": {domain: opsets[domain] for domain in OPSETS if domain in opsets},
-            "ir_version": IR_VERSION,
-            "min_onnxruntime": "1.17",
-            "trusted_code": False,
-        },
+        "runtime": runtime,
         "features": {
             spec.name: {**spec.to_json(), "shape": list(inputs[spec.name].shape)}
-            for spec in graph.inputs
+            for spec in model.inputs
         },
-        "raw": {spec.name: spec.to_json() for spec in graph.raw},
-        "signatures": {name: s.to_json() for name, s in graph.signatures.items()},
+        "raw": {spec.name: spec.to_json() for spec in model.raw},
+        "signatures": {name: s.to_json() for name, s in model.signatures.items()},
         "files": {},
     }
 
@@ -180,23 +184,22 @@ def _entry(path: Path) -> dict[str, Any]:
 
 
 def _compare(exported: Exported, directory: Path, atol: float) -> dict[str, Any]:
-    """Compare the graph with the model, and write down what it should give."""
-    import onnxruntime
-
+    """Compare what was written with the model, and write down what it should give."""
     expected = exported.expected(exported.rows)
-    found = load(directory, verify=False).run(exported.rows, "predict")
+    loaded = load(directory, verify=False, trust_code=True)
+    found = loaded.run(exported.rows, "predict")
     largest = 0.0
     for name, values in expected.items():
         if values.dtype.kind == "f":
             largest = max(largest, _difference(found[name], values))
         elif not np.array_equal(found[name], values):
             raise ExportError(
-                f"The exported graph gives other {name!r} than the model: "
+                f"What was exported gives other {name!r} than the model: "
                 f"{found[name].tolist()}, not {values.tolist()}. Please report it."
             )
     if not largest <= atol:
         raise ExportError(
-            f"The exported graph gives other numbers than the model: they differ by "
+            f"What was exported gives other numbers than the model: they differ by "
             f"{largest:.3g}, and atol={atol:g} is allowed. Give a larger 'atol' if that "
             "is close enough."
         )
@@ -212,7 +215,7 @@ def _compare(exported: Exported, directory: Path, atol: float) -> dict[str, Any]
     return {
         "rows": len(next(iter(exported.rows.values()), [])),
         "max_abs_diff": largest,
-        "onnxruntime": onnxruntime.__version__,
+        **exported.model.engine(),
     }
 
 

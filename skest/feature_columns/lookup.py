@@ -54,7 +54,9 @@ def row_lookup(weight: Tensor, ids: Tensor) -> Tensor:
     missing, rows = ids < 0, ids.clamp(min=0)
     if ids.dim() == 2:
         rows = torch.where(missing, rows.amax(dim=1, keepdim=True), rows)
-    found = F.embedding(rows, weight, sparse=True)
+    # Of a program only the result counts, and torch compiles this one itself.
+    is_sparse = not torch.compiler.is_exporting()
+    found = F.embedding(rows, weight, sparse=is_sparse)
     return found.masked_fill(missing.unsqueeze(-1), 0)
 
 

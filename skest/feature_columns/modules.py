@@ -67,7 +67,7 @@ class CountsOutput(NamedTuple):
     def __call__(self, encoded: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:
         """Return the output of the column, of shape (n_rows, size)."""
         ids = encoded[self.key]
-        shape = (len(ids), self.size + 1)  # the last column takes the ids of -1
+        shape = (ids.shape[0], self.size + 1)  # the last column takes the ids of -1
         counts = torch.zeros(shape, dtype=dtype, device=ids.device)
         if self.weight_key is None:
             one = torch.ones((), dtype=dtype, device=ids.device)
@@ -303,13 +303,18 @@ class SequenceFeatures(_ColumnFeatures):
         lengths : Tensor of int64, shape (n_rows,)
         """
         lengths = encoded[self.length_key]
-        n_rows, n_steps = len(lengths), max(1, int(lengths.max()))
+        n_rows, n_steps = lengths.shape[0], self._n_steps(encoded, lengths)
         # Every step is a row for the columns.
         steps = {
             output.key: encoded[output.key][:, :n_steps].reshape(n_rows * n_steps, -1)
             for output in self.outputs
         }
         return self._concatenated(steps).reshape(n_rows, n_steps, -1), lengths
+
+    def _n_steps(self, encoded: Mapping[str, Tensor], lengths: Tensor) -> int:
+        if torch.compiler.is_exporting():  # a program's shapes depend on no values
+            return encoded[self.outputs[0].key].shape[1]
+        return max(1, int(lengths.max()))
 
 
 class LinearFeatures(nn.Module):

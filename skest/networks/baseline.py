@@ -45,4 +45,4 @@ class Baseline(nn.Module):
         features : dict of str to Tensor
             Has "rows", of shape (n_rows, ...).
         """
-        return self.bias.expand(len(features["rows"]), -1)
+        return self.bias.expand(features["rows"].shape[0], -1)
