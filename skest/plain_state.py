@@ -21,6 +21,7 @@ _PACKAGE = "skest"
 _KIND = "__skest__"
 _DICT, _PATH, _TENSOR = "dict", "path", "tensor"
 _LEAVES = (str, bytes, int, float, np.ndarray, np.generic, type(None))
+_FREQUENT_LEAVES = {str, int, float}
 
 
 def to_plain(value: Any) -> Any:
@@ -80,6 +81,8 @@ class _Writer:
         if kind is dict:
             return self._dict(value)
         if kind in (list, tuple, set):
+            if _FREQUENT_LEAVES.issuperset(map(type, value)):
+                return kind(value)  # such as a vocabulary, which may be long
             return kind(map(self.write, value))
         if isinstance(value, Tensor):
             return {_KIND: _TENSOR, **_tensor_state(value)}

@@ -171,13 +171,17 @@ def _check_classes(value: Any) -> None:
 
 # Plain data to JSON and back: what JSON lacks is a mapping with a kind.
 
+_AS_THEY_ARE = {str, bool, int, type(None)}
+
 
 def _to_json(value: Any, where: str) -> Any:
-    if value is None or type(value) in (str, bool, int):
+    if type(value) in _AS_THEY_ARE:
         return value
     if type(value) is float:
         return value if np.isfinite(value) else {_KIND: "float", "value": repr(value)}
     if type(value) is list:
+        if _AS_THEY_ARE.issuperset(map(type, value)):
+            return value  # such as a vocabulary, which may be long
         return [_to_json(item, f"{where}[{i}]") for i, item in enumerate(value)]
     if type(value) in (tuple, set):
         items = [_to_json(item, f"{where}[{i}]") for i, item in enumerate(value)]
