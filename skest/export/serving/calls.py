@@ -184,6 +184,10 @@ def _finite(text: str) -> float:
 
 
 def _width(cell: Any, delimiter: str | None) -> int:
-    if isinstance(cell, str):
-        return cell.count(delimiter) + 1 if delimiter else 1
-    return len(cell) if isinstance(cell, list) else 1
+    """Return how many values a cell has, of which texts may be split."""
+    items = cell if isinstance(cell, list | np.ndarray) else [cell]
+    if not delimiter:
+        return len(items)
+    return sum(
+        item.count(delimiter) + 1 if isinstance(item, str) else 1 for item in items
+    )

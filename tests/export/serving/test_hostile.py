@@ -138,7 +138,7 @@ def test_many_rows(ask):
     assert status == 413 and "has 1001 rows; at most 1000 are" in answer["error"]
 
 
-@pytest.mark.parametrize("long", [[1] * 100, "1|" * 99])
+@pytest.mark.parametrize("long", [[1] * 100, "1|" * 99, ["1|" * 49, "1|" * 49]])
 def test_one_long_list_among_many_short_ones(ask, long):
     rows = ROWS[:1] * 200 + [{**ROWS[0], "tags": long}]
     status, answer = ask(PREDICT, {"instances": rows})
