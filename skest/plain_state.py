@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["from_plain", "to_plain"]
+__all__ = ["class_named", "from_plain", "to_plain"]
 
 _PACKAGE = "skest"
 # Key that tells a description of an object from a dictionary; its value is the kind.
@@ -125,7 +125,7 @@ class _Reader:
             return _tensor(value["array"], value["dtype"])
         if kind == _PATH:
             return Path(value["path"])
-        found = _class_named(kind)
+        found = class_named(kind)
         if "items" in value and issubclass(found, tuple):  # calls no other constructor
             return found(*map(self.read, value["items"]))
         made: Any = object.__new__(found)
@@ -151,7 +151,14 @@ def _tensor(array: Any, dtype: str) -> Tensor:
     return tensor.view(torch.bfloat16) if dtype == "bfloat16" else tensor
 
 
-def _class_named(name: str) -> type:
+def class_named(name: str) -> Any:
+    """Return the class of skest that is called ``module:name``.
+
+    Raises
+    ------
+    ValueError
+        If there is no such class in skest.
+    """
     module, _, path = name.partition(":")
     found: Any = None
     if module.partition(".")[0] == _PACKAGE:

@@ -9,8 +9,7 @@ import numpy as np
 
 from skest.adapters.onnx_graph import fitted_onnx
 from skest.adapters.user_model import BARE_KEY
-from skest.exceptions import ExportError
-from skest.export.declaration import declare
+from skest.export.declaration import declaration_or_reason, declare
 from skest.export.inputs import InputSpec
 from skest.export.spec_inputs import BARE
 from skest.export.trial_rows import by_output, cells_of, made_up_rows, rows_of
@@ -43,15 +42,12 @@ def as_exported(
     """
     graph = fitted_onnx(estimator, input_rank, example, hashing)
     core = estimator.estimator_
+    declaration, reason = declaration_or_reason(lambda: declare(estimator))
     described = {
         "estimator": type(estimator).__name__,
         "global_step": core.checkpoint.global_step,
+        **reason,
     }
-    declaration = None
-    try:
-        declaration = declare(estimator)
-    except ExportError as error:
-        described["not_rebuilt"] = str(error)
     if example is None:
         forms = estimator._input_forms
         whole = [
