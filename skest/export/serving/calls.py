@@ -108,6 +108,8 @@ class Call:
                 feature = model.features[inputs[key]["tensor"]]
                 self._check_size(key, values, feature)
             return model.run(columns, signature)
+        except RecursionError:
+            raise RequestError(400, "The values are nested too deeply.") from None
         except (ValueError, TypeError, OverflowError) as error:
             raise RequestError(400, str(error)) from None
 
