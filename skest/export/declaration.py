@@ -51,6 +51,11 @@ _LOCAL = {"hooks": (), "config": None, "warm_start_from": None, "random_state": 
 # The parameter that is a function of the user's, whom it is asked from again.
 _FUNCTION = "model_fn"
 _CORE_ESTIMATOR = "skest.estimator:Estimator"
+# What a file that describes no estimator can end in.
+_WRONG = (
+    *(ValueError, TypeError, KeyError, AttributeError, RecursionError),
+    *(SafetensorError, OSError),
+)
 
 
 def declare(estimator: Any) -> bytes:
@@ -75,7 +80,8 @@ def declare(estimator: Any) -> bytes:
     Examples
     --------
     >>> import json
-    >>>     >>> from skest import LinearRegressor
+    >>> import numpy as np
+    >>> from skest import LinearRegressor
     >>> from skest.export.declaration import declare
     >>> X = np.arange(8.0).reshape(-1, 1)
     >>> model = LinearRegressor(max_iter=1).fit(X, X[:, 0])
@@ -184,6 +190,21 @@ def to_estimator(path: str | os.PathLike[str], *, model_fn: Any = None) -> Any:
         arguments than a model function.
     TypeError
         If `model_fn` is not callable.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np, pytest
+    >>> _ = pytest.importorskip("onnxruntime")
+    >>> from skest import LinearRegressor
+    >>> from skest.export import to_estimator
+    >>> X = np.arange(8.0).reshape(-1, 1)
+    >>> model = LinearRegressor(max_iter=1).fit(X, X[:, 0])
+    >>> with tempfile.TemporaryDirectory() as base:
+    ...     _ = model.export(base)
+    ...     again = to_estimator(base)
+    >>> bool((again.predict(X) == model.predict(X)).all())
+    True
     """
     directory = version_at(path)
     manifest = read_artifact(directory).manifest
@@ -204,12 +225,6 @@ def to_estimator(path: str | os.PathLike[str], *, model_fn: Any = None) -> Any:
         return _built(described["estimator"], state, model_fn)
     except _WRONG as error:
         raise _unfit(directory, error) from error
-
-
-_WRONG = (
-    *(ValueError, TypeError, KeyError, AttributeError, RecursionError),
-    *(SafetensorError, OSError),
-)
 
 
 def _unfit(directory: Path, error: Exception) -> ArtifactError:
