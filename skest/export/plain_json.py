@@ -29,10 +29,23 @@ def to_json(value: Any, where: str) -> Any:
     where : str
         What it is, for errors.
 
+    Returns
+    -------
+    object
+        Dictionaries, lists, strings and numbers.
+
     Raises
     ------
     ExportError
         If a part of it is no plain data.
+
+    Examples
+    --------
+    >>> from skest.export.plain_json import from_json, to_json
+    >>> to_json({"sizes": (8, 4)}, "params")
+    {'sizes': {'__skest__': 'tuple', 'items': [8, 4]}}
+    >>> from_json(to_json({"sizes": (8, 4)}, "params"))
+    {'sizes': (8, 4)}
     """
     if type(value) in _AS_THEY_ARE:
         return value
