@@ -29,6 +29,7 @@ from skest.eval_results import eval_dir_of
 from skest.evaluation import evaluate_loop, evaluated, predict_batch, split_rows
 from skest.exceptions import NotFittedError
 from skest.execution.choice import make_inference, make_step
+from skest.export.declaration import declare_core
 from skest.export.spec_export import exported_spec, known_features
 from skest.export.writer import write_export
 from skest.hooks.base import Hook, Run
@@ -588,9 +589,11 @@ class Estimator:
 
         A version is a directory ``<export_dir_base>/<unix seconds>``, which appears when
         it is complete and tested. It holds ``model.onnx``, ``weights.safetensors``,
-        ``warmup.json``, ``assets/`` and ``manifest.json``; `skest.export.load` runs it.
-        The model takes the raw columns of ``encode=FeatureColumns.encode``, or without
-        ``encode`` the tensors that the features are. Networks of your own need onnxscript.
+        ``columns.json``, ``warmup.json``, ``assets/`` and ``manifest.json``;
+        `skest.export.load` runs it, `skest.export.to_estimator` makes an Estimator of it
+        again, given the model function. The model takes the raw columns of
+        ``encode=FeatureColumns.encode``, or without ``encode`` the tensors that the
+        features are. Networks of your own need onnxscript.
 
         Parameters
         ----------
@@ -646,10 +649,14 @@ class Estimator:
             features, None, ModeKeys.PREDICT, self._config, random
         )
         self._restore(spec, checkpoint)
+        describe = functools.partial(
+            declare_core, self.params, self._config, checkpoint
+        )
         exported = exported_spec(
             spec,
             features,
             checkpoint,
+            describe,
             example=example,
             assets=assets or {},
             format=format,

@@ -14,13 +14,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["from_plain", "to_plain"]
+__all__ = ["class_named", "from_plain", "to_plain"]
 
 _PACKAGE = "skest"
 # Key that tells a description of an object from a dictionary; its value is the kind.
 _KIND = "__skest__"
 _DICT, _PATH, _TENSOR = "dict", "path", "tensor"
 _LEAVES = (str, bytes, int, float, np.ndarray, np.generic, type(None))
+_FREQUENT_LEAVES = {str, int, float}
 
 
 def to_plain(value: Any) -> Any:
@@ -80,6 +81,8 @@ class _Writer:
         if kind is dict:
             return self._dict(value)
         if kind in (list, tuple, set):
+            if _FREQUENT_LEAVES.issuperset(map(type, value)):
+                return kind(value)  # such as a vocabulary, which may be long
             return kind(map(self.write, value))
         if isinstance(value, Tensor):
             return {_KIND: _TENSOR, **_tensor_state(value)}
@@ -122,7 +125,7 @@ class _Reader:
             return _tensor(value["array"], value["dtype"])
         if kind == _PATH:
             return Path(value["path"])
-        found = _class_named(kind)
+        found = class_named(kind)
         if "items" in value and issubclass(found, tuple):  # calls no other constructor
             return found(*map(self.read, value["items"]))
         made: Any = object.__new__(found)
@@ -148,7 +151,14 @@ def _tensor(array: Any, dtype: str) -> Tensor:
     return tensor.view(torch.bfloat16) if dtype == "bfloat16" else tensor
 
 
-def _class_named(name: str) -> type:
+def class_named(name: str) -> Any:
+    """Return the class of skest that is called ``module:name``.
+
+    Raises
+    ------
+    ValueError
+        If there is no such class in skest.
+    """
     module, _, path = name.partition(":")
     found: Any = None
     if module.partition(".")[0] == _PACKAGE:

@@ -41,6 +41,7 @@ LAYERS = [
     {"estimator", "extenders", "prediction"},
     {"train_eval", "train_eval_record", "train_eval_specs"},
     {"adapters"},
+    {"command_line"},
 ]
 RANK = {part: rank for rank, layer in enumerate(LAYERS) for part in layer}
 

@@ -11,8 +11,7 @@ from skest.adapters.onnx_graph import fitted_onnx
 from skest.adapters.program import fitted_program
 from skest.adapters.user_model import BARE_KEY
 from skest.checkpoint_export import check_format, check_unused
-from skest.exceptions import ExportError
-from skest.export.declaration import declare
+from skest.export.declaration import declaration_or_reason, declare
 from skest.export.inputs import InputSpec
 from skest.export.onnx_graph import OnnxGraph
 from skest.export.program import Program
@@ -66,16 +65,15 @@ def as_exported(
         check_unused(format, input_rank=(input_rank, 2), hashing=(hashing, "graph"))
         model = fitted_program(estimator, format, example)
     core = estimator.estimator_
+    declaration: bytes | None = None
+    reason: dict[str, str] = {}
+    if format == "onnx":
+        declaration, reason = declaration_or_reason(lambda: declare(estimator))
     described = {
         "estimator": type(estimator).__name__,
         "global_step": core.checkpoint.global_step,
+        **reason,
     }
-    declaration = None
-    if format == "onnx":
-        try:
-            declaration = declare(estimator)
-        except ExportError as error:
-            described["not_rebuilt"] = str(error)
     if example is None:
         forms = estimator._input_forms
         whole = [

@@ -6,33 +6,40 @@ target. Only classes that are listed here are made from a file, and none of them
 it is given.
 """
 
-import base64
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from torch import Tensor
 
 from skest.checkpoints import Checkpoint
+from skest.cluster import TaskConfig
 from skest.exceptions import ArtifactError, ExportError
 from skest.export.artifact import read_artifact, version_at
 from skest.export.external_weights import without_constants
-from skest.plain_state import from_plain, to_plain
+from skest.export.plain_json import KIND, from_json, to_json
+from skest.model_fn import model_fn_arguments
+from skest.plain_state import class_named, from_plain, to_plain
+from skest.run_config import RunConfig
 
-__all__ = ["DECLARATION", "WEIGHTS", "declare", "described", "rebuilt", "to_estimator"]
+__all__ = [
+    "DECLARATION",
+    "WEIGHTS",
+    "declaration_or_reason",
+    "declare",
+    "declare_core",
+    "described",
+    "rebuilt",
+    "to_estimator",
+]
 
 DECLARATION = "columns.json"
 WEIGHTS = "weights.safetensors"
 
 _SCHEMA = "skest.estimator/1"
-_KIND = (
-    "__skest__"  # as in skest.plain_state, whose descriptions are what is written here
-)
 _CLASSES = (
     "skest.adapters.",
     "skest.feature_columns.",
@@ -43,10 +50,19 @@ _CLASSES = (
     "skest.export.encoders:",
     "skest.export.class_outputs:ClassOutput",
     "skest.run_config:RunConfig",
+    "skest.cluster:",
     "skest.checkpoints:Checkpoint",
 )
 # Parameters that say how to train on this machine, not what the model is.
 _LOCAL = {"hooks": (), "config": None, "warm_start_from": None, "random_state": None}
+# The parameter that is a function of the user's, whom it is asked from again.
+_FUNCTION = "model_fn"
+_CORE_ESTIMATOR = "skest.estimator:Estimator"
+# What a file that describes no estimator can end in.
+_WRONG = (
+    *(ValueError, TypeError, KeyError, AttributeError, RecursionError),
+    *(SafetensorError, OSError),
+)
 
 
 def declare(estimator: Any) -> bytes:
@@ -65,8 +81,8 @@ def declare(estimator: Any) -> bytes:
     Raises
     ------
     ExportError
-        If a part of it is no data, as a function of the user's. `hooks`, `config` and a
-        `random_state` that is no number are left out instead.
+        If a part of it is no data, as a function of the user's. `hooks`, `config`, a
+        `random_state` that is no number, and `model_fn`, are left out instead.
 
     Examples
     --------
@@ -80,41 +96,102 @@ def declare(estimator: Any) -> bytes:
     'skest.adapters.linear:LinearRegressor'
     """
     state = dict(estimator.__getstate__())
-    core = dict(state["_core"])
-    # The variables go into a file of their own; a fine-tuning begins with fresh slots.
-    checkpoint = Checkpoint(estimator.estimator_.checkpoint.global_step, {})
-    core |= {"checkpoint": to_plain(checkpoint), "config": to_plain(_config(estimator))}
-    state |= {"_core": core, "model_dir_": None, "warm_start_report_": None}
+    core = estimator.estimator_
+    state |= {
+        "_core": _core_state(core.config, core.checkpoint),
+        "model_dir_": None,
+        "warm_start_report_": None,
+    }
     for parameters in (state, state["_params_in_fit"]):
         for name in _LOCAL.keys() & parameters.keys():
             if name != "random_state" or not isinstance(parameters[name], int):
                 parameters[name] = _LOCAL[name]
+        if _FUNCTION in parameters:
+            parameters[_FUNCTION] = None
     kind = type(estimator)
     name = f"{kind.__module__}:{kind.__qualname__}"
     if not name.startswith(_CLASSES):
         raise ExportError(f"Only estimators of skest can be described; got {name}.")
-    content = {"schema": _SCHEMA, "estimator": name, "state": _to_json(state, name)}
-    text = json.dumps(content, allow_nan=False, ensure_ascii=False)
-    return text.encode()
+    return _as_json(name, state)
 
 
-def _config(estimator: Any) -> Any:
-    return estimator.estimator_.config.replace(
-        model_dir=None, device="auto", keep_best=None
+def declare_core(
+    params: Mapping[str, Any], config: RunConfig, checkpoint: Checkpoint
+) -> bytes:
+    """Describe an `Estimator`, but for its function and its variables, as JSON.
+
+    Parameters
+    ----------
+    params : dict
+        Its hyperparameters.
+    config : RunConfig
+        Its settings.
+    checkpoint : Checkpoint
+        What is exported.
+
+    Returns
+    -------
+    bytes
+        What ``columns.json`` holds.
+
+    Raises
+    ------
+    ExportError
+        If one of the hyperparameters is no data.
+    """
+    state = {
+        "params": to_plain(dict(params)),
+        _FUNCTION: None,
+        "_core": _core_state(config, checkpoint),
+    }
+    return _as_json(_CORE_ESTIMATOR, state)
+
+
+def declaration_or_reason(
+    describe: Callable[[], bytes],
+) -> tuple[bytes | None, dict[str, str]]:
+    """Return a description; or None, and why there is none for the manifest."""
+    try:
+        return describe(), {}
+    except ExportError as error:
+        return None, {"not_rebuilt": str(error)}
+
+
+def _core_state(config: RunConfig, checkpoint: Checkpoint) -> dict[str, Any]:
+    """Return what is said of a core Estimator; the variables are in another file."""
+    config = config.replace(
+        model_dir=None,
+        device="auto",
+        keep_best=None,
+        task=TaskConfig(),
+        train_distribute=None,
+        eval_distribute=None,
     )
+    # A fine-tuning begins with fresh slots.
+    without_variables = Checkpoint(checkpoint.global_step, {})
+    return {"config": to_plain(config), "checkpoint": to_plain(without_variables)}
 
 
-def to_estimator(path: str | os.PathLike[str]) -> Any:
+def _as_json(name: str, state: Mapping[str, Any]) -> bytes:
+    state = to_json(state, name)
+    described = {"schema": _SCHEMA, "estimator": name, "state": state}
+    return json.dumps(described, allow_nan=False, ensure_ascii=False).encode()
+
+
+def to_estimator(path: str | os.PathLike[str], *, model_fn: Any = None) -> Any:
     """Build the estimator that was exported, to predict with it or to train it further.
 
     Parameters
     ----------
     path : str or path
         A version, or the directory of the versions (then the newest is taken).
+    model_fn : callable, default=None
+        The model function of a `ModelFnClassifier`, a `ModelFnRegressor` or an
+        `Estimator`: code is not in an export. Others take none.
 
     Returns
     -------
-    SkestEstimator
+    SkestEstimator or Estimator
         Fitted, as it was exported. The state of its optimizers is not in an export.
 
     Raises
@@ -122,6 +199,26 @@ def to_estimator(path: str | os.PathLike[str]) -> Any:
     ArtifactError
         If the version is damaged, was exported from something that can't be described,
         or describes anything but an estimator of skest.
+    ValueError
+        If `model_fn` is needed and not given, given and not needed, or has other
+        arguments than a model function.
+    TypeError
+        If `model_fn` is not callable.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np, pytest
+    >>> _ = pytest.importorskip("onnxruntime")
+    >>> from skest import LinearRegressor
+    >>> from skest.export import to_estimator
+    >>> X = np.arange(8.0).reshape(-1, 1)
+    >>> model = LinearRegressor(max_iter=1).fit(X, X[:, 0])
+    >>> with tempfile.TemporaryDirectory() as base:
+    ...     _ = model.export(base)
+    ...     again = to_estimator(base)
+    >>> bool((again.predict(X) == model.predict(X)).all())
+    True
     """
     directory = version_at(path)
     manifest = read_artifact(directory).manifest
@@ -133,11 +230,14 @@ def to_estimator(path: str | os.PathLike[str]) -> Any:
         )
     try:
         content = json.loads((directory / DECLARATION).read_bytes())
-        variables = without_constants(load_file(directory / WEIGHTS))
-        return _build(content, variables)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        state = _read_state(content)
+        state["_core"]["checkpoint"] = _checkpoint(directory, state)
+    except _WRONG as error:
         raise _unfit(directory, error) from error
-    except (SafetensorError, OSError) as error:
+    _check_function(directory, content["estimator"], state, model_fn)
+    try:
+        return _built(content["estimator"], state, model_fn)
+    except _WRONG as error:
         raise _unfit(directory, error) from error
 
 
@@ -145,13 +245,48 @@ def _unfit(directory: Path, error: Exception) -> ArtifactError:
     return ArtifactError(f"{str(directory)!r} describes no estimator of skest: {error}")
 
 
-def _build(content: Mapping[str, Any], variables: Mapping[str, Tensor]) -> Any:
+def _read_state(content: Mapping[str, Any]) -> dict[str, Any]:
     if content["schema"] != _SCHEMA:
         raise ValueError(f"its schema is {content['schema']!r}, not {_SCHEMA!r}")
-    state = _from_json(content["state"])
+    state = from_json(content["state"])
+    if content["estimator"] != _CORE_ESTIMATOR:
+        _check_classes({KIND: content["estimator"]})
+    _check_classes(state)
+    return dict(state)
+
+
+def _checkpoint(directory: Path, state: Mapping[str, Any]) -> Any:
+    variables = without_constants(load_file(directory / WEIGHTS))
     step = state["_core"]["checkpoint"]["state"]["global_step"]
-    state["_core"]["checkpoint"] = to_plain(Checkpoint(step, variables))
-    return _made({_KIND: content["estimator"], "state": state})
+    return to_plain(Checkpoint(step, variables))
+
+
+def _check_function(
+    directory: Path, name: str, state: Mapping[str, Any], model_fn: Any
+) -> None:
+    name = name.rpartition(":")[2]
+    if _FUNCTION not in state:
+        if model_fn is not None:
+            raise ValueError(f"{name} has no 'model_fn'; leave it out.")
+        return
+    if model_fn is None:
+        raise ValueError(
+            f"{str(directory)!r} was exported from {name}, whose model function is code "
+            "and not in the files. Pass it as 'model_fn'."
+        )
+    params = state.get("params")
+    model_fn_arguments(model_fn, params if isinstance(params, dict) else None)
+
+
+def _built(name: str, state: dict[str, Any], model_fn: Any) -> Any:
+    if name != _CORE_ESTIMATOR:
+        if _FUNCTION in state:
+            state[_FUNCTION] = state["_params_in_fit"][_FUNCTION] = model_fn
+        return from_plain({KIND: name, "state": state})
+    core, params = from_plain(state["_core"]), from_plain(state["params"])
+    estimator = class_named(name)(model_fn, config=core["config"], params=params)
+    estimator.checkpoint = core["checkpoint"]
+    return estimator
 
 
 def described(value: Any, where: str) -> Any:
@@ -169,7 +304,7 @@ def described(value: Any, where: str) -> Any:
     ExportError
         If a part is no data.
     """
-    return _to_json(to_plain(value), where)
+    return to_json(to_plain(value), where)
 
 
 def rebuilt(value: Any) -> Any:
@@ -180,10 +315,7 @@ def rebuilt(value: Any) -> Any:
     ValueError, TypeError, KeyError, AttributeError, RecursionError
         If it is something else, or names anything but parts of an estimator.
     """
-    return _made(_from_json(value))
-
-
-def _made(description: Any) -> Any:
+    description = from_json(value)
     _check_classes(description)
     return from_plain(description)
 
@@ -192,7 +324,7 @@ def _check_classes(value: Any) -> None:
     """Refuse descriptions of objects that are no part of an estimator."""
     parts: Iterable[Any] = ()
     if isinstance(value, dict):
-        name = value.get(_KIND, "dict")
+        name = value.get(KIND, "dict")
         if not isinstance(name, str) or not (
             name in ("dict", "path", "tensor") or name.startswith(_CLASSES)
         ):
@@ -202,79 +334,3 @@ def _check_classes(value: Any) -> None:
         parts = value
     for part in parts:
         _check_classes(part)
-
-
-# Plain data to JSON and back: what JSON lacks is a mapping with a kind.
-
-
-def _to_json(value: Any, where: str) -> Any:
-    if value is None or type(value) in (str, bool, int):
-        return value
-    if type(value) is float:
-        return value if np.isfinite(value) else {_KIND: "float", "value": repr(value)}
-    if type(value) is list:
-        return [_to_json(item, f"{where}[{i}]") for i, item in enumerate(value)]
-    if type(value) in (tuple, set):
-        items = [_to_json(item, f"{where}[{i}]") for i, item in enumerate(value)]
-        return {_KIND: type(value).__name__, "items": items}
-    if type(value) is dict:
-        return {key: _to_json(item, f"{where}.{key}") for key, item in value.items()}
-    if type(value) is bytes:
-        return {_KIND: "bytes", "base64": _encoded(value)}
-    if isinstance(value, np.ndarray) and value.dtype == object:
-        items = _to_json(value.ravel().tolist(), where)
-        return {_KIND: "objects", "shape": value.shape, "items": items}
-    if isinstance(value, np.ndarray | np.generic) and not value.dtype.hasobject:
-        kind = "array" if isinstance(value, np.ndarray) else "scalar"
-        array = np.ascontiguousarray(value)
-        return {
-            _KIND: kind,
-            "dtype": array.dtype.str,
-            "shape": np.shape(value),
-            "base64": _encoded(array.tobytes()),
-        }
-    raise ExportError(
-        f"{where} is a {type(value).__name__}, which JSON can't describe: an estimator "
-        "that uses it can't be made again from its export."
-    )
-
-
-def _encoded(data: bytes) -> str:
-    return base64.b64encode(data).decode("ascii")
-
-
-def _from_json(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_from_json(item) for item in value]
-    if not isinstance(value, dict):
-        return value
-    read = _READERS.get(value.get(_KIND, ""))
-    if read is not None:
-        return read(value)
-    return {key: _from_json(item) for key, item in value.items()}
-
-
-def _read_objects(value: Mapping[str, Any]) -> Any:
-    items = _from_json(value["items"])
-    array = np.empty(len(items), object)
-    array[:] = items
-    return array.reshape(value["shape"])
-
-
-def _read_array(value: Mapping[str, Any]) -> Any:
-    dtype = np.dtype(value["dtype"])
-    if dtype.hasobject:
-        raise ValueError(f"an array has the dtype {dtype}")
-    data = base64.b64decode(value["base64"], validate=True)
-    return np.frombuffer(data, dtype).reshape(value["shape"]).copy()
-
-
-_READERS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
-    "float": lambda value: float(value["value"]),
-    "tuple": lambda value: tuple(_from_json(value["items"])),
-    "set": lambda value: set(_from_json(value["items"])),
-    "bytes": lambda value: base64.b64decode(value["base64"], validate=True),
-    "objects": _read_objects,
-    "array": _read_array,
-    "scalar": lambda value: _read_array(value)[()],
-}

@@ -95,6 +95,8 @@ _SINGLE = {
     *("t", "s", "f", "i", "type", "data_type", "data_location", "raw_data"),
 }
 
+_UNKNOWN: tuple[str, set[int]] = ("", set())
+
 _Value = int | memoryview
 
 
@@ -224,19 +226,21 @@ def _fields(
     data: memoryview, known: dict[int, tuple[str, set[int]]], message: str
 ) -> Iterator[tuple[str, _Value]]:
     """Yield the names and values of the fields of a message."""
-    at, seen = 0, set()
-    while at < len(data):
-        key, at = _varint(data, at)
-        number, wire = key >> 3, key & 7
-        name, wires = known.get(number, ("", set()))
+    at, end, seen = 0, len(data), set()
+    while at < end:
+        # Nearly all keys have one byte, and a vocabulary tens of thousands of them.
+        key, at = (data[at], at + 1) if data[at] < 0x80 else _varint(data, at)
+        wire = key & 7
+        name, wires = known.get(key >> 3, _UNKNOWN)
         if wire not in wires:
             raise ArtifactError(
-                f"The ONNX {message} has field {number} of wire type {wire}, which "
+                f"The ONNX {message} has field {key >> 3} of wire type {wire}, which "
                 "exports of skest never have."
             )
-        if name in seen and name in _SINGLE:
-            raise ArtifactError(f"The ONNX {message} has the field {name!r} twice.")
-        seen.add(name)
+        if name in _SINGLE:
+            if name in seen:
+                raise ArtifactError(f"The ONNX {message} has the field {name!r} twice.")
+            seen.add(name)
         if wire == _VARINT:
             value, at = _varint(data, at)
             yield name, value
@@ -245,7 +249,7 @@ def _fields(
             size, at = _varint(data, at)
         else:
             size = 4 if wire == _FIXED32 else 8
-        if size > len(data) - at:
+        if size > end - at:
             raise ArtifactError(f"The ONNX {message} ends in the middle of {name!r}.")
         yield name, data[at : at + size]
         at += size

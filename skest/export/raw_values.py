@@ -72,7 +72,9 @@ class Feature:
     def _padded(self, values: Any) -> Any:
         """Fill lists in cells up to the longest."""
         if isinstance(values, np.ndarray) and values.ndim > 1:
-            return values
+            if self._delimiter is None:
+                return values
+            values = values.tolist()  # lists, of which each text may be several values
         rows = [self._items(cell) for cell in values]
         width = max(map(len, rows), default=0)
         if width == 0:
@@ -83,12 +85,18 @@ class Feature:
 
     def _items(self, cell: Any) -> list[Any]:
         if isinstance(cell, str):
-            if self._delimiter is None:
-                return [cell]
-            return cell.split(self._delimiter) if cell else []
+            return self._parts(cell) if cell else []
         if isinstance(cell, list | tuple | np.ndarray):
-            return list(cell)
+            if self._delimiter is None:
+                return list(cell)
+            return [part for item in cell for part in self._parts(item)]
         return [] if _is_missing(cell) else [cell]
+
+    def _parts(self, value: Any) -> list[Any]:
+        """Split a text, of which there may be several in a cell."""
+        if self._delimiter is None or not isinstance(value, str):
+            return [value]
+        return value.split(self._delimiter)
 
     def _texts(self, values: Any) -> NDArray[Any]:
         array = np.asarray(values, dtype=object)
@@ -173,7 +181,7 @@ class Feature:
             except OverflowError:
                 whole = np.zeros(array.shape, self.dtype)
         if not np.all(whole == array):
-            first = array[np.asarray(whole != array, bool)].ravel()[0]
+            first = array[np.asarray(whole != array, bool)].ravel().tolist()[0]
             raise ValueError(
                 f"The feature {self.name!r} takes whole numbers of dtype {self.dtype}; "
                 f"got {first!r}."

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line of the server: ``python -m skest.export.serve PATH``."""
+"""The command line of the server: ``skest serve PATH``.
+
+Also ``python -m skest.export.serve PATH``.
+"""
 
 import argparse
 import logging
@@ -19,20 +22,25 @@ from skest.export.serving.server import ModelServer
 __all__ = ["main"]
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+_PROG = "python -m skest.export.serve"
+
+
+def main(arguments: Sequence[str] | None = None, prog: str = _PROG) -> int:
     """Serve models until the process is asked to stop (SIGTERM, SIGINT).
 
     Parameters
     ----------
     arguments : sequence of str, optional
         The command line, by default that of the process.
+    prog : str, default="python -m skest.export.serve"
+        How the process was called, for messages.
 
     Returns
     -------
     int
         0 if all running requests were answered before it ended, else 1.
     """
-    parser = _parser()
+    parser = _parser(prog)
     options = parser.parse_args(arguments)
     logging.basicConfig(
         level=logging.DEBUG if options.verbose else logging.INFO,
@@ -58,9 +66,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if server.stop(options.grace) else 1
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(prog: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m skest.export.serve",
+        prog=prog,
         description="Serve exported models by HTTP: TensorFlow Serving REST below /v1, "
         "Open Inference Protocol below /v2.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,

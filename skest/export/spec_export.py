@@ -2,7 +2,7 @@
 """What becomes a version of a model that a ``model_fn`` describes."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch
 from skest.checkpoints import Checkpoint
 from skest.evaluation import predict_batch
 from skest.exceptions import ExportError
+from skest.export.declaration import declaration_or_reason
 from skest.export.inputs import InputSpec
 from skest.export.onnx_graph import OnnxGraph
 from skest.export.program import Program, build_program
@@ -39,6 +40,7 @@ def exported_spec(
     spec: EstimatorSpec,
     features: Any,
     checkpoint: Checkpoint,
+    describe: Callable[[], bytes],
     *,
     example: Any = None,
     assets: Mapping[str, str | os.PathLike[str]],
@@ -55,6 +57,8 @@ def exported_spec(
         Some rows, to read names, types and shapes from.
     checkpoint : Checkpoint
         The variables.
+    describe : callable
+        Gives what ``columns.json`` holds; it may raise ExportError.
     example : raw features, default=None
         Rows to test the graph with, which are written into the version; None makes some
         up.
@@ -80,11 +84,16 @@ def exported_spec(
     else:
         table = example if _is_table(example) else {BARE: np.asarray(example)}
         rows = rows_of(table, model.inputs)
+    declaration: bytes | None = None
+    reason: dict[str, str] = {}
+    if format == "onnx":
+        declaration, reason = declaration_or_reason(describe)
+    step = checkpoint.global_step
     return Exported(
         model=model,
         variables=checkpoint.variables,
-        described={"estimator": name, "global_step": checkpoint.global_step},
-        declaration=None,
+        described={"estimator": name, "global_step": step, **reason},
+        declaration=declaration,
         rows=rows,
         expected=expected,
         assets=assets,

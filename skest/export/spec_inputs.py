@@ -225,6 +225,12 @@ def _plain(graph: Graph, features: Any, dtype: np.dtype) -> SpecInputs:
 
 
 def _tensor(cells: Any, key: Any, dtype: np.dtype) -> Tensor:
+    if isinstance(cells, Mapping):
+        raise ExportError(
+            f"The feature {key!r} is a dictionary of features, and each input of a graph "
+            "is one tensor. Let 'input_fn' give one dictionary of arrays, "
+            'under names such as "outer_inner".'
+        )
     array = cells if isinstance(cells, Tensor) else np.asarray(cells)
     if not isinstance(array, Tensor):
         if array.dtype.kind not in "biuf":

@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models of every family, to be exported once and run in every engine."""
 
+import importlib.util
+
 import numpy as np
 import pandas as pd
+import torch
+from torch import nn
 
 import skest
 from skest import feature_columns as fc
@@ -79,6 +83,64 @@ def targets():
     }
 
 
+class Mixed(nn.Module):
+    """A network of the user's around columns, which torch traces."""
+
+    def __init__(self, columns, n_logits):
+        super().__init__()
+        self.inputs = fc.DenseFeatures(columns)
+        width = self.inputs.out_features
+        self.cross = nn.Linear(width, width)
+        self.deep = nn.Sequential(nn.LayerNorm(width), nn.GELU(), nn.Dropout(0.5))
+        self.heads = nn.MultiheadAttention(width, 1, batch_first=True)
+        self.logits = nn.Linear(width, n_logits)
+
+    def forward(self, features):
+        x = self.inputs(features)
+        crossed = torch.stack([x * self.cross(x) + x, self.deep(x)], 1)
+        attended, _ = self.heads(crossed, crossed, crossed)
+        return self.logits(attended.mean(1))
+
+
+def mixed_model_fn(features, labels, mode, params):
+    """The loss and the logits are the user's, too."""
+    network = Mixed(params["feature_columns"], params["n_classes"])
+    return skest.EstimatorSpec(
+        mode,
+        network=network,
+        loss=lambda y, z, x: nn.functional.cross_entropy(z, y, reduction="none"),
+        predictions=lambda z: {"probabilities": z.softmax(1)},
+        optimizer=torch.optim.SGD(network.parameters(), lr=0.01),
+    )
+
+
+def mixed_number_model_fn(features, labels, mode, params):
+    """The head is one of skest."""
+    network = Mixed(params["feature_columns"], params["n_outputs"])
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.01)
+    return params["head"].create_estimator_spec(
+        features, mode, network, labels, optimizer
+    )
+
+
+def traced_models():
+    """As `models`, of which torch traces a part."""
+    if importlib.util.find_spec("onnxscript") is None:
+        return {}
+    _, deep = columns()
+    options = {"feature_columns": deep}
+    return {
+        "traced": (
+            small(skest.ModelFnClassifier, model_fn=mixed_model_fn, **options),
+            "classes",
+        ),
+        "traced, number": (
+            small(skest.ModelFnRegressor, model_fn=mixed_number_model_fn, **options),
+            "number",
+        ),
+    }
+
+
 def models():
     """Estimators by name, each with the name of its target."""
     wide, deep = columns()
@@ -116,4 +178,5 @@ def models():
             )
             for cell in ("simple_rnn", "lstm", "gru")
         },
+        **traced_models(),
     }

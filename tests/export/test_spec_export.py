@@ -237,6 +237,32 @@ def test_what_cannot_be_exported(tmp_path):
     assert list_versions(tmp_path) == []
 
 
+class Outer(nn.Module):
+    """A network on a nest of features."""
+
+    def __init__(self):
+        super().__init__()
+        self.out = nn.Linear(2, 1)
+
+    def forward(self, features):
+        return self.out(features["a"]["b"])
+
+
+def nested_model_fn(features, labels, mode):
+    network = Outer()
+    optimizer = torch.optim.SGD(network.parameters(), 0.1)
+    return RegressionHead().create_estimator_spec(
+        features, mode, network, labels, optimizer
+    )
+
+
+def test_nested_features(tmp_path):
+    estimator = trained(nested_model_fn, {"a": {"b": np.ones((4, 2), np.float32)}})
+    with pytest.raises(ExportError, match="'a' is a dictionary of features, and each"):
+        estimator.export(tmp_path)
+    assert list_versions(tmp_path) == []
+
+
 class OwnHead(RegressionHead):
     """A head that nothing is known of."""
 

@@ -1,41 +1,102 @@
 # SPDX-License-Identifier: Apache-2.0
 """A process that exports is killed at any moment: what can be seen is whole."""
 
+import importlib.util
 import random
 import time
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
 import skest
 from skest import export
+from skest.heads import BinaryClassHead
 from skest.versioned_directory import list_versions
 from tests import _forkserver
 
+X = np.random.default_rng(0).normal(size=(40, 5)).astype(np.float32)
+Y = X[:, 0] > 0
 
-def export_without_end(base, ready):
-    X = np.random.default_rng(0).normal(size=(40, 5))
-    model = skest.DNNClassifier((256, 256), max_iter=1).fit(X, X[:, 0] > 0)
-    ready.set()
+
+def canned():
+    return skest.DNNClassifier((256, 256), max_iter=1).fit(X, Y)
+
+
+class Cross(nn.Module):
+    """A module that torch has to trace."""
+
+    def __init__(self):
+        super().__init__()
+        self.cross = nn.Linear(5, 5)
+        self.logits = nn.Linear(5, 1)
+
+    def forward(self, x):
+        return self.logits(x * self.cross(x))
+
+
+def model_fn(features, labels, mode):
+    network = Cross()
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    return BinaryClassHead().create_estimator_spec(
+        features, mode, network, labels, optimizer
+    )
+
+
+def traced():
+    return skest.Estimator(model_fn).train(lambda: [(X, Y.astype(np.int64))])
+
+
+def export_without_end(make, base):
+    model = make()
     while True:
         model.export(base)
 
 
-@pytest.mark.parametrize(
-    "n_kills", [3, pytest.param(60, marks=[pytest.mark.slow, pytest.mark.timeout(600)])]
+def kill_while_exporting(make, base, seconds):
+    """Let a process export, and kill it `seconds` after it has begun to write."""
+    before = set(base.iterdir())
+    process = _forkserver.context().Process(
+        target=export_without_end, args=(make, base)
+    )
+    process.start()
+    end = time.monotonic() + 120
+    while set(base.iterdir()) <= before:
+        assert process.is_alive() and time.monotonic() < end
+        time.sleep(0.002)
+    time.sleep(seconds)
+    process.kill()
+    process.join()
+
+
+needs_onnxscript = pytest.mark.skipif(
+    importlib.util.find_spec("onnxscript") is None, reason="needs onnxscript"
 )
-def test_every_visible_version_loads(tmp_path, n_kills):
-    context = _forkserver.context()
+
+
+def many(make, n_kills, longest, *marks):
+    marks = [pytest.mark.slow, pytest.mark.timeout(900), *marks]
+    return pytest.param(make, n_kills, longest, marks=marks)
+
+
+@pytest.mark.parametrize(
+    ("make", "n_kills", "longest"),
+    [
+        (canned, 3, 0.4),
+        many(canned, 60, 0.4),
+        # Writing it takes some hundredths of a second, tracing comes before.
+        many(traced, 60, 0.06, needs_onnxscript),
+    ],
+)
+def test_every_visible_version_loads(tmp_path, make, n_kills, longest):
     rng, checked = random.Random(n_kills), set()
     for _ in range(n_kills):
-        ready = context.Event()
-        process = context.Process(target=export_without_end, args=(tmp_path, ready))
-        process.start()
-        assert ready.wait(60)
-        time.sleep(rng.uniform(0.02, 0.4))
-        process.kill()
-        process.join()
+        kill_while_exporting(make, tmp_path, rng.uniform(0, longest))
         for version in set(list_versions(tmp_path)) - checked:
             export.load(version)
             checked.add(version)
-    assert checked
+    # What is left of the others does not hinder the next one.
+    newest = make().export(tmp_path)
+    assert export.latest(tmp_path) == newest
+    assert export.load(tmp_path).path == newest

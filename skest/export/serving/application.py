@@ -109,7 +109,11 @@ def _refusal(error: RequestError) -> Answer:
 def _route(method: str, path: str) -> tuple[Route, re.Match[str]]:
     fitting = [(r, found) for r in _ROUTES if (found := r.pattern.fullmatch(path))]
     if not fitting:
-        raise RequestError(404, "There is nothing at this path.")
+        raise RequestError(
+            404,
+            "There is nothing at this path. Models are at /v1/models/NAME:predict and "
+            "/v2/models/NAME/infer.",
+        )
     for route, found in fitting:
         if route.method == method:
             return route, found

@@ -108,6 +108,8 @@ class Call:
                 feature = model.features[inputs[key]["tensor"]]
                 self._check_size(key, values, feature)
             return model.run(columns, signature)
+        except RecursionError:
+            raise RequestError(400, "The values are nested too deeply.") from None
         except (ValueError, TypeError, OverflowError) as error:
             raise RequestError(400, str(error)) from None
 
@@ -184,6 +186,10 @@ def _finite(text: str) -> float:
 
 
 def _width(cell: Any, delimiter: str | None) -> int:
-    if isinstance(cell, str):
-        return cell.count(delimiter) + 1 if delimiter else 1
-    return len(cell) if isinstance(cell, list) else 1
+    """Return how many values a cell has, of which texts may be split."""
+    items = cell if isinstance(cell, list | np.ndarray) else [cell]
+    if not delimiter:
+        return len(items)
+    return sum(
+        item.count(delimiter) + 1 if isinstance(item, str) else 1 for item in items
+    )

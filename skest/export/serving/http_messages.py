@@ -23,6 +23,7 @@ __all__ = ["Head", "Inbox", "parse_head", "response"]
 _REQUEST = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+) (/[!-~]*) HTTP/1\.([01])")
 _HEADER = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([ \t!-~\x80-\xff]*)")
 _END = b"\r\n\r\n"
+_PIECE = 2**16
 
 
 @dataclass(frozen=True)
@@ -174,21 +175,18 @@ class Inbox:
             )
         if head.awaits_continue and len(self._buffer) < head.size:
             self._connection.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
-        # One block, however small the pieces are in which it comes.
-        body = bytearray(head.size)
-        there = min(head.size, len(self._buffer))
-        body[:there] = self._buffer[:there]
-        del self._buffer[:there]
-        with memoryview(body) as view:
-            while there < head.size:
-                self._wait()
-                try:
-                    count = self._connection.recv_into(view[there:])
-                except TimeoutError:
-                    raise self._too_slow() from None
-                if count == 0:
-                    return None
-                there += count
+        # Not more memory than has come: to say how long a body is costs nothing.
+        body = self._buffer[: head.size]
+        del self._buffer[: head.size]
+        while len(body) < head.size:
+            self._wait()
+            try:
+                piece = self._connection.recv(min(head.size - len(body), _PIECE))
+            except TimeoutError:
+                raise self._too_slow() from None
+            if not piece:
+                return None
+            body += piece
         return body
 
     def _end_of_head(self) -> int:
@@ -199,7 +197,7 @@ class Inbox:
     def _receive(self) -> bool:
         self._wait()
         try:
-            data = self._connection.recv(65536)
+            data = self._connection.recv(_PIECE)
         except TimeoutError:
             raise self._too_slow() from None
         self._buffer += data

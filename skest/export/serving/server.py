@@ -2,6 +2,7 @@
 """The server: it listens, gives each connection a thread, and stops in order."""
 
 import contextlib
+import logging
 import os
 import socket
 import socketserver
@@ -16,6 +17,8 @@ from skest.export.serving.limits import Limits
 from skest.export.serving.versions import Catalog
 
 __all__ = ["ModelServer"]
+
+_LOGGER = logging.getLogger(__name__)
 
 
 class ModelServer:
@@ -107,6 +110,13 @@ class ModelServer:
         except BaseException:
             self.stop()
             raise
+        for name in self._catalog.waiting:
+            _LOGGER.warning(
+                "The directory of %s has no version that can be served yet; it is looked "
+                "through every %g s.",
+                name,
+                self._poll_seconds,
+            )
         self._run("skest-watch", self._catalog.watch, self._poll_seconds)
         return self
 

@@ -84,6 +84,13 @@ def _run_examples(call: Call, method: str) -> dict[str, NDArray[Any]]:
         twice = sorted(set(context) & set(example)) if example is not context else []
         if twice:
             raise RequestError(400, f"{twice} are in 'context' and in an example.")
+    for at, example in enumerate(examples):
+        # Features may be left out; a misspelt one must not look like a missing one.
+        if signature["inputs"].keys().isdisjoint({*context, *example}):
+            raise RequestError(
+                400,
+                f"Example {at} has none of the features {list(signature['inputs'])}.",
+            )
     columns = {
         key: _example_column(
             model.features[tensor["tensor"]],

@@ -161,7 +161,12 @@ class Catalog:
     @property
     def ready(self) -> bool:
         """Whether every model has a version, and the server is not stopping."""
-        return not self.closed and all(m.served for m in self.models.values())
+        return not (self.closed or self.waiting)
+
+    @property
+    def waiting(self) -> list[str]:
+        """The models that have no version yet."""
+        return [name for name, model in self.models.items() if not model.served]
 
     @property
     def closed(self) -> bool:

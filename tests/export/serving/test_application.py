@@ -94,6 +94,36 @@ def test_any_document_below_v2(application, document):
     json.loads(found.body)
 
 
+NESTS = {
+    "a text": ("/v1/models/m:predict", {"instances": [{**ROWS[0], "city": "HERE"}]}),
+    "a number": ("/v1/models/m:predict", {"instances": [{**ROWS[0], "age": "HERE"}]}),
+    "a list": ("/v1/models/m:predict", {"inputs": {**COLUMNS, "tags": ["HERE"] * 3}}),
+    "an example": ("/v1/models/m:classify", {"examples": [{"age": "HERE"}]}),
+    "a context": ("/v1/models/m:classify", {"examples": ROWS, "context": "HERE"}),
+    "a signature": ("/v1/models/m:predict", {"inputs": 1, "signature_name": "HERE"}),
+    "a name": ("/v2/models/m/infer", {"inputs": [{"name": "HERE"}]}),
+    "data": (
+        "/v2/models/m/infer",
+        {
+            "inputs": [
+                {"name": "age", "shape": [1], "datatype": "FP64", "data": ["HERE"]}
+            ]
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("brackets", ["[]", '{"a":}'])
+@pytest.mark.parametrize(("path", "document"), NESTS.values(), ids=NESTS)
+def test_nests_of_any_depth(application, path, document, brackets):
+    """However little of the stack is left after the JSON was read."""
+    text = json.dumps(document)
+    for depth in (3, 70, 500, *range(880, 1000, 9), 10_000):
+        nest = brackets[:-1] * depth + "1" + brackets[-1] * depth
+        found = application.answer("POST", path, text.replace('"HERE"', nest).encode())
+        assert found.status in (200, 400), (depth, found.body)
+
+
 def test_a_row_alone_gives_what_it_gives_among_others(application):
     def predictions(rows):
         found = answer(application, "/v1/models/m:predict", {"instances": rows})

@@ -5,6 +5,7 @@ import json
 import socket
 import threading
 import time
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skest.export.serving.errors import RequestError
-from skest.export.serving.http_messages import parse_head
+from skest.export.serving.http_messages import Inbox, parse_head
 from skest.export.serving.limits import Limits
 from skest.export.serving.server import ModelServer
 from tests.export.serving import _single
@@ -138,7 +139,7 @@ def test_many_rows(ask):
     assert status == 413 and "has 1001 rows; at most 1000 are" in answer["error"]
 
 
-@pytest.mark.parametrize("long", [[1] * 100, "1|" * 99])
+@pytest.mark.parametrize("long", [[1] * 100, "1|" * 99, ["1|" * 49, "1|" * 49]])
 def test_one_long_list_among_many_short_ones(ask, long):
     rows = ROWS[:1] * 200 + [{**ROWS[0], "tags": long}]
     status, answer = ask(PREDICT, {"instances": rows})
@@ -229,6 +230,53 @@ def test_slow_requests(impatient, data):
         drip.join()
     assert status == 408 and "within 0.5 seconds" in answer["error"]
     assert time.monotonic() - start > 0.4
+
+
+def test_what_a_body_claims_takes_no_memory():
+    limits = Limits(max_request_bytes=2**30)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.sendall(post(PREDICT, b"").replace(b": 0", b": 1000000000") + b"{}")
+        theirs.shutdown(socket.SHUT_WR)
+        inbox = Inbox(ours, limits)
+        tracemalloc.start()
+        try:
+            assert inbox.body(inbox.head()) is None
+            _, most = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert most < 2**20
+
+
+def test_slow_clients_make_room_for_others(tmp_path):
+    _single.write(tmp_path / "1")
+    limits = Limits(max_connections=3, timeout=0.3)
+    with ModelServer({"double": tmp_path}, port=0, limits=limits) as server:
+        slow = [connect(server) for _ in range(3)]
+        for connection in slow:
+            connection.sendall(GET + b"A: ")
+        with connect(server) as refused:
+            assert parsed(read_all(refused))[0] == 503
+        assert [parsed(read_all(connection))[0] for connection in slow] == [408] * 3
+        for connection in slow:
+            connection.close()
+
+        def is_answered():
+            with connect(server) as connection:
+                connection.sendall(GET + b"Host: x\r\nConnection: close\r\n\r\n")
+                return parsed(read_all(connection))[0] == 200
+
+        until(is_answered)
+
+
+def test_clients_that_read_no_answers_are_left(impatient):
+    """Else each would keep a thread, and what it did not read, for good."""
+    with connect(impatient) as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        requests = (GET + b"Host: x\r\n\r\n") * 1000
+        with pytest.raises(OSError):
+            while True:  # until the server hangs up
+                connection.sendall(requests)
 
 
 def _drip(connection, done):

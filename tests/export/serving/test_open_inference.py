@@ -126,8 +126,9 @@ def test_shapes_that_are_larger_than_their_data(ask, shape):
     assert status == 413 and "'age' may have 10000 values at most" in answer["error"]
 
 
-def test_long_texts_of_many_values(ask):
-    texts = {"datatype": "BYTES", "shape": [101], "data": ["1|" * 99] + ["1"] * 100}
+@pytest.mark.parametrize("shape", [[101], [101, 1]])
+def test_long_texts_of_many_values(ask, shape):
+    texts = {"datatype": "BYTES", "shape": shape, "data": ["1|" * 99] + ["1"] * 100}
     status, answer = ask(INFER, changed(2, **texts))
     assert status == 413 and "'tags' has 101 rows of up to 100" in answer["error"]
 

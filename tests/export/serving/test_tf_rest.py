@@ -119,6 +119,8 @@ def test_examples_are_lists_that_may_be_empty_or_left_out(ask):
             "['age'] are in 'context'",
         ),
         (CLASSIFY, {"examples": [{"age": [1, 2]}]}, "has the shape"),
+        (CLASSIFY, {"examples": [ROWS[0], {}]}, "Example 1 has none of the features"),
+        (CLASSIFY, {"examples": [{"aeg": 1}]}, "Example 0 has none of the features"),
         (
             CLASSIFY,
             {"examples": ROWS, "signature_name": "predict"},
