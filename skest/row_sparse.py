@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
+from skest.optimizer_steps import take_step
+
 __all__ = ["RowSparse"]
 
 
@@ -146,7 +148,7 @@ class RowSparse(Optimizer):
         try:
             for group in self.param_groups:
                 group["params"] = self._lend(group, loans)
-            self.inner.step()
+            take_step(self.inner)
             for loan in loans:
                 self._take_back(loan)
         finally:

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as _modules
-from torch.optim import optimizer as _optimizers
 
+from skest.optimizer_steps import has_step_hooks
 from skest.spec import EstimatorSpec
 from skest.training import trained_parameters
 
@@ -58,17 +58,12 @@ def has_hooks_of_updates(spec: EstimatorSpec) -> bool:
     spec : EstimatorSpec
         Model of mode TRAIN.
     """
-    if (
-        _optimizers._global_optimizer_pre_hooks
-        or _optimizers._global_optimizer_post_hooks
-    ):
-        return True
     for optimizer in spec.optimizers:
-        for rule in (optimizer, getattr(optimizer, "inner", optimizer)):
-            if rule._optimizer_step_pre_hooks or rule._optimizer_step_post_hooks:
-                return True
-            if "step" in vars(rule):  # replaced, by a wrapper that does more
-                return True
+        if has_step_hooks(optimizer):
+            return True
+        inner = getattr(optimizer, "inner", None)
+        if inner is not None and has_step_hooks(inner):
+            return True
     return False
 
 
