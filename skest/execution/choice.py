@@ -12,6 +12,7 @@ from torch import nn
 from skest._random import is_known_code
 from skest.execution.cuda_graph import CudaGraphProgram
 from skest.execution.graph import GraphStep
+from skest.execution.impurity import Impurity
 from skest.execution.inductor import InductorProgram
 from skest.execution.inference import Inference
 from skest.execution.program import Program, StepProgram
@@ -107,7 +108,9 @@ def make_inference(
     if execution == "eager":
         return compute
     if execution != "auto":
-        return Inference(compute, eager_calls=1)
+        is_known = reason_to_stay_eager(spec, called) is None
+        watch = functools.partial(Impurity, spec.network, *called, is_trial=True)
+        return Inference(compute, eager_calls=1, watch=None if is_known else watch)
     refusal = functools.partial(reason_to_stay_eager, spec, called)
     return Inference(compute, eager_calls=_EAGER_INFERENCES, refusal=refusal)
 
