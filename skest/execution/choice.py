@@ -3,6 +3,7 @@
 
 import functools
 import logging
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 from typing import Any
@@ -32,6 +33,8 @@ _EAGER_STEPS = 20
 # To record predictions costs as much as so many small batches take longer without.
 _EAGER_INFERENCES = 60
 
+# Recurrent layers refer to their variables by weak references, which can be called.
+_NO_FUNCTIONS = (nn.Module, type, weakref.ref)
 _KNOWN_IN_HOOKS = {"builtins", "collections", "numpy", "pathlib", "skest", "torch"}
 
 
@@ -202,7 +205,7 @@ def _functions_in(module: nn.Module) -> Iterator[Any]:
     """Yield functions that a module was given, or its forward if that was replaced."""
     for value in vars(module).values():
         for item in value if isinstance(value, list | tuple) else [value]:
-            if callable(item) and not isinstance(item, nn.Module | type):
+            if callable(item) and not isinstance(item, _NO_FUNCTIONS):
                 for part in _functions(item):
                     origin = getattr(part, "__module__", None) or ""
                     # Functions of tensors, such as those of torch.nn.functional.

@@ -16,8 +16,13 @@ from torch.nn.modules.module import (
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from skest.execution import GraphStep
+from skest.feature_columns import (
+    FeatureColumns,
+    SequenceFeatures,
+    sequence_numeric_column,
+)
 from skest.feature_columns.lookup import combined_rows, row_lookup, row_table
-from skest.networks import BatchNorm, Dropout
+from skest.networks import RNN, BatchNorm, Dropout
 from skest.optimizers import OPTIMIZERS, make_optimizer
 from skest.row_sparse import RowSparse
 from skest.training import train_step
@@ -858,3 +863,54 @@ def test_an_optimizer_that_replaces_its_slots_updates_by_itself():
 
     step, reports = run_both(make, batches(8))
     assert (step.n_replayed, reports) == (5, [])
+
+
+# Sequences
+
+
+def sequence_spec(cell_type):
+    columns = FeatureColumns([sequence_numeric_column("s")])
+    rnn = RNN(
+        SequenceFeatures(columns),
+        None,
+        (4,),
+        1,
+        cell_type=cell_type,
+        generator=torch.Generator().manual_seed(0),
+    )
+    return columns, make_spec(rnn, optimizer=torch.optim.Adagrad(rnn.parameters()))
+
+
+def sequence_batches(columns, lengths):
+    """Return batches of a table whose longest sequences are as long as told."""
+    cells = [
+        np.arange(1.0, 1 + (n if i == 0 else 1)) / (i + k + 1)
+        for k, n in enumerate(lengths)
+        for i in range(4)
+    ]
+    encoded = columns.encode({"s": np.array([*cells, np.ones(9)], dtype=object)})
+    for k in range(len(lengths)):
+        rows = slice(4 * k, 4 * k + 4)
+        batch = {name: values[rows] for name, values in encoded.items()}
+        yield {"sequence": batch}, torch.full((4, 1), k / 10)
+
+
+@pytest.mark.parametrize("cell_type", ["simple_rnn", "gru"])
+def test_sequences_have_a_recording_for_each_length(cell_type):
+    columns, _ = sequence_spec(cell_type)
+    lengths = [5, 5, 5, 2, 5, 7] * 7  # 28 of five steps, of which 20 are eager
+    step, reports = run_both(
+        lambda: sequence_spec(cell_type)[1], [*sequence_batches(columns, lengths)]
+    )
+    assert (step.n_replayed, reports) == (28 - 20 - 2, [])
+
+
+def test_layers_that_need_autograd_stay_eager():
+    columns, _ = sequence_spec("lstm")
+    step, reports = run_both(
+        lambda: sequence_spec("lstm")[1], [*sequence_batches(columns, [5] * 24)]
+    )
+    assert step.n_replayed == 0
+    assert reports == [
+        "Training steps are taken eagerly: 'aten::mkldnn_rnn_layer' needs autograd."
+    ]
