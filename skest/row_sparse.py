@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
+from skest.optimizer_steps import take_step
+
 __all__ = ["RowSparse"]
 
 # Where tables have fewer rows together, values are summed for all of them at once.
@@ -159,7 +161,7 @@ class RowSparse(Optimizer):
             touched = self._touched_rows()
             for group in self.param_groups:
                 group["params"] = self._lend(group, touched, loans)
-            self.inner.step()
+            take_step(self.inner)
             for loan in loans:
                 self._take_back(loan)
         finally:

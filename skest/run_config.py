@@ -67,7 +67,13 @@ class RunConfig:
         does so where the code is known to comply, that of PyTorch and skest, and there
         are enough steps. "inductor" compiles the recorded step with ``torch.compile``,
         which takes seconds and rounds differently. Where recording is impossible, steps
-        are eager and the logger "skest" tells why.
+        are eager and the logger "skest" tells why. So they are where Python code reads
+        numbers of tensors, counts in attributes or variables, or draws from ``random`` or
+        NumPy. What "graph" cannot see, and takes for fixed if it is the same in the first
+        steps, is Python code that goes by the clock, files, iterators, threads or
+        extension modules, such as a branch that is taken from some hour on. Predictions
+        and evaluations of such code are replayed for the numbers of rows with which they
+        were compared.
     num_threads : int or "auto", default="auto"
         Intra-op threads of PyTorch during a call; the caller's setting is restored
         after it. "auto" chooses from the work of a step: one thread for small networks,

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from skest.gradients import clip_gradients, reset_gradients
 from skest.hooks.base import Hook, Run
+from skest.optimizer_steps import take_step
 from skest.spec import EstimatorSpec
 
 __all__ = [
@@ -153,7 +154,7 @@ def apply_gradients(spec: EstimatorSpec) -> None:
     if spec.clip_norm is not None:
         clip_gradients(trained_parameters(spec), spec.clip_norm)
     for optimizer in spec.optimizers:
-        optimizer.step()
+        take_step(optimizer)
 
 
 def trained_parameters(spec: EstimatorSpec) -> dict[Tensor, None]:

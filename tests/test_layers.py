@@ -21,7 +21,7 @@ LAYERS = [
     {"exceptions", "keys", "_checks", "_compat", "_random", "_resources", "_version"}
     | {"_file_locks", "_files", "_hashes", "_interrupts", "_line_files"}
     | {"_tensor_files", "out_of_memory"},
-    {"gradients", "schedules"},
+    {"gradients", "optimizer_steps", "schedules"},
     # What a head and a hook share; both need nothing but names of the ground.
     {"run_config", "keep_best", "spec", "_arguments"}
     | {"cluster", "ranks", "slurm", "strategies"},

@@ -3,6 +3,7 @@
 
 import functools
 import logging
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 from typing import Any
@@ -12,6 +13,7 @@ from torch import nn
 from skest._random import is_known_code
 from skest.execution.cuda_graph import CudaGraphProgram
 from skest.execution.graph import GraphStep
+from skest.execution.impurity import Impurity
 from skest.execution.inductor import InductorProgram
 from skest.execution.inference import Inference
 from skest.execution.program import Program, StepProgram
@@ -31,6 +33,8 @@ _EAGER_STEPS = 20
 # To record predictions costs as much as so many small batches take longer without.
 _EAGER_INFERENCES = 60
 
+# Recurrent layers refer to their variables by weak references, which can be called.
+_NO_FUNCTIONS = (nn.Module, type, weakref.ref)
 _KNOWN_IN_HOOKS = {"builtins", "collections", "numpy", "pathlib", "skest", "torch"}
 
 
@@ -107,7 +111,9 @@ def make_inference(
     if execution == "eager":
         return compute
     if execution != "auto":
-        return Inference(compute, eager_calls=1)
+        is_known = reason_to_stay_eager(spec, called) is None
+        watch = functools.partial(Impurity, spec.network, *called, is_trial=True)
+        return Inference(compute, eager_calls=1, watch=None if is_known else watch)
     refusal = functools.partial(reason_to_stay_eager, spec, called)
     return Inference(compute, eager_calls=_EAGER_INFERENCES, refusal=refusal)
 
@@ -199,7 +205,7 @@ def _functions_in(module: nn.Module) -> Iterator[Any]:
     """Yield functions that a module was given, or its forward if that was replaced."""
     for value in vars(module).values():
         for item in value if isinstance(value, list | tuple) else [value]:
-            if callable(item) and not isinstance(item, nn.Module | type):
+            if callable(item) and not isinstance(item, _NO_FUNCTIONS):
                 for part in _functions(item):
                     origin = getattr(part, "__module__", None) or ""
                     # Functions of tensors, such as those of torch.nn.functional.

@@ -25,7 +25,8 @@ from skest.training import train_step
 
 __all__ = ["GraphStep"]
 
-_EAGER_STEPS_OF_OTHERS = 20  # of kinds of batches other than the first one
+# Of kinds of batches other than the first one, and of sequences of each length.
+_EAGER_STEPS_OF_OTHERS = 20
 _MOST_KINDS = 64
 _MOST_CHANGES = 3
 
@@ -36,7 +37,9 @@ class GraphStep:
     The first steps are eager. Then one is recorded while it is taken, the next one is
     taken twice, replayed and eager, and compared, and from then on steps are replayed.
     Every kind of batch (the last one of an epoch is often smaller) has a recording of its
-    own, once it has come often enough; until then its steps are eager.
+    own, once it has come often enough; until then its steps are eager. If the network has
+    a method ``cut_to_longest(features)``, as `skest.networks.RNN`, it is called before, so
+    that each length is a kind.
 
     Parameters
     ----------
@@ -95,6 +98,7 @@ class GraphStep:
         self._eager_steps = eager_steps
         self._report = report
         self._program = program
+        self._cut = getattr(spec.network, "cut_to_longest", None)
         self._is_eager = False
         self._with_update = program.takes_update and not spec.lr_schedulers
         self._seen: Counter[Hashable] = Counter()
@@ -117,6 +121,8 @@ class GraphStep:
             self._forget_what_has_changed()
         if self._is_eager or has_hooks_of_all_modules():
             return train_step(self._spec, features, labels)
+        if self._cut is not None:
+            features = self._cut(features)
         try:
             tensors, kind = batch_tensors((features, labels))
         except TypeError as error:
@@ -144,7 +150,8 @@ class GraphStep:
         if len(self._seen) > _MOST_KINDS:
             self._stay_eager("the shapes of the batches keep changing")
         is_first = kind == next(iter(self._seen))
-        n_eager = self._eager_steps if is_first else _EAGER_STEPS_OF_OTHERS
+        comes_often = is_first and self._cut is None
+        n_eager = self._eager_steps if comes_often else _EAGER_STEPS_OF_OTHERS
         if self._is_eager or self._seen[kind] <= n_eager:
             return train_step(self._spec, features, labels)
         captures = self._program is CudaGraphProgram  # memory for one kind is enough

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from skest.execution.batch import batch_tensors, kind_of_rows
+from skest.execution.impurity import Impurity
 from skest.execution.program import Program
 from skest.execution.recording import (
     Call,
@@ -27,6 +28,7 @@ __all__ = ["Inference"]
 _logger = logging.getLogger("skest")
 
 _MOST_KINDS = 64
+_MOST_SIZES = 1024
 # What differs between recordings of so many rows belongs to the number of rows. They are
 # primes that no other size is likely to be.
 _N_ROWS, _OTHER_N_ROWS = 251, 257
@@ -49,6 +51,10 @@ class Inference:
     refusal : callable, default=None
         Called before the first recording; returns the reason why there must be none, or
         None.
+    watch : callable, default=None
+        For code that nobody knows: returns the `Impurity` to call the function in, once
+        before a recording. A replay then is used for those numbers of rows only with
+        which it was compared before, because such code may treat many rows differently.
 
     Attributes
     ----------
@@ -72,13 +78,16 @@ class Inference:
         *,
         eager_calls: int,
         refusal: Callable[[], str | None] | None = None,
+        watch: Callable[[], Impurity] | None = None,
     ) -> None:
         self.n_replayed = 0
         self._function = function
         self._eager_calls = eager_calls
         self._refusal = refusal
+        self._watch = watch
         self._is_eager = False
         self._seen: Counter[Hashable] = Counter()
+        self._compared: set[Hashable] = set()  # kinds, with numbers of rows
         self._programs: dict[Hashable, _RowProgram | None] = {}
 
     def __call__(self, data: Any, option: Sequence[Any] | None = None) -> Any:
@@ -100,6 +109,9 @@ class Inference:
                 key = (kind, None if option is None else tuple(option))
                 program = self._programs.get(key)
                 if program is not None and program.takes(tensors):
+                    sized = (key, len(tensors[0]))
+                    if self._watch is not None and sized not in self._compared:
+                        return self._compare(program, sized, tensors, data, option)
                     self.n_replayed += 1
                     return program(tensors)
                 if key not in self._programs:
@@ -119,17 +131,47 @@ class Inference:
             if reason is not None:
                 self._stay_eager(reason)
             else:
-                self._programs[key] = self._recorded(tensors, data, option, result)
+                self._programs[key] = self._recorded(key, tensors, data, option, result)
+        return result
+
+    def _compare(
+        self,
+        program: "_RowProgram",
+        sized: tuple[Hashable, int],
+        tensors: list[Tensor],
+        data: Any,
+        option: Any,
+    ) -> Any:
+        """Compute a result, and use replays for so many rows if they give the same."""
+        result = self._function(data, option)
+        if len(self._compared) < _MOST_SIZES:
+            try:
+                is_same = _are_equal(program(tensors), result)
+            except Exception:  # of operations on another number of rows
+                is_same = False
+            if is_same:
+                self._compared.add(sized)
+            else:
+                key, n_rows = sized
+                _logger.debug("Not replayed: other numbers for %d rows.", n_rows)
+                self._programs[key] = None
         return result
 
     def _recorded(
-        self, tensors: list[Tensor], data: Any, option: Any, result: Any
+        self, key: Hashable, tensors: list[Tensor], data: Any, option: Any, result: Any
     ) -> "_RowProgram | None":
         """Return a program that gives the same result, or None if there is none."""
         try:
+            if self._watch is not None:
+                with self._watch() as impurity:
+                    self._function(data, option)
+                if impurity.obstacle is not None:
+                    raise NotRecordableError(impurity.obstacle)
             program = _row_program(self._function, tensors, data, option)
-            if program.takes(tensors) and not _are_equal(program(tensors), result):
-                raise NotRecordableError("a replay gave other numbers")
+            if program.takes(tensors):
+                if not _are_equal(program(tensors), result):
+                    raise NotRecordableError("a replay gave other numbers")
+                self._compared.add((key, len(tensors[0])))
         except Exception as error:  # of whatever the function is made of; it did work
             _logger.debug("Not replayed: %s: %s.", type(error).__name__, error)
             return None

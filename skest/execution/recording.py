@@ -37,6 +37,8 @@ _KEEP_ENTRIES = (
     _aten.clone.default,
     _aten.detach.default,
 )
+# Without autograd they don't keep what their backward pass needs.
+_NEED_AUTOGRAD = (_aten.mkldnn_rnn_layer.default,)
 _INDEXING = (_aten.index.Tensor, _aten.index_put.default, _aten.index_put_.default)
 
 
@@ -188,6 +190,8 @@ class Recorder(TorchDispatchMode):
             return returned
         if _depends_on_data(func, args, returned):
             self._note(func, "makes Python or the shape of a tensor depend on data")
+        if func in _NEED_AUTOGRAD:
+            self._note(func, "needs autograd")
         results = map_leaves(returned, Tensor, lambda t: self._named(t, "result"))
         call = Call(func, named_args, named_kwargs, results)
         self.recording.calls.append(call)

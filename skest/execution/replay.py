@@ -8,6 +8,7 @@ from torch import Tensor
 
 from skest.execution.changes import Changes
 from skest.execution.counters import join_counters
+from skest.execution.impurity import Impurity, are_same
 from skest.execution.program import StepProgram
 from skest.execution.recording import (
     NotBuiltError,
@@ -59,11 +60,10 @@ def recorded_step(
     """
     recorder = Recorder(tensors)
     recording = recorder.recording
-    attributes = _attributes(spec)
-    with recorder:
+    with Impurity(spec.network, spec.loss) as impurity, recorder:
         loss = compute_gradients(spec, features, labels)
-    if not _are_same(attributes, _attributes(spec)):
-        recording.obstacle = "the model changes attributes of its modules in a step"
+    if impurity.obstacle is not None:
+        recording.obstacle = impurity.obstacle
     obstacle, n_calls = recording.obstacle, len(recording.calls)
     gradients = {
         parameter: recorder.value_of(parameter.grad)
@@ -103,18 +103,8 @@ def _record_update(spec: EstimatorSpec, recorder: Recorder) -> None:
     finally:
         for optimizer in tables:
             optimizer.is_recorded = False
-    if not _are_same(slots, _slots(spec)):
+    if not are_same(slots, _slots(spec)):
         recorder.recording.obstacle = "an optimizer keeps its state in Python"
-
-
-def _attributes(spec: EstimatorSpec) -> list[Any]:
-    """Return the attributes of all modules, their parameters and buffers among them."""
-    modules = [] if spec.network is None else list(spec.network.modules())
-    attributes = [value for module in modules for value in vars(module).values()]
-    registered = [
-        item for v in attributes if isinstance(v, dict) for item in v.values()
-    ]
-    return attributes + registered
 
 
 def _slots(spec: EstimatorSpec) -> list[Any]:
@@ -125,14 +115,6 @@ def _slots(spec: EstimatorSpec) -> list[Any]:
         for slots in optimizer.state.values()
         for slot in slots.values()
     ]
-
-
-def _are_same(before: list[Any], after: list[Any]) -> bool:
-    """Tell whether objects are still the same, and numbers still equal."""
-    return len(before) == len(after) and all(
-        first is second or (isinstance(first, bool | int | float) and first == second)
-        for first, second in zip(before, after, strict=True)
-    )
 
 
 class Replay:

@@ -52,7 +52,8 @@ def compared_step(
         loss = replay.compute(tensors)
         replayed = [loss, *changes.copied(ids), *_copied(replay.gradients())]
     except Exception as error:
-        difference = f"{type(error).__name__} when a recorded step was replayed"
+        reason = f"{type(error).__name__}: {error}".partition("\n")[0].rstrip(".: ")
+        difference = f"a recorded step cannot be replayed: {reason}"
     changes.restore(ids, before)
     with torch.enable_grad():
         loss = compute_gradients(spec, features, labels)

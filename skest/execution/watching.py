@@ -1,17 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """What recordings take for fixed, and who else wants to be called in a step."""
 
-import functools
-from collections.abc import Iterable
-from itertools import islice
-from types import MethodType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as _modules
-from torch.optim import optimizer as _optimizers
 
+from skest.execution.remembered import remembered, remembered_by_modules
+from skest.optimizer_steps import has_step_hooks
 from skest.spec import EstimatorSpec
 from skest.training import trained_parameters
 
@@ -25,7 +22,6 @@ __all__ = [
 
 _NUMBERS = (bool, int, float, str, type(None))
 _MOST_HELD = 64
-_MOST_OBJECTS = 256
 
 
 def has_hooks_of_all_modules() -> bool:
@@ -58,17 +54,12 @@ def has_hooks_of_updates(spec: EstimatorSpec) -> bool:
     spec : EstimatorSpec
         Model of mode TRAIN.
     """
-    if (
-        _optimizers._global_optimizer_pre_hooks
-        or _optimizers._global_optimizer_post_hooks
-    ):
-        return True
     for optimizer in spec.optimizers:
-        for rule in (optimizer, getattr(optimizer, "inner", optimizer)):
-            if rule._optimizer_step_pre_hooks or rule._optimizer_step_post_hooks:
-                return True
-            if "step" in vars(rule):  # replaced, by a wrapper that does more
-                return True
+        if has_step_hooks(optimizer):
+            return True
+        inner = getattr(optimizer, "inner", None)
+        if inner is not None and has_step_hooks(inner):
+            return True
     return False
 
 
@@ -85,7 +76,16 @@ def fixed_parts(spec: EstimatorSpec) -> list[Any]:
                 found += map(id, hooks.values())
     if spec.network is not None:
         _add_modules(spec.network, found)
-    _add_held(spec.loss, found, set())
+    modules = () if spec.network is None else spec.network.modules()
+    for part in (*remembered_by_modules(modules), *remembered(spec.loss)):
+        if isinstance(part, _NUMBERS):
+            found.append(part)
+            continue
+        found.append(id(part))
+        if isinstance(part, nn.Module):
+            _add_modules(part, found)
+        elif isinstance(part, Tensor) and part.layout == torch.strided:
+            found.append(part.data_ptr())
     return found
 
 
@@ -105,37 +105,6 @@ def _add_modules(network: nn.Module, found: list[Any]) -> None:
         for buffer in module._buffers.values():
             if buffer is not None and buffer.layout == torch.strided:
                 found.append(buffer.data_ptr())
-
-
-def _add_held(part: Any, found: list[Any], seen: set[int]) -> None:
-    """Add a function, its owner, and all functions, numbers and modules in that."""
-    if isinstance(part, _NUMBERS):
-        found.append(part)
-        return
-    if isinstance(part, MethodType):  # made anew whenever one looks at it
-        found.append(id(part.__func__))
-        part = part.__self__
-    found.append(id(part))
-    if id(part) in seen or len(seen) > _MOST_OBJECTS or isinstance(part, type):
-        return
-    seen.add(id(part))
-    held: Iterable[Any] = ()
-    if isinstance(part, Tensor):
-        if part.layout == torch.strided:
-            found.append(part.data_ptr())
-    elif isinstance(part, nn.Module):
-        _add_modules(part, found)
-    elif isinstance(part, functools.partial):
-        held = (part.func, part.args, part.keywords)
-    elif isinstance(part, dict):
-        held = part.values()
-    elif isinstance(part, list | tuple):
-        held = part
-    elif callable(part) or hasattr(part, "compute_loss"):
-        held = getattr(part, "__dict__", {}).values()
-    # More than a few are data, whose numbers would take too long to look at.
-    for item in islice(held, _MOST_HELD):
-        _add_held(item, found, seen)
 
 
 def options_of_updates(spec: EstimatorSpec) -> list[Any]:

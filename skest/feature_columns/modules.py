@@ -302,19 +302,46 @@ class SequenceFeatures(_ColumnFeatures):
             `n_steps` is the length of the longest sequence, and at least 1.
         lengths : Tensor of int64, shape (n_rows,)
         """
+        encoded = self.cut_to_longest(encoded)
         lengths = encoded[self.length_key]
-        n_rows, n_steps = lengths.shape[0], self._n_steps(encoded, lengths)
+        n_rows, n_steps = encoded[self.outputs[0].key].shape[:2]
         # Every step is a row for the columns.
         steps = {
-            output.key: encoded[output.key][:, :n_steps].reshape(n_rows * n_steps, -1)
+            output.key: encoded[output.key].reshape(n_rows * n_steps, -1)
             for output in self.outputs
         }
         return self._concatenated(steps).reshape(n_rows, n_steps, -1), lengths
 
-    def _n_steps(self, encoded: Mapping[str, Tensor], lengths: Tensor) -> int:
-        if torch.compiler.is_exporting():  # a program's shapes depend on no values
-            return encoded[self.outputs[0].key].shape[1]
-        return max(1, int(lengths.max()))
+    def cut_to_longest(self, encoded: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Cut off the steps that no sequence has, which is done before anything else.
+
+        How many there are depends on the lengths, and so does the shape of all that
+        comes later. `skest.execution.GraphStep` calls this before the part of a step that
+        it records. Nothing is cut in a program of ``torch.export``, whose shapes depend on
+        no values.
+
+        Parameters
+        ----------
+        encoded : dict of str to Tensor
+            As for `forward`.
+
+        Returns
+        -------
+        dict of str to Tensor
+            The same for `forward`, with what the columns need; it is not cut again.
+        """
+        if isinstance(encoded, _Cut):
+            return encoded
+        if torch.compiler.is_exporting():
+            return dict(encoded)
+        lengths = encoded[self.length_key]
+        n_steps = max(1, int(lengths.max()))
+        steps = {o.key: encoded[o.key][:, :n_steps] for o in self.outputs}
+        return _Cut(steps, **{self.length_key: lengths})
+
+
+class _Cut(dict[str, Tensor]):
+    """Encoded sequences that are no longer than the longest of them."""
 
 
 class LinearFeatures(nn.Module):

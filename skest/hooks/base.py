@@ -4,10 +4,11 @@
 import math
 import os
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from skest.inputs.array_dataset import ArrayDataset
@@ -16,7 +17,7 @@ from skest.run_config import RunConfig
 from skest.spec import EstimatorSpec
 from skest.summaries.writer import SummaryWriter
 
-__all__ = ["Hook", "Run"]
+__all__ = ["Hook", "Run", "nan_steps"]
 
 
 class Run:
@@ -36,6 +37,9 @@ class Run:
         Training steps taken before this call, and until now.
     loss : Tensor or None
         Loss of the last step, on the device; reading its value waits for the device.
+    unread_losses : dict of int to (Tensor, batch)
+        Losses and batches of steps, by their number, that `NanLossHook` has still to look
+        at, or has found to be NaN; to look at each would stop a GPU in every step.
     in_step : bool
         Whether a training step has begun and not ended, so that some variables may be
         updated and some not. It stays True behind an error inside a step.
@@ -72,6 +76,7 @@ class Run:
         self.start_step = global_step
         self.global_step = global_step
         self.loss: Tensor | None = None
+        self.unread_losses: dict[int, tuple[Tensor, Any]] = {}
         self.in_step = False
         self.batch: tuple[Any, Any] | None = None
         self.table = table
@@ -101,8 +106,13 @@ class Run:
 
         To find it among the rows of a table takes time; it is for errors.
         """
-        n_taken = self.global_step - self.start_step
-        return None if self._raw_batch is None else self._raw_batch(n_taken)
+        return self.raw_batch_of(self.global_step)
+
+    def raw_batch_of(self, step: int) -> tuple[Any, Any] | None:
+        """Return the batch of a step of this run; streams know but the last."""
+        if self._raw_batch is None or (self.table is None and step != self.global_step):
+            return None
+        return self._raw_batch(step - self.start_step)
 
     @property
     def should_stop(self) -> bool:
@@ -111,7 +121,9 @@ class Run:
 
     @property
     def loss_is_nan(self) -> bool:
-        """Whether the loss of the last step is NaN; behind it are no variables."""
+        """Whether the last loss or one before it is NaN; behind it are no variables."""
+        if self.unread_losses and nan_steps(self.unread_losses):
+            return True
         return self.loss is not None and math.isnan(self.loss.item())
 
     @property
@@ -158,6 +170,12 @@ class Run:
         if self._save is None:
             raise RuntimeError(f"A run of mode '{self.mode}' saves no checkpoints.")
         self._save(self.capture_checkpoint())
+
+
+def nan_steps(losses: Mapping[int, tuple[Tensor, Any]]) -> list[int]:
+    """Return the steps whose losses are NaN, waiting for the device once."""
+    is_nan = torch.stack([loss for loss, _ in losses.values()]).isnan().tolist()
+    return [step for step, found in zip(losses, is_nan, strict=True) if found]
 
 
 class Hook:

@@ -100,6 +100,18 @@ class RNN(nn.Module):
         """Return logits of shape (n_rows, logits_dimension)."""
         return self.logits(self.last_state(features))
 
+    def cut_to_longest(
+        self, features: Mapping[str, Mapping[str, Tensor]]
+    ) -> Mapping[str, Mapping[str, Tensor]]:
+        """Return the features without steps that no sequence has.
+
+        See `SequenceFeatures.cut_to_longest`; other modules cut them by themselves.
+        """
+        cut = getattr(self.sequence, "cut_to_longest", None)
+        if cut is None:
+            return features
+        return {**features, "sequence": cut(features["sequence"])}
+
     def last_state(self, features: Mapping[str, Mapping[str, Tensor]]) -> Tensor:
         """Return the state after the last step, of shape (n_rows, units[-1])."""
         steps, lengths = self.sequence(features["sequence"])

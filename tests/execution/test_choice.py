@@ -8,9 +8,11 @@ from torch import nn
 
 from skest.execution import GraphStep, make_step
 from skest.execution.choice import reason_to_stay_eager
+from skest.feature_columns import SequenceFeatures, sequence_numeric_column
 from skest.heads import BinaryClassHead, MultiHead, RegressionHead
 from skest.hooks import CheckpointListener, CheckpointSaverHook, Hook, NanLossHook
 from skest.losses import quantile_error
+from skest.networks import CELL_TYPES, RNN
 from tests.execution._steps import batches, make_spec, mlp
 
 
@@ -98,6 +100,13 @@ def test_functions_that_modules_hold_count():
     assert reason_to_stay_eager(spec) is None
     spec.network[1].forward = own_activation
     assert "own_activation" in reason_to_stay_eager(spec)
+
+
+@pytest.mark.parametrize("cell_type", CELL_TYPES)
+def test_recurrent_layers_are_known(cell_type):
+    sequence = SequenceFeatures([sequence_numeric_column("s")])
+    rnn = RNN(sequence, None, (3,), 1, cell_type=cell_type)
+    assert reason_to_stay_eager(known_spec(rnn)) is None
 
 
 @pytest.mark.parametrize("kind", ["gradient", "module", "forward"])

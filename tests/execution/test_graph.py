@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 import copy
 import functools
+import itertools
+import random
 import re
 
 import numpy as np
@@ -14,8 +16,13 @@ from torch.nn.modules.module import (
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from skest.execution import GraphStep
+from skest.feature_columns import (
+    FeatureColumns,
+    SequenceFeatures,
+    sequence_numeric_column,
+)
 from skest.feature_columns.lookup import combined_rows, row_lookup, row_table
-from skest.networks import BatchNorm, Dropout
+from skest.networks import RNN, BatchNorm, Dropout
 from skest.optimizers import OPTIMIZERS, make_optimizer
 from skest.row_sparse import RowSparse
 from skest.training import train_step
@@ -356,15 +363,103 @@ def test_a_step_that_changes_a_view_of_the_batch_stays_eager(layer):
     assert "changes the batch" in report
 
 
-def test_numbers_that_go_through_numpy_are_noticed():
-    def loss(labels, logits, features):
-        scale = torch.from_numpy(np.exp(features.numpy()[:, :1]))
-        return (scale * (logits - labels).square()).mean()
+def loss_through_numpy(labels, logits, features):
+    scale = torch.from_numpy(np.exp(features.numpy()[:, :1]))
+    return (scale * (logits - labels).square()).mean()
 
-    step, reports = run_both(lambda: make_spec(mlp(), loss=loss), batches(6))
+
+def loss_of_iterator():
+    numbers = itertools.count(1)  # a state that nobody can see from outside
+    return lambda y, z, x: mean_square(y, z, x) / next(numbers)
+
+
+class RareBranch(nn.Linear):
+    """Takes another way for few batches, or from a late step on."""
+
+    def __init__(self, is_rare):
+        super().__init__(5, 5)
+        self.is_rare = is_rare
+
+    def forward(self, x):
+        return super().forward(x) * (2.0 if self.is_rare(x) else 1.0)
+
+
+def counting():
+    counts = [0]
+
+    def is_rare(x):
+        counts[0] += 1
+        return counts[0] > 6
+
+    return is_rare
+
+
+def with_own_activation():
+    is_rare = counting()
+
+    def activation(x):
+        return x.relu() * (0.5 if is_rare(x) else 1.0)
+
+    layer = nn.TransformerEncoderLayer(5, 1, 4, 0.0, activation, batch_first=True)
+    return nn.Sequential(nn.Unflatten(1, (1, 5)), layer, nn.Flatten())
+
+
+def with_replaced_forward():
+    layer, is_rare = nn.Linear(5, 5), counting()
+    forward = layer.forward
+    layer.forward = lambda x: forward(x) * (0.5 if is_rare(x) else 1.0)
+    return layer
+
+
+DEPEND_ON_DATA = "makes Python depend on data"
+CHANGED = "changes in a step what its Python code reads"
+
+
+@pytest.mark.parametrize(
+    ("make_layer", "reason"),
+    [
+        (lambda: RareBranch(lambda x: max(x[:, 0].tolist()) > 1), DEPEND_ON_DATA),
+        (lambda: RareBranch(lambda x: x.detach().numpy().max() > 1), DEPEND_ON_DATA),
+        (lambda: RareBranch(lambda x: np.max(np.asarray(x)) > 1), DEPEND_ON_DATA),
+        (lambda: RareBranch(lambda x: random.random() > 2), "draws random numbers"),
+        (lambda: RareBranch(lambda x: np.random.rand() > 2), "draws random numbers"),
+        (lambda: RareBranch(counting()), CHANGED),
+        (with_own_activation, CHANGED),
+        (with_replaced_forward, CHANGED),
+    ],
+)
+def test_python_that_rarely_acts_differently_stays_eager(make_layer, reason):
+    def make():
+        torch.manual_seed(0)
+        layers = [nn.Linear(3, 5), Detached(), make_layer(), nn.Linear(5, 1)]
+        return make_spec(nn.Sequential(*layers))
+
+    step, reports = run_both(make, batches(12), is_watched=False)
     assert step.n_replayed == 0
     (report,) = reports
-    assert "a recorded step gave other numbers with another batch" in report
+    assert reason in report
+
+
+class Detached(nn.Module):
+    def forward(self, x):
+        return x.detach()  # NumPy takes no tensors with gradients
+
+
+@pytest.mark.parametrize(
+    ("make_loss", "reason"),
+    [
+        (lambda: loss_through_numpy, "'Tensor.numpy' makes Python depend on data"),
+        (loss_of_iterator, "a recorded step gave other numbers with another batch"),
+    ],
+)
+def test_numbers_from_elsewhere_are_noticed(make_loss, reason):
+    def make():
+        return make_spec(mlp(), loss=make_loss())
+
+    step, reports = run_both(make, batches(6))
+    assert step.n_replayed == 0
+    (report,) = reports
+    assert reason in report
 
 
 def test_a_loss_that_counts_steps_is_noticed():
@@ -512,6 +607,28 @@ def test_what_hooks_change_of_the_loss_counts(change, kind):
         if i == 6:
             change(of_eager)
             change(of_graph)
+        assert torch.equal(step(features, labels), train_step(eager, features, labels))
+    assert step.n_replayed == 12 - 3 - 2
+
+
+SCALE = {"of all": 1.0}
+
+
+@pytest.mark.parametrize("where", ["closure", "global", "default"])
+def test_what_hooks_change_around_a_function_counts(where):
+    def make():
+        scale = SCALE if where == "global" else {"of all": 1.0}
+        losses = {
+            "closure": lambda y, z, x: scale["of all"] * mean_square(y, z, x),
+            "global": lambda y, z, x: SCALE["of all"] * mean_square(y, z, x),
+            "default": lambda y, z, x, s=scale: s["of all"] * mean_square(y, z, x),
+        }
+        return scale, make_spec(mlp(), loss=losses[where])
+
+    (of_eager, eager), (of_graph, graph) = make(), make()
+    step = GraphStep(graph, eager_steps=1, report=print)
+    for i, (features, labels) in enumerate(batches(12)):
+        of_eager["of all"] = of_graph["of all"] = 1.0 if i < 6 else 0.5
         assert torch.equal(step(features, labels), train_step(eager, features, labels))
     assert step.n_replayed == 12 - 3 - 2
 
@@ -746,3 +863,54 @@ def test_an_optimizer_that_replaces_its_slots_updates_by_itself():
 
     step, reports = run_both(make, batches(8))
     assert (step.n_replayed, reports) == (5, [])
+
+
+# Sequences
+
+
+def sequence_spec(cell_type):
+    columns = FeatureColumns([sequence_numeric_column("s")])
+    rnn = RNN(
+        SequenceFeatures(columns),
+        None,
+        (4,),
+        1,
+        cell_type=cell_type,
+        generator=torch.Generator().manual_seed(0),
+    )
+    return columns, make_spec(rnn, optimizer=torch.optim.Adagrad(rnn.parameters()))
+
+
+def sequence_batches(columns, lengths):
+    """Return batches of a table whose longest sequences are as long as told."""
+    cells = [
+        np.arange(1.0, 1 + (n if i == 0 else 1)) / (i + k + 1)
+        for k, n in enumerate(lengths)
+        for i in range(4)
+    ]
+    encoded = columns.encode({"s": np.array([*cells, np.ones(9)], dtype=object)})
+    for k in range(len(lengths)):
+        rows = slice(4 * k, 4 * k + 4)
+        batch = {name: values[rows] for name, values in encoded.items()}
+        yield {"sequence": batch}, torch.full((4, 1), k / 10)
+
+
+@pytest.mark.parametrize("cell_type", ["simple_rnn", "gru"])
+def test_sequences_have_a_recording_for_each_length(cell_type):
+    columns, _ = sequence_spec(cell_type)
+    lengths = [5, 5, 5, 2, 5, 7] * 7  # 28 of five steps, of which 20 are eager
+    step, reports = run_both(
+        lambda: sequence_spec(cell_type)[1], [*sequence_batches(columns, lengths)]
+    )
+    assert (step.n_replayed, reports) == (28 - 20 - 2, [])
+
+
+def test_layers_that_need_autograd_stay_eager():
+    columns, _ = sequence_spec("lstm")
+    step, reports = run_both(
+        lambda: sequence_spec("lstm")[1], [*sequence_batches(columns, [5] * 24)]
+    )
+    assert step.n_replayed == 0
+    assert reports == [
+        "Training steps are taken eagerly: 'aten::mkldnn_rnn_layer' needs autograd."
+    ]

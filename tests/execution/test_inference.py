@@ -15,6 +15,7 @@ import skest.execution.choice
 from skest import DNNClassifier, DNNRegressor, Estimator
 from skest.evaluation import evaluated, predicted
 from skest.execution import Inference, make_inference
+from skest.execution.impurity import Impurity
 from skest.execution.recording import map_leaves
 from skest.keys import ModeKeys
 from skest.networks import ACTIVATIONS
@@ -178,6 +179,49 @@ def test_results_are_the_callers():
     assert all(
         (result == 2).all() for result in [*results[:-1], infer(torch.ones(2, 2))]
     )
+
+
+@pytest.mark.parametrize("most", [100, 300, 1000])
+def test_code_that_nobody_knows_is_compared_for_every_number_of_rows(most):
+    def function(x, _):
+        return x.exp() * 2 if len(x) > most else x.exp() + 0
+
+    infer = Inference(function, eager_calls=1, watch=partial(Impurity, None))
+    for n in (most + 1, 50, most + 1, 50, 50, 2 * most, 2 * most):
+        x = torch.randn(n, 2)
+        assert torch.equal(infer(x), function(x, None))
+
+
+def test_what_was_compared_is_replayed():
+    infer = Inference(
+        lambda x, _: x.exp(), eager_calls=1, watch=partial(Impurity, None)
+    )
+    for n in (3, 3, 3, 400, 400, 1, 1):  # eager, recorded, replayed, compared, ...
+        x = torch.randn(n, 2)
+        assert torch.equal(infer(x), x.exp())
+    assert infer.n_replayed == 3
+
+
+def test_what_fails_for_some_numbers_of_rows_is_left_to_the_function():
+    def function(x, _):
+        return x.exp() + (torch.ones(300, 2) if len(x) == 300 else 0)
+
+    infer = Inference(function, eager_calls=1, watch=partial(Impurity, None))
+    for n in (3, 3, 300, 300, 3):
+        x = torch.randn(n, 2)
+        assert torch.equal(infer(x), function(x, None))
+    assert infer.n_replayed == 0
+
+
+def test_code_that_reads_numbers_is_called_every_time():
+    def function(x, _):
+        return x + 1 if max(x[:, 0].tolist()) > 2 else x - 1
+
+    infer = Inference(function, eager_calls=1, watch=partial(Impurity, None))
+    for value in (0.0, 0.0, 0.0, 3.0):
+        x = torch.full((4, 2), value)
+        assert torch.equal(infer(x), function(x, None))
+    assert infer.n_replayed == 0
 
 
 # In an estimator

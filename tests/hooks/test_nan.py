@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+import dataclasses
+import itertools
 import logging
 import re
 from types import SimpleNamespace
@@ -246,7 +248,111 @@ def test_cells_that_no_report_can_read_leave_the_error_as_it_is():
 
     features = torch.full((2, 1), float("nan"))
     run = SimpleNamespace(
-        global_step=3, batch=(features, None), raw_batch=(Odd(a=1), None)
+        global_step=3,
+        batch=(features, None),
+        raw_batch_of=lambda step: (Odd(a=1), None),
     )
     with pytest.raises(NanLossDuringTrainingError, match=r"loss of step 3 is NaN\.$"):
         NanLossHook().after_step(run, torch.tensor(float("nan")))
+
+
+# On a device that is to be waited for
+
+
+class Elsewhere(torch.Tensor):
+    """A tensor that says it is on a GPU, and counts how often somebody waits for it."""
+
+    n_waits = 0
+
+    @property
+    def device(self):
+        return torch.device("cuda")
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        Elsewhere.n_waits += func.__name__ in ("__float__", "item", "tolist")
+        return super().__torch_function__(func, types, args, kwargs)
+
+
+def model_fn_elsewhere(nan_at):
+    def model_fn(features, labels, mode):
+        network, n = torch.nn.Linear(3, 1), itertools.count(1)
+
+        def loss(labels, logits, features):
+            factor = NAN if next(n) in nan_at else 1.0
+            # Its gradient is a number, and so are the losses behind it.
+            found = logits.square().mean() + (factor - logits.detach()).sum() * 0
+            return found.as_subclass(Elsewhere)
+
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.0)
+        return EstimatorSpec(mode, network=network, loss=loss, optimizer=optimizer)
+
+    return model_fn
+
+
+EAGER = RunConfig(log_step_count_steps=None, execution="eager")
+
+
+def test_a_gpu_is_waited_for_once_in_ten_steps():
+    estimator = Estimator(model_fn_elsewhere({}), config=EAGER)
+    before = Elsewhere.n_waits
+    estimator.train(table_fn(num_epochs=None), steps=40)
+    assert Elsewhere.n_waits - before <= 5  # one of them to save the last state
+
+
+@pytest.mark.parametrize(
+    ("nan_at", "n_taken"), [({1}, 10), ({10, 11}, 10), ({11}, 20), ({25}, 25)]
+)
+@pytest.mark.parametrize("is_table", [True, False])
+def test_the_first_nan_on_a_gpu_is_named(nan_at, n_taken, is_table):
+    x, y = table(400)
+    x[4 * (min(nan_at) - 1) + 2, 1] = INF
+    x = np.nan_to_num(x, posinf=7e5)
+    data = ArrayDataset(x, y, batch_size=4)
+    estimator, recorder = (
+        Estimator(model_fn_elsewhere(nan_at), config=EAGER),
+        Recorder(),
+    )
+    with pytest.raises(
+        NanLossDuringTrainingError,
+        match=rf"loss of step {min(nan_at)} is NaN\..*7e\+05 in position 1",
+    ):
+        estimator.train(
+            (lambda: data) if is_table else (lambda: iter(list(data))),
+            steps=25,
+            hooks=[recorder],
+        )
+    assert recorder.calls.count("after_step") == n_taken
+    assert estimator.checkpoint is None
+
+
+def test_columns_on_a_gpu_are_those_before_encoding():
+    features, y = raw_table("dict", 8e5)
+    data = ArrayDataset(features, y, batch_size=4)
+
+    def model_fn(features, labels, mode, params):
+        spec = stacking_model_fn(features, labels, mode, params)
+        loss = model_fn_elsewhere({18})(features, labels, mode).loss
+        return dataclasses.replace(spec, loss=loss)
+
+    with pytest.raises(NanLossDuringTrainingError, match=r"step 18 is NaN.*8e\+05 in"):
+        Estimator(model_fn, config=EAGER).train(lambda: data)
+
+
+def test_nothing_is_saved_behind_a_nan_that_nobody_has_looked_at(tmp_path, caplog):
+    config = EAGER.replace(
+        model_dir=tmp_path, save_checkpoints_steps=2, save_summary_steps=None
+    )
+    estimator = Estimator(model_fn_elsewhere({4}), config=config)
+    with pytest.raises(NanLossDuringTrainingError, match="step 4 is NaN"):
+        estimator.train(table_fn(num_epochs=None), steps=8)
+    assert estimator.checkpoint.global_step == 2
+
+    hook, recorder = NanLossHook(fail_on_nan_loss=False), Recorder()
+    estimator = Estimator(model_fn_elsewhere({3}), config=config)
+    with caplog.at_level(logging.ERROR, "skest"):
+        estimator.train(table_fn(num_epochs=None), steps=20, hooks=[hook, recorder])
+    assert caplog.text.count("The loss of step") == 1
+    assert "The loss of step 5 is NaN" in caplog.text
+    assert recorder.calls.count("after_step") == 10
+    assert estimator.checkpoint.global_step == 4

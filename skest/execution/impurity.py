@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Impurity`: what a model does in a call beside operations on tensors."""
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any, Self
+
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from skest.execution.remembered import (
+    random_states,
+    remembered,
+    remembered_by_modules,
+)
+
+__all__ = ["Impurity", "are_same"]
+
+_READING = {"__array__", "__dlpack__", "apply_", "map_", "numpy", "tolist"}
+# They compute in another way where functions of tensors are watched, unless they train.
+_WITH_FAST_PATH = (
+    nn.MultiheadAttention,
+    nn.TransformerEncoder,
+    nn.TransformerEncoderLayer,
+)
+
+
+class Impurity:
+    """Notices what cannot be repeated from a recording of tensor operations.
+
+    That is a call which reads the numbers of tensors by ``tolist`` or ``numpy``; changes
+    attributes, or what its functions read (see `skest.execution.remembered`); or draws
+    from the random generators of Python and NumPy. Nothing is changed outside of the
+    thread that enters it.
+
+    Parameters
+    ----------
+    network : torch.nn.Module or None
+        The network that is called.
+    *functions : callable or None
+        What is called beside it.
+    is_trial : bool, default=False
+        Whether nobody uses the results. Otherwise numbers may be read unnoticed where
+        modules would round differently if somebody watched.
+
+    Attributes
+    ----------
+    obstacle : str or None
+        What was noticed.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skest.execution.impurity import Impurity
+    >>> network = torch.nn.Linear(2, 1)
+    >>> with Impurity(network) as impurity:
+    ...     largest = max(network(torch.ones(1, 2)).detach().flatten().tolist())
+    >>> impurity.obstacle
+    "'Tensor.tolist' makes Python depend on data"
+    """
+
+    def __init__(
+        self, network: nn.Module | None, *functions: Any, is_trial: bool = False
+    ) -> None:
+        self.obstacle: str | None = None
+        self._modules = [] if network is None else list(network.modules())
+        self._functions = functions
+        self._reading = _Reading()
+        self._may_read = not is_trial and not all(
+            [m.training or not isinstance(m, _WITH_FAST_PATH) for m in self._modules]
+        )
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        self._before = (self._attributes(), self._remembered(), random_states())
+        if not self._may_read:
+            self._stack.enter_context(self._reading)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._stack.close()
+        attributes, held, drawn = self._before
+        if not are_same(attributes, self._attributes()):
+            self.obstacle = "the model changes attributes of its modules in a step"
+        elif not are_same(held, self._remembered()):
+            self.obstacle = "the model changes in a step what its Python code reads"
+        elif drawn != random_states():
+            self.obstacle = "the model draws random numbers of Python or NumPy"
+        else:
+            self.obstacle = self._reading.obstacle
+
+    def _attributes(self) -> list[Any]:
+        """Return attributes of all modules, their parameters and buffers among them."""
+        found = [value for module in self._modules for value in vars(module).values()]
+        return found + [
+            item
+            for value in found
+            if isinstance(value, dict)
+            for item in value.values()
+        ]
+
+    def _remembered(self) -> list[Any]:
+        found = remembered_by_modules(self._modules)
+        return found + [part for f in self._functions for part in remembered(f)]
+
+
+class _Reading(TorchFunctionMode):
+    """Notices methods of tensors that give their numbers and are no operations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.obstacle: str | None = None
+
+    def __torch_function__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        name = getattr(func, "__name__", "")
+        if name in _READING and self.obstacle is None:
+            self.obstacle = f"'Tensor.{name}' makes Python depend on data"
+        return func(*args, **(kwargs or {}))
+
+
+def are_same(before: list[Any], after: list[Any]) -> bool:
+    """Tell whether objects are still the same, and numbers still equal."""
+    plain = (bool, int, float, str)
+    return len(before) == len(after) and all(
+        first is second or (isinstance(first, plain) and first == second)
+        for first, second in zip(before, after, strict=True)
+    )
