@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from skest._files import explained
-from skest.checkpoint_store import read_checkpoint, write_checkpoint
+from skest.checkpoint_format import read_checkpoint, write_checkpoint
 from skest.checkpoints import Checkpoint
 from skest.versioned_directory import write_version
 

@@ -18,12 +18,8 @@ from skest._interrupts import INTERRUPTED
 from skest._random import RunRandom
 from skest._resources import IntraOpThreads, dense_size, resolve_device, threads_for
 from skest.checkpoint_export import check_format, export_checkpoint
-from skest.checkpoint_store import (
-    CheckpointStore,
-    DirectoryStore,
-    MemoryStore,
-    read_checkpoint,
-)
+from skest.checkpoint_format import read_checkpoint
+from skest.checkpoint_store import CheckpointStore, DirectoryStore, MemoryStore
 from skest.checkpoints import Checkpoint
 from skest.eval_results import eval_dir_of
 from skest.evaluation import evaluate_loop, evaluated, predict_batch, split_rows
@@ -607,7 +603,7 @@ class Estimator:
             object was given in `train`, `evaluate` or `predict`.
         format : {"onnx", "checkpoint"}, default="onnx"
             The latter writes no graph, but the checkpoint without the state of the
-            optimizers, which `skest.checkpoint_store.read_checkpoint` reads.
+            optimizers, which `skest.checkpoint_format.read_checkpoint` reads.
         atol : float, default=1e-5
             How far numbers of the graph may differ, as a part of them where they are
             above 1.
