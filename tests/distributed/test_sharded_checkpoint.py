@@ -342,8 +342,9 @@ def save_until(model_dir, n_operations):
     saved(model_dir, 2, checkpoint_of(2, value=2.0))
 
 
-def test_every_moment_of_saving(context, tmp_path):
-    for n_operations in range(1000):
+@pytest.mark.parametrize("stride", [5, pytest.param(1, marks=pytest.mark.slow)])
+def test_the_moments_of_saving(context, tmp_path, stride):
+    for n_operations in range(0, 1000, stride):
         model_dir = tmp_path / str(n_operations)
         saved(model_dir, 2, checkpoint_of(1, value=1.0))
         process = context.Process(target=save_until, args=(model_dir, n_operations))
