@@ -249,7 +249,7 @@ class Estimator:
         replica: Replica,
     ) -> None:
         store = self._store if replica.is_chief else MemoryStore()
-        checkpoint = store.latest()
+        checkpoint = replica.latest(store)
         start = 0 if checkpoint is None else checkpoint.global_step
         source = self._source(
             input_fn, ModeKeys.TRAIN, checkpoint, replica.input_context
@@ -260,7 +260,7 @@ class Estimator:
             return
         self._remember(first[0])
         device = resolve_device(self._config.device)
-        random = RunRandom(self._config.random_seed, device)
+        random = RunRandom(replica.seed(self._config.random_seed, start), device)
         spec = self._model_fn.build(*first, ModeKeys.TRAIN, self._config, random)
         if checkpoint is None and replica.is_chief:
             self._warm_start(spec, random)
@@ -300,7 +300,13 @@ class Estimator:
                 lambda: make_step(self._config.execution, spec, all_hooks, n_steps),
             )
             train_loop(
-                run, batches, all_hooks, step, replica.steps_taken, replica.finish
+                run,
+                replica.batches(run, batches),
+                all_hooks,
+                step,
+                replica.steps_taken,
+                replica.finish,
+                replica.make_watched_step(run),
             )
             replica.leave(run)
         _logger.info(
