@@ -51,7 +51,7 @@ _RETIRED = re.compile(r"\.del-(ckpt-(\d+))-.*")
 class CheckpointStore(Protocol):
     """Where an Estimator keeps its checkpoints."""
 
-    def save(self, checkpoint: Checkpoint) -> None:
+    def save(self, checkpoint: Checkpoint | ShardedCheckpoint) -> None:
         """Keep `checkpoint` and make it the latest."""
 
     def latest(self) -> Checkpoint | None:
@@ -80,8 +80,13 @@ class MemoryStore:
         self._checkpoint = checkpoint
         self._stop_reason: str | None = None
 
-    def save(self, checkpoint: Checkpoint) -> None:
+    def save(self, checkpoint: Checkpoint | ShardedCheckpoint) -> None:
         """Keep `checkpoint` in place of the one before."""
+        if isinstance(checkpoint, ShardedCheckpoint):
+            raise TypeError(
+                "A ShardedCheckpoint is written to a directory; set 'model_dir', or "
+                "gather a Checkpoint."
+            )
         self._checkpoint, self._stop_reason = checkpoint, None
 
     def latest(self) -> Checkpoint | None:

@@ -104,7 +104,6 @@ class DataParallelReplica(SynchronousReplica):
         )
         self._module = DistributedDataParallel(
             module,
-            broadcast_buffers=False,
             init_sync=False,  # `begin` has shared more
             static_graph=self._static_graph,
             find_unused_parameters=not self._static_graph,

@@ -144,7 +144,9 @@ class Peers:
         if kept is None:
             kept = torch.empty(shape, dtype=getattr(torch, dtype))
         if kept.numel():
-            content = kept.contiguous().reshape(-1).view(torch.uint8)
+            kept = kept.contiguous()
+            # The stride of a single element may be anything.
+            content = kept.as_strided((kept.numel(),), (1,)).view(torch.uint8)
             with self.explained():
                 self._wait(dist.broadcast(content, 0, async_op=True))
         return kept

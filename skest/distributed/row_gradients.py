@@ -5,7 +5,6 @@ import math
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from skest.distributed.process_group import Peers
@@ -77,9 +76,6 @@ def _average_rows(
     peers: Peers, tables: Sequence[Tensor], n_rows: Sequence[Sequence[int]]
 ) -> None:
     """Exchange the rows of tables; `n_rows` counts those of every rank and table."""
-    pieces: list[Tensor] = []
-    for table in tables:
-        pieces += _ids_and_values(table)
     shapes = [
         [
             shape
@@ -89,8 +85,12 @@ def _average_rows(
         for of in n_rows
     ]
     sizes = [sum(_padded(n_bytes) for *_, n_bytes in of) for of in shapes]
-    payload = torch.cat([_as_bytes(piece) for piece in pieces])
-    rows = peers.gathered(F.pad(payload, (0, max(sizes) - len(payload))))
+    payload = tables[0].new_zeros(max(sizes), dtype=torch.uint8)
+    places = _taken_apart(payload, shapes[peers.rank])
+    pieces = [piece for table in tables for piece in _ids_and_values(table)]
+    for place, piece in zip(places, pieces, strict=True):
+        place.copy_(piece)
+    rows = peers.gathered(payload)
     found = [_taken_apart(row, of) for row, of in zip(rows, shapes, strict=True)]
     for index, table in enumerate(tables):
         ids = torch.cat([parts[2 * index] for parts in found])
@@ -122,12 +122,8 @@ def _padded(n_bytes: int) -> int:
     return math.ceil(n_bytes / _ALIGNMENT) * _ALIGNMENT
 
 
-def _as_bytes(tensor: Tensor) -> Tensor:
-    content = tensor.contiguous().view(-1).view(torch.uint8)
-    return F.pad(content, (0, _padded(len(content)) - len(content)))
-
-
 def _taken_apart(row: Tensor, shapes: Sequence[_Like]) -> list[Tensor]:
+    """Return the tensors that lie one behind the other in a row of bytes."""
     found, start = [], 0
     for dtype, shape, n_bytes in shapes:
         found.append(row[start : start + n_bytes].view(dtype).view(shape))

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from skest._tensor_files import write_tensors
 from skest.checkpoint_format import StoredTensor, checksum, reading
-from skest.exceptions import CheckpointMismatchError
+from skest.exceptions import CheckpointMismatchError, NanLossDuringTrainingError
 from skest.table_shards import shard_length
 
 __all__ = ["Shard", "index_of", "read_shard", "write_shard"]
@@ -94,6 +94,7 @@ def write_shard(directory: Path, shard: Shard) -> dict[str, Any]:
         rows = {key: value.detach().contiguous() for key, value in tables.items()}
         write_tensors(own | rows, directory / name)
         record["files"][name] = checksum(directory / name)
+        record.setdefault("nan", []).extend(_with_nan(own | rows, kind))
         record[kind] = {
             "file": name,
             "dense": list(own),
@@ -123,6 +124,8 @@ def index_of(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     ValueError
         If a shard is missing or there twice, if something is in two of them that should
         be in one, or if the parts of a table don't fit together.
+    NanLossDuringTrainingError
+        If a variable is NaN: training from there would never come to anything.
 
     Examples
     --------
@@ -147,6 +150,11 @@ def index_of(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             "The shards of a checkpoint must be those of all parameter servers, once "
             f"each; got {listed}."
         )
+    if nan := [name for record in ordered for name in record["nan"]]:
+        raise NanLossDuringTrainingError(
+            f"The variables {', '.join(map(repr, dict.fromkeys(nan)))} are NaN; they are "
+            "not saved. Lower the learning rate, or clip the gradients."
+        )
     index: dict[str, Any] = {"n_ps": n_ps, "files": {}}
     for record in ordered:
         index["files"] |= record["files"]
@@ -154,6 +162,13 @@ def index_of(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         parts = [record[kind] for record in ordered]
         index[kind] = {"dense": _dense_of(parts), "tables": _tables_of(parts)}
     return index
+
+
+def _with_nan(tensors: Mapping[str, Tensor], kind: str) -> list[str]:
+    """Return the names of variables that are NaN somewhere; slots may be."""
+    if kind != "variables":
+        return []
+    return [n for n, v in tensors.items() if v.sum().isnan() and v.isnan().any()]
 
 
 def _dense_of(parts: list[Mapping[str, Any]]) -> dict[str, str]:

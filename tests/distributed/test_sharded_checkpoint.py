@@ -13,8 +13,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from skest import EstimatorSpec
 from skest.checkpoint_format import ShardedCheckpoint, read_checkpoint, write_checkpoint
-from skest.checkpoint_store import DirectoryStore
+from skest.checkpoint_store import DirectoryStore, MemoryStore
 from skest.checkpoints import Checkpoint
 from skest.distributed.sharded_checkpoint import (
     Shard,
@@ -22,7 +23,12 @@ from skest.distributed.sharded_checkpoint import (
     read_shard,
     write_shard,
 )
-from skest.exceptions import CheckpointMismatchError, CorruptCheckpointError
+from skest.exceptions import (
+    CheckpointMismatchError,
+    CorruptCheckpointError,
+    NanLossDuringTrainingError,
+)
+from skest.saving import make_save
 from tests import _forkserver
 from tests.faults.test_checkpoint_kill import OPERATIONS
 
@@ -267,6 +273,31 @@ def test_variables_that_are_not_there(tmp_path):
     path = saved(tmp_path, 2)
     with pytest.raises(CheckpointMismatchError, match="lacks the variables 'a', 'b'"):
         read_shard(path, 0, 2, dense=["b", "weight"], tables=["a"])
+
+
+def test_variables_that_are_nan_are_not_saved(tmp_path):
+    shards = shards_of(checkpoint_of(value=float("nan")), 2)
+    with pytest.raises(NanLossDuringTrainingError, match="variables 'table' are NaN"):
+        DirectoryStore(tmp_path).save(sharded(checkpoint_of(), shards))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_training_saves_it(tmp_path):
+    network = torch.nn.Linear(3, 2)
+    spec = EstimatorSpec(
+        "train",
+        network=network,
+        loss=lambda y, z, x: z.sum(),
+        optimizer=torch.optim.SGD(network.parameters()),
+    )
+    save = make_save(DirectoryStore(tmp_path), spec, lambda: None)
+    save(sharded(checkpoint_of(), shards_of(checkpoint_of(), 2)))
+    assert_same_checkpoint(DirectoryStore(tmp_path).latest(), checkpoint_of())
+
+
+def test_it_is_not_kept_in_memory():
+    with pytest.raises(TypeError, match="set 'model_dir'"):
+        MemoryStore().save(sharded(checkpoint_of(), []))
 
 
 # Damage
