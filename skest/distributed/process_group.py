@@ -48,6 +48,8 @@ class Peers:
     ------
     ValueError
         If the variables of torchrun are not set.
+    PeerLostError
+        If the other processes don't come in time.
     """
 
     def __init__(
@@ -65,13 +67,20 @@ class Peers:
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
 
     def _join(self, backend: str) -> None:
-        store, rank, size = next(dist.rendezvous("env://", timeout=self._timeout))
-        # The store of torchrun outlives a group, whose keys must not be found again.
-        n_joined = store.add(f"skest/joined/{rank}", 1)
-        store = dist.PrefixStore(f"skest/{n_joined}", store)
-        dist.init_process_group(
-            backend, store=store, rank=rank, world_size=size, timeout=self._timeout
-        )
+        try:
+            store, rank, size = next(dist.rendezvous("env://", timeout=self._timeout))
+            # The store of torchrun outlives a group, whose keys must not be found again.
+            n_joined = store.add(f"skest/joined/{rank}", 1)
+            store = dist.PrefixStore(f"skest/{n_joined}", store)
+            dist.init_process_group(
+                backend, store=store, rank=rank, world_size=size, timeout=self._timeout
+            )
+        except RuntimeError as error:
+            raise PeerLostError(
+                f"'WORLD_SIZE' is {os.environ['WORLD_SIZE']}, but not so many processes "
+                f"came together within {self._timeout.total_seconds():g} seconds. Look "
+                "at the output of the others, and start all again."
+            ) from error
 
     def leave(self, reason: str) -> None:
         """Give the group up; the others learn why when they wait for this process."""

@@ -196,7 +196,7 @@ def rows_of_one(rank, folder):
 
 
 def sometimes(rank, folder, otherwise):
-    def model_fn(features, mode):
+    def model_fn(features, labels, mode):
         network = SometimesRows(otherwise)
         optimizer = make_optimizer("sgd", network.parameters(), 1.0)
         return EstimatorSpec(
@@ -375,37 +375,46 @@ def test_an_error_in_a_step(tmp_path):
     assert seconds < SECONDS_TO_END
 
 
-def silent(rank, folder):
-    """Let the second process sleep between two steps, and then in one."""
-    return [sleeping(rank, folder / kind, kind) for kind in ("between", "within")]
+SECONDS_OF_SILENCE, TIMEOUT = 12, 4
 
 
 class SlowForward(Dense):
     def forward(self, ids):
         if dist.get_rank() == 1:
-            time.sleep(6)
+            time.sleep(SECONDS_OF_SILENCE)
         return super().forward(ids)
 
 
-def sleeping(rank, folder, kind):
-    hooks = [At(1, lambda run: time.sleep(6))] if (kind, rank) == ("between", 1) else []
-    network = SlowForward if kind == "within" else Dense
+def silent_within_a_step(rank, folder):
+    return told_of_silence(rank, folder, (), SlowForward)
+
+
+def silent_between_steps(rank, folder):
+    sleep = At(1, lambda run: time.sleep(SECONDS_OF_SILENCE))
+    return told_of_silence(rank, folder, [sleep] if rank == 1 else (), Dense)
+
+
+def told_of_silence(rank, folder, hooks, network):
+    trained(rank, folder / "first")  # so that they join at the same time
+    dist.destroy_process_group()
+    made = estimator(folder / "second", network=network)
     start = time.monotonic()
     try:
-        replica = DataParallelReplica("cpu", timeout=2)
-        made = estimator(folder, network=network)
+        replica = DataParallelReplica("cpu", timeout=TIMEOUT)
         _ranks.train(replica, made, batches(SIZES, rank), hooks=hooks)
     except PeerLostError as error:
         return str(error), time.monotonic() - start
 
 
 @pytest.mark.slow
-def test_a_silent_process_is_lost_after_the_timeout(tmp_path):
-    found, done, _ = _ranks.torchrun(__name__, ["silent"], tmp_path)
-    for (message, seconds), _ in zip(*(f["silent"] for f in found), strict=True):
-        assert "ended or does not answer" in message
-        assert seconds < 6
+@pytest.mark.parametrize("name", ["silent_within_a_step", "silent_between_steps"])
+def test_a_silent_process_is_lost_after_the_timeout(tmp_path, name):
+    (found, other), done, _ = _ranks.torchrun(__name__, [name], tmp_path)
     assert done.returncode == 0
+    message, seconds = found[name]
+    assert "ended or does not answer" in message
+    assert seconds < SECONDS_OF_SILENCE
+    assert "(rank 0: PeerLostError" in other[name][0]
 
 
 # One process
@@ -447,6 +456,13 @@ def test_nothing_of_torchrun_is_set(monkeypatch):
 def test_wrong_arguments():
     with pytest.raises(ValueError, match="'timeout'"):
         DataParallelReplica(timeout=0)
+
+
+def test_a_process_that_does_not_come(one_process, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(PeerLostError, match="'WORLD_SIZE' is 2, .* within 1 seconds"):
+        DataParallelReplica("cpu", timeout=1).__enter__()
+    assert not dist.is_initialized()
 
 
 def test_it_must_be_entered():
