@@ -67,15 +67,15 @@ class Replica:
         """Return what takes the steps; `make` returns what does so in one process."""
         return make()
 
-    def make_watched_step(self, run: Run) -> WatchedStep:
-        """Return what takes the steps of which hooks want the gradients."""
-        return functools.partial(train_step, run.spec)
-
     def batches(
         self, run: Run, batches: Iterator[tuple[Any, Any]]
     ) -> Iterator[tuple[Any, Any]]:
         """Return the batches to train on, of those of this process."""
         return batches
+
+    def make_watched_step(self, run: Run) -> WatchedStep:
+        """Return what takes the steps of which hooks want the gradients."""
+        return functools.partial(train_step, run.spec)
 
     def steps_taken(self, run: Run) -> int:
         """Return the global step, after this process has taken one more step."""

@@ -124,10 +124,13 @@ class DataParallelReplica(SynchronousReplica):
 
     def make_step(self, run: Run, make: Callable[[], Step]) -> Step:
         """Return what takes a step together with the others."""
-        return functools.partial(train_step, run.spec, compute=self._compute_gradients)
+        return self._step(run)
 
     def make_watched_step(self, run: Run) -> WatchedStep:
         """Return the same for steps of which hooks want the gradients."""
+        return self._step(run)
+
+    def _step(self, run: Run) -> Callable[..., Tensor]:
         return functools.partial(train_step, run.spec, compute=self._compute_gradients)
 
     def _compute_gradients(

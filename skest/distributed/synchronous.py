@@ -46,6 +46,9 @@ class SynchronousReplica(Replica):
     second if they wait for it between two steps, at once if its process has ended, and
     after `timeout` at the latest.
 
+    All need to see the same ``model_dir``; without one, only the Estimator of the chief
+    has the result.
+
     Parameters
     ----------
     device : str or torch.device, default="auto"

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests of `skest.distributed.data_parallel`, with real processes."""
 
+import dataclasses
 import functools
 import os
 import signal
@@ -14,6 +15,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from skest import Estimator, EstimatorSpec
+from skest.checkpoint_store import MemoryStore
 from skest.distributed.data_parallel import DataParallelReplica
 from skest.distributed.synchronous import rows_of
 from skest.exceptions import NanLossDuringTrainingError, PeerLostError
@@ -256,6 +258,8 @@ def test_all_stop_at_max_steps(results):
 
 def test_an_interrupted_training_goes_on(results):
     first, found = results["one_is_interrupted"][0]
+    assert first["position"]["input"] == "generator, part 1 of 2"
+    assert len(first["position"]["ranks"]) == 2
     assert first["step"] == 2
     assert first["stop_reason"] == "interrupted by Ctrl-C"
     assert first["position"]["batches"] == 2
@@ -456,6 +460,25 @@ def test_nothing_of_torchrun_is_set(monkeypatch):
 def test_wrong_arguments():
     with pytest.raises(ValueError, match="'timeout'"):
         DataParallelReplica(timeout=0)
+
+
+def test_an_input_is_not_gone_on_with_by_another_number_of_processes(
+    one_process, caplog
+):
+    position = {"input": "generator", "batches": 2, "seeds": []}
+    made = estimator(seed=1).train(batches(SIZES), steps=2)
+    of_two = {**position, "input": "generator, part 1 of 2", "ranks": [position] * 2}
+    store = MemoryStore(dataclasses.replace(made.checkpoint, input_position=of_two))
+    with DataParallelReplica("cpu") as replica:
+        found = replica.latest(store)
+    assert found.input_position is None
+    assert found.global_step == 2
+    assert "one of 2 processes, now there are 1" in caplog.text
+    made = estimator()
+    made._store = store
+    made.train(batches([4] * 3))  # and without a strategy
+    assert made.checkpoint.global_step == 5
+    assert "taken 2 batches of generator, part 1 of 2, but" in caplog.text
 
 
 def test_a_process_that_does_not_come(one_process, monkeypatch):
