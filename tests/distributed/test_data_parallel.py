@@ -89,6 +89,10 @@ for _name, _params in MODELS.items():
     globals()[f"model_{_name}"] = functools.partial(same_as_one, **_params)
 
 
+def exact(rank, folder):
+    return variables(trained(rank, folder, SIZES[:2], exact=True))
+
+
 def uneven(rank, folder):
     return variables(trained(rank, folder, UNEVEN))
 
@@ -212,7 +216,7 @@ def sometimes(rank, folder, otherwise):
 
 TOGETHER = [
     *(f"model_{name}" for name in MODELS),
-    *("uneven", "one_ends_earlier", "one_is_stopped", "all_are_stopped"),
+    *("exact", "uneven", "one_ends_earlier", "one_is_stopped", "all_are_stopped"),
     *("one_is_interrupted", "one_fails", "nan_in_one", "another_network_in_one"),
     *("no_batch_for_one", "dropout", "batch_norm", "summaries", "rows_of_one"),
 ]
@@ -234,6 +238,10 @@ def test_two_processes_train_as_one(results, name):
     assert losses == other_losses
     assert end == other_end
     assert {n: found[n] for n in end} == end
+
+
+def test_they_do_so_exactly_where_nothing_is_rounded(results):
+    assert numbers(results["exact"][0]) == numbers(alone(SIZES[:2], exact=True))
 
 
 def test_processes_with_more_rows_count_for_more(results):
