@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from skest._files import explained
-from skest.checkpoint_store import read_checkpoint, write_checkpoint
+from skest.checkpoint_format import read_checkpoint, write_checkpoint
 from skest.checkpoints import Checkpoint
 from skest.versioned_directory import write_version
 

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where checkpoints are kept: in memory or in a directory.
 
-On disk a checkpoint is a directory ``ckpt-<step>`` of ``variables.safetensors``,
-``optimizer.safetensors`` and ``state.json``, which holds checksums of all three. It is
+On disk a checkpoint is a directory ``ckpt-<step>``, see `skest.checkpoint_format`. It is
 written under another name, flushed and then renamed, so that it is complete whenever it
 can be seen. The file ``checkpoint`` names the one that training continues from, as
 ``latest``; editing it goes back to an older one that is still there. It also lists
@@ -13,54 +12,34 @@ which ones are kept for good; where that list was lost, all that are found are. 
 import contextlib
 import json
 import logging
-import mmap
 import os
 import re
 import shutil
 import time
-import zlib
 from collections.abc import Callable, Hashable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
-from safetensors import SafetensorError
-
 from skest._files import explained, published_as, remove_directory, write_file
-from skest._tensor_files import read_tensors, write_tensors
+from skest.checkpoint_format import (
+    FORMAT,
+    STATE,
+    ShardedCheckpoint,
+    is_checkpoint,
+    read_checkpoint,
+    write_checkpoint,
+)
 from skest.checkpoints import Checkpoint
 from skest.eval_results import eval_dir_of, read_eval_results
-from skest.exceptions import CorruptCheckpointError
 from skest.keep_best import KeepBest
 
-__all__ = [
-    "CheckpointStore",
-    "DirectoryStore",
-    "MemoryStore",
-    "is_checkpoint",
-    "read_checkpoint",
-    "write_checkpoint",
-]
+__all__ = ["CheckpointStore", "DirectoryStore", "MemoryStore"]
 
 _logger = logging.getLogger("skest")
 
-_FORMAT = "skest.checkpoint/1"
 _POINTER = "checkpoint"
-_STATE = "state.json"
-_CHECKSUM = "crc32"
 _STOPPED = "stopped.json"
-_TENSOR_FILES = {
-    "variables": "variables.safetensors",
-    "optimizer": "optimizer.safetensors",
-}
-_DAMAGE = (
-    AttributeError,
-    FileNotFoundError,
-    KeyError,
-    SafetensorError,
-    TypeError,
-    ValueError,
-)
 _ALL_STAY = (
     "those that it does not list are kept for good by the next save, because they may "
     "have been. Delete what you don't need."
@@ -72,7 +51,7 @@ _RETIRED = re.compile(r"\.del-(ckpt-(\d+))-.*")
 class CheckpointStore(Protocol):
     """Where an Estimator keeps its checkpoints."""
 
-    def save(self, checkpoint: Checkpoint) -> None:
+    def save(self, checkpoint: Checkpoint | ShardedCheckpoint) -> None:
         """Keep `checkpoint` and make it the latest."""
 
     def latest(self) -> Checkpoint | None:
@@ -101,8 +80,13 @@ class MemoryStore:
         self._checkpoint = checkpoint
         self._stop_reason: str | None = None
 
-    def save(self, checkpoint: Checkpoint) -> None:
+    def save(self, checkpoint: Checkpoint | ShardedCheckpoint) -> None:
         """Keep `checkpoint` in place of the one before."""
+        if isinstance(checkpoint, ShardedCheckpoint):
+            raise TypeError(
+                "A ShardedCheckpoint is written to a directory; set 'model_dir', or "
+                "gather a Checkpoint."
+            )
         self._checkpoint, self._stop_reason = checkpoint, None
 
     def latest(self) -> Checkpoint | None:
@@ -161,7 +145,7 @@ class DirectoryStore:
         self._keep_best = keep_best
         self._clock = clock
 
-    def save(self, checkpoint: Checkpoint) -> None:
+    def save(self, checkpoint: Checkpoint | ShardedCheckpoint) -> None:
         """Write `checkpoint`, point to it and delete what is not to be kept.
 
         Raises
@@ -176,7 +160,7 @@ class DirectoryStore:
         with explained(f"{what}{str(self.model_dir)!r}", advice):
             self._save(checkpoint)
 
-    def _save(self, checkpoint: Checkpoint) -> None:
+    def _save(self, checkpoint: Checkpoint | ShardedCheckpoint) -> None:
         self.model_dir.mkdir(parents=True, exist_ok=True)
         self._sweep()
         name, present = f"ckpt-{checkpoint.global_step}", self._entries()
@@ -192,7 +176,7 @@ class DirectoryStore:
             since = max(times, default=entries[0]["time"])
         kept, retired, since = self._retained(entries, since)
         pointer = {
-            "format": _FORMAT,
+            "format": FORMAT,
             "latest": name,
             "all": kept,
             "kept_for_good_at": since,
@@ -280,7 +264,7 @@ class DirectoryStore:
         """Return the path, and the file behind it: a step may be saved again."""
         while (path := self.latest_path()) is not None:
             with contextlib.suppress(FileNotFoundError):  # it has just been deleted
-                status = (path / _STATE).stat()
+                status = (path / STATE).stat()
                 return path, status.st_mtime_ns, status.st_ino
         return None
 
@@ -393,100 +377,6 @@ class DirectoryStore:
                 path.unlink(missing_ok=True)
 
 
-def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
-    """Read a checkpoint directory.
-
-    Parameters
-    ----------
-    path : str or path
-        A directory ``ckpt-<step>``.
-
-    Returns
-    -------
-    Checkpoint
-        Its tensors are mapped from the file.
-
-    Raises
-    ------
-    ValueError
-        If there is no checkpoint at `path`.
-    CorruptCheckpointError
-        If a file is missing, is not what it should be or does not have its recorded
-        checksum.
-    OSError
-        If the system does not let it be read now; the checkpoint may be whole.
-    """
-    path = Path(path)
-    what = f"The checkpoint {str(path)!r} can't be read"
-    with explained(what, "See to the permissions, or try again."):
-        if not is_checkpoint(path):
-            raise ValueError(
-                f"There is no checkpoint at {str(path)!r}: a checkpoint is a directory "
-                f"ckpt-<step> that holds {_STATE}."
-            )
-        try:
-            return _read(path)
-        except _DAMAGE as error:
-            raise CorruptCheckpointError(
-                f"The checkpoint {str(path)!r} is damaged: {error}. Delete it to go on "
-                "from an older one."
-            ) from error
-
-
-def _read(path: Path) -> Checkpoint:
-    state = json.loads((path / _STATE).read_bytes())
-    if state["format"] != _FORMAT:
-        raise ValueError(f"its format is {state['format']!r}, not {_FORMAT!r}")
-    _check_sum(_STATE, _crc32_of(state), state.pop(_CHECKSUM))
-    for name, recorded in state["files"].items():
-        _check_sum(name, _crc32(path / name), recorded)
-    tensors = {k: read_tensors(path / name) for k, name in _TENSOR_FILES.items()}
-    return Checkpoint(
-        global_step=int(state["global_step"]),
-        variables=tensors["variables"],
-        optimizer=tensors["optimizer"],
-        scalars=state["scalars"],
-        input_position=state.get("input_position"),
-    )
-
-
-def write_checkpoint(checkpoint: Checkpoint, directory: Path) -> None:
-    """Write the files of a checkpoint into a directory that exists."""
-    tensors = {"variables": checkpoint.variables, "optimizer": checkpoint.optimizer}
-    for kind, name in _TENSOR_FILES.items():
-        write_tensors(tensors[kind], directory / name)
-    state = {
-        "format": _FORMAT,
-        "global_step": checkpoint.global_step,
-        "scalars": checkpoint.scalars,
-        "input_position": checkpoint.input_position,
-        "files": {name: _crc32(directory / name) for name in _TENSOR_FILES.values()},
-    }
-    state[_CHECKSUM] = _crc32_of(state)
-    write_file(directory / _STATE, json.dumps(state).encode())
-
-
-def _crc32(path: Path) -> int:
-    with path.open("rb") as file:
-        if not path.stat().st_size:  # which can't be mapped
-            return 0
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            return zlib.crc32(content)
-
-
-def _crc32_of(state: dict[str, Any]) -> int:
-    """Return the checksum of what ``state.json`` holds beside it."""
-    content = {key: value for key, value in state.items() if key != _CHECKSUM}
-    return zlib.crc32(json.dumps(content).encode())
-
-
-def _check_sum(name: str, found: int, recorded: Any) -> None:
-    if found != recorded:
-        raise ValueError(
-            f"{name} has the checksum {found}, not the recorded {recorded}"
-        )
-
-
 def _fields(text: str) -> dict[str, Any]:
     """Return what an object of JSON holds; nothing if the text is none."""
     try:
@@ -512,11 +402,6 @@ def _is_entry(entry: Any) -> bool:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float)
-
-
-def is_checkpoint(path: Path) -> bool:
-    """Tell whether a directory is a checkpoint, under any name."""
-    return (path / _STATE).is_file()
 
 
 def _is_complete(path: Path) -> bool:

@@ -18,12 +18,8 @@ from skest._interrupts import INTERRUPTED
 from skest._random import RunRandom
 from skest._resources import IntraOpThreads, dense_size, resolve_device, threads_for
 from skest.checkpoint_export import check_format, export_checkpoint
-from skest.checkpoint_store import (
-    CheckpointStore,
-    DirectoryStore,
-    MemoryStore,
-    read_checkpoint,
-)
+from skest.checkpoint_format import read_checkpoint
+from skest.checkpoint_store import CheckpointStore, DirectoryStore, MemoryStore
 from skest.checkpoints import Checkpoint
 from skest.eval_results import eval_dir_of
 from skest.evaluation import evaluate_loop, evaluated, predict_batch, split_rows
@@ -255,7 +251,7 @@ class Estimator:
         replica: Replica,
     ) -> None:
         store = self._store if replica.is_chief else MemoryStore()
-        checkpoint = store.latest()
+        checkpoint = replica.latest(store)
         start = 0 if checkpoint is None else checkpoint.global_step
         source = self._source(
             input_fn, ModeKeys.TRAIN, checkpoint, replica.input_context
@@ -266,7 +262,7 @@ class Estimator:
             return
         self._remember(first[0])
         device = resolve_device(self._config.device)
-        random = RunRandom(self._config.random_seed, device)
+        random = RunRandom(replica.seed(self._config.random_seed, start), device)
         spec = self._model_fn.build(*first, ModeKeys.TRAIN, self._config, random)
         if checkpoint is None and replica.is_chief:
             self._warm_start(spec, random)
@@ -307,7 +303,13 @@ class Estimator:
                 lambda: make_step(self._config.execution, spec, all_hooks, n_steps),
             )
             train_loop(
-                run, batches, all_hooks, step, replica.steps_taken, replica.finish
+                run,
+                replica.batches(run, batches),
+                all_hooks,
+                step,
+                replica.steps_taken,
+                replica.finish,
+                replica.make_watched_step(run),
             )
             replica.leave(run)
         _logger.info(
@@ -612,7 +614,7 @@ class Estimator:
             object was given in `train`, `evaluate` or `predict`.
         format : {"onnx", "checkpoint", "pt2", "aoti"}, default="onnx"
             "checkpoint" writes no graph, but the checkpoint without the state of the
-            optimizers, which `skest.checkpoint_store.read_checkpoint` reads. "pt2" and
+            optimizers, which `skest.checkpoint_format.read_checkpoint` reads. "pt2" and
             "aoti" write ``model.pt2``, a program of ``torch.export``, with "aoti" compiled
             for this machine; loading it can run code of the file, so that
             `skest.export.load` asks for ``trust_code=True``.

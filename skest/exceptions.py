@@ -18,6 +18,7 @@ __all__ = [
     "ModelDirInUseError",
     "NanLossDuringTrainingError",
     "NotFittedError",
+    "PeerLostError",
 ]
 
 
@@ -43,6 +44,10 @@ class ModelDirInUseError(RuntimeError):
 
 class NanLossDuringTrainingError(RuntimeError):
     """The loss became NaN (``tf.estimator.NanLossDuringTrainingError``)."""
+
+
+class PeerLostError(RuntimeError):
+    """Another process, without which a training can't go on, ended or is silent."""
 
 
 def __getattr__(name: str) -> Any:

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """`Replica`: the part of one process in a training."""
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Iterator
 from typing import Any, Self
 
+from skest.checkpoint_store import CheckpointStore
+from skest.checkpoints import Checkpoint
 from skest.hooks.base import Run
 from skest.inputs.input_context import InputContext
-from skest.training import Step
+from skest.training import Step, WatchedStep, train_step
 
 __all__ = ["Replica"]
 
@@ -37,6 +40,22 @@ class Replica:
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
+    def latest(self, store: CheckpointStore) -> Checkpoint | None:
+        """Return what to go on from, for this process, or None."""
+        return store.latest()
+
+    def seed(self, seed: int | None, start: int) -> int | None:
+        """Return the seed of the random numbers of this process.
+
+        Parameters
+        ----------
+        seed : int or None
+            ``RunConfig.random_seed``.
+        start : int
+            The global step to go on from.
+        """
+        return seed
+
     def begin(self, run: Run) -> None:
         """Take part, before the first step.
 
@@ -47,6 +66,16 @@ class Replica:
     def make_step(self, run: Run, make: Callable[[], Step]) -> Step:
         """Return what takes the steps; `make` returns what does so in one process."""
         return make()
+
+    def batches(
+        self, run: Run, batches: Iterator[tuple[Any, Any]]
+    ) -> Iterator[tuple[Any, Any]]:
+        """Return the batches to train on, of those of this process."""
+        return batches
+
+    def make_watched_step(self, run: Run) -> WatchedStep:
+        """Return what takes the steps of which hooks want the gradients."""
+        return functools.partial(train_step, run.spec)
 
     def steps_taken(self, run: Run) -> int:
         """Return the global step, after this process has taken one more step."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from skest._interrupts import INTERRUPTED, stopping_on_interrupt
+from skest.checkpoint_format import ShardedCheckpoint
 from skest.checkpoint_store import CheckpointStore
 from skest.checkpoints import Checkpoint
 from skest.exceptions import ModelDirInUseError, NanLossDuringTrainingError
@@ -22,7 +23,7 @@ _NAMES_SHOWN = 5
 
 def make_save(
     store: CheckpointStore, spec: EstimatorSpec, check_lock: Callable[[], None]
-) -> Callable[[Checkpoint], None]:
+) -> Callable[[Checkpoint | ShardedCheckpoint], None]:
     """Return what saves the checkpoints of a training, unless they are of no use.
 
     Parameters
@@ -46,11 +47,13 @@ def make_save(
     names = [name for name, value in saved.items() if id(value) in trained]
     del saved  # or the network would live as long as this
 
-    def save(checkpoint: Checkpoint) -> None:
+    def save(checkpoint: Checkpoint | ShardedCheckpoint) -> None:
         check_lock()
         # A sum is NaN if a value is, or for values of infinity: it is asked first
         # because it needs no memory.
-        values = [(name, checkpoint.variables[name]) for name in names]
+        # Of a `ShardedCheckpoint` the others are looked at where they are.
+        variables = checkpoint.variables
+        values = [(name, variables[name]) for name in names if name in variables]
         bad = [n for n, v in values if v.sum().isnan() and v.isnan().any()]
         if bad:
             raise NanLossDuringTrainingError(

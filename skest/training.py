@@ -15,6 +15,7 @@ from skest.spec import EstimatorSpec
 __all__ = [
     "INPUT_ENDED",
     "Step",
+    "WatchedStep",
     "apply_gradients",
     "compute_gradients",
     "move_to_step",
@@ -28,6 +29,7 @@ __all__ = [
 INPUT_ENDED = "the input ended"
 
 Step: TypeAlias = Callable[[Any, Any], Tensor]
+WatchedStep: TypeAlias = Callable[[Any, Any, Callable[[], None]], Tensor]
 
 
 def train_loop(
@@ -37,6 +39,7 @@ def train_loop(
     step: Step | None = None,
     steps_taken: Callable[[Run], int] | None = None,
     finish: Callable[[Run], None] | None = None,
+    watched_step: WatchedStep | None = None,
 ) -> None:
     """Take training steps until the input ends or a hook asks to stop.
 
@@ -50,15 +53,18 @@ def train_loop(
         Called in this order.
     step : callable, default=None
         ``step(features, labels) -> loss`` does what `train_step` does, in another way;
-        see `skest.execution`. None is `train_step`, and so are the steps of which a
-        hook wants the gradients.
+        see `skest.execution`. None is `train_step`.
     steps_taken : callable, default=None
         ``steps_taken(run)`` returns the global step after a step; None counts one more.
     finish : callable, default=None
         ``finish(run)`` is called after the last step, before the ``end`` of the hooks.
+    watched_step : callable, default=None
+        ``watched_step(features, labels, after_backward) -> loss`` takes the steps of
+        which a hook wants the gradients. None is `train_step`.
     """
     run.network.train()
     step = step or partial(train_step, run.spec)
+    watched_step = watched_step or partial(train_step, run.spec)
     watching = [hook for hook in hooks if hook.watches_gradients]
     for hook in hooks:
         hook.begin(run)
@@ -72,7 +78,10 @@ def train_loop(
             hook.before_step(run)
         wanting = [hook for hook in watching if hook.wants_gradients(run)]
         run.in_step = True
-        run.loss = _watched_step(run, wanting) if wanting else step(*batch)
+        if wanting:
+            run.loss = _watched_step(run, wanting, watched_step)
+        else:
+            run.loss = step(*batch)
         move_to_step(run, steps_taken(run) if steps_taken else run.global_step + 1)
         run.in_step = False
         for hook in hooks:
@@ -91,7 +100,7 @@ def move_to_step(run: Run, step: int) -> None:
             scheduler.step()
 
 
-def _watched_step(run: Run, wanting: Sequence[Hook]) -> Tensor:
+def _watched_step(run: Run, wanting: Sequence[Hook], step: WatchedStep) -> Tensor:
     """Take a step eagerly, and show its gradients to the hooks that want them."""
 
     def after_backward() -> None:
@@ -99,7 +108,7 @@ def _watched_step(run: Run, wanting: Sequence[Hook]) -> Tensor:
             hook.after_backward(run)
 
     features, labels = run.batch or (None, None)
-    return train_step(run.spec, features, labels, after_backward)
+    return step(features, labels, after_backward)
 
 
 def train_step(
@@ -107,6 +116,7 @@ def train_step(
     features: Any,
     labels: Any,
     after_backward: Callable[[], None] | None = None,
+    compute: Callable[[EstimatorSpec, Any, Any], Tensor] | None = None,
 ) -> Tensor:
     """Update the variables with one batch.
 
@@ -118,6 +128,8 @@ def train_step(
         One encoded batch.
     after_backward : callable, default=None
         Called when the gradients are computed, before they are clipped.
+    compute : callable, default=None
+        Does what `compute_gradients` does, in another way.
 
     Returns
     -------
@@ -131,7 +143,7 @@ def train_step(
     TypeError
         If it is not a tensor.
     """
-    loss = compute_gradients(spec, features, labels)
+    loss = (compute or compute_gradients)(spec, features, labels)
     if after_backward is not None:
         after_backward()
     apply_gradients(spec)

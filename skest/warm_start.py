@@ -13,7 +13,8 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from skest.checkpoint_store import DirectoryStore, is_checkpoint, read_checkpoint
+from skest.checkpoint_format import is_checkpoint, read_checkpoint
+from skest.checkpoint_store import DirectoryStore
 from skest.checkpoints import Checkpoint
 from skest.dual_ascent import DualAscent
 from skest.exceptions import NotFittedError

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from skest import Estimator, RunConfig, checkpoint_export
-from skest.checkpoint_store import read_checkpoint
+from skest.checkpoint_format import read_checkpoint
 from skest.checkpoints import Checkpoint
 from skest.exceptions import NotFittedError
 from skest.versioned_directory import list_versions

@@ -22,10 +22,12 @@ from skest import (
     RunConfig,
     TrainSpec,
     _tensor_files,
+    checkpoint_format,
     checkpoint_store,
     train_and_evaluate,
 )
-from skest.checkpoint_store import DirectoryStore, MemoryStore, read_checkpoint
+from skest.checkpoint_format import read_checkpoint
+from skest.checkpoint_store import DirectoryStore, MemoryStore
 from skest.checkpoints import Checkpoint
 from skest.eval_results import append_eval_result, eval_dir_of, read_eval_results
 from skest.exceptions import CorruptCheckpointError
@@ -508,7 +510,7 @@ def trained(model_dir):
 def test_a_full_disk_keeps_the_older_checkpoint(tmp_path, monkeypatch, replaces):
     store = saved(tmp_path, 1, 2)
     full = OSError(28, "No space left on device")
-    monkeypatch.setattr(checkpoint_store, "write_tensors", raising(full))
+    monkeypatch.setattr(checkpoint_format, "write_tensors", raising(full))
     with pytest.raises(OSError, match="No space left"):
         store.save(checkpoint_of(2 if replaces else 3))
     assert_same_checkpoint(store.latest(), checkpoint_of(2))
@@ -551,7 +553,7 @@ def test_training_on_a_full_disk(tmp_path, monkeypatch, caplog):
     before = estimator.checkpoint
     with monkeypatch.context() as patch:
         patch.setattr(
-            checkpoint_store, "write_tensors", raising(OSError(28, "No space left"))
+            checkpoint_format, "write_tensors", raising(OSError(28, "No space left"))
         )
         with pytest.raises(OSError, match="No space left"):
             estimator.train(table_fn(), steps=2)
@@ -705,7 +707,8 @@ def test_a_checkpoint_that_goes_while_it_is_read(tmp_path, monkeypatch, moment, 
     store = saved(tmp_path, 1, keep_max=1)
     others = dataclasses.replace(checkpoint_of(step), variables={"a": torch.ones(9)})
     name = "read_checkpoint" if moment == "before the state" else "read_tensors"
-    read = getattr(checkpoint_store, name)
+    module = checkpoint_format if name == "read_tensors" else checkpoint_store
+    read = getattr(module, name)
 
     def reading(path):
         if others not in done:
@@ -714,6 +717,6 @@ def test_a_checkpoint_that_goes_while_it_is_read(tmp_path, monkeypatch, moment, 
         return read(path)
 
     done = []
-    monkeypatch.setattr(checkpoint_store, name, reading)
+    monkeypatch.setattr(module, name, reading)
     assert store.latest().global_step == step
     assert store.latest().variables["a"].tolist() == [1.0] * 9

@@ -31,6 +31,7 @@ LAYERS = [
     {"heads"},
     {"networks", "sdca"},
     {"checkpoints", "checkpoint_store", "model_fn", "warm_start", "inputs", "hooks"}
+    | {"checkpoint_format", "table_shards"}
     | {"vocab_info", "warm_start_plan", "warm_start_report", "summaries"}
     | {"checkpoint_export", "eval_results", "model_dir_lock", "versioned_directory"}
     | {"plain_state"},

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from skest import Estimator, EvalSpec, RunConfig, TrainSpec, train_and_evaluate
-from skest.checkpoint_store import read_checkpoint
+from skest.checkpoint_format import read_checkpoint
 from skest.eval_results import read_eval_results
 from skest.export import BestExporter, Exporter, FinalExporter, LatestExporter
 from skest.hooks import CheckpointListener, EarlyStoppingHook, Hook, StopAtStepHook

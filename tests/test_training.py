@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import copy
+import functools
 
 import pytest
 import torch
@@ -7,7 +8,7 @@ from torch import nn
 
 from skest import EstimatorSpec, ModeKeys, RunConfig
 from skest.hooks import Hook, Run, StopAtStepHook
-from skest.training import scalar_loss, train_loop, train_step
+from skest.training import compute_gradients, scalar_loss, train_loop, train_step
 from tests._models import At, Recorder, raising, squared_loss
 
 STEP = ["before_step", "after_step"]
@@ -241,3 +242,20 @@ def test_gradients_are_clipped_after_hooks_saw_them():
     spec = make_spec(network=network, optimizer=optimizer, clip_norm=0.1)
     train_loop(Run(spec, RunConfig()), make_batches(1), [Exploding()])
     assert 0 < torch.linalg.norm(network.weight - before) <= 0.1
+
+
+def test_another_way_to_take_the_steps_that_hooks_watch():
+    class Watching(Recorder):
+        def after_backward(self, run):
+            self.calls.append("after_backward")
+
+    def compute(spec, features, labels):
+        computed.append(len(features))
+        return compute_gradients(spec, features, labels)
+
+    hook, computed = Watching(), []
+    run = Run(make_spec(), RunConfig())
+    step = functools.partial(train_step, run.spec, compute=compute)
+    train_loop(run, make_batches(2), [hook], watched_step=step)
+    assert hook.calls.count("after_backward") == 2
+    assert len(computed) == 2

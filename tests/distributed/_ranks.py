@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What tests let several processes do that torchrun has started.
+
+The module is also the program of those processes: it calls functions of a test module,
+one after another, in every process, and writes what they return or raise.
+"""
+
+import importlib
+import os
+import pickle
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from skest import Estimator, EstimatorSpec, RunConfig
+from skest.feature_columns.lookup import looked_up_often, row_lookup, row_table
+from skest.optimizers import make_optimizer
+
+ROOT = Path(__file__).parents[2]
+N_IDS = 6
+
+
+def torchrun(module, names, out, n=2, timeout=120):
+    """Call functions of a module as ``name(rank, folder)`` in `n` processes.
+
+    Returns for each rank a dictionary of what they returned, or of the error, and the
+    exit code of torchrun and the seconds it took.
+    """
+    command = [
+        *(sys.executable, "-m", "torch.distributed.run"),
+        *("--nproc-per-node", str(n), "--master-addr", "127.0.0.1"),
+        *("--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0"),
+        *("-m", "tests.distributed._ranks", module, str(out), *names),
+    ]
+    environ = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    start = time.monotonic()
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )
+    found = []
+    for rank in range(n):
+        path = out / f"{rank}.pickle"
+        found.append(pickle.loads(path.read_bytes()) if path.exists() else {})
+    return found, done, time.monotonic() - start
+
+
+def train(replica, estimator, input_fn, *, hooks=(), steps=None, max_steps=None):
+    """Do what ``estimator.train`` does, with a replica."""
+    with replica, estimator._training_lock(replica) as check_lock:
+        estimator._train(
+            input_fn, list(hooks), [], steps, max_steps, check_lock, replica
+        )
+    return estimator
+
+
+class Tables(nn.Module):
+    """A table that is looked up twice, one of torch, and a dense layer."""
+
+    def __init__(self, exact=False):
+        super().__init__()
+        self.twice = row_table(torch.arange(2.0 * N_IDS).reshape(N_IDS, 2) / 4)
+        self.once = nn.Embedding(N_IDS, 2, sparse=True)
+        self.out = nn.Linear(2, 1)
+        self.unused = nn.Linear(1, 1)
+        if exact:  # all sums of two steps are numbers that float64 has
+            self.double()
+            for variable in (self.once.weight, *self.out.parameters()):
+                nn.init.constant_(variable, 0.5)
+
+    def forward(self, ids):
+        first, second = looked_up_often(self.twice, 2)
+        rows = row_lookup(first, ids[:, 0]) + row_lookup(second, ids[:, 1])
+        return self.out(rows + self.once(ids[:, 2]))[:, 0]
+
+
+class Dense(nn.Module):
+    """Some layers that draw random numbers or keep statistics."""
+
+    def __init__(self, dropout=0.0, batch_norm=False):
+        super().__init__()
+        norm = nn.BatchNorm1d(5) if batch_norm else nn.Identity()
+        self.layers = nn.Sequential(
+            nn.Linear(3, 5), norm, nn.Tanh(), nn.Dropout(dropout), nn.Linear(5, 1)
+        )
+
+    def forward(self, ids):
+        return self.layers(ids.float() / N_IDS)[:, 0]
+
+
+def model_fn(features, labels, mode, params):
+    params = dict(params)
+    optimizer = params.pop("optimizer", "sgd")
+    learning_rate = params.pop("learning_rate", 1 / 64)
+    clip_norm = params.pop("clip_norm", None)
+    network = params.pop("network", Tables)(**params)
+    return EstimatorSpec(
+        mode,
+        network=network,
+        loss=lambda y, z, x: ((z - y) ** 2).mean(),
+        predictions=lambda z: {"y": z},
+        optimizer=make_optimizer(optimizer, network.parameters(), learning_rate),
+        clip_norm=clip_norm,
+    )
+
+
+def estimator(model_dir=None, seed=1, *, config=None, **params):
+    options = {"random_seed": seed, "log_step_count_steps": None, **(config or {})}
+    return Estimator(model_fn, model_dir, RunConfig(**options), params)
+
+
+def rows(n_rows, seed=0):
+    """Features of three ids each, and labels, all of them small integers."""
+    ids = np.random.default_rng(seed).integers(0, N_IDS, size=(n_rows, 3))
+    return ids, (ids[:, 0] - 2.0 * ids[:, 1]).astype(np.float32)
+
+
+def batches(sizes, rank=None, seed=0):
+    """Batches of the given sizes; or what `rank` has of each, by contiguous parts.
+
+    A size is a number of rows for one process, or a tuple of those of all ranks.
+    """
+
+    def input_fn():
+        ids, y = rows(int(sum(map(np.sum, sizes))), seed)
+        start = 0
+        for size in sizes:
+            ends = start + np.cumsum([0, *np.atleast_1d(size)])
+            first, last = (0, -1) if rank is None else (rank, rank + 1)
+            part = slice(ends[first], ends[last])
+            yield ids[part], y[part]
+            start = ends[-1]
+
+    return input_fn
+
+
+def variables(trained):
+    """Return what is comparable of the checkpoint of an estimator."""
+    checkpoint = trained.checkpoint
+    if checkpoint is None:
+        return None
+    return {
+        "step": checkpoint.global_step,
+        "stop_reason": trained.stop_reason,
+        "position": checkpoint.input_position,
+        **{name: value.tolist() for name, value in checkpoint.variables.items()},
+    }
+
+
+def main(module, out, *names):
+    rank, found = int(os.environ["RANK"]), {}
+    functions = importlib.import_module(module)
+    for name in names:
+        folder = Path(out, name)
+        folder.mkdir(exist_ok=True)
+        try:
+            found[name] = getattr(functions, name)(rank, folder)
+        except Exception as error:
+            found[name] = f"{type(error).__name__}: {error}"
+        Path(out, f"{rank}.pickle").write_bytes(pickle.dumps(found))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

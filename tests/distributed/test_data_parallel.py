@@ -1,0 +1,514 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tests of `skest.distributed.data_parallel`, with real processes."""
+
+import dataclasses
+import functools
+import os
+import signal
+import time
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+
+from skest import Estimator, EstimatorSpec
+from skest.checkpoint_store import MemoryStore
+from skest.distributed.data_parallel import DataParallelReplica
+from skest.distributed.synchronous import rows_of
+from skest.exceptions import NanLossDuringTrainingError, PeerLostError
+from skest.feature_columns.lookup import row_lookup, row_table
+from skest.hooks import Hook
+from skest.optimizers import make_optimizer
+from tests._models import At
+from tests.distributed import _ranks
+from tests.distributed._ranks import Dense, batches, estimator, variables
+
+SIZES = [(4, 4)] * 5
+UNEVEN = [(4, 2), (1, 3), (5, 1)]
+MODELS = {
+    "sgd": {"optimizer": "sgd"},
+    "adagrad": {"optimizer": "adagrad", "learning_rate": 0.1},
+    "adam": {"optimizer": "adam", "learning_rate": 0.1},
+    "ftrl": {"optimizer": "ftrl", "learning_rate": 0.1},
+    "clipped": {"clip_norm": 0.25},
+    "dense": {"network": Dense},
+}
+SECONDS_TO_END = 60.0
+
+
+def trained(rank, folder, sizes=SIZES, *, hooks=(), seed=1, config=None, **params):
+    """Train on this rank's part of the batches, in all processes."""
+    made = estimator(folder, seed, config=config, **params)
+    replica = DataParallelReplica("cpu", timeout=60)
+    return _ranks.train(replica, made, batches(sizes, rank), hooks=hooks)
+
+
+def alone(sizes=SIZES, **params):
+    """Train on all batches, in this process."""
+    return variables(estimator(**params).train(batches(sizes)))
+
+
+def numbers(found):
+    """Return the variables of a network only."""
+    return {k: v for k, v in found.items() if isinstance(v, list)}
+
+
+def assert_near(found, expected):
+    assert found["step"] == expected["step"]
+    assert numbers(found).keys() == numbers(expected).keys()
+    for name, value in numbers(expected).items():
+        np.testing.assert_allclose(found[name], value, 1e-4, 1e-6, err_msg=name)
+
+
+class Trace(Hook):
+    """Notes losses and, at the end, what each process has."""
+
+    def __init__(self):
+        self.losses, self.end_state = [], {}
+
+    def after_step(self, run, loss):
+        self.losses.append(loss.item())
+        self.end_state = {n: v.tolist() for n, v in run.network.state_dict().items()}
+        self.random = torch.random.get_rng_state().tolist()
+
+
+# What the processes do. All is done in one start of them, one after another, so that
+# they join again as well.
+
+
+def same_as_one(rank, folder, **params):
+    trace = Trace()
+    found = variables(trained(rank, folder, hooks=[trace], **params))
+    return found, trace.losses, trace.end_state
+
+
+for _name, _params in MODELS.items():
+    globals()[f"model_{_name}"] = functools.partial(same_as_one, **_params)
+
+
+def exact(rank, folder):
+    return variables(trained(rank, folder, SIZES[:2], exact=True))
+
+
+def uneven(rank, folder):
+    return variables(trained(rank, folder, UNEVEN))
+
+
+def one_ends_earlier(rank, folder):
+    sizes = SIZES[: 3 + rank]
+    made = estimator(folder)
+    replica = DataParallelReplica("cpu", timeout=60)
+    trace = Trace()
+    _ranks.train(replica, made, batches(sizes, rank), hooks=[trace])
+    return variables(made), len(trace.losses)
+
+
+def one_is_stopped(rank, folder):
+    hooks = [At(2, lambda run: run.request_stop("enough"))] if rank == 1 else []
+    return variables(trained(rank, folder, hooks=hooks))
+
+
+def all_are_stopped(rank, folder):
+    made = estimator(folder)
+    replica = DataParallelReplica("cpu", timeout=60)
+    _ranks.train(replica, made, batches(SIZES, rank), max_steps=3)
+    return variables(made)
+
+
+def one_is_interrupted(rank, folder):
+    interrupt = At(2, lambda run: os.kill(os.getpid(), signal.SIGINT))
+    first = variables(trained(rank, folder, hooks=[interrupt] if rank == 1 else []))
+    return first, variables(trained(rank, folder))
+
+
+def one_fails(rank, folder):
+    def fail(run):
+        raise OSError("no more paper")
+
+    try:
+        trained(rank, folder, hooks=[At(3, fail)] if rank == 1 else [])
+    except (OSError, PeerLostError) as error:
+        first = f"{type(error).__name__}: {error}"
+    return first, variables(trained(rank, folder))
+
+
+def nan_in_one(rank, folder):
+    def input_fn():
+        for step, (ids, y) in enumerate(batches(SIZES, rank)()):
+            yield ids, y * (np.nan if step == 2 and rank == 1 else 1)
+
+    replica = DataParallelReplica("cpu", timeout=60)
+    try:
+        _ranks.train(replica, estimator(folder), input_fn)
+    except NanLossDuringTrainingError as error:
+        return str(error)
+
+
+def another_network_in_one(rank, folder):
+    trained(rank, folder, network=Dense if rank else _ranks.Tables)
+
+
+def no_batch_for_one(rank, folder):
+    made = estimator(folder)
+    _ranks.train(
+        DataParallelReplica("cpu"), made, lambda: batches(SIZES, 0)() if rank else []
+    )
+
+
+def dropout(rank, folder):
+    found = []
+    for name in "ab":
+        trace = Trace()
+        made = trained(rank, folder / name, hooks=[trace], network=Dense, dropout=0.5)
+        found.append((numbers(variables(made)), trace.random))
+    return found
+
+
+def batch_norm(rank, folder):
+    trace = Trace()
+    made = trained(rank, folder, hooks=[trace], network=Dense, batch_norm=True)
+    return variables(made), trace.end_state
+
+
+def summaries(rank, folder):
+    config = {"save_summary_steps": 2, "save_checkpoints_steps": 2}
+    found = variables(trained(rank, folder, config=config))
+    return found, sorted(path.name.split(".")[0] for path in folder.iterdir())
+
+
+class SometimesRows(nn.Module):
+    """Looks rows up in the second process only, or in another way there."""
+
+    def __init__(self, otherwise):
+        super().__init__()
+        self.table = row_table(torch.zeros(_ranks.N_IDS, 1))
+        self.bias = nn.Parameter(torch.zeros(1))
+        self.sometimes = nn.Parameter(torch.zeros(1))
+        self.otherwise = otherwise
+
+    def forward(self, ids):
+        if dist.get_rank() == 1:
+            return row_lookup(self.table, ids[:, 0])[:, 0] + self.sometimes
+        if self.otherwise == "nothing":
+            return self.bias.expand(len(ids))
+        return F.embedding(ids[:, 0], self.table)[:, 0] + self.bias
+
+
+def rows_of_one(rank, folder):
+    return [sometimes(rank, folder, kind) for kind in ("nothing", "dense")]
+
+
+def sometimes(rank, folder, otherwise):
+    def model_fn(features, labels, mode):
+        network = SometimesRows(otherwise)
+        optimizer = make_optimizer("sgd", network.parameters(), 1.0)
+        return EstimatorSpec(
+            mode, network=network, loss=lambda y, z, x: z.mean(), optimizer=optimizer
+        )
+
+    made = Estimator(model_fn, folder / otherwise)
+    replica = DataParallelReplica("cpu", timeout=60, static_graph=False)
+    return variables(_ranks.train(replica, made, batches([(4, 4)], rank)))
+
+
+TOGETHER = [
+    *(f"model_{name}" for name in MODELS),
+    *("exact", "uneven", "one_ends_earlier", "one_is_stopped", "all_are_stopped"),
+    *("one_is_interrupted", "one_fails", "nan_in_one", "another_network_in_one"),
+    *("no_batch_for_one", "dropout", "batch_norm", "summaries", "rows_of_one"),
+]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """What both processes found, by function."""
+    folder = tmp_path_factory.mktemp("ranks")
+    (zero, one), done, _ = _ranks.torchrun(__name__, TOGETHER, folder)
+    assert done.returncode == 0, done.stderr
+    return {name: (zero[name], one[name]) for name in TOGETHER}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_two_processes_train_as_one(results, name):
+    (found, losses, end), (_, other_losses, other_end) = results[f"model_{name}"]
+    assert_near(found, alone(**MODELS[name]))
+    assert losses == other_losses
+    assert end == other_end
+    assert {n: found[n] for n in end} == end
+
+
+def test_they_do_so_exactly_where_nothing_is_rounded(results):
+    assert numbers(results["exact"][0]) == numbers(alone(SIZES[:2], exact=True))
+
+
+def test_processes_with_more_rows_count_for_more(results):
+    assert_near(results["uneven"][0], alone(UNEVEN))
+
+
+def test_all_stop_where_the_input_of_one_ends(results):
+    (found, n_steps), (_, n_others) = results["one_ends_earlier"]
+    assert n_steps == n_others == found["step"] == 3
+    assert found["stop_reason"] == "the input ended"
+
+
+def test_all_stop_where_one_is_asked_to(results):
+    found = results["one_is_stopped"][0]
+    assert found["step"] == 2
+    assert found["stop_reason"] == "another process asked to stop"
+
+
+def test_all_stop_at_max_steps(results):
+    assert results["all_are_stopped"][0]["step"] == 3
+
+
+def test_an_interrupted_training_goes_on(results):
+    first, found = results["one_is_interrupted"][0]
+    assert first["position"]["input"] == "generator, part 1 of 2"
+    assert len(first["position"]["ranks"]) == 2
+    assert first["step"] == 2
+    assert first["stop_reason"] == "interrupted by Ctrl-C"
+    assert first["position"]["batches"] == 2
+    uninterrupted = results["model_sgd"][0][0]
+    assert found == uninterrupted
+
+
+def test_the_others_are_told_of_an_error(results):
+    (told, found), (own, _) = results["one_fails"]
+    assert own == "OSError: no more paper"
+    assert "PeerLostError: A process of this training has ended" in told
+    assert "(rank 1: OSError: no more paper)" in told
+    assert "(rank 0 of 2)" in told
+    assert found == results["model_sgd"][0][0]  # it went on behind the last whole step
+
+
+def test_nan_of_one_is_nan_of_all(results):
+    for found in results["nan_in_one"]:
+        assert "The loss of step 3 is NaN" in found
+
+
+def test_networks_must_be_the_same(results):
+    told, own = results["another_network_in_one"]
+    assert "CheckpointMismatchError" in own
+    assert "(rank 1: CheckpointMismatchError" in told
+
+
+def test_an_input_without_a_batch_does_not_keep_others_waiting(results):
+    own, told = results["no_batch_for_one"]
+    assert own is None
+    assert "(rank 0: it made no steps; its input may have no batch)" in told
+
+
+def test_dropout_differs_between_processes_and_can_be_repeated(results):
+    (first, again), others = results["dropout"]
+    assert first == again
+    assert others[0] == others[1]
+    assert first[0] == others[0][0]  # the variables
+    assert first[1] != others[0][1]  # the generators
+
+
+def test_statistics_are_those_of_the_chief(results):
+    (found, own), (_, other) = results["batch_norm"]
+    for name in own:
+        is_statistic = "running" in name
+        assert found[name] == own[name]
+        assert (own[name] != other[name]) == is_statistic
+
+
+def test_hooks_of_the_chief_may_want_gradients(results):
+    (found, files), _ = results["summaries"]
+    assert "events" in files
+    assert numbers(found) == numbers(results["model_sgd"][0][0])
+
+
+def test_variables_of_one_process(results):
+    (nothing, dense), _ = results["rows_of_one"]
+    ids, _ = _ranks.rows(8)
+    first, second = (
+        np.bincount(part[:, 0], minlength=6) for part in (ids[:4], ids[4:])
+    )
+    assert np.ravel(nothing["table"]).tolist() == (-second / 8).tolist()
+    assert np.ravel(dense["table"]).tolist() == (-(first + second) / 8).tolist()
+    for found in (nothing, dense):
+        assert found["bias"] == found["sometimes"] == [-0.5]
+
+
+# Processes that end
+
+
+def killed(rank, folder):
+    def kill(run):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    config = {"save_checkpoints_steps": 1}
+    try:
+        hooks = [At(3, kill)] if rank == 1 else []
+        trained(rank, folder, hooks=hooks, config=config)
+    finally:
+        # Of the survivor, which torchrun ends as well.
+        (folder / f"{rank}.txt").write_text("ended")
+
+
+@pytest.mark.slow
+def test_a_killed_process_ends_all(tmp_path):
+    _, done, seconds = _ranks.torchrun(__name__, ["killed"], tmp_path)
+    assert done.returncode != 0
+    assert seconds < SECONDS_TO_END
+    checkpoint = estimator(tmp_path / "killed").checkpoint
+    assert checkpoint.global_step in (2, 3)
+
+
+class FailingForward(Dense):
+    def forward(self, ids):
+        if dist.get_rank() == 1:
+            raise RuntimeError("the model has a defect")
+        return super().forward(ids)
+
+
+def fails_in_the_step(rank, folder):
+    start = time.monotonic()
+    try:
+        trained(rank, folder, network=FailingForward)
+    except RuntimeError as error:
+        if rank == 1:
+            time.sleep(2)  # and then the process ends
+            raise SystemExit(0) from error
+        return type(error).__name__, str(error), time.monotonic() - start
+
+
+@pytest.mark.slow
+def test_an_error_in_a_step(tmp_path):
+    (found, _), _, seconds = _ranks.torchrun(__name__, ["fails_in_the_step"], tmp_path)
+    kind, message, _ = found["fails_in_the_step"]
+    assert kind == "PeerLostError"
+    assert "(rank 1: RuntimeError: the model has a defect)" in message
+    assert seconds < SECONDS_TO_END
+
+
+SECONDS_OF_SILENCE, TIMEOUT = 12, 4
+
+
+class SlowForward(Dense):
+    def forward(self, ids):
+        if dist.get_rank() == 1:
+            time.sleep(SECONDS_OF_SILENCE)
+        return super().forward(ids)
+
+
+def silent_within_a_step(rank, folder):
+    return told_of_silence(rank, folder, (), SlowForward)
+
+
+def silent_between_steps(rank, folder):
+    sleep = At(1, lambda run: time.sleep(SECONDS_OF_SILENCE))
+    return told_of_silence(rank, folder, [sleep] if rank == 1 else (), Dense)
+
+
+def told_of_silence(rank, folder, hooks, network):
+    trained(rank, folder / "first")  # so that they join at the same time
+    dist.destroy_process_group()
+    made = estimator(folder / "second", network=network)
+    start = time.monotonic()
+    try:
+        replica = DataParallelReplica("cpu", timeout=TIMEOUT)
+        _ranks.train(replica, made, batches(SIZES, rank), hooks=hooks)
+    except PeerLostError as error:
+        return str(error), time.monotonic() - start
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["silent_within_a_step", "silent_between_steps"])
+def test_a_silent_process_is_lost_after_the_timeout(tmp_path, name):
+    (found, other), done, _ = _ranks.torchrun(__name__, [name], tmp_path)
+    assert done.returncode == 0
+    message, seconds = found[name]
+    assert "ended or does not answer" in message
+    assert seconds < SECONDS_OF_SILENCE
+    assert "(rank 0: PeerLostError" in other[name][0]
+
+
+# One process
+
+
+@pytest.fixture
+def one_process(monkeypatch):
+    variables = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
+    for name, value in {**variables, "MASTER_PORT": "0"}.items():
+        monkeypatch.setenv(name, value)
+    yield
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_one_process_trains_as_without_a_strategy(one_process, tmp_path, name):
+    sizes = [4, 4, 3]
+    made = estimator(tmp_path, **MODELS[name])
+    with_replica = _ranks.train(DataParallelReplica("cpu"), made, batches(sizes))
+    assert numbers(variables(with_replica)) == numbers(alone(sizes, **MODELS[name]))
+
+
+@pytest.mark.parametrize("missing", ["RANK", "MASTER_ADDR"])
+def test_the_environment_of_torchrun_is_needed(one_process, monkeypatch, missing):
+    monkeypatch.delenv(missing)
+    with pytest.raises(
+        ValueError, match=f"'{missing}' is not set(.|\n)*torchrun --npr"
+    ):
+        DataParallelReplica("cpu").__enter__()
+
+
+def test_nothing_of_torchrun_is_set(monkeypatch):
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    with pytest.raises(ValueError, match="'WORLD_SIZE'.* not set"):
+        DataParallelReplica("cpu").__enter__()
+
+
+def test_wrong_arguments():
+    with pytest.raises(ValueError, match="'timeout'"):
+        DataParallelReplica(timeout=0)
+
+
+def test_an_input_is_not_gone_on_with_by_another_number_of_processes(
+    one_process, caplog
+):
+    position = {"input": "generator", "batches": 2, "seeds": []}
+    made = estimator(seed=1).train(batches(SIZES), steps=2)
+    of_two = {**position, "input": "generator, part 1 of 2", "ranks": [position] * 2}
+    store = MemoryStore(dataclasses.replace(made.checkpoint, input_position=of_two))
+    with DataParallelReplica("cpu") as replica:
+        found = replica.latest(store)
+    assert found.input_position is None
+    assert found.global_step == 2
+    assert "one of 2 processes, now there are 1" in caplog.text
+    made = estimator()
+    made._store = store
+    made.train(batches([4] * 3))  # and without a strategy
+    assert made.checkpoint.global_step == 5
+    assert "taken 2 batches of generator, part 1 of 2, but" in caplog.text
+
+
+def test_a_process_that_does_not_come(one_process, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(PeerLostError, match="'WORLD_SIZE' is 2, .* within 1 seconds"):
+        DataParallelReplica("cpu", timeout=1).__enter__()
+    assert not dist.is_initialized()
+
+
+def test_it_must_be_entered():
+    with pytest.raises(RuntimeError, match="must be entered by 'with'"):
+        DataParallelReplica("cpu").latest(None)
+
+
+@pytest.mark.parametrize(
+    ("data", "n"),
+    [
+        (torch.zeros(3, 2), 3),
+        (torch.tensor(1.0), None),
+        ((None, {"a": "text", "b": [torch.zeros(4)]}), 4),
+        ({}, None),
+    ],
+)
+def test_rows_of_a_batch(data, n):
+    assert rows_of(data) == n

@@ -1,0 +1,391 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tests of `skest.distributed.sharded_checkpoint`."""
+
+import functools
+import json
+import os
+import signal
+import tempfile
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from skest import EstimatorSpec
+from skest.checkpoint_format import ShardedCheckpoint, read_checkpoint, write_checkpoint
+from skest.checkpoint_store import DirectoryStore, MemoryStore
+from skest.checkpoints import Checkpoint
+from skest.distributed.sharded_checkpoint import (
+    Shard,
+    index_of,
+    read_shard,
+    write_shard,
+)
+from skest.exceptions import (
+    CheckpointMismatchError,
+    CorruptCheckpointError,
+    NanLossDuringTrainingError,
+)
+from skest.saving import make_save
+from tests import _forkserver
+from tests.faults.test_checkpoint_kill import OPERATIONS
+
+SCALARS = {"optimizers": [{"class": "Adam"}], "lr_schedulers": []}
+N_PS = st.integers(1, 4)
+
+
+def checkpoint_of(step=3, n_rows=7, dim=2, value=None):
+    """A checkpoint of a table with slots, two dense variables, a buffer and a state."""
+    count = torch.arange(1, 1 + n_rows * dim, dtype=torch.float32).reshape(n_rows, dim)
+    table = count if value is None else torch.full_like(count, value)
+    return Checkpoint(
+        step,
+        {
+            "table": table,
+            "weight": torch.arange(6.0).reshape(2, 3),
+            "bias": torch.ones(2, dtype=torch.float64),
+            "norm.running_mean": torch.full((2,), 0.5),
+        },
+        {
+            "0:table/exp_avg": table / 2,
+            "0:table/step": torch.tensor(3.0),
+            "0:weight/exp_avg": torch.ones(2, 3),
+            "0:weight/step": torch.tensor(3.0),
+            "random:generator": torch.arange(5, dtype=torch.uint8),
+        },
+        SCALARS,
+        {"input": "ArrayDataset", "batches": 3, "seeds": []},
+    )
+
+
+OWN = ("norm.running_mean", "random:generator")
+
+
+def shards_of(checkpoint, n_ps):
+    """Cut a checkpoint as parameter servers would have it; server 0 has all dense."""
+    variables, slots = checkpoint.variables, checkpoint.optimizer
+    tables, table_slots = ["table"], ["0:table/exp_avg"]
+    return [
+        Shard(
+            i,
+            n_ps,
+            {n: v for n, v in variables.items() if n not in (*tables, *OWN) and i == 0},
+            {n: variables[n][i::n_ps] for n in tables},
+            {
+                n: v
+                for n, v in slots.items()
+                if n not in (*table_slots, *OWN) and i == 0
+            },
+            {n: slots[n][i::n_ps] for n in table_slots},
+        )
+        for i in range(n_ps)
+    ]
+
+
+def sharded(checkpoint, shards):
+    own = Checkpoint(
+        checkpoint.global_step,
+        {n: v for n, v in checkpoint.variables.items() if n in OWN},
+        {n: v for n, v in checkpoint.optimizer.items() if n in OWN},
+        checkpoint.scalars,
+        checkpoint.input_position,
+    )
+
+    def write_shards(directory):
+        return index_of([write_shard(directory, s) for s in reversed(shards)])
+
+    return ShardedCheckpoint(own, write_shards)
+
+
+def saved(model_dir, n_ps, checkpoint=None):
+    checkpoint = checkpoint or checkpoint_of()
+    shards = shards_of(checkpoint, n_ps)
+    DirectoryStore(model_dir).save(sharded(checkpoint, shards))
+    return model_dir / f"ckpt-{checkpoint.global_step}"
+
+
+def assert_same(found, expected):
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        assert found[name].dtype == value.dtype, name
+        assert torch.equal(found[name], value), name
+
+
+def assert_same_checkpoint(found, expected):
+    assert found.global_step == expected.global_step
+    assert_same(found.variables, expected.variables)
+    assert_same(found.optimizer, expected.optimizer)
+    assert found.scalars == expected.scalars
+    assert found.input_position == expected.input_position
+
+
+@pytest.mark.parametrize("n_ps", [1, 2, 3, 9])
+def test_one_process_reads_it_as_any_other(tmp_path, n_ps):
+    saved(tmp_path, n_ps)
+    store = DirectoryStore(tmp_path)
+    assert_same_checkpoint(store.latest(), checkpoint_of())
+    assert store.latest_step() == 3
+
+
+def test_layout(tmp_path):
+    path = saved(tmp_path, 2)
+    assert sorted(p.name for p in path.iterdir()) == [
+        "optimizer-00000-of-00002.safetensors",
+        "optimizer-00001-of-00002.safetensors",
+        "optimizer.safetensors",
+        "state.json",
+        "variables-00000-of-00002.safetensors",
+        "variables-00001-of-00002.safetensors",
+        "variables.safetensors",
+    ]
+    shards = json.loads((path / "state.json").read_text())["shards"]
+    assert shards["n_ps"] == 2
+    assert shards["variables"]["tables"]["table"] == {
+        "rows": 7,
+        "dim": [2],
+        "strategy": "mod",
+        "files": [f"variables-0000{i}-of-00002.safetensors" for i in range(2)],
+    }
+
+
+@settings(max_examples=25, deadline=None)
+@given(n=N_PS, m=N_PS, n_rows=st.integers(1, 12))
+def test_servers_of_another_number_go_on(n, m, n_rows):
+    expected = checkpoint_of(n_rows=n_rows)
+    names = {"dense": ["weight", "bias"], "tables": ["table"]}
+    with tempfile.TemporaryDirectory() as folder:
+        first = saved(Path(folder, "n"), n, expected)
+        shards = [read_shard(first, i, m, **names) for i in range(m)]
+        for i, shard in enumerate(shards):
+            assert_same(shard.tables, {"table": expected.variables["table"][i::m]})
+            slots = {"0:table/exp_avg": expected.optimizer["0:table/exp_avg"][i::m]}
+            assert_same(shard.table_slots, slots)
+        once = [
+            shards[0],
+            *(Shard(s.index, m, {}, s.tables, {}, s.table_slots) for s in shards[1:]),
+        ]
+        store = DirectoryStore(Path(folder, "m"))
+        store.save(sharded(expected, once))
+        assert_same_checkpoint(store.latest(), expected)
+
+
+@pytest.mark.parametrize("m", [1, 2, 3])
+def test_servers_go_on_from_an_ordinary_checkpoint(tmp_path, m):
+    expected = checkpoint_of()
+    write_checkpoint(expected, tmp_path)
+    for i, wanted in enumerate(shards_of(expected, m)):
+        found = read_shard(tmp_path, i, m, dense=wanted.dense, tables=["table"])
+        assert_same(found.dense, wanted.dense)
+        assert_same(found.tables, wanted.tables)
+        assert_same(found.table_slots, wanted.table_slots)
+        step = {"0:table/step": torch.tensor(3.0)}  # belongs to the table everywhere
+        assert_same(found.slots, {**wanted.slots, **step})
+
+
+def test_a_server_reads_no_files_of_others(tmp_path):
+    path = saved(tmp_path, 2)
+    (path / "variables-00000-of-00002.safetensors").unlink()
+    shard = read_shard(path, 1, 2, tables=["table"])
+    assert torch.equal(shard.tables["table"], checkpoint_of().variables["table"][1::2])
+
+
+def test_what_was_read_can_be_changed(tmp_path):
+    path = saved(tmp_path, 2)
+    for n in (2, 3):
+        shard = read_shard(path, 0, n, dense=["weight"], tables=["table"])
+        for tensors in (shard.dense, shard.tables, shard.slots, shard.table_slots):
+            for value in tensors.values():
+                value.zero_()
+    assert_same_checkpoint(read_checkpoint(path), checkpoint_of())
+
+
+def test_dense_variables_may_be_views_of_one_buffer(tmp_path):
+    buffer = torch.arange(6.0)
+    shards = [Shard(0, 1, {"a": buffer[:2], "b": buffer[2:]}, {}, {}, {})]
+    DirectoryStore(tmp_path).save(sharded(Checkpoint(1, {}), shards))
+    found = DirectoryStore(tmp_path).latest().variables
+    assert_same(found, {"a": buffer[:2], "b": buffer[2:]})
+
+
+# Wrong shards
+
+
+def record_of(directory, *args, **kwargs):
+    return write_shard(directory, Shard(*args, **kwargs))
+
+
+def test_all_shards_are_needed_once(tmp_path):
+    first = record_of(tmp_path, 0, 2)
+    for records, listed in [([first], "0 of 2"), ([first, first], "0 of 2, 0 of 2")]:
+        with pytest.raises(ValueError, match=f"once each; got {listed}"):
+            index_of(records)
+    with pytest.raises(ValueError, match="got none"):
+        index_of([])
+
+
+def test_a_dense_variable_is_in_one_shard(tmp_path):
+    dense = {"weight": torch.ones(2)}
+    records = [record_of(tmp_path, i, 2, dense) for i in range(2)]
+    with pytest.raises(ValueError, match="'weight' is in variables-00000.* must be in"):
+        index_of(records)
+
+
+@pytest.mark.parametrize(
+    "shapes",
+    [((3, 2), (3, 2), (3, 2)), ((3, 2), (2, 3), (2, 2)), ((1, 2), (3, 2), (3, 2))],
+)
+def test_shards_of_a_table_have_its_rows(tmp_path, shapes):
+    records = [
+        record_of(tmp_path, i, 3, tables={"table": torch.ones(shape)})
+        for i, shape in enumerate(shapes)
+    ]
+    if len(set(shapes)) == 1:  # nine rows
+        assert index_of(records)["variables"]["tables"]["table"]["rows"] == 9
+        return
+    with pytest.raises(ValueError, match="parts of the table 'table' don't fit"):
+        index_of(records)
+
+
+def test_a_table_is_in_all_shards(tmp_path):
+    table = {"table": torch.ones(2, 2)}
+    records = [record_of(tmp_path, 0, 2, tables=table), record_of(tmp_path, 1, 2)]
+    with pytest.raises(ValueError, match="don't fit together"):
+        index_of(records)
+
+
+def test_what_the_chief_has_is_in_no_shard(tmp_path):
+    shards = [Shard(0, 1, {"norm.running_mean": torch.ones(2)})]
+    with pytest.raises(ValueError, match="'norm.running_mean' are in a shard, and in"):
+        DirectoryStore(tmp_path).save(sharded(checkpoint_of(), shards))
+    assert DirectoryStore(tmp_path).latest() is None
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("index", "n_ps"), [(2, 2), (-1, 2), (0, 0)])
+def test_the_number_of_a_shard(index, n_ps):
+    with pytest.raises(ValueError, match=f"for 'n_ps'={n_ps}; got {index}"):
+        Shard(index, n_ps)
+
+
+def test_variables_that_are_not_there(tmp_path):
+    path = saved(tmp_path, 2)
+    with pytest.raises(CheckpointMismatchError, match="lacks the variables 'a', 'b'"):
+        read_shard(path, 0, 2, dense=["b", "weight"], tables=["a"])
+
+
+def test_variables_that_are_nan_are_not_saved(tmp_path):
+    shards = shards_of(checkpoint_of(value=float("nan")), 2)
+    with pytest.raises(NanLossDuringTrainingError, match="variables 'table' are NaN"):
+        DirectoryStore(tmp_path).save(sharded(checkpoint_of(), shards))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_training_saves_it(tmp_path):
+    network = torch.nn.Linear(3, 2)
+    spec = EstimatorSpec(
+        "train",
+        network=network,
+        loss=lambda y, z, x: z.sum(),
+        optimizer=torch.optim.SGD(network.parameters()),
+    )
+    save = make_save(DirectoryStore(tmp_path), spec, lambda: None)
+    save(sharded(checkpoint_of(), shards_of(checkpoint_of(), 2)))
+    assert_same_checkpoint(DirectoryStore(tmp_path).latest(), checkpoint_of())
+
+
+def test_it_is_not_kept_in_memory():
+    with pytest.raises(TypeError, match="set 'model_dir'"):
+        MemoryStore().save(sharded(checkpoint_of(), []))
+
+
+# Damage
+
+SHARD = "variables-00001-of-00002.safetensors"
+
+
+def damaged(path, name, damage):
+    content = (path / name).read_bytes()
+    if damage == "missing":
+        (path / name).unlink()
+    elif damage == "truncated":
+        (path / name).write_bytes(content[: len(content) // 2])
+    elif damage == "flipped":
+        (path / name).write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    else:
+        (path / name).write_bytes(b"")
+
+
+@pytest.mark.parametrize("damage", ["missing", "truncated", "flipped", "empty"])
+@pytest.mark.parametrize("name", [SHARD, SHARD.replace("variables", "optimizer")])
+def test_damaged_shards_are_refused(tmp_path, name, damage):
+    path = saved(tmp_path, 2)
+    damaged(path, name, damage)
+    match = "is damaged: .*No such file" if damage == "missing" else f"{name} has the"
+    with pytest.raises(CorruptCheckpointError, match=match):
+        read_checkpoint(path)
+    with pytest.raises(CorruptCheckpointError, match=match):
+        read_shard(path, 0, 3, tables=["table"])
+
+
+@pytest.mark.parametrize("rows", [5, 9, -1, "x", None])
+def test_an_index_with_wrong_rows_is_refused(tmp_path, rows):
+    shards = shards_of(checkpoint_of(), 2)
+    checkpoint = sharded(checkpoint_of(), shards)
+    write_shards = checkpoint.write_shards
+
+    def lying(directory):
+        index = write_shards(directory)
+        index["variables"]["tables"]["table"]["rows"] = rows
+        return index
+
+    DirectoryStore(tmp_path).save(ShardedCheckpoint(checkpoint.own, lying))
+    with pytest.raises(CorruptCheckpointError, match="is damaged"):
+        read_checkpoint(tmp_path / "ckpt-3")
+    with pytest.raises(CorruptCheckpointError, match="is damaged"):
+        read_shard(tmp_path / "ckpt-3", 1, 2, tables=["table"])
+
+
+# A process that saves is killed
+
+
+@pytest.fixture(scope="module")
+def context():
+    return _forkserver.context()
+
+
+def save_until(model_dir, n_operations):
+    """Save a checkpoint, but kill this process instead of operation `n_operations`."""
+    done = iter(range(n_operations))
+
+    def killing(operation):
+        @functools.wraps(operation)
+        def function(*args, **kwargs):
+            if next(done, None) is None:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return operation(*args, **kwargs)
+
+        return function
+
+    for owner, name in OPERATIONS:
+        setattr(owner, name, killing(getattr(owner, name)))
+    saved(model_dir, 2, checkpoint_of(2, value=2.0))
+
+
+@pytest.mark.parametrize("stride", [5, pytest.param(1, marks=pytest.mark.slow)])
+def test_the_moments_of_saving(context, tmp_path, stride):
+    for n_operations in range(0, 1000, stride):
+        model_dir = tmp_path / str(n_operations)
+        saved(model_dir, 2, checkpoint_of(1, value=1.0))
+        process = context.Process(target=save_until, args=(model_dir, n_operations))
+        process.start()
+        process.join()
+        latest = DirectoryStore(model_dir).latest()
+        step = latest.global_step
+        assert_same_checkpoint(latest, checkpoint_of(step, value=float(step)))
+        if process.exitcode == 0:
+            break
+        assert process.exitcode == -signal.SIGKILL
+    assert step == 2
+    assert n_operations > 15
