@@ -18,6 +18,7 @@ __all__ = [
     "ModelDirInUseError",
     "NanLossDuringTrainingError",
     "NotFittedError",
+    "TaskFailedError",
 ]
 
 
@@ -43,6 +44,10 @@ class ModelDirInUseError(RuntimeError):
 
 class NanLossDuringTrainingError(RuntimeError):
     """The loss became NaN (``tf.estimator.NanLossDuringTrainingError``)."""
+
+
+class TaskFailedError(RuntimeError):
+    """A process of a training died more often than it may be restarted."""
 
 
 def __getattr__(name: str) -> Any:
