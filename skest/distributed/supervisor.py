@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Self
@@ -67,6 +67,8 @@ class Supervisor:
         Directory for the files ``<name>.log`` with what tasks write to their standard
         output and error; the next attempt goes on in the same file. None keeps it for
         error messages only.
+    inherit_output : bool, default=False
+        Whether tasks write to the standard output and error of this process instead.
 
     Attributes
     ----------
@@ -92,11 +94,18 @@ class Supervisor:
     'hello\n'
     """
 
-    def __init__(self, *, max_restarts: int = 3, log_dir: Path | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        max_restarts: int = 3,
+        log_dir: Path | None = None,
+        inherit_output: bool = False,
+    ) -> None:
         self.restarts: dict[str, int] = {}
         self.pids: dict[str, int] = {}
         self._max_restarts = max_restarts
         self._log_dir = log_dir
+        self._inherit_output = inherit_output
         self._changed = threading.Condition()
         self._threads: list[threading.Thread] = []
         self._running: set[str] = set()
@@ -134,13 +143,17 @@ class Supervisor:
         if self.failure is not None:
             raise self.failure
 
-    def wait(self, timeout: float | None = None) -> bool:
-        """Wait until all tasks have ended by themselves.
+    def wait(
+        self, timeout: float | None = None, names: Collection[str] | None = None
+    ) -> bool:
+        """Wait until tasks have ended by themselves.
 
         Parameters
         ----------
         timeout : float, seconds, default=None
             How long; None is for ever.
+        names : collection of str, default=None
+            Which tasks; None is all.
 
         Returns
         -------
@@ -152,17 +165,19 @@ class Supervisor:
         BaseException
             As `check`.
         """
+        wanted = self.restarts.keys() if names is None else set(names)
         with self._changed:
             self._changed.wait_for(
-                lambda: self.failure is not None or not self._running, timeout
+                lambda: self.failure is not None or not wanted & self._running, timeout
             )
             self.check()
-            return not self._running
+            return not wanted & self._running
 
-    def interrupt(self) -> None:
-        """Send all tasks what Ctrl-C sends, so that they save and end."""
-        self._is_stopping = True
-        self._signal(signal.SIGINT)
+    def interrupt(self, names: Collection[str]) -> None:
+        """Send tasks what Ctrl-C sends, so that they save and end."""
+        with self._changed:
+            self._is_stopping = True
+            self._signal(signal.SIGINT, *names)
 
     def stop(self) -> None:
         """End all tasks, with the processes that they have started."""
@@ -179,7 +194,7 @@ class Supervisor:
     def _signal(self, number: int, *names: str) -> None:
         """Send a signal to tasks, or to all, and to the processes that they started."""
         with self._changed:
-            for name in names or self.pids:
+            for name in self.pids.keys() & (names or self.pids):
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(self.pids[name], number)
 
@@ -197,7 +212,7 @@ class Supervisor:
             self._running.discard(task.name)
             self._changed.notify_all()
 
-    def _has_ended(self, task: Task, log: BinaryIO) -> bool:
+    def _has_ended(self, task: Task, log: BinaryIO | None) -> bool:
         """Run a task once; False if it is to be started again."""
         with self._changed:
             if self._is_stopping:
@@ -220,7 +235,7 @@ class Supervisor:
         if self.restarts[task.name] == self._max_restarts:
             raise TaskFailedError(
                 f"{task.name} {_end_of(status)}, after {self._max_restarts} restarts. "
-                f"Its last lines are:\n{_last_lines(log)}"
+                f"{_last_lines(log)}"
             )
         self.restarts[task.name] += 1
         _logger.warning(
@@ -232,7 +247,7 @@ class Supervisor:
         )
         return False
 
-    def _spawn(self, task: Task, log: BinaryIO) -> subprocess.Popen[bytes]:
+    def _spawn(self, task: Task, log: BinaryIO | None) -> subprocess.Popen[bytes]:
         files = [*task.files, *([task.report] if task.report else [])]
         places = os.pathsep.join(os.path.abspath(place) for place in sys.path)
         return subprocess.Popen(
@@ -241,14 +256,16 @@ class Supervisor:
             env={**os.environ, "PYTHONPATH": places, **task.environ},
             stdin=subprocess.PIPE,  # closes with this process, see end_with_parent
             stdout=log,
-            stderr=subprocess.STDOUT,
+            stderr=None if log is None else subprocess.STDOUT,
             pass_fds=[file.fileno() for file in files],
             start_new_session=True,
         )
 
     @contextlib.contextmanager
-    def _log(self, name: str) -> Iterator[BinaryIO]:
-        if self._log_dir is None:
+    def _log(self, name: str) -> Iterator[BinaryIO | None]:
+        if self._inherit_output:
+            yield None
+        elif self._log_dir is None:
             with anonymous_file() as file:
                 yield file
         else:
@@ -264,9 +281,11 @@ def _content(file: BinaryIO | None) -> bytes:
     return os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0)
 
 
-def _last_lines(log: BinaryIO) -> str:
+def _last_lines(log: BinaryIO | None) -> str:
+    if log is None:
+        return "What it wrote is above."
     lines = _content(log).decode(errors="replace").splitlines()[-_LINES_SHOWN:]
-    return "\n".join(f"  {line}" for line in lines) or "  (it wrote nothing)"
+    return "\n  ".join(["Its last lines are:", *(lines or ["(it wrote nothing)"])])
 
 
 def _end_of(status: int) -> str:
