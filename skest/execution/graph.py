@@ -13,7 +13,7 @@ from skest.execution.cuda_graph import CudaGraphProgram
 from skest.execution.program import Program, StepProgram
 from skest.execution.recording import NotBuiltError, NotRecordableError
 from skest.execution.replay import Replay, recorded_step
-from skest.execution.verification import compared_step
+from skest.execution.verification import compared_only, compared_step
 from skest.execution.watching import (
     fixed_parts,
     has_hooks_of_all_modules,
@@ -175,7 +175,7 @@ class GraphStep:
             loss, difference = compared_step(*step)
         else:
             with self.apart():
-                _, difference = compared_step(*step)
+                difference = compared_only(*step)
             loss = train_step(self._spec, features, labels)
         if difference is None:
             self._replays[kind] = replay
