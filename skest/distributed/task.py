@@ -92,6 +92,9 @@ def _do_job(job: int, report: int, arguments: dict[str, Any]) -> None:
         traceback.print_exc()
         os.pwrite(report, dump_error(error), 0)
         sys.exit(1)
+    logging.shutdown()
+    sys.stdout.flush()
+    os._exit(0)  # to tear down torch takes long, and the one that started this waits
 
 
 if __name__ == "__main__":
