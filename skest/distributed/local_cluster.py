@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trainings of several processes on one machine, which a call of ``train`` starts."""
 
+import contextlib
 import functools
 import json
 import os
@@ -96,7 +97,9 @@ class LocalChief(Replica):
     """The part of the process that called ``train``, which is the chief.
 
     Hooks run here only, on the steps of this process; what they ask for, such as to stop,
-    holds for all processes. Parameters are those of `train_locally`.
+    holds for all processes. A process that dies is restarted, and begins its part of the
+    input anew; its step is lost. One that raises an error ends the training: a checkpoint
+    is saved, and the error is raised here. Parameters are those of `train_locally`.
 
     Attributes
     ----------
@@ -120,16 +123,15 @@ class LocalChief(Replica):
         self.input_context = self._replica.input_context
         directory = None if config.model_dir is None else Path(config.model_dir) / _LOGS
         self.supervisor = Supervisor(log_dir=directory)
-        self._job = write_job(
-            train_part,
-            {
-                "train": train,
-                "model_fn": model_fn,
-                "input_fn": input_fn,
-                "config": config,
-                "num_workers": self._num_workers,
-            },
-        )
+        self._files = contextlib.ExitStack()
+        arguments = {
+            "train": train,
+            "model_fn": model_fn,
+            "input_fn": input_fn,
+            "config": config,
+            "num_workers": self._num_workers,
+        }
+        self._job = self._files.enter_context(write_job(train_part, arguments))
 
     def begin(self, run: Run) -> None:
         """Move the variables into common memory, and start the other processes."""
@@ -168,12 +170,14 @@ class LocalChief(Replica):
         move_to_step(run, self._replica.global_step)
 
     def close(self) -> None:
-        """End the other processes, and let go of the job."""
+        """End the other processes, and let go of what they had in common."""
         self.supervisor.stop()
-        self._job.close()
+        self._replica.close()
+        self._files.close()
 
     def _task(self, index: int, last_step: int | None) -> Task:
-        memory, report = self._replica.file, anonymous_file()
+        memory = self._replica.file
+        report = self._files.enter_context(anonymous_file())
         options = {"--job": self._job.fileno(), "--report": report.fileno()}
         arguments = {"index": index, "memory": memory.fileno(), "max_steps": last_step}
         threads = max(1, torch.get_num_threads() // self._num_workers)

@@ -113,6 +113,11 @@ class SharedMemoryReplica(Replica):
             return checkpoint
         return dataclasses.replace(checkpoint, input_position=None)
 
+    def close(self) -> None:
+        """Give no other process the memory any more."""
+        if self._shared is not None:
+            self._shared.file.close()
+
     def stop_others(self) -> None:
         """Ask all processes to stop after the step that they are in."""
         self._memory.counters[0] = 1
