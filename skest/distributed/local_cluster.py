@@ -86,9 +86,12 @@ def train_locally(
     ------
     RuntimeError
         If the call is itself one of several that run at the same time.
+    ValueError
+        If this process is a task of a cluster that somebody else has started.
     TypeError
         If a function holds something that can't be sent to another process.
     """
+    _refuse_in_cluster(config)
     _refuse_if_nested(config)
     return LocalChief(train, model_fn, input_fn, config, steps, max_steps)
 
@@ -224,6 +227,18 @@ def train_part(
         SharedMemoryReplica(index, num_workers, file) as replica,
     ):
         train(model_fn, input_fn, config, max_steps, replica)
+
+
+def _refuse_in_cluster(config: RunConfig) -> None:
+    """Raise if the environment describes a cluster: memory ends with the machine."""
+    cluster = getattr(config, "cluster_spec", None)
+    if cluster:
+        strategy = getattr(config, "train_distribute", None)
+        raise ValueError(
+            f"train_distribute={strategy!r} starts processes on this machine, but the "
+            f"environment says that this one is a task of {cluster!r}. Use "
+            "AsyncParameterServer there, or unset SKEST_CONFIG and TF_CONFIG."
+        )
 
 
 def _refuse_if_nested(config: RunConfig) -> None:

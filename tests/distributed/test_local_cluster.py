@@ -9,6 +9,7 @@ import textwrap
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,7 +20,12 @@ from skest import DNNClassifier, Estimator, RunConfig
 from skest.distributed.local_cluster import train_locally, wants_local_tasks
 from skest.exceptions import NanLossDuringTrainingError
 from skest.hooks import Hook
-from tests.distributed._local import linear_model_fn, shared, slow_batches
+from tests.distributed._local import (
+    SharedMemory,
+    linear_model_fn,
+    shared,
+    slow_batches,
+)
 from tests.distributed.test_supervisor import is_running, wait_for
 
 ROOT = Path(__file__).parents[2]
@@ -222,6 +228,13 @@ def test_a_task_starts_no_tasks(monkeypatch):
     monkeypatch.setenv("SKEST_LOCAL_TASK", "worker-1")
     with pytest.raises(RuntimeError, match="a process that it has started itself"):
         train_locally(None, None, None, shared(2))
+
+
+def test_a_task_of_a_cluster_is_refused():
+    cluster = {"chief": ["here:1"], "worker": ["there:1"]}
+    config = SimpleNamespace(train_distribute=SharedMemory(2), cluster_spec=cluster)
+    with pytest.raises(ValueError, match="a task of .*here:1.* AsyncParameterServer"):
+        train_locally(None, None, None, config)
 
 
 def test_who_wants_processes():
