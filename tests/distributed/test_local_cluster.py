@@ -109,10 +109,8 @@ def test_a_killed_process_is_restarted():
     def kill(run, replica):
         os.kill(replica.supervisor.pids["worker-1"], signal.SIGKILL)
         wait_for(lambda: replica.supervisor.restarts["worker-1"] == 1)
-        pid = replica.supervisor.pids.get("worker-1")
         before = replica._replica._steps[1]
         wait_for(lambda: replica._replica._steps[1] > before)
-        assert replica.supervisor.pids["worker-1"] == pid
         stop(run, replica)
 
     estimator, hook = train(kill)
