@@ -21,6 +21,7 @@ from skest.checkpoint_export import check_format, export_checkpoint
 from skest.checkpoint_format import read_checkpoint
 from skest.checkpoint_store import CheckpointStore, DirectoryStore, MemoryStore
 from skest.checkpoints import Checkpoint
+from skest.distributed.local_cluster import train_locally, wants_local_tasks
 from skest.eval_results import eval_dir_of
 from skest.evaluation import evaluate_loop, evaluated, predict_batch, split_rows
 from skest.exceptions import NotFittedError
@@ -234,11 +235,23 @@ class Estimator:
         if max_steps is not None and start >= max_steps:
             _logger.info("Training skipped: step %d has reached max_steps.", start)
             return self
-        with Replica() as replica, self._training_lock(replica) as check_lock:
+        with (
+            self._replica(input_fn, steps, max_steps) as replica,
+            self._training_lock(replica) as check_lock,
+        ):
             self._train(
                 input_fn, hooks, listeners, steps, max_steps, check_lock, replica
             )
         return self
+
+    def _replica(
+        self, input_fn: Callable[..., Any], steps: int | None, max_steps: int | None
+    ) -> Replica:
+        if not wants_local_tasks(self._config):
+            return Replica()
+        return train_locally(
+            _train_part, self.model_fn, input_fn, self._config, steps, max_steps
+        )
 
     def _train(
         self,
@@ -879,6 +892,19 @@ class Estimator:
             self._config.keep_checkpoint_every_n_hours,
             self._config.keep_best,
         )
+
+
+def _train_part(
+    model_fn: Callable[..., EstimatorSpec],
+    input_fn: Callable[..., Any],
+    config: RunConfig,
+    max_steps: int | None,
+    replica: Replica,
+) -> None:
+    """Train as one of several processes."""
+    Estimator(model_fn, config=config)._train(
+        input_fn, [], [], None, max_steps, lambda: None, replica
+    )
 
 
 def _steps_ahead(

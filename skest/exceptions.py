@@ -19,6 +19,7 @@ __all__ = [
     "NanLossDuringTrainingError",
     "NotFittedError",
     "PeerLostError",
+    "TaskFailedError",
 ]
 
 
@@ -48,6 +49,10 @@ class NanLossDuringTrainingError(RuntimeError):
 
 class PeerLostError(RuntimeError):
     """Another process, without which a training can't go on, ended or is silent."""
+
+
+class TaskFailedError(RuntimeError):
+    """A process of a training died more often than it may be restarted."""
 
 
 def __getattr__(name: str) -> Any:

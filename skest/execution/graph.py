@@ -3,6 +3,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Hashable
+from contextlib import AbstractContextManager
 from typing import Any
 
 from torch import Tensor
@@ -12,7 +13,7 @@ from skest.execution.cuda_graph import CudaGraphProgram
 from skest.execution.program import Program, StepProgram
 from skest.execution.recording import NotBuiltError, NotRecordableError
 from skest.execution.replay import Replay, recorded_step
-from skest.execution.verification import compared_step
+from skest.execution.verification import compared_only, compared_step
 from skest.execution.watching import (
     fixed_parts,
     has_hooks_of_all_modules,
@@ -64,6 +65,10 @@ class GraphStep:
     ----------
     n_replayed : int
         Steps that were replayed.
+    apart : callable or None
+        Where other processes change the variables, returns a context in which they don't,
+        and in which what is done to the variables has no effect: the comparison takes
+        place in there, and the step is taken afterwards.
 
     Examples
     --------
@@ -94,6 +99,7 @@ class GraphStep:
         refusal: Callable[[], str | None] | None = None,
     ) -> None:
         self.n_replayed = 0
+        self.apart: Callable[[], AbstractContextManager[None]] | None = None
         self._spec = spec
         self._eager_steps = eager_steps
         self._report = report
@@ -171,7 +177,13 @@ class GraphStep:
         self, kind: Hashable, tensors: list[Tensor], features: Any, labels: Any
     ) -> Tensor:
         replay = self._recorded[kind]
-        loss, difference = compared_step(replay, self._spec, features, labels, tensors)
+        step = replay, self._spec, features, labels, tensors
+        if self.apart is None:
+            loss, difference = compared_step(*step)
+        else:
+            with self.apart():
+                difference = compared_only(*step)
+            loss = train_step(self._spec, features, labels)
         if difference is None:
             self._replays[kind] = replay
         else:

@@ -11,7 +11,7 @@ from skest.execution.replay import Replay
 from skest.spec import EstimatorSpec
 from skest.training import apply_gradients, compute_gradients
 
-__all__ = ["compared_step"]
+__all__ = ["compared_only", "compared_step"]
 
 
 @torch.no_grad()
@@ -67,6 +67,29 @@ def compared_step(
     if not replay.has_update:
         apply_gradients(spec)
     return loss, difference
+
+
+def compared_only(replay: Replay, *step: Any) -> str | None:
+    """Compare as `compared_step` does, and leave everything as it was before.
+
+    Parameters
+    ----------
+    replay : Replay
+        The recorded step.
+    *step
+        The other parameters of `compared_step`.
+
+    Returns
+    -------
+    str or None
+        The difference.
+    """
+    changes, tensors = replay.changes, step[-1]
+    ids = changes.ids(tensors)
+    before = changes.copied(ids)
+    _, difference = compared_step(replay, *step)
+    changes.restore(ids, before)
+    return difference
 
 
 def _copied(tensors: Iterable[Tensor]) -> list[Tensor]:

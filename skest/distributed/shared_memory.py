@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`SharedMemoryReplica`: processes that train the same variables without locks."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, BinaryIO
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.optim import Optimizer
+
+from skest.distributed.shared_tensors import SharedTensors
+from skest.execution.graph import GraphStep
+from skest.hooks.base import Run
+from skest.inputs.input_context import InputContext
+from skest.optimizer_state import named_state
+from skest.replica import Replica
+from skest.row_sparse import RowSparse
+from skest.training import Step, move_to_step
+
+__all__ = ["SharedMemoryReplica"]
+
+_STOPPED = "the other processes have stopped"
+
+
+class SharedMemoryReplica(Replica):
+    """One of several processes whose variables are in the same memory.
+
+    Parameters of the network and slots of the optimizers are common, buffers (as those
+    of batch normalization) and learning rates belong to each process. Nobody waits for
+    anybody: an update may be computed from variables that another process is changing,
+    and of two updates of the same number at the same time one may be lost.
+
+    Parameters
+    ----------
+    index : int
+        Which of the processes this is; 0 is the chief, which makes the memory.
+    num_workers : int
+        How many there are.
+    file : binary file, default=None
+        What the chief has made, see `file`; None for the chief.
+
+    Notes
+    -----
+    The global step is the sum of the steps of all processes; each counts its own. Who
+    sees that the last step is reached stops: others are in the midst of a step then, so
+    that up to ``num_workers - 1`` more may be taken than were asked for. All are counted.
+
+    The method is Hogwild (Niu, Recht, Re and Wright, 2011, arXiv 1106.5730).
+    """
+
+    def __init__(
+        self, index: int, num_workers: int, file: BinaryIO | None = None
+    ) -> None:
+        self.is_chief = index == 0
+        if num_workers > 1:
+            self.input_context = InputContext(num_workers, index)
+        self._index = index
+        self._num_workers = num_workers
+        self._file = file
+        self._shared: SharedTensors | None = None
+
+    @property
+    def file(self) -> BinaryIO:
+        """The memory, for processes that inherit it; there is none before `begin`."""
+        return self._memory.file
+
+    @property
+    def global_step(self) -> int:
+        """Steps taken by all processes."""
+        return int(self._steps.sum())
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether no other process has begun."""
+        return int(self._is_here.sum()) <= 1
+
+    def begin(self, run: Run) -> None:
+        """Move the variables into the common memory, or take those that are there."""
+        if self._file is None:
+            self._shared = _share(run, self._num_workers)
+            self._steps[self._index] = run.global_step
+        else:
+            self._shared = SharedTensors(self._file)
+        _use(run, self._memory.tensors)
+        move_to_step(run, self.global_step)
+        self._is_here[self._index] = 1
+        self._stop_if_asked(run)
+
+    def make_step(self, run: Run, make: Callable[[], Step]) -> Step:
+        """Return the step of one process, which works in the common memory."""
+        step = make()
+        if isinstance(step, GraphStep):
+            step.apart = self._memory.apart
+        return step
+
+    def steps_taken(self, run: Run) -> int:
+        """Count a step, and return how many all have taken."""
+        self._steps[self._index] += 1
+        self._stop_if_asked(run)
+        return self.global_step
+
+    def capture(self, run: Run, capture: Callable[[Run], Any]) -> Any:
+        """Return a checkpoint of the common variables as they are at the moment.
+
+        It knows no position in the input, of which there is one for each process: a
+        training that goes on from it starts its input anew.
+        """
+        checkpoint = capture(run)
+        if self._num_workers == 1:
+            return checkpoint
+        return dataclasses.replace(checkpoint, input_position=None)
+
+    def close(self) -> None:
+        """Give no other process the memory any more."""
+        if self._shared is not None:
+            self._shared.file.close()
+
+    def stop_others(self) -> None:
+        """Ask all processes to stop after the step that they are in."""
+        self._memory.counters[0] = 1
+
+    def _stop_if_asked(self, run: Run) -> None:
+        if self._memory.counters[0]:
+            run.request_stop(_STOPPED)
+
+    @property
+    def _steps(self) -> NDArray[np.int64]:
+        return self._memory.counters[1 : 1 + self._num_workers]
+
+    @property
+    def _is_here(self) -> NDArray[np.int64]:
+        return self._memory.counters[1 + self._num_workers :]
+
+    @property
+    def _memory(self) -> SharedTensors:
+        if self._shared is None:
+            raise RuntimeError("The training has not begun: there is no common memory.")
+        return self._shared
+
+
+def _share(run: Run, num_workers: int) -> SharedTensors:
+    """Return the memory with the variables and slots of a run, and slots to come."""
+    tensors: dict[str, Tensor] = {}
+    for name, parameter in run.network.named_parameters():
+        if parameter.device.type != "cpu":
+            raise ValueError(
+                f"SharedMemory trains on the CPU; the variable {name!r} is on "
+                f"{parameter.device}. Set device='cpu'."
+            )
+        tensors[f"variable:{name}"] = parameter.detach()
+    for i, optimizer in enumerate(run.spec.optimizers):
+        _make_slots(optimizer)
+        slots, options = named_state(optimizer, run.network.named_parameters())
+        if options["values"] or getattr(optimizer, "free_slots", ()):
+            raise ValueError(
+                f"SharedMemory can't train with {options['class']}, whose state is more "
+                "than tensors of its variables. Use Adagrad, Adam, Ftrl, RMSprop or SGD."
+            )
+        tensors |= {f"{i}:{name}": slot for name, slot in slots.items()}
+    return SharedTensors.create(tensors, n_counters=1 + 2 * num_workers)
+
+
+def _use(run: Run, tensors: dict[str, Tensor]) -> None:
+    """Let the network and the optimizers of a run work on shared tensors."""
+    parameters = dict(run.network.named_parameters())
+    for name, parameter in parameters.items():
+        shared = tensors.get(f"variable:{name}")
+        if shared is None or shared.shape != parameter.shape:
+            found = "none" if shared is None else tuple(shared.shape)
+            raise ValueError(
+                f"The variable {name!r} has the shape {tuple(parameter.shape)} in this "
+                f"process and {found} in the calling one. 'model_fn' must build the same "
+                "network whatever part of the input it is shown."
+            )
+        parameter.data = shared
+    for key, shared in tensors.items():
+        scope, _, name = key.partition(":")
+        if scope != "variable":
+            of, _, slot = name.rpartition("/")
+            run.spec.optimizers[int(scope)].state[parameters[of]][slot] = shared
+
+
+def _make_slots(optimizer: Optimizer) -> None:
+    """Make the slots that an optimizer would make in its first step.
+
+    They are what a step with gradient zero makes of variables that are zero, with no step
+    counted; see `skest.row_sparse.RowSparse`.
+    """
+    has_rows = isinstance(optimizer, RowSparse)  # each of which is like the others
+    rule = optimizer.inner if isinstance(optimizer, RowSparse) else optimizer
+    groups = rule.param_groups
+    for group in groups:
+        for parameter in group["params"]:
+            if rule.state.get(parameter):
+                continue
+            part = parameter[:1] if has_rows and parameter.ndim else parameter
+            probe = torch.zeros_like(part, requires_grad=True)
+            probe.grad = torch.zeros_like(probe)
+            rule.param_groups = [{**group, "params": [probe]}]
+            try:
+                rule.step()
+            finally:
+                rule.param_groups = groups
+            slots = rule.state.pop(probe, {})
+            _check_counters(rule, slots)
+            if slots:
+                rule.state[parameter] = {
+                    name: slot.expand_as(parameter)
+                    if slot.shape == part.shape
+                    else slot
+                    for name, slot in slots.items()
+                }
+
+
+def _check_counters(rule: Optimizer, slots: dict[str, Any]) -> None:
+    """Set the step counter back, which is the only slot that such a step changes."""
+    for name, slot in slots.items():
+        if name == "step" and isinstance(slot, Tensor):
+            slot.zero_()
+        elif not isinstance(slot, Tensor) or slot.ndim == 0:
+            raise ValueError(
+                f"SharedMemory can't begin with {type(rule).__name__}: its slot {name!r} "
+                "is a number that changes in every step. Use Adagrad, Adam, Ftrl, "
+                "RMSprop or SGD."
+            )

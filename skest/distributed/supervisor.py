@@ -1,0 +1,297 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Supervisor`: starts the tasks of a training, restarts those that die, ends them."""
+
+import contextlib
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO, Self
+
+from skest.distributed.anonymous_file import anonymous_file
+from skest.distributed.remote_errors import load_error
+from skest.exceptions import TaskFailedError
+
+__all__ = ["Supervisor", "Task"]
+
+_logger = logging.getLogger("skest")
+
+_LINES_SHOWN = 15
+_SECONDS_TO_END = 2.0  # after SIGTERM
+
+
+@dataclass(frozen=True)
+class Task:
+    """A process to start.
+
+    Parameters
+    ----------
+    name : str
+        For people and for the name of its log, such as "worker-1".
+    arguments : sequence of str
+        Of ``python -m skest.distributed.task``.
+    environ : mapping of str to str, default={}
+        What its environment has beside that of this process.
+    files : sequence of binary file, default=()
+        Open files that it inherits, under the same descriptors.
+    report : binary file, default=None
+        Where the task writes an error that it raises. Such an error would come again, so
+        that the task is not restarted.
+    """
+
+    name: str
+    arguments: Sequence[str]
+    environ: Mapping[str, str] = field(default_factory=dict)
+    files: Sequence[BinaryIO] = ()
+    report: BinaryIO | None = None
+
+
+class Supervisor:
+    r"""Starts tasks, restarts those that die, and ends all that are left.
+
+    It is a context manager that calls `stop`. A task ends when this process ends, however
+    it does, and belongs to no terminal: Ctrl-C reaches this process only.
+
+    Parameters
+    ----------
+    max_restarts : int, default=3
+        How often each task may be restarted. A task that has ended by itself, with exit
+        status 0, never is.
+    log_dir : Path, default=None
+        Directory for the files ``<name>.log`` with what tasks write to their standard
+        output and error; the next attempt goes on in the same file. None keeps it for
+        error messages only.
+    inherit_output : bool, default=False
+        Whether tasks write to the standard output and error of this process instead.
+
+    Attributes
+    ----------
+    restarts : dict of str to int
+        How often each task was restarted.
+    pids : dict of str to int
+        The process of each task that runs.
+    failure : BaseException or None
+        What `check` raises.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> from skest.distributed.supervisor import Supervisor, Task
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     script = pathlib.Path(directory, "hello.py")
+    ...     _ = script.write_text("print('hello')")
+    ...     with Supervisor(log_dir=pathlib.Path(directory)) as supervisor:
+    ...         supervisor.start(Task("greeter", ["--script", str(script)]))
+    ...         supervisor.wait(timeout=60)
+    ...     pathlib.Path(directory, "greeter.log").read_text()
+    True
+    'hello\n'
+    """
+
+    def __init__(
+        self,
+        *,
+        max_restarts: int = 3,
+        log_dir: Path | None = None,
+        inherit_output: bool = False,
+    ) -> None:
+        self.restarts: dict[str, int] = {}
+        self.pids: dict[str, int] = {}
+        self._max_restarts = max_restarts
+        self._log_dir = log_dir
+        self._inherit_output = inherit_output
+        self._changed = threading.Condition()
+        self._threads: list[threading.Thread] = []
+        self._running: set[str] = set()
+        self.failure: BaseException | None = None
+        self._is_stopping = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.stop()
+
+    def start(self, task: Task) -> None:
+        """Start a task, and see to it from now on."""
+        self.restarts[task.name] = 0
+        self._running.add(task.name)
+        # The kernel takes the thread that starts a process for its parent: this one lives
+        # as long as the process.
+        thread = threading.Thread(
+            target=self._see_to, args=(task,), name=f"skest {task.name}", daemon=True
+        )
+        self._threads.append(thread)
+        thread.start()
+
+    def check(self) -> None:
+        """Raise the error of a task that failed for good, if one did.
+
+        Raises
+        ------
+        TaskFailedError
+            If a task died more often than it may be restarted.
+        BaseException
+            What the task raised, with its traceback there as ``__cause__``.
+        """
+        if self.failure is not None:
+            raise self.failure
+
+    def wait(
+        self, timeout: float | None = None, names: Collection[str] | None = None
+    ) -> bool:
+        """Wait until tasks have ended by themselves.
+
+        Parameters
+        ----------
+        timeout : float, seconds, default=None
+            How long; None is for ever.
+        names : collection of str, default=None
+            Which tasks; None is all.
+
+        Returns
+        -------
+        bool
+            Whether all have.
+
+        Raises
+        ------
+        BaseException
+            As `check`.
+        """
+        wanted = self.restarts.keys() if names is None else set(names)
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self.failure is not None or not wanted & self._running, timeout
+            )
+            self.check()
+            return not wanted & self._running
+
+    def interrupt(self, names: Collection[str]) -> None:
+        """Send tasks what Ctrl-C sends, so that they save and end."""
+        with self._changed:
+            self._is_stopping = True
+            self._signal(signal.SIGINT, *names)
+
+    def stop(self) -> None:
+        """End all tasks, with the processes that they have started."""
+        with self._changed:
+            self._is_stopping = True
+        self._signal(signal.SIGTERM)
+        deadline = time.monotonic() + _SECONDS_TO_END
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        self._signal(signal.SIGKILL)
+        for thread in self._threads:
+            thread.join()
+
+    def _signal(self, number: int, *names: str) -> None:
+        """Send a signal to tasks, or to all, and to the processes that they started."""
+        with self._changed:
+            for name in self.pids.keys() & (names or self.pids):
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(self.pids[name], number)
+
+    def _see_to(self, task: Task) -> None:
+        """Run a task until it has ended well, or for good."""
+        failure: BaseException | None = None
+        try:
+            with self._log(task.name) as log:
+                while not self._has_ended(task, log):
+                    pass
+        except BaseException as error:
+            failure = error
+        with self._changed:
+            self.failure = self.failure or failure
+            self._running.discard(task.name)
+            self._changed.notify_all()
+
+    def _has_ended(self, task: Task, log: BinaryIO | None) -> bool:
+        """Run a task once; False if it is to be started again."""
+        with self._changed:
+            if self._is_stopping:
+                return True
+            process = self._spawn(task, log)
+            self.pids[task.name] = process.pid
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        with (
+            self._changed,
+            process,
+        ):  # as long as it is not waited for, its id is its own
+            self._signal(signal.SIGKILL, task.name)  # what it has started and left
+            del self.pids[task.name]
+            status = process.wait()
+        if status == 0 or self._is_stopping:
+            return True
+        reported = _content(task.report)
+        if reported:
+            raise load_error(reported, task.name)
+        if self.restarts[task.name] == self._max_restarts:
+            raise TaskFailedError(
+                f"{task.name} {_end_of(status)}, after {self._max_restarts} restarts. "
+                f"{_last_lines(log)}"
+            )
+        self.restarts[task.name] += 1
+        _logger.warning(
+            "%s %s; it is restarted (%d of %d times).",
+            task.name,
+            _end_of(status),
+            self.restarts[task.name],
+            self._max_restarts,
+        )
+        return False
+
+    def _spawn(self, task: Task, log: BinaryIO | None) -> subprocess.Popen[bytes]:
+        files = [*task.files, *([task.report] if task.report else [])]
+        places = os.pathsep.join(os.path.abspath(place) for place in sys.path)
+        return subprocess.Popen(
+            # -P: what is imported must not depend on the working directory.
+            [sys.executable, "-P", "-m", "skest.distributed.task", *task.arguments],
+            env={**os.environ, "PYTHONPATH": places, **task.environ},
+            stdin=subprocess.PIPE,  # closes with this process, see end_with_parent
+            stdout=log,
+            stderr=None if log is None else subprocess.STDOUT,
+            pass_fds=[file.fileno() for file in files],
+            start_new_session=True,
+        )
+
+    @contextlib.contextmanager
+    def _log(self, name: str) -> Iterator[BinaryIO | None]:
+        if self._inherit_output:
+            yield None
+        elif self._log_dir is None:
+            with anonymous_file() as file:
+                yield file
+        else:
+            self._log_dir.mkdir(parents=True, exist_ok=True)
+            with (self._log_dir / f"{name}.log").open("a+b", buffering=0) as file:
+                yield file
+
+
+def _content(file: BinaryIO | None) -> bytes:
+    """Return what is in a file, wherever its readers and writers are."""
+    if file is None:
+        return b""
+    return os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0)
+
+
+def _last_lines(log: BinaryIO | None) -> str:
+    if log is None:
+        return "What it wrote is above."
+    lines = _content(log).decode(errors="replace").splitlines()[-_LINES_SHOWN:]
+    return "\n  ".join(["Its last lines are:", *(lines or ["(it wrote nothing)"])])
+
+
+def _end_of(status: int) -> str:
+    if status >= 0:
+        return f"ended with exit status {status}"
+    try:
+        return f"was killed by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"was killed by signal {-status}"

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A script as all tasks of a cluster."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from skest.distributed.launch import local_cluster, main
+from tests.distributed.test_supervisor import wait_for
+
+ROOT = Path(__file__).parents[2]
+TELL = """
+    import json, os, sys
+    config = json.loads(os.environ["SKEST_CONFIG"])
+    print(json.dumps([config, sys.argv[1:], os.environ.get("OMP_NUM_THREADS")]))
+    """
+
+
+def write(tmp_path, text):
+    path = tmp_path / "train.py"
+    path.write_text(textwrap.dedent(text))
+    return str(path)
+
+
+def test_each_task_is_told_who_it_is(tmp_path, monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    logs = tmp_path / "logs"
+    options = ["--workers", "3", "--ps", "1", "--evaluator", "--log-dir", str(logs)]
+    assert main([*options, write(tmp_path, TELL), "--rate", "3"]) == 0
+    told = {path.stem: json.loads(path.read_text()) for path in logs.iterdir()}
+    assert set(told) == {"chief-0", "worker-0", "worker-1", "ps-0", "evaluator-0"}
+    for name, (config, arguments, threads) in told.items():
+        kind, index = name.split("-")
+        assert config["task"] == {"type": kind, "index": int(index)}
+        assert config["cluster"] == told["chief-0"][0]["cluster"]
+        assert arguments == ["--rate", "3"]
+        assert threads == ("1" if kind == "ps" else None)
+
+
+@pytest.mark.parametrize(("workers", "ps"), [(1, 0), (2, 1), (4, 3)])
+def test_addresses_are_different(workers, ps):
+    cluster = local_cluster(workers, ps)
+    addresses = [address for of_kind in cluster.values() for address in of_kind]
+    assert len(set(addresses)) == len(addresses) == workers + ps
+    assert all(address.startswith("127.0.0.1:") for address in addresses)
+    assert all(cluster.values())
+
+
+def test_a_task_that_dies_too_often_ends_all(tmp_path, capsys):
+    text = """
+        import os, time
+        if '"worker"' in os.environ["SKEST_CONFIG"].partition('"task"')[2]:
+            raise SystemExit(7)
+        time.sleep(1000)
+        """
+    options = ["--max-restarts", "1", "--log-dir", str(tmp_path / "logs")]
+    assert main([*options, write(tmp_path, text)]) == 1
+    assert (
+        "worker-0 ended with exit status 7, after 1 restarts" in capsys.readouterr().err
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_and_sigterm_let_tasks_save(tmp_path, number):
+    text = """
+        import time
+        print("begin", flush=True)
+        try:
+            time.sleep(1000)
+        except KeyboardInterrupt:
+            print("saved", flush=True)
+        """
+    logs = tmp_path / "logs"
+    command = [sys.executable, "-m", "skest.distributed.launch", "--log-dir", str(logs)]
+    launcher = subprocess.Popen([*command, write(tmp_path, text)], cwd=ROOT)
+    expected = {"chief-0": "begin\n", "worker-0": "begin\n", "ps-0": "begin\n"}
+    wait_for(lambda: texts(logs) == expected)
+    os.kill(launcher.pid, number)
+    assert launcher.wait(60) == 130
+    saved = "begin\nsaved\n"
+    assert texts(logs) == {**expected, "chief-0": saved, "worker-0": saved}
+
+
+def texts(logs):
+    return {path.stem: path.read_text() for path in logs.glob("*.log")}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--workers", "0", "x.py"], "--workers: must be an integer >= 1; got 0"),
+        (["--ps", "-1", "x.py"], "--ps: must be an integer >= 0; got -1"),
+        (["nowhere.py"], "there is no script 'nowhere.py'"),
+        ([], "required: script"),
+    ],
+)
+def test_wrong_arguments(arguments, message, capsys):
+    with pytest.raises(SystemExit):
+        main(arguments)
+    assert message in capsys.readouterr().err

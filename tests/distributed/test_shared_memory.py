@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Replicas that train the same variables, in one process."""
+
+from contextlib import nullcontext
+
+import numpy as np
+import pytest
+import torch
+
+from skest import DNNClassifier, DNNLinearCombinedClassifier, RunConfig
+from skest import feature_columns as fc
+from skest.distributed.shared_memory import SharedMemoryReplica
+from skest.execution.graph import GraphStep
+from skest.ftrl import Ftrl
+from skest.hooks.base import Run
+from skest.row_sparse import RowSparse
+from skest.spec import EstimatorSpec
+from skest.training import train_step
+from tests.distributed._local import shared
+
+OPTIMIZERS = {
+    "adadelta": torch.optim.Adadelta,
+    "adagrad": torch.optim.Adagrad,
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+    "ftrl": Ftrl,
+    "momentum": lambda params, lr: torch.optim.SGD(params, lr=lr, momentum=0.9),
+    "rmsprop": torch.optim.RMSprop,
+    "sgd": torch.optim.SGD,
+}
+
+
+def make_run(make=torch.optim.SGD, network=None, step=0, seed=0):
+    torch_state = torch.random.get_rng_state()
+    torch.manual_seed(seed)
+    network = torch.nn.Linear(3, 1) if network is None else network()
+    torch.random.set_rng_state(torch_state)
+    spec = EstimatorSpec(
+        "train",
+        network=network,
+        loss=lambda labels, logits, features: (logits - labels).square().mean(),
+        optimizer=make(network.parameters(), lr=0.1),
+    )
+    return Run(spec, RunConfig(), global_step=step)
+
+
+def pair(**options):
+    """Return two replicas that have begun, with their runs."""
+    runs = [make_run(seed=seed, **options) for seed in (0, 1)]
+    chief = SharedMemoryReplica(0, 2)
+    chief.begin(runs[0])
+    worker = SharedMemoryReplica(1, 2, chief.file)
+    worker.begin(runs[1])
+    return (chief, worker), runs
+
+
+def batch(seed):
+    rng = np.random.default_rng(seed)
+    X = torch.tensor(rng.normal(size=(8, 3)), dtype=torch.float32)
+    return X, X.sum(1, keepdim=True)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_two_that_take_turns_are_one(name):
+    make = OPTIMIZERS[name]
+    alone = make_run(make)
+    (chief, worker), runs = pair(make=make)
+    for i in range(6):
+        features, labels = batch(i)
+        expected = train_step(alone.spec, features, labels)
+        run, replica = runs[i % 2], (chief, worker)[i % 2]
+        loss = train_step(run.spec, features, labels)
+        assert replica.steps_taken(run) == i + 1
+        torch.testing.assert_close(loss, expected, rtol=0, atol=0)
+    for run in runs:
+        for ours, theirs in zip(
+            run.network.parameters(), alone.network.parameters(), strict=True
+        ):
+            assert torch.equal(ours, theirs)
+
+
+def test_rows_of_tables_are_shared_with_their_slots():
+    def table():
+        return torch.nn.Embedding(50, 1, sparse=True)
+
+    def make(params, lr):
+        return RowSparse(torch.optim.Adam(params, lr=lr))
+
+    alone = make_run(make, network=table)
+    _, runs = pair(make=make, network=table)
+    for i in range(6):
+        features, labels = torch.tensor([i, 3, i, 7]), torch.ones(4, 1)
+        train_step(alone.spec, features, labels)
+        train_step(runs[i % 2].spec, features, labels)
+    assert torch.equal(runs[0].network.weight, alone.network.weight)
+    assert torch.equal(runs[1].network.weight, alone.network.weight)
+
+
+def test_recorded_steps_work_on_the_common_memory():
+    alone = make_run(torch.optim.Adam)
+    replicas, runs = pair(make=torch.optim.Adam)
+    steps = [
+        replica.make_step(run, lambda run=run: GraphStep(run.spec, **GRAPH))
+        for replica, run in zip(replicas, runs, strict=True)
+    ]
+    for i in range(12):
+        features, labels = batch(i)
+        train_step(alone.spec, features, labels)
+        steps[i % 2](features, labels)
+    assert [step.n_replayed for step in steps] == [3, 3]
+    assert torch.equal(runs[1].network.weight, alone.network.weight)
+
+
+GRAPH = {"eager_steps": 1, "report": pytest.fail}
+
+
+def test_a_comparison_is_not_disturbed_by_others():
+    replicas, runs = pair(make=torch.optim.Adagrad)
+    step = replicas[0].make_step(runs[0], lambda: GraphStep(runs[0].spec, **GRAPH))
+    apart = step.apart
+
+    def disturbed():
+        with apart() if step.n_replayed else nullcontext():
+            pass
+        runs[1].network.weight.data.add_(1)
+        return apart()
+
+    step.apart = disturbed
+    features, labels = batch(0)
+    for _ in range(5):
+        step(features, labels)
+    assert step.n_replayed == 2
+
+
+def test_the_global_step_is_the_sum_and_begins_at_that_of_the_checkpoint():
+    chief, worker = SharedMemoryReplica(0, 2), None
+    run = make_run(step=40)
+    chief.begin(run)
+    assert chief.is_alone
+    assert [chief.steps_taken(run) for _ in range(2)] == [41, 42]
+    worker, other = SharedMemoryReplica(1, 2, chief.file), make_run()
+    worker.begin(other)
+    assert other.global_step == 42
+    assert not chief.is_alone
+    assert worker.steps_taken(other) == chief.global_step == 43
+
+
+def test_a_restarted_process_goes_on_counting():
+    (chief, worker), runs = pair()
+    worker.steps_taken(runs[1])
+    again = SharedMemoryReplica(1, 2, chief.file)
+    again.begin(make_run())
+    assert again.steps_taken(make_run()) == 2
+
+
+def test_all_stop_when_the_chief_asks():
+    (chief, worker), runs = pair()
+    worker.steps_taken(runs[1])
+    assert not runs[1].should_stop
+    chief.stop_others()
+    worker.steps_taken(runs[1])
+    assert runs[1].stop_reason == "the other processes have stopped"
+    late = make_run()
+    SharedMemoryReplica(1, 2, chief.file).begin(late)
+    assert late.should_stop
+
+
+def test_another_network_is_refused():
+    chief = SharedMemoryReplica(0, 2)
+    chief.begin(make_run())
+    other = make_run(network=lambda: torch.nn.Linear(4, 1))
+    with pytest.raises(
+        ValueError, match=r"'weight' has the shape \(1, 4\) in this .*3\)"
+    ):
+        SharedMemoryReplica(1, 2, chief.file).begin(other)
+    other = make_run(network=lambda: torch.nn.Sequential(torch.nn.Linear(3, 1)))
+    with pytest.raises(ValueError, match=r"'0.weight' .* and none in the calling one"):
+        SharedMemoryReplica(1, 2, chief.file).begin(other)
+
+
+def test_optimizers_whose_state_cannot_be_shared_are_refused():
+    with pytest.raises(
+        ValueError, match="can't begin with NAdam: its slot 'mu_product'"
+    ):
+        SharedMemoryReplica(0, 2).begin(make_run(torch.optim.NAdam))
+
+
+def test_there_is_no_memory_before_the_beginning():
+    with pytest.raises(RuntimeError, match="has not begun"):
+        _ = SharedMemoryReplica(0, 2).file
+
+
+def variables(model):
+    core = model.estimator_
+    return {name: core.get_variable_value(name) for name in core.get_variable_names()}
+
+
+def fitted(config, make):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 4)).astype(np.float32)
+    return make(config).fit(X, X[:, 0] * X[:, 1] > 0)
+
+
+@pytest.mark.parametrize("execution", ["eager", "graph"])
+@pytest.mark.parametrize(
+    "optimizer", ["adagrad", "adam", "ftrl", "momentum", "rmsprop"]
+)
+def test_one_worker_is_a_local_training_bit_for_bit(optimizer, execution):
+    def make(config):
+        return DNNClassifier(
+            (8,),
+            optimizer=optimizer,
+            dropout=0.1,
+            batch_size=64,
+            max_iter=5,
+            random_state=0,
+            execution=execution,
+            config=config,
+        )
+
+    ours, theirs = (variables(fitted(c, make)) for c in (shared(1), RunConfig()))
+    assert ours.keys() == theirs.keys()
+    for name in ours:
+        np.testing.assert_array_equal(ours[name], theirs[name])
+
+
+def test_one_worker_trains_wide_and_deep_bit_for_bit():
+    rng = np.random.default_rng(0)
+    words = fc.categorical_column_with_hash_bucket("word", 500)
+    X = {"word": rng.integers(0, 300, 400).astype(str), "x": rng.normal(size=400)}
+    y = rng.integers(0, 2, 400)
+    models = [
+        DNNLinearCombinedClassifier(
+            (8,),
+            linear_feature_columns=[words],
+            dnn_feature_columns=[fc.numeric_column("x"), fc.embedding_column(words, 4)],
+            max_iter=4,
+            random_state=0,
+            config=config,
+        ).fit(X, y)
+        for config in (shared(1), RunConfig())
+    ]
+    ours, theirs = map(variables, models)
+    assert ours.keys() == theirs.keys()
+    for name in ours:
+        np.testing.assert_array_equal(ours[name], theirs[name])
