@@ -304,7 +304,8 @@ class Estimator:
                 lambda: make_step(self._config.execution, spec, all_hooks, n_steps),
             )
             train_loop(
-                run, batches, all_hooks, step, replica.steps_taken, replica.finish
+                *(run, batches, all_hooks, step, replica.steps_taken, replica.finish),
+                watched_step=replica.watched_step,
             )
             replica.leave(run)
         _logger.info(

@@ -4,9 +4,12 @@
 from collections.abc import Callable
 from typing import Any, Self
 
+from torch import Tensor
+
 from skest.hooks.base import Run
 from skest.inputs.input_context import InputContext
-from skest.training import Step
+from skest.spec import EstimatorSpec
+from skest.training import Step, train_step
 
 __all__ = ["Replica"]
 
@@ -47,6 +50,16 @@ class Replica:
     def make_step(self, run: Run, make: Callable[[], Step]) -> Step:
         """Return what takes the steps; `make` returns what does so in one process."""
         return make()
+
+    def watched_step(
+        self,
+        spec: EstimatorSpec,
+        features: Any,
+        labels: Any,
+        after_backward: Callable[[], None] | None = None,
+    ) -> Tensor:
+        """Take a step of which a hook wants the gradients, see `train_step`."""
+        return train_step(spec, features, labels, after_backward)
 
     def steps_taken(self, run: Run) -> int:
         """Return the global step, after this process has taken one more step."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
-__all__ = ["RowSparse"]
+__all__ = ["RowSparse", "first_places", "summed_at"]
 
 
 class _Loan(NamedTuple):
@@ -44,6 +44,9 @@ class RowSparse(Optimizer):
         Whether `step` makes new tensors for all that it does not read from an earlier
         step, as a step needs that is recorded to be repeated. Otherwise it keeps one
         integer for each row of the largest table. Initially False.
+    counts_all_steps : bool
+        Whether a gradient without any row counts as a step of its table, as it has to
+        where the rows that it touched are in another process. Initially False.
     param_groups, state, defaults
         Those of `inner`, with slots as large as the tables: learning rate schedulers,
         ``state_dict`` and ``load_state_dict`` work as if there were no wrapper.
@@ -93,12 +96,18 @@ class RowSparse(Optimizer):
             )
         self.inner = inner
         self.is_recorded = False
+        self.counts_all_steps = False
         self._scratch: dict[torch.device, Tensor] = {}
         super().__init__(inner.param_groups, inner.defaults)
         self.param_groups, self.state = inner.param_groups, inner.state
 
     def __getstate__(self) -> dict[str, Any]:
-        own = {"inner": self.inner, "is_recorded": self.is_recorded, "_scratch": {}}
+        own = {
+            "inner": self.inner,
+            "is_recorded": self.is_recorded,
+            "counts_all_steps": self.counts_all_steps,
+            "_scratch": {},
+        }
         return {**super().__getstate__(), **own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -163,7 +172,7 @@ class RowSparse(Optimizer):
             grad = param.grad
             if grad is None or not grad.is_sparse:
                 params.append(param)
-            elif grad._nnz():
+            elif grad._nnz() or self.counts_all_steps:
                 loan = self._gather(param, grad, group)
                 loans.append(loan)
                 params.append(loan.rows)
@@ -179,7 +188,9 @@ class RowSparse(Optimizer):
             )
         ids, values = grad._indices()[0], grad._values()
         if not grad.is_coalesced():
-            values = self._summed(ids, values)
+            scratch = self._integers(ids.device)
+            place = first_places(ids, scratch)
+            values = summed_at(place, values).index_select(0, place)
         rows = table.index_select(0, ids)
         rows.grad = values
         if table in self.state:
@@ -188,16 +199,6 @@ class RowSparse(Optimizer):
                 for name, slot in self.state[table].items()
             }
         return _Loan(table, ids, rows, group)
-
-    def _summed(self, ids: Tensor, values: Tensor) -> Tensor:
-        """Replace every value by the sum of those with the same id."""
-        place_of_row = self._integers(ids.device)
-        places = torch.arange(len(ids), dtype=torch.int32, device=ids.device)
-        place_of_row.index_copy_(0, ids, places)
-        # That of one and the same for equal ids.
-        place = place_of_row.index_select(0, ids)
-        sums = torch.zeros_like(values).index_add_(0, place, values)
-        return sums.index_select(0, place)
 
     def _integers(self, device: torch.device) -> Tensor:
         """Return a tensor of any content with an element for each row of every table."""
@@ -257,6 +258,32 @@ class RowSparse(Optimizer):
         finally:
             self.inner.param_groups = groups
         return self.state.pop(probe)
+
+
+def first_places(ids: Tensor, scratch: Tensor) -> Tensor:
+    """Return for every id a place where it stands, the same for equal ids.
+
+    Parameters
+    ----------
+    ids : Tensor of int64, shape (n,)
+        Numbers of rows.
+    scratch : Tensor of int32
+        Longer than the largest id; its content does not matter and is overwritten.
+
+    Returns
+    -------
+    Tensor of int32, shape (n,)
+        Nothing is sorted, and no shape depends on the ids.
+    """
+    places = torch.arange(len(ids), dtype=torch.int32, device=ids.device)
+    scratch.index_copy_(0, ids, places)
+    # That of one and the same for equal ids.
+    return scratch.index_select(0, ids)
+
+
+def summed_at(place: Tensor, values: Tensor) -> Tensor:
+    """Add up the values of equal ids, in their order, at their `first_places`."""
+    return torch.zeros_like(values).index_add_(0, place, values)
 
 
 def _is_like(slot: Any, parameter: Tensor) -> bool:

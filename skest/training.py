@@ -14,7 +14,9 @@ from skest.spec import EstimatorSpec
 __all__ = [
     "INPUT_ENDED",
     "Step",
+    "WatchedStep",
     "apply_gradients",
+    "clip_trained",
     "compute_gradients",
     "move_to_step",
     "scalar_loss",
@@ -27,6 +29,10 @@ __all__ = [
 INPUT_ENDED = "the input ended"
 
 Step: TypeAlias = Callable[[Any, Any], Tensor]
+#: As `train_step`, with all its arguments.
+WatchedStep: TypeAlias = Callable[
+    [EstimatorSpec, Any, Any, Callable[[], None] | None], Tensor
+]
 
 
 def train_loop(
@@ -36,6 +42,7 @@ def train_loop(
     step: Step | None = None,
     steps_taken: Callable[[Run], int] | None = None,
     finish: Callable[[Run], None] | None = None,
+    watched_step: WatchedStep | None = None,
 ) -> None:
     """Take training steps until the input ends or a hook asks to stop.
 
@@ -55,6 +62,8 @@ def train_loop(
         ``steps_taken(run)`` returns the global step after a step; None counts one more.
     finish : callable, default=None
         ``finish(run)`` is called after the last step, before the ``end`` of the hooks.
+    watched_step : callable, default=None
+        Takes the steps of which a hook wants the gradients; None is `train_step`.
     """
     run.network.train()
     step = step or partial(train_step, run.spec)
@@ -71,7 +80,10 @@ def train_loop(
             hook.before_step(run)
         wanting = [hook for hook in watching if hook.wants_gradients(run)]
         run.in_step = True
-        run.loss = _watched_step(run, wanting) if wanting else step(*batch)
+        if wanting:
+            run.loss = _watched_step(run, wanting, watched_step or train_step)
+        else:
+            run.loss = step(*batch)
         move_to_step(run, steps_taken(run) if steps_taken else run.global_step + 1)
         run.in_step = False
         for hook in hooks:
@@ -90,7 +102,7 @@ def move_to_step(run: Run, step: int) -> None:
             scheduler.step()
 
 
-def _watched_step(run: Run, wanting: Sequence[Hook]) -> Tensor:
+def _watched_step(run: Run, wanting: Sequence[Hook], take: WatchedStep) -> Tensor:
     """Take a step eagerly, and show its gradients to the hooks that want them."""
 
     def after_backward() -> None:
@@ -98,7 +110,7 @@ def _watched_step(run: Run, wanting: Sequence[Hook]) -> Tensor:
             hook.after_backward(run)
 
     features, labels = run.batch or (None, None)
-    return train_step(run.spec, features, labels, after_backward)
+    return take(run.spec, features, labels, after_backward)
 
 
 def train_step(
@@ -150,10 +162,15 @@ def compute_gradients(spec: EstimatorSpec, features: Any, labels: Any) -> Tensor
 
 def apply_gradients(spec: EstimatorSpec) -> None:
     """Take the second half of `train_step`: clip the gradients, update the variables."""
-    if spec.clip_norm is not None:
-        clip_gradients(trained_parameters(spec), spec.clip_norm)
+    clip_trained(spec)
     for optimizer in spec.optimizers:
         optimizer.step()
+
+
+def clip_trained(spec: EstimatorSpec) -> None:
+    """Clip the gradients of all that is trained, if the model says so."""
+    if spec.clip_norm is not None:
+        clip_gradients(trained_parameters(spec), spec.clip_norm)
 
 
 def trained_parameters(spec: EstimatorSpec) -> dict[Tensor, None]:
