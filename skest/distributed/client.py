@@ -206,9 +206,10 @@ class PSClient:
         return self._sessions[ps]
 
     def _inbox(self, ps: int, room: int) -> Tensor:
-        for inbox in self._inboxes.setdefault(ps, []):
+        free = self._inboxes.setdefault(ps, [])
+        while free:
+            inbox = free.pop()
             if len(inbox) >= room:
-                self._inboxes[ps].remove(inbox)
                 return inbox
         return torch.empty(room, dtype=torch.uint8)  # pages not used are no memory
 

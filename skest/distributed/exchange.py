@@ -110,7 +110,7 @@ class Exchange:
         self, wanted: Mapping[int, Tensor], with_dense: bool
     ) -> Callable[[], None]:
         counts = [len(wanted[n]) if n in wanted else 0 for n in range(len(self.rows))]
-        split = {n: self._shares(ids) for n, ids in wanted.items() if len(ids)}
+        split = {n: self._shares(wanted[n]) for n in sorted(wanted)}
         requests, rooms = {}, {}
         for ps in self._concerned:
             parts = {n: shares[ps] for n, shares in split.items()}
@@ -142,7 +142,7 @@ class Exchange:
         return wait
 
     def _fetch(self, wanted: dict[int, Tensor]) -> None:
-        self._begin_pull(dict(sorted(wanted.items())), with_dense=False)()
+        self._begin_pull(wanted, with_dense=False)()
 
     def _dense_gradients(self, ps: int) -> list[Tensor]:
         """Return which dense variables of a server have a gradient, and all of them."""
