@@ -5,7 +5,6 @@ import copy
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,7 +15,14 @@ from skest.checkpoints import Checkpoint
 from skest.distributed.client import PSClient, StaleGenerationError
 from skest.distributed.exchange import Exchange
 from skest.distributed.session import Peer, PeerLostError
-from skest.distributed.variables import Part, Variables, aliases, join, split, unique_state
+from skest.distributed.variables import (
+    Part,
+    Variables,
+    aliases,
+    join,
+    split,
+    unique_state,
+)
 from skest.distributed.wire import Message, Op
 from skest.hooks.base import Run
 from skest.inputs.input_context import InputContext
@@ -151,7 +157,9 @@ class AsyncReplica(Replica):
         """Return a checkpoint of what is in the servers; all else is of this process."""
         if self._exchange is None:
             return capture(run)
-        step, parts = self._retried(run, lambda: self.client.snapshot(["dense", "table"]))
+        step, parts = self._retried(
+            run, lambda: self.client.snapshot(["dense", "table"])
+        )
         self._load(run, parts, "dense")
         shown = copy.copy(run)
         # The position in the input counts the steps of this process.
@@ -279,7 +287,9 @@ class AsyncReplica(Replica):
         store = None if run.model_dir is None else DirectoryStore(run.model_dir)
         saved = (store and store.latest()) or self._saved
         if saved is None:
-            raise RuntimeError("There is nothing to restore the parameter servers from.")
+            raise RuntimeError(
+                "There is nothing to restore the parameter servers from."
+            )
         return saved
 
     def _known_variables(self) -> Variables:

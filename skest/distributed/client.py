@@ -4,7 +4,6 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,8 +17,13 @@ from skest.distributed.session import (
     client_options,
     connect,
 )
-from skest.distributed.transfer import BLOCK_BYTES, Arriving, blocks_of, table_of_contents
-from skest.distributed.transfer import as_bytes
+from skest.distributed.transfer import (
+    BLOCK_BYTES,
+    Arriving,
+    as_bytes,
+    blocks_of,
+    table_of_contents,
+)
 from skest.distributed.variables import Part, Variables
 from skest.distributed.wire import HEADER_BYTES, MAX_CONTROL, Message, Op, Status
 
@@ -165,10 +169,15 @@ class PSClient:
             flat: tuple[int, Tensor] | None = None
             tensors = list(part.tensors.values())
             for block in blocks_of(contents):
-                if flat is None or flat[0] != block.index:
-                    flat = (block.index, as_bytes(tensors[block.index].cpu().contiguous()))
+                if flat is None or flat[0] != block.tensor:
+                    flat = (
+                        block.tensor,
+                        as_bytes(tensors[block.tensor].cpu().contiguous()),
+                    )
                 content = flat[1][block.start : block.start + block.size]
-                self.ask(ps, Message(Op.PUT, control=block._asdict(), payload=[content]))
+                self.ask(
+                    ps, Message(Op.PUT, control=block._asdict(), payload=[content])
+                )
         for ps in range(len(parts)):
             self.ask(ps, Message(Op.COMMIT))
         self.step = step
@@ -186,7 +195,9 @@ class PSClient:
             parts.append(arriving.complete())
         return replies[0].step, parts
 
-    def wait_until(self, is_done: Callable[[], bool], seconds: float, what: str) -> None:
+    def wait_until(
+        self, is_done: Callable[[], bool], seconds: float, what: str
+    ) -> None:
         """Ask again and again until something is so.
 
         Raises

@@ -148,10 +148,11 @@ class Exchange:
         """Return which dense variables of a server have a gradient, and all of them."""
         members, flat = self._dense[ps], self._gradients[ps]
         present = [p.grad is not None for p in members]
-        there = [i for i, is_there in enumerate(present) if is_there]
+        pairs = zip(flat.tensors, (p.grad for p in members), strict=True)
+        there = [(place, grad) for place, grad in pairs if grad is not None]
         if there:
-            gradients = [members[i].grad for i in there]
-            torch._foreach_copy_([flat.tensors[i] for i in there], gradients)
+            places, gradients = zip(*there, strict=True)
+            torch._foreach_copy_(places, gradients)
         return [torch.tensor(present, dtype=torch.uint8), flat.buffer]
 
     def _by_server(

@@ -2,12 +2,21 @@
 """Large tensors of zeros that need memory only where they are written to."""
 
 import mmap
+import platform
+import sys
 
 import torch
 from torch import Tensor
 
 __all__ = ["LazyZeros"]
 
+_KNOWN = {("linux", "x86_64"), ("linux", "aarch64")}
+# Python has the name from 3.13 on.
+_NOT_RESERVED = getattr(
+    mmap,
+    "MAP_NORESERVE",
+    0x4000 if (sys.platform, platform.machine()) in _KNOWN else 0,
+)
 _CAN_FORGET = hasattr(mmap, "MAP_PRIVATE") and hasattr(mmap, "MADV_DONTNEED")
 
 
@@ -40,7 +49,7 @@ class LazyZeros:
         n_bytes = max(1, torch.Size(shape).numel() * dtype.itemsize)
         if _CAN_FORGET:
             flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-            flags |= getattr(mmap, "MAP_NORESERVE", 0)
+            flags |= _NOT_RESERVED
             self._memory = mmap.mmap(-1, n_bytes, flags=flags)
         else:
             self._memory = mmap.mmap(-1, n_bytes)

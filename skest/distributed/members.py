@@ -138,7 +138,7 @@ class Members:
             return [
                 {
                     "task_type": peer.task_type,
-                    "index": peer.index,
+                    "task_index": peer.task_index,
                     "pushes": member.pushes,
                     "rate": member.pushes / max(now - member.joined, 1e-9),
                     "staleness": sorted(member.staleness.items()),

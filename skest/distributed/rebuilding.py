@@ -74,7 +74,9 @@ def _class(module: str, name: str) -> type[Optimizer]:
     """Find a class of optimizers among those that are loaded already."""
     if name == Ftrl.__name__:
         return Ftrl
-    source = torch.optim if module.startswith("torch.optim.") else sys.modules.get(module)
+    source = (
+        torch.optim if module.startswith("torch.optim.") else sys.modules.get(module)
+    )
     found = getattr(source, name, None)
     if not (isinstance(found, type) and issubclass(found, Optimizer)):
         raise ValueError(

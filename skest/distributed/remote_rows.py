@@ -255,7 +255,9 @@ class _Lookups(TorchFunctionMode):
         ``need(number, ids)``.
     """
 
-    def __init__(self, tables: dict[int, int], need: Callable[[int, Tensor], None]) -> None:
+    def __init__(
+        self, tables: dict[int, int], need: Callable[[int, Tensor], None]
+    ) -> None:
         super().__init__()
         self._tables, self._need = tables, need
 

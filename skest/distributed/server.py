@@ -227,21 +227,24 @@ class _Conversation:
         while True:
             session, receive = self._session, self._session.expect(inbox)
             request = receive(_FOREVER)
-            new_in, new_out = session.bytes_received - seen_in, session.bytes_sent - seen_out
+            new_in, new_out = (
+                session.bytes_received - seen_in,
+                session.bytes_sent - seen_out,
+            )
             self._server.members.heard(self._peer, new_in, new_out)
             seen_in, seen_out = session.bytes_received, session.bytes_sent
             error = None
             try:
                 reply = self._answer(request)
-            except (WireError, KeyError, TypeError) as problem:
-                error = WireError(f"{type(problem).__name__}: {problem}")
-                reply = Message(Status.REFUSED, control={"error": str(problem)})
+            except Exception as problem:  # whatever it is, others go on
+                error = f"{type(problem).__name__}: {problem}"
+                reply = Message(Status.REFUSED, control={"error": error})
             if not HEADER_BYTES <= request.room:
                 raise WireError("A request has no room for its reply.")
             session.limit = request.room
             session.send(reply, self._server._timeout)
             if error is not None:
-                raise error
+                raise WireError(error)
             if request.code == Op.SHUTDOWN:
                 self._server.stop()
             if request.code in (Op.BYE, Op.SHUTDOWN):

@@ -9,6 +9,7 @@ import json
 import uuid
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -47,10 +48,10 @@ class Peer(NamedTuple):
     """The task at the other end of a session."""
 
     task_type: str
-    index: int
+    task_index: int
 
     def __str__(self) -> str:
-        return f"{self.task_type} {self.index}"
+        return f"{self.task_type} {self.task_index}"
 
 
 class Session:
@@ -175,7 +176,7 @@ class Listener:
         # All sessions of a process share one thread of gloo: more of them disturb each
         # other.
         self._options = _options(host, timeout)
-        self._waiting = self._store.clone()  # a store serves one thread at a time
+        self._waiting = _clone(self._store)  # a store serves one thread at a time
         self._waiting.set_timeout(_FOREVER)
         self._seen: set[str] = set()
         greeting = {"protocol": PROTOCOL, "incarnation": self.incarnation}
@@ -208,15 +209,14 @@ class Listener:
                 self._answer(text, {"error": str(error)})
                 continue
             self._answer(text, {"limit": limit})
-            their_limit = request["limit"]
-            return peer, lambda: self._join(peer, sid, their_limit)
+            return peer, partial(self._join, peer, sid, request["limit"])
 
     def stop(self) -> None:
         """Let `accept` return None."""
-        self._store.clone().queue_push(_REQUESTS, "")
+        _clone(self._store).queue_push(_REQUESTS, "")
 
     def _check(self, request: dict[str, Any]) -> tuple[Peer, str]:
-        sid, kind, index = (request.get(k) for k in ("sid", "task_type", "index"))
+        sid, kind, index = (request.get(k) for k in ("sid", *Peer._fields))
         if request.get("protocol") != PROTOCOL:
             raise WireError(
                 f"Protocol {PROTOCOL} is spoken here, the request is for "
@@ -246,7 +246,7 @@ class Listener:
             self._store.set(f"answer/{sid}", json.dumps(answer))
 
     def _join(self, peer: Peer, sid: str, limit: int) -> Session:
-        store = self._store.clone()
+        store = _clone(self._store)
         group = _group(store, sid, _SERVER, self._options, str(peer))
         store.delete_key(f"answer/{sid}")
         return Session(group, _CLIENT, limit, str(peer))
@@ -307,7 +307,7 @@ def connect(
         store = TCPStore(host, port, None, False, timeout, wait_for_workers=False)
         store.set_timeout(timeout)
         incarnation = json.loads(store.get(_GREETING))["incarnation"]
-        said = (incarnation, sid, peer.task_type, str(peer.index))
+        said = (incarnation, sid, peer.task_type, str(peer.task_index))
         request = {"protocol": PROTOCOL, "sid": sid, "limit": limit}
         request |= {**peer._asdict(), "proof": proof(secret, *said)}
         store.queue_push(_REQUESTS, json.dumps(request))
@@ -337,6 +337,12 @@ def split_address(address: str) -> tuple[str, int]:
     return host, int(port)
 
 
+def _clone(store: Any) -> TCPStore:  # the type has no `clone` for type checkers
+    """Return another connection to a store, for another thread."""
+    cloned: TCPStore = store.clone()
+    return cloned
+
+
 def _request(text: bytes) -> dict[str, Any]:
     try:
         request = json.loads(text) if len(text) <= _MAX_REQUEST else None
@@ -348,11 +354,12 @@ def _request(text: bytes) -> dict[str, Any]:
 
 
 def _options(host: str | None, timeout: timedelta) -> Any:
-    options = ProcessGroupGloo._Options()
+    gloo: Any = ProcessGroupGloo  # these parts of it have no public names
+    options = gloo._Options()
     if host is None:
-        options._devices = [ProcessGroupGloo.create_default_device()]
+        options._devices = [gloo.create_default_device()]
     else:
-        options._devices = [ProcessGroupGloo.create_device(hostname=host)]
+        options._devices = [gloo.create_device(hostname=host)]
     options._threads = 1
     options._timeout = timeout
     return options

@@ -106,7 +106,9 @@ class Shard:
 
     def part(self, kinds: Sequence[str]) -> Part:
         """Return a copy of the variables of some kinds, and their slots."""
-        names = {v.name for kind in kinds for v in self.variables.of_kind(kind, self.ps)}
+        names = {
+            v.name for kind in kinds for v in self.variables.of_kind(kind, self.ps)
+        }
         every = {**self._parameters, **self._constants}
         tensors = {
             f"variable:{n}": t.detach().clone() for n, t in every.items() if n in names
@@ -123,7 +125,10 @@ class Shard:
 
     def _load(self, tensors: Mapping[str, Tensor]) -> None:
         for v in self._dense + self._tables:
-            parameter, given = self._parameters[v.name], tensors.get(f"variable:{v.name}")
+            parameter, given = (
+                self._parameters[v.name],
+                tensors.get(f"variable:{v.name}"),
+            )
             if given is None or given.shape != parameter.shape:
                 got = "none" if given is None else str(tuple(given.shape))
                 raise ValueError(

@@ -10,16 +10,24 @@ from torch import Tensor
 from skest.distributed.variables import Part
 from skest.distributed.wire import WireError, dtype_named, name_of_dtype
 
-__all__ = ["BLOCK_BYTES", "Arriving", "Block", "blocks_of", "table_of_contents"]
+__all__ = [
+    "BLOCK_BYTES",
+    "Arriving",
+    "Block",
+    "as_bytes",
+    "block_of",
+    "blocks_of",
+    "table_of_contents",
+]
 
 #: Tensors travel in blocks of this size.
 BLOCK_BYTES = 1 << 24
 
 
 class Block(NamedTuple):
-    """A piece of one tensor of a part."""
+    """A piece of one tensor of a part, in bytes."""
 
-    index: int
+    tensor: int
     start: int
     size: int
 
@@ -75,10 +83,7 @@ class Arriving:
         WireError
             If there is no such place.
         """
-        index, start, size = (block.get(key) for key in Block._fields)
-        numbers = (index, start, size)
-        if not all(type(n) is int and n >= 0 for n in numbers):
-            raise WireError("A block has no place.")
+        index, start, size = _checked(block)
         if index >= len(self._bytes) or start + size > len(self._bytes[index]):
             raise WireError("A block lies outside of its tensor.")
         if size > len(content):
@@ -107,13 +112,19 @@ def block_of(part: Part, block: Mapping[str, Any]) -> Tensor:
     WireError
         If there is no such block.
     """
-    index, start, size = (block.get(key) for key in Block._fields)
+    index, start, size = _checked(block)
     tensors = list(part.tensors.values())
-    if not all(type(n) is int and n >= 0 for n in (index, start, size)):
-        raise WireError("A block has no place.")
     if index >= len(tensors) or size > BLOCK_BYTES:
         raise WireError("There is no such block.")
     return as_bytes(tensors[index].contiguous())[start : start + size]
+
+
+def _checked(block: Mapping[str, Any]) -> Block:
+    """Return a block that came as JSON."""
+    numbers: list[Any] = [block.get(key) for key in Block._fields]
+    if not all(type(n) is int and n >= 0 for n in numbers):
+        raise WireError("A block has no place.")
+    return Block(*numbers)
 
 
 def as_bytes(tensor: Tensor) -> Tensor:

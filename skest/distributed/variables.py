@@ -12,7 +12,7 @@ from torch.optim.optimizer import Optimizer
 from skest.checkpoints import Checkpoint
 from skest.distributed.placement import n_rows_of, place, rows_of
 from skest.distributed.wire import name_of_dtype
-from skest.optimizer_state import group_options, named_state
+from skest.optimizer_state import named_state
 from skest.row_sparse import RowSparse
 
 __all__ = [
@@ -157,7 +157,9 @@ def unique_state(network: nn.Module) -> dict[str, Tensor]:
 
     Names of parameters are those of ``named_parameters``.
     """
-    found = {id(p): (name, p) for name, p in network.named_parameters()}
+    found: dict[int, tuple[str, Tensor]] = {
+        id(p): (name, p) for name, p in network.named_parameters()
+    }
     for name, tensor in network.state_dict(keep_vars=True).items():
         if isinstance(tensor, Tensor):
             found.setdefault(id(tensor), (name, tensor))
@@ -178,7 +180,8 @@ def described(
     network: nn.Module, optimizers: Sequence[Optimizer]
 ) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
     """Return all that a server needs to make the same optimizers, and their slots."""
-    descriptions, tensors = [], {}
+    descriptions: list[dict[str, Any]] = []
+    tensors: dict[str, Tensor] = {}
     for i, optimizer in enumerate(optimizers):
         slots, state = named_state(optimizer, network.named_parameters())
         tensors |= {f"{i}:{key}": slot for key, slot in slots.items()}

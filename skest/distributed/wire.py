@@ -181,7 +181,9 @@ def unpack(buffer: Tensor) -> Message:
             raise WireError(f"A message has no valid JSON: {error}.") from error
         if not isinstance(control, dict):
             raise WireError("The JSON of a message must be an object.")
-    return Message(code, *numbers, control, (buffer[start : start + n_payload],))
+    payload = (buffer[start : start + n_payload],)
+    generation, step, number, room = numbers
+    return Message(code, generation, step, number, room, control, payload)
 
 
 def size_of(buffer: Tensor) -> int:

@@ -134,9 +134,7 @@ def wide_and_deep(optimizer, **options):
 
 @pytest.mark.parametrize("num_ps", [1, 2, 3])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_one_worker_trains_wide_and_deep_as_one_process_does(
-    served, optimizer, num_ps
-):
+def test_one_worker_trains_wide_and_deep_as_one_process_does(served, optimizer, num_ps):
     options = {
         "dnn_dropout": 0.2,
         "batch_norm": True,
@@ -173,22 +171,32 @@ def embedded_model(features, labels, mode):
 
 def ids_fn():
     ids = np.random.default_rng(2).integers(0, 40, N_ROWS)
-    return ArrayDataset({"ids": ids}, np.sin(ids).astype("f4"), batch_size=8, num_epochs=9)
+    return ArrayDataset(
+        {"ids": ids}, np.sin(ids).astype("f4"), batch_size=8, num_epochs=9
+    )
 
 
 def softmax_model(features, labels, mode):
     head = SampledSoftmaxHead(n_classes=50, num_sampled=5)
-    table = head.make_table(4)
-    network = nn.Sequential(nn.Linear(3, 4), table)
+    network = nn.Sequential(nn.Linear(3, 4), head.output_layer(4))
     made = make_optimizer("adagrad", network.named_parameters(), 0.05)
     return head.create_estimator_spec(
         features=features, mode=mode, network=network, labels=labels, optimizer=made
     )
 
 
+def classes_fn():
+    x, y = data()
+    labels = np.abs(y * 7).astype(int) % 50
+    return ArrayDataset(x, labels, batch_size=8, num_epochs=3)
+
+
 @pytest.mark.parametrize("num_ps", [1, 3])
-def test_rows_of_embeddings_are_fetched_when_they_are_read(served, num_ps):
-    train = functools.partial(trained, embedded_model, fn=ids_fn)
+@pytest.mark.parametrize(
+    ("model_fn", "fn"), [(embedded_model, ids_fn), (softmax_model, classes_fn)]
+)
+def test_rows_are_fetched_when_code_reads_them(served, num_ps, model_fn, fn):
+    train = functools.partial(trained, model_fn, fn=fn)
     assert_same(served(num_ps, train), train())
 
 
