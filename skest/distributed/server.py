@@ -32,6 +32,7 @@ _logger = logging.getLogger(__name__)
 #: Largest request, in bytes.
 LIMIT = 1 << 28
 _FOREVER = timedelta(days=365)
+_FAREWELL = 5.0
 
 
 class ParameterServer:
@@ -90,10 +91,11 @@ class ParameterServer:
         self._use_locking = use_locking
         self._stopped = threading.Event()
         self._started = time.monotonic()
+        self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
         """Let tasks in, in the background."""
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._start(self._accept)
 
     def wait(self) -> None:
         """Return when the chief has said so, or nobody has said anything for long."""
@@ -104,6 +106,11 @@ class ParameterServer:
                 break
         self._stopped.set()
         self._listener.stop()
+        # A thread in gloo must not live to see the end of the interpreter. Tasks that have
+        # left close their sessions; others may take no longer than this.
+        end = time.monotonic() + _FAREWELL
+        for thread in self._threads:
+            thread.join(max(0.0, end - time.monotonic()))
 
     def stop(self) -> None:
         """Let `wait` return."""
@@ -113,7 +120,13 @@ class ParameterServer:
         while not self._stopped.is_set():
             accepted = self._listener.accept(LIMIT)
             if accepted is not None:
-                threading.Thread(target=self._serve, args=accepted, daemon=True).start()
+                self._start(self._serve, *accepted)
+
+    def _start(self, work: Callable[..., None], *args: Any) -> None:
+        self._threads = [t for t in self._threads if t.is_alive()]
+        thread = threading.Thread(target=work, args=args, daemon=True)
+        self._threads.append(thread)
+        thread.start()
 
     def _serve(self, peer: Peer, join: Callable[[], Session]) -> None:
         """Answer one task until it leaves; whatever it does, others go on."""

@@ -47,4 +47,3 @@ class LocalServers:
     def __exit__(self, *exc_info: object) -> None:
         for server in self.servers:
             server.stop()
-            server.wait()

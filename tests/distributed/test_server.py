@@ -279,7 +279,9 @@ def test_a_server_ends_when_the_chief_says_so(trainers):
     )
     thread.start()
     assert is_there.wait(10)
-    trainers(addresses).client.ask(0, Message(Op.SHUTDOWN))
+    client = trainers(addresses).client
+    client.ask(0, Message(Op.SHUTDOWN))
+    client.close()
     thread.join(10)
     assert not thread.is_alive()
 
