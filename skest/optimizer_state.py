@@ -15,8 +15,10 @@ from skest.row_sparse import RowSparse
 __all__ = [
     "IMPLEMENTATION_OPTIONS",
     "NamedParameters",
+    "group_options",
     "load_named_state",
     "named_state",
+    "set_group_options",
 ]
 
 # How a rule is computed, not what it computes: left to the machine that continues.
@@ -82,7 +84,7 @@ def named_state(
     return tensors, {
         "class": _class_name(optimizer),
         "param_groups": [
-            {"params": list(group), "options": _options(raw)}
+            {"params": list(group), "options": group_options(raw)}
             for group, raw in zip(groups, optimizer.param_groups, strict=True)
         ],
         "slots": slots,
@@ -152,8 +154,7 @@ def load_named_state(
             state[position] = slots
     packed = optimizer.state_dict()["param_groups"]
     for group, saved in zip(packed, scalars["param_groups"], strict=True):
-        for key, value in saved["options"].items():
-            group[key] = _from_json(value, group.get(key))
+        set_group_options(group, saved["options"])
     optimizer.load_state_dict({"state": state, "param_groups": packed})
 
 
@@ -181,13 +182,32 @@ def _class_name(optimizer: Optimizer) -> str:
     return type(rule).__name__
 
 
-def _options(group: dict[str, Any]) -> dict[str, Any]:
+def group_options(group: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a parameter group that belong to its state, for JSON.
+
+    Raises
+    ------
+    TypeError
+        If JSON has nothing like the type of one.
+
+    Examples
+    --------
+    >>> from skest.optimizer_state import group_options
+    >>> group_options({"params": [], "lr": 0.1, "betas": (0.9, 0.99), "fused": True})
+    {'lr': 0.1, 'betas': [0.9, 0.99]}
+    """
     left_out = IMPLEMENTATION_OPTIONS | {"params", "param_names"}
     return {
         key: _to_json(value, f"option {key!r}")
         for key, value in group.items()
         if key not in left_out
     }
+
+
+def set_group_options(group: dict[str, Any], options: Mapping[str, Any]) -> None:
+    """Set options that `group_options` returned, in the types that the group has."""
+    for key, value in options.items():
+        group[key] = _from_json(value, group.get(key))
 
 
 def _to_json(value: Any, where: str) -> Any:

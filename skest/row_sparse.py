@@ -12,7 +12,7 @@ from torch.optim.optimizer import Optimizer
 
 from skest.optimizer_steps import take_step
 
-__all__ = ["RowSparse"]
+__all__ = ["RowSparse", "first_places", "summed_at"]
 
 # Where tables have fewer rows together, values are summed for all of them at once.
 _ROWS_TOGETHER = 2**20
@@ -58,6 +58,9 @@ class RowSparse(Optimizer):
         Whether `step` makes new tensors for all that it does not read from an earlier
         step, as a step needs that is recorded to be repeated. Otherwise it keeps one
         integer for each row of the largest table, or 4 MiB. Initially False.
+    counts_all_steps : bool
+        Whether a gradient without any row counts as a step of its table, as it has to
+        where the rows that it touched are in another process. Initially False.
     param_groups, state, defaults
         Those of `inner`, with slots as large as the tables: learning rate schedulers,
         ``state_dict`` and ``load_state_dict`` work as if there were no wrapper.
@@ -107,12 +110,18 @@ class RowSparse(Optimizer):
             )
         self.inner = inner
         self.is_recorded = False
+        self.counts_all_steps = False
         self._scratch: dict[torch.device, Tensor] = {}
         super().__init__(inner.param_groups, inner.defaults)
         self.param_groups, self.state = inner.param_groups, inner.state
 
     def __getstate__(self) -> dict[str, Any]:
-        own = {"inner": self.inner, "is_recorded": self.is_recorded, "_scratch": {}}
+        own = {
+            "inner": self.inner,
+            "is_recorded": self.is_recorded,
+            "counts_all_steps": self.counts_all_steps,
+            "_scratch": {},
+        }
         return {**super().__getstate__(), **own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -206,7 +215,7 @@ class RowSparse(Optimizer):
             param: _Touched(param.grad._indices()[0], param.grad._values())
             for group in self.param_groups
             for param in group["params"]
-            if param.grad is not None and _touches_rows(param, param.grad)
+            if param.grad is not None and self._touches_rows(param, param.grad)
         }
         alike: dict[Any, list[Tensor]] = defaultdict(list)
         for table, (_, values) in touched.items():
@@ -217,18 +226,25 @@ class RowSparse(Optimizer):
                 touched.update(self._summed({t: touched[t] for t in together}))
         return touched
 
+    def _touches_rows(self, param: Tensor, grad: Tensor) -> bool:
+        """Tell whether a gradient is that of rows; raise ValueError if of parts."""
+        if not grad.is_sparse or not (grad._nnz() or self.counts_all_steps):
+            return False
+        if grad.sparse_dim() != 1:
+            raise ValueError(
+                "A row table needs a gradient that is sparse in dimension 0 only, got one "
+                f"sparse in {grad.sparse_dim()} dimensions for a parameter of shape "
+                f"{tuple(param.shape)}."
+            )
+        return True
+
     def _summed(self, touched: dict[Tensor, _Touched]) -> dict[Tensor, _Touched]:
         """Replace every value by the sum of those of the same row of a table."""
         ids = _side_by_side(touched)
         values = _joined([rows.values for rows in touched.values()])
-        place_of_row = self._integers(ids.device)
-        places = torch.arange(len(ids), dtype=torch.int32, device=ids.device)
-        place_of_row.index_copy_(0, ids, places)
-        # That of one and the same for equal ids.
-        place = place_of_row.index_select(0, ids)
-        sums = torch.zeros_like(values).index_add_(0, place, values)
+        place = first_places(ids, self._integers(ids.device))
         lengths = [len(rows.ids) for rows in touched.values()]
-        parts = sums.index_select(0, place).split(lengths)
+        parts = summed_at(place, values).index_select(0, place).split(lengths)
         return {
             table: rows._replace(values=part)
             for (table, rows), part in zip(touched.items(), parts, strict=True)
@@ -303,17 +319,30 @@ class RowSparse(Optimizer):
         return self.state.pop(probe)
 
 
-def _touches_rows(param: Tensor, grad: Tensor) -> bool:
-    """Tell whether a gradient is that of some rows; raise ValueError if of parts."""
-    if not grad.is_sparse or not grad._nnz():
-        return False
-    if grad.sparse_dim() != 1:
-        raise ValueError(
-            "A row table needs a gradient that is sparse in dimension 0 only, got one "
-            f"sparse in {grad.sparse_dim()} dimensions for a parameter of shape "
-            f"{tuple(param.shape)}."
-        )
-    return True
+def first_places(ids: Tensor, scratch: Tensor) -> Tensor:
+    """Return for every id a place where it stands, the same for equal ids.
+
+    Parameters
+    ----------
+    ids : Tensor of int64, shape (n,)
+        Numbers of rows.
+    scratch : Tensor of int32
+        Longer than the largest id; its content does not matter and is overwritten.
+
+    Returns
+    -------
+    Tensor of int32, shape (n,)
+        Nothing is sorted, and no shape depends on the ids.
+    """
+    places = torch.arange(len(ids), dtype=torch.int32, device=ids.device)
+    scratch.index_copy_(0, ids, places)
+    # That of one and the same for equal ids.
+    return scratch.index_select(0, ids)
+
+
+def summed_at(place: Tensor, values: Tensor) -> Tensor:
+    """Add up the values of equal ids, in their order, at their `first_places`."""
+    return torch.zeros_like(values).index_add_(0, place, values)
 
 
 def _packed(tables: Sequence[Tensor], room: int) -> Iterator[list[Tensor]]:

@@ -17,6 +17,7 @@ __all__ = [
     "Step",
     "WatchedStep",
     "apply_gradients",
+    "clip_trained",
     "compute_gradients",
     "move_to_step",
     "scalar_loss",
@@ -163,10 +164,15 @@ def compute_gradients(spec: EstimatorSpec, features: Any, labels: Any) -> Tensor
 
 def apply_gradients(spec: EstimatorSpec) -> None:
     """Take the second half of `train_step`: clip the gradients, update the variables."""
-    if spec.clip_norm is not None:
-        clip_gradients(trained_parameters(spec), spec.clip_norm)
+    clip_trained(spec)
     for optimizer in spec.optimizers:
         take_step(optimizer)
+
+
+def clip_trained(spec: EstimatorSpec) -> None:
+    """Clip the gradients of all that is trained, if the model says so."""
+    if spec.clip_norm is not None:
+        clip_gradients(trained_parameters(spec), spec.clip_norm)
 
 
 def trained_parameters(spec: EstimatorSpec) -> dict[Tensor, None]:

@@ -26,6 +26,7 @@ __all__ = [
     "DenseFeatures",
     "EmbeddingOutput",
     "LinearFeatures",
+    "RowLookup",
     "SequenceFeatures",
     "ValuesOutput",
     "parameter_name",
@@ -93,6 +94,24 @@ class EmbeddingOutput(NamedTuple):
         factors = encoded[self.weight_key] if self.weight_key else None
         ids = encoded[self.key]
         return Lookup(table, ids, self.combiner, self.max_norm, factors)
+
+
+class RowLookup(NamedTuple):
+    """One look-up of rows that a module makes in every forward pass.
+
+    Parameters
+    ----------
+    table : Parameter
+        Whose rows are looked up.
+    key : str
+        Of the ids among the encoded features.
+    is_weighted : bool
+        Whether an id may be left out because of its weight.
+    """
+
+    table: nn.Parameter
+    key: str
+    is_weighted: bool
 
 
 class _ColumnFeatures(nn.Module):
@@ -167,6 +186,15 @@ class _ColumnFeatures(nn.Module):
             for output in self.outputs
         ]
         return torch.cat(outputs, dim=1) if len(outputs) > 1 else outputs[0]
+
+    def row_lookups(self) -> list[RowLookup]:
+        """Return the look-ups of rows that `forward` makes."""
+        tables = self.column_parameters()
+        return [
+            RowLookup(tables[o.column], o.key, o.weight_key is not None)
+            for o in self.outputs
+            if isinstance(o, EmbeddingOutput)
+        ]
 
     def column_parameters(self) -> dict[str, nn.Parameter]:
         """Return the tables of the embedding columns by column name.
@@ -458,6 +486,13 @@ class LinearFeatures(nn.Module):
             stacked = torch.cat([self._parameter(name) for name in self.multiplied])
             logits = logits + self.dense(encoded) @ stacked
         return logits
+
+    def row_lookups(self) -> list[RowLookup]:
+        """Return the look-ups of rows that `forward` makes itself."""
+        return [
+            RowLookup(self._parameter(name), key, weight_key is not None)
+            for name, key, weight_key, _ in self.looked_up
+        ]
 
     def column_parameters(self) -> dict[str, nn.Parameter]:
         """Return the weights of shape (num_buckets or size, units) by column name."""

@@ -55,10 +55,14 @@ def torchrun(module, names, out, n=2, timeout=120):
 
 
 def train(replica, estimator, input_fn, *, hooks=(), steps=None, max_steps=None):
-    """Do what ``estimator.train`` does, with a replica."""
+    """Do what ``estimator.train`` does, with a replica; the input is of this rank."""
+
+    def own_part(input_context):
+        return input_fn()
+
     with replica, estimator._training_lock(replica) as check_lock:
         estimator._train(
-            input_fn, list(hooks), [], steps, max_steps, check_lock, replica
+            own_part, list(hooks), [], steps, max_steps, check_lock, replica
         )
     return estimator
 

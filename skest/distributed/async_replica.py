@@ -1,0 +1,333 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`AsyncReplica`: one worker that trains variables in parameter servers."""
+
+import copy
+import functools
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from skest.checkpoint_store import DirectoryStore
+from skest.checkpoints import Checkpoint
+from skest.distributed.client import PSClient, StaleGenerationError
+from skest.distributed.exchange import Exchange
+from skest.distributed.session import Peer, PeerLostError
+from skest.distributed.variables import (
+    Part,
+    Variables,
+    aliases,
+    join,
+    split,
+    unique_state,
+)
+from skest.distributed.wire import Message, Op
+from skest.hooks.base import Run
+from skest.inputs.input_context import InputContext
+from skest.replica import Replica
+from skest.schedules import FunctionLR
+from skest.training import (
+    Step,
+    WatchedStep,
+    clip_trained,
+    compute_gradients,
+    move_to_step,
+)
+
+__all__ = ["AsyncReplica"]
+
+_logger = logging.getLogger("skest")
+
+_LOST = (PeerLostError, StaleGenerationError)
+_PAUSE = 0.1
+
+
+class AsyncReplica(Replica):
+    """A worker, or the chief, of a training with parameter servers.
+
+    Every step reads the variables from the servers, computes gradients with them, and
+    sends those back; servers apply them as they come, without waiting for others.
+
+    Parameters
+    ----------
+    strategy : object
+        Has the attributes ``timeout`` (seconds for an answer), ``lease`` (seconds after
+        which a silent worker is taken for lost) and ``pipeline``.
+    ps_addresses : sequence of str
+        ``"host:port"`` of every server.
+    task_type : str
+        "chief" or "worker".
+    task_index : int, default=0
+        Number of the task among those of its type.
+    is_chief : bool, default=None
+        Whether this task initializes the servers and saves; None is whether it is of
+        the type "chief".
+    input_context : InputContext, default=None
+        Which part of the input it reads.
+    secret : str, default=None
+        Shared by all tasks.
+    attach_timeout : float, default=1200.0
+        Seconds to wait for servers that do not answer or are not initialized.
+
+    Raises
+    ------
+    TimeoutError
+        In `begin` and in steps, after `attach_timeout`.
+    ValueError
+        In `begin`, if the servers have the variables of another model, or can't make
+        the optimizers.
+
+    Notes
+    -----
+    If a server is lost, so is what it held since the last checkpoint: the chief restores
+    all servers from it when they are back, workers wait and go on. What was computed
+    with variables from before is refused. A gradient is applied at most once on each
+    server. Buffers, such as statistics of batch normalization, are those of each worker;
+    those of the chief are saved.
+
+    One worker computes bit for bit what training in one process does, with any number of
+    servers, if all tables are updated by `skest.row_sparse.RowSparse`.
+    """
+
+    def __init__(
+        self,
+        strategy: Any,
+        *,
+        ps_addresses: Any,
+        task_type: str,
+        task_index: int = 0,
+        is_chief: bool | None = None,
+        input_context: InputContext | None = None,
+        secret: str | None = None,
+        attach_timeout: float = 1200.0,
+    ) -> None:
+        self.is_chief = task_type == "chief" if is_chief is None else is_chief
+        self.input_context = input_context
+        peer = Peer(task_type, task_index)
+        self.client = PSClient(ps_addresses, peer, secret, strategy.timeout)
+        self._strategy, self._attach_timeout = strategy, attach_timeout
+        self._exchange: Exchange | None = None
+        self._variables: Variables | None = None
+        self._own_steps = 0
+        self._saved: Checkpoint | None = None
+
+    def begin(self, run: Run) -> None:
+        """Attach to the servers; the chief initializes them if nobody did."""
+        spec = run.spec
+        self._variables = Variables.of(
+            run.network, spec.optimizers, len(self.client.addresses)
+        )
+        if self.is_chief:  # until there is a later one
+            self._saved = run.capture_checkpoint()
+        self._attach(run)
+        self._exchange = Exchange(
+            self.client, run.network, spec.optimizers, self._variables
+        )
+        for optimizer in spec.optimizers:
+            optimizer.state.clear()  # it is in the servers
+        move_to_step(run, self.client.step)
+
+    def make_step(self, run: Run, make: Callable[[], Step]) -> Step:
+        """Return what takes a step: read, compute gradients, send them."""
+
+        def step(features: Any, labels: Any) -> Tensor:
+            return self._step(run, features, labels, None)
+
+        return step
+
+    def make_watched_step(self, run: Run) -> WatchedStep:
+        """Return what takes a step and shows its gradients before they are sent."""
+        return functools.partial(self._step, run)
+
+    def steps_taken(self, run: Run) -> int:
+        """Return the global step, as server 0 said."""
+        self._own_steps += 1
+        return self.client.step
+
+    def capture(self, run: Run, capture: Callable[[Run], Any]) -> Any:
+        """Return a checkpoint of what is in the servers; all else is of this process."""
+        if self._exchange is None:
+            return capture(run)
+        step, parts = self._retried(
+            run, lambda: self.client.snapshot(["dense", "table"])
+        )
+        self._load(run, parts, "dense")
+        shown = copy.copy(run)
+        # The position in the input counts the steps of this process.
+        shown.global_step, shown.start_step = step, step - self._own_steps
+        other_names = aliases(run.network)
+        made = join(self._known_variables(), parts, capture(shown), other_names)
+        self._saved = made if run.model_dir is None else None
+        return made
+
+    def finish(self, run: Run) -> None:
+        """Say that this task takes no more steps; the chief waits for the others."""
+        if not self.is_chief:
+            self._tell(Message(Op.BYE))
+            return
+        self._retried(run, lambda: self._wait_for_workers())
+        move_to_step(run, max(self.client.step, run.global_step))
+
+    def leave(self, run: Run) -> None:
+        """End the servers, if this is the chief."""
+        if self.is_chief:
+            self._tell(Message(Op.SHUTDOWN))
+
+    def close(self) -> None:
+        """Let go of the sessions."""
+        if self._exchange is not None:
+            self._exchange.rows.close()
+        self.client.close()
+
+    def _step(
+        self,
+        run: Run,
+        features: Any,
+        labels: Any,
+        after_backward: Callable[[], None] | None,
+    ) -> Tensor:
+        exchange = self._exchange
+        if exchange is None:
+            raise RuntimeError("A step was asked for before 'begin'.")
+
+        def gradients() -> Tensor:
+            exchange.begin_pull(features)()
+            with exchange.rows.watched():
+                return compute_gradients(run.spec, features, labels)
+
+        loss: Tensor = self._retried(run, gradients)
+        if after_backward is not None:
+            after_backward()
+        clip_trained(run.spec)
+        try:
+            exchange.push()
+        except _LOST as error:
+            # Some servers may have applied it: it is not sent again.
+            _logger.warning("The gradients of a step are lost: %s", error)
+            self._attach(run)
+        return loss
+
+    def _retried(self, run: Run, ask: Callable[[], Any]) -> Any:
+        """Ask again after sessions broke and were opened anew."""
+        while True:
+            try:
+                return ask()
+            except _LOST as error:
+                _logger.warning("%s Attaching again.", error)
+                self._attach(run)
+
+    def _attach(self, run: Run) -> None:
+        """Open sessions with servers that all have the same variables."""
+        end = time.monotonic() + self._attach_timeout
+        while True:
+            try:
+                self.client.connect()
+                if self._exchange is not None:
+                    self._exchange.forget()
+                if self._is_ready(run, end):
+                    return
+                problem = "They are not initialized."
+            except PeerLostError as error:
+                problem = str(error)
+            if time.monotonic() > end:
+                raise TimeoutError(
+                    f"The parameter servers are not ready after {self._attach_timeout:g} "
+                    f"s. {problem}"
+                )
+            time.sleep(_PAUSE)
+
+    def _is_ready(self, run: Run, end: float) -> bool:
+        """Tell whether all servers agree; the chief makes them agree."""
+        before = self.client.generation
+        while True:
+            found = self.client.ask_all(Message(Op.INFO))
+            generations = {reply.generation for reply in found}
+            is_agreed = len(generations) == 1 and 0 not in generations
+            if is_agreed:
+                break
+            if self.is_chief:
+                self._initialize(run, max(*generations, before, 0) + 1)
+                return True
+            if time.monotonic() > end:
+                return False
+            time.sleep(_PAUSE)
+        self._check_variables(found[0])
+        self.client.generation = found[0].generation
+        self.client.step = found[0].step
+        if self.client.generation != before:
+            _, parts = self.client.snapshot(["constant"])
+            self._load(run, parts, "constant")
+        return True
+
+    def _initialize(self, run: Run, generation: int) -> None:
+        """Give the servers the variables of this process, or those of a checkpoint."""
+        network, optimizers = run.network, run.spec.optimizers
+        checkpoint, step = None, run.global_step
+        if self._exchange is not None:  # its own variables are in the servers
+            checkpoint = self._newest(run)
+            step = checkpoint.global_step
+            _logger.warning("All parameter servers go back to step %d.", step)
+        parts = split(self._known_variables(), network, optimizers, checkpoint)
+        self.client.initialize(self._known_variables(), parts, step, generation)
+        if checkpoint is not None:
+            self._load(run, parts, "constant")
+            _move_back(run, step)
+
+    def _newest(self, run: Run) -> Checkpoint:
+        """Return what training goes back to."""
+        store = None if run.model_dir is None else DirectoryStore(run.model_dir)
+        saved = (store and store.latest()) or self._saved
+        if saved is None:
+            raise RuntimeError(
+                "There is nothing to restore the parameter servers from."
+            )
+        return saved
+
+    def _known_variables(self) -> Variables:
+        if self._variables is None:
+            raise RuntimeError("The replica was asked for variables before 'begin'.")
+        return self._variables
+
+    def _check_variables(self, info: Message) -> None:
+        theirs = Variables.from_json(info.control["variables"])
+        differences = self._known_variables().differences(theirs)
+        if differences:
+            listed = "\n  ".join(differences)
+            raise ValueError(
+                "The parameter servers have the variables of another model:\n  "
+                f"{listed}\nStart all tasks with the same program, columns and number of "
+                "parameter servers."
+            )
+
+    def _load(self, run: Run, parts: list[Part], kind: str) -> None:
+        """Set variables of the network to those of the servers."""
+        tensors = unique_state(run.network)
+        with torch.no_grad():
+            for v in self._known_variables().of_kind(kind):
+                tensors[v.name].copy_(parts[v.ps].tensors[f"variable:{v.name}"])
+
+    def _wait_for_workers(self) -> None:
+        """Return when no other task is at work."""
+        while True:
+            stats = self.client.ask_all(Message(Op.STATS))
+            if not stats[0].control["active"]:
+                return
+            time.sleep(_PAUSE)
+
+    def _tell(self, message: Message) -> None:
+        """Send what needs no answer; a server that is gone need not know."""
+        try:
+            self.client.ask_all(message)
+        except _LOST as error:
+            _logger.info("%s", error)
+
+
+def _move_back(run: Run, step: int) -> None:
+    """Set the global step to an earlier one, and rates that are functions of it."""
+    run.global_step = step
+    for scheduler in run.spec.lr_schedulers:
+        if isinstance(scheduler, FunctionLR):
+            scheduler.move_to(step)

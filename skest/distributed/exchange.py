@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a worker and the parameter servers exchange in a step."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim.optimizer import Optimizer
+
+from skest.distributed.client import PSClient
+from skest.distributed.flat import Flat
+from skest.distributed.remote_rows import RemoteRows
+from skest.distributed.variables import Variables
+from skest.distributed.wire import Message, Op, Reader
+from skest.optimizer_state import group_options
+
+__all__ = ["Exchange"]
+
+
+class Exchange:
+    """Brings variables to a network, and its gradients to the servers.
+
+    Parameters
+    ----------
+    client : PSClient
+        Asks the servers.
+    network : nn.Module
+        Its dense variables become parts of one buffer for each server, its tables
+        empty.
+    optimizers : sequence of Optimizer
+        Their options go to the servers when they change.
+    variables : Variables
+        Of the network.
+
+    Attributes
+    ----------
+    staleness : int
+        Of the last update: how many others server 0 made since the variables were read.
+    """
+
+    def __init__(
+        self,
+        client: PSClient,
+        network: nn.Module,
+        optimizers: Sequence[Optimizer],
+        variables: Variables,
+    ) -> None:
+        self._client, self._optimizers = client, optimizers
+        parameters = dict(network.named_parameters())
+        self._values, self._gradients, self._dense = [], [], []
+        for ps in range(variables.num_ps):
+            of_ps = variables.of_kind("dense", ps)
+            members = [parameters[v.name] for v in of_ps]
+            device = members[0].device if members else torch.device("cpu")
+            values, gradients = Flat(of_ps, device), Flat(of_ps, device)
+            for parameter, value in zip(members, values.tensors, strict=True):
+                parameter.data = value
+            self._dense.append(members)
+            self._values.append(values)
+            self._gradients.append(gradients)
+        self._num_ps = variables.num_ps
+        self.rows = RemoteRows(network, variables, self._fetch)
+        # The step counts on server 0; others may have nothing to do.
+        self._concerned = [
+            ps for ps in range(self._num_ps) if ps == 0 or self._dense[ps] or self.rows
+        ]
+        self._versions = dict.fromkeys(self._concerned, 0)
+        self._told: list[list[Any]] = []
+        self.staleness = 0
+
+    def forget(self) -> None:
+        """Note that the sessions are new, so that servers know no options."""
+        self._told = []
+
+    def begin_pull(self, features: Any) -> Callable[[], None]:
+        """Ask for all that a step on a batch reads.
+
+        Returns
+        -------
+        callable
+            Waits for it and puts it into the network.
+        """
+        wanted = self.rows.begin_step(features)
+        return self._begin_pull(wanted, with_dense=True)
+
+    def push(self) -> None:
+        """Send the gradients that the network has, and wait until they are applied.
+
+        Raises
+        ------
+        PeerLostError, StaleGenerationError
+            If they were, or may have been, not applied everywhere.
+        """
+        tables = [self._by_server(found) for found in self.rows.gradients()]
+        options = self._changed_options()
+        requests = {
+            ps: Message(
+                Op.PUSH,
+                number=self._versions[ps],
+                control={"options": options} if options else {},
+                payload=[*self._dense_gradients(ps), *_table_gradients(tables, ps)],
+            )
+            for ps in self._concerned
+        }
+        replies = self._client.begin(requests)()
+        self.staleness = replies[0].number
+
+    def _begin_pull(
+        self, wanted: Mapping[int, Tensor], with_dense: bool
+    ) -> Callable[[], None]:
+        counts = [len(wanted[n]) if n in wanted else 0 for n in range(len(self.rows))]
+        split = {n: self._shares(wanted[n]) for n in sorted(wanted)}
+        requests, rooms = {}, {}
+        for ps in self._concerned:
+            parts = {n: shares[ps] for n, shares in split.items()}
+            if not with_dense and not any(len(ids) for ids, _ in parts.values()):
+                continue
+            sizes = torch.zeros(len(counts), dtype=torch.int64)
+            rooms[ps] = len(self._values[ps].buffer) if with_dense else 0
+            for n, (ids, _) in parts.items():
+                sizes[n] = len(ids)
+                shape, dtype = self.rows.row_shape(n)
+                rooms[ps] += len(ids) * shape.numel() * dtype.itemsize + 8
+            payload = [sizes, *(ids for ids, _ in parts.values())] if counts else []
+            requests[ps] = Message(Op.PULL, number=int(with_dense), payload=payload)
+        finish = self._client.begin(requests, rooms)
+
+        def wait() -> None:
+            for ps, reply in finish().items():
+                reader = Reader(reply)
+                if with_dense:
+                    buffer = self._values[ps].buffer
+                    buffer.copy_(reader.take(buffer.shape, torch.uint8))
+                    self._versions[ps] = reply.number
+                for n, shares in split.items():
+                    ids, places = shares[ps]
+                    shape, dtype = self.rows.row_shape(n)
+                    rows = reader.take((len(ids), *shape), dtype)
+                    self.rows.put(n, wanted[n][places], rows)
+
+        return wait
+
+    def _fetch(self, wanted: dict[int, Tensor]) -> None:
+        self._begin_pull(wanted, with_dense=False)()
+
+    def _dense_gradients(self, ps: int) -> list[Tensor]:
+        """Return which dense variables of a server have a gradient, and all of them."""
+        members, flat = self._dense[ps], self._gradients[ps]
+        present = [p.grad is not None for p in members]
+        pairs = zip(flat.tensors, (p.grad for p in members), strict=True)
+        there = [(place, grad) for place, grad in pairs if grad is not None]
+        if there:
+            places, gradients = zip(*there, strict=True)
+            torch._foreach_copy_(places, gradients)
+        return [torch.tensor(present, dtype=torch.uint8), flat.buffer]
+
+    def _by_server(
+        self, found: tuple[Tensor, Tensor] | None
+    ) -> list[tuple[Tensor, Tensor]] | None:
+        """Split ids and values of a table among the servers."""
+        if found is None:
+            return None
+        shares = self._shares(found[0])
+        return [(ids, found[1][places]) for ids, places in shares]
+
+    def _shares(self, ids: Tensor) -> list[tuple[Tensor, Any]]:
+        """Return the ids that each server has, as it counts them, and their places."""
+        if self._num_ps == 1:
+            return [(ids, slice(None))]
+        servers = ids.remainder(self._num_ps)
+        places = [(servers == ps).nonzero().ravel() for ps in range(self._num_ps)]
+        return [(ids[at].div(self._num_ps, rounding_mode="floor"), at) for at in places]
+
+    def _changed_options(self) -> list[Any]:
+        """Return the options of parameter groups that changed since the last push."""
+        now = [
+            [i, j, group_options(group)]
+            for i, optimizer in enumerate(self._optimizers)
+            for j, group in enumerate(optimizer.param_groups)
+        ]
+        changed = [entry for entry in now if entry not in self._told]
+        self._told = now
+        return changed
+
+
+def _table_gradients(
+    tables: Sequence[list[tuple[Tensor, Tensor]] | None], ps: int
+) -> list[Tensor]:
+    """Return how many rows of each table have a gradient, their ids and values."""
+    if not tables:
+        return []
+    shares = [None if table is None else table[ps] for table in tables]
+    counts = [-1 if share is None else len(share[0]) for share in shares]
+    there = [tensor for share in shares if share is not None for tensor in share]
+    return [torch.tensor(counts), *there]

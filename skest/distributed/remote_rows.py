@@ -1,0 +1,302 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rows of remote tables that a step needs, and the gradients of those rows.
+
+Code of models reads a table as ever, from a tensor of its full shape. Before it does, the
+rows that it will read are brought there; where nobody wrote, the tensor needs no memory.
+"""
+
+import contextlib
+import mmap
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from skest.distributed.lazy_memory import LazyZeros
+from skest.distributed.variables import Variables, sparse_weights
+from skest.row_sparse import first_places, summed_at
+
+__all__ = ["Fetch", "RemoteRows"]
+
+#: ``fetch({number of the table: unique ids})`` brings rows and calls `RemoteRows.put`.
+Fetch = Callable[[dict[int, Tensor]], None]
+
+_KEPT_BYTES = 1 << 30
+
+
+class RemoteRows:
+    """The row tables of a network whose rows are in parameter servers.
+
+    Parameters
+    ----------
+    network : nn.Module
+        Its tables become empty; a look-up of rows calls `fetch` from now on.
+    variables : Variables
+        Of the network; its tables have numbers in this order.
+    fetch : callable
+        Brings rows that are missing.
+
+    Raises
+    ------
+    ValueError
+        If an embedding would change its rows in the forward pass (``max_norm``).
+    """
+
+    def __init__(self, network: nn.Module, variables: Variables, fetch: Fetch) -> None:
+        parameters = dict(network.named_parameters())
+        names = [v.name for v in variables.of_kind("table")]
+        self._tables = [_Table(name, parameters[name]) for name in names]
+        self._numbers = {id(t.parameter): i for i, t in enumerate(self._tables)}
+        self._fetch = fetch
+        self._step = 0
+        self._n_brought = 0
+        self._features: Any = None
+        self._known: dict[int, tuple[str, ...]] = {}
+        self._plan: dict[tuple[int, tuple[str, ...]], bool] = {}
+        self._done: dict[tuple[int, int], Tensor] = {}
+        self._handles: list[Any] = []
+        seen = self._watch(network)
+        self._unseen = {
+            t.values.data_ptr(): i for i, t in enumerate(self._tables) if i not in seen
+        }
+
+    def __len__(self) -> int:
+        """Return the number of tables."""
+        return len(self._tables)
+
+    def begin_step(self, features: Any) -> dict[int, Tensor]:
+        """Forget all rows, and return the ids of those that the step will read.
+
+        Parameters
+        ----------
+        features : tensor or dictionary
+            The encoded batch. Where the last steps found ids in it, this one will.
+
+        Returns
+        -------
+        dict of int to Tensor
+            Unique ids by the number of the table. What else is read is fetched when it
+            is read.
+        """
+        self._step += 1
+        if self._n_brought * mmap.PAGESIZE > _KEPT_BYTES:
+            self._n_brought = 0
+            for table in self._tables:
+                table.forget()
+        self._features = features
+        self._known = {id(ids): path for path, ids in _tensors_in(features)}
+        self._done = {}
+        wanted: dict[int, list[Tensor]] = {}
+        for (number, path), with_first in self._plan.items():
+            ids = _at(features, path)
+            if ids is not None:
+                self._done[number, id(ids)] = ids
+                wanted.setdefault(number, []).append(_rows(ids, with_first))
+        return {n: self._tables[n].unique(ids) for n, ids in wanted.items()}
+
+    def put(self, number: int, ids: Tensor, rows: Tensor) -> None:
+        """Write rows of a table that came."""
+        self._n_brought += len(ids)
+        self._tables[number].put(ids, rows, self._step)
+
+    def row_shape(self, number: int) -> tuple[torch.Size, torch.dtype]:
+        """Return shape and type of a row of a table."""
+        values = self._tables[number].values
+        return values.shape[1:], values.dtype
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """Fetch rows also of tables that are looked up by code that nobody knows."""
+        if not self._unseen:
+            yield
+            return
+        with _Lookups(self._unseen, self._need):
+            yield
+
+    def gradients(self) -> list[tuple[Tensor, Tensor] | None]:
+        """Return the unique ids and the gradients of their rows, for every table.
+
+        Raises
+        ------
+        ValueError
+            If a gradient is dense.
+        """
+        return [table.gradient() for table in self._tables]
+
+    def close(self) -> None:
+        """Let go of the network."""
+        for handle in self._handles:
+            handle.remove()
+
+    def _watch(self, network: nn.Module) -> set[int]:
+        """Look at what modules read, and return the tables that only those read."""
+        seen = set()
+        for module in network.modules():
+            lookups = getattr(module, "row_lookups", None)
+            if lookups is None:
+                continue
+            found = [
+                (self._numbers[id(table)], key, with_first)
+                for table, key, with_first in lookups()
+                if id(table) in self._numbers
+            ]
+            seen |= {number for number, _, _ in found}
+            hook = partial(self._before_columns, found)
+            self._handles.append(module.register_forward_pre_hook(hook))
+        for weight, module in sparse_weights(network).items():
+            if weight not in self._numbers:
+                continue
+            if module.max_norm is not None:
+                raise ValueError(
+                    "An embedding with 'max_norm' changes its rows in the forward pass, "
+                    "which parameter servers do not see. Use embedding_column, whose "
+                    "'max_norm' does not, or an embedding without it."
+                )
+            seen.add(self._numbers[weight])
+            hook = partial(self._before_embedding, self._numbers[weight])
+            self._handles.append(module.register_forward_pre_hook(hook))
+        return seen
+
+    def _before_columns(
+        self, lookups: list[tuple[int, str, bool]], module: nn.Module, args: Any
+    ) -> None:
+        for number, key, with_first in lookups:
+            self._need(number, args[0][key], with_first)
+
+    def _before_embedding(self, number: int, module: nn.Module, args: Any) -> None:
+        self._need(number, args[0])
+
+    def _need(self, number: int, ids: Tensor, with_first: bool = False) -> None:
+        """Fetch the rows that a look-up will read, unless they are there."""
+        if (number, id(ids)) in self._done:
+            return
+        path = self._known.get(id(ids))
+        if path is not None:
+            self._plan[number, path] = with_first
+        table = self._tables[number]
+        missing = table.missing(_rows(ids, with_first), self._step)
+        if len(missing):
+            self._fetch({number: missing})
+
+
+class _Table:
+    """One table: its values as far as they are there."""
+
+    def __init__(self, name: str, parameter: nn.Parameter) -> None:
+        self.name, self.parameter = name, parameter
+        device, shape = parameter.device, tuple(parameter.shape)
+        self._memory: list[LazyZeros] = []
+        self.values = self._zeros(shape, parameter.dtype, device)
+        self._brought_at = self._zeros(shape[:1], torch.int32, device)
+        self._scratch = self._zeros(shape[:1], torch.int32, device)
+        parameter.data = self.values
+
+    def forget(self) -> None:
+        for memory in self._memory:
+            memory.forget()
+
+    def unique(self, ids: list[Tensor]) -> Tensor:
+        """Return every id once."""
+        joined = torch.cat(ids) if len(ids) > 1 else ids[0]
+        return joined[self._is_last(joined)[0]]
+
+    def missing(self, ids: Tensor, step: int) -> Tensor:
+        """Return the ids of the rows that did not come in this step."""
+        return self.unique([ids[self._brought_at.index_select(0, ids) != step]])
+
+    def put(self, ids: Tensor, rows: Tensor, step: int) -> None:
+        self.values.index_copy_(0, ids, rows.to(self.values.device))
+        self._brought_at.index_fill_(0, ids, step)
+
+    def gradient(self) -> tuple[Tensor, Tensor] | None:
+        """Return unique ids and the sums of their gradients, or None."""
+        grad = self.parameter.grad
+        if grad is None:
+            return None
+        if not grad.is_sparse:
+            raise ValueError(
+                f"The variable {self.name!r} is a table whose rows are in parameter "
+                "servers, but its gradient is dense: something reads all of it, such as "
+                "a penalty on its values. Read rows with torch.nn.functional.embedding("
+                "..., sparse=True), or make it no row table."
+            )
+        ids, values = grad._indices()[0], grad._values()
+        if grad.is_coalesced() or not len(ids):
+            return ids, values
+        is_last, place = self._is_last(ids)
+        return ids[is_last], summed_at(place, values)[is_last]
+
+    def _is_last(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Say for each id whether it is the one of all equal ones that stands for them."""
+        place = first_places(ids, self._scratch)
+        return place == torch.arange(len(ids), device=ids.device), place
+
+    def _zeros(
+        self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
+    ) -> Tensor:
+        if device.type != "cpu":
+            return torch.zeros(shape, dtype=dtype, device=device)
+        self._memory.append(LazyZeros(shape, dtype))
+        return self._memory[-1].tensor
+
+
+class _Lookups(TorchFunctionMode):
+    """Tells of every look-up in some tables, before it is made.
+
+    Parameters
+    ----------
+    tables : dict of int to int
+        Numbers of the tables by their address in memory.
+    need : callable
+        ``need(number, ids)``.
+    """
+
+    def __init__(
+        self, tables: dict[int, int], need: Callable[[int, Tensor], None]
+    ) -> None:
+        super().__init__()
+        self._tables, self._need = tables, need
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in (F.embedding, F.embedding_bag, torch.embedding):
+            ids = args[0] if args else kwargs["input"]
+            weight = args[1] if len(args) > 1 else kwargs["weight"]
+            if func is torch.embedding:
+                ids, weight = weight, ids
+            number = self._tables.get(weight.data_ptr())
+            if number is not None:
+                self._need(number, ids)
+        return func(*args, **kwargs)
+
+
+def _rows(ids: Tensor, with_first: bool) -> Tensor:
+    """Return the rows that a look-up of ids may read; missing ids read the first."""
+    rows = ids.reshape(-1).clamp(min=0)
+    return torch.cat([rows, rows.new_zeros(1)]) if with_first else rows
+
+
+def _tensors_in(
+    features: Any, path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], Tensor]]:
+    """Yield the tensors in nested dictionaries, each with its keys."""
+    if isinstance(features, Tensor):
+        yield path, features
+    elif isinstance(features, Mapping):
+        for key, value in features.items():
+            yield from _tensors_in(value, (*path, key))
+
+
+def _at(features: Any, path: tuple[str, ...]) -> Tensor | None:
+    """Return the tensor at a path, None if there is none."""
+    for key in path:
+        if not isinstance(features, Mapping) or key not in features:
+            return None
+        features = features[key]
+    return features if isinstance(features, Tensor) else None

@@ -1,0 +1,328 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`ParameterServer`: holds variables, hands them out, and applies gradients to them."""
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import torch
+
+from skest.distributed.members import Members
+from skest.distributed.session import Listener, Peer, PeerLostError, Session
+from skest.distributed.shard import Shard
+from skest.distributed.transfer import Arriving, block_of, table_of_contents
+from skest.distributed.variables import Part, Variables
+from skest.distributed.wire import (
+    HEADER_BYTES,
+    Message,
+    Op,
+    Reader,
+    Status,
+    WireError,
+)
+
+__all__ = ["LIMIT", "ParameterServer", "serve_parameters"]
+
+_logger = logging.getLogger("skest")
+
+#: Largest request, in bytes.
+LIMIT = 1 << 28
+_FOREVER = timedelta(days=365)
+_FAREWELL = 5.0
+
+
+class ParameterServer:
+    """One parameter server; call `start`, then `wait`.
+
+    Parameters
+    ----------
+    address : str
+        ``"host:port"`` to listen at; port 0 is any that is free.
+    ps : int, default=0
+        Number of this server.
+    secret : str, default=None
+        What tasks must prove to know; None is nothing.
+    lease : float, default=60.0
+        Seconds after which a silent task is taken for lost.
+    max_staleness : int, default=None
+        How many steps a task may be ahead of the slowest. Only server 0 holds it back.
+    use_locking : bool, default=True
+        Whether updates and reads wait for each other.
+    timeout : float, default=30.0
+        Seconds that a task has to take what it asked for.
+    orphan_timeout : float, default=1200.0
+        Seconds without any word from any task after which the server ends by itself.
+
+    Attributes
+    ----------
+    address : str
+        With the port.
+    step : int
+        The global step; that of server 0 counts.
+    generation : int
+        How often the variables were initialized or restored; 0 is never.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        ps: int = 0,
+        *,
+        secret: str | None = None,
+        lease: float = 60.0,
+        max_staleness: int | None = None,
+        use_locking: bool = True,
+        timeout: float = 30.0,
+        orphan_timeout: float = 1200.0,
+    ) -> None:
+        self._timeout = timedelta(seconds=timeout)
+        self._listener = Listener(address, secret, self._timeout)
+        self.address = self._listener.address
+        self.ps = ps
+        self.members = Members(lease, max_staleness)
+        self.step = self.generation = self._n_updates = 0
+        self._orphan_timeout = orphan_timeout
+        self._shard: Shard | None = None
+        self._lock = threading.RLock()
+        self._use_locking = use_locking
+        self._stopped = threading.Event()
+        self._started = time.monotonic()
+        self._threads: list[threading.Thread] = []
+
+    def start(self) -> None:
+        """Let tasks in, in the background."""
+        self._start(self._accept)
+
+    def wait(self) -> None:
+        """Return when the chief has said so, or nobody has said anything for long."""
+        while not self._stopped.wait(min(1.0, self._orphan_timeout / 4)):
+            last = max(self.members.last_heard, self._started)
+            if time.monotonic() - last > self._orphan_timeout:
+                _logger.warning("No task has been heard of for long: the server ends.")
+                break
+        self._stopped.set()
+        self._listener.stop()
+        # A thread in gloo must not live to see the end of the interpreter. Tasks that have
+        # left close their sessions; others may take no longer than this.
+        end = time.monotonic() + _FAREWELL
+        for thread in self._threads:
+            thread.join(max(0.0, end - time.monotonic()))
+
+    def stop(self) -> None:
+        """Let `wait` return."""
+        self._stopped.set()
+
+    def _accept(self) -> None:
+        while not self._stopped.is_set():
+            accepted = self._listener.accept(LIMIT)
+            if accepted is not None:
+                self._start(self._serve, *accepted)
+
+    def _start(self, work: Callable[..., None], *args: Any) -> None:
+        self._threads = [t for t in self._threads if t.is_alive()]
+        thread = threading.Thread(target=work, args=args, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _serve(self, peer: Peer, join: Callable[[], Session]) -> None:
+        """Answer one task until it leaves; whatever it does, others go on."""
+        try:
+            session = join()
+        except PeerLostError as error:
+            _logger.info("%s", error)
+            return
+        self.members.join(peer)
+        try:
+            _Conversation(self, peer, session).run()
+        except (PeerLostError, WireError) as error:
+            _logger.info("The session with %s ends: %s", peer, error)
+        finally:
+            session.close()
+
+    # What follows answers requests.
+
+    def info(self) -> Message:
+        """Return what a task has to know before it begins."""
+        variables = None if self._shard is None else self._shard.variables.to_json()
+        return self._reply(control={"variables": variables, "ps": self.ps})
+
+    def initialize(self, control: dict[str, Any], part: Part) -> Message:
+        """Begin with the variables of a part."""
+        generation, step = control["generation"], control["step"]
+        try:
+            variables = Variables.from_json(control["variables"])
+            shard = Shard(variables, self.ps, part)
+        except Exception as error:  # whatever it is, the chief shall raise it
+            return Message(Status.REFUSED, control={"error": str(error)})
+        with self._lock:
+            if generation <= self.generation:
+                return self._reply(Status.STALE)
+            self._shard, self.generation, self.step = shard, generation, step
+        return self._reply()
+
+    def pull(self, peer: Peer, request: Message) -> Message:
+        """Return dense variables and rows of tables."""
+        if self.ps == 0 and request.number:
+            self.members.wait_for_others(peer)
+        with self._locked():
+            refused = self._refusal(request)
+            if refused is not None or self._shard is None:
+                return refused or self._reply(Status.NOT_READY)
+            found = self._shard.pull(Reader(request), bool(request.number))
+            return self._reply(number=self._n_updates, payload=found)
+
+    def push(self, peer: Peer, request: Message, options: dict[Any, Any]) -> Message:
+        """Apply gradients."""
+        with self._locked():
+            refused = self._refusal(request)
+            if refused is not None or self._shard is None:
+                return refused or self._reply(Status.NOT_READY)
+            self._shard.push(Reader(request), options)
+            staleness = self._n_updates - request.number
+            self._n_updates += 1
+            self.step += 1
+            reply = self._reply(number=staleness)
+        self.members.pushed(peer, staleness)
+        return reply
+
+    def snapshot(self, kinds: list[str]) -> tuple[Message, Part | None]:
+        """Copy variables, while no gradient is applied."""
+        with self._lock:
+            if self._shard is None:
+                return self._reply(Status.NOT_READY), None
+            part = self._shard.part(kinds)
+            reply = self._reply()
+        contents = {"tensors": table_of_contents(part), "optimizers": part.optimizers}
+        return reply._replace(control=contents), part
+
+    def stats(self, peer: Peer) -> Message:
+        """Return what is known of tasks, and the size of the variables."""
+        n_dense = 0 if self._shard is None else self._shard.n_bytes
+        tasks, active = self.members.to_json(), self.members.active(but=peer)
+        known = {"tasks": tasks, "active": active, "updates": self._n_updates}
+        return self._reply(control={**known, "dense_bytes": n_dense})
+
+    def _reply(self, status: Status = Status.OK, **fields: Any) -> Message:
+        return Message(status, self.generation, self.step, **fields)
+
+    def _refusal(self, request: Message) -> Message | None:
+        """Refuse what is about variables that are not there any more."""
+        if request.generation == self.generation:
+            return None
+        return self._reply(Status.STALE)
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        if not self._use_locking:
+            yield
+            return
+        with self._lock:
+            yield
+
+
+class _Conversation:
+    """The requests of one task, one after the other."""
+
+    def __init__(self, server: ParameterServer, peer: Peer, session: Session) -> None:
+        self._server, self._peer, self._session = server, peer, session
+        self._arriving: tuple[dict[str, Any], Arriving] | None = None
+        self._snapshot: Part | None = None
+        self._options: dict[tuple[int, int], dict[str, Any]] = {}
+
+    def run(self) -> None:
+        """Answer until the task leaves, breaks off, or says what is not allowed."""
+        inbox = torch.empty(LIMIT, dtype=torch.uint8)  # pages not used are no memory
+        seen_in = seen_out = 0
+        while True:
+            session, receive = self._session, self._session.expect(inbox)
+            request = receive(_FOREVER)
+            new_in, new_out = (
+                session.bytes_received - seen_in,
+                session.bytes_sent - seen_out,
+            )
+            self._server.members.heard(self._peer, new_in, new_out)
+            seen_in, seen_out = session.bytes_received, session.bytes_sent
+            error = None
+            try:
+                reply = self._answer(request)
+            except Exception as problem:  # whatever it is, others go on
+                error = f"{type(problem).__name__}: {problem}"
+                reply = Message(Status.REFUSED, control={"error": error})
+            if not HEADER_BYTES <= request.room:
+                raise WireError("A request has no room for its reply.")
+            session.limit = request.room
+            session.send(reply, self._server._timeout)
+            if error is not None:
+                raise WireError(error)
+            if request.code == Op.SHUTDOWN:
+                self._server.stop()
+            if request.code in (Op.BYE, Op.SHUTDOWN):
+                self._server.members.left(self._peer)
+
+    def _answer(self, request: Message) -> Message:
+        server, code, control = self._server, request.code, request.control
+        if code == Op.PULL:
+            return server.pull(self._peer, request)
+        if code == Op.PUSH:
+            for i, j, values in control.get("options", ()):
+                self._options.setdefault((i, j), {}).update(values)
+            return server.push(self._peer, request, self._options)
+        if code == Op.INIT:
+            arriving = Arriving(control["tensors"], control["optimizers"])
+            self._arriving = (dict(control), arriving)
+            return server.info()
+        if code in (Op.PUT, Op.COMMIT) and self._arriving is None:
+            raise WireError("Variables came without an announcement.")
+        if code == Op.PUT and self._arriving is not None:
+            self._arriving[1].put(control, request.payload[0])
+            return Message(Status.OK)
+        if code == Op.COMMIT and self._arriving is not None:
+            (announced, arriving), self._arriving = self._arriving, None
+            return server.initialize(announced, arriving.complete())
+        if code == Op.SNAPSHOT:
+            reply, self._snapshot = server.snapshot(list(control["kinds"]))
+            return reply
+        if code == Op.FETCH and self._snapshot is not None:
+            return Message(Status.OK, payload=[block_of(self._snapshot, control)])
+        if code == Op.STATS:
+            return server.stats(self._peer)
+        if code in (Op.INFO, Op.BYE, Op.SHUTDOWN):
+            self._snapshot = None
+            return server.info()
+        raise WireError(f"There is no request {code} here.")
+
+
+def serve_parameters(
+    address: str,
+    ps: int = 0,
+    *,
+    announce: Callable[[str], None] | None = None,
+    **options: Any,
+) -> None:
+    """Be a parameter server until the chief ends the training.
+
+    Parameters
+    ----------
+    address : str
+        ``"host:port"`` to listen at; port 0 is any that is free.
+    ps : int, default=0
+        Number of this server.
+    announce : callable, default=None
+        Called with the address that others can connect to.
+    **options
+        Of `ParameterServer`.
+
+    Notes
+    -----
+    Set ``OMP_NUM_THREADS=1`` in the environment of the process: threads of torch are
+    chosen for each thread of a session anew.
+    """
+    server = ParameterServer(address, ps, **options)
+    server.start()
+    if announce is not None:
+        announce(server.address)
+    server.wait()

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The variables in one parameter server, and the rule that updates them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from skest.distributed.flat import Flat
+from skest.distributed.placement import n_rows_of
+from skest.distributed.rebuilding import rebuilt_optimizer
+from skest.distributed.variables import Part, Variable, Variables
+from skest.distributed.wire import Reader, WireError, dtype_named
+from skest.optimizer_state import named_state, set_group_options
+
+__all__ = ["Shard"]
+
+
+class Shard:
+    """Variables, slots and optimizers of one server.
+
+    Parameters
+    ----------
+    variables : Variables
+        Of the model.
+    ps : int
+        Number of this server.
+    part : Part
+        What it begins with.
+
+    Attributes
+    ----------
+    n_bytes : int
+        Size of the dense variables.
+
+    Raises
+    ------
+    ValueError
+        If a variable or slot is missing or has a wrong shape, or an optimizer can't be
+        made here.
+    """
+
+    def __init__(self, variables: Variables, ps: int, part: Part) -> None:
+        self.variables, self.ps = variables, ps
+        self._dense = [v for v in variables.of_kind("dense", ps)]
+        self._tables = variables.of_kind("table", ps)
+        self._flat = Flat(self._dense)
+        self.n_bytes = len(self._flat.buffer)
+        self._parameters = {
+            v.name: nn.Parameter(tensor)
+            for v, tensor in zip(self._dense, self._flat.tensors, strict=True)
+        }
+        for v in self._tables:
+            shape = (n_rows_of(v.shape[0], ps, variables.num_ps), *v.shape[1:])
+            empty = torch.empty(shape, dtype=dtype_named(v.dtype))
+            self._parameters[v.name] = nn.Parameter(empty)
+        self._constants: dict[str, Tensor] = {}
+        self._load(part.tensors)
+        self._descriptions = part.optimizers
+        self._optimizers = [
+            rebuilt_optimizer(description, self._parameters, _slots(part.tensors, i))
+            for i, description in enumerate(part.optimizers)
+        ]
+
+    def pull(self, reader: Reader, with_dense: bool) -> list[Tensor]:
+        """Return copies of the dense variables and of the rows that are asked for."""
+        found = [self._flat.buffer.clone()] if with_dense else []
+        if self._tables:
+            counts = reader.take([len(self._tables)]).tolist()
+            for v, count in zip(self._tables, counts, strict=True):
+                ids = self._ids(reader, v, count)
+                found.append(self._parameters[v.name].detach().index_select(0, ids))
+        return found
+
+    @torch.no_grad()
+    def push(self, reader: Reader, options: Mapping[tuple[int, int], Any]) -> None:
+        """Update the variables with gradients.
+
+        Parameters
+        ----------
+        reader : Reader
+            Takes what `skest.distributed.client` sends.
+        options : dict
+            Options of parameter groups, by the number of the optimizer and of its group.
+
+        Raises
+        ------
+        WireError
+            If it is not what this shard expects; nothing is changed then.
+        """
+        gradients = self._read(reader)
+        for (i, j), values in options.items():
+            optimizer = self._optimizers[i]
+            if optimizer is not None:
+                set_group_options(optimizer.param_groups[j], values)
+        for name, gradient in gradients.items():
+            self._parameters[name].grad = gradient
+        try:
+            for optimizer in self._optimizers:
+                if optimizer is not None:
+                    optimizer.step()
+        finally:
+            for name in gradients:
+                self._parameters[name].grad = None
+
+    def part(self, kinds: Sequence[str]) -> Part:
+        """Return a copy of the variables of some kinds, and their slots."""
+        names = {
+            v.name for kind in kinds for v in self.variables.of_kind(kind, self.ps)
+        }
+        every = {**self._parameters, **self._constants}
+        tensors = {
+            f"variable:{n}": t.detach().clone() for n, t in every.items() if n in names
+        }
+        descriptions = []
+        for i, optimizer in enumerate(self._optimizers):
+            description = dict(self._descriptions[i])
+            if optimizer is not None and names & self._parameters.keys():
+                slots, state = named_state(optimizer, self._parameters)
+                tensors |= {f"{i}:{key}": slot.clone() for key, slot in slots.items()}
+                description |= {key: state[key] for key in ("slots", "values")}
+            descriptions.append(description)
+        return Part(descriptions, tensors)
+
+    def _load(self, tensors: Mapping[str, Tensor]) -> None:
+        for v in self._dense + self._tables:
+            parameter, given = (
+                self._parameters[v.name],
+                tensors.get(f"variable:{v.name}"),
+            )
+            if given is None or given.shape != parameter.shape:
+                got = "none" if given is None else str(tuple(given.shape))
+                raise ValueError(
+                    f"Parameter server {self.ps} needs {tuple(parameter.shape)} of the "
+                    f"variable {v.name!r}, got {got}."
+                )
+            parameter.data.copy_(given)
+        for v in self.variables.of_kind("constant", self.ps):
+            self._constants[v.name] = tensors[f"variable:{v.name}"]
+
+    def _read(self, reader: Reader) -> dict[str, Tensor]:
+        """Return gradients by the names of the variables that have one."""
+        gradients = {}
+        present = reader.take([len(self._dense)], torch.uint8).tolist()
+        flat = reader.take([self.n_bytes], torch.uint8)
+        for v, part, is_there in zip(
+            self._dense, self._flat.parts(flat), present, strict=True
+        ):
+            if is_there:
+                gradients[v.name] = part
+        if self._tables:
+            counts = reader.take([len(self._tables)]).tolist()
+            for v, count in zip(self._tables, counts, strict=True):
+                if count >= 0:
+                    gradients[v.name] = self._rows(reader, v, count)
+        return gradients
+
+    def _rows(self, reader: Reader, v: Variable, count: int) -> Tensor:
+        ids = self._ids(reader, v, count)
+        parameter = self._parameters[v.name]
+        values = reader.take((count, *parameter.shape[1:]), parameter.dtype)
+        return torch.sparse_coo_tensor(
+            *(ids.unsqueeze(0), values, parameter.shape),
+            is_coalesced=True,  # no id comes twice
+            check_invariants=False,
+        )
+
+    def _ids(self, reader: Reader, v: Variable, count: int) -> Tensor:
+        ids, n_rows = reader.take([count]), len(self._parameters[v.name])
+        if count and not 0 <= int(ids.min()) <= int(ids.max()) < n_rows:
+            raise WireError(
+                f"A message has rows of {v.name!r} that parameter server {self.ps} does "
+                f"not have: it has {n_rows}."
+            )
+        return ids
+
+
+def _slots(tensors: Mapping[str, Tensor], i: int) -> dict[str, Tensor]:
+    prefix = f"{i}:"
+    return {
+        key.removeprefix(prefix): tensor
+        for key, tensor in tensors.items()
+        if key.startswith(prefix)
+    }

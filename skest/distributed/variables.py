@@ -1,0 +1,343 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The variables of a model, and the part of its state that each server holds."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.optim.optimizer import Optimizer
+
+from skest.checkpoints import Checkpoint
+from skest.distributed.placement import n_rows_of, place, rows_of
+from skest.distributed.wire import name_of_dtype
+from skest.optimizer_state import named_state
+from skest.row_sparse import RowSparse
+
+__all__ = [
+    "Part",
+    "Variable",
+    "Variables",
+    "aliases",
+    "is_row_table",
+    "join",
+    "sparse_weights",
+    "split",
+    "unique_state",
+]
+
+_IMPLEMENTATIONS = ("foreach", "fused")
+
+
+class Variable(NamedTuple):
+    """One variable of a model.
+
+    Parameters
+    ----------
+    name : str
+        As in the ``state_dict`` of the network.
+    kind : {"dense", "table", "constant"}
+        What a step reads and updates as a whole; what it reads and updates by row; what
+        no optimizer updates.
+    shape : tuple of int
+        Of all of it.
+    dtype : str
+        As in messages.
+    ps : int
+        Number of the server that holds it; -1 is all of them, each some rows.
+    """
+
+    name: str
+    kind: str
+    shape: tuple[int, ...]
+    dtype: str
+    ps: int
+
+
+@dataclass(frozen=True)
+class Variables:
+    """All variables of a model, in an order that is the same in every process.
+
+    Parameters
+    ----------
+    num_ps : int
+        Number of servers.
+    all : tuple of Variable
+        By name.
+    """
+
+    num_ps: int
+    all: tuple[Variable, ...]
+
+    @classmethod
+    def of(
+        cls, network: nn.Module, optimizers: Sequence[Optimizer], num_ps: int
+    ) -> "Variables":
+        """Look at a network and say where its variables belong."""
+        groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+        trained = {id(param) for group in groups for param in group["params"]}
+        sparse = sparse_weights(network)
+        kinds: dict[str, str] = {}
+        tensors = unique_state(network)
+        for name, tensor in tensors.items():
+            if id(tensor) not in trained:
+                kinds[name] = "constant"
+            else:
+                is_table = is_row_table(tensor) or id(tensor) in sparse
+                kinds[name] = "table" if is_table else "dense"
+        whole = {n: t.nbytes for n, t in tensors.items() if kinds[n] != "table"}
+        places = place(whole, num_ps)
+        return cls(
+            num_ps,
+            tuple(
+                Variable(
+                    *(name, kinds[name], tuple(tensor.shape)),
+                    *(name_of_dtype(tensor.dtype), places.get(name, -1)),
+                )
+                for name, tensor in sorted(tensors.items())
+            ),
+        )
+
+    def of_kind(self, kind: str, ps: int | None = None) -> list[Variable]:
+        """Return those of a kind, all or those with a part on one server."""
+        found = [v for v in self.all if v.kind == kind]
+        return found if ps is None else [v for v in found if v.ps in (-1, ps)]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what `from_json` takes."""
+        return {"num_ps": self.num_ps, "all": [list(v) for v in self.all]}
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> "Variables":
+        """Return what `to_json` described."""
+        made = [Variable(n, k, tuple(s), d, ps) for n, k, s, d, ps in found["all"]]
+        return cls(found["num_ps"], tuple(made))
+
+    def differences(self, other: "Variables") -> list[str]:
+        """Say in which variables another model differs."""
+        ours, theirs = ({v.name: v for v in side.all} for side in (self, other))
+        return [
+            f"{name}: {_told(ours.get(name))} here, {_told(theirs.get(name))} there"
+            for name in sorted(ours.keys() | theirs.keys())
+            if ours.get(name) != theirs.get(name)
+        ]
+
+
+class Part(NamedTuple):
+    """What one server holds.
+
+    Parameters
+    ----------
+    optimizers : list of dict
+        As `skest.optimizer_state.named_state` describes them, with the parameters that
+        the server has.
+    tensors : dict of str to Tensor
+        ``"variable:<name>"``, and slots as ``"<optimizer>:<name>/<slot>"``.
+    """
+
+    optimizers: list[dict[str, Any]]
+    tensors: dict[str, Tensor]
+
+
+def is_row_table(tensor: Tensor) -> bool:
+    """Tell whether a parameter is made to be read by row."""
+    return bool(getattr(tensor, "is_row_table", False))
+
+
+def sparse_weights(network: nn.Module) -> dict[int, nn.Module]:
+    """Return the embeddings with sparse gradients, by the identity of their weight."""
+    kinds = (nn.Embedding, nn.EmbeddingBag)
+    modules = [m for m in network.modules() if isinstance(m, kinds) and m.sparse]
+    return {id(module.weight): module for module in modules}
+
+
+def unique_state(network: nn.Module) -> dict[str, Tensor]:
+    """Return the ``state_dict`` with every tensor under its first name only.
+
+    Names of parameters are those of ``named_parameters``.
+    """
+    found: dict[int, tuple[str, Tensor]] = {
+        id(p): (name, p) for name, p in network.named_parameters()
+    }
+    for name, tensor in network.state_dict(keep_vars=True).items():
+        if isinstance(tensor, Tensor):
+            found.setdefault(id(tensor), (name, tensor))
+    return dict(found.values())
+
+
+def aliases(network: nn.Module) -> dict[str, str]:
+    """Return the other names of tensors in the ``state_dict``, each with the first."""
+    first = {id(tensor): name for name, tensor in unique_state(network).items()}
+    return {
+        name: first[id(tensor)]
+        for name, tensor in network.state_dict(keep_vars=True).items()
+        if isinstance(tensor, Tensor) and first[id(tensor)] != name
+    }
+
+
+def described(
+    network: nn.Module, optimizers: Sequence[Optimizer]
+) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
+    """Return all that a server needs to make the same optimizers, and their slots."""
+    descriptions: list[dict[str, Any]] = []
+    tensors: dict[str, Tensor] = {}
+    for i, optimizer in enumerate(optimizers):
+        slots, state = named_state(optimizer, network.named_parameters())
+        tensors |= {f"{i}:{key}": slot for key, slot in slots.items()}
+        for group, raw in zip(
+            state["param_groups"], optimizer.param_groups, strict=True
+        ):
+            # Those of a GPU mean nothing to a server.
+            on_cpu = all(p.device.type == "cpu" for p in raw["params"])
+            chosen = {k: raw[k] for k in _IMPLEMENTATIONS if k in raw}
+            group["implementation"] = chosen if on_cpu else {}
+        rule = optimizer.inner if isinstance(optimizer, RowSparse) else optimizer
+        state["module"] = type(rule).__module__
+        state["row_sparse"] = isinstance(optimizer, RowSparse)
+        descriptions.append(state)
+    return descriptions, tensors
+
+
+def split(
+    variables: Variables,
+    network: nn.Module,
+    optimizers: Sequence[Optimizer],
+    checkpoint: Checkpoint | None = None,
+) -> list[Part]:
+    """Cut the state of a training into the parts of the servers.
+
+    Parameters
+    ----------
+    variables : Variables
+        Of the network.
+    network : nn.Module
+        Names the parameters of the optimizers; has the values without a checkpoint.
+    optimizers : sequence of Optimizer
+        Options are theirs; slots, too, without a checkpoint.
+    checkpoint : Checkpoint, default=None
+        Where values and slots come from.
+
+    Returns
+    -------
+    list of Part
+        One for each server. Tensors are parts of those given where that is possible.
+    """
+    descriptions, slots = described(network, optimizers)
+    values: Mapping[str, Tensor] = unique_state(network)
+    if checkpoint is not None:
+        values, slots = checkpoint.variables, dict(checkpoint.optimizer)
+        saved = checkpoint.scalars.get("optimizers", [])
+        for description, of_checkpoint in zip(descriptions, saved, strict=False):
+            for key in ("slots", "values"):
+                description[key] = of_checkpoint[key]
+    return [
+        _part(variables, ps, descriptions, values, slots)
+        for ps in range(variables.num_ps)
+    ]
+
+
+def _part(
+    variables: Variables,
+    ps: int,
+    descriptions: Sequence[Mapping[str, Any]],
+    values: Mapping[str, Tensor],
+    slots: Mapping[str, Tensor],
+) -> Part:
+    held = {v.name: v for v in variables.all if v.ps in (-1, ps)}
+    tensors = {
+        f"variable:{name}": _cut(values[name].detach(), v, ps, variables.num_ps)
+        for name, v in held.items()
+    }
+    optimizers = []
+    for i, description in enumerate(descriptions):
+        part = dict(description)
+        part["param_groups"] = [
+            {**group, "params": [n for n in group["params"] if n in held]}
+            for group in description["param_groups"]
+        ]
+        members = [n for group in part["param_groups"] for n in group["params"]]
+        for key in ("slots", "values"):
+            of = description[key]
+            part[key] = {n: of[n] for n in members if n in of}
+        for name, kept in part["slots"].items():
+            for slot in kept:
+                key = f"{i}:{name}/{slot}"
+                tensors[key] = _cut(slots[key], held[name], ps, variables.num_ps)
+        optimizers.append(part)
+    return Part(optimizers, tensors)
+
+
+def _cut(tensor: Tensor, variable: Variable, ps: int, num_ps: int) -> Tensor:
+    """Return the rows of a server; slots that have no rows are in all servers."""
+    if variable.ps == -1 and tensor.shape == variable.shape:
+        return rows_of(tensor, ps, num_ps)
+    return tensor
+
+
+def join(
+    variables: Variables,
+    parts: Sequence[Part],
+    local: Checkpoint,
+    other_names: Mapping[str, str],
+) -> Checkpoint:
+    """Return the checkpoint of a training whose state is in servers.
+
+    Parameters
+    ----------
+    variables : Variables
+        Of the network.
+    parts : sequence of Part
+        Of all servers.
+    local : Checkpoint
+        Of the process that writes checkpoints: all else is from there, such as buffers,
+        options, and the position in the input.
+    other_names : dict of str to str
+        What `aliases` returned for the network.
+    """
+    by_name = {v.name: v for v in variables.all}
+    values = dict(local.variables)
+    tensors = {k: t for k, t in local.optimizer.items() if k.startswith("random:")}
+    for ps, part in enumerate(parts):
+        for key, tensor in part.tensors.items():
+            owner, _, rest = key.partition(":")
+            if owner == "variable":
+                if by_name[rest].kind != "constant":
+                    _put(values, rest, tensor, by_name[rest], ps, variables.num_ps)
+            else:
+                variable = by_name[rest.rpartition("/")[0]]
+                _put(tensors, key, tensor, variable, ps, variables.num_ps)
+    values |= {other: values[name] for other, name in other_names.items()}
+    descriptions = []
+    for i, own in enumerate(local.scalars["optimizers"]):
+        merged: dict[str, Any] = {**own, "slots": {}, "values": {}}
+        for part in parts:
+            for key in ("slots", "values"):
+                merged[key] |= part.optimizers[i][key]
+        descriptions.append(merged)
+    scalars = {**local.scalars, "optimizers": descriptions}
+    return replace(local, variables=values, optimizer=tensors, scalars=scalars)
+
+
+def _put(
+    into: dict[str, Tensor],
+    key: str,
+    tensor: Tensor,
+    variable: Variable,
+    ps: int,
+    num_ps: int,
+) -> None:
+    n_rows = n_rows_of(variable.shape[0], ps, num_ps) if variable.ps == -1 else -1
+    if tensor.shape != (n_rows, *variable.shape[1:]) or variable.ps != -1:
+        into[key] = tensor
+        return
+    whole = into.get(key)
+    if ps == 0 or whole is None:
+        whole = into[key] = torch.empty(variable.shape, dtype=tensor.dtype)
+    rows_of(whole, ps, num_ps).copy_(tensor)
+
+
+def _told(variable: Variable | None) -> str:
+    if variable is None:
+        return "none"
+    return f"{variable.kind} {variable.dtype} {variable.shape} at {variable.ps}"

@@ -1,0 +1,295 @@
+# SPDX-License-Identifier: Apache-2.0
+import socket
+import threading
+from datetime import timedelta
+
+import pytest
+import torch
+from torch import nn
+
+from skest.distributed.client import PSClient, StaleGenerationError
+from skest.distributed.server import LIMIT, serve_parameters
+from skest.distributed.session import (
+    Peer,
+    PeerLostError,
+    RefusedError,
+    client_options,
+    connect,
+)
+from skest.distributed.testing import LocalServers
+from skest.distributed.wire import Message, Op, Status
+from tests.distributed._training import Counting, Trainer
+
+IDS = torch.tensor([0, 3, 3, 6])
+SECONDS = timedelta(seconds=5)
+
+
+@pytest.fixture
+def trainers(request):
+    """Return ``trainers(servers, ...)``, which makes a Trainer that is closed again."""
+    made = []
+
+    def make(*args, **options):
+        made.append(Trainer(*args, **options))
+        return made[-1]
+
+    yield make
+    for trainer in made:
+        trainer.close()
+
+
+def state_of(trainer):
+    """Return the values in the servers by name, tables as a list of shards."""
+    step, parts = trainer.client.snapshot(["dense", "table"])
+    dense = [
+        p.tensors["variable:dense"] for p in parts if "variable:dense" in p.tensors
+    ]
+    return step, dense[0], [p.tensors["variable:table.weight"] for p in parts]
+
+
+@pytest.mark.parametrize("num_ps", [1, 3])
+@pytest.mark.parametrize("n_workers", [1, 4])
+def test_every_push_counts_once(trainers, num_ps, n_workers):
+    n_steps = 20
+    with LocalServers(num_ps) as servers:
+        chief = trainers(servers.addresses, "chief").initialize()
+        workers = [
+            trainers(servers.addresses, index=i).begin() for i in range(n_workers)
+        ]
+
+        def work(worker):
+            for _ in range(n_steps):
+                worker.step(IDS)
+
+        threads = [threading.Thread(target=work, args=[w]) for w in workers]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        total = n_steps * n_workers
+        step, dense, table = state_of(chief)
+        assert step == total
+        assert dense.tolist() == [total] * 3
+        whole = torch.empty(7, 2)
+        for ps, rows in enumerate(table):
+            whole[ps::num_ps] = rows
+        counts = torch.bincount(IDS, minlength=7)
+        assert whole.tolist() == (total * counts[:, None].expand(7, 2)).tolist()
+        stats = chief.client.ask(0, Message(Op.STATS)).control
+        tasks = [t for t in stats["tasks"] if t["task_type"] == "worker"]
+        assert [t["pushes"] for t in tasks] == [n_steps] * n_workers
+        for task in tasks:
+            assert sum(n for _, n in task["staleness"]) == n_steps
+            assert task["bytes_in"] > n_steps * 64
+        if n_workers == 1:
+            assert tasks[0]["staleness"] == [[0, n_steps]]
+
+
+def test_staleness_counts_updates_between_pull_and_push(trainers):
+    with LocalServers() as servers:
+        first = trainers(servers.addresses, index=0).initialize().begin()
+        second = trainers(servers.addresses, index=1).begin()
+        first.pull(IDS)
+        first.compute(IDS)
+        for _ in range(3):
+            second.step(IDS)
+        first.exchange.push()
+        assert first.exchange.staleness == 3
+        assert second.exchange.staleness == 0
+
+
+def test_gradients_of_an_earlier_generation_are_refused(trainers):
+    with LocalServers(2) as servers:
+        ghost = trainers(servers.addresses, index=0).initialize(step=5).begin()
+        ghost.step(IDS)
+        ghost.pull(IDS)
+        ghost.compute(IDS)
+        trainers(servers.addresses, "chief").initialize(generation=2, step=5)
+        with pytest.raises(StaleGenerationError, match="at generation 2, not 1"):
+            ghost.exchange.push()
+        ghost.client.generation = 2
+        step, dense, _ = state_of(ghost)
+        assert step == 5
+        assert dense.tolist() == [0, 0, 0]
+
+
+def test_variables_are_not_replaced_by_those_of_an_earlier_generation(trainers):
+    with LocalServers() as servers:
+        chief = trainers(servers.addresses, "chief").initialize(generation=3)
+        with pytest.raises(StaleGenerationError, match="at generation 3, not 2"):
+            chief.initialize(generation=2)
+
+
+def test_a_server_without_variables_is_not_ready(trainers):
+    with LocalServers() as servers:
+        trainer = trainers(servers.addresses).begin(generation=0)
+        with pytest.raises(StaleGenerationError, match="at generation 0"):
+            trainer.pull(IDS)
+        assert trainer.client.ask(0, Message(Op.INFO)).control["variables"] is None
+
+
+def test_an_optimizer_that_no_server_can_make_is_refused(trainers):
+    with LocalServers() as servers:
+        make = torch.optim.LBFGS
+        network = nn.Linear(2, 1)
+        trainer = trainers(servers.addresses, network=network, make=make)
+        with pytest.raises(RefusedError, match="computes the loss several times"):
+            trainer.initialize()
+
+
+BAD = {
+    "an unknown request": Message(99),
+    "a request without an announcement": Message(Op.PUT),
+    "a commit without an announcement": Message(Op.COMMIT),
+    "a fetch without a snapshot": Message(Op.FETCH),
+    "missing fields": Message(Op.SNAPSHOT),
+    "a snapshot of what": Message(Op.SNAPSHOT, control={"kinds": 3}),
+    "tensors of no type": Message(
+        Op.INIT, control={"tensors": [["a", "object", [1]]], "optimizers": []}
+    ),
+    "tensors of a huge size": Message(
+        Op.INIT, control={"tensors": [["a", "int64", [1 << 60]]], "optimizers": []}
+    ),
+    "too few gradients": Message(Op.PUSH, 1),
+    "too few ids": Message(Op.PULL, 1, number=1, payload=[torch.tensor([7])]),
+    "a negative number of ids": Message(Op.PULL, 1, payload=[torch.tensor([-7])]),
+    "ids of no row": Message(Op.PULL, 1, payload=[torch.tensor([1, 999])]),
+    "ids below zero": Message(Op.PULL, 1, payload=[torch.tensor([1, -1])]),
+    "options of no optimizer": Message(
+        Op.PUSH,
+        1,
+        control={"options": [[5, 0, {"lr": 1.0}]]},
+        payload=[
+            torch.ones(1, dtype=torch.uint8),
+            torch.zeros(64, dtype=torch.uint8),
+            torch.tensor([-1]),
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("bad", BAD.values(), ids=BAD.keys())
+def test_a_bad_message_ends_its_own_session_only(trainers, bad):
+    with LocalServers() as servers:
+        good = trainers(servers.addresses, index=0).initialize().begin()
+        evil = trainers(servers.addresses, index=1)
+        evil.client.generation = 1
+        with pytest.raises(RefusedError, match="refuses"):
+            evil.client.ask(0, bad)
+        with pytest.raises(PeerLostError):
+            evil.client.ask(0, Message(Op.INFO))
+        good.step(IDS)
+        assert good.client.step == 1
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        [0] * 8,
+        [0x736B657374, 5, 1 << 40, 0, 1, 0, 0, 1 << 20],
+        [0x736B657374, 5, -1, 0, 1, 0, 0, 1 << 20],
+        [0x736B657374, 5, 0, 1 << 62, 1, 0, 0, 1 << 20],
+        [0x736B657374, 5, 0, -8, 1, 0, 0, 1 << 20],
+        [0x736B657374, 5, 8, 0, 1, 0, 0, 1 << 20],  # JSON that is none
+        [0x736B657374, 1, 0, 0, 1, 0, 0, 0],  # no room for a reply
+    ],
+)
+def test_a_malformed_header_ends_its_own_session_only(trainers, header):
+    with LocalServers() as servers:
+        good = trainers(servers.addresses).initialize().begin()
+        options = client_options(servers.addresses[0], SECONDS)
+        how = (1 << 20, None, SECONDS, options)
+        session, _ = connect(servers.addresses[0], Peer("worker", 7), *how)
+        receive = session.expect(torch.empty(1 << 20, dtype=torch.uint8))
+        raw = torch.cat([torch.tensor(header), torch.full((1,), -1)]).view(torch.uint8)
+        session._begin("send", raw).wait(SECONDS)
+        with pytest.raises(PeerLostError):
+            receive(SECONDS)
+        good.step(IDS)
+
+
+def test_garbage_at_the_port_harms_nobody(trainers):
+    with LocalServers() as servers:
+        good = trainers(servers.addresses).initialize().begin()
+        host, port = servers.addresses[0].split(":")
+        for garbage in (b"GET / HTTP/1.1\r\n\r\n", bytes(4096), b"\xff" * 4096):
+            with socket.create_connection((host, int(port)), timeout=5) as connection:
+                connection.sendall(garbage)
+        good.step(IDS)
+        trainers(servers.addresses, index=1).begin().step(IDS)
+
+
+def test_a_request_larger_than_the_limit_is_not_sent(trainers):
+    with LocalServers() as servers:
+        client = trainers(servers.addresses).client
+        large = torch.empty(LIMIT, dtype=torch.uint8)
+        with pytest.raises(ValueError, match="larger than the other side takes"):
+            client.ask(0, Message(Op.PUT, payload=[large]))
+
+
+@pytest.mark.parametrize("secret", [None, "another"])
+def test_who_does_not_know_the_secret_gets_no_session(secret):
+    with LocalServers(secret="the secret") as servers:
+        client = PSClient(servers.addresses, Peer("worker", 0), secret, timeout=5)
+        with pytest.raises(RefusedError, match="does not prove the shared secret"):
+            client.connect()
+        client = PSClient(servers.addresses, Peer("worker", 0), "the secret", timeout=5)
+        client.connect()
+        assert client.ask(0, Message(Op.INFO)).code == Status.OK
+        client.close()
+
+
+def test_a_task_that_is_too_far_ahead_waits(trainers):
+    bound, lease = 2, 1.0
+    with LocalServers(max_staleness=bound, lease=lease) as servers:
+        fast = trainers(servers.addresses, index=0).initialize().begin()
+        slow = trainers(servers.addresses, index=1).begin()
+        done = threading.Semaphore(0)
+
+        def work():
+            for _ in range(8):
+                fast.step(IDS)
+                done.release()
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        for _ in range(bound + 1):
+            assert done.acquire(timeout=5)
+        assert not done.acquire(timeout=0.2)
+        slow.step(IDS)
+        assert done.acquire(timeout=5)
+        assert not done.acquire(timeout=0.1)
+        # From now on the slow one is silent, and its lease ends.
+        thread.join(timeout=10)
+        assert not thread.is_alive()
+        slow.step(IDS)  # it may come back
+        assert slow.client.step == 10
+
+
+def test_a_server_ends_when_the_chief_says_so(trainers):
+    addresses = []
+    is_there = threading.Event()
+
+    def announce(address):
+        addresses.append(address)
+        is_there.set()
+
+    thread = threading.Thread(
+        target=serve_parameters, args=["127.0.0.1:0"], kwargs={"announce": announce}
+    )
+    thread.start()
+    assert is_there.wait(10)
+    client = trainers(addresses).client
+    client.ask(0, Message(Op.SHUTDOWN))
+    client.close()
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+def test_a_server_ends_when_nobody_speaks_any_more():
+    serve_parameters("127.0.0.1:0", orphan_timeout=0.1)
+
+
+def test_counting_has_what_the_tests_say():
+    loss = Counting()(IDS)
+    assert loss.item() == 0
