@@ -316,10 +316,15 @@ class AsyncReplica(Replica):
                 tensors[v.name].copy_(parts[v.ps].tensors[f"variable:{v.name}"])
 
     def _wait_for_workers(self) -> None:
-        """Return when no other task is at work."""
+        """Return when no other task is at work, and none is expected any more."""
+        context = self.input_context
+        n_expected = 1 if context is None else context.num_input_pipelines
+        end = time.monotonic() + self._strategy.lease
         while True:
-            stats = self.client.ask_all(Message(Op.STATS))
-            if not stats[0].control["active"]:
+            stats = self.client.ask_all(Message(Op.STATS))[0].control
+            # One that comes too late would wait in vain for the servers.
+            is_early = len(stats["tasks"]) < n_expected and time.monotonic() < end
+            if not stats["active"] and not is_early:
                 return
             time.sleep(_PAUSE)
 
