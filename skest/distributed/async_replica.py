@@ -76,8 +76,8 @@ class AsyncReplica(Replica):
     TimeoutError
         In `begin` and in steps, after `attach_timeout`.
     ValueError
-        In `begin`, if the servers have the variables of another model, or can't make
-        the optimizers.
+        If ``pipeline`` is not 0; in `begin`, if the servers have the variables of another
+        model, or can't make the optimizers.
 
     Notes
     -----
@@ -103,6 +103,11 @@ class AsyncReplica(Replica):
         secret: str | None = None,
         attach_timeout: float = 1200.0,
     ) -> None:
+        if strategy.pipeline != 0:
+            raise ValueError(
+                "'pipeline' of AsyncParameterServer must be 0: variables are read when "
+                f"the step before has been applied; got {strategy.pipeline!r}."
+            )
         self.is_chief = task_type == "chief" if is_chief is None else is_chief
         self.input_context = input_context
         peer = Peer(task_type, task_index)
