@@ -77,8 +77,8 @@ class AsyncReplica(Replica):
     TimeoutError
         In `begin` and in steps, after `attach_timeout`.
     ValueError
-        In `begin`, if the servers have the variables of another model, or can't make
-        the optimizers.
+        If ``pipeline`` is not 0; in `begin`, if the servers have the variables of another
+        model, or can't make the optimizers.
 
     Notes
     -----
@@ -104,6 +104,11 @@ class AsyncReplica(Replica):
         secret: str | None = None,
         attach_timeout: float = 1200.0,
     ) -> None:
+        if strategy.pipeline != 0:
+            raise ValueError(
+                "'pipeline' of AsyncParameterServer must be 0: variables are read when "
+                f"the step before has been applied; got {strategy.pipeline!r}."
+            )
         self.is_chief = task_type == "chief" if is_chief is None else is_chief
         self.input_context = input_context
         peer = Peer(task_type, task_index)
@@ -310,10 +315,15 @@ class AsyncReplica(Replica):
                 tensors[v.name].copy_(parts[v.ps].tensors[f"variable:{v.name}"])
 
     def _wait_for_workers(self) -> None:
-        """Return when no other task is at work."""
+        """Return when no other task is at work, and none is expected any more."""
+        context = self.input_context
+        n_expected = 1 if context is None else context.num_input_pipelines
+        end = time.monotonic() + self._strategy.lease
         while True:
-            stats = self.client.ask_all(Message(Op.STATS))
-            if not stats[0].control["active"]:
+            stats = self.client.ask_all(Message(Op.STATS))[0].control
+            # One that comes too late would wait in vain for the servers.
+            is_early = len(stats["tasks"]) < n_expected and time.monotonic() < end
+            if not stats["active"] and not is_early:
                 return
             time.sleep(_PAUSE)
 

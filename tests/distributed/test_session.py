@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import json
+import queue
 import threading
-import time
 from datetime import timedelta
 
 import pytest
@@ -28,12 +28,12 @@ WORKER = Peer("worker", 3)
 def listener():
     """Return a listener whose sessions are in ``listener.sessions``."""
     listener = Listener("127.0.0.1:0", "secret", SECONDS)
-    listener.sessions = []
+    listener.sessions = queue.Queue()
 
     def accept():
         while accepted := listener.accept(LIMIT):
             peer, join = accepted
-            listener.sessions.append((peer, join()))
+            listener.sessions.put((peer, join()))
 
     thread = threading.Thread(target=accept, daemon=True)
     thread.start()
@@ -48,19 +48,10 @@ def session_with(listener, secret="secret"):
     return connect(listener.address, WORKER, LIMIT, secret, SECONDS, options)
 
 
-def accepted(listener):
-    """Return the only session that was opened, which happens in another thread."""
-    end = time.monotonic() + 5
-    while not listener.sessions and time.monotonic() < end:
-        time.sleep(0.001)
-    (session,) = listener.sessions
-    return session
-
-
 def test_messages_go_both_ways(listener):
     ours, incarnation = session_with(listener)
     assert incarnation == listener.incarnation
-    peer, theirs = accepted(listener)
+    peer, theirs = listener.sessions.get(timeout=5)
     assert peer == WORKER
     inboxes = [torch.empty(LIMIT, dtype=torch.uint8) for _ in range(2)]
     for value in range(3):
@@ -76,7 +67,7 @@ def test_messages_go_both_ways(listener):
 def test_the_end_of_a_session_is_seen_at_once(listener):
     ours, _ = session_with(listener)
     receive = ours.expect(torch.empty(64, dtype=torch.uint8))
-    accepted(listener)[1].close()
+    listener.sessions.get(timeout=5)[1].close()
     with pytest.raises(PeerLostError, match="with ps at 127.0.0.1:.* broke"):
         receive(SECONDS)
     ours.close()
@@ -131,7 +122,7 @@ def test_a_bad_request_for_a_session_is_refused(listener, changes, match):
         **changes,
     }
     assert match in refusal(listener, json.dumps(request))
-    assert listener.sessions == []
+    assert listener.sessions.empty()
 
 
 @pytest.mark.parametrize("request_text", ["{", "[]", "3", "x" * 5000, '{"sid": 3}'])
@@ -140,7 +131,7 @@ def test_a_request_that_is_none_has_no_answer(listener, request_text):
     store = TCPStore(host, port, None, False, SECONDS, wait_for_workers=False)
     store.queue_push("sessions", request_text)
     session_with(listener)
-    assert len(listener.sessions) == 1
+    assert listener.sessions.get(timeout=5)[0] == WORKER
 
 
 def test_a_wrong_secret_is_refused(listener):

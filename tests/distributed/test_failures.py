@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Workers and servers that come, go and are lost."""
+
+import contextlib
+import threading
+import time
+
+import pytest
+import torch
+from torch import nn
+
+from skest import Estimator, EstimatorSpec, RunConfig
+from skest.distributed.server import ParameterServer
+from skest.distributed.testing import LocalServers
+from skest.hooks import Hook
+from skest.inputs import InputContext
+from skest.optimizers import make_optimizer
+from tests.distributed._training import replica
+from tests.distributed.test_async_replica import input_fn, squared_error
+
+N_STEPS = 12
+
+
+def plain_model(features, labels, mode):
+    """Draws no random numbers in steps."""
+    network = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1))
+    made = make_optimizer("adagrad", network.named_parameters(), 0.05)
+    return EstimatorSpec(mode, network=network, loss=squared_error, optimizer=made)
+
+
+def train(monkeypatch, addresses, roles, hooks=(), directory=None, **options):
+    """Train with several workers in threads; return the Estimator of each."""
+    local = threading.local()
+    monkeypatch.setattr("skest.estimator.Replica", lambda: local.replica)
+    # In one process only one training at a time may draw from torch's generator; none
+    # of these does.
+    lock = contextlib.nullcontext()
+    monkeypatch.setattr("skest._random._GLOBAL_GENERATOR_LOCK", lock)
+    estimators, errors = [], []
+
+    def work(estimator, number, role, index):
+        local.replica = replica(
+            addresses,
+            role,
+            index,
+            input_context=InputContext(len(roles), number),
+            **options,
+        )
+        try:
+            steps = {"max_steps": N_STEPS * len(roles)}
+            estimator.train(input_fn, hooks=list(hooks), **steps)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = []
+    for number, (role, index) in enumerate(roles):
+        config = RunConfig(
+            random_seed=number, model_dir=directory, save_checkpoints_steps=3
+        )
+        estimators.append(Estimator(plain_model, config=config))
+        threads.append(
+            threading.Thread(target=work, args=[estimators[-1], number, role, index])
+        )
+        threads[-1].start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    if errors:
+        raise errors[0]
+    return estimators
+
+
+def test_workers_end_together_and_the_chief_has_the_last_checkpoint(monkeypatch):
+    roles = [("chief", 0), ("worker", 0), ("worker", 1)]
+    with LocalServers(2) as servers:
+        chief, *others = train(monkeypatch, servers.addresses, roles)
+        found = chief.checkpoint
+        assert found.global_step >= N_STEPS * len(roles)
+        assert found.global_step == servers.servers[0].step
+        tasks = servers.servers[0].members.to_json()
+        assert sum(task["pushes"] for task in tasks) == found.global_step
+        assert all(task["has_left"] for task in tasks)
+        for server in servers.servers:
+            server.wait()
+    assert all(other.latest_checkpoint() is None for other in others)
+    assert all(torch.isfinite(v).all() for v in found.variables.values())
+
+
+class LoseServer(Hook):
+    """Replaces a server by a fresh one at the same address."""
+
+    def __init__(self, servers, at_step):
+        self.servers, self.at_step = servers, at_step
+        self.steps = []
+
+    def after_step(self, run, loss):
+        self.steps.append(run.global_step)
+        if self.at_step is not None and run.global_step >= self.at_step:
+            self.at_step = None
+            forget(self.servers.servers[1])
+
+
+def forget(server: ParameterServer):
+    """Make a server what a new process would be."""
+    with server._lock:
+        server._shard, server.generation, server.step = None, 0, 0
+
+
+@pytest.mark.parametrize(("is_on_disk", "first"), [(True, 4), (False, 1)])
+def test_all_servers_go_back_to_the_last_checkpoint(
+    monkeypatch, tmp_path, is_on_disk, first
+):
+    with LocalServers(2) as servers:
+        lose = LoseServer(servers, at_step=5)
+        directory = tmp_path if is_on_disk else None
+        (chief,) = train(
+            monkeypatch, servers.addresses, [("chief", 0)], [lose], directory
+        )
+        assert [server.generation for server in servers.servers] == [2, 2]
+    assert lose.steps == [*range(1, 6), *range(first, N_STEPS + 1)]
+    assert chief.checkpoint.global_step == N_STEPS
+
+
+def test_a_worker_goes_on_when_the_chief_has_restored_the_servers(monkeypatch):
+    roles = [("chief", 0), ("worker", 0)]
+    with LocalServers(2) as servers:
+        timer = threading.Timer(0.3, forget, [servers.servers[0]])
+        timer.start()
+
+        class Slow(Hook):
+            def after_step(self, run, loss):
+                time.sleep(0.04)
+
+        chief, _ = train(monkeypatch, servers.addresses, roles, [Slow()])
+        assert chief.checkpoint.global_step >= N_STEPS * 2
+        assert servers.servers[0].generation == servers.servers[1].generation == 2
+
+
+def test_a_worker_waits_only_so_long_for_the_chief(monkeypatch):
+    roles = [("worker", 0)]
+    with (
+        LocalServers() as servers,
+        pytest.raises(TimeoutError, match="not initialized"),
+    ):
+        train(monkeypatch, servers.addresses, roles, attach_timeout=0.2)
+
+
+def test_a_chief_waits_only_so_long_for_servers(monkeypatch):
+    options = {"attach_timeout": 0.5, "timeout": 0.3}
+    with pytest.raises(TimeoutError, match="not ready after 0.5 s. There is no answer"):
+        train(monkeypatch, ["127.0.0.1:9"], [("chief", 0)], **options)
+
+
+def test_servers_with_another_model_are_refused(monkeypatch):
+    with LocalServers(2) as servers:
+        train(monkeypatch, servers.addresses[:1], [("chief", 0)])
+    with LocalServers(1) as servers:
+        monkeypatch.setattr("skest.distributed.async_replica.AsyncReplica.leave", _stay)
+        train(monkeypatch, servers.addresses, [("chief", 0)])
+
+        def other(features, labels, mode):
+            spec = plain_model(features, labels, mode)
+            spec.network.register_buffer("more", torch.zeros(2))
+            return spec
+
+        make = replica(servers.addresses, "worker", attach_timeout=5.0)
+        monkeypatch.setattr("skest.estimator.Replica", lambda: make)
+        with pytest.raises(ValueError, match="more: constant float32 .* here, none"):
+            Estimator(other).train(input_fn, steps=1)
+
+
+def _stay(self, run):
+    """Leave the servers at work."""
+
+
+def test_steps_are_not_pipelined():
+    with pytest.raises(
+        ValueError, match="'pipeline' of AsyncParameterServer must be 0"
+    ):
+        replica(["127.0.0.1:9"], pipeline=1)

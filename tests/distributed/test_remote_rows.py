@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+import pytest
+import torch
+from torch import nn
+
+from skest.distributed.lazy_memory import LazyZeros
+from skest.distributed.remote_rows import RemoteRows
+from skest.distributed.variables import Variables
+from skest.feature_columns.lookup import row_table
+
+
+def rows_of(network, fetch=None):
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    variables = Variables.of(network, [optimizer], 2)
+    return RemoteRows(network, variables, fetch or (lambda wanted: None))
+
+
+def test_lazy_zeros_can_be_forgotten():
+    lazy = LazyZeros((3, 2), torch.float32)
+    lazy.tensor[1] = 5
+    lazy.forget()
+    assert lazy.tensor.tolist() == [[0, 0]] * 3
+
+
+def test_ids_that_were_found_in_the_features_are_asked_for_before_the_next_step():
+    network = nn.Embedding(9, 2, sparse=True)
+    fetched = []
+    rows = rows_of(network, fetched.append)
+    ids = torch.tensor([4, 1, 4])
+    assert rows.begin_step(ids) == {}
+    network(ids)
+    assert [sorted(wanted[0].tolist()) for wanted in fetched] == [[1, 4]]
+    ids = torch.tensor([8, 8])
+    assert [i.tolist() for i in rows.begin_step(ids).values()] == [[8]]
+    network(ids)
+    assert len(fetched) == 1
+
+
+def test_gradients_of_equal_ids_are_summed():
+    network = nn.Embedding(9, 2, sparse=True)
+    rows = rows_of(network)
+    assert rows.gradients() == [None]
+    network(torch.tensor([4, 1, 4])).sum().backward()
+    ids, values = rows.gradients()[0]
+    found = dict(zip(ids.tolist(), values.tolist(), strict=True))
+    assert found == {4: [2, 2], 1: [1, 1]}
+
+
+def test_a_dense_gradient_of_a_table_is_refused():
+    network = nn.Module()
+    network.table = row_table(torch.ones(5, 2))
+    rows = rows_of(network)
+    network.table.sum().backward()
+    with pytest.raises(ValueError, match="'table' is a table .* its gradient is dense"):
+        rows.gradients()
+
+
+def test_an_embedding_that_changes_its_rows_is_refused():
+    with pytest.raises(ValueError, match="'max_norm' changes its rows"):
+        rows_of(nn.Embedding(9, 2, sparse=True, max_norm=1.0))

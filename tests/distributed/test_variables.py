@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+import pytest
+import torch
+from torch import nn
+
+from skest.checkpoints import Checkpoint
+from skest.distributed.rebuilding import rebuilt_optimizer
+from skest.distributed.shard import Shard
+from skest.distributed.variables import Variables, aliases, join, split
+from skest.row_sparse import RowSparse
+
+
+def trained(n_rows=5):
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Embedding(n_rows, 3, sparse=True), nn.Linear(3, 3))
+    network.append(nn.Linear(3, 3))
+    network[2].weight = network[1].weight
+    optimizer = RowSparse(torch.optim.Adam(network.parameters(), lr=0.1, foreach=True))
+    network(torch.tensor([0, n_rows - 1])).sum().backward()
+    optimizer.step()
+    return network, optimizer
+
+
+@pytest.mark.parametrize("num_ps", [1, 2, 3, 7])
+def test_what_is_split_and_held_by_servers_is_joined_again(num_ps):
+    network, optimizer = trained()
+    expected = Checkpoint.capture(network, 3, [optimizer])
+    variables = Variables.of(network, [optimizer], num_ps)
+    assert Variables.from_json(variables.to_json()) == variables
+    parts = split(variables, network, [optimizer], expected)
+    held = [
+        Shard(variables, ps, part).part(["dense", "table"])
+        for ps, part in enumerate(parts)
+    ]
+    for parameter in network.parameters():
+        parameter.data.zero_()
+    optimizer.state.clear()
+    local = Checkpoint.capture(network, 3, [optimizer])
+    found = join(variables, held, local, aliases(network))
+    for ours, theirs in zip(
+        (found.variables, found.optimizer),
+        (expected.variables, expected.optimizer),
+        strict=True,
+    ):
+        assert ours.keys() == theirs.keys()
+        assert all(torch.equal(ours[key], theirs[key]) for key in ours)
+    assert found.scalars == expected.scalars
+
+
+def test_differences_are_told_by_name():
+    network, optimizer = trained()
+    other = trained(n_rows=6)
+    ours, theirs = (Variables.of(n, [o], 2) for n, o in ((network, optimizer), other))
+    (difference,) = ours.differences(theirs)
+    assert difference.startswith("0.weight: table float32 (5, 3) at -1 here, table")
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"class": "Missing"}, "is not known on a parameter server"),
+        ({"module": "os", "class": "path"}, "is not known"),
+        ({"module": "torch.optim.lbfgs", "class": "LBFGS"}, "several times in a step"),
+    ],
+)
+def test_optimizers_that_no_server_can_make(changes, match):
+    weight = nn.Parameter(torch.zeros(2))
+    description = {
+        "class": "SGD",
+        "module": "torch.optim.sgd",
+        "row_sparse": False,
+        "slots": {},
+        "values": {},
+        "param_groups": [{"params": ["w"], "options": {"lr": 1}, "implementation": {}}],
+    }
+    with pytest.raises(ValueError, match=match):
+        rebuilt_optimizer({**description, **changes}, {"w": weight}, {})
