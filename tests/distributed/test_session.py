@@ -51,7 +51,7 @@ def session_with(listener, secret="secret"):
 def test_messages_go_both_ways(listener):
     ours, incarnation = session_with(listener)
     assert incarnation == listener.incarnation
-    peer, theirs = listener.sessions.get(timeout=5)
+    peer, theirs = listener.sessions.get(timeout=30)
     assert peer == WORKER
     inboxes = [torch.empty(LIMIT, dtype=torch.uint8) for _ in range(2)]
     for value in range(3):
@@ -67,7 +67,7 @@ def test_messages_go_both_ways(listener):
 def test_the_end_of_a_session_is_seen_at_once(listener):
     ours, _ = session_with(listener)
     receive = ours.expect(torch.empty(64, dtype=torch.uint8))
-    listener.sessions.get(timeout=5)[1].close()
+    listener.sessions.get(timeout=30)[1].close()
     with pytest.raises(PeerLostError, match="with ps at 127.0.0.1:.* broke"):
         receive(SECONDS)
     ours.close()
@@ -131,7 +131,7 @@ def test_a_request_that_is_none_has_no_answer(listener, request_text):
     store = TCPStore(host, port, None, False, SECONDS, wait_for_workers=False)
     store.queue_push("sessions", request_text)
     session_with(listener)
-    assert listener.sessions.get(timeout=5)[0] == WORKER
+    assert listener.sessions.get(timeout=30)[0] == WORKER
 
 
 def test_a_wrong_secret_is_refused(listener):
