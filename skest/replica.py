@@ -39,6 +39,7 @@ class Replica:
 
     def __exit__(self, *exc_info: object) -> bool | None:
         self.close()
+        return None
 
     def latest(self, store: CheckpointStore) -> Checkpoint | None:
         """Return what to go on from, for this process, or None."""
