@@ -18,7 +18,7 @@ from skest.replica import Replica
 from skest.run_config import RunConfig
 from skest.strategies import AsyncParameterServer, DataParallel, LocalSGD, Strategy
 
-__all__ = ["replica_for", "serve_if_ps", "strategy_of"]
+__all__ = ["is_alone", "replica_for", "serve_if_ps", "strategy_of"]
 
 _logger = logging.getLogger("skest")
 
@@ -37,6 +37,12 @@ def strategy_of(config: RunConfig) -> Strategy | None:
     if config.train_distribute is None and config.num_ps_replicas:
         return AsyncParameterServer()
     return config.train_distribute
+
+
+def is_alone(config: RunConfig) -> bool:
+    """Tell whether a process knows of no others, so that it trains alone."""
+    is_worker = config.task_type == "worker"
+    return strategy_of(config) is None and is_worker and not config.cluster_spec
 
 
 def serve_if_ps(config: RunConfig) -> bool:
