@@ -11,10 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from skest.checkpoint_format import ShardedCheckpoint, read_checkpoint
 from skest.checkpoint_store import DirectoryStore
 from skest.checkpoints import Checkpoint
 from skest.distributed.client import PSClient, StaleGenerationError
 from skest.distributed.exchange import Exchange
+from skest.distributed.remote_checkpoint import NotSavedError, restore, sharded
 from skest.distributed.session import Peer, PeerLostError
 from skest.distributed.variables import (
     Part,
@@ -118,6 +120,7 @@ class AsyncReplica(Replica):
         self._variables: Variables | None = None
         self._own_steps = 0
         self._saved: Checkpoint | None = None
+        self._is_saving = False
 
     def begin(self, run: Run) -> None:
         """Attach to the servers; the chief initializes them if nobody did."""
@@ -125,8 +128,8 @@ class AsyncReplica(Replica):
         self._variables = Variables.of(
             run.network, spec.optimizers, len(self.client.addresses)
         )
-        if self.is_chief:  # until there is a later one
-            self._saved = run.capture_checkpoint()
+        if self.is_chief:
+            self._begin_saving(run)
         self._attach(run)
         self._exchange = Exchange(
             self.client, run.network, spec.optimizers, self._variables
@@ -156,15 +159,14 @@ class AsyncReplica(Replica):
         """Return a checkpoint of what is in the servers; all else is of this process."""
         if self._exchange is None:
             return capture(run)
+        if self._is_saving:
+            return self._sharded(run, capture)
         step, parts = self._retried(
             run, lambda: self.client.snapshot(["dense", "table"])
         )
         self._load(run, parts, "dense")
-        shown = copy.copy(run)
-        # The position in the input counts the steps of this process.
-        shown.global_step, shown.start_step = step, step - self._own_steps
-        other_names = aliases(run.network)
-        made = join(self._known_variables(), parts, capture(shown), other_names)
+        captured, other_names = capture(self._shown(run, step)), aliases(run.network)
+        made = join(self._known_variables(), parts, captured, other_names)
         self._saved = made if run.model_dir is None else None
         return made
 
@@ -186,6 +188,49 @@ class AsyncReplica(Replica):
         if self._exchange is not None:
             self._exchange.rows.close()
         self.client.close()
+
+    def _begin_saving(self, run: Run) -> None:
+        """Have something to go back to, until a later state is saved."""
+        if run.model_dir is None:
+            self._saved = run.capture_checkpoint()
+            return
+        run.save_by = self._save
+        if DirectoryStore(run.model_dir).latest_step() != run.global_step:
+            self._saved = run.capture_checkpoint()
+
+    def _save(self, run: Run, save: Callable[[Any], None]) -> None:
+        """Let the servers write a checkpoint; begin again if one is lost meanwhile."""
+        self._is_saving = True
+        try:
+            while True:
+                try:
+                    save(run.capture_checkpoint())
+                except NotSavedError as error:
+                    _logger.warning("%s Attaching again.", error)
+                    self._attach(run)
+                else:
+                    self._saved = None
+                    return
+        finally:
+            self._is_saving = False
+
+    def _sharded(self, run: Run, capture: Callable[[Run], Any]) -> ShardedCheckpoint:
+        """Return a checkpoint that is written where the variables are."""
+        replies = self._retried(
+            run, lambda: self.client.take_snapshot(["dense", "table"])
+        )
+        shown = self._shown(run, replies[0].step)
+        return sharded(
+            *(self.client, self._known_variables(), run.network, replies),
+            capture=lambda: capture(shown),
+        )
+
+    def _shown(self, run: Run, step: int) -> Run:
+        """Return the run as a checkpoint shall see it."""
+        shown = copy.copy(run)
+        # The position in the input counts the steps of this process.
+        shown.global_step, shown.start_step = step, step - self._own_steps
+        return shown
 
     def _step(
         self,
@@ -269,27 +314,34 @@ class AsyncReplica(Replica):
 
     def _initialize(self, run: Run, generation: int) -> None:
         """Give the servers the variables of this process, or those of a checkpoint."""
-        network, optimizers = run.network, run.spec.optimizers
-        checkpoint, step = None, run.global_step
-        if self._exchange is not None:  # its own variables are in the servers
-            checkpoint = self._newest(run)
-            step = checkpoint.global_step
-            _logger.warning("All parameter servers go back to step %d.", step)
-        parts = split(self._known_variables(), network, optimizers, checkpoint)
-        self.client.initialize(self._known_variables(), parts, step, generation)
-        if checkpoint is not None:
-            self._load(run, parts, "constant")
-            _move_back(run, step)
+        known = self._known_variables()
+        if self._exchange is None:
+            parts = split(known, run.network, run.spec.optimizers)
+            self.client.initialize(known, parts, run.global_step, generation)
+            return
+        step = self._go_back(run, generation)  # its own variables are in the servers
+        _logger.warning("All parameter servers went back to step %d.", step)
+        _, parts = self.client.snapshot(["constant"])
+        self._load(run, parts, "constant")
+        _move_back(run, step)
 
-    def _newest(self, run: Run) -> Checkpoint:
-        """Return what training goes back to."""
+    def _go_back(self, run: Run, generation: int) -> int:
+        """Let the servers begin at the newest checkpoint, and return its step."""
+        model = (self._known_variables(), run.network, run.spec.optimizers)
         store = None if run.model_dir is None else DirectoryStore(run.model_dir)
-        saved = (store and store.latest()) or self._saved
-        if saved is None:
+        path = None if store is None else store.latest_path()
+        if path is not None:
+            step = restore(self.client, *model, path, generation)
+            if step is not None:
+                return step
+        checkpoint = self._saved if path is None else read_checkpoint(path)
+        if checkpoint is None:
             raise RuntimeError(
                 "There is nothing to restore the parameter servers from."
             )
-        return saved
+        step = checkpoint.global_step
+        self.client.initialize(model[0], split(*model, checkpoint), step, generation)
+        return step
 
     def _known_variables(self) -> Variables:
         if self._variables is None:

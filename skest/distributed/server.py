@@ -3,10 +3,12 @@
 
 import contextlib
 import logging
+import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,6 +16,7 @@ import torch
 from skest.distributed.members import Members
 from skest.distributed.session import Listener, Peer, PeerLostError, Session
 from skest.distributed.shard import Shard
+from skest.distributed.shard_files import read_part, shard_of, write_part
 from skest.distributed.transfer import Arriving, block_of, table_of_contents
 from skest.distributed.variables import Part, Variables
 from skest.distributed.wire import (
@@ -56,6 +59,10 @@ class ParameterServer:
         Seconds that a task has to take what it asked for.
     orphan_timeout : float, default=1200.0
         Seconds without any word from any task after which the server ends by itself.
+    model_dir : path, default=None
+        Where it writes and reads its shards of checkpoints; messages name checkpoints in
+        it, and reach no other files. None is nowhere: values travel to the chief, as
+        they do if the chief has a directory that is not on the same file system.
 
     Attributes
     ----------
@@ -78,6 +85,7 @@ class ParameterServer:
         use_locking: bool = True,
         timeout: float = 30.0,
         orphan_timeout: float = 1200.0,
+        model_dir: str | os.PathLike[str] | None = None,
     ) -> None:
         self._timeout = timedelta(seconds=timeout)
         self._listener = Listener(address, secret, self._timeout)
@@ -86,6 +94,7 @@ class ParameterServer:
         self.members = Members(lease, max_staleness)
         self.step = self.generation = self._n_updates = 0
         self._orphan_timeout = orphan_timeout
+        self._model_dir = None if model_dir is None else Path(model_dir)
         self._shard: Shard | None = None
         self._lock = threading.RLock()
         self._use_locking = use_locking
@@ -150,7 +159,7 @@ class ParameterServer:
         variables = None if self._shard is None else self._shard.variables.to_json()
         return self._reply(control={"variables": variables, "ps": self.ps})
 
-    def initialize(self, control: dict[str, Any], part: Part) -> Message:
+    def initialize(self, control: Mapping[str, Any], part: Part) -> Message:
         """Begin with the variables of a part."""
         generation, step = control["generation"], control["step"]
         try:
@@ -199,6 +208,24 @@ class ParameterServer:
         contents = {"tensors": table_of_contents(part), "optimizers": part.optimizers}
         return reply._replace(control=contents), part
 
+    def write(self, control: Mapping[str, Any], part: Part) -> Message:
+        """Write a copy of variables into a checkpoint; meanwhile gradients come in."""
+        shard, name = self._shard, control["directory"]
+        if shard is None:
+            return self._reply(Status.NOT_READY)
+        own = shard_of(shard.variables, self.ps, part, control["aliases"])
+        try:
+            record = write_part(self._model_dir, name, own)
+        except OSError as error:
+            return self._reply(control={"failure": str(error)})
+        return self._reply(control={"record": record})
+
+    def read(self, control: Mapping[str, Any]) -> Part | None:
+        """Return what this server has in a checkpoint, None if that is not here."""
+        variables = Variables.from_json(control["variables"])
+        where = (self._model_dir, control["directory"], control["checksum"])
+        return read_part(*where, variables, self.ps, control["optimizers"])
+
     def stats(self, peer: Peer) -> Message:
         """Return what is known of tasks, and the size of the variables."""
         n_dense = 0 if self._shard is None else self._shard.n_bytes
@@ -229,7 +256,8 @@ class _Conversation:
 
     def __init__(self, server: ParameterServer, peer: Peer, session: Session) -> None:
         self._server, self._peer, self._session = server, peer, session
-        self._arriving: tuple[dict[str, Any], Arriving] | None = None
+        self._arriving: Arriving | None = None
+        self._ready: tuple[Mapping[str, Any], Callable[[], Part]] | None = None
         self._snapshot: Part | None = None
         self._options: dict[tuple[int, int], dict[str, Any]] = {}
 
@@ -272,22 +300,31 @@ class _Conversation:
                 self._options.setdefault((i, j), {}).update(values)
             return server.push(self._peer, request, self._options)
         if code == Op.INIT:
-            arriving = Arriving(control["tensors"], control["optimizers"])
-            self._arriving = (dict(control), arriving)
+            self._arriving = Arriving(control["tensors"], control["optimizers"])
+            self._ready = (control, self._arriving.complete)
             return server.info()
-        if code in (Op.PUT, Op.COMMIT) and self._arriving is None:
-            raise WireError("Variables came without an announcement.")
+        if code == Op.RESTORE:
+            part, self._arriving = server.read(control), None
+            self._ready = None if part is None else (control, lambda: part)
+            return Message(Status.OK, control={"is_here": part is not None})
         if code == Op.PUT and self._arriving is not None:
-            self._arriving[1].put(control, request.payload[0])
+            self._arriving.put(control, request.payload[0])
             return Message(Status.OK)
-        if code == Op.COMMIT and self._arriving is not None:
-            (announced, arriving), self._arriving = self._arriving, None
-            return server.initialize(announced, arriving.complete())
+        if code == Op.COMMIT and self._ready is not None:
+            (announced, complete), self._ready, self._arriving = self._ready, None, None
+            return server.initialize(announced, complete())
+        if code in (Op.PUT, Op.COMMIT):
+            raise WireError("Variables came without an announcement.")
         if code == Op.SNAPSHOT:
             reply, self._snapshot = server.snapshot(list(control["kinds"]))
             return reply
         if code == Op.FETCH and self._snapshot is not None:
             return Message(Status.OK, payload=[block_of(self._snapshot, control)])
+        if code == Op.WRITE and self._snapshot is not None:
+            reply = server.write(control, self._snapshot)
+            if reply.control.get("record") is not None:
+                self._snapshot = None
+            return reply
         if code == Op.STATS:
             return server.stats(self._peer)
         if code in (Op.INFO, Op.BYE, Op.SHUTDOWN):

@@ -61,6 +61,8 @@ class Op(IntEnum):
     STATS = 9
     BYE = 10
     SHUTDOWN = 11
+    WRITE = 12
+    RESTORE = 13
 
 
 class Status(IntEnum):
