@@ -27,6 +27,7 @@ from skest.distributed.variables import (
     unique_state,
 )
 from skest.distributed.wire import Message, Op
+from skest.exceptions import PeerLostError as LostServersError
 from skest.hooks.base import Run
 from skest.inputs.input_context import InputContext
 from skest.replica import Replica
@@ -207,7 +208,14 @@ class AsyncReplica(Replica):
                     save(run.capture_checkpoint())
                 except NotSavedError as error:
                     _logger.warning("%s Attaching again.", error)
+                    step = run.global_step
                     self._attach(run)
+                    if run.should_stop and run.global_step < step:
+                        raise LostServersError(
+                            "Parameter servers were lost while the last checkpoint was "
+                            f"written: steps {run.global_step + 1} to {step} are lost. "
+                            "Train again to go on from there."
+                        ) from error
                 else:
                     self._saved = None
                     return
