@@ -5,7 +5,7 @@ import copy
 import functools
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from skest.checkpoint_store import DirectoryStore
 from skest.checkpoints import Checkpoint
 from skest.distributed.client import PSClient, StaleGenerationError
 from skest.distributed.exchange import Exchange
+from skest.distributed.look_ahead import LookAhead
 from skest.distributed.remote_checkpoint import NotSavedError, restore, sharded
 from skest.distributed.session import Peer, PeerLostError
 from skest.distributed.variables import (
@@ -80,8 +81,8 @@ class AsyncReplica(Replica):
     TimeoutError
         In `begin` and in steps, after `attach_timeout`.
     ValueError
-        If ``pipeline`` is not 0; in `begin`, if the servers have the variables of another
-        model, or can't make the optimizers.
+        In `begin`, if the servers have the variables of another model, or can't make
+        the optimizers.
 
     Notes
     -----
@@ -93,6 +94,11 @@ class AsyncReplica(Replica):
 
     One worker computes bit for bit what training in one process does, with any number of
     servers, if all tables are updated by `skest.row_sparse.RowSparse`.
+
+    With ``pipeline=1`` the variables of the next step are asked for before the gradients
+    of the present one are computed, so that they lack its update, and one batch more is
+    read from the input than is trained on. What was asked for is dropped when sessions
+    are opened anew.
     """
 
     def __init__(
@@ -107,11 +113,6 @@ class AsyncReplica(Replica):
         secret: str | None = None,
         attach_timeout: float = 1200.0,
     ) -> None:
-        if strategy.pipeline != 0:
-            raise ValueError(
-                "'pipeline' of AsyncParameterServer must be 0: variables are read when "
-                f"the step before has been applied; got {strategy.pipeline!r}."
-            )
         self.is_chief = task_type == "chief" if is_chief is None else is_chief
         self.input_context = input_context
         peer = Peer(task_type, task_index)
@@ -122,6 +123,7 @@ class AsyncReplica(Replica):
         self._own_steps = 0
         self._saved: Checkpoint | None = None
         self._is_saving = False
+        self._next: LookAhead | None = None
 
     def begin(self, run: Run) -> None:
         """Attach to the servers; the chief initializes them if nobody did."""
@@ -146,6 +148,14 @@ class AsyncReplica(Replica):
             return self._step(run, features, labels, None)
 
         return step
+
+    def batches(
+        self, run: Run, batches: Iterator[tuple[Any, Any]]
+    ) -> Iterator[tuple[Any, Any]]:
+        """Return the batches, of which the next one can be seen if that is of use."""
+        if self._strategy.pipeline:
+            batches = self._next = LookAhead(batches)
+        return batches
 
     def make_watched_step(self, run: Run) -> WatchedStep:
         """Return what takes a step and shows its gradients before they are sent."""
@@ -252,7 +262,8 @@ class AsyncReplica(Replica):
             raise RuntimeError("A step was asked for before 'begin'.")
 
         def gradients() -> Tensor:
-            exchange.begin_pull(features)()
+            exchange.pull(features)
+            self._pull_ahead(exchange)
             with exchange.rows.watched():
                 return compute_gradients(run.spec, features, labels)
 
@@ -267,6 +278,12 @@ class AsyncReplica(Replica):
             _logger.warning("The gradients of a step are lost: %s", error)
             self._attach(run)
         return loss
+
+    def _pull_ahead(self, exchange: Exchange) -> None:
+        """Ask for the variables of the next step."""
+        batch = None if self._next is None else self._next.peek()
+        if batch is not None:
+            exchange.pull_ahead(batch[0])
 
     def _retried(self, run: Run, ask: Callable[[], Any]) -> Any:
         """Ask again after sessions broke and were opened anew."""

@@ -250,5 +250,5 @@ class PSClient:
             raise StaleGenerationError(
                 f"{name} is at generation {reply.generation}, not {self.generation}."
             )
-        if reply.code != Status.OK:
+        if reply.code not in (Status.OK, Status.LATER):
             raise RefusedError(f"{name} refuses: {reply.control.get('error')}")

@@ -116,11 +116,19 @@ class Members:
             member = self._all[peer]
             member.is_waiting = True
             try:
-                while member.clock - self._slowest() > self.max_staleness:
+                while self.must_wait(peer):
                     # Leases end without a notice.
                     self._changed.wait(min(1.0, self.lease / 4))
             finally:
                 member.is_waiting, member.seen = False, self._now()
+
+    def must_wait(self, peer: Peer, n_ahead: int = 0) -> bool:
+        """Tell whether a task is too far ahead, when it has taken `n_ahead` more steps."""
+        if self.max_staleness is None:
+            return False
+        with self._changed:
+            clock = self._all[peer].clock + n_ahead
+            return clock - self._slowest() > self.max_staleness
 
     def active(self, but: Peer) -> list[str]:
         """Return the names of the others that are there and did not leave."""

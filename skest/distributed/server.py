@@ -23,6 +23,7 @@ from skest.distributed.wire import (
     HEADER_BYTES,
     Message,
     Op,
+    Pull,
     Reader,
     Status,
     WireError,
@@ -175,7 +176,11 @@ class ParameterServer:
 
     def pull(self, peer: Peer, request: Message) -> Message:
         """Return dense variables and rows of tables."""
-        if self.ps == 0 and request.number:
+        if self.ps == 0 and request.number == Pull.AHEAD:
+            # To wait here would hold up the gradients behind this request.
+            if self.members.must_wait(peer, n_ahead=1):
+                return self._reply(Status.LATER)
+        elif self.ps == 0 and request.number:
             self.members.wait_for_others(peer)
         with self._locked():
             refused = self._refusal(request)

@@ -20,6 +20,7 @@ __all__ = [
     "PROTOCOL",
     "Message",
     "Op",
+    "Pull",
     "Reader",
     "Status",
     "WireError",
@@ -65,6 +66,13 @@ class Op(IntEnum):
     RESTORE = 13
 
 
+class Pull(IntEnum):
+    """For which step the variables are wanted."""
+
+    NOW = 1
+    AHEAD = 2
+
+
 class Status(IntEnum):
     """What became of it."""
 
@@ -72,6 +80,7 @@ class Status(IntEnum):
     NOT_READY = 1
     STALE = 2
     REFUSED = 3
+    LATER = 4
 
 
 class WireError(ValueError):
@@ -90,8 +99,9 @@ class Message(NamedTuple):
     step : int
         Global step.
     number : int
-        Of a pull, whether dense variables are wanted; its reply has the number of
-        updates made so far, which a push brings back; its reply has the staleness.
+        Of a pull, whether dense variables are wanted: 0 or a member of `Pull`; its
+        reply has the number of updates made so far, which a push brings back; the reply
+        to that has the staleness.
     room : int
         Of a request, the largest reply that there is room for, in bytes.
     control : dict
