@@ -36,7 +36,8 @@ _logger = logging.getLogger("skest")
 #: Largest request, in bytes.
 LIMIT = 1 << 28
 _FOREVER = timedelta(days=365)
-_FAREWELL = 5.0
+_FAREWELL = 2.0
+_GLANCE = 0.01
 
 
 class ParameterServer:
@@ -102,25 +103,44 @@ class ParameterServer:
         self._stopped = threading.Event()
         self._started = time.monotonic()
         self._threads: list[threading.Thread] = []
+        self._sessions: set[Session] = set()
 
     def start(self) -> None:
         """Let tasks in, in the background."""
         self._start(self._accept)
 
     def wait(self) -> None:
-        """Return when the chief has said so, or nobody has said anything for long."""
+        """Return when the chief has said so, or nobody has said anything for long.
+
+        No thread of the server is left then.
+        """
         while not self._stopped.wait(min(1.0, self._orphan_timeout / 4)):
             last = max(self.members.last_heard, self._started)
             if time.monotonic() - last > self._orphan_timeout:
                 _logger.warning("No task has been heard of for long: the server ends.")
                 break
+        self.close(_FAREWELL)
+
+    def close(self, farewell: float = 0.0) -> None:
+        """Let nobody in, and end all sessions and threads.
+
+        Parameters
+        ----------
+        farewell : float, default=0.0
+            Seconds that tasks have to close their sessions themselves.
+        """
         self._stopped.set()
         self._listener.stop()
-        # A thread in gloo must not live to see the end of the interpreter. Tasks that have
-        # left close their sessions; others may take no longer than this.
-        end = time.monotonic() + _FAREWELL
-        for thread in self._threads:
-            thread.join(max(0.0, end - time.monotonic()))
+        self.members.dismiss()
+        polite = time.monotonic() + farewell
+        while time.monotonic() < polite and self._sessions:
+            time.sleep(_GLANCE)
+        # A thread that wakes up in gloo when the interpreter has ended aborts the process.
+        end = time.monotonic() + _FAREWELL + self._timeout.total_seconds()
+        while any(t.is_alive() for t in self._threads) and time.monotonic() < end:
+            for session in list(self._sessions):
+                session.break_off()
+            time.sleep(_GLANCE)
 
     def stop(self) -> None:
         """Let `wait` return."""
@@ -146,11 +166,13 @@ class ParameterServer:
             _logger.info("%s", error)
             return
         self.members.join(peer)
+        self._sessions.add(session)
         try:
             _Conversation(self, peer, session).run()
         except (PeerLostError, WireError) as error:
             _logger.info("The session with %s ends: %s", peer, error)
         finally:
+            self._sessions.discard(session)
             session.close()
 
     # What follows answers requests.
