@@ -3,6 +3,10 @@
 
 Each server has a `TCPStore` at its address, where those who want a session leave a
 request. Only one who proves to know the secret gets a process group.
+
+Whoever gets one is trusted not to leave the protocol on purpose: gloo ends a process that
+receives more bytes than it waits for, and nothing here can prevent that. `Session.send`
+never sends more than the other side takes.
 """
 
 import contextlib
