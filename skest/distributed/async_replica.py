@@ -5,18 +5,21 @@ import copy
 import functools
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from skest._interrupts import INTERRUPTED, broken_off_by_interrupt
+from skest.checkpoint_format import ShardedCheckpoint, read_checkpoint
 from skest.checkpoint_store import DirectoryStore
 from skest.checkpoints import Checkpoint
 from skest.distributed.client import PSClient, StaleGenerationError
 from skest.distributed.exchange import Exchange
+from skest.distributed.look_ahead import LookAhead
 from skest.distributed.momentum import warn_of_momentum
+from skest.distributed.remote_checkpoint import NotSavedError, restore, sharded
 from skest.distributed.session import Peer
 from skest.distributed.variables import (
     Part,
@@ -90,8 +93,8 @@ class AsyncReplica(Replica):
     TimeoutError
         In `begin` and in steps, after `attach_timeout`.
     ValueError
-        If ``pipeline`` is not 0; in `begin`, if the servers have the variables of another
-        model, or can't make the optimizers.
+        In `begin`, if the servers have the variables of another model, or can't make
+        the optimizers.
 
     Notes
     -----
@@ -103,6 +106,11 @@ class AsyncReplica(Replica):
 
     One worker computes bit for bit what training in one process does, with any number of
     servers, if all tables are updated by `skest.row_sparse.RowSparse`.
+
+    With ``pipeline=1`` the variables of the next step are asked for before the gradients
+    of the present one are computed, so that they lack its update, and one batch more is
+    read from the input than is trained on. What was asked for is dropped when sessions
+    are opened anew.
     """
 
     def __init__(
@@ -118,11 +126,6 @@ class AsyncReplica(Replica):
         attach_timeout: float = 1200.0,
         check: Callable[[], None] = lambda: None,
     ) -> None:
-        if strategy.pipeline != 0:
-            raise ValueError(
-                "'pipeline' of AsyncParameterServer must be 0: variables are read when "
-                f"the step before has been applied; got {strategy.pipeline!r}."
-            )
         self.is_chief = task_type == "chief" if is_chief is None else is_chief
         self.input_context = input_context
         peer = Peer(task_type, task_index)
@@ -133,6 +136,8 @@ class AsyncReplica(Replica):
         self._variables: Variables | None = None
         self._own_steps = 0
         self._saved: Checkpoint | None = None
+        self._is_saving = False
+        self._next: LookAhead | None = None
 
     def __exit__(self, *exc_info: object) -> bool:
         self.close()
@@ -152,7 +157,7 @@ class AsyncReplica(Replica):
         )
         if self.is_chief:
             warn_of_momentum(spec.optimizers, self.n_tasks)
-            self._saved = run.capture_checkpoint()  # until there is a later one
+            self._begin_saving(run)
         self._attach(run)
         self._exchange = Exchange(
             self.client, run.network, spec.optimizers, self._variables
@@ -170,6 +175,14 @@ class AsyncReplica(Replica):
 
         return step
 
+    def batches(
+        self, run: Run, batches: Iterator[tuple[Any, Any]]
+    ) -> Iterator[tuple[Any, Any]]:
+        """Return the batches, of which the next one can be seen if that is of use."""
+        if self._strategy.pipeline:
+            batches = self._next = LookAhead(batches)
+        return batches
+
     def make_watched_step(self, run: Run) -> WatchedStep:
         """Return what takes a step and shows its gradients before they are sent."""
         return functools.partial(self._step, run)
@@ -184,15 +197,14 @@ class AsyncReplica(Replica):
         """Return a checkpoint of what is in the servers; all else is of this process."""
         if self._exchange is None:
             return capture(run)
+        if self._is_saving:
+            return self._sharded(run, capture)
         step, parts = self._retried(
             run, lambda: self.client.snapshot(["dense", "table"])
         )
         self._load(run, parts, "dense")
-        shown = copy.copy(run)
-        # The position in the input counts the steps of this process.
-        shown.global_step, shown.start_step = step, step - self._own_steps
-        other_names = aliases(run.network)
-        made = join(self._known_variables(), parts, capture(shown), other_names)
+        captured, other_names = capture(self._shown(run, step)), aliases(run.network)
+        made = join(self._known_variables(), parts, captured, other_names)
         self._saved = made if run.model_dir is None else None
         return made
 
@@ -230,6 +242,56 @@ class AsyncReplica(Replica):
             self._exchange.rows.close()
         self.client.close()
 
+    def _begin_saving(self, run: Run) -> None:
+        """Have something to go back to, until a later state is saved."""
+        if run.model_dir is None:
+            self._saved = run.capture_checkpoint()
+            return
+        run.save_by = self._save
+        if DirectoryStore(run.model_dir).latest_step() != run.global_step:
+            self._saved = run.capture_checkpoint()
+
+    def _save(self, run: Run, save: Callable[[Any], None]) -> None:
+        """Let the servers write a checkpoint; begin again if one is lost meanwhile."""
+        self._is_saving = True
+        try:
+            while True:
+                try:
+                    save(run.capture_checkpoint())
+                except NotSavedError as error:
+                    _logger.warning("%s Attaching again.", error)
+                    step = run.global_step
+                    self._attach(run)
+                    if run.should_stop and run.global_step < step:
+                        raise PeerLostError(
+                            "Parameter servers were lost while the last checkpoint was "
+                            f"written: steps {run.global_step + 1} to {step} are lost. "
+                            "Train again to go on from there."
+                        ) from error
+                else:
+                    self._saved = None
+                    return
+        finally:
+            self._is_saving = False
+
+    def _sharded(self, run: Run, capture: Callable[[Run], Any]) -> ShardedCheckpoint:
+        """Return a checkpoint that is written where the variables are."""
+        replies = self._retried(
+            run, lambda: self.client.take_snapshot(["dense", "table"])
+        )
+        shown = self._shown(run, replies[0].step)
+        return sharded(
+            *(self.client, self._known_variables(), run.network, replies),
+            capture=lambda: capture(shown),
+        )
+
+    def _shown(self, run: Run, step: int) -> Run:
+        """Return the run as a checkpoint shall see it."""
+        shown = copy.copy(run)
+        # The position in the input counts the steps of this process.
+        shown.global_step, shown.start_step = step, step - self._own_steps
+        return shown
+
     def _step(
         self,
         run: Run,
@@ -242,7 +304,8 @@ class AsyncReplica(Replica):
             raise RuntimeError("A step was asked for before 'begin'.")
 
         def gradients() -> Tensor:
-            exchange.begin_pull(features)()
+            exchange.pull(features)
+            self._pull_ahead(exchange)
             with exchange.rows.watched():
                 return compute_gradients(run.spec, features, labels)
 
@@ -257,6 +320,12 @@ class AsyncReplica(Replica):
             _logger.warning("The gradients of a step are lost: %s", error)
             self._attach(run)
         return loss
+
+    def _pull_ahead(self, exchange: Exchange) -> None:
+        """Ask for the variables of the next step."""
+        batch = None if self._next is None else self._next.peek()
+        if batch is not None:
+            exchange.pull_ahead(batch[0])
 
     def _retried(self, run: Run, ask: Callable[[], Any]) -> Any:
         """Ask again after sessions broke and were opened anew."""
@@ -320,27 +389,34 @@ class AsyncReplica(Replica):
 
     def _initialize(self, run: Run, generation: int) -> None:
         """Give the servers the variables of this process, or those of a checkpoint."""
-        network, optimizers = run.network, run.spec.optimizers
-        checkpoint, step = None, run.global_step
-        if self._exchange is not None:  # its own variables are in the servers
-            checkpoint = self._newest(run)
-            step = checkpoint.global_step
-            _logger.warning("All parameter servers go back to step %d.", step)
-        parts = split(self._known_variables(), network, optimizers, checkpoint)
-        self.client.initialize(self._known_variables(), parts, step, generation)
-        if checkpoint is not None:
-            self._load(run, parts, "constant")
-            _move_back(run, step)
+        known = self._known_variables()
+        if self._exchange is None:
+            parts = split(known, run.network, run.spec.optimizers)
+            self.client.initialize(known, parts, run.global_step, generation)
+            return
+        step = self._go_back(run, generation)  # its own variables are in the servers
+        _logger.warning("All parameter servers went back to step %d.", step)
+        _, parts = self.client.snapshot(["constant"])
+        self._load(run, parts, "constant")
+        _move_back(run, step)
 
-    def _newest(self, run: Run) -> Checkpoint:
-        """Return what training goes back to."""
+    def _go_back(self, run: Run, generation: int) -> int:
+        """Let the servers begin at the newest checkpoint, and return its step."""
+        model = (self._known_variables(), run.network, run.spec.optimizers)
         store = None if run.model_dir is None else DirectoryStore(run.model_dir)
-        saved = (store and store.latest()) or self._saved
-        if saved is None:
+        path = None if store is None else store.latest_path()
+        if path is not None:
+            step = restore(self.client, *model, path, generation)
+            if step is not None:
+                return step
+        checkpoint = self._saved if path is None else read_checkpoint(path)
+        if checkpoint is None:
             raise RuntimeError(
                 "There is nothing to restore the parameter servers from."
             )
-        return saved
+        step = checkpoint.global_step
+        self.client.initialize(model[0], split(*model, checkpoint), step, generation)
+        return step
 
     def _known_variables(self) -> Variables:
         if self._variables is None:

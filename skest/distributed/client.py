@@ -105,7 +105,7 @@ class PSClient:
 
     def begin(
         self, requests: Mapping[int, Message], rooms: Mapping[int, int] | None = None
-    ) -> Callable[[], dict[int, Message]]:
+    ) -> Callable[..., dict[int, Message]]:
         """Send requests to servers, by their numbers; returns while they are on the way.
 
         Parameters
@@ -118,9 +118,10 @@ class PSClient:
         Returns
         -------
         callable
-            Waits for the replies and returns them. Payloads are valid until the next
-            call that begins something. It raises PeerLostError, StaleGenerationError,
-            or RefusedError.
+            ``finish(more_seconds=0)`` waits for the replies and returns them; so many
+            seconds are added to the timeout. Payloads are valid until the next call
+            that begins something. It raises PeerLostError, StaleGenerationError, or
+            RefusedError.
         """
         waiting = {}
         for ps, request in requests.items():
@@ -132,10 +133,11 @@ class PSClient:
             session.send(message, self._timeout)
             waiting[ps] = (receive, inbox)
 
-        def finish() -> dict[int, Message]:
+        def finish(more_seconds: float = 0.0) -> dict[int, Message]:
             replies = {}
+            timeout = self._timeout + timedelta(seconds=more_seconds)
             for ps, (receive, inbox) in waiting.items():
-                replies[ps] = receive(self._timeout)
+                replies[ps] = receive(timeout)
                 self._inboxes.setdefault(ps, []).append(inbox)
             if 0 in replies:
                 self.step = max(self.step, replies[0].step)
@@ -150,9 +152,10 @@ class PSClient:
         """Send one request and return the reply."""
         return self.begin({ps: request})()[ps]
 
-    def ask_all(self, request: Message) -> list[Message]:
+    def ask_all(self, request: Message, more_seconds: float = 0.0) -> list[Message]:
         """Send a request to all servers and return the replies in their order."""
-        replies = self.begin({ps: request for ps in range(len(self.addresses))})()
+        finish = self.begin({ps: request for ps in range(len(self.addresses))})
+        replies = finish(more_seconds)
         return [replies[ps] for ps in range(len(self.addresses))]
 
     def initialize(
@@ -182,22 +185,39 @@ class PSClient:
                 self.ask(
                     ps, Message(Op.PUT, control=block._asdict(), payload=[content])
                 )
-        for ps in range(len(parts)):
+        self.commit(step)
+
+    def commit(self, step: int) -> None:
+        """Let all servers begin with the variables that they were given last."""
+        for ps in range(len(self.addresses)):
             self.ask(ps, Message(Op.COMMIT))
         self.step = step
 
     def snapshot(self, kinds: Sequence[str]) -> tuple[int, list[Part]]:
         """Return the global step, and a copy of the state of all servers."""
-        replies = self.ask_all(Message(Op.SNAPSHOT, control={"kinds": list(kinds)}))
-        parts = []
-        for ps, reply in enumerate(replies):
-            contents = reply.control["tensors"]
-            arriving = Arriving(contents, reply.control["optimizers"])
-            for block in blocks_of(contents):
-                found = self.ask(ps, Message(Op.FETCH, control=block._asdict()))
-                arriving.put(block._asdict(), found.payload[0])
-            parts.append(arriving.complete())
+        replies = self.take_snapshot(kinds)
+        parts = [self.fetch(ps, reply) for ps, reply in enumerate(replies)]
         return replies[0].step, parts
+
+    def take_snapshot(self, kinds: Sequence[str]) -> list[Message]:
+        """Let all servers copy variables of some kinds, and say what they have.
+
+        They keep the copies for `fetch` until they are asked for INFO or another one.
+        """
+        return self.ask_all(Message(Op.SNAPSHOT, control={"kinds": list(kinds)}))
+
+    def snapshot_bytes(self, reply: Message) -> int:
+        """Return the size of the copy that a server took."""
+        return sum(block.size for block in blocks_of(reply.control["tensors"]))
+
+    def fetch(self, ps: int, reply: Message) -> Part:
+        """Return the copy that a server took; `reply` is what it said of it."""
+        contents = reply.control["tensors"]
+        arriving = Arriving(contents, reply.control["optimizers"])
+        for block in blocks_of(contents):
+            found = self.ask(ps, Message(Op.FETCH, control=block._asdict()))
+            arriving.put(block._asdict(), found.payload[0])
+        return arriving.complete()
 
     def wait_until(
         self, is_done: Callable[[], bool], seconds: float, what: str
@@ -234,5 +254,5 @@ class PSClient:
             raise StaleGenerationError(
                 f"{name} is at generation {reply.generation}, not {self.generation}."
             )
-        if reply.code != Status.OK:
+        if reply.code not in (Status.OK, Status.LATER):
             raise RefusedError(f"{name} refuses: {reply.control.get('error')}")

@@ -10,9 +10,9 @@ from torch.optim.optimizer import Optimizer
 
 from skest.distributed.client import PSClient
 from skest.distributed.flat import Flat
-from skest.distributed.remote_rows import RemoteRows
+from skest.distributed.remote_rows import RemoteRows, Wanted
 from skest.distributed.variables import Variables
-from skest.distributed.wire import Message, Op, Reader
+from skest.distributed.wire import Message, Op, Pull, Reader, Status
 from skest.optimizer_state import group_options
 
 __all__ = ["Exchange"]
@@ -67,22 +67,29 @@ class Exchange:
         ]
         self._versions = dict.fromkeys(self._concerned, 0)
         self._told: list[list[Any]] = []
+        self._ahead: tuple[Wanted, Callable[[], bool]] | None = None
         self.staleness = 0
 
     def forget(self) -> None:
         """Note that the sessions are new, so that servers know no options."""
-        self._told = []
+        self._told, self._ahead = [], None
 
-    def begin_pull(self, features: Any) -> Callable[[], None]:
-        """Ask for all that a step on a batch reads.
+    def pull(self, features: Any) -> None:
+        """Bring all that a step on a batch reads into the network."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and ahead[0].features is features:
+            wanted, finish = ahead
+            self.rows.begin_step(wanted)
+            if finish():
+                return
+        wanted = self.rows.wanted(features)
+        self.rows.begin_step(wanted)
+        self._begin_pull(wanted.rows, Pull.NOW)()
 
-        Returns
-        -------
-        callable
-            Waits for it and puts it into the network.
-        """
-        wanted = self.rows.begin_step(features)
-        return self._begin_pull(wanted, with_dense=True)
+    def pull_ahead(self, features: Any) -> None:
+        """Ask for what the next `pull` brings, if it is for this very batch."""
+        wanted = self.rows.wanted(features)
+        self._ahead = wanted, self._begin_pull(wanted.rows, Pull.AHEAD)
 
     def push(self) -> None:
         """Send the gradients that the network has, and wait until they are applied.
@@ -107,8 +114,13 @@ class Exchange:
         self.staleness = replies[0].number
 
     def _begin_pull(
-        self, wanted: Mapping[int, Tensor], with_dense: bool
-    ) -> Callable[[], None]:
+        self, wanted: Mapping[int, Tensor], dense: int
+    ) -> Callable[[], bool]:
+        """Ask for rows, and for dense variables too unless `dense` is 0.
+
+        What is returned waits, puts them into the network, and tells whether they came.
+        """
+        with_dense = bool(dense)
         counts = [len(wanted[n]) if n in wanted else 0 for n in range(len(self.rows))]
         split = {n: self._shares(wanted[n]) for n in sorted(wanted)}
         requests, rooms = {}, {}
@@ -123,11 +135,14 @@ class Exchange:
                 shape, dtype = self.rows.row_shape(n)
                 rooms[ps] += len(ids) * shape.numel() * dtype.itemsize + 8
             payload = [sizes, *(ids for ids, _ in parts.values())] if counts else []
-            requests[ps] = Message(Op.PULL, number=int(with_dense), payload=payload)
+            requests[ps] = Message(Op.PULL, number=dense, payload=payload)
         finish = self._client.begin(requests, rooms)
 
-        def wait() -> None:
-            for ps, reply in finish().items():
+        def wait() -> bool:
+            replies = finish()
+            if any(reply.code == Status.LATER for reply in replies.values()):
+                return False
+            for ps, reply in replies.items():
                 reader = Reader(reply)
                 if with_dense:
                     buffer = self._values[ps].buffer
@@ -138,11 +153,12 @@ class Exchange:
                     shape, dtype = self.rows.row_shape(n)
                     rows = reader.take((len(ids), *shape), dtype)
                     self.rows.put(n, wanted[n][places], rows)
+            return True
 
         return wait
 
     def _fetch(self, wanted: dict[int, Tensor]) -> None:
-        self._begin_pull(wanted, with_dense=False)()
+        self._begin_pull(wanted, 0)()
 
     def _dense_gradients(self, ps: int) -> list[Tensor]:
         """Return which dense variables of a server have a gradient, and all of them."""

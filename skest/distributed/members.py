@@ -70,6 +70,7 @@ class Members:
         self._now = now
         self._all: dict[Peer, Member] = {}
         self._changed = threading.Condition()
+        self._is_over = False
 
     def join(self, peer: Peer) -> None:
         """Note that a task is there, or is there again."""
@@ -116,11 +117,25 @@ class Members:
             member = self._all[peer]
             member.is_waiting = True
             try:
-                while member.clock - self._slowest() > self.max_staleness:
+                while self.must_wait(peer):
                     # Leases end without a notice.
                     self._changed.wait(min(1.0, self.lease / 4))
             finally:
                 member.is_waiting, member.seen = False, self._now()
+
+    def dismiss(self) -> None:
+        """Let nobody wait any more: the server ends."""
+        with self._changed:
+            self._is_over = True
+            self._changed.notify_all()
+
+    def must_wait(self, peer: Peer, n_ahead: int = 0) -> bool:
+        """Tell whether a task is too far ahead, when it has taken `n_ahead` more steps."""
+        if self.max_staleness is None or self._is_over:
+            return False
+        with self._changed:
+            clock = self._all[peer].clock + n_ahead
+            return clock - self._slowest() > self.max_staleness
 
     def active(self, but: Peer) -> list[str]:
         """Return the names of the others that are there and did not leave."""

@@ -9,7 +9,7 @@ import contextlib
 import mmap
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -20,12 +20,30 @@ from skest.distributed.lazy_memory import LazyZeros
 from skest.distributed.variables import Variables, sparse_weights
 from skest.row_sparse import first_places, summed_at
 
-__all__ = ["Fetch", "RemoteRows"]
+__all__ = ["Fetch", "RemoteRows", "Wanted"]
 
 #: ``fetch({number of the table: unique ids})`` brings rows and calls `RemoteRows.put`.
 Fetch = Callable[[dict[int, Tensor]], None]
 
 _KEPT_BYTES = 1 << 30
+
+
+class Wanted(NamedTuple):
+    """What is known of the look-ups of a step before it.
+
+    Parameters
+    ----------
+    features : tensor or dictionary
+        The encoded batch.
+    lookups : dict of (int, int) to Tensor
+        Ids that will be looked up, by the number of the table and their identity.
+    rows : dict of int to Tensor
+        Unique ids by the number of the table.
+    """
+
+    features: Any
+    lookups: dict[tuple[int, int], Tensor]
+    rows: dict[int, Tensor]
 
 
 class RemoteRows:
@@ -54,10 +72,9 @@ class RemoteRows:
         self._fetch = fetch
         self._step = 0
         self._n_brought = 0
-        self._features: Any = None
         self._known: dict[int, tuple[str, ...]] = {}
         self._plan: dict[tuple[int, tuple[str, ...]], bool] = {}
-        self._done: dict[tuple[int, int], Tensor] = {}
+        self._wanted = Wanted(None, {}, {})
         self._handles: list[Any] = []
         seen = self._watch(network)
         self._unseen = {
@@ -68,35 +85,35 @@ class RemoteRows:
         """Return the number of tables."""
         return len(self._tables)
 
-    def begin_step(self, features: Any) -> dict[int, Tensor]:
-        """Forget all rows, and return the ids of those that the step will read.
+    def wanted(self, features: Any) -> Wanted:
+        """Return the rows that a step will read.
 
         Parameters
         ----------
         features : tensor or dictionary
-            The encoded batch. Where the last steps found ids in it, this one will.
-
-        Returns
-        -------
-        dict of int to Tensor
-            Unique ids by the number of the table. What else is read is fetched when it
-            is read.
+            The encoded batch. Where the last steps found ids in it, this one will. What
+            else is read is fetched when it is read.
         """
+        lookups: dict[tuple[int, int], Tensor] = {}
+        found: dict[int, list[Tensor]] = {}
+        for (number, path), with_first in self._plan.items():
+            ids = _at(features, path)
+            if ids is not None:
+                lookups[number, id(ids)] = ids
+                found.setdefault(number, []).append(_rows(ids, with_first))
+        rows = {n: self._tables[n].unique(ids) for n, ids in found.items()}
+        return Wanted(features, lookups, rows)
+
+    def begin_step(self, wanted: Wanted) -> None:
+        """Forget all rows; those that are wanted will be brought by `put`."""
         self._step += 1
         if self._n_brought * mmap.PAGESIZE > _KEPT_BYTES:
             self._n_brought = 0
             for table in self._tables:
                 table.forget()
-        self._features = features
-        self._known = {id(ids): path for path, ids in _tensors_in(features)}
-        self._done = {}
-        wanted: dict[int, list[Tensor]] = {}
-        for (number, path), with_first in self._plan.items():
-            ids = _at(features, path)
-            if ids is not None:
-                self._done[number, id(ids)] = ids
-                wanted.setdefault(number, []).append(_rows(ids, with_first))
-        return {n: self._tables[n].unique(ids) for n, ids in wanted.items()}
+        # Identities hold as long as the tensors live, so they are kept.
+        self._wanted = wanted
+        self._known = {id(ids): path for path, ids in _tensors_in(wanted.features)}
 
     def put(self, number: int, ids: Tensor, rows: Tensor) -> None:
         """Write rows of a table that came."""
@@ -172,7 +189,7 @@ class RemoteRows:
 
     def _need(self, number: int, ids: Tensor, with_first: bool = False) -> None:
         """Fetch the rows that a look-up will read, unless they are there."""
-        if (number, id(ids)) in self._done:
+        if (number, id(ids)) in self._wanted.lookups:
             return
         path = self._known.get(id(ids))
         if path is not None:

@@ -3,10 +3,12 @@
 
 import contextlib
 import logging
+import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,12 +16,14 @@ import torch
 from skest.distributed.members import Members
 from skest.distributed.session import Listener, Peer, Session
 from skest.distributed.shard import Shard
+from skest.distributed.shard_files import read_part, shard_of, write_part
 from skest.distributed.transfer import Arriving, block_of, table_of_contents
 from skest.distributed.variables import Part, Variables
 from skest.distributed.wire import (
     HEADER_BYTES,
     Message,
     Op,
+    Pull,
     Reader,
     Status,
     WireError,
@@ -33,7 +37,8 @@ _logger = logging.getLogger("skest")
 #: Largest request, in bytes.
 LIMIT = 1 << 28
 _FOREVER = timedelta(days=365)
-_FAREWELL = 5.0
+_FAREWELL = 2.0
+_GLANCE = 0.01
 
 
 class ParameterServer:
@@ -57,6 +62,10 @@ class ParameterServer:
         Seconds that a task has to take what it asked for.
     orphan_timeout : float, default=1200.0
         Seconds without any word from any task after which the server ends by itself.
+    model_dir : path, default=None
+        Where it writes and reads its shards of checkpoints; messages name checkpoints in
+        it, and reach no other files. None is nowhere: values travel to the chief, as
+        they do if the chief has a directory that is not on the same file system.
 
     Attributes
     ----------
@@ -79,6 +88,7 @@ class ParameterServer:
         use_locking: bool = True,
         timeout: float = 30.0,
         orphan_timeout: float = 1200.0,
+        model_dir: str | os.PathLike[str] | None = None,
     ) -> None:
         self._timeout = timedelta(seconds=timeout)
         self._listener = Listener(address, secret, self._timeout)
@@ -87,6 +97,7 @@ class ParameterServer:
         self.members = Members(lease, max_staleness)
         self.step = self.generation = self._n_updates = 0
         self._orphan_timeout = orphan_timeout
+        self._model_dir = None if model_dir is None else Path(model_dir)
         self._shard: Shard | None = None
         self._lock = threading.RLock()
         self._use_locking = use_locking
@@ -94,25 +105,44 @@ class ParameterServer:
         self._stopped = threading.Event()
         self._started = time.monotonic()
         self._threads: list[threading.Thread] = []
+        self._sessions: set[Session] = set()
 
     def start(self) -> None:
         """Let tasks in, in the background."""
         self._start(self._accept)
 
     def wait(self) -> None:
-        """Return when the chief has said so, or nobody has said anything for long."""
+        """Return when the chief has said so, or nobody has said anything for long.
+
+        No thread of the server is left then.
+        """
         while not self._stopped.wait(min(1.0, self._orphan_timeout / 4)):
             last = max(self.members.last_heard, self._started)
             if time.monotonic() - last > self._orphan_timeout:
                 _logger.warning("No task has been heard of for long: the server ends.")
                 break
+        self.close(_FAREWELL)
+
+    def close(self, farewell: float = 0.0) -> None:
+        """Let nobody in, and end all sessions and threads.
+
+        Parameters
+        ----------
+        farewell : float, default=0.0
+            Seconds that tasks have to close their sessions themselves.
+        """
         self._stopped.set()
         self._listener.stop()
-        # A thread in gloo must not live to see the end of the interpreter. Tasks that have
-        # left close their sessions; others may take no longer than this.
-        end = time.monotonic() + _FAREWELL
-        for thread in self._threads:
-            thread.join(max(0.0, end - time.monotonic()))
+        self.members.dismiss()
+        polite = time.monotonic() + farewell
+        while time.monotonic() < polite and self._sessions:
+            time.sleep(_GLANCE)
+        # A thread that wakes up in gloo when the interpreter has ended aborts the process.
+        end = time.monotonic() + _FAREWELL + self._timeout.total_seconds()
+        while any(t.is_alive() for t in self._threads) and time.monotonic() < end:
+            for session in list(self._sessions):
+                session.break_off()
+            time.sleep(_GLANCE)
 
     def stop(self) -> None:
         """Let `wait` return."""
@@ -138,11 +168,13 @@ class ParameterServer:
             _logger.info("%s", error)
             return
         self.members.join(peer)
+        self._sessions.add(session)
         try:
             _Conversation(self, peer, session).run()
         except (PeerLostError, WireError) as error:
             _logger.info("The session with %s ends: %s", peer, error)
         finally:
+            self._sessions.discard(session)
             session.close()
 
     # What follows answers requests.
@@ -154,7 +186,7 @@ class ParameterServer:
             control={"variables": variables, "ps": self.ps, **self._notice}
         )
 
-    def initialize(self, control: dict[str, Any], part: Part) -> Message:
+    def initialize(self, control: Mapping[str, Any], part: Part) -> Message:
         """Begin with the variables of a part."""
         generation, step = control["generation"], control["step"]
         try:
@@ -170,7 +202,11 @@ class ParameterServer:
 
     def pull(self, peer: Peer, request: Message) -> Message:
         """Return dense variables and rows of tables."""
-        if self.ps == 0 and request.number:
+        if self.ps == 0 and request.number == Pull.AHEAD:
+            # To wait here would hold up the gradients behind this request.
+            if self.members.must_wait(peer, n_ahead=1):
+                return self._reply(Status.LATER)
+        elif self.ps == 0 and request.number:
             self.members.wait_for_others(peer)
         with self._locked():
             refused = self._refusal(request)
@@ -202,6 +238,24 @@ class ParameterServer:
             reply = self._reply()
         contents = {"tensors": table_of_contents(part), "optimizers": part.optimizers}
         return reply._replace(control=contents), part
+
+    def write(self, control: Mapping[str, Any], part: Part) -> Message:
+        """Write a copy of variables into a checkpoint; meanwhile gradients come in."""
+        shard, name = self._shard, control["directory"]
+        if shard is None:
+            return self._reply(Status.NOT_READY)
+        own = shard_of(shard.variables, self.ps, part, control["aliases"])
+        try:
+            record = write_part(self._model_dir, name, own)
+        except OSError as error:
+            return self._reply(control={"failure": str(error)})
+        return self._reply(control={"record": record})
+
+    def read(self, control: Mapping[str, Any]) -> Part | None:
+        """Return what this server has in a checkpoint, None if that is not here."""
+        variables = Variables.from_json(control["variables"])
+        where = (self._model_dir, control["directory"], control["checksum"])
+        return read_part(*where, variables, self.ps, control["optimizers"])
 
     def stats(self, peer: Peer) -> Message:
         """Return what is known of tasks, and the size of the variables."""
@@ -242,7 +296,8 @@ class _Conversation:
 
     def __init__(self, server: ParameterServer, peer: Peer, session: Session) -> None:
         self._server, self._peer, self._session = server, peer, session
-        self._arriving: tuple[dict[str, Any], Arriving] | None = None
+        self._arriving: Arriving | None = None
+        self._ready: tuple[Mapping[str, Any], Callable[[], Part]] | None = None
         self._snapshot: Part | None = None
         self._options: dict[tuple[int, int], dict[str, Any]] = {}
 
@@ -285,22 +340,31 @@ class _Conversation:
                 self._options.setdefault((i, j), {}).update(values)
             return server.push(self._peer, request, self._options)
         if code == Op.INIT:
-            arriving = Arriving(control["tensors"], control["optimizers"])
-            self._arriving = (dict(control), arriving)
+            self._arriving = Arriving(control["tensors"], control["optimizers"])
+            self._ready = (control, self._arriving.complete)
             return server.info()
-        if code in (Op.PUT, Op.COMMIT) and self._arriving is None:
-            raise WireError("Variables came without an announcement.")
+        if code == Op.RESTORE:
+            part, self._arriving = server.read(control), None
+            self._ready = None if part is None else (control, lambda: part)
+            return Message(Status.OK, control={"is_here": part is not None})
         if code == Op.PUT and self._arriving is not None:
-            self._arriving[1].put(control, request.payload[0])
+            self._arriving.put(control, request.payload[0])
             return Message(Status.OK)
-        if code == Op.COMMIT and self._arriving is not None:
-            (announced, arriving), self._arriving = self._arriving, None
-            return server.initialize(announced, arriving.complete())
+        if code == Op.COMMIT and self._ready is not None:
+            (announced, complete), self._ready, self._arriving = self._ready, None, None
+            return server.initialize(announced, complete())
+        if code in (Op.PUT, Op.COMMIT):
+            raise WireError("Variables came without an announcement.")
         if code == Op.SNAPSHOT:
             reply, self._snapshot = server.snapshot(list(control["kinds"]))
             return reply
         if code == Op.FETCH and self._snapshot is not None:
             return Message(Status.OK, payload=[block_of(self._snapshot, control)])
+        if code == Op.WRITE and self._snapshot is not None:
+            reply = server.write(control, self._snapshot)
+            if reply.control.get("record") is not None:
+                self._snapshot = None
+            return reply
         if code == Op.STATS:
             return server.stats(self._peer)
         if code == Op.STOP:

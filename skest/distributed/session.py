@@ -3,8 +3,13 @@
 
 Each server has a `TCPStore` at its address, where those who want a session leave a
 request. Only one who proves to know the secret gets a process group.
+
+Whoever gets one is trusted not to leave the protocol on purpose: gloo ends a process that
+receives more bytes than it waits for, and nothing here can prevent that. `Session.send`
+never sends more than the other side takes.
 """
 
+import contextlib
 import json
 import socket
 import uuid
@@ -34,6 +39,7 @@ _SERVER, _CLIENT = 0, 1
 _GREETING, _REQUESTS = "skest", "sessions"
 _MAX_REQUEST = 4096
 _FOREVER = timedelta(days=365)
+_MOMENT = timedelta(milliseconds=1)
 _LOOPBACK = ("127.0.0.1", "localhost")
 
 
@@ -75,6 +81,7 @@ class Session:
         self.name = name
         self._outbox: Tensor | None = None
         self._sent: Any = None
+        self._expected: Any = None
         self.bytes_sent = self.bytes_received = 0
 
     def send(self, message: Message, timeout: timedelta) -> None:
@@ -108,7 +115,7 @@ class Session:
             ``receive(timeout)`` waits for the message, whose payload is in `inbox`.
             It raises PeerLostError or WireError.
         """
-        work = self._begin("recv", inbox)
+        work = self._expected = self._begin("recv", inbox)
 
         def receive(timeout: timedelta) -> Message:
             self._wait(work, timeout)
@@ -120,7 +127,14 @@ class Session:
 
     def close(self) -> None:
         """Let go of the connection; the other process sees it at once."""
-        self._group = self._sent = None
+        self._group = self._sent = self._expected = None
+
+    def break_off(self) -> None:
+        """Let a thread fail that waits for the next message, unless it has come."""
+        # When one wait was in vain gloo gives up the connection, and all waits for it.
+        # Its `abort` does not end them.
+        with contextlib.suppress(PeerLostError):
+            self._wait(self._expected, _MOMENT)
 
     def _begin(self, what: str, buffer: Tensor) -> Any:
         if self._group is None:

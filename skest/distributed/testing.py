@@ -47,3 +47,5 @@ class LocalServers:
     def __exit__(self, *exc_info: object) -> None:
         for server in self.servers:
             server.stop()
+        for server in self.servers:
+            server.close()

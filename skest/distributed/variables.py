@@ -22,6 +22,8 @@ __all__ = [
     "aliases",
     "is_row_table",
     "join",
+    "merged_options",
+    "options_of",
     "sparse_weights",
     "split",
     "unique_state",
@@ -227,14 +229,64 @@ def split(
     values: Mapping[str, Tensor] = unique_state(network)
     if checkpoint is not None:
         values, slots = checkpoint.variables, dict(checkpoint.optimizer)
-        saved = checkpoint.scalars.get("optimizers", [])
-        for description, of_checkpoint in zip(descriptions, saved, strict=False):
-            for key in ("slots", "values"):
-                description[key] = of_checkpoint[key]
+        _go_on_from(descriptions, checkpoint.scalars)
     return [
         _part(variables, ps, descriptions, values, slots)
         for ps in range(variables.num_ps)
     ]
+
+
+def options_of(
+    variables: Variables,
+    network: nn.Module,
+    optimizers: Sequence[Optimizer],
+    scalars: Mapping[str, Any],
+) -> list[list[dict[str, Any]]]:
+    """Return `Part.optimizers` of all servers, for what a checkpoint has of them.
+
+    Parameters
+    ----------
+    variables : Variables
+        Of the network.
+    network : nn.Module
+        Whose parameters the optimizers have.
+    optimizers : sequence of Optimizer
+        Their options are what they are now.
+    scalars : dict
+        ``Checkpoint.scalars``.
+    """
+    descriptions, _ = described(network, optimizers)
+    _go_on_from(descriptions, scalars)
+    return [
+        [_held(description, variables, ps) for description in descriptions]
+        for ps in range(variables.num_ps)
+    ]
+
+
+def _go_on_from(
+    descriptions: Sequence[dict[str, Any]], scalars: Mapping[str, Any]
+) -> None:
+    """Let optimizers have the slots of a checkpoint."""
+    for description, saved in zip(
+        descriptions, scalars.get("optimizers", []), strict=False
+    ):
+        description |= {key: saved[key] for key in ("slots", "values")}
+
+
+def _held(
+    description: Mapping[str, Any], variables: Variables, ps: int
+) -> dict[str, Any]:
+    """Return the description of an optimizer with what one server has."""
+    held = {v.name for v in variables.all if v.ps in (-1, ps)}
+    part = dict(description)
+    part["param_groups"] = [
+        {**group, "params": [n for n in group["params"] if n in held]}
+        for group in description["param_groups"]
+    ]
+    members = [n for group in part["param_groups"] for n in group["params"]]
+    for key in ("slots", "values"):
+        part[key] = {n: description[key][n] for n in members if n in description[key]}
+    return part
 
 
 def _part(
@@ -251,15 +303,7 @@ def _part(
     }
     optimizers = []
     for i, description in enumerate(descriptions):
-        part = dict(description)
-        part["param_groups"] = [
-            {**group, "params": [n for n in group["params"] if n in held]}
-            for group in description["param_groups"]
-        ]
-        members = [n for group in part["param_groups"] for n in group["params"]]
-        for key in ("slots", "values"):
-            of = description[key]
-            part[key] = {n: of[n] for n in members if n in of}
+        part = _held(description, variables, ps)
         for name, kept in part["slots"].items():
             for slot in kept:
                 key = f"{i}:{name}/{slot}"
@@ -308,15 +352,30 @@ def join(
                 variable = by_name[rest.rpartition("/")[0]]
                 _put(tensors, key, tensor, variable, ps, variables.num_ps)
     values |= {other: values[name] for other, name in other_names.items()}
+    scalars = merged_options(local.scalars, [part.optimizers for part in parts])
+    return replace(local, variables=values, optimizer=tensors, scalars=scalars)
+
+
+def merged_options(
+    scalars: Mapping[str, Any], parts: Sequence[Sequence[Mapping[str, Any]]]
+) -> dict[str, Any]:
+    """Return ``Checkpoint.scalars`` with the slots that servers have.
+
+    Parameters
+    ----------
+    scalars : dict
+        Those of the process that writes checkpoints.
+    parts : sequence of list
+        `Part.optimizers` of all servers.
+    """
     descriptions = []
-    for i, own in enumerate(local.scalars["optimizers"]):
+    for i, own in enumerate(scalars["optimizers"]):
         merged: dict[str, Any] = {**own, "slots": {}, "values": {}}
         for part in parts:
             for key in ("slots", "values"):
-                merged[key] |= part.optimizers[i][key]
+                merged[key] |= part[i][key]
         descriptions.append(merged)
-    scalars = {**local.scalars, "optimizers": descriptions}
-    return replace(local, variables=values, optimizer=tensors, scalars=scalars)
+    return {**scalars, "optimizers": descriptions}
 
 
 def _put(

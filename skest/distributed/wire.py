@@ -20,6 +20,7 @@ __all__ = [
     "PROTOCOL",
     "Message",
     "Op",
+    "Pull",
     "Reader",
     "Status",
     "WireError",
@@ -61,7 +62,16 @@ class Op(IntEnum):
     STATS = 9
     BYE = 10
     SHUTDOWN = 11
-    STOP = 12
+    WRITE = 12
+    RESTORE = 13
+    STOP = 14
+
+
+class Pull(IntEnum):
+    """For which step the variables are wanted."""
+
+    NOW = 1
+    AHEAD = 2
 
 
 class Status(IntEnum):
@@ -71,6 +81,7 @@ class Status(IntEnum):
     NOT_READY = 1
     STALE = 2
     REFUSED = 3
+    LATER = 4
 
 
 class WireError(ValueError):
@@ -89,8 +100,9 @@ class Message(NamedTuple):
     step : int
         Global step.
     number : int
-        Of a pull, whether dense variables are wanted; its reply has the number of
-        updates made so far, which a push brings back; its reply has the staleness.
+        Of a pull, whether dense variables are wanted: 0 or a member of `Pull`; its
+        reply has the number of updates made so far, which a push brings back; the reply
+        to that has the staleness.
     room : int
         Of a request, the largest reply that there is room for, in bytes.
     control : dict

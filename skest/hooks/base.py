@@ -51,6 +51,9 @@ class Run:
         Rows to validate on, in the same form, if somebody held some out.
     stop_reason : str or None
         Why the run was asked to stop.
+    save_by : callable or None
+        ``save_by(run, save)`` makes what is to be saved and calls ``save`` with it; a
+        replica whose variables are elsewhere sets it. None is `capture_checkpoint`.
     summary : SummaryWriter
         Writes numbers for TensorBoard: into ``model_dir`` in training, into ``eval_dir``
         in evaluation. Without a directory or tensorboard it writes nothing.
@@ -82,6 +85,7 @@ class Run:
         self.table = table
         self.held_out: ArrayDataset | None = None
         self.stop_reason: str | None = None
+        self.save_by: Callable[[Run, Callable[[Any], None]], None] | None = None
         self._raw_batch = raw_batch
         self._capture = capture
         self._save = save
@@ -169,7 +173,10 @@ class Run:
         """Save a checkpoint of the present state."""
         if self._save is None:
             raise RuntimeError(f"A run of mode '{self.mode}' saves no checkpoints.")
-        self._save(self.capture_checkpoint())
+        if self.save_by is None:
+            self._save(self.capture_checkpoint())
+        else:
+            self.save_by(self, self._save)
 
 
 def nan_steps(losses: Mapping[int, tuple[Tensor, Any]]) -> list[int]:

@@ -73,7 +73,7 @@ class Trainer:
         return self
 
     def pull(self, ids):
-        self.exchange.begin_pull(ids)()
+        self.exchange.pull(ids)
 
     def compute(self, ids):
         self.optimizer.zero_grad()

@@ -221,6 +221,29 @@ def test_hooks_see_gradients_and_may_change_them(served):
     assert_same(found, expected)
 
 
+class Begun(Hook):
+    def begin(self, run):
+        self.checkpoint = run.capture_checkpoint()
+
+
+def test_initial_values_do_not_depend_on_the_number_of_servers(served):
+    """Of tables row by row, and of dense variables."""
+
+    def initial():
+        hook = Begun()
+        Estimator(embedded_model, config=RunConfig(random_seed=3)).train(
+            ids_fn, steps=1, hooks=[hook]
+        )
+        return hook.checkpoint
+
+    expected = initial()
+    assert len(expected.variables["table.weight"].unique(dim=0)) == 40
+    for num_ps in (1, 2, 3, 5):
+        found = served(num_ps, initial)
+        assert found.global_step == 0
+        assert_same(found, expected)
+
+
 def test_training_goes_on_from_a_checkpoint_with_other_servers(served, tmp_path):
     def train(directory, num_ps):
         config = RunConfig(random_seed=3, model_dir=directory)

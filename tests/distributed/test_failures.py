@@ -171,10 +171,3 @@ def test_servers_with_another_model_are_refused(monkeypatch):
 
 def _stay(self, run):
     """Leave the servers at work."""
-
-
-def test_steps_are_not_pipelined():
-    with pytest.raises(
-        ValueError, match="'pipeline' of AsyncParameterServer must be 0"
-    ):
-        replica(["127.0.0.1:9"], pipeline=1)

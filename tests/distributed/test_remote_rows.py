@@ -27,11 +27,14 @@ def test_ids_that_were_found_in_the_features_are_asked_for_before_the_next_step(
     fetched = []
     rows = rows_of(network, fetched.append)
     ids = torch.tensor([4, 1, 4])
-    assert rows.begin_step(ids) == {}
+    assert rows.wanted(ids).rows == {}
+    rows.begin_step(rows.wanted(ids))
     network(ids)
     assert [sorted(wanted[0].tolist()) for wanted in fetched] == [[1, 4]]
     ids = torch.tensor([8, 8])
-    assert [i.tolist() for i in rows.begin_step(ids).values()] == [[8]]
+    wanted = rows.wanted(ids)
+    assert [i.tolist() for i in wanted.rows.values()] == [[8]]
+    rows.begin_step(wanted)
     network(ids)
     assert len(fetched) == 1
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.distributed import TCPStore
 
+from skest.distributed.authentication import proof
 from skest.distributed.session import (
     Listener,
     Peer,
@@ -122,6 +123,27 @@ def test_a_bad_request_for_a_session_is_refused(listener, changes, match):
         **changes,
     }
     assert match in refusal(listener, json.dumps(request))
+    assert listener.sessions.empty()
+
+
+def test_a_request_that_was_granted_is_not_granted_again(listener):
+    """What somebody heard of the talk of others is of no use to him."""
+    host, port = split_address(listener.address)
+    store = TCPStore(host, port, None, False, SECONDS, wait_for_workers=False)
+    request = {"protocol": PROTOCOL, "sid": "s" * 32, "limit": LIMIT}
+    said = (listener.incarnation, request["sid"], "worker", "0")
+    request |= {"task_type": "worker", "task_index": 0, "proof": proof("secret", *said)}
+    listener._seen.add(request["sid"])
+    assert "was made before" in refusal(listener, json.dumps(request))
+    store.delete_key("answer/" + "s" * 32)
+    # To another task, another session or another process the proof says nothing.
+    for changes in ({"task_index": 1}, {"task_type": "chief"}):
+        store.delete_key("answer/" + "s" * 32)
+        text = json.dumps({**request, **changes})
+        assert "shared secret" in refusal(listener, text)
+    store.delete_key("answer/" + "s" * 32)
+    listener.incarnation = "another process"
+    assert "shared secret" in refusal(listener, json.dumps(request))
     assert listener.sessions.empty()
 
 

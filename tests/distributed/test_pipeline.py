@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Steps whose variables are asked for while the step before is computed."""
+
+import functools
+import threading
+
+import pytest
+import torch
+
+from skest import Estimator, RunConfig
+from skest.distributed.testing import LocalServers
+from skest.distributed.wire import Message, Op
+from skest.hooks import Hook
+from skest.inputs import ArrayDataset
+from tests.distributed._training import Trainer, replica
+from tests.distributed.test_async_replica import data, ids_fn, trained
+from tests.distributed.test_failures import (
+    N_STEPS,
+    LoseServer,
+    plain_model,
+    train,
+)
+from tests.distributed.test_remote_checkpoint import tied_model
+
+IDS = [torch.tensor(ids) for ids in ([0, 3, 3], [6, 1], [3, 2], [5, 5], [0, 6])]
+
+
+@pytest.fixture
+def served(monkeypatch):
+    """Return ``served(train, n)``, which trains with n servers and ``pipeline=1``."""
+
+    def run(train, num_ps=2):
+        with LocalServers(num_ps) as servers, monkeypatch.context() as patch:
+            make = functools.partial(replica, servers.addresses, pipeline=1)
+            patch.setattr("skest.estimator.Replica", make)
+            (task,) = [train(), *servers.servers[0].members.to_json()][1:]
+            return task["staleness"]
+
+    return run
+
+
+def test_every_update_but_the_first_is_one_older(served):
+    train = functools.partial(trained, plain_model, steps=9)
+    assert served(train) == [(0, 1), (1, 8)]
+
+
+def test_rows_come_ahead_too(served):
+    train = functools.partial(trained, tied_model, steps=9, fn=ids_fn)
+    assert served(train) == [(0, 1), (1, 8)]
+
+
+class Lagged:
+    """Plain gradient descent with gradients of the table before the last update."""
+
+    def __init__(self):
+        self.table, self.seen = torch.ones(7), torch.ones(7)
+
+    def step(self, ids):
+        gradient = torch.zeros(7).index_add(0, ids, self.seen[ids])
+        self.seen = self.table
+        self.table = self.table - 0.25 * gradient
+
+
+@pytest.mark.parametrize("num_ps", [1, 3])
+def test_values_are_those_before_the_last_update(num_ps):
+    """The gradient of a row is its value as it was seen: binary fractions, exact."""
+    network = torch.nn.Embedding(7, 1, sparse=True)
+    torch.nn.init.ones_(network.weight)
+
+    def make(params):
+        return torch.optim.SGD(params, lr=0.25)
+
+    with LocalServers(num_ps) as servers:
+        trainer = Trainer(servers.addresses, network=network, make=make)
+        trainer.initialize().begin()
+        exchange = trainer.exchange
+        expected = Lagged()
+        for ids, following in zip(IDS, [*IDS[1:], None], strict=True):
+            exchange.pull(ids)
+            if following is not None:
+                exchange.pull_ahead(following)
+            trainer.optimizer.zero_grad()
+            (network(ids) ** 2 / 2).sum().backward()
+            exchange.push()
+            expected.step(ids)
+        _, parts = trainer.client.snapshot(["table"])
+        found = torch.empty(7)
+        for ps, part in enumerate(parts):
+            found[ps::num_ps] = part.tensors["variable:weight"].ravel()
+        assert found.tolist() == expected.table.tolist()
+        trainer.close()
+
+
+def test_what_came_for_another_batch_is_dropped():
+    with LocalServers() as servers:
+        trainer = Trainer(servers.addresses).initialize().begin()
+        trainer.exchange.pull_ahead(IDS[1])
+        trainer.step(IDS[0])
+        assert trainer.exchange.staleness == 0
+        trainer.close()
+
+
+class Steps(Hook):
+    def __init__(self):
+        self.steps, self.ended = [], 0
+
+    def after_step(self, run, loss):
+        self.steps.append(run.global_step)
+
+    def end(self, run):
+        self.ended += 1
+
+
+@pytest.mark.parametrize("steps", [1, 3, None])
+def test_training_ends_where_it_should(served, steps):
+    hook, kept = Steps(), []
+
+    def fn():
+        return ArrayDataset(*data(), batch_size=8, num_epochs=1)
+
+    def train():
+        estimator = Estimator(plain_model, config=RunConfig(random_seed=3))
+        kept.append(estimator.train(fn, steps=steps, hooks=[hook]).checkpoint)
+
+    served(train)
+    n_steps = steps or 8
+    assert hook.steps == [*range(1, n_steps + 1)]
+    assert hook.ended == 1
+    assert kept[0].global_step == n_steps
+    position = kept[0].input_position
+    assert position is None or position["batches"] == n_steps
+
+
+def test_an_error_of_the_input_comes_behind_the_batches_before_it(served):
+    hook = Steps()
+
+    def fn():
+        x, y = data()
+        yield x[:8], y[:8]
+        yield x[8:16], y[8:16]
+        raise OSError("the file is gone")
+
+    def train():
+        estimator = Estimator(plain_model)
+        with pytest.raises(OSError, match="the file is gone"):
+            estimator.train(fn, hooks=[hook])
+
+    served(train)
+    assert hook.steps == [1, 2]
+
+
+def test_what_was_asked_for_is_dropped_when_servers_are_lost(monkeypatch, tmp_path):
+    with LocalServers(2, model_dir=tmp_path) as servers:
+        lose = LoseServer(servers, at_step=5)
+        roles = [("chief", 0)]
+        (chief,) = train(
+            monkeypatch, servers.addresses, roles, [lose], tmp_path, pipeline=1
+        )
+        assert [server.generation for server in servers.servers] == [2, 2]
+        (task,) = servers.servers[0].members.to_json()
+    # The pull for step 6 was answered before the loss, its gradients are refused.
+    assert lose.steps[:5] == [1, 2, 3, 4, 5]
+    assert lose.steps[-(N_STEPS - 3) :] == [*range(4, N_STEPS + 1)]
+    assert chief.checkpoint.global_step == N_STEPS
+    assert {staleness for staleness, _ in task["staleness"]} == {0, 1}
+
+
+@pytest.mark.parametrize("bound", [0, 2])
+def test_no_worker_is_further_ahead_than_it_may_be(bound):
+    """The bound holds with pulls ahead, and nobody waits for ever."""
+    n_steps, clocks, spreads = 12, [0, 0], []
+    lock = threading.Lock()
+
+    def work(worker, number):
+        for step in range(n_steps):
+            ids = IDS[step % len(IDS)]
+            worker.exchange.pull(ids)
+            worker.exchange.pull_ahead(IDS[(step + 1) % len(IDS)])
+            worker.compute(ids)
+            worker.exchange.push()
+            with lock:
+                clocks[number] += 1
+                spreads.append(abs(clocks[0] - clocks[1]))
+        worker.client.ask_all(Message(Op.BYE))
+
+    with LocalServers(max_staleness=bound) as servers:
+        chief = Trainer(servers.addresses, "chief").initialize()
+        chief.client.ask_all(Message(Op.BYE))
+        workers = [Trainer(servers.addresses, index=i).begin() for i in range(2)]
+        threads = [
+            threading.Thread(target=work, args=[w, i]) for i, w in enumerate(workers)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+            assert not thread.is_alive()
+        for worker in (chief, *workers):
+            worker.close()
+    # A push is counted here a moment after the server did so: one more at most.
+    assert max(spreads) <= bound + 2
+    assert sum(clocks) == 2 * n_steps
