@@ -20,6 +20,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -105,42 +106,35 @@ class Vector(nn.Module):
         return self.values
 
 
-def _client(addresses: list[str], index: int, size: int, go: Any, found: Any) -> None:
-    torch.set_num_threads(1)
-    worker = Worker(addresses, index, Vector(size))
-    go.wait()
-    n_steps, end = 0, time.perf_counter() + _SECONDS
-    while time.perf_counter() < end:
-        worker.step(None)
-        n_steps += 1
-    found.put(n_steps / _SECONDS)
-    worker.client.close()
-
-
 def rates() -> None:
-    """Requests per second; two for each step."""
+    """Requests per second, two for each step; clients are threads of this process."""
     for size in (4, 100_000):
-        for n_clients in (1, 2, 4):
-            with served() as addresses:
-                go, found = _SPAWN.Barrier(n_clients), _SPAWN.Queue()
-                first = Worker(addresses, 0, Vector(size))  # initializes the server
-                clients = [
-                    _SPAWN.Process(
-                        target=_client, args=(addresses, i + 1, size, go, found)
-                    )
-                    for i in range(n_clients)
-                ]
-                for client in clients:
-                    client.start()
-                per_second = 2 * sum(found.get() for _ in clients)
-                for client in clients:
-                    client.join()
-                first.client.close()
-            print(
-                f"{size * 4:>7,} bytes, {n_clients} client(s): "
-                f"{per_second:6,.0f} requests/s",
-                flush=True,
-            )
+        with served() as addresses:
+            workers = [Worker(addresses, i, Vector(size)) for i in range(4)]
+            for n_clients in (1, 2, 4):
+                found = _requests(workers[:n_clients]) / _SECONDS
+                print(
+                    f"{size * 4:>7,} bytes, {n_clients} client(s): "
+                    f"{found:6,.0f} requests/s",
+                    flush=True,
+                )
+            for worker in workers:
+                worker.client.close()
+
+
+def _requests(workers: list[Worker]) -> int:
+    """Return how many requests all of them have made in some seconds."""
+    end = time.perf_counter() + _SECONDS
+
+    def work(worker: Worker) -> int:
+        n_requests = 0
+        while time.perf_counter() < end:
+            worker.step(None)
+            n_requests += 2
+        return n_requests
+
+    with ThreadPoolExecutor(len(workers)) as pool:
+        return sum(pool.map(work, workers))
 
 
 class WideDeep(nn.Module):
