@@ -1,0 +1,283 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What one parameter server process can do, and what travels in a step.
+
+    python -m benchmarks.parameter_servers rates
+    python -m benchmarks.parameter_servers bytes
+    python -m benchmarks.parameter_servers pipeline
+    python -m benchmarks.parameter_servers memory
+
+`rates`: steps per second, each a pull and a push, of one server with 1, 2 and 4 clients,
+with a few values and with 400 kB. `bytes`: sparse against dense embeddings in the same
+model. `pipeline`: steps per second with and without pulls ahead, on this machine as it is
+and with 10 ms until an answer can be seen. `memory`: what the chief needs to save a table.
+"""
+
+import argparse
+import functools
+import json
+import multiprocessing
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import nn
+
+from skest import EstimatorSpec, ModeKeys, RunConfig
+from skest.checkpoint_store import DirectoryStore
+from skest.checkpoints import Checkpoint
+from skest.distributed.async_replica import AsyncReplica
+from skest.distributed.client import PSClient
+from skest.distributed.exchange import Exchange
+from skest.distributed.server import serve_parameters
+from skest.distributed.session import Peer, Session
+from skest.distributed.variables import Variables, split
+from skest.distributed.wire import Message, Op
+from skest.hooks.base import Run
+
+_SPAWN = multiprocessing.get_context("spawn")
+_LATENCY = 0.010
+_SECONDS = 2.0
+
+
+def _serve(addresses: Any, ps: int, model_dir: str | None) -> None:
+    torch.set_num_threads(1)
+    serve_parameters("127.0.0.1:0", ps, announce=addresses.put, model_dir=model_dir)
+
+
+@contextmanager
+def served(num_ps: int = 1, model_dir: str | None = None) -> Iterator[list[str]]:
+    """Yield the addresses of servers in processes of their own."""
+    addresses, processes = [], []
+    for ps in range(num_ps):
+        queue = _SPAWN.Queue()
+        processes.append(_SPAWN.Process(target=_serve, args=(queue, ps, model_dir)))
+        processes[-1].start()
+        addresses.append(queue.get())
+    yield addresses
+    client = PSClient(addresses, Peer("last", 0))
+    client.connect()
+    client.ask_all(Message(Op.SHUTDOWN))
+    client.close()
+    for process in processes:
+        process.join()
+
+
+class Worker:
+    """One client with a network: pulls, takes any gradients, pushes."""
+
+    def __init__(self, addresses: list[str], index: int, network: nn.Module) -> None:
+        self.network = network
+        self.optimizer = torch.optim.SGD(network.parameters(), lr=1e-6)
+        self.variables = Variables.of(network, [self.optimizer], len(addresses))
+        self.client = PSClient(addresses, Peer("worker", index))
+        self.client.connect()
+        if index == 0:
+            parts = split(self.variables, network, [self.optimizer])
+            self.client.initialize(self.variables, parts, 0, 1)
+        self.client.generation = 1
+        self.exchange = Exchange(self.client, network, [self.optimizer], self.variables)
+
+    def step(self, features: Any, following: Any = None) -> None:
+        """Take a step, and ask for the next one before the gradients."""
+        self.exchange.pull(features)
+        if following is not None:
+            self.exchange.pull_ahead(following)
+        self.optimizer.zero_grad()
+        self.network(features).sum().backward()
+        self.exchange.push()
+
+
+class Vector(nn.Module):
+    """Nothing but values to send."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.values = nn.Parameter(torch.zeros(size))
+
+    def forward(self, features: Any) -> torch.Tensor:
+        return self.values
+
+
+def rates() -> None:
+    """Requests per second, two for each step; clients are threads of this process."""
+    for size in (4, 100_000):
+        with served() as addresses:
+            workers = [Worker(addresses, i, Vector(size)) for i in range(4)]
+            for n_clients in (1, 2, 4):
+                found = _requests(workers[:n_clients]) / _SECONDS
+                print(
+                    f"{size * 4:>7,} bytes, {n_clients} client(s): "
+                    f"{found:6,.0f} requests/s",
+                    flush=True,
+                )
+            for worker in workers:
+                worker.client.close()
+
+
+def _requests(workers: list[Worker]) -> int:
+    """Return how many requests all of them have made in some seconds."""
+    end = time.perf_counter() + _SECONDS
+
+    def work(worker: Worker) -> int:
+        n_requests = 0
+        while time.perf_counter() < end:
+            worker.step(None)
+            n_requests += 2
+        return n_requests
+
+    with ThreadPoolExecutor(len(workers)) as pool:
+        return sum(pool.map(work, workers))
+
+
+class WideDeep(nn.Module):
+    """Embeddings of 26 ids in each row, and a dense network behind them."""
+
+    def __init__(self, n_rows: int, is_sparse: bool) -> None:
+        super().__init__()
+        self.table = nn.EmbeddingBag(n_rows, 16, sparse=is_sparse, mode="sum")
+        self.out = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 1))
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.out(self.table(features))
+        return out
+
+
+def bytes_per_step() -> None:
+    """Bytes in both directions in a step, of batches of 256 rows of 26 ids."""
+    found = {}
+    batches = torch.randint(0, 200_000, (12, 256, 26))
+    for is_sparse in (True, False):
+        with served() as addresses:
+            worker = Worker(addresses, 0, WideDeep(200_000, is_sparse))
+            worker.step(batches[0])  # learns where ids are
+            (session,) = worker.client._sessions
+            before = session.bytes_sent, session.bytes_received
+            for batch in batches[1:]:
+                worker.step(batch)
+            up = (session.bytes_sent - before[0]) / 11
+            down = (session.bytes_received - before[1]) / 11
+            found[is_sparse] = up + down
+            kind = "sparse" if is_sparse else "dense"
+            print(f"{kind:>6}: {up:12,.0f} up, {down:12,.0f} down", flush=True)
+            worker.client.close()
+    print(f"dense / sparse: {found[False] / found[True]:.1f}")
+
+
+def _with_latency(expect: Callable[..., Any], seconds: float) -> Callable[..., Any]:
+    """Let no answer be seen earlier than so long after its request."""
+
+    def delayed(self: Session, inbox: torch.Tensor) -> Callable[[timedelta], Message]:
+        receive, sent_at = expect(self, inbox), time.perf_counter()
+
+        def wait(timeout: timedelta) -> Message:
+            message: Message = receive(timeout)
+            time.sleep(max(0.0, sent_at + seconds - time.perf_counter()))
+            return message
+
+        return wait
+
+    return delayed
+
+
+def pipeline() -> None:
+    """Steps per second of one worker; the best of several interleaved runs."""
+    batches = list(torch.randint(0, 50_000, (20, 64, 26)))
+    expect = Session.expect
+    for latency in (0.0, _LATENCY):
+        best = {False: 0.0, True: 0.0}
+        with served() as addresses:
+            worker = Worker(addresses, 0, WideDeep(50_000, True))
+            worker.step(batches[0])
+            Session.expect = _with_latency(expect, latency)  # type: ignore[method-assign]
+            for is_ahead in [False, True] * 5:
+                start = time.perf_counter()
+                following = batches[1:] if is_ahead else [None] * (len(batches) - 1)
+                for batch, after in zip(batches, [*following, None], strict=True):
+                    worker.step(batch, after)
+                rate = len(batches) / (time.perf_counter() - start)
+                best[is_ahead] = max(best[is_ahead], rate)
+            Session.expect = expect  # type: ignore[method-assign]
+            worker.client.close()
+        print(
+            f"{latency * 1000:4.0f} ms: {best[False]:6.1f} steps/s, ahead "
+            f"{best[True]:6.1f}, ratio {best[True] / best[False]:.2f}",
+            flush=True,
+        )
+
+
+def _peak_of(work: Callable[[], Any]) -> float:
+    """Return by how many MB the memory of this process rose at most in a call."""
+    Path("/proc/self/clear_refs").write_text("5")
+    before = _status("VmRSS")
+    work()
+    return (_status("VmHWM") - before) / 1e3
+
+
+def _status(name: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith(name)).split()[1])
+
+
+def memory() -> None:
+    """Save 1e6 rows of 16 values with Adagrad in 2 servers: 128 MB."""
+    for sees in (True, False):
+        with tempfile.TemporaryDirectory() as directory:
+            with served(2, directory if sees else None) as addresses:
+                _save(addresses, directory, sees)
+
+
+def _save(addresses: list[str], directory: str, sees: bool) -> None:
+    network = nn.Sequential(nn.Embedding(1_000_000, 16, sparse=True), nn.Linear(16, 1))
+    optimizer = torch.optim.Adagrad(network.parameters())
+    spec = EstimatorSpec(
+        ModeKeys.TRAIN,
+        network=network,
+        loss=lambda labels, logits: logits.sum(),
+        optimizer=optimizer,
+    )
+    strategy = SimpleNamespace(timeout=30.0, lease=60.0, pipeline=0)
+    replica = AsyncReplica(strategy, ps_addresses=addresses, task_type="chief")
+
+    def capture(run: Run) -> Checkpoint:
+        return Checkpoint.capture(run.network, run.global_step, run.spec.optimizers)
+
+    store = DirectoryStore(directory)
+    run = Run(
+        spec,
+        RunConfig(),
+        model_dir=Path(directory),
+        capture=functools.partial(replica.capture, capture=capture),
+        save=store.save,
+    )
+    replica.begin(run)
+    run.save_checkpoint()  # lets go of the initial values
+    where = "servers write" if sees else "chief writes"
+    print(f"{where}: {_peak_of(run.save_checkpoint):7.1f} MB at the chief", flush=True)
+    gathered = _peak_of(run.capture_checkpoint)
+    print(f"in memory: {gathered:7.1f} MB at the chief", flush=True)
+    n_bytes = sum(f.stat().st_size for f in Path(directory).rglob("*.safetensors"))
+    print(json.dumps({"bytes on disk": n_bytes}), flush=True)
+    replica.close()
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
+    torch.set_num_threads(1)
+    parser = argparse.ArgumentParser(description=__doc__)
+    chosen = {
+        "rates": rates,
+        "bytes": bytes_per_step,
+        "pipeline": pipeline,
+        "memory": memory,
+    }
+    parser.add_argument("what", choices=chosen)
+    chosen[parser.parse_args().what]()
