@@ -16,6 +16,7 @@ from skest.checkpoints import Checkpoint
 from skest.distributed.client import PSClient, StaleGenerationError
 from skest.distributed.exchange import Exchange
 from skest.distributed.session import Peer, PeerLostError
+from skest.distributed.status_log import StatusLog
 from skest.distributed.variables import (
     Part,
     Variables,
@@ -118,6 +119,7 @@ class AsyncReplica(Replica):
         self._variables: Variables | None = None
         self._own_steps = 0
         self._saved: Checkpoint | None = None
+        self._log: StatusLog | None = None
 
     def begin(self, run: Run) -> None:
         """Attach to the servers; the chief initializes them if nobody did."""
@@ -134,6 +136,9 @@ class AsyncReplica(Replica):
         for optimizer in spec.optimizers:
             optimizer.state.clear()  # it is in the servers
         move_to_step(run, self.client.step)
+        if self.is_chief:
+            every_steps = run.config.log_step_count_steps
+            self._log = StatusLog(self.client, every_steps, run.global_step)
 
     def make_step(self, run: Run, make: Callable[[], Step]) -> Step:
         """Return what takes a step: read, compute gradients, send them."""
@@ -150,6 +155,8 @@ class AsyncReplica(Replica):
     def steps_taken(self, run: Run) -> int:
         """Return the global step, as server 0 said."""
         self._own_steps += 1
+        if self._log is not None:
+            self._log.after_step(self.client.step)
         return self.client.step
 
     def capture(self, run: Run, capture: Callable[[Run], Any]) -> Any:
