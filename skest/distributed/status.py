@@ -17,8 +17,8 @@ from skest.cluster import ClusterSpec, task_from_env
 
 __all__ = ["main"]
 
-# Both are read once, by torch and by the resolver. A server that is gone is a line of the table, not one of the log of
-# torch; and an address of a host that has no name must not cost seconds.
+# Both are read once, by torch and by the resolver. A server that is gone is a line of the
+# table, not one of the log of torch; a host without a name must not cost seconds.
 _ENVIRONMENT = {"TORCH_CPP_LOG_LEVEL": "FATAL", "RES_OPTIONS": "timeout:1 attempts:1"}
 
 
