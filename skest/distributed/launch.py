@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 
-from skest.distributed.supervisor import Supervisor, Task
+from skest.distributed.supervisor import Supervisor, Task, res_options
 from skest.exceptions import TaskFailedError
 
 __all__ = ["environ_of", "local_cluster", "main"]
@@ -125,11 +125,9 @@ def environ_of(
         ``SKEST_CONFIG``, and settings that are not in the environment yet.
     """
     task = {"cluster": cluster, "task": {"type": kind, "index": index}}
-    # No name server is needed for loopback, and waiting for one is what takes long.
-    defaults = {"RES_OPTIONS": "timeout:1 attempts:1"}
-    if kind == "ps":
-        defaults["OMP_NUM_THREADS"] = "1"
-    own = {name: value for name, value in defaults.items() if name not in os.environ}
+    own = res_options()
+    if kind == "ps" and "OMP_NUM_THREADS" not in os.environ:
+        own["OMP_NUM_THREADS"] = "1"
     return {**own, "SKEST_CONFIG": json.dumps(task)}
 
 

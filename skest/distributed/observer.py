@@ -8,8 +8,9 @@ from typing import Any
 from skest.distributed.client import PSClient
 from skest.distributed.cluster_status import cluster_status
 from skest.distributed.members import OBSERVER
-from skest.distributed.session import Peer, PeerLostError, RefusedError
+from skest.distributed.session import Peer, RefusedError
 from skest.distributed.wire import Message, Op
+from skest.exceptions import PeerLostError
 
 __all__ = ["Observer"]
 

@@ -14,12 +14,9 @@ import time
 from collections.abc import Sequence
 
 from skest.cluster import ClusterSpec, task_from_env
+from skest.distributed.supervisor import res_options
 
 __all__ = ["main"]
-
-# Both are read once, by torch and by the resolver. A server that is gone is a line of the
-# table, not one of the log of torch; a host without a name must not cost seconds.
-_ENVIRONMENT = {"TORCH_CPP_LOG_LEVEL": "FATAL", "RES_OPTIONS": "timeout:1 attempts:1"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -116,6 +113,8 @@ def _seconds(text: str) -> float:
 
 
 if __name__ == "__main__":
-    for name, value in _ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
+    # A server that is gone is a line of the table, not one of the log of torch. All this
+    # is read once, by torch and the resolver.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
+    os.environ.update(res_options())
     sys.exit(main())

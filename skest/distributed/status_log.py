@@ -3,9 +3,10 @@
 
 import logging
 
-from skest.distributed.client import PSClient
+from skest.distributed.client import PSClient, StaleGenerationError
 from skest.distributed.cluster_status import as_line, cluster_status
 from skest.distributed.wire import Message, Op
+from skest.exceptions import PeerLostError
 from skest.hooks.timer import Timer
 
 __all__ = ["StatusLog"]
@@ -44,7 +45,7 @@ class StatusLog:
             return
         try:
             replies = self._client.ask_all(Message(Op.STATS))
-        except ConnectionError as error:  # the next step mends it
+        except (PeerLostError, StaleGenerationError) as error:  # the next step mends it
             _logger.info("step %d: %s", step, error)
             return
         answers = dict(zip(self._client.addresses, replies, strict=True))
