@@ -165,8 +165,7 @@ class _Place:
                 function = functools.partial(script_or_function, *arguments)
                 job = stack.enter_context(write_job(function, {}))
                 report = stack.enter_context(anonymous_file())
-                files = ("--job", job.fileno(), "--report", report.fileno())
-                task = Task(name, [*map(str, files), "{}"], environ, [job], report)
+                task = Task.of_job(name, job, {}, report=report, environ=environ)
             self._supervisor.start(task)
             try:
                 self._supervisor.wait()
