@@ -6,7 +6,6 @@ which runs the task and restarts it; all else is as with `skest.distributed.laun
 """
 
 import contextlib
-import functools
 import os
 import secrets
 import socket
@@ -104,6 +103,7 @@ def launch(
     check_integer(ps, "ps", "launch", minimum=0)
     check_integer(max_restarts, "max_restarts", "launch", minimum=0)
     check_positive(start_timeout, "start_timeout", "launch")
+    work = _work(script_or_function, arguments)
     if not ray.is_initialized():
         ray.init()
     names = _names(workers, ps, evaluator)
@@ -122,8 +122,7 @@ def launch(
             actor.run.remote(
                 "-".join(map(str, name)),
                 {**environ_of(cluster, *name), **environ},
-                _portable(script_or_function),
-                list(arguments),
+                work,
             ): name
             for name, actor in actors.items()
         }
@@ -150,22 +149,18 @@ class _Place:
             return f"{host}:{opened.getsockname()[1]}"
 
     def run(
-        self,
-        name: str,
-        environ: dict[str, str],
-        script_or_function: str | Callable[..., Any],
-        arguments: list[Any],
+        self, name: str, environ: dict[str, str], work: list[str] | bytes
     ) -> bytes | None:
         """Run the task until it has ended; return its error, if it ended with one."""
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._supervisor)
-            if isinstance(script_or_function, str):
-                task = Task(name, ["--script", script_or_function, *arguments], environ)
-            else:
-                function = functools.partial(script_or_function, *arguments)
-                job = stack.enter_context(write_job(function, {}))
-                report = stack.enter_context(anonymous_file())
+            if isinstance(work, bytes):
+                job, report = (stack.enter_context(anonymous_file()) for _ in range(2))
+                job.write(work)
+                job.flush()
                 task = Task.of_job(name, job, {}, report=report, environ=environ)
+            else:
+                task = Task(name, work, environ)
             self._supervisor.start(task)
             try:
                 self._supervisor.wait()
@@ -254,13 +249,21 @@ def _options_of(
     return resources.get(kind, {})
 
 
-def _portable(
+def _work(
     script_or_function: str | os.PathLike[str] | Callable[..., Any],
-) -> str | Callable[..., Any]:
-    """Return the absolute path of a script, or a function."""
-    if callable(script_or_function):
-        return script_or_function
-    return os.path.abspath(script_or_function)
+    arguments: Sequence[Any],
+) -> list[str] | bytes:
+    """Return the command line of a task, or the content of the file of its job."""
+    if not callable(script_or_function):
+        return ["--script", os.path.abspath(script_or_function), *arguments]
+    work = {"function": script_or_function, "arguments": list(arguments)}
+    with write_job(_call, work) as job:
+        job.seek(0)
+        return job.read()
+
+
+def _call(function: Callable[..., Any], arguments: Sequence[Any]) -> None:
+    function(*arguments)
 
 
 def _check(

@@ -37,12 +37,8 @@ def ray():
         ray.shutdown()
 
 
-def tell(directory):
-    """Write down who this task is."""
-    config = json.loads(os.environ["SKEST_CONFIG"])
-    kind, index = config["task"].values()
-    told = {**config, "secret": os.environ["SKEST_SECRET"]}
-    (directory / f"{kind}-{index}").write_text(json.dumps(told))
+def nothing():
+    """Do nothing."""
 
 
 def model_fn(features, labels, mode):
@@ -73,6 +69,12 @@ def train(model_dir, dies=False):
 
 @pytest.mark.slow
 def test_each_task_is_told_who_it_is(ray, tmp_path):
+    def tell(directory):
+        config = json.loads(os.environ["SKEST_CONFIG"])
+        kind, index = config["task"].values()
+        told = {**config, "secret": os.environ["SKEST_SECRET"]}
+        (directory / f"{kind}-{index}").write_text(json.dumps(told))
+
     launch(tell, [tmp_path], workers=3, ps=1, evaluator=True)
     told = {path.name: json.loads(path.read_text()) for path in tmp_path.iterdir()}
     assert set(told) == {"chief-0", "worker-0", "worker-1", "ps-0", "evaluator-0"}
@@ -98,7 +100,7 @@ def test_a_training(ray, tmp_path, dies):
     model = Estimator(model_fn, model_dir=str(tmp_path))
     assert model.get_variable_value("global_step") >= N_STEPS
     weights = model.get_variable_value("weight")
-    np.testing.assert_allclose(weights, [[1, -2, 3]], atol=0.05)
+    np.testing.assert_allclose(weights, [[1, -2, 3]], atol=0.3)
     assert (tmp_path / "died").exists() == dies
 
 
@@ -156,10 +158,16 @@ def test_ctrl_c_lets_tasks_save(ray, tmp_path):
 
 
 @pytest.mark.slow
-def test_too_few_resources(ray, tmp_path):
+def test_too_few_resources(ray):
     resources = {"ps": {"num_cpus": 100}}
     with pytest.raises(TimeoutError, match="no resources for ps 0 within 1 s"):
-        launch(tell, [tmp_path], resources=resources, start_timeout=1)
+        launch(nothing, resources=resources, start_timeout=1)
+
+
+def test_what_cannot_be_sent_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", object())
+    with pytest.raises(TypeError, match="element 0 of 'arguments' can't be sent"):
+        launch(nothing, [threading.Lock()])
 
 
 @pytest.mark.parametrize(
@@ -167,13 +175,13 @@ def test_too_few_resources(ray, tmp_path):
     [
         ([3], {}, TypeError, "must be the path of a script or a callable; got 3"),
         (["nowhere.py"], {}, ValueError, "There is no script 'nowhere.py'"),
-        ([tell, "x"], {}, TypeError, "'arguments' must be a list; got 'x'"),
+        ([nothing, "x"], {}, TypeError, "'arguments' must be a list; got 'x'"),
         ([__file__, [1]], {}, TypeError, r"must be strings; got \[1\]"),
-        ([tell], {"workers": 0}, ValueError, "workers"),
-        ([tell], {"ps": -1}, ValueError, "ps"),
-        ([tell], {"max_restarts": -1}, ValueError, "max_restarts"),
-        ([tell], {"start_timeout": 0}, ValueError, "start_timeout"),
-        ([tell], {"resources": {"gpu": {}}}, ValueError, r"keys out of .*\['gpu'\]"),
+        ([nothing], {"workers": 0}, ValueError, "workers"),
+        ([nothing], {"ps": -1}, ValueError, "ps"),
+        ([nothing], {"max_restarts": -1}, ValueError, "max_restarts"),
+        ([nothing], {"start_timeout": 0}, ValueError, "start_timeout"),
+        ([nothing], {"resources": {"gpu": {}}}, ValueError, r"keys out of .*\['gpu'\]"),
     ],
 )
 def test_wrong_arguments(arguments, options, error, match, monkeypatch):
@@ -185,4 +193,4 @@ def test_wrong_arguments(arguments, options, error, match, monkeypatch):
 def test_a_message_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ImportError, match=r"pip install 'skest\[ray\]'"):
-        launch(tell)
+        launch(nothing)
