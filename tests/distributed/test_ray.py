@@ -121,7 +121,9 @@ def test_errors_come_back(ray, tmp_path):
 def test_a_task_that_dies_too_often_ends_all(ray, tmp_path):
     script = tmp_path / "train.py"
     script.write_text("print('the last words')\nraise SystemExit(7)\n")
-    with pytest.raises(TaskFailedError, match="status 7, after 1 restart.*last words"):
+    with pytest.raises(
+        TaskFailedError, match="(?s)status 7, after 1 restarts.*last words"
+    ):
         launch(script, workers=1, ps=0, max_restarts=1, log_dir=tmp_path / "logs")
 
 
@@ -160,7 +162,7 @@ def test_ctrl_c_lets_tasks_save(ray, tmp_path):
 @pytest.mark.slow
 def test_too_few_resources(ray):
     resources = {"ps": {"num_cpus": 100}}
-    with pytest.raises(TimeoutError, match="no resources for ps 0 within 1 s"):
+    with pytest.raises(TimeoutError, match="no resources for .*ps 0 within 1 s"):
         launch(nothing, resources=resources, start_timeout=1)
 
 
