@@ -8,7 +8,7 @@ from math import prod
 import torch
 from torch import nn
 
-__all__ = ["explained_out_of_memory"]
+__all__ = ["bytes_in_words", "explained_out_of_memory"]
 
 _TABLES_SHOWN = 3
 
@@ -70,7 +70,8 @@ def _message(
     }
     largest = sorted(sizes.items(), key=lambda item: -item[1][1])[:_TABLES_SHOWN]
     shown = ", ".join(
-        f"{name!r} of shape {shape}, {_in_words(n)}" for name, (shape, n) in largest
+        f"{name!r} of shape {shape}, {bytes_in_words(n)}"
+        for name, (shape, n) in largest
     )
     total = sum(prod(shape) for shape, _ in sizes.values())
     listed = f" (largest: {shown})" if largest else ""
@@ -82,12 +83,13 @@ def _message(
     )
 
 
-def _in_words(n_bytes: float) -> str:
+def bytes_in_words(n_bytes: float) -> str:
     """Return a number of bytes in words.
 
     Examples
     --------
-    >>> _in_words(3 * 2**20)
+    >>> from skest.out_of_memory import bytes_in_words
+    >>> bytes_in_words(3 * 2**20)
     '3.0 MiB'
     """
     for unit in ("bytes", "KiB", "MiB"):

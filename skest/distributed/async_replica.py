@@ -21,6 +21,7 @@ from skest.distributed.look_ahead import LookAhead
 from skest.distributed.momentum import warn_of_momentum
 from skest.distributed.remote_checkpoint import NotSavedError, restore, sharded
 from skest.distributed.session import Peer
+from skest.distributed.status_log import StatusLog
 from skest.distributed.variables import (
     Part,
     Variables,
@@ -138,6 +139,7 @@ class AsyncReplica(Replica):
         self._saved: Checkpoint | None = None
         self._is_saving = False
         self._next: LookAhead | None = None
+        self._log: StatusLog | None = None
 
     def __exit__(self, *exc_info: object) -> bool:
         self.close()
@@ -165,6 +167,9 @@ class AsyncReplica(Replica):
         for optimizer in spec.optimizers:
             optimizer.state.clear()  # it is in the servers
         move_to_step(run, self.client.step)
+        if self.is_chief:
+            every_steps = run.config.log_step_count_steps
+            self._log = StatusLog(self.client, every_steps, run.global_step)
         self._stop_if_asked(run)
 
     def make_step(self, run: Run, make: Callable[[], Step]) -> Step:
@@ -190,6 +195,8 @@ class AsyncReplica(Replica):
     def steps_taken(self, run: Run) -> int:
         """Return the global step, as server 0 said."""
         self._own_steps += 1
+        if self._log is not None:
+            self._log.after_step(self.client.step)
         self._stop_if_asked(run)
         return self.client.step
 

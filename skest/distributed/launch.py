@@ -15,14 +15,14 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 
 from skest.distributed.supervisor import Supervisor, Task, res_options
 from skest.exceptions import TaskFailedError
 
-__all__ = ["local_cluster", "main"]
+__all__ = ["environ_of", "local_cluster", "main"]
 
 _SECONDS_TO_SAVE = 60.0
 _SECONDS_FOR_SERVERS = 30.0  # to end, when nobody is left to serve
@@ -107,6 +107,30 @@ def local_cluster(num_workers: int, num_ps: int) -> dict[str, list[str]]:
     return cluster
 
 
+def environ_of(
+    cluster: Mapping[str, Sequence[str]], kind: str, index: int
+) -> dict[str, str]:
+    """Return what the environment of a task has beside that of who starts it.
+
+    Parameters
+    ----------
+    cluster : dict of str to list of str
+        Addresses by type of task.
+    kind, index : str, int
+        Type and number of the task.
+
+    Returns
+    -------
+    dict of str to str
+        ``SKEST_CONFIG``, and settings that are not in the environment yet.
+    """
+    task = {"cluster": cluster, "task": {"type": kind, "index": index}}
+    own = res_options()
+    if kind == "ps" and "OMP_NUM_THREADS" not in os.environ:
+        own["OMP_NUM_THREADS"] = "1"
+    return {**own, "SKEST_CONFIG": json.dumps(task)}
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m skest.distributed.launch",
@@ -163,17 +187,9 @@ def _tasks(cluster: dict[str, list[str]], options: argparse.Namespace) -> list[T
         roles.append(("evaluator", 0))
     arguments = ["--script", str(options.script), *options.arguments]
     return [
-        Task(f"{kind}-{index}", arguments, _environ(cluster, kind, index))
+        Task(f"{kind}-{index}", arguments, environ_of(cluster, kind, index))
         for kind, index in roles
     ]
-
-
-def _environ(cluster: dict[str, list[str]], kind: str, index: int) -> dict[str, str]:
-    task = {"cluster": cluster, "task": {"type": kind, "index": index}}
-    own = res_options()
-    if kind == "ps" and "OMP_NUM_THREADS" not in os.environ:
-        own["OMP_NUM_THREADS"] = "1"
-    return {**own, "SKEST_CONFIG": json.dumps(task)}
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@
 import contextlib
 import functools
 import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
@@ -247,12 +248,22 @@ def _refuse_in_cluster(config: RunConfig) -> None:
 def _refuse_if_nested(config: RunConfig) -> None:
     """Raise if several such trainings would run at the same time."""
     backend, _ = get_active_backend()
-    if backend.nesting_level or _TASK in os.environ:
+    is_parallel = backend.nesting_level or _is_dask_task()
+    if is_parallel or _TASK in os.environ:
         where = "a process that it has started itself"
-        if backend.nesting_level:
+        if is_parallel:
             where = "a parallel call of joblib, such as a search with n_jobs=2"
         strategy = getattr(config, "train_distribute", None)
         raise RuntimeError(
             f"train_distribute={strategy!r} starts processes, and this training runs in "
             f"{where}: they would multiply. Use n_jobs=1 there, or train_distribute=None."
         )
+
+
+def _is_dask_task() -> bool:
+    """Tell whether dask runs this; joblib counts no levels there."""
+    distributed = sys.modules.get("distributed")
+    try:
+        return distributed is not None and distributed.get_worker() is not None
+    except ValueError:
+        return False

@@ -182,6 +182,7 @@ class InServers:
         strategy = self._strategy
         options = {
             "secret": self._secret,
+            "model_dir": run.model_dir,
             "lease": strategy.lease,
             "max_staleness": strategy.max_staleness,
             "use_locking": strategy.use_locking,

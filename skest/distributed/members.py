@@ -7,9 +7,13 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from skest.distributed.recent_rate import RecentRate
 from skest.distributed.session import Peer
 
-__all__ = ["Member", "Members"]
+__all__ = ["OBSERVER", "Member", "Members"]
+
+#: Type of a task that only looks: it takes no steps, and nobody waits for it.
+OBSERVER = "observer"
 
 
 class Member:
@@ -21,6 +25,10 @@ class Member:
         Steps that it took, on the scale of the others.
     pushes : int
         Updates that it made here.
+    rate : RecentRate
+        Of its updates.
+    refused : int
+        Updates that were not made, as they were about variables that are gone.
     staleness : Counter
         How many of them came after how many others that their gradients did not know.
     has_left : bool
@@ -34,15 +42,15 @@ class Member:
     def __init__(self, clock: int, now: float) -> None:
         self.clock = clock
         self.seen = now
-        self.joined = now
-        self.pushes = 0
+        self.rate = RecentRate(now)
+        self.pushes = self.refused = 0
         self.bytes_in = self.bytes_out = 0
         self.staleness: Counter[int] = Counter()
         self.has_left = self.is_waiting = False
 
 
 class Members:
-    """All tasks that ever had a session with a server.
+    """All tasks that ever had a session with a server, but those that only look.
 
     Parameters
     ----------
@@ -74,6 +82,8 @@ class Members:
 
     def join(self, peer: Peer) -> None:
         """Note that a task is there, or is there again."""
+        if peer.task_type == OBSERVER:
+            return
         with self._changed:
             clocks = [m.clock for m in self._present() if m is not self._all.get(peer)]
             start = min(clocks, default=0)
@@ -86,7 +96,9 @@ class Members:
     def heard(self, peer: Peer, bytes_in: int, bytes_out: int) -> None:
         """Note that a task asked for something, and how much was sent so far."""
         with self._changed:
-            member = self._all[peer]
+            member = self._all.get(peer)
+            if member is None:
+                return
             if not self._is_present(member):  # its lease had ended, it begins again
                 clocks = [m.clock for m in self._present()]
                 member.clock = max(member.clock, min(clocks, default=member.clock))
@@ -100,13 +112,20 @@ class Members:
             member = self._all[peer]
             member.clock += 1
             member.pushes += 1
+            member.rate.count(self._now())
             member.staleness[staleness] += 1
             self._changed.notify_all()
+
+    def refused(self, peer: Peer) -> None:
+        """Note that an update of a task was not made."""
+        with self._changed:
+            self._all[peer].refused += 1
 
     def left(self, peer: Peer) -> None:
         """Note that a task takes no more steps."""
         with self._changed:
-            self._all[peer].has_left = True
+            if peer in self._all:
+                self._all[peer].has_left = True
             self._changed.notify_all()
 
     def wait_for_others(self, peer: Peer) -> None:
@@ -155,7 +174,8 @@ class Members:
                     "task_type": peer.task_type,
                     "task_index": peer.task_index,
                     "pushes": member.pushes,
-                    "rate": member.pushes / max(now - member.joined, 1e-9),
+                    "refused": member.refused,
+                    "rate": member.rate.per_second(now),
                     "staleness": sorted(member.staleness.items()),
                     "bytes_in": member.bytes_in,
                     "bytes_out": member.bytes_out,

@@ -83,6 +83,7 @@ def serve_if_ps(config: RunConfig) -> bool:
         use_locking=strategy.use_locking,
         timeout=strategy.timeout,
         orphan_timeout=config.session_creation_timeout_secs,
+        model_dir=config.model_dir,
     )
     return True
 

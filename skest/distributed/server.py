@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from skest.distributed.members import Members
+from skest.distributed.resident_memory import resident_bytes
 from skest.distributed.session import Listener, Peer, Session
 from skest.distributed.shard import Shard
 from skest.distributed.shard_files import read_part, shard_of, write_part
@@ -220,6 +221,7 @@ class ParameterServer:
         with self._locked():
             refused = self._refusal(request)
             if refused is not None or self._shard is None:
+                self.members.refused(peer)
                 return refused or self._reply(Status.NOT_READY)
             self._shard.push(Reader(request), options)
             staleness = self._n_updates - request.number
@@ -258,11 +260,17 @@ class ParameterServer:
         return read_part(*where, variables, self.ps, control["optimizers"])
 
     def stats(self, peer: Peer) -> Message:
-        """Return what is known of tasks, and the size of the variables."""
-        n_dense = 0 if self._shard is None else self._shard.n_bytes
-        tasks, active = self.members.to_json(), self.members.active(but=peer)
-        known = {"tasks": tasks, "active": active, "updates": self._n_updates}
-        return self._reply(control={**known, "dense_bytes": n_dense})
+        """Return what is known of tasks, and how much memory is in use."""
+        known = {
+            "ps": self.ps,
+            "tasks": self.members.to_json(),
+            "active": self.members.active(but=peer),
+            "updates": self._n_updates,
+            "up_for": time.monotonic() - self._started,
+            "variable_bytes": 0 if self._shard is None else self._shard.n_bytes,
+            "memory_bytes": resident_bytes(),
+        }
+        return self._reply(control=known)
 
     def ask_to_stop(self) -> Message:
         """Tell all tasks from now on that the chief asks them to stop."""

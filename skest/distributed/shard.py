@@ -32,7 +32,7 @@ class Shard:
     Attributes
     ----------
     n_bytes : int
-        Size of the dense variables.
+        Size of the variables, without slots.
 
     Raises
     ------
@@ -46,7 +46,6 @@ class Shard:
         self._dense = [v for v in variables.of_kind("dense", ps)]
         self._tables = variables.of_kind("table", ps)
         self._flat = Flat(self._dense)
-        self.n_bytes = len(self._flat.buffer)
         self._parameters = {
             v.name: nn.Parameter(tensor)
             for v, tensor in zip(self._dense, self._flat.tensors, strict=True)
@@ -55,6 +54,7 @@ class Shard:
             shape = (n_rows_of(v.shape[0], ps, variables.num_ps), *v.shape[1:])
             empty = torch.empty(shape, dtype=dtype_named(v.dtype))
             self._parameters[v.name] = nn.Parameter(empty)
+        self.n_bytes = sum(p.nbytes for p in self._parameters.values())
         self._constants: dict[str, Tensor] = {}
         self._load(part.tensors)
         self._descriptions = part.optimizers
@@ -143,7 +143,7 @@ class Shard:
         """Return gradients by the names of the variables that have one."""
         gradients = {}
         present = reader.take([len(self._dense)], torch.uint8).tolist()
-        flat = reader.take([self.n_bytes], torch.uint8)
+        flat = reader.take([len(self._flat.buffer)], torch.uint8)
         for v, part, is_there in zip(
             self._dense, self._flat.parts(flat), present, strict=True
         ):

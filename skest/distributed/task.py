@@ -35,6 +35,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         ``--script PATH ARGUMENT...``. None is the command line.
     """
     end_with_parent()
+    # Whoever started this may ignore or block Ctrl-C, which processes inherit; it is how a
+    # task is asked to save and end.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     parser = argparse.ArgumentParser(prog="python -m skest.distributed.task")
     parser.add_argument("--job", type=int)
     parser.add_argument("--report", type=int)

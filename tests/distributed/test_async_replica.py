@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import functools
+import logging
 
 import numpy as np
 import pytest
@@ -254,3 +255,17 @@ def test_training_goes_on_from_a_checkpoint_with_other_servers(served, tmp_path)
     expected = train(tmp_path / "a", 0)
     train(tmp_path / "b", 1)
     assert_same(train(tmp_path / "b", 3), expected)
+
+
+@pytest.mark.parametrize("level", [logging.INFO, logging.WARNING])
+def test_the_chief_logs_what_the_servers_know(served, caplog, level):
+    config = RunConfig(log_step_count_steps=4)
+    model = Estimator(dense_model("sgd"), config=config)
+    with caplog.at_level(level, "skest"):
+        served(2, lambda: model.train(input_fn, steps=9))
+    lines = [r.getMessage() for r in caplog.records if "staleness" in r.getMessage()]
+    if level == logging.WARNING:
+        assert lines == []
+        return
+    assert [line.partition(": ")[0] for line in lines] == ["step 4", "step 8"]
+    assert all(": 1 task, " in line and "staleness 0: 100%" in line for line in lines)

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+import math
 import threading
 
 import pytest
@@ -43,12 +44,14 @@ def test_what_is_known_of_a_task(clock):
     clock.time += 2
     for staleness in (0, 1, 1, 0):
         members.pushed(FAST, staleness)
+    members.refused(FAST)
     assert members.to_json() == [
         {
             "task_type": "worker",
             "task_index": 0,
             "pushes": 4,
-            "rate": 2.0,
+            "refused": 1,
+            "rate": pytest.approx(4 / (5 * (1 - math.exp(-2 / 5)))),
             "staleness": [(0, 2), (1, 2)],
             "bytes_in": 5,
             "bytes_out": 7,
