@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from skest.execution.kernels import view_variant
+
 __all__ = [
     "Call",
     "NotBuiltError",
@@ -39,6 +41,7 @@ _KEEP_ENTRIES = (
 )
 # Without autograd they don't keep what their backward pass needs.
 _NEED_AUTOGRAD = (_aten.mkldnn_rnn_layer.default,)
+_CHANGES_SHAPE = "changes the shape of a tensor in place"
 _INDEXING = (_aten.index.Tensor, _aten.index_put.default, _aten.index_put_.default)
 
 
@@ -185,9 +188,15 @@ class Recorder(TorchDispatchMode):
         named_args, named_kwargs = map_leaves(
             (args, dict(kwargs or {})), Tensor, self.value_of
         )
+        if torch.Tag.inplace_view in func.tags:
+            self._look_instead(func, named_args, named_kwargs)
+            return func(*args, **(kwargs or {}))
+        shapes = _shapes_written(func, named_args, named_kwargs)
         returned = func(*args, **(kwargs or {}))
         if func.namespace == "profiler":  # marks of what is a step, not part of it
             return returned
+        if any(tensor.shape != shape for tensor, shape in shapes):
+            self._note(func, _CHANGES_SHAPE)
         if _depends_on_data(func, args, returned):
             self._note(func, "makes Python or the shape of a tensor depend on data")
         if func in _NEED_AUTOGRAD:
@@ -203,12 +212,35 @@ class Recorder(TorchDispatchMode):
             self._note(func, "changes the batch")
         return returned
 
+    def _look_instead(
+        self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """Record the change of a tensor's shape as another look at the same memory."""
+        before, view = args[0], view_variant(function)
+        tensor = before.tensor
+        if view is None or before.kind != "result":
+            self._note(function, _CHANGES_SHAPE)
+        before.tensor = tensor.detach()  # keeps its shape
+        after = self._values[id(tensor)] = Value(tensor, before.kind)
+        self.recording.calls.append(Call(view or function, args, kwargs, after))
+
     def _note(self, function: Any, obstacle: str) -> None:
         if self.recording.obstacle is None:
             self.recording.obstacle = f"'{function.name()}' {obstacle}"
 
     def _named(self, tensor: Tensor, kind: str) -> Value:
         return self._values.setdefault(id(tensor), Value(tensor, kind))
+
+
+def _shapes_written(
+    function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> list[tuple[Tensor, torch.Size]]:
+    """Return the tensors that a call changes, and their shapes if they have elements.
+
+    An empty one may well be given to be resized: nobody has looked at it before.
+    """
+    written = Call(function, args, kwargs, None).written
+    return [(v.tensor, v.tensor.shape) for v in written if v.tensor.numel()]
 
 
 def _depends_on_data(function: Any, args: tuple[Any, ...], returned: Any) -> bool:
