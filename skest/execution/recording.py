@@ -39,6 +39,8 @@ _KEEP_ENTRIES = (
     _aten.clone.default,
     _aten.detach.default,
 )
+_BAG_GRADIENT = _aten._embedding_bag_backward.default
+_BAG_PADDING = 11  # the position of this argument of it
 # Without autograd they don't keep what their backward pass needs.
 _NEED_AUTOGRAD = (_aten.mkldnn_rnn_layer.default,)
 _CHANGES_SHAPE = "changes the shape of a tensor in place"
@@ -197,7 +199,9 @@ class Recorder(TorchDispatchMode):
             return returned
         if any(tensor.shape != shape for tensor, shape in shapes):
             self._note(func, _CHANGES_SHAPE)
-        if _depends_on_data(func, args, returned):
+        if func is _aten.add.Tensor and returned.is_sparse:
+            self._note(func, "joins sparse gradients of a table that is used twice")
+        elif _depends_on_data(func, args, returned):
             self._note(func, "makes Python or the shape of a tensor depend on data")
         if func in _NEED_AUTOGRAD:
             self._note(func, "needs autograd")
@@ -246,6 +250,8 @@ def _shapes_written(
 def _depends_on_data(function: Any, args: tuple[Any, ...], returned: Any) -> bool:
     """Tell whether what comes after a call is right for its data only."""
     if isinstance(returned, Tensor) and returned.is_sparse:
+        if function is _BAG_GRADIENT:
+            return len(args) > _BAG_PADDING  # which has no entries
         return function not in _KEEP_ENTRIES  # others may join entries of equal ids
     if function in _INDEXING:  # by numbers, or by a mask
         masks = (torch.bool, torch.uint8)
