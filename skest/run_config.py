@@ -68,10 +68,16 @@ class RunConfig:
         are enough steps. "inductor" compiles the recorded step with ``torch.compile``,
         which takes seconds and rounds differently. Where recording is impossible, steps
         are eager and the logger "skest" tells why. So they are where Python code reads
-        numbers of tensors, counts in attributes or variables, or draws from ``random`` or
-        NumPy. What "graph" cannot see, and takes for fixed if it is the same in the first
-        steps, is Python code that goes by the clock, files, iterators, threads or
-        extension modules, such as a branch that is taken from some hour on. Predictions
+        numbers of tensors or an iterator, changes in a step what it reads, such as a
+        count in an attribute or a variable, or draws random numbers of Python or NumPy;
+        where an ``nn.Embedding`` with sparse gradients is used twice or has a
+        ``padding_idx`` (row tables of skest may be); and for ``nn.LSTM`` on a CPU. To
+        notice changes, "graph" looks at what the functions and objects of a model refer
+        to: variables, attributes, collections, NumPy arrays, generators. It does not see
+        everything. For example the clock, files, other threads, the inside of
+        extension modules, what is found by a name that is a string, and what comes after
+        the first thousand items of a collection or the first 256 objects: if a step goes
+        by that and it is the same in the first steps, it is taken for fixed. Predictions
         and evaluations of such code are replayed for the numbers of rows with which they
         were compared.
     num_threads : int or "auto", default="auto"

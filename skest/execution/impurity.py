@@ -10,6 +10,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from skest.execution.remembered import (
+    PLAIN,
     random_states,
     remembered,
     remembered_by_modules,
@@ -132,8 +133,7 @@ class _Reading(TorchFunctionMode):
 
 def are_same(before: list[Any], after: list[Any]) -> bool:
     """Tell whether objects are still the same, and numbers still equal."""
-    plain = (bool, int, float, str)
     return len(before) == len(after) and all(
-        first is second or (isinstance(first, plain) and first == second)
+        first is second or (type(first) in PLAIN and first == second)
         for first, second in zip(before, after, strict=True)
     )

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from skest.execution.kernels import view_variant
+
 __all__ = [
     "Call",
     "NotBuiltError",
@@ -37,8 +39,11 @@ _KEEP_ENTRIES = (
     _aten.clone.default,
     _aten.detach.default,
 )
+_BAG_GRADIENT = _aten._embedding_bag_backward.default
+_BAG_PADDING = 11  # the position of this argument of it
 # Without autograd they don't keep what their backward pass needs.
 _NEED_AUTOGRAD = (_aten.mkldnn_rnn_layer.default,)
+_CHANGES_SHAPE = "changes the shape of a tensor in place"
 _INDEXING = (_aten.index.Tensor, _aten.index_put.default, _aten.index_put_.default)
 
 
@@ -185,10 +190,18 @@ class Recorder(TorchDispatchMode):
         named_args, named_kwargs = map_leaves(
             (args, dict(kwargs or {})), Tensor, self.value_of
         )
+        if torch.Tag.inplace_view in func.tags:
+            self._look_instead(func, named_args, named_kwargs)
+            return func(*args, **(kwargs or {}))
+        shapes = _shapes_written(func, named_args, named_kwargs)
         returned = func(*args, **(kwargs or {}))
         if func.namespace == "profiler":  # marks of what is a step, not part of it
             return returned
-        if _depends_on_data(func, args, returned):
+        if any(tensor.shape != shape for tensor, shape in shapes):
+            self._note(func, _CHANGES_SHAPE)
+        if func is _aten.add.Tensor and returned.is_sparse:
+            self._note(func, "joins sparse gradients of a table that is used twice")
+        elif _depends_on_data(func, args, returned):
             self._note(func, "makes Python or the shape of a tensor depend on data")
         if func in _NEED_AUTOGRAD:
             self._note(func, "needs autograd")
@@ -203,6 +216,18 @@ class Recorder(TorchDispatchMode):
             self._note(func, "changes the batch")
         return returned
 
+    def _look_instead(
+        self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """Record the change of a tensor's shape as another look at the same memory."""
+        before, view = args[0], view_variant(function)
+        tensor = before.tensor
+        if view is None or before.kind != "result":
+            self._note(function, _CHANGES_SHAPE)
+        before.tensor = tensor.detach()  # keeps its shape
+        after = self._values[id(tensor)] = Value(tensor, before.kind)
+        self.recording.calls.append(Call(view or function, args, kwargs, after))
+
     def _note(self, function: Any, obstacle: str) -> None:
         if self.recording.obstacle is None:
             self.recording.obstacle = f"'{function.name()}' {obstacle}"
@@ -211,9 +236,22 @@ class Recorder(TorchDispatchMode):
         return self._values.setdefault(id(tensor), Value(tensor, kind))
 
 
+def _shapes_written(
+    function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> list[tuple[Tensor, torch.Size]]:
+    """Return the tensors that a call changes, and their shapes if they have elements.
+
+    An empty one may well be given to be resized: nobody has looked at it before.
+    """
+    written = Call(function, args, kwargs, None).written
+    return [(v.tensor, v.tensor.shape) for v in written if v.tensor.numel()]
+
+
 def _depends_on_data(function: Any, args: tuple[Any, ...], returned: Any) -> bool:
     """Tell whether what comes after a call is right for its data only."""
     if isinstance(returned, Tensor) and returned.is_sparse:
+        if function is _BAG_GRADIENT:
+            return len(args) > _BAG_PADDING  # which has no entries
         return function not in _KEEP_ENTRIES  # others may join entries of equal ids
     if function in _INDEXING:  # by numbers, or by a mask
         masks = (torch.bool, torch.uint8)

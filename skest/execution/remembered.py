@@ -5,15 +5,27 @@ import functools
 import pickle
 import random
 import sys
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from io import IOBase
 from itertools import islice
-from types import FunctionType, MethodType, ModuleType
+from types import (
+    CodeType,
+    FunctionType,
+    MemberDescriptorType,
+    MethodType,
+    ModuleType,
+)
 from typing import Any
 
 import numpy as np
 from torch import Tensor, nn
 
-__all__ = ["random_states", "remembered", "remembered_by_modules"]
+__all__ = ["PLAIN", "random_states", "remembered", "remembered_by_modules"]
+
+# Compared by what they are; all else in what is remembered by which object it is.
+PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None)})
 
 # What every module has, apart from hooks that are called in a step.
 _OF_ALL_MODULES = frozenset(vars(nn.Module())) - {
@@ -22,20 +34,29 @@ _OF_ALL_MODULES = frozenset(vars(nn.Module())) - {
     "_forward_hooks",
     "_forward_pre_hooks",
 }
-_PLAIN = frozenset({bool, int, float, str, bytes, type(None)})
-# More than a few are data, whose numbers would take too long to look at.
-_MOST_HELD = 64
+_COLLECTIONS = (dict, list, tuple, set, frozenset, deque)
+# More than that are data, whose numbers would take too long to look at.
+_MOST_HELD = 1024
+_MOST_NUMBERS = 1024  # of an array
 _MOST_OBJECTS = 256
+_MOST_FOUND = 8192
 # Their code remembers nothing; what their objects were given is looked at.
-_KNOWN = frozenset(sys.stdlib_module_names) | {"numpy", "skest", "torch"}
+_LIBRARIES = frozenset({"skest", "torch"})
+_PICKLED = frozenset(sys.stdlib_module_names) | {"numpy"}
+_KNOWN = _LIBRARIES | _PICKLED
 
 
 def remembered(part: Any) -> list[Any]:
     """Return an object and what its code reads, as far as that can be found.
 
-    These are attributes of objects, the contents of lists, dictionaries and tuples, and
-    of functions the variables of enclosing functions, default values and the globals
-    that they name. Modules of a network are returned, but not looked into.
+    These are attributes of objects and of their classes; the contents of collections and
+    of NumPy arrays; what pickle would save of objects of the standard library, such as the
+    state of a generator of random numbers; and of functions, attributes, default values,
+    the variables of enclosing functions, and the globals that they name, with the
+    attributes of modules that they name. How far an iterator is cannot be seen, so that
+    it is never the same. Modules of a network are returned, but not looked into.
+
+    What is near comes first: of very much, only the first part is looked at.
 
     Parameters
     ----------
@@ -45,35 +66,35 @@ def remembered(part: Any) -> list[Any]:
     Returns
     -------
     list
-        Of objects and numbers, in the same order whenever it is asked for.
+        Of objects and of numbers, in the same order whenever it is asked for. A
+        collection is there as the number of its items.
 
     Examples
     --------
     >>> from functools import partial
     >>> from skest.execution.remembered import remembered
-    >>> _, function, *read = remembered(partial(max, 2.0, key={"scale": 0.5}.get))
-    >>> read[0], 2.0 in read
-    ((2.0,), True)
+    >>> scaled = partial(max, 2.0, key={"scale": 0.5}.get)
+    >>> {max, 2.0, "scale", 0.5} <= set(remembered(scaled))
+    True
     """
-    return list(_reachable(part, set()))
+    return _found_from([part])
 
 
 def remembered_by_modules(modules: Iterable[nn.Module]) -> list[Any]:
     """Return what functions and containers of modules remember; see `remembered`."""
     found: list[Any] = []
     for module in modules:
-        seen: set[int] = set()
         is_known = _is_known(module)
-        if not is_known:
-            for function in _functions_of(type(module)):
-                found += _reachable(function, seen)
+        parts = [] if is_known else [type(module)]
         for name, value in vars(module).items():
-            if name in _OF_ALL_MODULES or type(value) in _PLAIN:
+            if name in _OF_ALL_MODULES or type(value) in PLAIN:
                 continue
             if isinstance(value, dict) and not value:
                 continue
             if not is_known or isinstance(value, dict) or callable(value):
-                found += _reachable(value, seen)
+                parts.append(value)
+        if parts:
+            found += _found_from(parts)
     return found
 
 
@@ -82,53 +103,145 @@ def random_states() -> tuple[Any, ...]:
     return random.getstate(), pickle.dumps(np.random.get_state(legacy=False))
 
 
-def _reachable(part: Any, seen: set[int]) -> Iterator[Any]:
-    if isinstance(part, MethodType):  # made anew whenever one looks at it
-        yield part.__func__
-        part = part.__self__
-    yield part
-    if type(part) in _PLAIN or id(part) in seen or len(seen) > _MOST_OBJECTS:
-        return
-    seen.add(id(part))
-    for item in islice(_held_by(part), _MOST_HELD):
-        yield from _reachable(item, seen)
+def _found_from(parts: Iterable[Any]) -> list[Any]:
+    return list(islice(_reachable(parts), _MOST_FOUND))
+
+
+def _reachable(parts: Iterable[Any]) -> Iterator[Any]:
+    waiting = deque(parts)
+    seen: dict[int, Any] = {}  # which keeps them, so that no two have the same id
+    while waiting:
+        part = waiting.popleft()
+        if isinstance(part, MethodType):  # made anew whenever one looks at it
+            waiting.append(part.__func__)
+            part = part.__self__
+        if isinstance(part, np.ndarray | np.generic):
+            yield from _numbers(part)
+        elif type(part) in PLAIN:
+            yield part
+        elif id(part) not in seen and len(seen) < _MOST_OBJECTS:
+            seen[id(part)] = part
+            yield len(part) if isinstance(part, _COLLECTIONS) else _itself(part)
+            for item in _held_by(part):
+                if type(item) in PLAIN:
+                    yield item
+                else:
+                    waiting.append(item)
+
+
+def _numbers(array: np.ndarray | np.generic) -> Iterator[Any]:
+    """Yield shape and type of an array, and the first of its elements."""
+    yield from array.shape
+    yield array.dtype.str
+    first = array.flat[:_MOST_NUMBERS]
+    yield first.tobytes()  # of objects, which they are
+
+
+def _itself(part: Any) -> Any:
+    """Return an object, or a new one instead of an iterator, which is never the same."""
+    is_iterator = _is_of(_PICKLED, type(part)) and hasattr(type(part), "__next__")
+    return object() if is_iterator and not isinstance(part, IOBase) else part
 
 
 def _held_by(part: Any) -> Iterable[Any]:
-    if isinstance(part, Tensor | nn.Module | ModuleType | type):
+    """Return what an object consists of, and what its code reads."""
+    kind = type(part)
+    if isinstance(part, Tensor | nn.Module | ModuleType):
         return ()
-    if isinstance(part, dict):
-        return part.values()
-    if isinstance(part, list | tuple):
-        return part
-    if isinstance(part, functools.partial):
-        return part.func, part.args, part.keywords
+    if isinstance(part, type):
+        return () if _is_known(part) else _of_classes(part)
     if isinstance(part, FunctionType):
-        return () if _is_known(part) else _read_by(part)
-    held = getattr(part, "__dict__", {}).values()
-    if not _is_known(part):
-        return (*held, *_functions_of(type(part)))
-    return held if callable(part) or hasattr(part, "compute_loss") else ()
+        return () if _is_known(part) else (*_read_by(part), *vars(part).values())
+    held = _items(part) if isinstance(part, _COLLECTIONS) else _pickled(part)
+    if not _is_known(kind):
+        return (*held, *_attributes(part), kind)
+    if _is_of(_PICKLED, kind):
+        return held or _attributes(part)
+    is_used = callable(part) or hasattr(part, "compute_loss")
+    return (*held, *_attributes(part)) if is_used else held
 
 
-def _functions_of(kind: type) -> list[Any]:
-    """Return the functions of a class, which may read variables of other functions."""
-    own = [k for k in kind.__mro__ if not _is_known(k)]
-    return [f for k in own for f in vars(k).values() if isinstance(f, FunctionType)]
+def _items(part: Iterable[Any]) -> list[Any]:
+    """Return the first items of a collection, of a dictionary keys and values."""
+    if isinstance(part, dict):
+        return [each for item in islice(part.items(), _MOST_HELD) for each in item]
+    return list(islice(part, _MOST_HELD))
+
+
+def _attributes(part: Any) -> Iterator[Any]:
+    """Yield the values of attributes, those in slots among them."""
+    yield from getattr(part, "__dict__", {}).values()
+    for kind in type(part).__mro__:
+        for slot in vars(kind).values():
+            if isinstance(slot, MemberDescriptorType):
+                with suppress(AttributeError):  # not assigned yet
+                    yield slot.__get__(part)
+
+
+def _pickled(part: Any) -> list[Any]:
+    """Return what pickle saves of objects whose attributes are not all there is."""
+    for kind in type(part).__mro__[:-1]:
+        has_own_way = not vars(kind).keys().isdisjoint(("__reduce__", "__reduce_ex__"))
+        if has_own_way and _is_of(_PICKLED, kind) and not hasattr(kind, "__next__"):
+            reduce: Callable[..., Any] = kind.__reduce_ex__
+            try:
+                saved = reduce(part, pickle.HIGHEST_PROTOCOL)
+            except Exception:  # whatever the object thinks of being pickled
+                return []
+            is_name = isinstance(saved, str)
+            return [] if is_name else [*map(_without_iterator, saved[1:])]
+    return []
+
+
+def _without_iterator(part: Any) -> Any:
+    return list(part) if isinstance(part, Iterator) else part
+
+
+def _of_classes(kind: type) -> Iterator[Any]:
+    """Yield functions and attributes of a class and of those that it derives from."""
+    for base in kind.__mro__:
+        if not _is_known(base):
+            for name, value in vars(base).items():
+                function = getattr(value, "fget", getattr(value, "__func__", value))
+                is_special = name.startswith("__") and name.endswith("__")
+                if isinstance(function, FunctionType) or not is_special:
+                    yield function
 
 
 def _read_by(function: FunctionType) -> Iterator[Any]:
     """Yield default values and the variables outside of a function that it reads."""
+    names = _names_in(function.__code__)
     yield from function.__defaults__ or ()
     yield from (function.__kwdefaults__ or {}).values()
+    others = [sys.modules[name] for name in names if name in sys.modules]
     for cell in function.__closure__ or ():
-        try:
+        with suppress(ValueError):  # not assigned yet
+            others.append(cell.cell_contents)
             yield cell.cell_contents
-        except ValueError:  # not assigned yet
-            yield None
-    for name in function.__code__.co_names:
-        if name in function.__globals__:
-            yield function.__globals__[name]
+    yield from _named(names, function.__globals__)
+    for module in others:  # imported in a function
+        if isinstance(module, ModuleType) and not _is_known_origin(module.__name__):
+            yield from _named(names, vars(module))
+
+
+def _named(names: Iterable[str], variables: Mapping[str, Any]) -> Iterator[Any]:
+    """Yield the variables with some names, with those of the modules among them."""
+    for name in names:
+        if name in variables:
+            value = variables[name]
+            yield value
+            if isinstance(value, ModuleType) and not _is_known_origin(value.__name__):
+                yield from _named([n for n in names if n != name], vars(value))
+
+
+@functools.lru_cache(maxsize=1024)
+def _names_in(code: CodeType) -> dict[str, None]:
+    """Return the names of globals and attributes in a function and those within it."""
+    names = dict.fromkeys(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            names |= _names_in(constant)
+    return names
 
 
 def _is_known(part: Any) -> bool:
@@ -138,3 +251,7 @@ def _is_known(part: Any) -> bool:
 @functools.cache
 def _is_known_origin(module: str) -> bool:
     return module.partition(".")[0] in _KNOWN
+
+
+def _is_of(packages: frozenset[str], kind: type) -> bool:
+    return kind.__module__.partition(".")[0] in packages

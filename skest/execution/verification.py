@@ -62,8 +62,12 @@ def compared_step(
         apply_gradients(spec)
     if difference is None:
         eager = [loss, *changes.copied(ids), *replay.gradients()]
-        if not (covered and _agree(replayed, eager, exactly=replay.is_exact)):
-            difference = "a recorded step gave other numbers with another batch"
+        found = _difference(replayed, eager, len(replay.gradients()), replay.is_exact)
+        if found is not None or not covered:
+            where = found or "in other rows of a table"
+            difference = (
+                f"a recorded step gave other numbers with another batch, {where}"
+            )
     if not replay.has_update:
         apply_gradients(spec)
     return loss, difference
@@ -96,20 +100,39 @@ def _copied(tensors: Iterable[Tensor]) -> list[Tensor]:
     return [tensor.detach().clone() for tensor in tensors]
 
 
-def _agree(first: Sequence[Tensor], second: Sequence[Tensor], exactly: bool) -> bool:
+def _difference(
+    replayed: Sequence[Tensor], eager: Sequence[Tensor], n_gradients: int, exactly: bool
+) -> str | None:
+    """Tell where the loss, what a step changes, or gradients differ, and by how much."""
+    if len(replayed) != len(eager):
+        return "of other tensors"
     equal = torch.equal if exactly else _are_close
-    first, second = _dense(first), _dense(second)
-    return len(first) == len(second) and all(map(equal, first, second))
+    for i, (first, second) in enumerate(zip(replayed, eager, strict=True)):
+        if not all(map(equal, _dense(first), _dense(second))):
+            is_gradient = i >= len(eager) - n_gradients
+            what = (
+                "a gradient" if is_gradient else "what it changes" if i else "the loss"
+            )
+            return (
+                f"in {what} of shape {tuple(second.shape)}{_by_how_much(first, second)}"
+            )
+    return None
+
+
+def _by_how_much(first: Tensor, second: Tensor) -> str:
+    if first.shape != second.shape:
+        return f", by the shape {tuple(first.shape)}"
+    if second.is_sparse:
+        return ""
+    # A type in which all others can be subtracted.
+    most = (first.to(torch.complex128) - second.to(torch.complex128)).abs().max()
+    return f", by up to {most.item():.3g}"
 
 
 def _are_close(first: Tensor, second: Tensor) -> bool:
     return torch.allclose(first, second, rtol=1e-3, atol=1e-5)
 
 
-def _dense(tensors: Iterable[Tensor]) -> list[Tensor]:
-    """Return the tensors, those that are sparse as their ids and their values."""
-    parts = [
-        (tensor._indices(), tensor._values()) if tensor.is_sparse else (tensor,)
-        for tensor in tensors
-    ]
-    return [part for of_one in parts for part in of_one]
+def _dense(tensor: Tensor) -> tuple[Tensor, ...]:
+    """Return a tensor, or if it is sparse its ids and its values."""
+    return (tensor._indices(), tensor._values()) if tensor.is_sparse else (tensor,)

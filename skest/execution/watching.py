@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as _modules
 
-from skest.execution.remembered import remembered, remembered_by_modules
+from skest.execution.remembered import PLAIN, remembered, remembered_by_modules
 from skest.optimizer_steps import has_step_hooks
 from skest.spec import EstimatorSpec
 from skest.training import trained_parameters
@@ -20,7 +20,6 @@ __all__ = [
     "slots_of_updates",
 ]
 
-_NUMBERS = (bool, int, float, str, type(None))
 _MOST_HELD = 64
 
 
@@ -65,7 +64,11 @@ def has_hooks_of_updates(spec: EstimatorSpec) -> bool:
 
 def fixed_parts(spec: EstimatorSpec) -> list[Any]:
     """Return where the variables are, and what modules and the loss are made of."""
-    found: list[Any] = []
+    found: list[Any] = [torch.is_grad_enabled(), torch.get_default_dtype()]
+    for device in {parameter.device.type for parameter in trained_parameters(spec)}:
+        found.append(
+            torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device)
+        )
     for parameter in trained_parameters(spec):
         found += (parameter.data_ptr(), parameter.requires_grad)
         for hooks in (
@@ -78,7 +81,7 @@ def fixed_parts(spec: EstimatorSpec) -> list[Any]:
         _add_modules(spec.network, found)
     modules = () if spec.network is None else spec.network.modules()
     for part in (*remembered_by_modules(modules), *remembered(spec.loss)):
-        if isinstance(part, _NUMBERS):
+        if type(part) in PLAIN:
             found.append(part)
             continue
         found.append(id(part))
