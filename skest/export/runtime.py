@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from skest.exceptions import ArtifactError
 from skest.export.artifact import MODEL, Artifact, read_artifact, version_at
 from skest.export.client_hashing import ClientInputs
-from skest.export.raw_values import Feature, columns_of
+from skest.export.raw_tables import columns_of, names_taken
+from skest.export.raw_values import Feature
 
 __all__ = ["WARMUP", "Model", "load"]
 
@@ -70,7 +71,8 @@ class Model:
         signature : str, default="serving_default"
             One of `signatures`.
         **features : array-like of shape (n_rows, ...)
-            Raw values by the names of the signature's inputs.
+            Raw values by the names of the signature's inputs, or of the columns that an
+            input is made of.
 
         Returns
         -------
@@ -84,13 +86,31 @@ class Model:
         TypeError
             If values are not what a feature takes.
         """
-        unknown = sorted(set(features) - set(self._signature(signature)["inputs"]))
+        taken = self.names_of(signature)
+        inputs = self._signature(signature)["inputs"]
+        unknown = sorted(set(features) - {*inputs, *taken})
         if unknown:
             raise ValueError(
                 f"The signature {signature!r} takes no features {unknown}; it takes "
-                f"{list(self._signature(signature)['inputs'])}."
+                f"{list(taken)}."
             )
         return self.run(features, signature)
+
+    def names_of(self, signature: str = "serving_default") -> dict[str, str]:
+        """Return the names by which a signature is given its features.
+
+        Parameters
+        ----------
+        signature : str, default="serving_default"
+            One of `signatures`.
+
+        Returns
+        -------
+        dict of str to str
+            By name of a column the input that it belongs to. An input that is made of
+            several columns may be given whole, too.
+        """
+        return names_taken(list(self._signature(signature)["inputs"]), self.parts)
 
     def run(
         self, table: Any, signature: str = "serving_default"

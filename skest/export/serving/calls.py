@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skest.export.artifact import without_duplicates
-from skest.export.raw_values import columns_of
+from skest.export.raw_tables import columns_of
 from skest.export.runtime import Model
 from skest.export.serving.errors import RequestError
 from skest.export.serving.limits import Limits
