@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from skest.checkpoints import Checkpoint
@@ -58,11 +57,6 @@ _LOCAL = {"hooks": (), "config": None, "warm_start_from": None, "random_state": 
 # The parameter that is a function of the user's, whom it is asked from again.
 _FUNCTION = "model_fn"
 _CORE_ESTIMATOR = "skest.estimator:Estimator"
-# What a file that describes no estimator can end in.
-_WRONG = (
-    *(ValueError, TypeError, KeyError, AttributeError, RecursionError),
-    *(SafetensorError, OSError),
-)
 
 
 def declare(estimator: Any) -> bytes:
@@ -232,17 +226,19 @@ def to_estimator(path: str | os.PathLike[str], *, model_fn: Any = None) -> Any:
         content = json.loads((directory / DECLARATION).read_bytes())
         state = _read_state(content)
         state["_core"]["checkpoint"] = _checkpoint(directory, state)
-    except _WRONG as error:
+    except Exception as error:  # a wrong file can end in any
         raise _unfit(directory, error) from error
     _check_function(directory, content["estimator"], state, model_fn)
     try:
         return _built(content["estimator"], state, model_fn)
-    except _WRONG as error:
+    except Exception as error:
         raise _unfit(directory, error) from error
 
 
 def _unfit(directory: Path, error: Exception) -> ArtifactError:
-    return ArtifactError(f"{str(directory)!r} describes no estimator of skest: {error}")
+    return ArtifactError(
+        f"{str(directory)!r} describes no estimator of skest: {error!r}"
+    )
 
 
 def _read_state(content: Mapping[str, Any]) -> dict[str, Any]:

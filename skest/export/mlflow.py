@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from skest.export.artifact import MANIFEST
+from skest.export.manifest import MANIFEST
 from skest.export.runtime import Model, load
 from skest.versioned_directory import list_versions
 

@@ -36,10 +36,6 @@ class Feature:
         self._delimiter = spec.get("delimiter")
         missing = spec.get("missing")
         self._missing = float("nan") if missing == "nan" else missing
-        # Vectors in lists have the sizes behind the free one.
-        self._fill: Any = self._missing
-        for size in reversed(self.shape[2:]):
-            self._fill = [self._fill] * (size or 0)
 
     def feed(self, values: Any) -> NDArray[Any]:
         """Return the values of some rows as the graph takes them.
@@ -81,7 +77,11 @@ class Feature:
             return np.empty(
                 (len(rows), 0, *[size or 0 for size in self.shape[2:]]), object
             )
-        return [row + [self._fill] * (width - len(row)) for row in rows]
+        # Vectors in lists have the sizes behind the free one.
+        fill: Any = self._missing
+        for size in reversed(self.shape[2:]):
+            fill = [fill] * (size or 0)
+        return [row + [fill] * (width - len(row)) for row in rows]
 
     def _items(self, cell: Any) -> list[Any]:
         if isinstance(cell, str):

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 
-from skest.export.artifact import MANIFEST
+from skest.export.manifest import MANIFEST
 from skest.export.serving.limits import Limits
 from skest.export.serving.server import ModelServer
 

@@ -19,9 +19,10 @@ from skest._tensor_files import write_tensors
 from skest._version import __version__
 from skest.checkpoint_export import check_asset
 from skest.exceptions import ExportError
-from skest.export.artifact import MANIFEST, MODEL, SCHEMA, check_file_name
+from skest.export.artifact import check_file_name
 from skest.export.declaration import DECLARATION, WEIGHTS
 from skest.export.external_weights import move_weights
+from skest.export.manifest import MANIFEST, MODEL, SCHEMA
 from skest.export.onnx_graph import OnnxGraph
 from skest.export.program import Program
 from skest.export.runtime import WARMUP, load

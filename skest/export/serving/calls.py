@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from skest.export.artifact import without_duplicates
+from skest.export.manifest import without_duplicates
 from skest.export.raw_tables import columns_of
 from skest.export.runtime import Model
 from skest.export.serving.errors import RequestError

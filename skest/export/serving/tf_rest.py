@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skest.export.artifact import without_duplicates
+from skest.export.manifest import without_duplicates
 from skest.export.raw_tables import is_whole
 from skest.export.runtime import Model
 from skest.export.serving.calls import MODEL_PATH, Call, Route, signature_of

@@ -9,8 +9,7 @@ import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from skest.exceptions import ArtifactError
-from skest.export.artifact import MANIFEST
+from skest.export.manifest import MANIFEST
 from skest.export.runtime import Model, load
 from skest.export.serving.errors import RequestError
 from skest.versioned_directory import list_versions
@@ -90,7 +89,7 @@ class ModelVersions:
             if number not in self._refused or self._refused[number] != files:
                 _LOGGER.warning("Version %d is not served: %s", number, error)
             # What is no fault of the files may be over at the next look.
-            damaged = isinstance(error, ArtifactError)
+            damaged = not isinstance(error, OSError | MemoryError)
             self._refused[number] = files if damaged else None
             return False
         self._refused.pop(number, None)

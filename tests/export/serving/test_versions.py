@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from skest.export.artifact import MANIFEST
+from skest.export.manifest import MANIFEST
 from skest.export.serving.server import ModelServer
 from skest.export.serving.versions import Catalog, ModelVersions
 from tests.export.serving import _single
