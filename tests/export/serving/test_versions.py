@@ -133,6 +133,9 @@ def test_what_is_no_fault_of_the_files_is_tried_at_every_look(tmp_path, caplog):
     versions = ModelVersions(tmp_path, load=loads)
     assert served(versions) == served(versions) == []
     assert loads.count == 2
+    versions = ModelVersions(tmp_path, load=(loads := Loads(KeyError("dtype"))))
+    assert served(versions) == served(versions) == []
+    assert loads.count == 1
     shutil.rmtree(tmp_path / "1")
     versions.refresh()
     assert versions.refused == []
