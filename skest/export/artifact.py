@@ -10,7 +10,7 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -93,7 +93,7 @@ def version_at(path: str | os.PathLike[str]) -> Path:
 def read_artifact(
     path: Path,
     verify: bool = True,
-    trusted_manifest_sha256: str | None = None,
+    trusted_manifest_sha256: str | Collection[str] | None = None,
     max_bytes: int = 16 * 2**30,
     trust_code: bool = False,
 ) -> Artifact:
@@ -105,8 +105,8 @@ def read_artifact(
         The directory of the version.
     verify : bool, default=True
         Compare the digests of all files; sizes are always compared.
-    trusted_manifest_sha256 : str, optional
-        The digest that the manifest must have.
+    trusted_manifest_sha256 : str or collection of str, optional
+        The digest that the manifest must have, or those of which it must have one.
     max_bytes : int, default=16 GiB
         The most that all files may have together.
     trust_code : bool, default=False
@@ -157,7 +157,7 @@ def _untrusted(path: Path, manifest: Mapping[str, Any]) -> ArtifactError:
     )
 
 
-def _read_manifest(path: Path, trusted: str | None) -> dict[str, Any]:
+def _read_manifest(path: Path, trusted: str | Collection[str] | None) -> dict[str, Any]:
     try:
         size = _regular(path / MANIFEST).st_size
     except FileNotFoundError:
@@ -167,9 +167,10 @@ def _read_manifest(path: Path, trusted: str | None) -> dict[str, Any]:
     if size > _MAX_MANIFEST:
         raise ArtifactError(f"{MANIFEST!r} has {size} bytes; {_MAX_MANIFEST} may be.")
     data = _read(path / MANIFEST, size)
-    if trusted is not None and _digest(data) != trusted.lower():
+    trusted = [trusted] if isinstance(trusted, str) else trusted
+    if trusted is not None and _digest(data) not in map(str.lower, trusted):
         raise ArtifactError(
-            f"{MANIFEST!r} of {str(path)!r} has the digest {_digest(data)}, not the "
+            f"{MANIFEST!r} of {str(path)!r} has the digest {_digest(data)}, not a "
             "trusted one. Fetch the model again from where it comes from."
         )
     return parsed(data)

@@ -8,7 +8,7 @@ it is given.
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -172,7 +172,13 @@ def _as_json(name: str, state: Mapping[str, Any]) -> bytes:
     return json.dumps(described, allow_nan=False, ensure_ascii=False).encode()
 
 
-def to_estimator(path: str | os.PathLike[str], *, model_fn: Any = None) -> Any:
+def to_estimator(
+    path: str | os.PathLike[str],
+    *,
+    model_fn: Any = None,
+    trusted_manifest_sha256: str | Collection[str] | None = None,
+    max_bytes: int = 16 * 2**30,
+) -> Any:
     """Build the estimator that was exported, to predict with it or to train it further.
 
     Parameters
@@ -182,6 +188,10 @@ def to_estimator(path: str | os.PathLike[str], *, model_fn: Any = None) -> Any:
     model_fn : callable, default=None
         The model function of a `ModelFnClassifier`, a `ModelFnRegressor` or an
         `Estimator`: code is not in an export. Others take none.
+    trusted_manifest_sha256 : str or collection of str, optional
+        See `skest.export.load`.
+    max_bytes : int, default=16 GiB
+        Larger versions are refused.
 
     Returns
     -------
@@ -215,7 +225,11 @@ def to_estimator(path: str | os.PathLike[str], *, model_fn: Any = None) -> Any:
     True
     """
     directory = version_at(path)
-    manifest = read_artifact(directory).manifest
+    manifest = read_artifact(
+        directory,
+        trusted_manifest_sha256=trusted_manifest_sha256,
+        max_bytes=max_bytes,
+    ).manifest
     if DECLARATION not in manifest["files"]:
         why = manifest.get("model", {}).get("not_rebuilt", "it has no description")
         raise ArtifactError(

@@ -3,7 +3,7 @@
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -212,7 +212,7 @@ def load(
     path: str | os.PathLike[str],
     *,
     verify: bool = True,
-    trusted_manifest_sha256: str | None = None,
+    trusted_manifest_sha256: str | Collection[str] | None = None,
     max_bytes: int = 16 * 2**30,
     num_threads: int = 1,
     trust_code: bool = False,
@@ -230,9 +230,10 @@ def load(
     verify : bool, default=True
         Compare the digests of all files, and what the model gives for the recorded rows
         with what it gave when it was exported.
-    trusted_manifest_sha256 : str, optional
-        The SHA-256 digest of ``manifest.json`` that you know by another way. Digests in
-        the model show damage; this shows that it is the model you mean.
+    trusted_manifest_sha256 : str or collection of str, optional
+        The SHA-256 digest of ``manifest.json`` that you know by another way, or several
+        of which one will do. Digests in the model show damage; this shows that it is the
+        model you mean.
     max_bytes : int, default=16 GiB
         Larger models are refused.
     num_threads : int, default=1

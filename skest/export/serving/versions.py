@@ -8,6 +8,7 @@ import re
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from skest.export.manifest import MANIFEST
 from skest.export.runtime import Model, load
@@ -125,6 +126,8 @@ class Catalog:
         How many versions of each are served.
     num_threads : int, default=1
         Threads within one call of a model.
+    **checks
+        Further arguments of `skest.export.load`.
 
     Raises
     ------
@@ -139,6 +142,7 @@ class Catalog:
         paths: Mapping[str, str | os.PathLike[str]],
         keep: int = 2,
         num_threads: int = 1,
+        **checks: Any,
     ) -> None:
         if keep < 1:
             raise ValueError(f"'keep' must be 1 or more; got {keep}.")
@@ -150,7 +154,7 @@ class Catalog:
                 )
             if not Path(path).is_dir():
                 raise FileNotFoundError(f"There is no directory {str(path)!r}.")
-        load_version = functools.partial(load, num_threads=num_threads)
+        load_version = functools.partial(load, num_threads=num_threads, **checks)
         self.models = {
             name: ModelVersions(path, keep, load_version)
             for name, path in paths.items()

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import functools
+import hashlib
 import json
 import shutil
 import threading
@@ -237,3 +238,17 @@ def _served(server):
     _, answer = Client(server)("/v1/models/factor")
     states = answer["model_version_status"]
     return [int(s["version"]) for s in states if s["state"] == "AVAILABLE"]
+
+
+def test_only_trusted_versions_are_served(tmp_path):
+    known = hashlib.sha256((_single.write(tmp_path / "1") / MANIFEST).read_bytes())
+    _single.write(tmp_path / "2", files={})
+    path = tmp_path / "2" / MANIFEST
+    path.write_text(path.read_text() + " ")
+    digest = known.hexdigest()
+    with ModelServer({"m": tmp_path}, port=0, trusted_manifest_sha256=digest) as server:
+        _, found = Client(server)("/v1/models/m")
+    states = {s["version"]: s["state"] for s in found["model_version_status"]}
+    assert states == {"1": "AVAILABLE", "2": "END"}
+    with ModelServer({"m": tmp_path}, port=0, max_bytes=10) as server:
+        assert not server.ready
