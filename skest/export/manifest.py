@@ -83,7 +83,6 @@ def parsed(data: bytes) -> dict[str, Any]:
             f"'atol' of 'parity' must be a number of 0 or more; got {tolerance!r}."
         )
     _check_features(manifest)
-    _check_crosses(manifest)
     for name in mapping(manifest, "signatures"):
         _check_signature(name, manifest["signatures"][name])
     return manifest
@@ -206,6 +205,7 @@ def _check_features(manifest: Mapping[str, Any]) -> None:
                 f"{where} must have a text for its 'delimiter'; got {delimiter!r}."
             )
         _check_columns(where, feature)
+        _check_crosses(where, feature, {*features, *raw})
 
 
 def _check_missing(where: str, feature: Mapping[str, Any]) -> None:
@@ -244,16 +244,17 @@ def _check_columns(where: str, feature: Mapping[str, Any]) -> None:
         )
 
 
-def _check_crosses(manifest: Mapping[str, Any]) -> None:
-    known = {*manifest["features"], *manifest.get("raw", {})}
-    crosses = manifest.get("crosses", [])
+def _check_crosses(
+    where: str, feature: Mapping[str, Any], known: Collection[str]
+) -> None:
+    crosses = feature.get("crossed", [])
     if not isinstance(crosses, list) or not all(
         isinstance(cross, list)
         and all(isinstance(name, str) and name in known for name in cross)
         for cross in crosses
     ):
         raise ArtifactError(
-            f"'crosses' of {MANIFEST!r} must be lists of features; got {crosses!r}."
+            f"{where} must have lists of features in 'crossed'; got {crosses!r}."
         )
 
 

@@ -188,7 +188,11 @@ CASES = {
     ),
     "runtime": (("runtime",), [], "must have a mapping 'runtime'"),
     "format": (("runtime",), {"format": {}}, "must have one of the formats"),
-    "crosses": (("crosses",), [["town"]], "must be lists of features"),
+    "crosses": (
+        ("features", "age", "crossed"),
+        [["town"]],
+        "lists of features in 'crossed'",
+    ),
 }
 
 

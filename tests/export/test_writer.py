@@ -13,6 +13,7 @@ import skest
 from skest import export
 from skest.adapters import exported
 from skest.exceptions import ArtifactError, ExportError, NotFittedError
+from skest.export import writer
 from skest.export.artifact import read_artifact
 from skest.export.declaration import to_estimator
 from tests.export.test_declaration import LABELS, MODELS, X, fitted
@@ -194,6 +195,25 @@ def test_all_of_predict_is_recorded(tmp_path, model, y):
     recorded = json.loads((version / "warmup.json").read_text())["outputs"]
     outputs = read_artifact(version).manifest["signatures"]["predict"]["outputs"]
     assert set(recorded) == set(outputs)
+
+
+@pytest.mark.parametrize("verify", [True, False])
+def test_a_column_without_a_name(tmp_path, verify):
+    rows = pd.DataFrame({"": np.arange(8.0), "s": ["u", "v"] * 4})
+    model = skest.DNNClassifier((2,), max_iter=1).fit(rows, [0, 1] * 4)
+    with pytest.raises(ExportError, match="the name '', which no input of a graph may"):
+        model.export(tmp_path, verify=verify)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_the_engine_refuses_is_an_export_error(tmp_path, monkeypatch):
+    def refused(*arguments, **more):
+        raise ArtifactError("ONNX Runtime refuses the graph")
+
+    monkeypatch.setattr(writer, "load", refused)
+    with pytest.raises(ExportError, match="can't be loaded: ONNX Runtime refuses"):
+        fitted(skest.LinearClassifier()).export(tmp_path)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_runs_but_can_not_be_described(tmp_path):
