@@ -2,17 +2,17 @@
 """Numbered versions in a directory, as model servers watch them.
 
 A version is a directory ``<base>/<unix seconds>``. It appears complete, by one rename,
-and its number is higher than those before it, also if the clock was set back.
+and its number is higher than those before it, also if the clock was set back. What a
+killed process left of one is removed when the next one is written.
 """
 
 import os
-import shutil
 import time
-import uuid
 from collections.abc import Callable
 from pathlib import Path
 
 from skest._files import flush, flush_tree, remove_directory
+from skest._temporary import owned_directory, sweep
 
 __all__ = ["list_versions", "remove_old_versions", "write_version"]
 
@@ -52,15 +52,11 @@ def write_version(
     """
     base = Path(base)
     base.mkdir(parents=True, exist_ok=True)
-    temporary = base / f".tmp-{uuid.uuid4().hex}"
-    temporary.mkdir()
-    try:
+    sweep(base)
+    with owned_directory(base) as temporary:
         write(temporary)
         flush_tree(temporary)
         version = _publish(temporary, base, clock)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
     flush(base)
     return version
 

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[1] / "skest"
 LAYERS = [
     {"exceptions", "keys", "_checks", "_compat", "_random", "_resources", "_version"}
     | {"_file_locks", "_files", "_hashes", "_interrupts", "_line_files"}
-    | {"_tensor_files", "out_of_memory"},
+    | {"_temporary", "_tensor_files", "out_of_memory"},
     {"gradients", "optimizer_steps", "schedules"},
     # What a head and a hook share; both need nothing but names of the ground.
     {"run_config", "keep_best", "spec", "_arguments"}

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from skest.adapters.onnx_graph import fitted_onnx
+from skest.adapters.onnx_graph import classes_of, fitted_onnx
 from skest.adapters.program import fitted_program
 from skest.adapters.user_model import BARE_KEY
 from skest.checkpoint_export import check_format, check_unused
+from skest.export.class_outputs import LABELS, with_class_outputs
 from skest.export.declaration import declaration_or_reason, declare
 from skest.export.inputs import InputSpec
 from skest.export.onnx_graph import OnnxGraph
@@ -111,8 +112,9 @@ def _expected(
     predictions = by_output(
         estimator.estimator_.predict_table(features, batch_size=size)
     )
+    target = estimator._target
+    named = with_class_outputs(target.head(None), predictions, classes_of(target))
     if "class_ids" in predictions:
-        labels = np.asarray(estimator._target.answer(predictions))
-        predictions["labels"] = labels.reshape(len(labels), -1)
-    # The graph names classes as `y` did, the head only when it was told their names.
-    return {k: v for k, v in predictions.items() if not k.endswith("classes")}
+        labels = np.asarray(target.answer(predictions))
+        named[LABELS] = labels.reshape(len(labels), -1)
+    return named

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from skest.export.artifact import latest
+    from skest.export.best_exporter import BestExporter
     from skest.export.declaration import to_estimator
     from skest.export.exporters import (
-        BestExporter,
         Exporter,
         FinalExporter,
         LatestExporter,
@@ -44,7 +44,7 @@ __all__ = [
 ]
 
 _MODULES = {
-    "BestExporter": "exporters",
+    "BestExporter": "best_exporter",
     "ClassificationOutput": "signatures",
     "Exporter": "exporters",
     "FinalExporter": "exporters",

@@ -7,46 +7,37 @@ only a digest shows that you got by another way (`trusted_manifest_sha256`).
 """
 
 import hashlib
-import json
 import os
 import re
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from skest.exceptions import ArtifactError
+from skest.export.manifest import (
+    FILES,
+    MANIFEST,
+    MODEL,
+    check_signatures,
+    format_of,
+    parsed,
+)
 from skest.export.onnx_wire import ExternalData, OnnxContent, read_onnx
 from skest.export.operators import ALLOWED_OPERATORS
 from skest.versioned_directory import list_versions
 
 __all__ = [
-    "MANIFEST",
-    "MODEL",
-    "PROGRAM",
-    "SCHEMA",
     "Artifact",
     "check_file_name",
     "latest",
     "read_artifact",
     "version_at",
-    "without_duplicates",
 ]
-
-SCHEMA = "skest.export/1"
-MANIFEST = "manifest.json"
-MODEL = "model.onnx"
-PROGRAM = "model.pt2"
 
 _MAX_MANIFEST = 16 * 2**20
 _NAME = re.compile(r"(assets/)?[A-Za-z0-9][\w.-]{0,127}", re.ASCII)
-# The file of a model by its format; loading the last two runs code of the file.
-_FILES = {"onnx": MODEL, "pt2": PROGRAM, "aoti": PROGRAM}
-_DTYPES = {
-    *("string", "bool", "float32", "float64"),
-    *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
-}
 
 
 @dataclass(frozen=True)
@@ -61,7 +52,7 @@ class Artifact:
     @property
     def format(self) -> str:
         """What the model is: "onnx", "pt2" or "aoti"."""
-        return _format(self.manifest)
+        return format_of(self.manifest)
 
 
 def latest(base: str | os.PathLike[str]) -> Path:
@@ -102,7 +93,7 @@ def version_at(path: str | os.PathLike[str]) -> Path:
 def read_artifact(
     path: Path,
     verify: bool = True,
-    trusted_manifest_sha256: str | None = None,
+    trusted_manifest_sha256: str | Collection[str] | None = None,
     max_bytes: int = 16 * 2**30,
     trust_code: bool = False,
 ) -> Artifact:
@@ -114,8 +105,8 @@ def read_artifact(
         The directory of the version.
     verify : bool, default=True
         Compare the digests of all files; sizes are always compared.
-    trusted_manifest_sha256 : str, optional
-        The digest that the manifest must have.
+    trusted_manifest_sha256 : str or collection of str, optional
+        The digest that the manifest must have, or those of which it must have one.
     max_bytes : int, default=16 GiB
         The most that all files may have together.
     trust_code : bool, default=False
@@ -133,7 +124,7 @@ def read_artifact(
         If anything is not as it should be.
     """
     manifest = _read_manifest(path, trusted_manifest_sha256)
-    file = _FILES[_format(manifest)]
+    file = FILES[format_of(manifest)]
     if file != MODEL and not trust_code:
         raise _untrusted(path, manifest)
     verify = verify or file != MODEL
@@ -149,34 +140,24 @@ def read_artifact(
     if verify and _digest(model) != manifest["files"][file]["sha256"]:
         raise _damaged(path, file)
     if file != MODEL:
-        _check_signatures(manifest, list(_mapping(manifest, "features")), None)
+        check_signatures(manifest, list(manifest["features"]), None)
         return Artifact(path, manifest, model)
     content = read_onnx(model)
     _check_graph(content, sizes)
-    _check_signatures(manifest, content.inputs, content.outputs)
+    check_signatures(manifest, content.inputs, content.outputs)
     return Artifact(path, manifest, model, tuple(content.external))
-
-
-def _format(manifest: Mapping[str, Any]) -> str:
-    runtime = manifest.get("runtime", {})
-    found = runtime.get("format", "onnx") if isinstance(runtime, dict) else runtime
-    if not isinstance(found, str) or found not in _FILES:
-        raise ArtifactError(
-            f"{MANIFEST!r} must have one of the formats {', '.join(_FILES)}; got {found!r}."
-        )
-    return found
 
 
 def _untrusted(path: Path, manifest: Mapping[str, Any]) -> ArtifactError:
     return ArtifactError(
-        f"{str(path)!r} has format={_format(manifest)!r}, and loading it can run any code "
-        "that is in it. If you trust where it comes from, `skest.export.load` takes "
+        f"{str(path)!r} has format={format_of(manifest)!r}, and loading it can run any "
+        "code that is in it. If you trust where it comes from, `skest.export.load` takes "
         "trust_code=True. Whatever else reads exports, as servers, MLflow, Triton and "
         "to_estimator, takes format='onnx' only."
     )
 
 
-def _read_manifest(path: Path, trusted: str | None) -> dict[str, Any]:
+def _read_manifest(path: Path, trusted: str | Collection[str] | None) -> dict[str, Any]:
     try:
         size = _regular(path / MANIFEST).st_size
     except FileNotFoundError:
@@ -186,30 +167,13 @@ def _read_manifest(path: Path, trusted: str | None) -> dict[str, Any]:
     if size > _MAX_MANIFEST:
         raise ArtifactError(f"{MANIFEST!r} has {size} bytes; {_MAX_MANIFEST} may be.")
     data = _read(path / MANIFEST, size)
-    if trusted is not None and _digest(data) != trusted.lower():
+    trusted = [trusted] if isinstance(trusted, str) else trusted
+    if trusted is not None and _digest(data) not in map(str.lower, trusted):
         raise ArtifactError(
-            f"{MANIFEST!r} of {str(path)!r} has the digest {_digest(data)}, not the "
+            f"{MANIFEST!r} of {str(path)!r} has the digest {_digest(data)}, not a "
             "trusted one. Fetch the model again from where it comes from."
         )
-    try:
-        manifest = json.loads(data.decode(), object_pairs_hook=without_duplicates)
-    except (ValueError, RecursionError) as error:
-        raise ArtifactError(f"{MANIFEST!r} is no JSON: {error}") from None
-    schema = manifest.get("schema") if isinstance(manifest, dict) else None
-    if schema != SCHEMA:
-        raise ArtifactError(
-            f"{MANIFEST!r} must have the schema {SCHEMA!r}; got {schema!r}. A newer "
-            "skest may read it."
-        )
-    return manifest
-
-
-def without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Make the object of a JSON document; refuse names that are there twice."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError("a name is there twice")
-    return found
+    return parsed(data)
 
 
 def check_file_name(name: str) -> None:
@@ -225,7 +189,7 @@ def _check_files(
     path: Path, manifest: Mapping[str, Any], model: str, max_bytes: int
 ) -> dict[str, int]:
     """Check that the files are those of the manifest; return their sizes."""
-    listed = _mapping(manifest, "files")
+    listed = manifest["files"]
     if model not in listed:
         raise ArtifactError(f"{MANIFEST!r} lists no {model!r}.")
     sizes = {}
@@ -324,48 +288,3 @@ def _check_graph(content: OnnxContent, sizes: Mapping[str, int]) -> None:
                 f"The tensor {tensor.tensor!r} should lie in {tensor.location!r} at "
                 f"{tensor.offset}, which is not in a listed file."
             )
-
-
-def _check_signatures(
-    manifest: Mapping[str, Any], taken: list[str], given: list[str] | None
-) -> None:
-    """Check features and signatures; `given` are the tensors that there are, if known."""
-    features = _mapping(manifest, "features")
-    if sorted(features) != sorted(taken):
-        raise ArtifactError(
-            f"The manifest has the features {sorted(features)}, the graph the inputs "
-            f"{sorted(taken)}."
-        )
-    for name, feature in features.items():
-        _check_tensor(f"The feature {name!r}", feature)
-    for name, signature in _mapping(manifest, "signatures").items():
-        if not isinstance(signature, dict):
-            raise ArtifactError(f"The signature {name!r} must be a mapping.")
-        for side, tensors in (("inputs", taken), ("outputs", given)):
-            for key, tensor in _mapping(signature, side).items():
-                where = f"{side[:-1].capitalize()} {key!r} of signature {name!r}"
-                known = tensor.get("tensor") if isinstance(tensor, dict) else None
-                if known is None or (tensors is not None and known not in tensors):
-                    raise ArtifactError(f"{where} is no tensor of the graph.")
-                if side == "outputs":
-                    _check_tensor(where, tensor)
-
-
-def _check_tensor(where: str, tensor: Any) -> None:
-    shape = tensor.get("shape") if isinstance(tensor, dict) else None
-    sizes_fit = isinstance(shape, list) and all(
-        size is None or (type(size) is int and 0 <= size < 2**31) for size in shape
-    )
-    if not sizes_fit or tensor.get("dtype") not in _DTYPES:
-        raise ArtifactError(
-            f"{where} must have a 'dtype' and a 'shape'; got {tensor!r}."
-        )
-
-
-def _mapping(owner: Mapping[str, Any], name: str) -> dict[str, Any]:
-    value = owner.get(name)
-    if not isinstance(value, dict):
-        raise ArtifactError(
-            f"{MANIFEST!r} must have a mapping {name!r}; got {value!r}."
-        )
-    return value

@@ -22,6 +22,7 @@ __all__ = [
     "class_labels",
     "class_outputs",
     "class_texts",
+    "with_class_outputs",
 ]
 
 #: Key of the answer in the type of the labels; of several labels, their indicators.
@@ -123,6 +124,24 @@ def class_outputs(
     if isinstance(head, SingleLabelHead):
         return _of_one_class(head, predictions, classes)
     return {}
+
+
+def with_class_outputs(
+    head: Head, predictions: Mapping[str, NDArray[Any]], classes: Any = None
+) -> dict[str, NDArray[Any]]:
+    """Return predictions with what `class_outputs` says that belongs to them.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skest.export.class_outputs import with_class_outputs
+    >>> from skest.heads import BinaryClassHead
+    >>> found = {"class_ids": np.array([[1]]), "probabilities": np.array([[0.2, 0.8]])}
+    >>> with_class_outputs(BinaryClassHead(), found, ["no", "yes"])["all_classes"]
+    array([['no', 'yes']], dtype=object)
+    """
+    outputs = class_outputs(head, predictions, classes)
+    return {**predictions, **{key: o.of(predictions) for key, o in outputs.items()}}
 
 
 def _of_one_class(

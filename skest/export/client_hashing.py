@@ -26,6 +26,9 @@ __all__ = ["ClientInputs"]
 
 Arrays = dict[str, np.ndarray]
 
+# Types of what can be hashed; floats are integers with gaps.
+_HASHED = ("string", "int64", "float32", "float64")
+
 
 class ClientInputs:
     """What a graph takes, made of what a client has.
@@ -59,12 +62,8 @@ class ClientInputs:
            [ -1]])
     """
 
-    def __init__(self, features: Mapping[str, Any], raw: Any) -> None:
+    def __init__(self, features: Mapping[str, Any], raw: Mapping[str, Any]) -> None:
         self._computed = {n: s for n, s in features.items() if "computed" in s}
-        if not isinstance(raw, dict):
-            raise ArtifactError(
-                f"'raw' in the manifest must be a mapping; got {raw!r}."
-            )
         rest = {n: s for n, s in features.items() if n not in self._computed}
         self.given = {**rest, **raw}
         self._passed = set(rest)
@@ -105,15 +104,17 @@ class ClientInputs:
 
 
 def _is_known(how: Any, given: Mapping[str, Any]) -> bool:
-    if not isinstance(how, dict) or how.get("algo") not in _ALGORITHMS:
+    algo = how.get("algo") if isinstance(how, dict) else None
+    if not isinstance(algo, str) or algo not in _ALGORITHMS:
         return False
     sources, buckets = how.get("from"), how.get("buckets")
-    seeds = how.get("seeds", [how.get("seed"), 0])
+    seeds = how.get("seeds") if algo == "fingerprint_cat64" else [how.get("seed"), 0]
     start = how.get("start", "0")
     return (
         isinstance(sources, list)
         and len(sources) >= 1
-        and all(isinstance(name, str) and name in given for name in sources)
+        and all(isinstance(n, str) and n in given for n in sources)
+        and all(given[name]["dtype"] in _HASHED for name in sources)
         and type(buckets) is int
         and 0 < buckets <= 2**63
         and isinstance(seeds, list)

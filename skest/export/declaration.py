@@ -8,11 +8,10 @@ it is given.
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from skest.checkpoints import Checkpoint
@@ -58,11 +57,6 @@ _LOCAL = {"hooks": (), "config": None, "warm_start_from": None, "random_state": 
 # The parameter that is a function of the user's, whom it is asked from again.
 _FUNCTION = "model_fn"
 _CORE_ESTIMATOR = "skest.estimator:Estimator"
-# What a file that describes no estimator can end in.
-_WRONG = (
-    *(ValueError, TypeError, KeyError, AttributeError, RecursionError),
-    *(SafetensorError, OSError),
-)
 
 
 def declare(estimator: Any) -> bytes:
@@ -178,7 +172,13 @@ def _as_json(name: str, state: Mapping[str, Any]) -> bytes:
     return json.dumps(described, allow_nan=False, ensure_ascii=False).encode()
 
 
-def to_estimator(path: str | os.PathLike[str], *, model_fn: Any = None) -> Any:
+def to_estimator(
+    path: str | os.PathLike[str],
+    *,
+    model_fn: Any = None,
+    trusted_manifest_sha256: str | Collection[str] | None = None,
+    max_bytes: int = 16 * 2**30,
+) -> Any:
     """Build the estimator that was exported, to predict with it or to train it further.
 
     Parameters
@@ -188,6 +188,10 @@ def to_estimator(path: str | os.PathLike[str], *, model_fn: Any = None) -> Any:
     model_fn : callable, default=None
         The model function of a `ModelFnClassifier`, a `ModelFnRegressor` or an
         `Estimator`: code is not in an export. Others take none.
+    trusted_manifest_sha256 : str or collection of str, optional
+        See `skest.export.load`.
+    max_bytes : int, default=16 GiB
+        Larger versions are refused.
 
     Returns
     -------
@@ -221,7 +225,11 @@ def to_estimator(path: str | os.PathLike[str], *, model_fn: Any = None) -> Any:
     True
     """
     directory = version_at(path)
-    manifest = read_artifact(directory).manifest
+    manifest = read_artifact(
+        directory,
+        trusted_manifest_sha256=trusted_manifest_sha256,
+        max_bytes=max_bytes,
+    ).manifest
     if DECLARATION not in manifest["files"]:
         why = manifest.get("model", {}).get("not_rebuilt", "it has no description")
         raise ArtifactError(
@@ -232,17 +240,19 @@ def to_estimator(path: str | os.PathLike[str], *, model_fn: Any = None) -> Any:
         content = json.loads((directory / DECLARATION).read_bytes())
         state = _read_state(content)
         state["_core"]["checkpoint"] = _checkpoint(directory, state)
-    except _WRONG as error:
+    except Exception as error:  # a wrong file can end in any
         raise _unfit(directory, error) from error
     _check_function(directory, content["estimator"], state, model_fn)
     try:
         return _built(content["estimator"], state, model_fn)
-    except _WRONG as error:
+    except Exception as error:
         raise _unfit(directory, error) from error
 
 
 def _unfit(directory: Path, error: Exception) -> ArtifactError:
-    return ArtifactError(f"{str(directory)!r} describes no estimator of skest: {error}")
+    return ArtifactError(
+        f"{str(directory)!r} describes no estimator of skest: {error!r}"
+    )
 
 
 def _read_state(content: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 """The inputs of an exported graph: one for each raw column that feature columns read."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -122,6 +123,9 @@ class InputSpec(NamedTuple):
     computed : dict or None
         How the client makes this input of other ones, see
         `skest.export.client_hashing`.
+    crossed : tuple of tuples of str
+        The inputs of crossed columns that read this one first: each value in a row of one
+        meets each of the others.
     """
 
     name: str
@@ -132,6 +136,7 @@ class InputSpec(NamedTuple):
     delimiter: str | None = None
     names: tuple[str, ...] | None = None
     computed: Mapping[str, Any] | None = None
+    crossed: tuple[tuple[str, ...], ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return a description that JSON can hold."""
@@ -144,6 +149,7 @@ class InputSpec(NamedTuple):
             "delimiter": self.delimiter,
             "columns": None if self.names is None else list(self.names),
             "computed": self.computed,
+            "crossed": [list(names) for names in self.crossed] or None,
         }
         return {name: value for name, value in described.items() if value is not None}
 
@@ -222,17 +228,35 @@ class Inputs:
         self.specs: list[InputSpec] = []
         self._values: dict[tuple[Key, str | None], tuple[InputSpec, Value]] = {}
         wanted: dict[tuple[Key, str | None], list[Demand]] = {}
-        for column in columns:
-            for demand in demands(column):
-                wanted.setdefault((demand.key, demand.delimiter), []).append(demand)
+        every = [demands(column) for column in columns]
+        for demand in chain.from_iterable(every):
+            wanted.setdefault((demand.key, demand.delimiter), []).append(demand)
         delimited = {key for key, delimiter in wanted if delimiter is None}
         for (key, delimiter), of_input in wanted.items():
             is_second = delimiter is not None and key in delimited
             name = f"{key}_split" if is_second else str(key)
             form = self._forms.get(key)
             self._declare(_spec(name, of_input, np.dtype(dtype), form))
+        self._note_crosses(every)
+
+    def _note_crosses(self, every: list[list[Demand]]) -> None:
+        """Write down which inputs are crossed: a column that reads two crosses them."""
+        found: dict[str, dict[tuple[str, ...], None]] = {}
+        for of_column in every:
+            read = [d for d in of_column if not d.is_number]
+            names = tuple(self._values[d.key, d.delimiter][0].name for d in read)
+            if len(names) > 1:
+                found.setdefault(names[0], {})[names] = None
+        self.specs = [
+            s._replace(crossed=tuple(found.get(s.name, ()))) for s in self.specs
+        ]
 
     def _declare(self, spec: InputSpec) -> Value:
+        if not spec.name:
+            raise ExportError(
+                "A raw column has the name '', which no input of a graph may have. Give "
+                "it another name."
+            )
         if any(spec.name == other.name for other in self.specs):
             raise ExportError(
                 f"Two inputs would have the name {spec.name!r}, for it is that of two "

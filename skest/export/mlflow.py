@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from skest.export.artifact import MANIFEST
+from skest.export.manifest import MANIFEST
 from skest.export.runtime import Model, load
 from skest.versioned_directory import list_versions
 
 __all__ = ["load_model", "log_model", "save_model", "signature_of"]
 
+_METHODS = ("predict", "predict_proba")
 _TYPES = {
     "string": "string",
     "bool": "boolean",
@@ -51,7 +52,8 @@ def save_model(
     Notes
     -----
     MLflow compares tables with the signature, and does not convert int64 to the float64
-    that numbers are: give whole numbers as floats.
+    that numbers are: give whole numbers as floats. The loaded model predicts classes or
+    numbers; ``predict(X, params={"method": "predict_proba"})`` gives probabilities.
     """
     _mlflow().pyfunc.save_model(path=str(path), **_arguments(export_path, more))
 
@@ -90,14 +92,25 @@ def signature_of(model: Model) -> Any:
 
     Returns
     -------
-    mlflow.models.ModelSignature or None
-        None for a model that takes lists or matrices, which MLflow's columns cannot be.
+    mlflow.models.ModelSignature
+        It has the parameter "method", and no inputs for a model that takes lists or
+        matrices, which MLflow's columns cannot be.
     """
     _mlflow()
     from mlflow.models import ModelSignature
-    from mlflow.types import ColSpec, Schema
+    from mlflow.types import ParamSchema, ParamSpec, Schema
 
-    columns = []
+    columns = _columns(model)
+    return ModelSignature(
+        inputs=None if columns is None else Schema(columns),
+        params=ParamSchema([ParamSpec("method", "string", _METHODS[0])]),
+    )
+
+
+def _columns(model: Model) -> list[Any] | None:
+    from mlflow.types import ColSpec
+
+    columns: list[Any] = []
     for name, spec in model.features.items():
         is_single = spec["shape"][1:] in ([], [1]) or spec.get("delimiter")
         names = spec.get("columns") or ([name] if is_single else None)
@@ -108,7 +121,7 @@ def signature_of(model: Model) -> Any:
         # MLflow refuses float64, the type of most tables, where it expects float32.
         kind = "double" if kind == "float" else kind
         columns += [ColSpec(kind, part, required=not may_miss) for part in names]
-    return ModelSignature(inputs=Schema(columns))
+    return columns
 
 
 def _arguments(path: str | os.PathLike[str], more: dict[str, Any]) -> dict[str, Any]:
@@ -142,7 +155,7 @@ class _PyFunc:
     def predict(self, model_input: Any, params: dict[str, Any] | None = None) -> Any:
         """Predict; ``params={"method": "predict_proba"}`` gives probabilities."""
         method = (params or {}).get("method", "predict")
-        if method not in ("predict", "predict_proba"):
+        if method not in _METHODS:
             raise ValueError(
                 f"'method' must be 'predict' or 'predict_proba'; got {method!r}."
             )

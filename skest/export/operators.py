@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The operators that an exported graph may use.
 
-None of them loops, branches, reads a file or runs code of a user: the time and the memory
-of a graph are bounded by the sizes of what is in it and of what goes into it.
+None of them loops, branches, reads a file or runs code of a user. Some make tensors of
+sizes that are numbers in the graph (ConstantOfShape, Expand, Pad, Range, Tile): a small
+hostile graph can ask for much memory, and an engine may compute it while it loads. Only a
+limit on the memory of the process bounds that.
 """
 
 __all__ = ["ALLOWED_OPERATORS", "IR_VERSION", "OPSETS"]

@@ -16,11 +16,11 @@ import numpy as np
 import torch
 
 from skest.exceptions import ExportError
-from skest.export.artifact import PROGRAM
 from skest.export.class_outputs import ClassOutput, class_outputs
 from skest.export.declaration import DECLARATION, described
 from skest.export.encoders import Encoder
 from skest.export.inputs import Form, InputSpec
+from skest.export.manifest import PROGRAM
 from skest.export.onnx_graph import dtype_of, info_of, type_name
 from skest.export.program_inputs import (
     ProgramInputs,

@@ -5,13 +5,13 @@ An engine turns ``None`` into the text "None" without a word; here missing value
 what the manifest says, and what is no text or number is refused by name.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Feature", "columns_of"]
+__all__ = ["Feature"]
 
 
 class Feature:
@@ -36,10 +36,6 @@ class Feature:
         self._delimiter = spec.get("delimiter")
         missing = spec.get("missing")
         self._missing = float("nan") if missing == "nan" else missing
-        # Vectors in lists have the sizes behind the free one.
-        self._fill: Any = self._missing
-        for size in reversed(self.shape[2:]):
-            self._fill = [self._fill] * (size or 0)
 
     def feed(self, values: Any) -> NDArray[Any]:
         """Return the values of some rows as the graph takes them.
@@ -81,7 +77,11 @@ class Feature:
             return np.empty(
                 (len(rows), 0, *[size or 0 for size in self.shape[2:]]), object
             )
-        return [row + [self._fill] * (width - len(row)) for row in rows]
+        # Vectors in lists have the sizes behind the free one.
+        fill: Any = self._missing
+        for size in reversed(self.shape[2:]):
+            fill = [fill] * (size or 0)
+        return [row + [fill] * (width - len(row)) for row in rows]
 
     def _items(self, cell: Any) -> list[Any]:
         if isinstance(cell, str):
@@ -226,72 +226,3 @@ def _is_missing(cell: Any) -> bool:
     if cell is None or type(cell).__name__ in ("NAType", "NaTType"):
         return True
     return isinstance(cell, float | np.floating) and bool(cell != cell)
-
-
-def columns_of(
-    table: Any, names: Sequence[str], parts: Mapping[str, Sequence[str]] | None = None
-) -> dict[str, Any]:
-    """Return the columns of a table.
-
-    Parameters
-    ----------
-    table : DataFrame, dict of columns, list of dicts, or ndarray
-        The raw features of some rows. A matrix is taken if there is one feature.
-    names : sequence of str
-        The columns to return; others are left alone.
-    parts : dict of str to sequence of str, optional
-        Of names that may be made of several columns: which ones.
-
-    Returns
-    -------
-    dict of str to array-like
-        The columns by name.
-
-    Raises
-    ------
-    TypeError
-        If it is no table.
-    ValueError
-        If a column is missing.
-    """
-    parts = parts or {}
-    if isinstance(table, Mapping):
-        return _pick(names, parts, table, lambda name: table[name])
-    if hasattr(table, "columns") and hasattr(table, "__getitem__"):
-        return _pick(names, parts, set(table.columns), lambda name: table[name])
-    if isinstance(table, np.ndarray) and len(names) == 1:
-        return {names[0]: table}
-    if isinstance(table, Sequence) and all(isinstance(row, Mapping) for row in table):
-        first = table[0] if table else dict.fromkeys(names)
-        for at, row in enumerate(table):
-            absent = [name for name in first if name not in row]
-            if absent:
-                raise ValueError(f"Row {at} lacks the features {absent}.")
-        return _pick(names, parts, first, lambda name: [row[name] for row in table])
-    raise TypeError(
-        "Give a DataFrame, a dict of columns, or a list of rows, each a dict; got "
-        f"{type(table).__name__}."
-    )
-
-
-def _pick(
-    names: Sequence[str],
-    parts: Mapping[str, Sequence[str]],
-    there: Any,
-    column: Callable[[str], Any],
-) -> dict[str, Any]:
-    found, absent = {}, []
-    for name in names:
-        own = parts.get(name, ())
-        if name in there:
-            found[name] = column(name)
-        elif own and all(part in there for part in own):
-            cells = [np.asarray(column(part), dtype=object) for part in own]
-            found[name] = np.stack(cells, axis=1)
-        else:
-            absent += [part for part in own or [name] if part not in there]
-    if absent:
-        raise ValueError(
-            f"The features {absent} are missing; the model takes {list(names)}."
-        )
-    return found

@@ -3,7 +3,7 @@
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skest.exceptions import ArtifactError
-from skest.export.artifact import MODEL, Artifact, read_artifact, version_at
+from skest.export.artifact import Artifact, read_artifact, version_at
 from skest.export.client_hashing import ClientInputs
-from skest.export.raw_values import Feature, columns_of
+from skest.export.manifest import MODEL
+from skest.export.raw_tables import columns_of, names_taken
+from skest.export.raw_values import Feature
 
 __all__ = ["WARMUP", "Model", "load"]
 
@@ -70,7 +72,8 @@ class Model:
         signature : str, default="serving_default"
             One of `signatures`.
         **features : array-like of shape (n_rows, ...)
-            Raw values by the names of the signature's inputs.
+            Raw values by the names of the signature's inputs, or of the columns that an
+            input is made of.
 
         Returns
         -------
@@ -84,13 +87,31 @@ class Model:
         TypeError
             If values are not what a feature takes.
         """
-        unknown = sorted(set(features) - set(self._signature(signature)["inputs"]))
+        taken = self.names_of(signature)
+        inputs = self._signature(signature)["inputs"]
+        unknown = sorted(set(features) - {*inputs, *taken})
         if unknown:
             raise ValueError(
                 f"The signature {signature!r} takes no features {unknown}; it takes "
-                f"{list(self._signature(signature)['inputs'])}."
+                f"{list(taken)}."
             )
         return self.run(features, signature)
+
+    def names_of(self, signature: str = "serving_default") -> dict[str, str]:
+        """Return the names by which a signature is given its features.
+
+        Parameters
+        ----------
+        signature : str, default="serving_default"
+            One of `signatures`.
+
+        Returns
+        -------
+        dict of str to str
+            By name of a column the input that it belongs to. An input that is made of
+            several columns may be given whole, too.
+        """
+        return names_taken(list(self._signature(signature)["inputs"]), self.parts)
 
     def run(
         self, table: Any, signature: str = "serving_default"
@@ -191,7 +212,7 @@ def load(
     path: str | os.PathLike[str],
     *,
     verify: bool = True,
-    trusted_manifest_sha256: str | None = None,
+    trusted_manifest_sha256: str | Collection[str] | None = None,
     max_bytes: int = 16 * 2**30,
     num_threads: int = 1,
     trust_code: bool = False,
@@ -209,9 +230,10 @@ def load(
     verify : bool, default=True
         Compare the digests of all files, and what the model gives for the recorded rows
         with what it gave when it was exported.
-    trusted_manifest_sha256 : str, optional
-        The SHA-256 digest of ``manifest.json`` that you know by another way. Digests in
-        the model show damage; this shows that it is the model you mean.
+    trusted_manifest_sha256 : str or collection of str, optional
+        The SHA-256 digest of ``manifest.json`` that you know by another way, or several
+        of which one will do. Digests in the model show damage; this shows that it is the
+        model you mean.
     max_bytes : int, default=16 GiB
         Larger models are refused.
     num_threads : int, default=1
@@ -296,9 +318,10 @@ def _check_warmup(model: Model) -> None:
         raise ArtifactError(f"{WARMUP!r} does not fit the model: {error}") from error
     tolerance = float(model.manifest.get("parity", {}).get("atol", 1e-5))
     for key, values in expected.items():
-        if values.dtype.kind == "f":
+        fits = found[key].shape == values.shape
+        if fits and values.dtype.kind == "f":
             fits = np.allclose(found[key], values, rtol=1e-4, atol=tolerance)
-        else:
+        elif fits:
             fits = bool(np.array_equal(found[key], values))
         if not fits:
             raise ArtifactError(

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 
-from skest.export.artifact import MANIFEST
+from skest.export.manifest import MANIFEST
 from skest.export.serving.limits import Limits
 from skest.export.serving.server import ModelServer
 
@@ -58,6 +58,8 @@ def main(arguments: Sequence[str] | None = None, prog: str = _PROG) -> int:
             poll_seconds=options.poll_seconds,
             keep_versions=options.keep_versions,
             num_threads=options.num_threads,
+            trusted_manifest_sha256=options.trusted_manifest_sha256,
+            max_bytes=options.max_bytes,
         ).start()
     except (ImportError, OSError, ValueError) as error:
         parser.error(str(error))
@@ -87,6 +89,7 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         "keep-versions": (2, "versions of each model that are served"),
         "num-threads": (1, "threads within one call of a model"),
         "grace": (10.0, "seconds that running requests have when the server stops"),
+        "max-bytes": (16 * 2**30, "bytes of a version"),
         "max-request-bytes": (Limits.max_request_bytes, "bytes of a request's body"),
         "max-header-bytes": (Limits.max_header_bytes, "bytes of a request's headers"),
         "max-rows": (Limits.max_rows, "rows of a request"),
@@ -97,6 +100,12 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     }
     for name, (default, text) in options.items():
         parser.add_argument(f"--{name}", type=type(default), default=default, help=text)
+    parser.add_argument(
+        "--trusted-manifest-sha256",
+        action="append",
+        metavar="DIGEST",
+        help="serve only versions whose manifest.json has this SHA-256; may be repeated",
+    )
     parser.add_argument("--verbose", action="store_true", help="log every request")
     return parser
 

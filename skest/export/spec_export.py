@@ -12,6 +12,7 @@ import torch
 from skest.checkpoints import Checkpoint
 from skest.evaluation import predict_batch
 from skest.exceptions import ExportError
+from skest.export.class_outputs import with_class_outputs
 from skest.export.declaration import declaration_or_reason
 from skest.export.inputs import InputSpec
 from skest.export.onnx_graph import OnnxGraph
@@ -20,6 +21,7 @@ from skest.export.spec_inputs import BARE
 from skest.export.spec_onnx import spec_onnx
 from skest.export.trial_rows import by_output, cells_of, made_up_rows, rows_of
 from skest.export.writer import Exported
+from skest.heads.base import Head
 from skest.spec import EstimatorSpec
 
 __all__ = ["exported_spec", "known_features", "predicted_by_spec"]
@@ -108,13 +110,15 @@ def _is_table(example: Any) -> bool:
 def _expected(
     spec: EstimatorSpec, model: OnnxGraph | Program, rows: Mapping[str, list[Any]]
 ) -> dict[str, np.ndarray]:
-    """Return what the signature "predict" should, but for the names of classes."""
+    """Return what the signature "predict" should."""
     found = predicted_by_spec(spec, model.inputs, rows)
+    owner = getattr(spec.predictions, "__self__", None)
+    if isinstance(owner, Head):
+        found = with_class_outputs(owner, found)
     own = (spec.export_outputs or {}).get("predict")
     keys = {name: name for name in model.signatures["predict"].outputs}
     named = {n: found.get(key) for n, key in (own.outputs if own else keys).items()}
-    # The graph has classes as strings of its own, which the head may not name.
-    return {n: v for n, v in named.items() if v is not None and v.dtype != object}
+    return {name: values for name, values in named.items() if values is not None}
 
 
 def predicted_by_spec(

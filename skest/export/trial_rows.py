@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from skest.export.inputs import InputSpec
-from skest.export.raw_values import Feature, columns_of
+from skest.export.raw_tables import columns_of
+from skest.export.raw_values import Feature
 from skest.export.warmup import synthetic_rows
 
 __all__ = ["by_output", "cells_of", "made_up_rows", "rows_of"]

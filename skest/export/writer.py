@@ -18,10 +18,11 @@ from skest._files import explained
 from skest._tensor_files import write_tensors
 from skest._version import __version__
 from skest.checkpoint_export import check_asset
-from skest.exceptions import ExportError
-from skest.export.artifact import MANIFEST, MODEL, SCHEMA, check_file_name
+from skest.exceptions import ArtifactError, ExportError
+from skest.export.artifact import check_file_name
 from skest.export.declaration import DECLARATION, WEIGHTS
 from skest.export.external_weights import move_weights
+from skest.export.manifest import MANIFEST, MODEL, SCHEMA
 from skest.export.onnx_graph import OnnxGraph
 from skest.export.program import Program
 from skest.export.runtime import WARMUP, load
@@ -186,7 +187,10 @@ def _entry(path: Path) -> dict[str, Any]:
 def _compare(exported: Exported, directory: Path, atol: float) -> dict[str, Any]:
     """Compare what was written with the model, and write down what it should give."""
     expected = exported.expected(exported.rows)
-    loaded = load(directory, verify=False, trust_code=True)
+    try:
+        loaded = load(directory, verify=False, trust_code=True)
+    except ArtifactError as error:
+        raise ExportError(f"What was exported can't be loaded: {error}") from error
     found = loaded.run(exported.rows, "predict")
     largest = 0.0
     for name, values in expected.items():

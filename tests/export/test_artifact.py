@@ -10,6 +10,7 @@ from onnx import TensorProto, helper
 from skest import export
 from skest.exceptions import ArtifactError
 from skest.export.artifact import latest, read_artifact
+from skest.export.declaration import to_estimator
 from tests.export import _models
 
 
@@ -291,8 +292,14 @@ def test_trusted_digest(version):
     digest = _models.entry(data)["sha256"]
     export.load(version, trusted_manifest_sha256=digest.upper())
     (version / "manifest.json").write_bytes(data + b" ")
-    with pytest.raises(ArtifactError, match="not the trusted one"):
+    with pytest.raises(ArtifactError, match="not a trusted one"):
         export.load(version, trusted_manifest_sha256=digest)
+    other = _models.entry(data + b" ")["sha256"]
+    export.load(version, trusted_manifest_sha256=[digest, other])
+    with pytest.raises(ArtifactError, match="not a trusted one"):
+        to_estimator(version, trusted_manifest_sha256=[digest])
+    with pytest.raises(ArtifactError, match="more than max_bytes=100"):
+        to_estimator(version, max_bytes=100)
 
 
 def test_without_verification_digests_are_not_compared(version):

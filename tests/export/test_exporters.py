@@ -12,8 +12,8 @@ import torch
 from skest import Estimator
 from skest.checkpoints import Checkpoint
 from skest.export import BestExporter, Exporter, FinalExporter, LatestExporter
-from skest.export.exporters import loss_smaller
-from skest.versioned_directory import list_versions
+from skest.export.best_exporter import loss_smaller
+from skest.versioned_directory import list_versions, write_version
 from tests._models import model_fn, raising
 
 
@@ -63,7 +63,9 @@ def test_best(estimator):
     assert exported == [True, False, True, False, False, True]
     assert n_versions(exporter, estimator) == 2
     path = estimator.model_dir / "export" / "best_exporter" / "best.json"
-    assert json.loads(path.read_text()) == {"global_step": 1, "loss": 1.0}
+    record = json.loads(path.read_text())
+    assert record["result"] == {"global_step": 1, "loss": 1.0}
+    assert record["before"] == {"global_step": 1, "loss": 2.0}
 
 
 def test_best_goes_on_in_another_process(estimator):
@@ -108,6 +110,84 @@ def test_a_rule_of_the_users(estimator):
     exporter = BestExporter("best_auc", auc_larger, format="checkpoint")
     exported = [export(exporter, estimator, auc=auc) for auc in (0.5, 0.4, 0.6)]
     assert exported == [True, False, True]
+
+
+class Lossy:
+    """Writes the loss of a version into it; one export ends before, one after that."""
+
+    def __init__(self, loss, ends=None):
+        self.result = {"global_step": 1, "loss": loss}
+        self._ends = ends
+
+    def export(self, base, **more):
+        if self._ends == "before":
+            raise KeyboardInterrupt
+        loss = self.result["loss"]
+        version = write_version(base, lambda d: (d / "loss").write_text(str(loss)))
+        if self._ends == "after":
+            raise KeyboardInterrupt
+        return version
+
+
+@pytest.mark.parametrize(
+    ("ends", "left"),
+    [
+        ([None, "after", None], [1.0, 0.5]),
+        ([None, "before", None], [1.0, 0.8]),
+        (["after", "after", "after"], [1.0, 0.5]),
+        (["before", "before", None], [0.8]),
+        ([None, "before", "before", None], [1.0, 0.9]),
+    ],
+)
+@pytest.mark.parametrize("keep", [1, 5])
+def test_best_goes_on_wherever_it_was_stopped(tmp_path, ends, left, keep):
+    for loss, end in zip([1.0, 0.5, 0.8, 0.9], ends, strict=False):
+        exporter = BestExporter(exports_to_keep=keep, format="checkpoint")
+        estimator = Lossy(loss, end)
+        try:
+            exporter.export(estimator, tmp_path, None, estimator.result, False)
+        except KeyboardInterrupt:
+            pass
+    found = [float((path / "loss").read_text()) for path in list_versions(tmp_path)]
+    # What was stopped had no time to remove the old ones; the best is always there.
+    assert found == left or (keep == 1 and found == left[-1:])
+
+
+def test_nan_is_never_exported(estimator):
+    losses = [math.nan, 1.0, 0.8, 0.9, math.nan, 0.7]
+    exporter = BestExporter(format="checkpoint")
+    exported = [export(exporter, estimator, loss=loss) for loss in losses]
+    assert exported == [False, True, True, False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("mode", "expected"),
+    [("max", [False, True, False, True]), ("min", [False, True, True, False])],
+)
+def test_metric(estimator, mode, expected):
+    exporter = BestExporter(metric="auc", mode=mode, format="checkpoint")
+    values = [math.nan, 0.5, 0.4, 0.6]
+    found = [export(exporter, estimator, auc=auc, loss=1.0) for auc in values]
+    assert found == expected
+    with pytest.raises(ValueError, match=r"compares the 'auc' of evaluations"):
+        export(exporter, estimator, loss=1.0)
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "match"),
+    [
+        ({"metric": 3}, TypeError, "'metric' of a BestExporter must be the name"),
+        ({"metric": "auc", "mode": "up"}, ValueError, "'min' or 'max'; got 'up'"),
+        (
+            {"metric": "auc", "compare_fn": lambda **results: True},
+            ValueError,
+            "either 'compare_fn' or 'metric' and 'mode'; got both",
+        ),
+    ],
+)
+def test_wrong_metrics(given, error, match):
+    with pytest.raises(error, match=match):
+        BestExporter(**given)
 
 
 def test_a_number_is_better_than_nan():
@@ -158,7 +238,6 @@ def test_compare_fn(compare_fn, error, match):
 
 
 def test_no_loss(estimator):
-    export(BestExporter(format="checkpoint"), estimator, auc=0.5)
     with pytest.raises(ValueError, match="there is only 'global_step', 'auc'. Pass an"):
         export(BestExporter(format="checkpoint"), estimator, auc=0.5)
 

@@ -519,7 +519,7 @@ HOSTILE = {
     ),
     "no runtime": (
         lambda v: change_manifest(v, lambda m: m.update(runtime=[])),
-        "one of the formats",
+        "must have a mapping .runtime.",
     ),
     "called a graph": (
         lambda v: change_manifest(v, lambda m: m["runtime"].update(format="onnx")),

@@ -4,7 +4,7 @@ import pandas as pd
 import polars as pl
 import pytest
 
-from skest.export.raw_values import Feature, columns_of
+from skest.export.raw_values import Feature
 
 TEXT = {"dtype": "string", "shape": [None, 1], "missing": ""}
 NUMBER = {"dtype": "float64", "shape": [None, 1], "missing": "nan"}
@@ -152,62 +152,3 @@ def test_shapes():
 def test_wrong_values(spec, values, error, message):
     with pytest.raises(error, match=f"'f'.*{message}"):
         Feature("f", spec).feed(values)
-
-
-COLUMNS = {"a": [1, 2], "b": ["x", "y"], "other": [0, 0]}
-
-
-@pytest.mark.parametrize(
-    "table",
-    [
-        COLUMNS,
-        pd.DataFrame(COLUMNS),
-        pl.DataFrame(COLUMNS),
-        [{"a": 1, "b": "x"}, {"a": 2, "b": "y", "other": 0}],
-    ],
-    ids=lambda table: type(table).__module__.partition(".")[0],
-)
-def test_tables(table):
-    found = columns_of(table, ["b", "a"])
-    assert list(found) == ["b", "a"]
-    assert list(found["a"]) == [1, 2] and list(found["b"]) == ["x", "y"]
-
-
-@pytest.mark.parametrize(
-    "table",
-    [
-        {"a": [1, None], "b": [2, 3]},
-        pd.DataFrame({"a": [1, None], "b": [2, 3]}),
-        [{"a": 1, "b": 2}, {"a": None, "b": 3}],
-        {"x": [[1, 2], [None, 3]]},
-    ],
-    ids=str,
-)
-def test_a_feature_of_several_columns(table):
-    feature = Feature("x", {**VECTOR, "shape": [None, 2], "columns": ["a", "b"]})
-    found = columns_of(table, ["x"], {"x": feature.columns})
-    np.testing.assert_array_equal(feature.feed(found["x"]), [[1, 2], [np.nan, 3]])
-    with pytest.raises(ValueError, match=r"features \['a', 'b'\] are missing"):
-        columns_of({"c": []}, ["x"], {"x": ["a", "b"]})
-
-
-def test_a_matrix_is_the_one_feature():
-    X = np.zeros((2, 3))
-    assert columns_of(X, ["x"])["x"] is X
-
-
-@pytest.mark.parametrize(
-    ("table", "error", "message"),
-    [
-        ({"a": [1]}, ValueError, r"features \['b'\] are missing"),
-        (pd.DataFrame({"a": [1]}), ValueError, r"features \['b'\] are missing"),
-        ([{"a": 1, "b": 2}, {"a": 1}], ValueError, r"Row 1 lacks the features \['b'\]"),
-        ([{"a": 1}], ValueError, r"features \['b'\] are missing"),
-        (np.zeros((2, 2)), TypeError, "Give a DataFrame"),
-        (3, TypeError, "Give a DataFrame"),
-        ([1, 2], TypeError, "Give a DataFrame"),
-    ],
-)
-def test_no_tables(table, error, message):
-    with pytest.raises(error, match=message):
-        columns_of(table, ["a", "b"])

@@ -6,11 +6,14 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
+from onnx import TensorProto, helper
 from safetensors.torch import load_file
 
 import skest
 from skest import export
+from skest.adapters import exported
 from skest.exceptions import ArtifactError, ExportError, NotFittedError
+from skest.export import writer
 from skest.export.artifact import read_artifact
 from skest.export.declaration import to_estimator
 from tests.export.test_declaration import LABELS, MODELS, X, fitted
@@ -152,6 +155,64 @@ def test_an_export_with_other_classes_does_not_appear(tmp_path, monkeypatch):
     monkeypatch.setattr(model._target, "answer", lambda found: ["maybe"] * 16)
     with pytest.raises(ExportError, match="gives other 'labels' than the model"):
         model.export(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def with_swapped_names(model):
+    """Swap the names of two classes where a graph has them for all rows."""
+    tensors = model.graph.initializer
+    tensors.append(
+        helper.make_tensor("swapped", TensorProto.STRING, [2], [b"yes", b"no"])
+    )
+    names = {t.name for t in tensors if list(t.string_data) == [b"no", b"yes"]}
+    swapped = 0
+    for node in model.graph.node:
+        for i, name in enumerate(node.input):
+            if node.op_type == "Expand" and name in names:
+                node.input[i] = "swapped"
+                swapped += 1
+    assert swapped == 1
+
+
+def test_an_export_with_other_names_of_classes_does_not_appear(tmp_path, monkeypatch):
+    model = fitted(skest.DNNClassifier((4,)))
+    make = exported.fitted_onnx
+
+    def swapped(*arguments):
+        graph = make(*arguments)
+        with_swapped_names(graph.model)
+        return graph
+
+    monkeypatch.setattr(exported, "fitted_onnx", swapped)
+    with pytest.raises(ExportError, match="gives other 'all_classes' than the model"):
+        model.export(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("model", "y"), MODELS.values(), ids=list(MODELS))
+def test_all_of_predict_is_recorded(tmp_path, model, y):
+    version = fitted(model, y).export(tmp_path)
+    recorded = json.loads((version / "warmup.json").read_text())["outputs"]
+    outputs = read_artifact(version).manifest["signatures"]["predict"]["outputs"]
+    assert set(recorded) == set(outputs)
+
+
+@pytest.mark.parametrize("verify", [True, False])
+def test_a_column_without_a_name(tmp_path, verify):
+    rows = pd.DataFrame({"": np.arange(8.0), "s": ["u", "v"] * 4})
+    model = skest.DNNClassifier((2,), max_iter=1).fit(rows, [0, 1] * 4)
+    with pytest.raises(ExportError, match="the name '', which no input of a graph may"):
+        model.export(tmp_path, verify=verify)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_the_engine_refuses_is_an_export_error(tmp_path, monkeypatch):
+    def refused(*arguments, **more):
+        raise ArtifactError("ONNX Runtime refuses the graph")
+
+    monkeypatch.setattr(writer, "load", refused)
+    with pytest.raises(ExportError, match="can't be loaded: ONNX Runtime refuses"):
+        fitted(skest.LinearClassifier()).export(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -96,7 +96,8 @@ def test_every_visible_version_loads(tmp_path, make, n_kills, longest):
         for version in set(list_versions(tmp_path)) - checked:
             export.load(version)
             checked.add(version)
-    # What is left of the others does not hinder the next one.
+    # What is left of the others does not hinder the next one, which removes it.
     newest = make().export(tmp_path)
     assert export.latest(tmp_path) == newest
     assert export.load(tmp_path).path == newest
+    assert all(path.name.isdecimal() for path in tmp_path.iterdir())

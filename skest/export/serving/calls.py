@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from skest.export.artifact import without_duplicates
-from skest.export.raw_values import columns_of
+from skest.export.manifest import without_duplicates
+from skest.export.raw_tables import columns_of
 from skest.export.runtime import Model
 from skest.export.serving.errors import RequestError
 from skest.export.serving.limits import Limits
@@ -104,25 +104,46 @@ class Call:
         inputs = model.signatures[signature]["inputs"]
         try:
             columns = columns_of(table, list(inputs), model.parts)
-            for key, values in columns.items():
-                feature = model.features[inputs[key]["tensor"]]
-                self._check_size(key, values, feature)
+            features = {key: model.features[inputs[key]["tensor"]] for key in columns}
+            self._check_sizes(columns, features)
             return model.run(columns, signature)
         except RecursionError:
             raise RequestError(400, "The values are nested too deeply.") from None
         except (ValueError, TypeError, OverflowError) as error:
             raise RequestError(400, str(error)) from None
 
-    def _check_size(self, name: str, cells: Any, feature: Mapping[str, Any]) -> None:
+    def _check_sizes(
+        self, columns: Mapping[str, Any], features: Mapping[str, Any]
+    ) -> None:
+        widths = {
+            name: self._checked_width(name, cells, features[name])
+            for name, cells in columns.items()
+        }
+        for name, feature in features.items():
+            if not isinstance(columns[name], list | np.ndarray):
+                continue
+            for crossed in feature.get("crossed", ()):
+                values = len(columns[name]) * math.prod(
+                    widths.get(n, 1) for n in crossed
+                )
+                if values > self.limits.max_cells:
+                    raise RequestError(
+                        413,
+                        f"{crossed} are crossed, each value of a row with each, and would "
+                        f"give {values} values; at most {self.limits.max_cells} are taken.",
+                    )
+
+    def _checked_width(self, name: str, cells: Any, feature: Mapping[str, Any]) -> int:
+        """Return how many values a row has, once all are as long as the longest."""
         if not isinstance(cells, list | np.ndarray):
-            return
+            return 1
         rows, limits = len(cells), self.limits
         if rows > limits.max_rows:
             raise RequestError(
                 413, f"{name!r} has {rows} rows; at most {limits.max_rows} are taken."
             )
         if None not in feature["shape"][1:]:
-            return
+            return 1
         delimiter = feature.get("delimiter")
         longest = max((_width(cell, delimiter) for cell in cells), default=0)
         if rows * longest > limits.max_cells:
@@ -131,6 +152,7 @@ class Call:
                 f"{name!r} has {rows} rows of up to {longest} values; at most "
                 f"{limits.max_cells} values are taken.",
             )
+        return longest
 
 
 class Route(NamedTuple):

@@ -19,8 +19,9 @@ class Limits:
     max_rows : int, default=10000
         Rows of a request (else 413).
     max_cells : int, default=4194304
-        Values of a feature once lists in cells are filled up to the longest (else 413):
-        one long list among many short ones needs far more memory than its request.
+        Values of a feature once lists in cells are filled up to the longest, and of a
+        crossed column (else 413): one long list among many short ones, and two long lists
+        that are crossed, need far more memory than their request.
     max_running : int, default=64
         Requests that are worked on at once (else 503).
     max_connections : int, default=512

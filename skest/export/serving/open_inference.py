@@ -50,14 +50,15 @@ def _infer(call: Call) -> Any:
     name = parameters.get("signature", "serving_default")
     signature = signature_of(model, name)
     wanted = _wanted(document, list(signature["outputs"]))
+    taken = model.names_of(name)
     columns: dict[str, NDArray[Any]] = {}
     for at, tensor in enumerate(_objects(document, "inputs")):
         key = str(tensor.get("name"))
-        if key not in signature["inputs"] or key in columns:
+        if key not in {*signature["inputs"], *taken} or key in columns:
             raise RequestError(
                 400,
-                f"Input {at} must have as 'name' one of {list(signature['inputs'])}, "
-                f"each once; got {key!r}.",
+                f"Input {at} must have as 'name' one of {list(taken)}, each once; got "
+                f"{key!r}.",
             )
         columns[key] = _tensor(call, tensor)
     found = call.run(model, columns, name)
@@ -170,8 +171,11 @@ def _model_ready(call: Call) -> Any:
 def _metadata(call: Call) -> Any:
     _, model = call.find()
     signature = signature_of(model, "serving_default")
-    features = model.features
-    inputs = {key: features[t["tensor"]] for key, t in signature["inputs"].items()}
+    features = {k: model.features[t["tensor"]] for k, t in signature["inputs"].items()}
+    inputs = {
+        key: {**features[of], "shape": [None, 1]} if of in model.parts else features[of]
+        for key, of in model.names_of().items()
+    }
     versions = call.catalog.versions(call.path["name"]).served
     return {
         "name": call.path["name"],

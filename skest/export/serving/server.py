@@ -7,7 +7,7 @@ import os
 import socket
 import socketserver
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Self
 
 from skest.export.serving.application import Application
@@ -44,6 +44,11 @@ class ModelServer:
         How many versions of each model are served.
     num_threads : int, default=1
         Threads within one call of a model.
+    trusted_manifest_sha256 : str or collection of str, optional
+        Digests of the versions that may be served, see `skest.export.load`; others that
+        appear in the directories are refused.
+    max_bytes : int, default=16 GiB
+        Larger versions are refused.
 
     Raises
     ------
@@ -76,10 +81,18 @@ class ModelServer:
         poll_seconds: float = 1.0,
         keep_versions: int = 2,
         num_threads: int = 1,
+        trusted_manifest_sha256: str | Collection[str] | None = None,
+        max_bytes: int = 16 * 2**30,
     ) -> None:
         if not poll_seconds > 0:
             raise ValueError(f"'poll_seconds' must be positive; got {poll_seconds!r}.")
-        self._catalog = Catalog(models, keep_versions, num_threads)
+        self._catalog = Catalog(
+            models,
+            keep_versions,
+            num_threads,
+            trusted_manifest_sha256=trusted_manifest_sha256,
+            max_bytes=max_bytes,
+        )
         self._listener = _Listener((host, port), self._catalog, limits or Limits())
         self._poll_seconds = poll_seconds
         self._threads: list[threading.Thread] = []

@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skest.export.artifact import without_duplicates
+from skest.export.manifest import without_duplicates
+from skest.export.raw_tables import is_whole
+from skest.export.runtime import Model
 from skest.export.serving.calls import MODEL_PATH, Call, Route, signature_of
 from skest.export.serving.errors import RequestError
 
@@ -76,6 +78,7 @@ def _run_examples(call: Call, method: str) -> dict[str, NDArray[Any]]:
             f"The signature {name!r} is not for {method!r}; these are: {fitting}. Choose "
             "one by 'signature_name'.",
         )
+    taken = model.names_of(name)
     examples = _rows(document, "examples")
     context = document.get("context", {})
     for example in (context, *examples):
@@ -86,19 +89,30 @@ def _run_examples(call: Call, method: str) -> dict[str, NDArray[Any]]:
             raise RequestError(400, f"{twice} are in 'context' and in an example.")
     for at, example in enumerate(examples):
         # Features may be left out; a misspelt one must not look like a missing one.
-        if signature["inputs"].keys().isdisjoint({*context, *example}):
+        if {*signature["inputs"], *taken}.isdisjoint({*context, *example}):
             raise RequestError(
-                400,
-                f"Example {at} has none of the features {list(signature['inputs'])}.",
+                400, f"Example {at} has none of the features {list(taken)}."
             )
-    columns = {
+    return call.run(model, _example_columns(model, name, context, examples), name)
+
+
+def _example_columns(
+    model: Model, name: str, context: Mapping[str, Any], examples: list[dict[str, Any]]
+) -> dict[str, list[Any]]:
+    """Return the columns of examples; what none of them has is missing."""
+    signature = model.signatures[name]
+    there = {*context, *(key for example in examples for key in example)}
+    keys = dict(model.names_of(name))
+    for key in signature["inputs"]:
+        if is_whole(key, model.parts, there):
+            keys = {part: of for part, of in keys.items() if of != key} | {key: key}
+    return {
         key: _example_column(
-            model.features[tensor["tensor"]],
+            model.features[signature["inputs"][of]["tensor"]],
             [example.get(key, context.get(key)) for example in examples],
         )
-        for key, tensor in signature["inputs"].items()
+        for key, of in keys.items()
     }
-    return call.run(model, columns, name)
 
 
 def _method(signature: Mapping[str, Any]) -> str:

@@ -8,9 +8,9 @@ import re
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
-from skest.exceptions import ArtifactError
-from skest.export.artifact import MANIFEST
+from skest.export.manifest import MANIFEST
 from skest.export.runtime import Model, load
 from skest.export.serving.errors import RequestError
 from skest.versioned_directory import list_versions
@@ -90,7 +90,7 @@ class ModelVersions:
             if number not in self._refused or self._refused[number] != files:
                 _LOGGER.warning("Version %d is not served: %s", number, error)
             # What is no fault of the files may be over at the next look.
-            damaged = isinstance(error, ArtifactError)
+            damaged = not isinstance(error, OSError | MemoryError)
             self._refused[number] = files if damaged else None
             return False
         self._refused.pop(number, None)
@@ -126,6 +126,8 @@ class Catalog:
         How many versions of each are served.
     num_threads : int, default=1
         Threads within one call of a model.
+    **checks
+        Further arguments of `skest.export.load`.
 
     Raises
     ------
@@ -140,6 +142,7 @@ class Catalog:
         paths: Mapping[str, str | os.PathLike[str]],
         keep: int = 2,
         num_threads: int = 1,
+        **checks: Any,
     ) -> None:
         if keep < 1:
             raise ValueError(f"'keep' must be 1 or more; got {keep}.")
@@ -151,7 +154,7 @@ class Catalog:
                 )
             if not Path(path).is_dir():
                 raise FileNotFoundError(f"There is no directory {str(path)!r}.")
-        load_version = functools.partial(load, num_threads=num_threads)
+        load_version = functools.partial(load, num_threads=num_threads, **checks)
         self.models = {
             name: ModelVersions(path, keep, load_version)
             for name, path in paths.items()

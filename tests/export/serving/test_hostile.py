@@ -8,10 +8,12 @@ import time
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import skest
 from skest.export.serving.errors import RequestError
 from skest.export.serving.http_messages import Inbox, parse_head
 from skest.export.serving.limits import Limits
@@ -422,3 +424,21 @@ def test_any_head_is_read_or_refused(data):
 def test_limits_are_positive(name):
     with pytest.raises(ValueError, match=f"'{name}' must be positive; got 0"):
         Limits(**{name: 0})
+
+
+@pytest.mark.parametrize("hashing", ["graph", "client"])
+def test_crosses_of_long_lists(tmp_path, hashing):
+    rows = pd.DataFrame({"a": [["x", "y"], ["z"]] * 9, "b": [["p"], ["q", "r"]] * 9})
+    column = skest.feature_columns.crossed_column(["a", "b"], 100)
+    model = skest.LinearClassifier(feature_columns=[column], max_iter=1)
+    model.fit(rows, [0, 1] * 9).export(tmp_path, hashing=hashing)
+    with ModelServer(
+        {"m": tmp_path}, port=0, limits=Limits(max_cells=10_000)
+    ) as server:
+        client = Client(server)
+        for width, expected in ((100, 200), (101, 413)):
+            example = {"a": ["x"] * width, "b": ["p"] * width}
+            status, found = client("/v1/models/m:classify", {"examples": [example]})
+            assert status == expected, found
+        assert "['a', 'b'] are crossed" in found["error"]
+        client.close()

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 import functools
+import hashlib
 import json
 import shutil
 import threading
 
 import pytest
 
-from skest.export.artifact import MANIFEST
+from skest.export.manifest import MANIFEST
 from skest.export.serving.server import ModelServer
 from skest.export.serving.versions import Catalog, ModelVersions
 from tests.export.serving import _single
@@ -133,6 +134,9 @@ def test_what_is_no_fault_of_the_files_is_tried_at_every_look(tmp_path, caplog):
     versions = ModelVersions(tmp_path, load=loads)
     assert served(versions) == served(versions) == []
     assert loads.count == 2
+    versions = ModelVersions(tmp_path, load=(loads := Loads(KeyError("dtype"))))
+    assert served(versions) == served(versions) == []
+    assert loads.count == 1
     shutil.rmtree(tmp_path / "1")
     versions.refresh()
     assert versions.refused == []
@@ -234,3 +238,17 @@ def _served(server):
     _, answer = Client(server)("/v1/models/factor")
     states = answer["model_version_status"]
     return [int(s["version"]) for s in states if s["state"] == "AVAILABLE"]
+
+
+def test_only_trusted_versions_are_served(tmp_path):
+    known = hashlib.sha256((_single.write(tmp_path / "1") / MANIFEST).read_bytes())
+    _single.write(tmp_path / "2", files={})
+    path = tmp_path / "2" / MANIFEST
+    path.write_text(path.read_text() + " ")
+    digest = known.hexdigest()
+    with ModelServer({"m": tmp_path}, port=0, trusted_manifest_sha256=digest) as server:
+        _, found = Client(server)("/v1/models/m")
+    states = {s["version"]: s["state"] for s in found["model_version_status"]}
+    assert states == {"1": "AVAILABLE", "2": "END"}
+    with ModelServer({"m": tmp_path}, port=0, max_bytes=10) as server:
+        assert not server.ready

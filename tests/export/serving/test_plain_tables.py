@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models of tables of numbers, asked in every way by the names of their columns."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import skest
+from skest import export
+from skest.export.serving.server import ModelServer
+from tests.export.serving._clients import Client
+
+# One column is called as the input that they are the columns of.
+X = pd.DataFrame(np.random.default_rng(0).normal(size=(30, 3)), columns=list("axz"))
+Y = np.where(X["a"] > 0, "yes", "no")
+ROWS = X[:2].to_dict("records")
+COLUMNS = X[:2].to_dict("list")
+
+
+@pytest.fixture(scope="module")
+def models():
+    return {
+        "classes": skest.DNNClassifier((4,), max_iter=2, random_state=0).fit(X, Y),
+        "numbers": skest.DNNRegressor((4,), max_iter=2, random_state=0).fit(X, X["z"]),
+    }
+
+
+@pytest.fixture(scope="module")
+def paths(models, tmp_path_factory):
+    paths = {name: tmp_path_factory.mktemp(name) for name in models}
+    for name, model in models.items():
+        model.export(paths[name])
+    return paths
+
+
+@pytest.fixture(scope="module")
+def ask(paths):
+    with ModelServer(paths, port=0) as server:
+        client = Client(server)
+        yield client
+        client.close()
+
+
+def v2(columns):
+    return {
+        "inputs": [
+            {"name": name, "shape": [2], "datatype": "FP64", "data": values}
+            for name, values in columns.items()
+        ]
+    }
+
+
+def test_by_name(models, paths):
+    model = export.load(paths["classes"])
+    expected = models["classes"].predict(X[:2])
+    assert model("predict", **COLUMNS)["labels"].ravel().tolist() == expected.tolist()
+    whole = model("predict", x=X[:2].to_numpy())
+    assert whole["labels"].ravel().tolist() == expected.tolist()
+    with pytest.raises(ValueError, match=r"no features \['b'\]; it takes \['a', 'x', "):
+        model("predict", **COLUMNS, b=[1, 2])
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"examples": ROWS},
+        {"examples": [{k: [v] for k, v in row.items()} for row in ROWS]},
+        {"examples": [{"x": list(row.values())} for row in ROWS]},
+        {
+            "context": {"a": ROWS[0]["a"]},
+            "examples": [{"x": ROWS[0]["x"], "z": ROWS[0]["z"]}] * 2,
+        },
+    ],
+    ids=["values", "lists", "whole", "context"],
+)
+def test_examples(ask, models, body):
+    rows = X[:2] if "context" not in body else X.iloc[[0, 0]]
+    status, found = ask("/v1/models/classes:classify", body)
+    assert status == 200, found
+    scores = [[score for _, score in row] for row in found["results"]]
+    np.testing.assert_allclose(scores, models["classes"].predict_proba(rows), atol=1e-6)
+    status, found = ask("/v1/models/numbers:regress", body)
+    assert status == 200, found
+    np.testing.assert_allclose(
+        found["results"], models["numbers"].predict(rows), atol=1e-5
+    )
+
+
+def test_examples_may_lack_values(ask):
+    path = "/v1/models/numbers:regress"
+    _, found = ask(path, {"examples": [{"a": 1, "z": 2}, {"a": 1, "x": None, "z": 2}]})
+    assert found["results"][0] == found["results"][1]
+    status, found = ask(path, {"examples": [{"b": 1}]})
+    assert status == 400 and "none of the features ['a', 'x', 'z']" in found["error"]
+
+
+@pytest.mark.parametrize("body", [{"instances": ROWS}, {"inputs": COLUMNS}])
+def test_predict(ask, models, body):
+    body = {**body, "signature_name": "predict"}
+    status, found = ask("/v1/models/classes:predict", body)
+    assert status == 200, found
+    if "outputs" in found:
+        labels = [row[0] for row in found["outputs"]["labels"]]
+    else:
+        labels = [row["labels"][0] for row in found["predictions"]]
+    assert labels == models["classes"].predict(X[:2]).tolist()
+
+
+def test_open_inference(ask, models):
+    _, described = ask("/v2/models/classes")
+    assert [(t["name"], t["shape"]) for t in described["inputs"]] == [
+        *(("a", [-1, 1]), ("x", [-1, 1]), ("z", [-1, 1]))
+    ]
+    status, found = ask("/v2/models/classes/infer", v2(COLUMNS))
+    assert status == 200, found
+    scores = np.reshape(found["outputs"][1]["data"], found["outputs"][1]["shape"])
+    np.testing.assert_allclose(
+        scores, models["classes"].predict_proba(X[:2]), atol=1e-6
+    )
+    status, found = ask("/v2/models/classes/infer", v2({"b": [1, 2]}))
+    assert status == 400 and "one of ['a', 'x', 'z']" in found["error"]
