@@ -132,7 +132,8 @@ class Feature:
             objects = _objects(numbers, cells.shape)
             array = objects.astype(np.float64) if self._is_float() else objects
         if self._is_float():
-            return self._finite(array.astype(self.dtype, copy=False))
+            with np.errstate(over="ignore"):  # it becomes infinite, and is refused
+                return self._finite(array.astype(self.dtype, copy=False))
         if array.dtype == self.dtype:
             return array
         return self._whole(array)
@@ -263,8 +264,10 @@ def columns_of(
         return {names[0]: table}
     if isinstance(table, Sequence) and all(isinstance(row, Mapping) for row in table):
         first = table[0] if table else dict.fromkeys(names)
+        taken = [*names, *(part for name in names for part in parts.get(name, ()))]
+        common = [name for name in taken if name in first]
         for at, row in enumerate(table):
-            absent = [name for name in first if name not in row]
+            absent = [name for name in common if name not in row]
             if absent:
                 raise ValueError(f"Row {at} lacks the features {absent}.")
         return _pick(names, parts, first, lambda name: [row[name] for row in table])

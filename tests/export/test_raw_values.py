@@ -154,6 +154,12 @@ def test_wrong_values(spec, values, error, message):
         Feature("f", spec).feed(values)
 
 
+@pytest.mark.filterwarnings("error")
+def test_numbers_that_are_too_large_are_refused_without_a_warning():
+    with pytest.raises(ValueError, match=r"'f' holds infinity \(inf\)"):
+        Feature("f", VECTOR).feed([[1e39, 0, 0]])
+
+
 COLUMNS = {"a": [1, 2], "b": ["x", "y"], "other": [0, 0]}
 
 
@@ -164,6 +170,7 @@ COLUMNS = {"a": [1, 2], "b": ["x", "y"], "other": [0, 0]}
         pd.DataFrame(COLUMNS),
         pl.DataFrame(COLUMNS),
         [{"a": 1, "b": "x"}, {"a": 2, "b": "y", "other": 0}],
+        [{"a": 1, "b": "x", "other": 0}, {"a": 2, "b": "y"}],
     ],
     ids=lambda table: type(table).__module__.partition(".")[0],
 )
@@ -179,6 +186,7 @@ def test_tables(table):
         {"a": [1, None], "b": [2, 3]},
         pd.DataFrame({"a": [1, None], "b": [2, 3]}),
         [{"a": 1, "b": 2}, {"a": None, "b": 3}],
+        [{"a": 1, "b": 2, "other": 0}, {"a": None, "b": 3}],
         {"x": [[1, 2], [None, 3]]},
     ],
     ids=str,
