@@ -81,9 +81,9 @@ def rows_of(example: Any, inputs: Sequence[InputSpec]) -> dict[str, list[Any]]:
 
 def _lengths(there: NDArray[np.bool_]) -> list[int]:
     """Return how many values cells have up to the last one that is there."""
-    there = there.any(axis=tuple(range(2, there.ndim)))
-    positions = np.arange(1, there.shape[1] + 1)
-    lengths: list[int] = (there * positions).max(axis=1, initial=0).tolist()
+    values = np.asarray(there.any(axis=tuple(range(2, there.ndim))))
+    positions = np.arange(1, values.shape[1] + 1)
+    lengths: list[int] = (values * positions).max(axis=1, initial=0).tolist()
     return lengths
 
 

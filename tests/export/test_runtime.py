@@ -17,7 +17,8 @@ from tests.export import _models
 ROWS = {"city": ["red", None, "blue"], "age": [1, 0.5, -3.0], "tags": [[1], [], None]}
 EXPORT = Path(skest.__file__).parent / "export"
 SERVING = [
-    *("artifact", "onnx_wire", "operators", "raw_values", "runtime", "serve"),
+    *("artifact", "onnx_session", "onnx_wire", "operators", "raw_values", "runtime"),
+    "serve",
     *(f"serving/{path.stem}" for path in sorted(EXPORT.glob("serving/*.py"))),
 ]
 
