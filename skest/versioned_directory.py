@@ -7,6 +7,7 @@ killed process left of one is removed when the next one is written.
 """
 
 import os
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,15 @@ from pathlib import Path
 from skest._files import flush, flush_tree, remove_directory
 from skest._temporary import owned_directory, sweep
 
-__all__ = ["list_versions", "remove_old_versions", "write_version"]
+__all__ = [
+    "list_versions",
+    "remove_old_versions",
+    "version_number",
+    "write_version",
+]
+
+# One way to write each number: Python also reads "007" and the digits of other scripts.
+_NUMBER = re.compile("0|[1-9][0-9]{0,17}")
 
 
 def write_version(
@@ -78,8 +87,21 @@ def list_versions(base: str | os.PathLike[str]) -> list[Path]:
     base = Path(base)
     if not base.is_dir():
         return []
-    versions = [p for p in base.iterdir() if p.name.isdecimal() and p.is_dir()]
-    return sorted(versions, key=lambda path: int(path.name))
+    numbered = [(version_number(path.name), path) for path in base.iterdir()]
+    versions = [(n, path) for n, path in numbered if n is not None and path.is_dir()]
+    return [path for _, path in sorted(versions)]
+
+
+def version_number(name: str) -> int | None:
+    """Return the number that a directory is named by; None if it is no version.
+
+    Examples
+    --------
+    >>> from skest.versioned_directory import version_number
+    >>> [version_number(name) for name in ("1700000000", "007", "draft")]
+    [1700000000, None, None]
+    """
+    return int(name) if _NUMBER.fullmatch(name) else None
 
 
 def remove_old_versions(base: str | os.PathLike[str], keep: int) -> None:

@@ -42,6 +42,12 @@ def test_other_entries_are_left_alone(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"notes", "123", "5"}
 
 
+def test_numbers_are_written_in_one_way(tmp_path):
+    for name in ("0", "9", "10", "007", "\u0668", "\u00b2", "1" * 19, "+1", "1_0"):
+        (tmp_path / name).mkdir()
+    assert names(tmp_path) == ["0", "9", "10"]
+
+
 def test_an_error_leaves_nothing(tmp_path):
     def failing(directory):
         write(directory)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Estimators with a model function of the user's as ONNX graphs."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,7 @@ from skest.export.graph import Graph
 from skest.export.inputs import Form, Inputs
 from skest.export.onnx_graph import OnnxGraph
 from skest.export.spec_onnx import spec_onnx
-from skest.export.trial_rows import cells_of
-from skest.export.warmup import synthetic_rows
+from skest.export.trial_rows import cells_of, made_up_rows
 from skest.spec import EstimatorSpec
 
 __all__ = ["user_onnx", "user_spec"]
@@ -86,10 +86,16 @@ def user_spec(
 def _made_up(estimator: Any, forms: dict[Any, Form]) -> dict[Any, Any]:
     """Make rows of which only types and shapes count."""
     if estimator.feature_columns_ is not None:
-        columns = estimator.feature_columns_.active
-        specs = Inputs(Graph("rows"), columns, np.float32, forms).specs
-        rows = synthetic_rows({}, specs, _N_ROWS, missing=False)
-        return {spec.key: cells_of(spec, rows[spec.name]) for spec in specs}
+        columns = estimator.feature_columns_
+        specs = Inputs(Graph("rows"), columns.active, np.float32, forms).specs
+
+        def features_of(rows: Mapping[str, list[Any]]) -> dict[Any, Any]:
+            return {spec.key: cells_of(spec, rows[spec.name]) for spec in specs}
+
+        accepted = made_up_rows(
+            {}, specs, lambda rows: columns.encode(features_of(rows)), missing=(False,)
+        )
+        return features_of(accepted)
     if BARE_KEY in forms:
         return {BARE_KEY: np.zeros((_N_ROWS, estimator.n_features_in_))}
     return {key: _cells(key, form) for key, form in forms.items()}

@@ -219,7 +219,7 @@ class AsyncReplica(Replica):
         """Read dense variables; rows of tables are read anew when they are looked up."""
         exchange = self._exchange
         if exchange is not None:
-            self._retried(run, lambda: exchange.begin_pull(None)())
+            self._retried(run, lambda: exchange.pull(None))
 
     def finish(self, run: Run) -> None:
         """Say that this task takes no more steps; the chief waits for the others."""

@@ -11,7 +11,7 @@ import os
 import re
 import stat
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -42,12 +42,17 @@ _NAME = re.compile(r"(assets/)?[A-Za-z0-9][\w.-]{0,127}", re.ASCII)
 
 @dataclass(frozen=True)
 class Artifact:
-    """A checked version: what its manifest says, and the bytes of its model."""
+    """A checked version: what its manifest says, and the bytes of its model.
+
+    They are those that were checked, whatever becomes of the files: `model`, and
+    `weights` by the names of the files in which `external` tensors lie.
+    """
 
     path: Path
     manifest: dict[str, Any]
     model: bytes
     external: tuple[ExternalData, ...] = ()
+    weights: Mapping[str, bytes] = field(default_factory=dict)
 
     @property
     def format(self) -> str:
@@ -129,23 +134,27 @@ def read_artifact(
         raise _untrusted(path, manifest)
     verify = verify or file != MODEL
     sizes = _check_files(path, manifest, file, max_bytes)
-    for name in sizes if verify else ():
-        # The model's digest is that of the very bytes that will run, see below.
-        if (
-            name != file
-            and _digest_of(path / name) != manifest["files"][name]["sha256"]
-        ):
+    digests = {n: manifest["files"][n]["sha256"] for n in sizes} if verify else {}
+
+    def content_of(name: str) -> bytes:
+        """Read a file once: its digest is that of the very bytes that will run."""
+        data = _read(path / name, sizes[name])
+        if verify and _digest(data) != digests.pop(name):
             raise _damaged(path, name)
-    model = _read(path / file, sizes[file])
-    if verify and _digest(model) != manifest["files"][file]["sha256"]:
-        raise _damaged(path, file)
-    if file != MODEL:
-        check_signatures(manifest, list(manifest["features"]), None)
-        return Artifact(path, manifest, model)
-    content = read_onnx(model)
+        return data
+
+    model = content_of(file)
+    content = read_onnx(model) if file == MODEL else OnnxContent()
     _check_graph(content, sizes)
-    check_signatures(manifest, content.inputs, content.outputs)
-    return Artifact(path, manifest, model, tuple(content.external))
+    weights = {n: content_of(n) for n in {t.location for t in content.external}}
+    for name, digest in digests.items():
+        if _digest_of(path / name) != digest:
+            raise _damaged(path, name)
+    if file == MODEL:
+        check_signatures(manifest, content.inputs, content.outputs)
+    else:
+        check_signatures(manifest, list(manifest["features"]), None)
+    return Artifact(path, manifest, model, tuple(content.external), weights)
 
 
 def _untrusted(path: Path, manifest: Mapping[str, Any]) -> ArtifactError:

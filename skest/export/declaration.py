@@ -20,6 +20,7 @@ from skest.exceptions import ArtifactError, ExportError
 from skest.export.artifact import read_artifact, version_at
 from skest.export.external_weights import without_constants
 from skest.export.plain_json import KIND, from_json, to_json
+from skest.export.vocabulary_words import with_words
 from skest.model_fn import model_fn_arguments
 from skest.plain_state import class_named, from_plain, to_plain
 from skest.run_config import RunConfig
@@ -167,7 +168,7 @@ def _core_state(config: RunConfig, checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def _as_json(name: str, state: Mapping[str, Any]) -> bytes:
-    state = to_json(state, name)
+    state = to_json(with_words(state), name)
     described = {"schema": _SCHEMA, "estimator": name, "state": state}
     return json.dumps(described, allow_nan=False, ensure_ascii=False).encode()
 

@@ -7,6 +7,7 @@ matter; whatever it does not understand to the last byte is refused, so that no 
 parser can see in the file what was not seen here.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -97,6 +98,14 @@ _SINGLE = {
 
 _UNKNOWN: tuple[str, set[int]] = ("", set())
 
+# Types of tensors that may lie in another file, by the numbers that ONNX gives them, and
+# how many bytes a value has.
+_DTYPES = {
+    **{1: ("float32", 4), 2: ("uint8", 1), 3: ("int8", 1), 4: ("uint16", 2)},
+    **{5: ("int16", 2), 6: ("int32", 4), 7: ("int64", 8), 9: ("bool", 1)},
+    **{10: ("float16", 2), 11: ("float64", 8), 12: ("uint32", 4), 13: ("uint64", 8)},
+}
+
 _Value = int | memoryview
 
 
@@ -108,6 +117,8 @@ class ExternalData:
     location: str
     offset: int
     length: int
+    dtype: str
+    shape: tuple[int, ...]
 
 
 @dataclass
@@ -187,18 +198,25 @@ def _read_node(data: memoryview, content: OnnxContent) -> None:
         elif name == "attribute":
             for key, item in _fields(_message(value), _ATTRIBUTE, "attribute"):
                 if key in ("t", "tensors"):
-                    _read_tensor(_message(item), content)
+                    _read_tensor(_message(item), content, in_attribute=True)
     # ONNX has two names for its own domain.
     content.operators.add(("" if domain == "ai.onnx" else domain, operator))
 
 
-def _read_tensor(data: memoryview, content: OnnxContent) -> None:
-    name, outside, entries = "", False, {}
+def _read_tensor(
+    data: memoryview, content: OnnxContent, in_attribute: bool = False
+) -> None:
+    name, outside, entries, kind = "", False, {}, 0
+    sizes: list[int] = []
     for key, value in _fields(data, _TENSOR, "tensor"):
         if key == "name":
             name = _text(value)
         elif key == "data_location":
             outside = _integer(value) != 0
+        elif key == "data_type":
+            kind = _integer(value)
+        elif key == "dims":
+            sizes += [value] if isinstance(value, int) else _varints(value)
         elif key == "external_data":
             found = dict(_fields(_message(value), _ENTRY, "external_data"))
             entry = _text(found.get("key", memoryview(b"")))
@@ -206,10 +224,19 @@ def _read_tensor(data: memoryview, content: OnnxContent) -> None:
                 raise ArtifactError(f"The tensor {name!r} says {entry!r} twice.")
             entries[entry] = _text(found.get("value", memoryview(b"")))
     if outside or entries:
-        content.external.append(_external(name, entries))
+        known = [other.tensor for other in content.external]
+        if not outside or in_attribute or kind not in _DTYPES or name in known:
+            raise ArtifactError(
+                f"The tensor {name!r} lies in another file as exports of skest never do: "
+                "only initializers that are numbers may, each once."
+            )
+        tensor = _external(name, entries, _DTYPES[kind], tuple(sizes))
+        content.external.append(tensor)
 
 
-def _external(name: str, entries: dict[str, str]) -> ExternalData:
+def _external(
+    name: str, entries: dict[str, str], kind: tuple[str, int], shape: tuple[int, ...]
+) -> ExternalData:
     numbers = [entries.get("offset", ""), entries.get("length", "")]
     if set(entries) != {"location", "offset", "length"} or not all(
         number.isascii() and number.isdigit() and len(number) < 19 for number in numbers
@@ -219,7 +246,12 @@ def _external(name: str, entries: dict[str, str]) -> ExternalData:
             f"'length'; got {entries}."
         )
     offset, length = map(int, numbers)
-    return ExternalData(name, entries["location"], offset, length)
+    dtype, n_bytes = kind
+    if length != math.prod(shape) * n_bytes:
+        raise ArtifactError(
+            f"The tensor {name!r} of {dtype} and shape {shape} can't have {length} bytes."
+        )
+    return ExternalData(name, entries["location"], offset, length, dtype, shape)
 
 
 def _fields(
@@ -268,6 +300,14 @@ def _varint(data: memoryview, at: int) -> tuple[int, int]:
                 break
             return value, at
     raise ArtifactError("The ONNX model has a broken number.")
+
+
+def _varints(data: memoryview) -> list[int]:
+    found, at = [], 0
+    while at < len(data):
+        value, at = _varint(data, at)
+        found.append(value)
+    return found
 
 
 def _integer(value: _Value) -> int:

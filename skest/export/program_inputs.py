@@ -20,8 +20,8 @@ from skest.export.encoders import (
 from skest.export.graph import Graph
 from skest.export.inputs import Form, Inputs
 from skest.export.spec_inputs import enough_rows, spec_inputs, trial_tensors
-from skest.export.trial_rows import cells_of
-from skest.export.warmup import looked_up, synthetic_rows
+from skest.export.trial_rows import cells_of, made_up_rows
+from skest.export.warmup import looked_up
 from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.table import Key, Table
 
@@ -80,16 +80,28 @@ def inputs_of_columns(
     # A raw column that is also read split comes once: columns split it themselves.
     specs = [spec for spec in inputs.specs if spec.name == str(spec.key)]
     words = looked_up(graph)
+
+    def tensors(features: Any) -> dict[str, dict[str, torch.Tensor]]:
+        table, own = Table(features), getattr(torch, dtype.name)
+        return {part: columns.encode(table, own) for part, columns in parts.items()}
+
+    def features_of(rows: Mapping[str, list[Any]]) -> dict[Key, Any]:
+        return {spec.key: cells_of(spec, rows[spec.name]) for spec in specs}
+
     if features is None:
-        rows = synthetic_rows(words, specs, missing=False)
-        features = {spec.key: cells_of(spec, rows[spec.name]) for spec in specs}
-    table = Table(features)
+        features = features_of(
+            made_up_rows(
+                words,
+                specs,
+                lambda rows: tensors(features_of(rows)),
+                missing=(False,),
+            )
+        )
+    of_part = tensors(features)
     found = {
         tensor_name(part, key): trial
         for part, columns in parts.items()
-        for key, trial in trial_tensors(
-            columns, encoded[part], columns.encode(table, getattr(torch, dtype.name))
-        ).items()
+        for key, trial in trial_tensors(columns, encoded[part], of_part[part]).items()
     }
     wide = [name for name, (_, axes) in found.items() if axes != (0,)]
     return ProgramInputs(

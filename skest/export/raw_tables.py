@@ -83,8 +83,10 @@ def columns_of(
         return {names[0]: table}
     if isinstance(table, Sequence) and all(isinstance(row, Mapping) for row in table):
         first = table[0] if table else dict.fromkeys(names)
+        taken = {*names, *names_taken(names, parts)}
+        common = [key for key in first if str(key) in taken]
         for at, row in enumerate(table):
-            absent = [key for key in first if key not in row]
+            absent = [key for key in common if key not in row]
             if absent:
                 raise ValueError(f"Row {at} lacks the features {absent}.")
         return _pick(names, parts, first, lambda key: [row[key] for row in table])

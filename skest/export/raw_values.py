@@ -132,7 +132,8 @@ class Feature:
             objects = _objects(numbers, cells.shape)
             array = objects.astype(np.float64) if self._is_float() else objects
         if self._is_float():
-            return self._finite(array.astype(self.dtype, copy=False))
+            with np.errstate(over="ignore"):  # it becomes infinite, and is refused
+                return self._finite(array.astype(self.dtype, copy=False))
         if array.dtype == self.dtype:
             return array
         return self._whole(array)

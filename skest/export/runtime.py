@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from skest.exceptions import ArtifactError
 from skest.export.artifact import Artifact, read_artifact, version_at
 from skest.export.client_hashing import ClientInputs
-from skest.export.manifest import MODEL
+from skest.export.onnx_session import onnx_session
 from skest.export.raw_tables import columns_of, names_taken
 from skest.export.raw_values import Feature
 
@@ -46,6 +46,7 @@ class Model:
         self.path = artifact.path
         self.manifest = artifact.manifest
         self._session = session
+        self._weights = artifact.weights  # which the session reads where they are
         # A program's session has the feature columns themselves.
         self._encodes = artifact.format != "onnx"
         specs = artifact.manifest["features"]
@@ -266,7 +267,7 @@ def load(
         version_at(directory), verify, trusted_manifest_sha256, max_bytes, trust_code
     )
     if artifact.format == "onnx":
-        session = _session(artifact, num_threads)
+        session: Any = onnx_session(artifact, num_threads)
     else:
         from skest.export.program_runtime import load_program  # imports torch
 
@@ -275,28 +276,6 @@ def load(
     if verify and WARMUP in artifact.manifest["files"]:
         _check_warmup(model)
     return model
-
-
-def _session(artifact: Artifact, num_threads: int) -> Any:
-    try:
-        import onnxruntime
-    except ImportError:
-        raise ImportError(
-            "Exported models run on ONNX Runtime. Install it by "
-            "`pip install 'skest[onnx]'`."
-        ) from None
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = num_threads
-    options.inter_op_num_threads = 1
-    options.log_severity_level = 3
-    # The bytes that were checked, unless tensors have to be found beside the file.
-    source = str(artifact.path / MODEL) if artifact.external else artifact.model
-    try:
-        return onnxruntime.InferenceSession(
-            source, options, providers=["CPUExecutionProvider"]
-        )
-    except Exception as error:
-        raise ArtifactError(f"ONNX Runtime refuses the graph: {error}") from error
 
 
 def _check_rows(feeds: Mapping[str, NDArray[Any]]) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from skest.export.manifest import MANIFEST
 from skest.export.serving.limits import Limits
 from skest.export.serving.server import ModelServer
+from skest.versioned_directory import version_number
 
 __all__ = ["main"]
 
@@ -38,7 +39,8 @@ def main(arguments: Sequence[str] | None = None, prog: str = _PROG) -> int:
     Returns
     -------
     int
-        0 if all running requests were answered before it ended, else 1.
+        0, when all running requests were answered. Otherwise the process ends here, with
+        the exit status 1.
     """
     parser = _parser(prog)
     options = parser.parse_args(arguments)
@@ -65,7 +67,17 @@ def main(arguments: Sequence[str] | None = None, prog: str = _PROG) -> int:
         parser.error(str(error))
     print(f"Serving at {server.url}", flush=True)
     stop.wait()
-    return 0 if server.stop(options.grace) else 1
+    if not server.stop(options.grace):
+        _end_now()
+    return 0
+
+
+def _end_now() -> None:
+    """End the process without the interpreter, whose end aborts what still runs."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1)
 
 
 def _parser(prog: str) -> argparse.ArgumentParser:
@@ -127,7 +139,8 @@ def _named(argument: str) -> tuple[str, str]:
     if found:
         return found[1], found[2]
     path = Path(os.path.abspath(argument))
-    one_version = path.name.isdecimal() and (path / MANIFEST).exists()
+    is_numbered = version_number(path.name) is not None
+    one_version = is_numbered and (path / MANIFEST).exists()
     return (path.parent if one_version else path).name, argument
 
 

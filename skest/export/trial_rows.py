@@ -2,10 +2,13 @@
 """Rows to try an exported graph with: as JSON holds them, and as a model reads them."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from skest.exceptions import ExportError
 from skest.export.inputs import InputSpec
 from skest.export.raw_tables import columns_of
 from skest.export.raw_values import Feature
@@ -19,24 +22,41 @@ def made_up_rows(
     inputs: Sequence[InputSpec],
     predict: Callable[[dict[str, list[Any]]], Any],
     whole: Collection[str] = (),
+    missing: Sequence[bool] = (True, False),
 ) -> dict[str, list[Any]]:
     """Make rows that a model takes.
+
+    What its columns want of each other, as a weight for each value, is not known here:
+    rows that they refuse are followed by simpler ones.
 
     Parameters
     ----------
     known, inputs
         See `skest.export.warmup.synthetic_rows`.
     predict : callable
-        Raises ValueError for rows with missing values if they must have none.
+        Raises ValueError for rows that the model refuses.
     whole : collection of str, default=()
         Inputs whose numbers are whole.
+    missing : sequence of bool, default=(True, False)
+        Whether some values are missing, tried one after the other.
+
+    Raises
+    ------
+    ExportError
+        If the model takes none of the rows.
     """
-    rows = synthetic_rows(known, inputs, whole=whole)
-    try:
-        predict(rows)
-    except ValueError:  # one of its columns takes no missing values
-        return synthetic_rows(known, inputs, missing=False, whole=whole)
-    return rows
+    for length, gaps in product((None, 1), missing):
+        rows = synthetic_rows(known, inputs, missing=gaps, whole=whole, length=length)
+        try:
+            predict(rows)
+        except ValueError as error:
+            refusal = error
+        else:
+            return rows
+    raise ExportError(
+        "No rows could be made up to test the export with: the model refuses them, with "
+        f"{str(refusal)!r} at last. Pass rows that it takes as 'example'."
+    ) from refusal
 
 
 def rows_of(example: Any, inputs: Sequence[InputSpec]) -> dict[str, list[Any]]:
@@ -46,12 +66,26 @@ def rows_of(example: Any, inputs: Sequence[InputSpec]) -> dict[str, list[Any]]:
     found = {}
     for spec in inputs:
         cells = Feature(spec.name, spec.to_json()).feed(columns[spec.name])
-        missing = cells != cells
-        if missing.any():
+        absent = np.asarray((cells != cells) | (cells == spec.missing), bool)
+        lengths = _lengths(~absent) if None in spec.shape[1:] else None
+        if absent.any() and spec.dtype != "string":
             cells = cells.astype(object)
-            cells[missing] = None
-        found[spec.name] = cells.tolist()
+            cells[absent] = None
+        rows = cells.tolist()
+        if lengths is not None:
+            rows = [row[:n] for row, n in zip(rows, lengths, strict=True)]
+        if spec.delimiter is not None:
+            rows = [spec.delimiter.join(row) for row in rows]
+        found[spec.name] = rows
     return found
+
+
+def _lengths(there: NDArray[np.bool_]) -> list[int]:
+    """Return how many values cells have up to the last one that is there."""
+    values = np.asarray(there.any(axis=tuple(range(2, there.ndim))))
+    positions = np.arange(1, values.shape[1] + 1)
+    lengths: list[int] = (values * positions).max(axis=1, initial=0).tolist()
+    return lengths
 
 
 def cells_of(spec: InputSpec, cells: list[Any]) -> Any:

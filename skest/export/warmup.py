@@ -29,6 +29,7 @@ def synthetic_rows(
     seed: int = 0,
     missing: bool = True,
     whole: Collection[str] = (),
+    length: int | None = None,
 ) -> dict[str, list[Any]]:
     """Make rows that a model takes.
 
@@ -49,6 +50,10 @@ def synthetic_rows(
         Whether some values are missing.
     whole : collection of str, default=()
         Inputs whose numbers are whole.
+    length : int, optional
+        How many values a cell has where that is free. By default each row has a length
+        of its own, which all its cells have: weights must be as many as their values,
+        and sequences beside each other have the same steps.
 
     Returns
     -------
@@ -59,8 +64,11 @@ def synthetic_rows(
     known = {**dict.fromkeys(whole, range(10)), **known}
     if not missing:
         inputs = [spec._replace(missing=None) for spec in inputs]
+    lengths = draw.integers(0, 4, n_rows).tolist()
+    if length is not None:
+        lengths = [length] * n_rows
     return {
-        spec.name: [_cell(spec, known.get(spec.name, []), draw) for _ in range(n_rows)]
+        spec.name: [_cell(spec, known.get(spec.name, []), n, draw) for n in lengths]
         for spec in inputs
     }
 
@@ -97,18 +105,18 @@ def _few_of_each(keys: Iterable[tuple[str, Iterable[Any]]]) -> dict[str, list[An
     return found
 
 
-def _cell(spec: InputSpec, known: Sequence[Any], draw: np.random.Generator) -> Any:
+def _cell(
+    spec: InputSpec, known: Sequence[Any], length: int, draw: np.random.Generator
+) -> Any:
     if None not in spec.shape[1:]:
         sizes = [size or 0 for size in spec.shape[1:]]
         return _values(spec, known, draw, sizes[1:] if sizes[:1] == [1] else sizes)
-    length = int(draw.integers(0, 4))
     if spec.delimiter is None:
         inner = [size or 0 for size in spec.shape[2:]]
-        values = [_values(spec, known, draw, inner) for _ in range(length)]
         # At the end of a sequence a missing value is a step in Python, padding here.
-        while values and values[-1] in (None, ""):
-            values.pop()
-        return values
+        there = spec._replace(missing=None)
+        each = [spec] * (length - 1) + [there] * (length > 0)
+        return [_values(one, known, draw, inner) for one in each]
     words = [str(_value(spec, known, draw)) for _ in range(length)]
     return spec.delimiter.join(words) if words else None
 
@@ -124,7 +132,8 @@ def _values(
 
 def _value(spec: InputSpec, known: Sequence[Any], draw: np.random.Generator) -> Any:
     if spec.dtype == "string":
-        words = [*known, *_UNKNOWN]
+        may_miss = spec.missing is not None
+        words = [*(word for word in known if word or may_miss), *_UNKNOWN]
         return words[draw.integers(len(words))]
     if spec.dtype == "int64" or known:
         pool = known or [0, 1]

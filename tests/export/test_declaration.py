@@ -85,6 +85,28 @@ def test_goes_on_training(tmp_path):
     assert to_estimator(exported(tmp_path / "2", again)).score(X, LABELS) >= 0
 
 
+@pytest.mark.parametrize("dtype", ["string", "int64"])
+def test_words_of_a_file_come_with_the_model(tmp_path, dtype):
+    words = {"string": ["Rome", "", "Łódź"], "int64": ["7", "3", "40"]}[dtype]
+    (tmp_path / "words.txt").write_text("\n".join(words), encoding="utf-8")
+    key = {"string": "city", "int64": "hours"}[dtype]
+    column = fc.categorical_column_with_vocabulary_file(
+        key, tmp_path / "words.txt", dtype=dtype, num_oov_buckets=2
+    )
+    columns = [fc.embedding_column(column, dimension=3), fc.indicator_column(column)]
+    model = fitted(skest.DNNClassifier((4,), feature_columns=columns))
+    version = exported(tmp_path / "version", model)
+    (tmp_path / "words.txt").unlink()
+    again = to_estimator(version)
+    np.testing.assert_array_equal(again.predict_proba(X), model.predict_proba(X))
+    assert "words.txt" not in (version / "columns.json").read_text(encoding="utf-8")
+    again.fit(X, LABELS)
+    np.testing.assert_array_equal(again.predict_proba(X), model.predict_proba(X))
+    np.testing.assert_array_equal(
+        to_estimator(exported(tmp_path / "next", again)).predict(X), model.predict(X)
+    )
+
+
 def test_ftrl_goes_on_from_the_weights(tmp_path):
     model = fitted(skest.LinearClassifier(learning_rate=0.5))
     again = to_estimator(exported(tmp_path, model)).set_params(learning_rate=1e-6)

@@ -45,7 +45,46 @@ def external(**entries):
 def test_external_data():
     model = external(location="weights.safetensors", offset="128", length="16")
     (found,) = read_onnx(model.SerializeToString()).external
-    assert found == ExternalData("table", "weights.safetensors", 128, 16)
+    place = ("weights.safetensors", 128, 16)
+    assert found == ExternalData("table", *place, "float32", (4,))
+
+
+def inside_too(tensor):
+    tensor.data_location = TensorProto.DEFAULT
+
+
+def of_strings(tensor):
+    tensor.data_type = TensorProto.STRING
+
+
+@pytest.mark.parametrize("harm", [inside_too, of_strings])
+def test_external_data_as_no_export_has_it(harm):
+    model = external(location="a", offset="0", length="16")
+    harm(model.graph.initializer[0])
+    with pytest.raises(ArtifactError, match="'table' lies in another file as exports"):
+        read_onnx(model.SerializeToString())
+
+
+def test_external_data_twice_or_of_an_attribute():
+    model = external(location="a", offset="0", length="16")
+    model.graph.initializer.append(model.graph.initializer[0])
+    with pytest.raises(ArtifactError, match="only initializers .* each once"):
+        read_onnx(model.SerializeToString())
+    model = external(location="a", offset="0", length="16")
+    tensor = model.graph.initializer.pop(0)
+    model.graph.node.append(helper.make_node("Constant", [], ["table"], value=tensor))
+    with pytest.raises(ArtifactError, match="only initializers .* each once"):
+        read_onnx(model.SerializeToString())
+
+
+@pytest.mark.parametrize("dims", [[3], [2**62, 2**62], []])
+def test_external_data_of_another_size(dims):
+    model = external(location="a", offset="0", length="16")
+    model.graph.initializer[0].dims[:] = dims
+    with pytest.raises(
+        ArtifactError, match="'table' of float32 .* can't have 16 bytes"
+    ):
+        read_onnx(model.SerializeToString())
 
 
 @pytest.mark.parametrize(

@@ -152,3 +152,9 @@ def test_shapes():
 def test_wrong_values(spec, values, error, message):
     with pytest.raises(error, match=f"'f'.*{message}"):
         Feature("f", spec).feed(values)
+
+
+@pytest.mark.filterwarnings("error")
+def test_numbers_that_are_too_large_are_refused_without_a_warning():
+    with pytest.raises(ValueError, match=r"'f' holds infinity \(inf\)"):
+        Feature("f", VECTOR).feed([[1e39, 0, 0]])

@@ -190,3 +190,20 @@ def test_without_onnxruntime(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(ImportError, match=r"pip install 'skest\[onnx\]'"):
         export.load(tmp_path)
+
+
+def test_a_graph_that_the_engine_refuses_is_tried_once(tmp_path, monkeypatch, capsys):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    tried = []
+
+    def refuses(*arguments):
+        tried.append(arguments)
+        raise RuntimeError("no such graph")
+
+    create = "_create_inference_session"
+    monkeypatch.setattr(onnxruntime.InferenceSession, create, refuses)
+    version = _models.write(tmp_path / "1")
+    with pytest.raises(ArtifactError, match="ONNX Runtime refuses.*no such graph"):
+        export.load(version)
+    assert len(tried) == 1
+    assert capsys.readouterr().out == ""

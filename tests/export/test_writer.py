@@ -83,6 +83,35 @@ def test_weights_beside_the_graph_if_they_are_large(tmp_path):
     assert_same(export.load(tmp_path).predict(X), model.predict(X))
 
 
+@pytest.mark.parametrize("size", [None, 10], ids=["overwritten", "truncated"])
+def test_what_was_loaded_is_what_runs_whatever_becomes_of_the_files(tmp_path, size):
+    model = fitted(skest.DNNClassifier((256, 128)))
+    version = model.export(tmp_path, weights="beside")
+    loaded = export.load(tmp_path)
+    expected = loaded.predict_proba(X)
+    for name in ("weights.safetensors", "model.onnx"):
+        with (version / name).open("r+b") as file:
+            file.write(b"\x3f" * (version / name).stat().st_size)
+            file.truncate(size)
+    np.testing.assert_array_equal(loaded.predict_proba(X), expected)
+    with pytest.raises(ArtifactError, match="digest differs|incomplete or damaged"):
+        export.load(tmp_path)
+
+
+def test_what_was_checked_is_what_runs(tmp_path, monkeypatch):
+    model = fitted(skest.DNNClassifier((256, 128)))
+    version = model.export(tmp_path, weights="beside")
+
+    def read_and_replaced(*arguments):
+        artifact = read_artifact(*arguments)
+        (version / "weights.safetensors").unlink()
+        (version / "model.onnx").write_bytes(b"")
+        return artifact
+
+    monkeypatch.setattr("skest.export.runtime.read_artifact", read_and_replaced)
+    assert_same(export.load(tmp_path).predict_proba(X), model.predict_proba(X))
+
+
 def test_input_rank(tmp_path):
     model = fitted(skest.LinearClassifier())
     version = model.export(tmp_path, input_rank=1)
@@ -130,6 +159,78 @@ def test_sequences_of_words_that_may_be_missing(tmp_path):
     one_by_one = [loaded.predict_proba({"visits": [cell]})[0] for cell in cells]
     expected = model.predict_proba(pd.DataFrame({"visits": cells}))
     np.testing.assert_allclose(one_by_one, expected, atol=1e-5)
+
+
+COLUMN = skest.feature_columns
+WEIGHTED = COLUMN.weighted_categorical_column(
+    COLUMN.categorical_column_with_vocabulary_list("words", ["a", "b", "ü"]), "w"
+)
+SPLIT = COLUMN.weighted_categorical_column(
+    COLUMN.categorical_column_with_hash_bucket("text", 9, delimiter="|"), "w"
+)
+SINGLE = COLUMN.weighted_categorical_column(
+    COLUMN.categorical_column_with_hash_bucket("word", 9), "one"
+)
+STEPS = [
+    COLUMN.embedding_column(
+        COLUMN.sequence_categorical_column_with_hash_bucket("words", 10), 3
+    ),
+    COLUMN.sequence_numeric_column("w"),
+]
+LISTS = pd.DataFrame(
+    {
+        "words": [["a", "b", "ü"], ["b"], [], ["x", "a"]] * 10,
+        "text": ["a|b|ü", "b", "", "x|a"] * 10,
+        "w": [[1.0, 2.0, 0.5], [3.0], [], [0.0, 1.0]] * 10,
+        "word": ["a", "b", "ü", "b"] * 10,
+        "one": [[1.0], [2.0], [0.5], [0.0]] * 10,
+    }
+)
+TIED = {
+    "weighted": skest.LinearClassifier(feature_columns=[WEIGHTED], max_iter=2),
+    "indicator": skest.DNNClassifier(
+        (4,), feature_columns=[COLUMN.indicator_column(WEIGHTED)], max_iter=2
+    ),
+    "split": skest.LinearClassifier(feature_columns=[SPLIT], max_iter=2),
+    "single": skest.LinearClassifier(feature_columns=[SINGLE], max_iter=2),
+    "both": skest.LinearClassifier(feature_columns=[WEIGHTED, SINGLE], max_iter=2),
+    "steps": skest.RNNClassifier((4,), sequence_feature_columns=STEPS, max_iter=2),
+    "numbers": skest.RNNClassifier(
+        (4,), sequence_feature_columns=STEPS[1:], max_iter=2
+    ),
+}
+
+
+@pytest.mark.parametrize("example", [None, LISTS[:4]], ids=["made-up", "example"])
+@pytest.mark.parametrize("name", TIED)
+def test_columns_whose_cells_have_one_length_in_a_row(tmp_path, name, example):
+    model = TIED[name].fit(LISTS, [0, 1, 0, 1] * 10)
+    version = model.export(tmp_path, example=example)
+    loaded = export.load(tmp_path)
+    assert_same(loaded.predict_proba(LISTS), model.predict_proba(LISTS))
+    if example is not None and name != "single":
+        inputs = json.loads((version / "warmup.json").read_text())["inputs"]
+        assert inputs["w"] == LISTS["w"][:4].tolist()
+
+
+@pytest.mark.parametrize("options", [{"hashing": "client"}, {"format": "pt2"}], ids=str)
+@pytest.mark.parametrize("name", ["weighted", "split", "single", "steps"])
+def test_such_columns_in_other_forms(tmp_path, name, options):
+    model = TIED[name].fit(LISTS, [0, 1, 0, 1] * 10)
+    model.export(tmp_path, **options)
+    loaded = export.load(tmp_path, trust_code=True)
+    assert_same(loaded.predict_proba(LISTS), model.predict_proba(LISTS))
+
+
+def test_rows_that_can_not_be_made_up(tmp_path, monkeypatch):
+    def refuses(estimator, inputs, rows):
+        raise ValueError("of a column")
+
+    model = fitted(skest.LinearClassifier())
+    monkeypatch.setattr("skest.adapters.exported._expected", refuses)
+    with pytest.raises(ExportError, match=r"'of a column' at last.*as 'example'"):
+        model.export(tmp_path)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_one_of_two_columns_refuses_is_refused(tmp_path):

@@ -31,6 +31,8 @@ _DATATYPES = {
         for bits in (8, 16, 32, 64)
     },
 }
+# No feature has so many sizes; NumPy takes 64 at most.
+_MAX_RANK = 8
 _DTYPES = {datatype: dtype for dtype, datatype in _DATATYPES.items()}
 _JSON_TYPES: dict[str, set[type]] = {
     "BYTES": {str, type(None)},
@@ -92,10 +94,13 @@ def _wanted(document: Mapping[str, Any], outputs: list[str]) -> list[str]:
 def _tensor(call: Call, tensor: Mapping[str, Any]) -> NDArray[Any]:
     """Return the array that an input describes."""
     name, shape = tensor["name"], tensor.get("shape")
-    if not (isinstance(shape, list) and shape) or not all(
+    if not (isinstance(shape, list) and 1 <= len(shape) <= _MAX_RANK) or not all(
         type(size) is int and size >= 0 for size in shape
     ):
-        raise RequestError(400, f"Input {name!r} must have a 'shape' of whole numbers.")
+        raise RequestError(
+            400,
+            f"Input {name!r} must have a 'shape' of whole numbers, {_MAX_RANK} at most.",
+        )
     if math.prod(max(size, 1) for size in shape) > call.limits.max_cells:
         raise RequestError(
             413, f"Input {name!r} may have {call.limits.max_cells} values at most."

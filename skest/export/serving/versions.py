@@ -13,7 +13,7 @@ from typing import Any
 from skest.export.manifest import MANIFEST
 from skest.export.runtime import Model, load
 from skest.export.serving.errors import RequestError
-from skest.versioned_directory import list_versions
+from skest.versioned_directory import list_versions, version_number
 
 __all__ = ["Catalog", "ModelVersions"]
 
@@ -101,7 +101,8 @@ class ModelVersions:
 
 
 def _number(path: Path) -> int:
-    return int(path.name) if path.name.isdecimal() else 1
+    number = version_number(path.name)
+    return 1 if number is None else number
 
 
 def _files_of(path: Path) -> _Files | None:

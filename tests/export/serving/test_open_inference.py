@@ -91,6 +91,12 @@ def test_numbers_of_all_kinds(ask, datatype, data):
         (changed(0, shape=[], data=["red"]), "'city' must have a 'shape' of whole"),
         (changed(0, shape=[3.0]), "'city' must have a 'shape' of whole numbers"),
         (changed(0, shape=[-3]), "'city' must have a 'shape' of whole numbers"),
+        (
+            changed(0, shape=[1] * 9),
+            "'city' must have a 'shape' of whole numbers, 8 at",
+        ),
+        (changed(0, shape=[1] * 100), "a 'shape' of whole numbers, 8 at most"),
+        (changed(0, shape=[0] * 100, data=[]), "a 'shape' of whole numbers, 8 at most"),
         (changed(0, shape=[4]), "has the shape [4], but 3 values in 'data'"),
         (changed(0, data="red"), "must have its values in a list 'data'"),
         (changed(0, data=["red", 1, "x"]), "of BYTES has values of another type"),

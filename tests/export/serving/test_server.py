@@ -14,7 +14,7 @@ import pytest
 from skest.export import serve
 from skest.export.serving.server import ModelServer
 from tests.export.serving import _single
-from tests.export.serving._clients import Client, connect, parsed, read_all, until
+from tests.export.serving._clients import Client, connect, parsed, post, read_all, until
 
 PREDICT = "/v1/models/double:predict"
 
@@ -144,6 +144,41 @@ def test_the_time_to_stop_is_bounded(base, monkeypatch):
         assert blocked.busy.wait(10)
         assert server.stop(grace=0.1) is False
         blocked.go.set()
+
+
+SLOW = """
+import atexit, sys, time
+from skest.export import serve
+from skest.export.serving.calls import Call
+
+atexit.register(print, "the interpreter ends")
+def run(*arguments):
+    print("at work", flush=True)
+    time.sleep(60)
+
+Call.run = run
+sys.exit(serve.main([sys.argv[1], "--port", "0", "--grace", "0.1"]))
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+def test_a_process_whose_requests_take_too_long_ends_at_once(base):
+    # An engine at work in a thread aborts the process when the interpreter ends.
+    process = subprocess.Popen(
+        [sys.executable, "-c", SLOW, f"double={base}"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    process.url = process.stdout.readline().split()[-1]
+    with connect(process) as connection:
+        connection.sendall(post(PREDICT, b'{"instances": [1]}'))
+        assert process.stdout.readline() == "at work\n"
+        process.terminate()
+        printed, log = process.communicate(timeout=20)
+    assert process.returncode == 1
+    assert printed == ""
+    assert "Traceback" not in log
 
 
 @pytest.fixture

@@ -50,7 +50,7 @@ def test_a_removed_version_is_served_until_there_is_a_newer_one(tmp_path):
 
 
 def test_one_version(tmp_path):
-    for name, number in (("17", 17), ("named", 1)):
+    for name, number in (("17", 17), ("named", 1), ("\u0668", 1), ("017", 1)):
         versions = ModelVersions(_single.write(tmp_path / name))
         assert served(versions) == [number]
 

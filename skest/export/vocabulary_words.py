@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Vocabulary files as lists of their words, for a description that needs no other file."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from skest.exceptions import ExportError
+from skest.export.plain_json import KIND
+from skest.plain_state import from_plain
+
+__all__ = ["with_words"]
+
+_OF_A_FILE = "skest.feature_columns.vocabulary_file:VocabularyFileColumn"
+_OF_A_LIST = "skest.feature_columns.vocabulary:VocabularyListColumn"
+
+
+def with_words(plain: Any) -> Any:
+    """Make columns of a vocabulary file columns of a vocabulary list.
+
+    Their ids stay as they are, and a fit needs the file no more.
+
+    Parameters
+    ----------
+    plain : object
+        What `skest.plain_state.to_plain` gives; it stays as it is.
+
+    Raises
+    ------
+    ExportError
+        If a column was not fitted, and its file cannot be read.
+    """
+    known: dict[Any, list[Any]] = {}
+    for state in _states(plain):
+        if "vocabulary_" in state:
+            known[_source(state)] = list(from_plain(state["vocabulary_"]))
+    return _replaced(plain, known)
+
+
+def _states(value: Any) -> Iterator[dict[str, Any]]:
+    parts: Any = ()
+    if isinstance(value, dict):
+        if value.get(KIND) == _OF_A_FILE:
+            yield value["state"]
+            return
+        parts = value.values()
+    elif isinstance(value, list | tuple | set):
+        parts = value
+    for part in parts:
+        yield from _states(part)
+
+
+def _replaced(value: Any, known: dict[Any, list[Any]]) -> Any:
+    if isinstance(value, dict):
+        if value.get(KIND) == _OF_A_FILE:
+            return {KIND: _OF_A_LIST, "state": _of_a_list(value, known)}
+        return {key: _replaced(item, known) for key, item in value.items()}
+    if isinstance(value, list | tuple | set):
+        return type(value)(_replaced(item, known) for item in value)
+    return value
+
+
+def _of_a_list(column: dict[str, Any], known: dict[Any, list[Any]]) -> dict[str, Any]:
+    state = dict(column["state"])
+    source = _source(state)
+    if source not in known:  # a parameter that was set after the fit
+        try:
+            known[source] = list(from_plain(column).vocabulary)
+        except ValueError as error:
+            raise ExportError(str(error)) from error
+    del state["vocabulary_file"], state["vocabulary_size"]
+    if state["default_value"] is None:
+        state["default_value"] = -1
+    own = {"vocabulary_list": known[source], "min_frequency": 1, "max_categories": None}
+    return {**state, **own}
+
+
+def _source(state: dict[str, Any]) -> Any:
+    file = from_plain(state["vocabulary_file"])
+    return str(file), state["vocabulary_size"], state["dtype"]
