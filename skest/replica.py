@@ -37,7 +37,7 @@ class Replica:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *exc_info: object) -> None:
+    def __exit__(self, *exc_info: object) -> bool | None:
         self.close()
 
     def latest(self, store: CheckpointStore) -> Checkpoint | None:

@@ -6,6 +6,7 @@ request. Only one who proves to know the secret gets a process group.
 """
 
 import json
+import socket
 import uuid
 from collections.abc import Callable
 from datetime import timedelta
@@ -17,11 +18,11 @@ from torch.distributed import PrefixStore, ProcessGroupGloo, TCPStore
 
 from skest.distributed.authentication import is_proved, proof
 from skest.distributed.wire import PROTOCOL, Message, WireError, pack, size_of, unpack
+from skest.exceptions import PeerLostError
 
 __all__ = [
     "Listener",
     "Peer",
-    "PeerLostError",
     "RefusedError",
     "Session",
     "client_options",
@@ -34,10 +35,6 @@ _GREETING, _REQUESTS = "skest", "sessions"
 _MAX_REQUEST = 4096
 _FOREVER = timedelta(days=365)
 _LOOPBACK = ("127.0.0.1", "localhost")
-
-
-class PeerLostError(ConnectionError):
-    """The process at the other end does not answer, or not in time."""
 
 
 class RefusedError(ValueError):
@@ -303,6 +300,7 @@ def connect(
     """
     host, port = split_address(address)
     name, sid = f"ps at {address}", uuid.uuid4().hex
+    _check_listens(host, port, name, timeout)
     try:
         store = TCPStore(host, port, None, False, timeout, wait_for_workers=False)
         store.set_timeout(timeout)
@@ -319,6 +317,14 @@ def connect(
         raise RefusedError(f"The {name} refuses a session. {answer['error']}")
     group = _group(store, sid, _CLIENT, options, name)
     return Session(group, _SERVER, answer["limit"], name), incarnation
+
+
+def _check_listens(host: str, port: int, name: str, timeout: timedelta) -> None:
+    """Raise at once if nobody listens, where a store would try again and again."""
+    try:
+        socket.create_connection((host, port), timeout.total_seconds()).close()
+    except OSError as error:
+        raise PeerLostError(f"There is no answer from {name}: {error}") from error
 
 
 def split_address(address: str) -> tuple[str, int]:

@@ -11,13 +11,13 @@ from torch.distributed import TCPStore
 from skest.distributed.session import (
     Listener,
     Peer,
-    PeerLostError,
     RefusedError,
     client_options,
     connect,
     split_address,
 )
 from skest.distributed.wire import PROTOCOL, Message, Op
+from skest.exceptions import PeerLostError
 
 SECONDS = timedelta(seconds=5)
 LIMIT = 1 << 20
