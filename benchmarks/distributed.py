@@ -260,7 +260,7 @@ def ratio(result: Mapping[str, Any], case: int, of: str, to: str) -> float | Non
     return statistics.median(a / b for a, b in pairs)
 
 
-def bounds(result: Mapping[str, Any], costs: Mapping[str, float]) -> list[Bound]:
+def bounds(result: Mapping[str, Any], costs: Mapping[str, Any]) -> list[Bound]:
     """Return what is asked, beside what was measured."""
     peer = TENSORFLOW.format(2, "s")
     least = [
@@ -284,7 +284,7 @@ def bounds(result: Mapping[str, Any], costs: Mapping[str, float]) -> list[Bound]
     ]
 
 
-def measured_costs(settings: Settings) -> dict[str, float]:
+def measured_costs(settings: Settings) -> dict[str, Any]:
     """Return what is no rate, in bytes and seconds; medians of some rounds."""
     work = work_of(settings)
     table = make_table(work)
@@ -295,7 +295,12 @@ def measured_costs(settings: Settings) -> dict[str, float]:
 
     traffic = partial(parameter_servers.bytes_per_step, work, table)
     attach = partial(parameter_servers.seconds_to_attach, work, table)
+    n_steps = settings.choose(1_000, 200, 20)
+    small = work | {"n_ids": 1, "hidden": [4], "batch_size": 8}
+    busy = parameter_servers.seconds_of_server
     return {
+        "server": busy(work, table, n_steps),
+        "server, small": busy(small, table, n_steps),
         "bytes, sparse": traffic(sparse=True),
         "bytes, dense": traffic(sparse=False),
         "attach": median(attach),
@@ -303,7 +308,20 @@ def measured_costs(settings: Settings) -> dict[str, float]:
     }
 
 
-def page(result: Mapping[str, Any], costs: Mapping[str, float]) -> str:
+def of_server(costs: Mapping[str, Any]) -> Iterable[str]:
+    """Yield what is to say of the processor of a server, if it is known."""
+    if costs["server"] is None:
+        return
+    times = [costs["server"], costs["server, small"]]
+    busy, small = (f"{1000 * seconds:.3g} ms" for seconds in times)
+    most, most_small = (f"{1 / seconds:,.0f}" for seconds in times)
+    yield (
+        f"It keeps the processor of the ps busy for {busy}, one of a small model for "
+        f"{small}: no more than {most} and {most_small} steps a second fill a core."
+    )
+
+
+def page(result: Mapping[str, Any], costs: Mapping[str, Any]) -> str:
     """Return the page in Markdown."""
     rows = [
         "| | asked | measured |",
@@ -322,8 +340,9 @@ def page(result: Mapping[str, Any], costs: Mapping[str, float]) -> str:
             "Ratios of rates within their round, the median over the rounds.\n",
             *rows,
             f"\nA step sends and receives {sparse:.3g} MB; {dense:.3g} MB with dense "
-            "gradients of the tables.\n",
-            f"## Measured with\n\n{report.measured_with([dict(result)])}\n",
+            "gradients of the tables.",
+            *of_server(costs),
+            f"\n## Measured with\n\n{report.measured_with([dict(result)])}\n",
         )
     )
 

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,12 @@ from skest.hooks import Hook
 from skest.hooks.base import Run
 from skest.inputs import ArrayDataset
 
-__all__ = ["bytes_per_step", "seconds_to_attach", "seconds_to_notice"]
+__all__ = [
+    "bytes_per_step",
+    "seconds_of_server",
+    "seconds_to_attach",
+    "seconds_to_notice",
+]
 
 _SERVE = """
 from skest.distributed.server import serve_parameters
@@ -156,6 +162,31 @@ def bytes_per_step(
             steps=last + 1,
         )
     return (seen[1] - seen[0]) / (last - first)
+
+
+def seconds_of_server(
+    work: Mapping[str, Any], table: dict[str, np.ndarray], n_steps: int
+) -> float | None:
+    """Return how long a step of one worker keeps the processor of a server busy.
+
+    None where the system does not tell it of another process (in ``/proc``).
+    """
+    seen: list[float] = []
+    with _server() as (process, address):
+        status = Path(f"/proc/{process.pid}/stat")
+        if not status.exists():
+            return None
+
+        def note() -> None:
+            # Behind the name, which may hold spaces: ticks of the user and of the system.
+            fields = status.read_text().rpartition(")")[2].split()
+            seen.append((int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"))
+
+        hooks = [Told(5, note), Told(5 + n_steps, note)]
+        _estimator(work, address).train(
+            _input_fn(work, table), hooks=hooks, steps=6 + n_steps
+        )
+    return (seen[1] - seen[0]) / n_steps
 
 
 def seconds_to_attach(work: Mapping[str, Any], table: dict[str, np.ndarray]) -> float:

@@ -15,7 +15,7 @@ WORK = distributed.work_of(TINY)
     "name, pause",
     [
         (distributed.EAGER, 0.0),
-        (distributed.HOGWILD, 0.0),
+        pytest.param(distributed.HOGWILD, 0.0, marks=pytest.mark.slow),
         pytest.param(distributed.ASYNC, 0.001, marks=pytest.mark.slow),
         pytest.param(distributed.PARALLEL, 0.001, marks=pytest.mark.slow),
     ],
@@ -26,6 +26,7 @@ def test_ways_to_train(name, pause):
     assert 0 < found["steps"] <= 40
 
 
+@pytest.mark.slow
 def test_a_way_that_fails_says_why():
     way = distributed.Way("none", strategy="LocalSGD", options={"sync_every": 0})
     with pytest.raises(RuntimeError, match=r"(?s)none failed:.*'sync_every'"):
@@ -56,6 +57,8 @@ def test_times_of_parameter_servers():
     table = distributed.make_table(WORK)
     assert 0 < parameter_servers.seconds_to_attach(WORK, table) < 30
     assert 0 < parameter_servers.seconds_to_notice() < 30
+    spent = parameter_servers.seconds_of_server(WORK, table, 20)
+    assert spent is None or 0 <= spent < 1
 
 
 def result():
@@ -85,7 +88,14 @@ def result():
     }
 
 
-COSTS = {"bytes, sparse": 2e6, "bytes, dense": 1e8, "attach": 0.02, "notice": 2.0}
+COSTS = {
+    "server": 0.002,
+    "server, small": 0.0005,
+    "bytes, sparse": 2e6,
+    "bytes, dense": 1e8,
+    "attach": 0.02,
+    "notice": 2.0,
+}
 
 
 def test_page():
@@ -95,12 +105,21 @@ def test_page():
     assert "| the end of a killed ps is seen | ≤ 1 s | 2 s |" in text
     assert "| cost of the lock of a ps | ≤ 5 % | 10 % |" in text
     assert text.count("not measured") == 3
+    assert (
+        "for 2 ms, one of a small model for 0.5 ms: no more than 500 and 2,000" in text
+    )
     assert "`python -m benchmarks.distributed`, 2026-01-01, commit abc" in text
+
+
+def test_where_the_time_of_a_server_is_not_known():
+    text = distributed.page(result(), {**COSTS, "server": None})
+    assert "keeps the processor" not in text
 
 
 def test_main(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(distributed, "Settings", lambda *given, **more: TINY)
     monkeypatch.setattr(distributed, "measured_costs", lambda settings: COSTS)
+    monkeypatch.setattr(distributed, "train", lambda *given: {"rate": 1.0})
     out = tmp_path / "distributed"
     arguments = [
         "--only",
