@@ -280,7 +280,7 @@ def bounds(result: Mapping[str, Any], costs: Mapping[str, Any]) -> list[Bound]:
             "a new worker attaches, after imports", 0.5, costs["attach"], False, " s"
         ),
         Bound("the end of a killed ps is seen", 1, costs["notice"], False, " s"),
-        Bound("cost of the lock of a ps", 5, lock, False, " %"),
+        Bound("cost of reads that wait for updates", 5, lock, False, " %"),
     ]
 
 

@@ -5,7 +5,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -52,7 +52,7 @@ class ParameterServer:
     max_staleness : int, default=None
         How many steps a task may be ahead of the slowest. Only server 0 holds it back.
     use_locking : bool, default=True
-        Whether updates and reads wait for each other.
+        Whether reads wait for updates; these always wait for each other.
     timeout : float, default=30.0
         Seconds that a task has to take what it asked for.
     orphan_timeout : float, default=1200.0
@@ -172,7 +172,7 @@ class ParameterServer:
         """Return dense variables and rows of tables."""
         if self.ps == 0 and request.number:
             self.members.wait_for_others(peer)
-        with self._locked():
+        with self._lock if self._use_locking else contextlib.nullcontext():
             refused = self._refusal(request)
             if refused is not None or self._shard is None:
                 return refused or self._reply(Status.NOT_READY)
@@ -181,7 +181,7 @@ class ParameterServer:
 
     def push(self, peer: Peer, request: Message, options: dict[Any, Any]) -> Message:
         """Apply gradients."""
-        with self._locked():
+        with self._lock:  # an optimizer takes one step at a time
             refused = self._refusal(request)
             if refused is not None or self._shard is None:
                 return refused or self._reply(Status.NOT_READY)
@@ -227,14 +227,6 @@ class ParameterServer:
         if request.generation == self.generation:
             return None
         return self._reply(Status.STALE)
-
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        if not self._use_locking:
-            yield
-            return
-        with self._lock:
-            yield
 
 
 class _Conversation:

@@ -47,11 +47,13 @@ def state_of(trainer):
     return step, dense[0], [p.tensors["variable:table.weight"] for p in parts]
 
 
-@pytest.mark.parametrize("num_ps", [1, 3])
-@pytest.mark.parametrize("n_workers", [1, 4])
-def test_every_push_counts_once(trainers, num_ps, n_workers):
+@pytest.mark.parametrize(
+    "num_ps, n_workers, use_locking",
+    [(1, 1, True), (1, 4, True), (3, 1, True), (3, 4, True), (1, 4, False)],
+)
+def test_every_push_counts_once(trainers, num_ps, n_workers, use_locking):
     n_steps = 20
-    with LocalServers(num_ps) as servers:
+    with LocalServers(num_ps, use_locking=use_locking) as servers:
         chief = trainers(servers.addresses, "chief").initialize()
         workers = [
             trainers(servers.addresses, index=i).begin() for i in range(n_workers)
