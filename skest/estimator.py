@@ -21,7 +21,7 @@ from skest.checkpoint_export import check_format, export_checkpoint
 from skest.checkpoint_format import read_checkpoint
 from skest.checkpoint_store import CheckpointStore, DirectoryStore, MemoryStore
 from skest.checkpoints import Checkpoint
-from skest.distributed.replicas import replica_for, serve_if_ps, strategy_of
+from skest.distributed.replicas import is_alone, replica_for, serve_if_ps
 from skest.eval_results import eval_dir_of
 from skest.evaluation import evaluate_loop, evaluated, predict_batch, split_rows
 from skest.exceptions import NotFittedError
@@ -249,7 +249,7 @@ class Estimator:
     def _replica(
         self, input_fn: Callable[..., Any], steps: int | None, max_steps: int | None
     ) -> Replica:
-        if strategy_of(self._config) is None and not self._config.cluster_spec:
+        if is_alone(self._config):
             return Replica()
         return replica_for(
             _train_part, self.model_fn, input_fn, self._config, steps, max_steps
@@ -293,6 +293,7 @@ class Estimator:
             raw_batch=source.raw_batch,
             capture=functools.partial(replica.capture, capture=capture),
             save=make_save(store, spec, check_lock),
+            refresh=replica.refresh,
             summary_dir=self.model_dir if replica.is_chief else None,
         )
         all_hooks = [

@@ -39,6 +39,7 @@ class Replica:
 
     def __exit__(self, *exc_info: object) -> bool | None:
         self.close()
+        return None
 
     def latest(self, store: CheckpointStore) -> Checkpoint | None:
         """Return what to go on from, for this process, or None."""
@@ -84,6 +85,9 @@ class Replica:
     def capture(self, run: Run, capture: Callable[[Run], Any]) -> Any:
         """Return a checkpoint; `capture` returns that of the state in this process."""
         return capture(run)
+
+    def refresh(self, run: Run) -> None:
+        """Bring the network up to date, for who looks at it between two steps."""
 
     def finish(self, run: Run) -> None:
         """Wait for what others have to do before the last checkpoint.

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from skest.checkpoint_store import DirectoryStore
 from skest.distributed.async_replica import AsyncReplica, TrainingOverError
 from skest.distributed.data_parallel import DataParallelReplica
+from skest.distributed.end_of_training import EndOfTraining
 from skest.distributed.local_cluster import Train, train_locally
 from skest.distributed.local_sgd import LocalSGDReplica
 from skest.distributed.server import serve_parameters
@@ -18,7 +18,7 @@ from skest.replica import Replica
 from skest.run_config import RunConfig
 from skest.strategies import AsyncParameterServer, DataParallel, LocalSGD, Strategy
 
-__all__ = ["replica_for", "serve_if_ps", "strategy_of"]
+__all__ = ["is_alone", "replica_for", "serve_if_ps", "strategy_of"]
 
 _logger = logging.getLogger("skest")
 
@@ -37,6 +37,12 @@ def strategy_of(config: RunConfig) -> Strategy | None:
     if config.train_distribute is None and config.num_ps_replicas:
         return AsyncParameterServer()
     return config.train_distribute
+
+
+def is_alone(config: RunConfig) -> bool:
+    """Tell whether a process knows of no others, so that it trains alone."""
+    is_worker = config.task_type == "worker"
+    return strategy_of(config) is None and is_worker and not config.cluster_spec
 
 
 def serve_if_ps(config: RunConfig) -> bool:
@@ -151,9 +157,6 @@ def _in_cluster(strategy: AsyncParameterServer, config: RunConfig) -> Replica:
             f"train_distribute={strategy!r} needs parameter servers, and the cluster has "
             f"none: {task.cluster!r}. Add their addresses as 'ps', or use DataParallel()."
         )
-    check = _no_check
-    if not task.is_chief and config.model_dir is not None:
-        check = _EndOfTraining(Path(config.model_dir)).check
     return AsyncReplica(
         strategy,
         ps_addresses=addresses,
@@ -163,30 +166,22 @@ def _in_cluster(strategy: AsyncParameterServer, config: RunConfig) -> Replica:
         input_context=context_of(task),
         secret=os.environ.get(_SECRET),
         attach_timeout=config.session_creation_timeout_secs,
-        check=check,
+        check=_check_of_worker(config),
     )
 
 
-def _no_check() -> None:
-    pass
+def _check_of_worker(config: RunConfig) -> Callable[[], None]:
+    """Return what raises TrainingOverError if nobody needs this process any more.
 
-
-class _EndOfTraining:
-    """Sees in ``model_dir`` that the chief has ended the training.
-
-    A worker that was away when it did would wait in vain for the parameter servers.
+    A worker that was away when the training ended would wait in vain for the servers.
     """
+    if config.is_chief or config.model_dir is None:
+        return lambda: None
+    end = EndOfTraining(Path(config.model_dir))
 
-    def __init__(self, model_dir: Path) -> None:
-        self._store = DirectoryStore(model_dir)
-        self._before = self._found()
-
-    def check(self) -> None:
-        """Raise TrainingOverError if the training has ended since this was made."""
-        found = self._found()
-        _, reason = found
-        if reason is not None and found != self._before:
+    def check() -> None:
+        reason = end.reason()
+        if reason is not None:
             raise TrainingOverError(f"The chief has ended the training: {reason}.")
 
-    def _found(self) -> tuple[Any, str | None]:
-        return self._store.version(), self._store.stop_reason()
+    return check

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import socket
 import threading
+import time
 from datetime import timedelta
 
 import pytest
@@ -15,6 +16,7 @@ from skest.distributed.session import (
     client_options,
     connect,
 )
+from skest.distributed.shard import Shard
 from skest.distributed.testing import LocalServers
 from skest.distributed.wire import Message, Op, Status
 from skest.exceptions import PeerLostError
@@ -295,3 +297,25 @@ def test_a_server_ends_when_nobody_speaks_any_more():
 def test_counting_has_what_the_tests_say():
     loss = Counting()(IDS)
     assert loss.item() == 0
+
+
+def test_updates_wait_for_each_other_also_without_locking(trainers, monkeypatch):
+    apply, at_work, most = Shard.push, [], []
+
+    def slowly(shard, *given):
+        at_work.append(shard)
+        most.append(len(at_work))
+        time.sleep(0.02)
+        apply(shard, *given)
+        at_work.pop()
+
+    monkeypatch.setattr(Shard, "push", slowly)
+    with LocalServers(use_locking=False) as servers:
+        trainers(servers.addresses, "chief").initialize()
+        workers = [trainers(servers.addresses, index=i).begin() for i in range(2)]
+        threads = [threading.Thread(target=w.step, args=[IDS]) for w in workers]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert most == [1, 1]
