@@ -42,8 +42,8 @@ class AsyncParameterServer:
     lease : float, seconds, default=60.0
         A worker that is not heard of for so long counts as lost.
     use_locking : bool, default=True
-        Whether a parameter server applies one push after the other. Without, updates of
-        two pushes may mix, as in Hogwild.
+        Whether a worker that reads variables waits for a push that is being applied.
+        Without, it may see a part of the update. Pushes are applied one after the other.
     timeout : float, seconds, default=30.0
         A request that takes longer counts as failed.
 

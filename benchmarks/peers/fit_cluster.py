@@ -3,8 +3,8 @@
 
 ``arguments.json`` has the numbers of trainers and of parameter servers, and the options of
 the work (see ``benchmarks/distributed.py``). The result is the number of examples in a
-second of all trainers together, between the steps ``warm`` and ``last``, and the peak of
-the memory of the chief and of a parameter server in MiB.
+second of all trainers together, between the steps ``warm`` and ``last`` and when all are at
+work, and the peak of the chief's memory in MiB.
 """
 
 import json
@@ -21,6 +21,8 @@ os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 
 ROLE = "SKEST_BENCHMARK_ROLE"
 MODEL_DIR = "SKEST_BENCHMARK_DIR"
+OWN_STEPS_BEFORE = 5
+SECONDS_TO_START = 300
 
 
 def free_ports(n):
@@ -48,6 +50,16 @@ def serve():
         config["cluster"], "ps", config["task"]["index"], config=session(tf)
     )
     server.join()
+
+
+def wait_for_all(n_trainers):
+    """Return when so many processes have called this."""
+    Path(f"{os.getpid()}.ready").touch()
+    end = time.monotonic() + SECONDS_TO_START
+    while len(list(Path.cwd().glob("*.ready"))) < n_trainers:
+        if time.monotonic() > end:
+            raise TimeoutError("another process has not begun to train")
+        time.sleep(0.005)
 
 
 def session(tf):
@@ -79,6 +91,7 @@ def train(options):
         save_checkpoints_steps=10**9,
         save_summary_steps=10**9,
         log_step_count_steps=10**9,
+        experimental_max_worker_delay_secs=0,
     )
     model = tf.estimator.DNNClassifier(
         options["hidden"],
@@ -93,12 +106,17 @@ def train(options):
         def begin(self):
             self.step = tf.compat.v1.train.get_global_step()
             self.seen = []
+            self.n_own = 0
 
         def before_run(self, context):
+            self.n_own += 1
+            if self.n_own == OWN_STEPS_BEFORE:
+                wait_for_all(options["n_workers"])
             return tf.estimator.SessionRunArgs(self.step)
 
         def after_run(self, context, values):
-            self.seen.append((int(values.results), time.perf_counter()))
+            if self.n_own >= 2 * OWN_STEPS_BEFORE:
+                self.seen.append((int(values.results), time.perf_counter()))
 
     clock = Clock()
     input_fn = tf.compat.v1.estimator.inputs.numpy_input_fn(

@@ -6,7 +6,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -58,7 +58,7 @@ class ParameterServer:
     max_staleness : int, default=None
         How many steps a task may be ahead of the slowest. Only server 0 holds it back.
     use_locking : bool, default=True
-        Whether updates and reads wait for each other.
+        Whether reads wait for updates; these always wait for each other.
     timeout : float, default=30.0
         Seconds that a task has to take what it asked for.
     orphan_timeout : float, default=1200.0
@@ -209,7 +209,7 @@ class ParameterServer:
                 return self._reply(Status.LATER)
         elif self.ps == 0 and request.number:
             self.members.wait_for_others(peer)
-        with self._locked():
+        with self._lock if self._use_locking else contextlib.nullcontext():
             refused = self._refusal(request)
             if refused is not None or self._shard is None:
                 return refused or self._reply(Status.NOT_READY)
@@ -218,7 +218,7 @@ class ParameterServer:
 
     def push(self, peer: Peer, request: Message, options: dict[Any, Any]) -> Message:
         """Apply gradients."""
-        with self._locked():
+        with self._lock:  # an optimizer takes one step at a time
             refused = self._refusal(request)
             if refused is not None or self._shard is None:
                 self.members.refused(peer)
@@ -289,14 +289,6 @@ class ParameterServer:
         if request.generation == self.generation:
             return None
         return self._reply(Status.STALE)
-
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        if not self._use_locking:
-            yield
-            return
-        with self._lock:
-            yield
 
 
 class _Conversation:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import socket
 import threading
+import time
 from datetime import timedelta
 
 import pytest
@@ -15,6 +16,7 @@ from skest.distributed.session import (
     client_options,
     connect,
 )
+from skest.distributed.shard import Shard
 from skest.distributed.testing import LocalServers
 from skest.distributed.wire import Message, Op, Status
 from skest.exceptions import PeerLostError
@@ -47,11 +49,13 @@ def state_of(trainer):
     return step, dense[0], [p.tensors["variable:table.weight"] for p in parts]
 
 
-@pytest.mark.parametrize("num_ps", [1, 3])
-@pytest.mark.parametrize("n_workers", [1, 4])
-def test_every_push_counts_once(trainers, num_ps, n_workers):
+@pytest.mark.parametrize(
+    "num_ps, n_workers, use_locking",
+    [(1, 1, True), (1, 4, True), (3, 1, True), (3, 4, True), (1, 4, False)],
+)
+def test_every_push_counts_once(trainers, num_ps, n_workers, use_locking):
     n_steps = 20
-    with LocalServers(num_ps) as servers:
+    with LocalServers(num_ps, use_locking=use_locking) as servers:
         chief = trainers(servers.addresses, "chief").initialize()
         workers = [
             trainers(servers.addresses, index=i).begin() for i in range(n_workers)
@@ -293,3 +297,25 @@ def test_a_server_ends_when_nobody_speaks_any_more():
 def test_counting_has_what_the_tests_say():
     loss = Counting()(IDS)
     assert loss.item() == 0
+
+
+def test_updates_wait_for_each_other_also_without_locking(trainers, monkeypatch):
+    apply, at_work, most = Shard.push, [], []
+
+    def slowly(shard, *given):
+        at_work.append(shard)
+        most.append(len(at_work))
+        time.sleep(0.02)
+        apply(shard, *given)
+        at_work.pop()
+
+    monkeypatch.setattr(Shard, "push", slowly)
+    with LocalServers(use_locking=False) as servers:
+        trainers(servers.addresses, "chief").initialize()
+        workers = [trainers(servers.addresses, index=i).begin() for i in range(2)]
+        threads = [threading.Thread(target=w.step, args=[IDS]) for w in workers]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert most == [1, 1]

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+import json
+
+import pytest
+
+from benchmarks import distributed, server_costs
+from benchmarks.measure import Absent, Settings
+
+TINY = Settings("tiny")
+WAYS = {way.name: way for way in distributed.WAYS}
+WORK = distributed.work_of(TINY)
+
+
+@pytest.mark.parametrize(
+    "name, pause",
+    [
+        (distributed.EAGER, 0.0),
+        pytest.param(distributed.HOGWILD, 0.0, marks=pytest.mark.slow),
+        pytest.param(distributed.ASYNC, 0.001, marks=pytest.mark.slow),
+        pytest.param(distributed.PARALLEL, 0.001, marks=pytest.mark.slow),
+    ],
+)
+def test_ways_to_train(name, pause):
+    found = distributed.train(WORK, 40, pause, WAYS[name])
+    assert found["rate"] > 0
+    assert 0 < found["steps"] <= 40
+
+
+@pytest.mark.slow
+def test_a_way_that_fails_says_why():
+    way = distributed.Way("none", strategy="LocalSGD", options={"sync_every": 0})
+    with pytest.raises(RuntimeError, match=r"(?s)none failed:.*'sync_every'"):
+        distributed.train(WORK, 40, 0.0, way)
+
+
+def test_cases():
+    with_peers = Settings("full", peers=frozenset({distributed.PEER}))
+    equal, slow = distributed.cases(with_peers)
+    assert {*WAYS, distributed.TENSORFLOW.format(2, "s")} < {*equal.contenders}
+    assert {*slow.contenders} == {*distributed.SLOWED_DOWN}
+    assert not any(isinstance(c, Absent) for c in equal.contenders.values())
+    (only,) = distributed.cases(TINY, [distributed.LOCAL])
+    assert list(only.contenders) == [distributed.LOCAL]
+
+
+def test_sparse_steps_need_fewer_bytes():
+    table = distributed.make_table(WORK)
+    sparse, dense = (
+        server_costs.bytes_per_step(WORK, table, sparse=kind) for kind in (True, False)
+    )
+    assert 0 < sparse < dense
+
+
+@pytest.mark.slow
+def test_times_of_server_costs():
+    table = distributed.make_table(WORK)
+    assert 0 < server_costs.seconds_to_attach(WORK, table) < 30
+    assert 0 < server_costs.seconds_to_notice() < 30
+    spent = server_costs.seconds_of_server(WORK, table, 20)
+    assert spent is None or 0 <= spent < 1
+
+
+def result():
+    peer = distributed.TENSORFLOW.format(2, "s")
+    values = {
+        distributed.EAGER: [100.0, 100.0],
+        distributed.ASYNC: [90.0, 180.0],
+        distributed.UNLOCKED: [100.0, 200.0],
+        peer: [100.0, 100.0],
+    }
+    return {
+        "title": "Several processes",
+        "text": "Text.\n",
+        "unit": "examples/s",
+        "more_is_better": True,
+        "cases": [{"name": "all equal", "x": None, "values": values, "notes": {}}],
+        "run": {
+            "command": "python -m benchmarks.distributed",
+            "date": "2026-01-01",
+            "commit": "abc",
+            "machine": "2 cores",
+            "versions": {"Python": "3.11"},
+            "clock": "wall",
+            "busy": False,
+            "missing": {},
+        },
+    }
+
+
+COSTS = {
+    "server": 0.002,
+    "server, small": 0.0005,
+    "bytes, sparse": 2e6,
+    "bytes, dense": 1e8,
+    "attach": 0.02,
+    "notice": 2.0,
+}
+
+
+def test_page():
+    text = distributed.page(result(), COSTS)
+    assert "| 2 workers, 1 ps, to tf.estimator | ≥ 0.9 | 1.35 |" in text
+    assert "| bytes of a step, dense tables to sparse | ≥ 50 | 50 |" in text
+    assert "| the end of a killed ps is seen | ≤ 1 s | 2 s |" in text
+    assert "| cost of reads that wait for updates | ≤ 5 % | 10 % |" in text
+    assert text.count("not measured") == 3
+    assert (
+        "for 2 ms, one of a small model for 0.5 ms: no more than 500 and 2,000" in text
+    )
+    assert "`python -m benchmarks.distributed`, 2026-01-01, commit abc" in text
+
+
+def test_where_the_time_of_a_server_is_not_known():
+    text = distributed.page(result(), {**COSTS, "server": None})
+    assert "keeps the processor" not in text
+
+
+def test_main(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(distributed, "Settings", lambda *given, **more: TINY)
+    monkeypatch.setattr(distributed, "measured_costs", lambda settings: COSTS)
+    monkeypatch.setattr(distributed, "train", lambda *given: {"rate": 1.0})
+    out = tmp_path / "distributed"
+    arguments = [
+        "--only",
+        distributed.LOCAL,
+        "--no-peers",
+        "--write",
+        "--out",
+        str(out),
+    ]
+    distributed.main(arguments)
+    written = json.loads((out / "numbers.json").read_text())
+    assert written["costs"] == COSTS
+    page = out.with_suffix(".md").read_text()
+    assert page in capsys.readouterr().out
+    assert page == distributed.page(written["rates"], written["costs"])
+
+
+@pytest.mark.skipif(
+    not distributed.FOLDER.exists(), reason="there are no committed results"
+)
+def test_the_page_is_what_the_committed_numbers_give():
+    written = json.loads((distributed.FOLDER / "numbers.json").read_text())
+    page = distributed.FOLDER.with_suffix(".md").read_text(encoding="utf-8")
+    assert page == distributed.page(written["rates"], written["costs"])
