@@ -6,7 +6,7 @@ import functools
 import os
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, Protocol
 
 from skest.distributed.anonymous_file import anonymous_file
@@ -14,7 +14,7 @@ from skest.distributed.async_replica import AsyncReplica
 from skest.distributed.job import write_job
 from skest.distributed.server import serve_parameters
 from skest.distributed.shared_memory import SharedMemoryReplica
-from skest.distributed.supervisor import Supervisor, Task
+from skest.distributed.supervisor import Supervisor, Task, res_options
 from skest.hooks.base import Run
 from skest.inputs.input_context import InputContext
 from skest.replica import Replica
@@ -207,7 +207,8 @@ class InServers:
         """Give the servers their variables, or take those that they have."""
         places = [file.fileno() for file in self.files]
         self._replica = self.open(places, 0, check=self._supervisor.check)
-        self._replica.begin(run)
+        with _short_waits():
+            self._replica.begin(run)
 
     def stop_others(self, run: Run) -> None:
         """Ask all workers to stop after the step that they are in."""
@@ -227,6 +228,22 @@ class InServers:
         if self._replica is not None:
             self._replica.close()
         self._closing.close()
+
+
+@contextlib.contextmanager
+def _short_waits() -> Iterator[None]:
+    """Let this thread not wait for a name server when it connects with a store.
+
+    The C library reads the variable when a thread looks up its first name; even for
+    127.0.0.1 the store asks.
+    """
+    added = res_options()
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name in added:
+            os.environ.pop(name, None)
 
 
 def serve_part(ps: int, place: int, **options: Any) -> None:

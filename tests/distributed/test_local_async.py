@@ -75,7 +75,8 @@ def nothing(run, replica):
     pass
 
 
-def test_both_train(tmp_path):
+def test_both_train(tmp_path, monkeypatch):
+    monkeypatch.delenv("RES_OPTIONS", raising=False)
     estimator, hook = train(nothing, max_steps=300, model_dir=tmp_path)
     # One more at most: that in which the worker was when the last one was taken.
     assert 300 <= estimator.checkpoint.global_step <= 301
@@ -85,6 +86,7 @@ def test_both_train(tmp_path):
     assert "stopped at step 30" in (tmp_path / "logs" / "worker-1.log").read_text()
     assert (tmp_path / "logs" / "ps-0.log").exists()
     assert hook.replica.supervisor.restarts == {"ps-0": 0, "worker-1": 0}
+    assert "RES_OPTIONS" not in os.environ
 
 
 def test_a_hook_stops_all():
