@@ -38,6 +38,8 @@ def draw(result: dict[str, Any], path: Path) -> None:
 def _lines(axes: Axes, result: dict[str, Any]) -> None:
     points: dict[str, list[tuple[float, float]]] = {}
     for case in result["cases"]:
+        if case["x"] is None:
+            continue
         for name, values in case["values"].items():
             points.setdefault(name, []).append((case["x"], statistics.median(values)))
     for name, own in points.items():

@@ -33,6 +33,9 @@ and Keras, on the same work: the same rows, sizes of batches, optimizer and numb
   the rounds; more than 1 is better than it. The best of each column is bold.
 - All have one intra-op thread.
 - The loop by hand takes batches with `index_select`; Adam is the fused one.
+- Nobody was asked for checkpoints. tf.estimator always writes some, at the beginning and at
+  the end of a training: its times include them. skest keeps its checkpoint in memory
+  without a `model_dir`; the others have none.
 - tf.estimator and Keras run in environments of their own, as in their documentation: the
   one with `numpy_input_fn`, which is faster here than `tf.data` of arrays, the other with
   arrays. They are timed after a short training in the same process, as the others are

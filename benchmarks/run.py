@@ -3,8 +3,10 @@
 
 ``python -m benchmarks.run [--quick] [--busy] [--only NAME ...] [--out FOLDER]`` leaves the
 numbers of each suite as JSON in the folder, and makes the page beside it, with plots, of
-all that is in the folder. tf.estimator and Keras run in environments that are made at the
-first run, see `benchmarks.peers`; ``--no-peers`` leaves them out.
+all that is in the folder. Beside a busy process the suites are those of training, unless
+others are named; rounds and contenders are the same as without. tf.estimator and Keras run
+in environments that are made at the first run, see `benchmarks.peers`; ``--no-peers``
+leaves them out.
 """
 
 import argparse
@@ -25,17 +27,21 @@ from benchmarks.contenders import in_their_own
 from benchmarks.measure import CLOCKS, Settings, measured, threads
 from benchmarks.suites.order import SUITES
 
+BESIDE_BUSY = ("dense", "wide_deep")
+
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Return the arguments of the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.run")
     parser.add_argument("--quick", action="store_true", help="less work, one round")
     parser.add_argument("--busy", action="store_true", help="beside a busy process")
-    parser.add_argument("--only", nargs="+", choices=SUITES, default=list(SUITES))
+    parser.add_argument("--only", nargs="+", choices=SUITES, help="which suites")
     parser.add_argument("--clock", choices=CLOCKS, default="wall")
     parser.add_argument("--out", type=Path, default=report.FOLDER)
     parser.add_argument("--peers", action=argparse.BooleanOptionalAction, default=True)
-    return parser.parse_args(arguments)
+    given = parser.parse_args(arguments)
+    given.only = given.only or (BESIDE_BUSY if given.busy else list(SUITES))
+    return given
 
 
 def about(given: argparse.Namespace, missing: dict[str, str]) -> dict[str, Any]:

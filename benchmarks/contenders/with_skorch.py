@@ -48,6 +48,7 @@ def network(n_inputs: int, batch_size: int, n_epochs: int) -> NeuralNetBinaryCla
         by_hand.mlp,
         {"n_inputs": n_inputs},
         optimizer=torch.optim.Adam,
+        optimizer__fused=True,
         lr=1e-3,
         batch_size=batch_size,
         max_epochs=n_epochs,

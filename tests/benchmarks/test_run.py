@@ -229,3 +229,22 @@ def test_busy_processes_end():
 def test_machine():
     assert "cores" in machine.machine()
     assert machine.versions()["torch"] == torch.__version__
+
+
+def test_beside_a_busy_process_all_rounds_of_the_trainings():
+    given = run.parse(["--busy"])
+    assert list(given.only) == ["dense", "wide_deep"]
+    assert not given.quick
+    assert given.peers
+    assert run.parse(["--busy", "--only", "linear"]).only == ["linear"]
+    assert run.parse([]).only == list(SUITES)
+
+
+def test_wide_and_deep_has_the_sizes_of_batches_of_the_dense_suite(monkeypatch):
+    monkeypatch.setattr("benchmarks.suites.wide_deep.tables.mixed", lambda n: None)
+    monkeypatch.setattr("benchmarks.suites.wide_deep.tables.mixed_labels", lambda x: x)
+    dense, wide_deep = (
+        {case.x for case in SUITES[name].cases(Settings())}
+        for name in ("dense", "wide_deep")
+    )
+    assert dense <= wide_deep - {None}
