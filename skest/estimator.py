@@ -17,7 +17,7 @@ from skest._arguments import check_all, check_config, check_steps
 from skest._interrupts import INTERRUPTED
 from skest._random import RunRandom
 from skest._resources import IntraOpThreads, dense_size, resolve_device, threads_for
-from skest.checkpoint_export import check_format, export_checkpoint
+from skest.checkpoint_export import check_format, check_unused, export_checkpoint
 from skest.checkpoint_format import read_checkpoint
 from skest.checkpoint_store import CheckpointStore, DirectoryStore, MemoryStore
 from skest.checkpoints import Checkpoint
@@ -28,7 +28,7 @@ from skest.exceptions import NotFittedError
 from skest.execution.choice import make_inference, make_step
 from skest.export.declaration import declare_core
 from skest.export.spec_export import exported_spec, known_features
-from skest.export.writer import write_export
+from skest.export.writer import are_external, write_export
 from skest.hooks.base import Hook, Run
 from skest.hooks.checkpoint import CheckpointListener
 from skest.inputs.array_dataset import ArrayDataset, count_rows
@@ -602,6 +602,8 @@ class Estimator:
         example: Any = None,
         format: str = "onnx",
         atol: float = 1e-5,
+        weights: str = "auto",
+        input_rank: int = 2,
     ) -> Path:
         """Write the model of a checkpoint as a new version that runs without Python.
 
@@ -637,6 +639,12 @@ class Estimator:
         atol : float, default=1e-5
             How far numbers of the graph may differ, as a part of them where they are
             above 1.
+        weights : {"auto", "inside", "beside"}, default="auto"
+            Whether the graph holds its weights, or takes them from the file beside it, as
+            "auto" does if they have more than 64 MiB.
+        input_rank : {1, 2}, default=2
+            Dimensions of inputs of `FeatureColumns` with one value for each row: (n,) or
+            (n, 1). As `weights`, of graphs only.
 
         Returns
         -------
@@ -658,6 +666,9 @@ class Estimator:
             that leads out of ``assets/``.
         """
         check_format(format)
+        external = are_external(weights)
+        if format != "onnx":
+            check_unused(format, weights=(weights, "auto"), input_rank=(input_rank, 2))
         checkpoint = self._checkpoint(checkpoint_path)
         if format == "checkpoint":
             return export_checkpoint(checkpoint, export_dir_base, assets or {}, verify)
@@ -678,8 +689,11 @@ class Estimator:
             example=example,
             assets=assets or {},
             format=format,
+            input_rank=input_rank,
         )
-        return write_export(exported, export_dir_base, verify=verify, atol=atol)
+        return write_export(
+            exported, export_dir_base, external=external, verify=verify, atol=atol
+        )
 
     def _remember(self, features: Any) -> None:
         """Keep a few rows to build a model for, when it is exported."""

@@ -54,7 +54,7 @@ from skest.checkpoint_export import check_unused
 from skest.checkpoints import Checkpoint
 from skest.estimator import Estimator
 from skest.export.inputs import forms_of
-from skest.export.writer import write_export
+from skest.export.writer import are_external, write_export
 from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.infer import infer_feature_columns
 from skest.feature_columns.numeric_frame import with_feature_names
@@ -590,14 +590,10 @@ class SkestEstimator(CallbackSupportMixin, DocLinkMixin, RowReader):
         ImportError
             If onnx and onnxruntime, or for "aoti" a C++ compiler, are missing.
         """
-        if weights not in ("auto", "inside", "beside"):
-            raise ValueError(
-                f"'weights' must be 'auto', 'inside' or 'beside'; got {weights!r}."
-            )
+        external = are_external(weights)
         if format != "onnx":
             check_unused(format, weights=(weights, "auto"))
         exported = as_exported(self, input_rank, example, assets or {}, hashing, format)
-        external = None if weights == "auto" else weights == "beside"
         return write_export(
             exported, export_dir_base, external=external, verify=verify, atol=atol
         )

@@ -9,6 +9,7 @@ from skest.adapters.targets.several import SeveralTargets
 from skest.adapters.user_model import UserModel
 from skest.adapters.user_onnx import user_onnx
 from skest.checkpoints import load_variables
+from skest.exceptions import ExportError
 from skest.export.inputs import Form
 from skest.export.onnx_graph import OnnxGraph, build_onnx
 from skest.keys import ModeKeys
@@ -49,6 +50,11 @@ def fitted_onnx(
     fitted._drop_embeddings()
     model_fn = fitted._model_fn(head)
     if isinstance(model_fn, UserModel):
+        if hashing != "graph":
+            raise ExportError(
+                f"hashing={hashing!r} is of the canned estimators; got a "
+                f"{type(estimator).__name__}, whose graph hashes itself. Leave it out."
+            )
         return user_onnx(estimator, model_fn, classes_of(target), input_rank, example)
     network = model_fn(features=None, labels=None, mode=ModeKeys.PREDICT).network
     load_variables(network, estimator.estimator_.checkpoint.variables, share=True)

@@ -47,6 +47,7 @@ def exported_spec(
     example: Any = None,
     assets: Mapping[str, str | os.PathLike[str]],
     format: str = "onnx",
+    input_rank: int = 2,
     name: str = "Estimator",
 ) -> Exported:
     """Return the model of a specification as what a version of it is made of.
@@ -68,6 +69,8 @@ def exported_spec(
         Files that belong to it.
     format : {"onnx", "pt2", "aoti"}, default="onnx"
         What is written.
+    input_rank : {1, 2}, default=2
+        See `skest.export.spec_onnx.spec_onnx`; of graphs only.
     name : str, default="Estimator"
         How the manifest calls the model.
 
@@ -77,7 +80,9 @@ def exported_spec(
         As `skest.export.spec_onnx.spec_onnx` and `skest.export.program.build_program`.
     """
     if format == "onnx":
-        model: OnnxGraph | Program = spec_onnx(spec, features, name=name)
+        model: OnnxGraph | Program = spec_onnx(
+            spec, features, input_rank=input_rank, name=name
+        )
     else:
         model = build_program(spec, features, format=format)
     expected = partial(_expected, spec, model)

@@ -93,6 +93,8 @@ def spec_onnx(
     >>> [input.name for input in graph.inputs], list(graph.signatures["predict"].outputs)
     (['x'], ['twice'])
     """
+    if input_rank not in (1, 2):
+        raise ValueError(f"'input_rank' must be 1 or 2; got {input_rank!r}.")
     network = spec.network
     if network is None or spec.predictions is None:
         raise ValueError("An export needs an EstimatorSpec of mode 'infer'.")

@@ -28,7 +28,7 @@ from skest.export.program import Program
 from skest.export.runtime import WARMUP, load
 from skest.versioned_directory import write_version
 
-__all__ = ["Exported", "write_export"]
+__all__ = ["Exported", "are_external", "write_export"]
 
 Rows = dict[str, list[Any]]
 
@@ -63,6 +63,15 @@ class Exported:
     rows: Rows
     expected: Callable[[Rows], Mapping[str, np.ndarray]]
     assets: Mapping[str, str | os.PathLike[str]] = field(default_factory=dict)
+
+
+def are_external(weights: str) -> bool | None:
+    """Return what `write_export` takes for "auto", "inside" or "beside"."""
+    if weights not in ("auto", "inside", "beside"):
+        raise ValueError(
+            f"'weights' must be 'auto', 'inside' or 'beside'; got {weights!r}."
+        )
+    return None if weights == "auto" else weights == "beside"
 
 
 def write_export(

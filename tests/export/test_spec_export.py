@@ -378,7 +378,7 @@ def test_classifiers(tmp_path, X, y, columns):
 
 def test_regressor(tmp_path):
     model = skest.ModelFnRegressor(own_model_fn, max_iter=2, random_state=0)
-    model.fit(NUMBERS, NUMBERS[:, 0])
+    model.fit(NUMBERS[:, :2], NUMBERS[:, 0])
     found = load(model.export(tmp_path)).run(NUMBERS, "predict")
     np.testing.assert_allclose(
         found["predictions"][:, 0], model.predict(NUMBERS), atol=1e-5
@@ -416,3 +416,26 @@ def test_cells_of_unknown_shape(tmp_path):
     np.testing.assert_allclose(
         found["probabilities"], model.predict_proba(X), atol=1e-5
     )
+
+
+def test_weights_and_input_rank_of_the_core(tmp_path):
+    estimator = trained(of_head(BinaryClassHead()))
+    (expected,) = estimator.predict(lambda: [X], yield_single_examples=False)
+    version = estimator.export(tmp_path, weights="beside", input_rank=1)
+    loaded = load(version)
+    assert [None] in [spec["shape"] for spec in loaded.features.values()]
+    found = loaded.run(X, "predict")["probabilities"]
+    np.testing.assert_allclose(found, expected["probabilities"], atol=1e-5)
+    with pytest.raises(ValueError, match="'weights' must be 'auto', 'inside' or"):
+        estimator.export(tmp_path, weights="outside")
+    with pytest.raises(ValueError, match="'input_rank' must be 1 or 2; got 3"):
+        estimator.export(tmp_path, input_rank=3)
+    with pytest.raises(ValueError, match="'input_rank' is for format='onnx' only"):
+        estimator.export(tmp_path, format="checkpoint", input_rank=1)
+
+
+def test_hashing_is_of_canned_estimators(tmp_path):
+    model = skest.ModelFnRegressor(_linear, max_iter=1)
+    model.fit(NUMBERS[:, :2], NUMBERS[:, 0])
+    with pytest.raises(ExportError, match="hashing='client' is of the canned"):
+        model.export(tmp_path, hashing="client")
