@@ -23,7 +23,6 @@ from skest import (
 )
 from skest.distributed import AsyncParameterServer
 
-
 SETTINGS = {
     "max_steps": 60,
     "save_steps": 5,
