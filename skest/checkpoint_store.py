@@ -66,7 +66,7 @@ class CheckpointStore(Protocol):
     def note_start(self) -> None:
         """Withdraw the reason why the last training ended: another one begins."""
 
-    def note_stop(self, reason: str) -> None:
+    def note_stop(self, reason: str, *, is_error: bool = False) -> None:
         """Record why training ended at the newest checkpoint."""
 
     def stop_reason(self) -> str | None:
@@ -105,7 +105,7 @@ class MemoryStore:
         """Withdraw the reason why the last training ended."""
         self._stop_reason = None
 
-    def note_stop(self, reason: str) -> None:
+    def note_stop(self, reason: str, *, is_error: bool = False) -> None:
         """Record why training ended at the checkpoint."""
         self._stop_reason = reason
 
@@ -277,9 +277,11 @@ class DirectoryStore:
         """Withdraw the reason why the last training ended."""
         (self.model_dir / _STOPPED).unlink(missing_ok=True)
 
-    def note_stop(self, reason: str) -> None:
+    def note_stop(self, reason: str, *, is_error: bool = False) -> None:
         """Record why training ended at the newest checkpoint."""
         record = {"global_step": self.latest_step(), "reason": reason}
+        if is_error:
+            record["is_error"] = True
         write_file(self.model_dir / _STOPPED, json.dumps(record).encode())
 
     def stop_reason(self) -> str | None:
@@ -290,6 +292,11 @@ class DirectoryStore:
         record = _fields(self._text(_STOPPED))
         at_latest = record.get("global_step") == self.latest_step()
         return record.get("reason") if at_latest else None
+
+    def end_reason(self) -> str | None:
+        """Return `stop_reason`, but None if an error was the reason."""
+        is_error = _fields(self._text(_STOPPED)).get("is_error")
+        return None if is_error else self.stop_reason()
 
     def _pointer(self) -> dict[str, Any]:
         """Return what the file ``checkpoint`` says; a user may leave a bare name in it."""

@@ -21,7 +21,7 @@ from skest.checkpoint_export import check_format, export_checkpoint
 from skest.checkpoint_format import read_checkpoint
 from skest.checkpoint_store import CheckpointStore, DirectoryStore, MemoryStore
 from skest.checkpoints import Checkpoint
-from skest.distributed.local_cluster import train_locally, wants_local_tasks
+from skest.distributed.replicas import is_alone, replica_for, serve_if_ps
 from skest.eval_results import eval_dir_of
 from skest.evaluation import evaluate_loop, evaluated, predict_batch, split_rows
 from skest.exceptions import NotFittedError
@@ -235,6 +235,8 @@ class Estimator:
         if max_steps is not None and start >= max_steps:
             _logger.info("Training skipped: step %d has reached max_steps.", start)
             return self
+        if serve_if_ps(self._config):
+            return self
         with (
             self._replica(input_fn, steps, max_steps) as replica,
             self._training_lock(replica) as check_lock,
@@ -247,9 +249,9 @@ class Estimator:
     def _replica(
         self, input_fn: Callable[..., Any], steps: int | None, max_steps: int | None
     ) -> Replica:
-        if not wants_local_tasks(self._config):
+        if is_alone(self._config):
             return Replica()
-        return train_locally(
+        return replica_for(
             _train_part, self.model_fn, input_fn, self._config, steps, max_steps
         )
 

@@ -37,8 +37,9 @@ class Replica:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *exc_info: object) -> None:
+    def __exit__(self, *exc_info: object) -> bool | None:
         self.close()
+        return None
 
     def latest(self, store: CheckpointStore) -> Checkpoint | None:
         """Return what to go on from, for this process, or None."""

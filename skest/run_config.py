@@ -80,12 +80,15 @@ class RunConfig:
         on which more threads lose time, and never more than the caller's setting.
     train_distribute : strategy of skest.distributed, default=None
         How several tasks share a training, such as ``AsyncParameterServer()``. None
-        trains in this process alone.
+        trains in this process alone; but in a cluster that has parameter servers
+        (`task`), it is ``AsyncParameterServer()``, as ``TF_CONFIG`` alone suffices for
+        an Estimator of TensorFlow.
     eval_distribute : DataParallel, default=None
         How several tasks share an evaluation. None evaluates in this process alone.
     max_worker_delay_secs : float, seconds, default=None
-        Workers begin one after the other, 5 seconds apart, but none later than this.
-        None and 0 let them begin as soon as the variables are there.
+        In `skest.train_and_evaluate` workers begin one after the other, 5 seconds apart,
+        but none later than this. None and 0 let them begin as soon as the variables are
+        there; the default of TensorFlow is 60.
     session_creation_timeout_secs : float, seconds, default=7200
         How long a task waits for the others that it needs before it gives up.
     task : TaskConfig, default=task_from_env()

@@ -103,7 +103,8 @@ def recorded(run: Run, store: CheckpointStore) -> Iterator[None]:
     except BaseException as error:
         if _is_worth_saving(run, store, error):
             _try_to_save(run)
-        _note_stop(store, _reason_of(error))
+        is_error = not isinstance(error, KeyboardInterrupt)
+        _note_stop(store, _reason_of(error), is_error=is_error)
         raise
     _note_stop(store, str(run.stop_reason))
 
@@ -142,10 +143,10 @@ def _try_to_save(run: Run) -> None:
         _logger.exception("The checkpoint of step %d is lost.", run.global_step)
 
 
-def _note_stop(store: CheckpointStore, reason: str) -> None:
+def _note_stop(store: CheckpointStore, reason: str, *, is_error: bool = False) -> None:
     """Note why training ended; if that can't be written, the training counts."""
     try:
-        store.note_stop(reason)
+        store.note_stop(reason, is_error=is_error)
     except OSError as error:
         _logger.warning("Why training ended is not recorded: %s", error)
 

@@ -3,23 +3,28 @@
 
 import logging
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from skest._interrupts import INTERRUPTED, broken_off_by_interrupt
 from skest.estimator import Estimator
 from skest.hooks.base import Run
 from skest.hooks.checkpoint import CheckpointListener
-from skest.hooks.timer import Timer
-from skest.train_eval_record import Record, Result
+from skest.train_eval_evaluation import (
+    Evaluation,
+    finish_evaluations,
+    went_through_input,
+)
+from skest.train_eval_roles import (
+    Role,
+    evaluate_along,
+    role_of,
+    wait_before_training,
+)
 from skest.train_eval_specs import EvalSpec, TrainSpec, as_tuple
-from skest.training import INPUT_ENDED
 
 __all__ = ["train_and_evaluate"]
 
 _logger = logging.getLogger("skest")
-
-_EXPORT = "export"
 
 
 def train_and_evaluate(
@@ -57,7 +62,8 @@ def train_and_evaluate(
     Returns
     -------
     metrics : dict of str to float
-        The last result of ``estimator.evaluate``; None after Ctrl-C, if there was none.
+        The last result of ``estimator.evaluate``; None after Ctrl-C, if there was none,
+        and from tasks of a cluster that do not evaluate, with None for `exports` too.
     exports : list of (Path or None)
         What the exporters returned after it. For a sequence of specifications, both are
         lists, with an entry for each.
@@ -72,7 +78,19 @@ def train_and_evaluate(
 
     Notes
     -----
-    As ``tf.estimator.train_and_evaluate`` on one machine. The final export takes place
+    In a cluster (`skest.RunConfig`), every task calls it, and does what it is for. The
+    chief and workers train, and parameter servers serve; they return ``(None, None)``.
+    An evaluator, which is outside of the cluster, waits for ``start_delay_secs`` of
+    `eval_spec`, evaluates new checkpoints in ``model_dir`` as often as `eval_spec` says,
+    and exports them; checkpoints that are damaged, or deleted too soon, are left out.
+    Without an evaluator nobody evaluates, but with `DataParallel` and `LocalSGD`, or a
+    task called "master", the first process does so as if alone. All tasks end by
+    themselves when the training ends, whatever ends it: ``max_steps``, the end of the
+    input, a hook of the chief, or Ctrl-C there. An error does not end it, for the chief
+    may be started again.
+
+    As ``tf.estimator.train_and_evaluate``, where parameter servers never end, and the
+    evaluator does so at ``max_steps`` only. The final export takes place
     whenever training ends, not only at ``max_steps``; a repeated call returns results,
     where TensorFlow returns None.
 
@@ -102,18 +120,15 @@ def train_and_evaluate(
     """
     specs = [eval_spec] if isinstance(eval_spec, EvalSpec) else eval_spec
     _check_arguments(estimator, train_spec, specs)
-    evaluations = [_Evaluation(estimator, spec) for spec in specs]
-    listener = _Listener(evaluations)
-    if not _went_through_input(estimator, train_spec.max_steps):
-        estimator.train(
-            train_spec.input_fn,
-            hooks=as_tuple(train_spec.hooks),
-            max_steps=train_spec.max_steps,
-            saving_listeners=[*as_tuple(train_spec.saving_listeners), listener],
-        )
-    if not listener.interrupted:
-        with broken_off_by_interrupt(_log_what_is_left):
-            _finish(estimator, evaluations, train_spec.max_steps, listener.made_steps)
+    evaluations = [Evaluation(estimator, spec) for spec in specs]
+    role = role_of(estimator.config)
+    if role is Role.EVALUATE:
+        delay = min(spec.start_delay_secs for spec in specs)
+        evaluate_along(estimator, evaluations, train_spec.max_steps, delay)
+    else:
+        _train(estimator, train_spec, evaluations, role)
+    if role is Role.TRAIN:
+        return None, None
     metrics = [evaluation.metrics for evaluation in evaluations]
     exports = [list(evaluation.exports.values()) for evaluation in evaluations]
     if isinstance(eval_spec, EvalSpec):
@@ -121,90 +136,38 @@ def train_and_evaluate(
     return metrics, exports
 
 
-class _Evaluation:
-    """An EvalSpec at work: when it is due, and what came of it last."""
-
-    def __init__(self, estimator: Estimator, spec: EvalSpec) -> None:
-        self._estimator = estimator
-        self._spec = spec
-        self._exporters = as_tuple(spec.exporters)
-        self._timer = self._new_timer()
-        self.key = spec.name or ""
-        self.settings = {"steps": spec.steps}
-        self.step: int | None = None
-        self.metrics: dict[str, float] | None = None
-        self.exports: dict[str, Path | None] = {e.name: None for e in self._exporters}
-
-    @property
-    def asks_for_checkpoints(self) -> bool:
-        """Whether it does not wait for checkpoints that are saved anyway."""
-        return self._spec.eval_every_steps is not None
-
-    def begin(self, step: int) -> None:
-        """Start the clock."""
-        self._timer = self._new_timer()
-        if self.asks_for_checkpoints:
-            self._mark(step)
-
-    def is_due(self, step: int) -> bool:
-        """Tell whether a checkpoint of `step` is to be evaluated."""
-        return self._timer.is_due(step)
-
-    def run(self, step: int, *, is_final: bool) -> None:
-        """Evaluate the latest checkpoint, which is that of `step`, and export it."""
-        self._mark(step)
-        spec, path = self._spec, self._estimator.latest_checkpoint()
-        self.metrics = self._estimator.evaluate(
-            spec.input_fn, spec.steps, as_tuple(spec.hooks), path, spec.name
+def _train(
+    estimator: Estimator,
+    train_spec: TrainSpec,
+    evaluations: list[Evaluation],
+    role: Role,
+) -> None:
+    """Train, with evaluations where this process does them."""
+    listener = _Listener(evaluations, evaluates=role is Role.ALONE)
+    wait_before_training(estimator.config)
+    if not went_through_input(estimator, train_spec.max_steps):
+        estimator.train(
+            train_spec.input_fn,
+            hooks=as_tuple(train_spec.hooks),
+            max_steps=train_spec.max_steps,
+            saving_listeners=[*as_tuple(train_spec.saving_listeners), listener],
         )
-        self.step, self.exports = step, dict.fromkeys(self.exports)
-        self.export(is_final=is_final)
-
-    def restore(self, record: Record, step: int) -> bool:
-        """Take the results from the record of `step`; False if it has none for this."""
-        result = record.result(self.key, self.settings, self.exports)
-        if result is None:
-            return False
-        self.step, self.metrics, self.exports = step, result.metrics, {**result.exports}
-        _logger.info(
-            "Evaluation%s of step %d: results of an earlier call are returned.",
-            f" {self.key!r}" if self.key else "",
-            step,
-        )
-        return True
-
-    def export(self, *, is_final: bool) -> None:
-        """Call the exporters that have not yet exported this checkpoint."""
-        model_dir, path = self._estimator.model_dir, self._estimator.latest_checkpoint()
-        if model_dir is None or path is None or self.metrics is None:
-            return
-        for exporter in self._exporters:
-            if self.exports[exporter.name] is None:
-                self.exports[exporter.name] = exporter.export(
-                    estimator=self._estimator,
-                    export_path=model_dir / _EXPORT / exporter.name,
-                    checkpoint_path=path,
-                    eval_result=dict(self.metrics),
-                    is_the_final_export=is_final,
-                )
-
-    def _new_timer(self) -> Timer:
-        if self._spec.eval_every_steps is not None:
-            return Timer(every_steps=self._spec.eval_every_steps)
-        if self._spec.throttle_secs > 0:
-            return Timer(every_secs=self._spec.throttle_secs)
-        return Timer(every_steps=1)
-
-    def _mark(self, step: int) -> None:
-        """Note an evaluation; multiples of ``eval_every_steps`` count from zero."""
-        self._timer.mark(step - step % (self._spec.eval_every_steps or 1))
+    if role is Role.ALONE and not listener.interrupted:
+        with broken_off_by_interrupt(_log_what_is_left):
+            finish_evaluations(
+                estimator, evaluations, train_spec.max_steps, listener.made_steps
+            )
 
 
 class _Listener(CheckpointListener):
-    """Evaluates checkpoints in training, but the first one and the last one."""
+    """Evaluates checkpoints in training, but the first one and the last one.
 
-    def __init__(self, evaluations: list[_Evaluation]) -> None:
+    In a cluster it only asks for the checkpoints that the evaluator is to evaluate.
+    """
+
+    def __init__(self, evaluations: list[Evaluation], *, evaluates: bool) -> None:
         self._evaluations = evaluations
+        self._evaluates = evaluates
         self.interrupted = False
         self.made_steps = False
 
@@ -228,60 +191,17 @@ class _Listener(CheckpointListener):
             return
         with broken_off_by_interrupt(run.request_stop):
             for evaluation in self._evaluations:
-                if evaluation.is_due(run.global_step):
+                if not evaluation.is_due(run.global_step):
+                    continue
+                if self._evaluates:
                     evaluation.run(run.global_step, is_final=False)
+                elif evaluation.asks_for_checkpoints:
+                    evaluation.begin(run.global_step)
 
     def end(self, run: Run) -> None:
         """Note what became of the training; the run itself is let go of."""
         self.interrupted = run.stop_reason == INTERRUPTED
         self.made_steps = run.global_step > run.start_step
-
-
-def _went_through_input(estimator: Estimator, max_steps: int | None) -> bool:
-    """Tell whether an earlier call ended with its input, and was asked for the same."""
-    if estimator.model_dir is None or estimator.stop_reason != INPUT_ENDED:
-        return False
-    step = _last_step(estimator)
-    is_done = Record(estimator.model_dir, step).is_of(max_steps)
-    if is_done:
-        _logger.info("Training skipped: it went through its input by step %d.", step)
-    return is_done
-
-
-def _last_step(estimator: Estimator) -> int:
-    checkpoint = estimator.checkpoint
-    if checkpoint is None:
-        raise ValueError(
-            "Training made no step: the input of 'train_spec' has no batch. It needs at "
-            "least one."
-        )
-    return checkpoint.global_step
-
-
-def _finish(
-    estimator: Estimator,
-    evaluations: list[_Evaluation],
-    max_steps: int | None,
-    made_steps: bool,
-) -> None:
-    """Evaluate and export the last checkpoint, unless an earlier call has done that."""
-    step = _last_step(estimator)
-    record = Record(estimator.model_dir, step)
-    done = [e for e in evaluations if not made_steps and e.restore(record, step)]
-    for evaluation in [e for e in evaluations if e not in done]:
-        _write(record, max_steps, done)  # what is left is up to a repeated call
-        if evaluation.step == step:
-            evaluation.export(is_final=True)
-        else:
-            evaluation.run(step, is_final=True)
-        done.append(evaluation)
-        _write(record, max_steps, done)
-
-
-def _write(record: Record, max_steps: int | None, done: list[_Evaluation]) -> None:
-    record.write(
-        max_steps, {e.key: (e.settings, Result(e.metrics, e.exports)) for e in done}
-    )
 
 
 def _log_what_is_left(reason: str) -> None:

@@ -40,7 +40,8 @@ LAYERS = [
     {"distributed"},
     {"export"},
     {"estimator", "extenders", "prediction"},
-    {"train_eval", "train_eval_record", "train_eval_specs"},
+    {"train_eval", "train_eval_record", "train_eval_specs"}
+    | {"train_eval_evaluation", "train_eval_roles"},
     {"adapters"},
     {"command_line"},
 ]

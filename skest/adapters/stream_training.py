@@ -19,7 +19,9 @@ from skest.feature_columns.columns import FeatureColumns
 from skest.hooks.base import Hook, Run
 from skest.hooks.epochwise import EpochwiseHook
 from skest.inputs.batches import Source
+from skest.inputs.input_context import InputContext
 from skest.inputs.input_fns import call_input_fn
+from skest.inputs.sharding import call_sharded
 from skest.keys import ModeKeys
 from skest.run_config import RunConfig
 
@@ -128,7 +130,8 @@ class StreamTrained(SkestEstimator):
         with contextlib.closing(source):
             resume = self.__sklearn_is_fitted__()
             first = self._first_rows(source, classes, resume)
-            self._train_stream(source, first, steps, max_steps, seed, resume)
+            batches = _Batches(self, source, input_fn)
+            self._train_stream(batches, first, steps, max_steps, seed, resume)
 
     def _first_rows(self, source: Source, classes: Any, resume: bool) -> Rows:
         """Check the first batch, and begin a model with it unless there is one."""
@@ -183,7 +186,7 @@ class StreamTrained(SkestEstimator):
 
     def _train_stream(
         self,
-        source: Source,
+        batches: "_Batches",
         first: Rows,
         steps: int | None,
         max_steps: int | None,
@@ -206,9 +209,7 @@ class StreamTrained(SkestEstimator):
         hooks: list[Hook] = [progress, *callbacks, *self.hooks]
         if steps is None and max_steps is None:
             steps = self.max_steps
-        estimator.train(
-            lambda: self._stream(source), hooks=hooks, steps=steps, max_steps=max_steps
-        )
+        estimator.train(batches, hooks=hooks, steps=steps, max_steps=max_steps)
         warn_if_interrupted(self, estimator)
         if not resume:
             self.warm_start_report_ = estimator.warm_start_report
@@ -227,6 +228,33 @@ class StreamTrained(SkestEstimator):
                 # As they are: a mean of one in every batch would be another weighting.
                 features = {**features, WEIGHT_KEY: rows.weight}
             yield features, rows.labels
+
+
+class _Batches:
+    """An ``input_fn`` that gives the core what a model makes of the batches of a user.
+
+    Another process, to which it is sent, and one that reads a part only, open the input
+    anew.
+    """
+
+    def __init__(
+        self,
+        model: "StreamTrained",
+        source: Source | None,
+        input_fn: Callable[..., Any],
+    ) -> None:
+        self._model, self._source, self._input_fn = model, source, input_fn
+
+    def __call__(self, config: RunConfig, input_context: InputContext | None) -> Any:
+        source = self._source
+        if source is None or input_context is not None:
+            params = self._model.get_params(deep=False)
+            told = {"mode": ModeKeys.TRAIN, "params": params, "config": config}
+            source = Source(call_sharded(self._input_fn, input_context, **told))
+        return self._model._stream(source)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_source": None}
 
 
 class _StreamProgress(EpochwiseHook):

@@ -11,11 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from skest._interrupts import INTERRUPTED, broken_off_by_interrupt
 from skest.checkpoint_store import DirectoryStore
 from skest.checkpoints import Checkpoint
 from skest.distributed.client import PSClient, StaleGenerationError
 from skest.distributed.exchange import Exchange
-from skest.distributed.session import Peer, PeerLostError
+from skest.distributed.momentum import warn_of_momentum
+from skest.distributed.session import Peer
 from skest.distributed.variables import (
     Part,
     Variables,
@@ -25,11 +27,13 @@ from skest.distributed.variables import (
     unique_state,
 )
 from skest.distributed.wire import Message, Op
+from skest.exceptions import PeerLostError
 from skest.hooks.base import Run
 from skest.inputs.input_context import InputContext
 from skest.replica import Replica
 from skest.schedules import FunctionLR
 from skest.training import (
+    INPUT_ENDED,
     Step,
     WatchedStep,
     clip_trained,
@@ -37,12 +41,17 @@ from skest.training import (
     move_to_step,
 )
 
-__all__ = ["AsyncReplica"]
+__all__ = ["AsyncReplica", "TrainingOverError"]
 
 _logger = logging.getLogger("skest")
 
 _LOST = (PeerLostError, StaleGenerationError)
 _PAUSE = 0.1
+_CHIEF_STOPPED = "the chief asked all tasks to stop"
+
+
+class TrainingOverError(Exception):
+    """What a task waits for will not come, and need not: the training has ended."""
 
 
 class AsyncReplica(Replica):
@@ -70,7 +79,11 @@ class AsyncReplica(Replica):
     secret : str, default=None
         Shared by all tasks.
     attach_timeout : float, default=1200.0
-        Seconds to wait for servers that do not answer or are not initialized.
+        Seconds to wait for servers that do not answer or are not initialized. Who was
+        asked to stop meanwhile waits for ``strategy.timeout`` at most.
+    check : callable, default=None
+        Called again and again while it waits; may raise an error to end that. After a
+        `TrainingOverError`, which ends the training quietly, ``with`` goes on.
 
     Raises
     ------
@@ -103,6 +116,7 @@ class AsyncReplica(Replica):
         input_context: InputContext | None = None,
         secret: str | None = None,
         attach_timeout: float = 1200.0,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
         if strategy.pipeline != 0:
             raise ValueError(
@@ -114,10 +128,21 @@ class AsyncReplica(Replica):
         peer = Peer(task_type, task_index)
         self.client = PSClient(ps_addresses, peer, secret, strategy.timeout)
         self._strategy, self._attach_timeout = strategy, attach_timeout
+        self._check = check
         self._exchange: Exchange | None = None
         self._variables: Variables | None = None
         self._own_steps = 0
         self._saved: Checkpoint | None = None
+
+    def __exit__(self, *exc_info: object) -> bool:
+        self.close()
+        return isinstance(exc_info[1], TrainingOverError)
+
+    @property
+    def n_tasks(self) -> int:
+        """How many tasks take part, as far as they have been told to."""
+        context = self.input_context
+        return 1 if context is None else context.num_input_pipelines
 
     def begin(self, run: Run) -> None:
         """Attach to the servers; the chief initializes them if nobody did."""
@@ -125,8 +150,9 @@ class AsyncReplica(Replica):
         self._variables = Variables.of(
             run.network, spec.optimizers, len(self.client.addresses)
         )
-        if self.is_chief:  # until there is a later one
-            self._saved = run.capture_checkpoint()
+        if self.is_chief:
+            warn_of_momentum(spec.optimizers, self.n_tasks)
+            self._saved = run.capture_checkpoint()  # until there is a later one
         self._attach(run)
         self._exchange = Exchange(
             self.client, run.network, spec.optimizers, self._variables
@@ -134,6 +160,7 @@ class AsyncReplica(Replica):
         for optimizer in spec.optimizers:
             optimizer.state.clear()  # it is in the servers
         move_to_step(run, self.client.step)
+        self._stop_if_asked(run)
 
     def make_step(self, run: Run, make: Callable[[], Step]) -> Step:
         """Return what takes a step: read, compute gradients, send them."""
@@ -150,6 +177,7 @@ class AsyncReplica(Replica):
     def steps_taken(self, run: Run) -> int:
         """Return the global step, as server 0 said."""
         self._own_steps += 1
+        self._stop_if_asked(run)
         return self.client.step
 
     def capture(self, run: Run, capture: Callable[[Run], Any]) -> Any:
@@ -173,8 +201,23 @@ class AsyncReplica(Replica):
         if not self.is_chief:
             self._tell(Message(Op.BYE))
             return
-        self._retried(run, lambda: self._wait_for_workers())
+        if run.stop_reason == INPUT_ENDED:  # others may have more of it
+            interrupt = functools.partial(setattr, run, "stop_reason")
+            with broken_off_by_interrupt(interrupt):
+                self._retried(run, lambda: self._wait_for_workers(run))
+        if run.stop_reason != INPUT_ENDED:
+            self.stop_others(run)
+            self._retried(run, lambda: self._wait_for_workers(run))
         move_to_step(run, max(self.client.step, run.global_step))
+
+    def stop_others(self, run: Run) -> None:
+        """Ask all tasks to stop after the step that they are in."""
+        self._retried(run, lambda: self.client.ask_all(Message(Op.STOP)))
+
+    def tasks_seen(self, run: Run) -> int:
+        """Return how many tasks have been there, with this one."""
+        stats = self._retried(run, lambda: self.client.ask(0, Message(Op.STATS)))
+        return len(stats.control["tasks"])
 
     def leave(self, run: Run) -> None:
         """End the servers, if this is the chief."""
@@ -224,23 +267,30 @@ class AsyncReplica(Replica):
                 _logger.warning("%s Attaching again.", error)
                 self._attach(run)
 
+    def _stop_if_asked(self, run: Run) -> None:
+        if self.client.is_stopping and not self.is_chief:
+            run.request_stop(_CHIEF_STOPPED)
+
     def _attach(self, run: Run) -> None:
         """Open sessions with servers that all have the same variables."""
-        end = time.monotonic() + self._attach_timeout
+        start = time.monotonic()
         while True:
+            self._check()
             try:
                 self.client.connect()
                 if self._exchange is not None:
                     self._exchange.forget()
-                if self._is_ready(run, end):
+                if self._is_ready(run, start + self._attach_timeout):
                     return
                 problem = "They are not initialized."
             except PeerLostError as error:
                 problem = str(error)
-            if time.monotonic() > end:
+            limit = self._attach_timeout
+            if run.should_stop:
+                limit = min(limit, self._strategy.timeout)
+            if time.monotonic() - start > limit:
                 raise TimeoutError(
-                    f"The parameter servers are not ready after {self._attach_timeout:g} "
-                    f"s. {problem}"
+                    f"The parameter servers are not ready after {limit:g} s. {problem}"
                 )
             time.sleep(_PAUSE)
 
@@ -258,6 +308,7 @@ class AsyncReplica(Replica):
                 return True
             if time.monotonic() > end:
                 return False
+            self._check()
             time.sleep(_PAUSE)
         self._check_variables(found[0])
         self.client.generation = found[0].generation
@@ -314,15 +365,16 @@ class AsyncReplica(Replica):
             for v in self._known_variables().of_kind(kind):
                 tensors[v.name].copy_(parts[v.ps].tensors[f"variable:{v.name}"])
 
-    def _wait_for_workers(self) -> None:
+    def _wait_for_workers(self, run: Run) -> None:
         """Return when no other task is at work, and none is expected any more."""
-        context = self.input_context
-        n_expected = 1 if context is None else context.num_input_pipelines
         end = time.monotonic() + self._strategy.lease
         while True:
+            self._check()
             stats = self.client.ask_all(Message(Op.STATS))[0].control
             # One that comes too late would wait in vain for the servers.
-            is_early = len(stats["tasks"]) < n_expected and time.monotonic() < end
+            is_early = len(stats["tasks"]) < self.n_tasks and time.monotonic() < end
+            if run.stop_reason == INTERRUPTED:
+                is_early = False
             if not stats["active"] and not is_early:
                 return
             time.sleep(_PAUSE)

@@ -11,7 +11,6 @@ from torch import Tensor
 from skest.distributed.server import LIMIT
 from skest.distributed.session import (
     Peer,
-    PeerLostError,
     RefusedError,
     Session,
     client_options,
@@ -26,6 +25,7 @@ from skest.distributed.transfer import (
 )
 from skest.distributed.variables import Part, Variables
 from skest.distributed.wire import HEADER_BYTES, MAX_CONTROL, Message, Op, Status
+from skest.exceptions import PeerLostError
 
 __all__ = ["PSClient", "StaleGenerationError"]
 
@@ -56,6 +56,8 @@ class PSClient:
         Of the variables that requests are about.
     step : int
         The global step, as server 0 said last.
+    is_stopping : bool
+        Whether the chief asks all tasks to stop, as server 0 said last.
     bytes_sent, bytes_received : int
         All messages so far.
     """
@@ -69,6 +71,7 @@ class PSClient:
     ) -> None:
         self.addresses, self.peer = list(addresses), peer
         self.generation = self.step = 0
+        self.is_stopping = False
         self._secret = secret
         self._timeout = timedelta(seconds=timeout)
         self._sessions: list[Session] = []
@@ -136,6 +139,7 @@ class PSClient:
                 self._inboxes.setdefault(ps, []).append(inbox)
             if 0 in replies:
                 self.step = max(self.step, replies[0].step)
+                self.is_stopping |= "stop" in replies[0].control
             for ps, reply in replies.items():
                 self._check(ps, reply)
             return replies

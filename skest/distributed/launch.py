@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 
-from skest.distributed.supervisor import Supervisor, Task
+from skest.distributed.supervisor import Supervisor, Task, res_options
 from skest.exceptions import TaskFailedError
 
 __all__ = ["local_cluster", "main"]
@@ -170,11 +170,9 @@ def _tasks(cluster: dict[str, list[str]], options: argparse.Namespace) -> list[T
 
 def _environ(cluster: dict[str, list[str]], kind: str, index: int) -> dict[str, str]:
     task = {"cluster": cluster, "task": {"type": kind, "index": index}}
-    # No name server is needed for loopback, and waiting for one is what takes long.
-    defaults = {"RES_OPTIONS": "timeout:1 attempts:1"}
-    if kind == "ps":
-        defaults["OMP_NUM_THREADS"] = "1"
-    own = {name: value for name, value in defaults.items() if name not in os.environ}
+    own = res_options()
+    if kind == "ps" and "OMP_NUM_THREADS" not in os.environ:
+        own["OMP_NUM_THREADS"] = "1"
     return {**own, "SKEST_CONFIG": json.dumps(task)}
 
 

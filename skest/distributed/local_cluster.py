@@ -3,9 +3,8 @@
 
 import contextlib
 import functools
-import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,14 +15,14 @@ from skest._interrupts import broken_off_by_interrupt
 from skest._random import seed_sequence
 from skest.distributed.anonymous_file import anonymous_file
 from skest.distributed.job import write_job
-from skest.distributed.shared_memory import SharedMemoryReplica
+from skest.distributed.local_parts import local_context, parts_of
 from skest.distributed.supervisor import Supervisor, Task
 from skest.hooks.base import Run
 from skest.replica import Replica
 from skest.run_config import RunConfig
-from skest.training import INPUT_ENDED, Step, move_to_step
+from skest.training import INPUT_ENDED, Step, WatchedStep, move_to_step
 
-__all__ = ["LocalChief", "train_locally", "wants_local_tasks"]
+__all__ = ["LocalChief", "train_locally"]
 
 _TASK = "SKEST_LOCAL_TASK"
 _LOGS = "logs"
@@ -43,18 +42,6 @@ class Train(Protocol):
     ) -> None: ...
 
 
-def wants_local_tasks(config: RunConfig) -> bool:
-    """Tell whether a training shall start processes on this machine.
-
-    Parameters
-    ----------
-    config : RunConfig
-        ``train_distribute`` describes the processes.
-    """
-    strategy = getattr(config, "train_distribute", None)
-    return hasattr(strategy, "num_workers") and not hasattr(strategy, "num_ps")
-
-
 def train_locally(
     train: Train,
     model_fn: Callable[..., Any],
@@ -72,7 +59,7 @@ def train_locally(
     model_fn, input_fn : callable
         See `skest.Estimator`.
     config : RunConfig
-        `wants_local_tasks` of it is true.
+        Its ``train_distribute`` is SharedMemory or AsyncParameterServer.
     steps, max_steps : int or None
         See `skest.Estimator.train`.
 
@@ -120,44 +107,57 @@ class LocalChief(Replica):
         max_steps: int | None,
     ) -> None:
         self._steps, self._max_steps = steps, max_steps
-        strategy: Any = getattr(config, "train_distribute", None)
+        strategy: Any = config.train_distribute
         self._num_workers: int = strategy.num_workers
-        self._replica = SharedMemoryReplica(0, self._num_workers)
-        self.input_context = self._replica.input_context
+        self.input_context = local_context(self._num_workers, 0)
         directory = None if config.model_dir is None else Path(config.model_dir) / _LOGS
         self.supervisor = Supervisor(log_dir=directory)
+        timeout = config.session_creation_timeout_secs
+        self.parts = parts_of(strategy, self.supervisor, timeout)
+        self._workers = [f"worker-{i}" for i in range(1, self._num_workers)]
         self._files = contextlib.ExitStack()
         arguments = {
             "train": train,
             "model_fn": model_fn,
             "input_fn": input_fn,
             "config": config,
-            "num_workers": self._num_workers,
+            "open_part": self.parts.open,
         }
         self._job = self._files.enter_context(write_job(train_part, arguments))
 
     def begin(self, run: Run) -> None:
-        """Move the variables into common memory, and start the other processes."""
-        self._replica.begin(run)
+        """Bring the variables to where all have them, and start the other processes."""
+        self.parts.prepare(run)
         last_step = self._max_steps
         if self._steps is not None:
             last_step = run.start_step + self._steps
         for index in range(1, self._num_workers):
             self.supervisor.start(self._task(index, last_step))
+        self.parts.begin(run)
 
     def make_step(self, run: Run, make: Callable[[], Step]) -> Step:
-        """Return the step of one process, which works in the common memory."""
-        return self._replica.make_step(run, make)
+        """Return what takes a step with the variables that all have."""
+        return self.parts.replica.make_step(run, make)
+
+    def batches(
+        self, run: Run, batches: Iterator[tuple[Any, Any]]
+    ) -> Iterator[tuple[Any, Any]]:
+        """Return the batches of this process."""
+        return self.parts.replica.batches(run, batches)
+
+    def make_watched_step(self, run: Run) -> WatchedStep:
+        """Return the same as `make_step` for steps of which hooks want the gradients."""
+        return self.parts.replica.make_watched_step(run)
 
     def steps_taken(self, run: Run) -> int:
         """Count a step; stop if a process has failed."""
         if self.supervisor.failure is not None:
             run.request_stop("another process failed")
-        return self._replica.steps_taken(run)
+        return self.parts.replica.steps_taken(run)
 
     def capture(self, run: Run, capture: Callable[[Run], Any]) -> Any:
         """Return a checkpoint of the common variables as they are at the moment."""
-        return self._replica.capture(run, capture)
+        return self.parts.replica.capture(run, capture)
 
     def finish(self, run: Run) -> None:
         """Wait for the others, which stop at once if this process was made to stop."""
@@ -166,32 +166,36 @@ class LocalChief(Replica):
             with broken_off_by_interrupt(
                 functools.partial(setattr, run, "stop_reason")
             ):
-                self.supervisor.wait()
-        self._replica.stop_others()
-        if not self._replica.is_alone:  # who has not begun will not
-            self.supervisor.wait(_SECONDS_TO_STOP)
-        move_to_step(run, self._replica.global_step)
+                self.supervisor.wait(names=self._workers)
+        self.parts.stop_others(run)
+        if not self.parts.is_alone(run):  # who has not begun will not
+            self.supervisor.wait(_SECONDS_TO_STOP, self._workers)
+        move_to_step(run, self.parts.global_step(run))
+
+    def leave(self, run: Run) -> None:
+        """Tell those who hold variables that nobody needs them any more."""
+        self.parts.replica.leave(run)
 
     def close(self) -> None:
         """End the other processes, and let go of what they had in common."""
         self.supervisor.stop()
-        self._replica.close()
+        self.parts.close()
         self._files.close()
 
     def _task(self, index: int, last_step: int | None) -> Task:
-        memory = self._replica.file
-        report = self._files.enter_context(anonymous_file())
-        options = {"--job": self._job.fileno(), "--report": report.fileno()}
-        arguments = {"index": index, "memory": memory.fileno(), "max_steps": last_step}
         threads = max(1, torch.get_num_threads() // self._num_workers)
-        name = f"worker-{index}"
-        return Task(
+        name = self._workers[index - 1]
+        return Task.of_job(
             name,
-            [str(part) for option in options.items() for part in option]
-            + [json.dumps(arguments)],
+            self._job,
+            {
+                "index": index,
+                "files": [file.fileno() for file in self.parts.files],
+                "max_steps": last_step,
+            },
+            report=self._files.enter_context(anonymous_file()),
             environ={_TASK: name, "OMP_NUM_THREADS": str(threads)},
-            files=[self._job, memory],
-            report=report,
+            files=self.parts.files,
         )
 
 
@@ -200,9 +204,9 @@ def train_part(
     model_fn: Callable[..., Any],
     input_fn: Callable[..., Any],
     config: RunConfig,
-    num_workers: int,
+    open_part: Callable[[list[int], int], Replica],
     index: int,
-    memory: int,
+    files: list[int],
     max_steps: int | None,
 ) -> None:
     """Train in a process that a `LocalChief` has started.
@@ -211,10 +215,12 @@ def train_part(
     ----------
     train, model_fn, input_fn, config
         As for `train_locally`.
-    num_workers, index : int
-        See `skest.distributed.shared_memory.SharedMemoryReplica`.
-    memory : int
-        Descriptor of its file.
+    open_part : callable
+        ``open`` of `skest.distributed.local_parts.Parts`.
+    index : int
+        Which of the processes this is.
+    files : list of int
+        Descriptors of what it shares with others.
     max_steps : int or None
         Global step to stop at.
     """
@@ -222,10 +228,7 @@ def train_part(
         # Dropout and shuffling of each process differ, and are the same for each run.
         (seed,) = seed_sequence(config.random_seed, index).generate_state(1)
         config = config.replace(random_seed=int(seed))
-    with (
-        os.fdopen(memory, "r+b") as file,
-        SharedMemoryReplica(index, num_workers, file) as replica,
-    ):
+    with open_part(files, index) as replica:
         train(model_fn, input_fn, config, max_steps, replica)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from skest.distributed.members import Members
-from skest.distributed.session import Listener, Peer, PeerLostError, Session
+from skest.distributed.session import Listener, Peer, Session
 from skest.distributed.shard import Shard
 from skest.distributed.transfer import Arriving, block_of, table_of_contents
 from skest.distributed.variables import Part, Variables
@@ -24,6 +24,7 @@ from skest.distributed.wire import (
     Status,
     WireError,
 )
+from skest.exceptions import PeerLostError
 
 __all__ = ["LIMIT", "ParameterServer", "serve_parameters"]
 
@@ -89,6 +90,7 @@ class ParameterServer:
         self._shard: Shard | None = None
         self._lock = threading.RLock()
         self._use_locking = use_locking
+        self._is_stopping = False
         self._stopped = threading.Event()
         self._started = time.monotonic()
         self._threads: list[threading.Thread] = []
@@ -148,7 +150,9 @@ class ParameterServer:
     def info(self) -> Message:
         """Return what a task has to know before it begins."""
         variables = None if self._shard is None else self._shard.variables.to_json()
-        return self._reply(control={"variables": variables, "ps": self.ps})
+        return self._reply(
+            control={"variables": variables, "ps": self.ps, **self._notice}
+        )
 
     def initialize(self, control: dict[str, Any], part: Part) -> Message:
         """Begin with the variables of a part."""
@@ -185,7 +189,7 @@ class ParameterServer:
             staleness = self._n_updates - request.number
             self._n_updates += 1
             self.step += 1
-            reply = self._reply(number=staleness)
+            reply = self._reply(number=staleness, control=self._notice)
         self.members.pushed(peer, staleness)
         return reply
 
@@ -205,6 +209,15 @@ class ParameterServer:
         tasks, active = self.members.to_json(), self.members.active(but=peer)
         known = {"tasks": tasks, "active": active, "updates": self._n_updates}
         return self._reply(control={**known, "dense_bytes": n_dense})
+
+    def ask_to_stop(self) -> Message:
+        """Tell all tasks from now on that the chief asks them to stop."""
+        self._is_stopping = True
+        return self._reply()
+
+    @property
+    def _notice(self) -> dict[str, Any]:
+        return {"stop": True} if self._is_stopping else {}
 
     def _reply(self, status: Status = Status.OK, **fields: Any) -> Message:
         return Message(status, self.generation, self.step, **fields)
@@ -290,6 +303,8 @@ class _Conversation:
             return Message(Status.OK, payload=[block_of(self._snapshot, control)])
         if code == Op.STATS:
             return server.stats(self._peer)
+        if code == Op.STOP:
+            return server.ask_to_stop()
         if code in (Op.INFO, Op.BYE, Op.SHUTDOWN):
             self._snapshot = None
             return server.info()

@@ -7,6 +7,7 @@ request. Only one who proves to know the secret gets a process group.
 
 import json
 import os
+import socket
 import uuid
 from collections.abc import Callable
 from datetime import timedelta
@@ -19,11 +20,11 @@ from torch.distributed import PrefixStore, ProcessGroupGloo, TCPStore
 from skest.distributed.addresses import listen, own_address, split_address
 from skest.distributed.authentication import is_proved, proof
 from skest.distributed.wire import PROTOCOL, Message, WireError, pack, size_of, unpack
+from skest.exceptions import PeerLostError
 
 __all__ = [
     "Listener",
     "Peer",
-    "PeerLostError",
     "RefusedError",
     "Session",
     "client_options",
@@ -35,10 +36,6 @@ _GREETING, _REQUESTS = "skest", "sessions"
 _MAX_REQUEST = 4096
 _FOREVER = timedelta(days=365)
 _INTERFACE = "GLOO_SOCKET_IFNAME"
-
-
-class PeerLostError(ConnectionError):
-    """The process at the other end does not answer, or not in time."""
 
 
 class RefusedError(ValueError):
@@ -339,6 +336,7 @@ def connect(
     """
     host, port = split_address(address)
     name, sid = f"ps at {address}", uuid.uuid4().hex
+    _check_listens(host, port, name, timeout)
     try:
         store = TCPStore(host, port, None, False, timeout, wait_for_workers=False)
         store.set_timeout(timeout)
@@ -355,6 +353,14 @@ def connect(
         raise RefusedError(f"The {name} refuses a session. {answer['error']}")
     group = _group(store, sid, _CLIENT, options, name)
     return Session(group, _SERVER, answer["limit"], name), incarnation
+
+
+def _check_listens(host: str, port: int, name: str, timeout: timedelta) -> None:
+    """Raise at once if nobody listens, where a store would try again and again."""
+    try:
+        socket.create_connection((host, port), timeout.total_seconds()).close()
+    except OSError as error:
+        raise PeerLostError(f"There is no answer from {name}: {error}") from error
 
 
 def _clone(store: Any) -> TCPStore:  # the type has no `clone` for type checkers

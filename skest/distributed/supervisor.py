@@ -2,6 +2,7 @@
 """`Supervisor`: starts the tasks of a training, restarts those that die, ends them."""
 
 import contextlib
+import json
 import logging
 import os
 import signal
@@ -12,13 +13,13 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, Self
+from typing import Any, BinaryIO, Self
 
 from skest.distributed.anonymous_file import anonymous_file
 from skest.distributed.remote_errors import load_error
 from skest.exceptions import TaskFailedError
 
-__all__ = ["Supervisor", "Task"]
+__all__ = ["Supervisor", "Task", "res_options"]
 
 _logger = logging.getLogger("skest")
 
@@ -50,6 +51,39 @@ class Task:
     environ: Mapping[str, str] = field(default_factory=dict)
     files: Sequence[BinaryIO] = ()
     report: BinaryIO | None = None
+
+    @classmethod
+    def of_job(
+        cls,
+        name: str,
+        job: BinaryIO,
+        arguments: Mapping[str, Any],
+        *,
+        report: BinaryIO,
+        environ: Mapping[str, str],
+        files: Sequence[BinaryIO] = (),
+    ) -> Self:
+        """Return a task that does a job.
+
+        Parameters
+        ----------
+        job : binary file
+            Of `skest.distributed.job.write_job`.
+        arguments : mapping of str to object
+            For its function; JSON holds them.
+        name, report, environ, files
+            As for `Task`. Where the environment of this process has no ``RES_OPTIONS``,
+            the task has some: it shall not wait for a name server.
+        """
+        options = {"--job": job.fileno(), "--report": report.fileno()}
+        words = [str(word) for option in options.items() for word in option]
+        return cls(
+            name,
+            [*words, json.dumps(arguments)],
+            environ={**res_options(), **environ},
+            files=[job, *files],
+            report=report,
+        )
 
 
 class Supervisor:
@@ -272,6 +306,17 @@ class Supervisor:
             self._log_dir.mkdir(parents=True, exist_ok=True)
             with (self._log_dir / f"{name}.log").open("a+b", buffering=0) as file:
                 yield file
+
+
+def res_options() -> dict[str, str]:
+    """Return what the environment of a task needs so as not to wait for a name server.
+
+    Every connection with a store asks for the name of its peer, on both sides. Nothing is
+    returned where the user has set ``RES_OPTIONS``.
+    """
+    if "RES_OPTIONS" in os.environ:
+        return {}
+    return {"RES_OPTIONS": "timeout:1 attempts:1"}
 
 
 def _content(file: BinaryIO | None) -> bytes:

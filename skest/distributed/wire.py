@@ -61,6 +61,7 @@ class Op(IntEnum):
     STATS = 9
     BYE = 10
     SHUTDOWN = 11
+    STOP = 12
 
 
 class Status(IntEnum):

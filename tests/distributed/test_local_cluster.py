@@ -16,8 +16,8 @@ import pytest
 from joblib import Parallel, delayed
 from sklearn.model_selection import GridSearchCV
 
-from skest import DNNClassifier, Estimator, RunConfig
-from skest.distributed.local_cluster import train_locally, wants_local_tasks
+from skest import DNNClassifier, Estimator
+from skest.distributed.local_cluster import train_locally
 from skest.exceptions import NanLossDuringTrainingError
 from skest.hooks import Hook
 from tests.distributed._local import (
@@ -48,7 +48,7 @@ class WithTheOther(Hook):
 
     def may_go_on(self):
         self.replica.supervisor.check()
-        return not self.replica._replica.is_alone
+        return not self.replica.parts.replica.is_alone
 
 
 def replica_of(run):
@@ -82,7 +82,7 @@ def nothing(run, replica):
 
 def test_both_train_and_the_last_step_is_exact(tmp_path):
     estimator, hook = train(nothing, max_steps=300, model_dir=tmp_path)
-    steps = hook.replica._replica._steps
+    steps = hook.replica.parts.replica._steps
     assert all(steps > 50)
     # One more at most: that in which the other one was when the last one was taken.
     assert 300 <= estimator.checkpoint.global_step == steps.sum() <= 301
@@ -109,8 +109,8 @@ def test_a_killed_process_is_restarted():
     def kill(run, replica):
         os.kill(replica.supervisor.pids["worker-1"], signal.SIGKILL)
         wait_for(lambda: replica.supervisor.restarts["worker-1"] == 1)
-        before = replica._replica._steps[1]
-        wait_for(lambda: replica._replica._steps[1] > before)
+        before = replica.parts.replica._steps[1]
+        wait_for(lambda: replica.parts.replica._steps[1] > before)
         stop(run, replica)
 
     estimator, hook = train(kill)
@@ -233,11 +233,6 @@ def test_a_task_of_a_cluster_is_refused():
     config = SimpleNamespace(train_distribute=SharedMemory(2), cluster_spec=cluster)
     with pytest.raises(ValueError, match="a task of .*here:1.* AsyncParameterServer"):
         train_locally(None, None, None, config)
-
-
-def test_who_wants_processes():
-    assert wants_local_tasks(shared(2))
-    assert not wants_local_tasks(RunConfig())
 
 
 @pytest.mark.slow

@@ -11,13 +11,13 @@ from skest.distributed.client import PSClient, StaleGenerationError
 from skest.distributed.server import LIMIT, serve_parameters
 from skest.distributed.session import (
     Peer,
-    PeerLostError,
     RefusedError,
     client_options,
     connect,
 )
 from skest.distributed.testing import LocalServers
 from skest.distributed.wire import Message, Op, Status
+from skest.exceptions import PeerLostError
 from tests.distributed._training import Counting, Trainer
 
 IDS = torch.tensor([0, 3, 3, 6])

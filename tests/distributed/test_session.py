@@ -13,12 +13,12 @@ from skest.distributed.addresses import split_address
 from skest.distributed.session import (
     Listener,
     Peer,
-    PeerLostError,
     RefusedError,
     client_options,
     connect,
 )
 from skest.distributed.wire import PROTOCOL, Message, Op
+from skest.exceptions import PeerLostError
 
 SECONDS = timedelta(seconds=5)
 LIMIT = 1 << 20

@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which part a process has in a training."""
+
+import logging
+import threading
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from skest import Estimator, EstimatorSpec, RunConfig
+from skest.checkpoint_store import DirectoryStore
+from skest.checkpoints import Checkpoint
+from skest.distributed import (
+    AsyncParameterServer,
+    ClusterSpec,
+    DataParallel,
+    LocalSGD,
+    SharedMemory,
+    TaskConfig,
+)
+from skest.distributed.async_replica import AsyncReplica, TrainingOverError
+from skest.distributed.data_parallel import DataParallelReplica
+from skest.distributed.end_of_training import EndOfTraining
+from skest.distributed.launch import local_cluster
+from skest.distributed.local_cluster import LocalChief
+from skest.distributed.local_sgd import LocalSGDReplica
+from skest.distributed.momentum import warn_of_momentum
+from skest.distributed.replicas import replica_for, strategy_of
+from skest.inputs import InputContext
+from skest.replica import Replica
+from skest.row_sparse import RowSparse
+
+JOBS = {"chief": ["127.0.0.1:1"], "worker": ["127.0.0.1:2"], "ps": ["127.0.0.1:3"]}
+
+
+def config(kind="worker", index=0, jobs=None, **settings):
+    cluster = ClusterSpec() if kind == "evaluator" else ClusterSpec(jobs or JOBS)
+    return RunConfig(task=TaskConfig(kind, index, cluster), **settings)
+
+
+def model_fn(features, labels, mode):
+    network = torch.nn.Linear(1, 1)
+    return EstimatorSpec(
+        mode,
+        network=network,
+        loss=lambda y, z, x: ((z - y) ** 2).mean(),
+        predictions=lambda z: {"z": z},
+        optimizer=torch.optim.SGD(network.parameters(), lr=0.01),
+    )
+
+
+def input_fn():
+    X = np.ones((4, 1), np.float32)
+    return [(X, X)] * 20
+
+
+def made(config):
+    return replica_for(None, model_fn, input_fn, config)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "kind"),
+    [
+        (None, Replica),
+        (SharedMemory(2), LocalChief),
+        (AsyncParameterServer(2, 1), LocalChief),
+        (DataParallel(), DataParallelReplica),
+        (LocalSGD(4), LocalSGDReplica),
+    ],
+)
+def test_the_strategy_decides(strategy, kind):
+    replica = made(RunConfig(train_distribute=strategy))
+    assert type(replica) is kind
+    replica.close()
+
+
+@pytest.mark.parametrize(
+    ("task", "is_chief", "context"),
+    [
+        (("chief", 0), True, InputContext(2, 0)),
+        (("worker", 0), False, InputContext(2, 1)),
+    ],
+)
+@pytest.mark.parametrize("strategy", [None, AsyncParameterServer(timeout=7.0)])
+def test_parameter_servers_of_a_cluster_suffice(task, is_chief, context, strategy):
+    settings = config(*task, train_distribute=strategy)
+    assert isinstance(strategy_of(settings), AsyncParameterServer)
+    replica = made(settings)
+    assert isinstance(replica, AsyncReplica)
+    assert replica.is_chief == is_chief
+    assert replica.input_context == context
+    assert replica.client.addresses == JOBS["ps"]
+    assert str(replica.client.peer) == f"{task[0]} {task[1]}"
+
+
+def test_a_cluster_without_servers_or_strategy_is_mentioned(caplog):
+    jobs = {"chief": ["h:1"], "worker": ["h:2"]}
+    assert type(made(config(jobs=jobs))) is Replica
+    assert "trains alone, though it is one of 2 in its cluster" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            config("evaluator"),
+            "an evaluator, which does not train. .*train_and_evaluate",
+        ),
+        (
+            config("chief", jobs={"chief": ["h:1"]}, train_distribute=LocalSGD()),
+            None,
+        ),
+        (
+            config(
+                "chief",
+                jobs={"chief": ["h:1"]},
+                train_distribute=AsyncParameterServer(),
+            ),
+            "needs parameter servers, and the cluster has none: .*'ps'",
+        ),
+        (
+            config("chief", train_distribute=SharedMemory()),
+            "a task of .* AsyncParameterServer there",
+        ),
+        (
+            config("helper", jobs={"chief": ["h:1"], "helper": ["h:2"]}),
+            "The task 'helper' of a cluster does not train",
+        ),
+    ],
+)
+def test_tasks_without_a_place(settings, message):
+    if message is None:
+        assert type(made(settings)) is LocalSGDReplica
+        return
+    with pytest.raises(ValueError, match=message):
+        made(settings)
+
+
+def test_a_server_that_nobody_uses_is_refused():
+    settings = config("ps", train_distribute=DataParallel())
+    with pytest.raises(ValueError, match=r"'ps' 0 of .*DataParallel\(\) has no"):
+        Estimator(model_fn, config=settings).train(input_fn)
+
+
+def test_an_evaluator_does_not_train():
+    with pytest.raises(ValueError, match="train_and_evaluate"):
+        Estimator(model_fn, config=config("evaluator")).train(input_fn)
+
+
+def test_a_server_serves_until_the_training_ends(monkeypatch):
+    monkeypatch.setenv("SKEST_SECRET", "of all")
+    jobs = local_cluster(1, 1)
+
+    def train(kind):
+        estimator = Estimator(model_fn, config=config(kind, jobs=jobs))
+        return estimator.train(input_fn, max_steps=10)
+
+    server = threading.Thread(target=train, args=["ps"])
+    server.start()
+    chief = train("chief")
+    server.join(20)
+    assert not server.is_alive()
+    assert chief.checkpoint.global_step == 10
+    assert chief.stop_reason == "reached step 10"
+
+
+def test_who_knows_no_secret_is_refused(monkeypatch):
+    from skest.distributed.session import RefusedError
+    from skest.distributed.testing import LocalServers
+
+    with LocalServers(1, secret="of all") as servers:
+        jobs = {"chief": ["127.0.0.1:1"], "ps": servers.addresses}
+        estimator = Estimator(model_fn, config=config("chief", jobs=jobs))
+        with pytest.raises(RefusedError, match="SKEST_SECRET"):
+            estimator.train(input_fn)
+
+
+def note_end(path, step=1, reason="enough", **options):
+    store = DirectoryStore(path)
+    store.save(Checkpoint(step, {"w": torch.zeros(1)}))
+    store.note_stop(reason, **options)
+
+
+def test_the_end_is_that_of_this_training(tmp_path):
+    end = EndOfTraining(tmp_path)
+    assert end.reason() is end.old_reason() is None
+    assert not end.has_changed
+    note_end(tmp_path, reason="OSError: full", is_error=True)
+    assert end.reason() is None
+    note_end(tmp_path)
+    assert end.reason() == "enough"
+    assert end.has_changed
+    after = EndOfTraining(tmp_path)
+    assert after.reason() is None
+    assert after.old_reason() == "enough"
+    note_end(tmp_path, step=2)
+    assert after.old_reason() is None
+    assert after.reason() == "enough"
+
+
+def test_a_worker_that_comes_too_late_ends(tmp_path, caplog):
+    note_end(tmp_path)  # of an earlier training
+    settings = config(
+        "worker",
+        model_dir=tmp_path,
+        train_distribute=AsyncParameterServer(timeout=1.0),
+    )
+    timer = threading.Timer(1.0, note_end, [tmp_path, 2])
+    timer.start()
+    start = time.monotonic()
+    with caplog.at_level(logging.INFO, "skest"):
+        Estimator(model_fn, config=settings).train(input_fn)
+    assert 0.9 < time.monotonic() - start < 30
+    timer.join()
+
+
+def test_only_the_end_of_training_is_quiet():
+    with made(config("worker")):
+        raise TrainingOverError("the chief is gone")
+    with pytest.raises(KeyError), made(config("worker")):
+        raise KeyError("x")
+
+
+def sgd(**options):
+    parameter = torch.nn.Parameter(torch.zeros(2))
+    return torch.optim.SGD([parameter], lr=0.1, **options)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "num_workers", "warns"),
+    [
+        (sgd(momentum=0.9), 4, True),
+        (sgd(momentum=0.9, nesterov=True), 8, True),
+        (RowSparse(sgd(momentum=0.9)), 4, True),
+        (sgd(momentum=0.9), 3, False),
+        (sgd(), 4, False),
+    ],
+)
+def test_momentum_with_many_workers_warns(optimizer, num_workers, warns, recwarn):
+    warn_of_momentum([optimizer], num_workers)
+    assert len(recwarn) == warns
+    if warns:
+        text = str(recwarn[0].message)
+        assert f"momentum=0.9, and {num_workers} workers" in text
+        assert "adagrad" in text
