@@ -74,6 +74,7 @@ def make_estimator(model_dir, settings):
         save_checkpoints_steps=settings["save_steps"],
         log_step_count_steps=10,
         session_creation_timeout_secs=settings["attach_timeout"],
+        max_worker_delay_secs=0,
         train_distribute=AsyncParameterServer(
             timeout=settings["timeout"], lease=settings["lease"]
         ),
