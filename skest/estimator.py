@@ -293,6 +293,7 @@ class Estimator:
             raw_batch=source.raw_batch,
             capture=functools.partial(replica.capture, capture=capture),
             save=make_save(store, spec, check_lock),
+            refresh=replica.refresh,
             summary_dir=self.model_dir if replica.is_chief else None,
         )
         all_hooks = [

@@ -86,6 +86,9 @@ class Replica:
         """Return a checkpoint; `capture` returns that of the state in this process."""
         return capture(run)
 
+    def refresh(self, run: Run) -> None:
+        """Bring the network up to date, for who looks at it between two steps."""
+
     def finish(self, run: Run) -> None:
         """Wait for what others have to do before the last checkpoint.
 

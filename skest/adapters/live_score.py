@@ -88,6 +88,7 @@ class LiveScore:
     def __call__(self, run: Run) -> float:
         """Return the score of the present network."""
         keys = self._target.validation_keys
+        run.refresh()
         run.network.eval()
         try:
             batches = [

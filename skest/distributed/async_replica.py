@@ -196,6 +196,12 @@ class AsyncReplica(Replica):
         self._saved = made if run.model_dir is None else None
         return made
 
+    def refresh(self, run: Run) -> None:
+        """Read dense variables; rows of tables are read anew when they are looked up."""
+        exchange = self._exchange
+        if exchange is not None:
+            self._retried(run, lambda: exchange.begin_pull(None)())
+
     def finish(self, run: Run) -> None:
         """Say that this task takes no more steps; the chief waits for the others."""
         if not self.is_chief:

@@ -159,6 +159,10 @@ class LocalChief(Replica):
         """Return a checkpoint of the common variables as they are at the moment."""
         return self.parts.replica.capture(run, capture)
 
+    def refresh(self, run: Run) -> None:
+        """Bring the network of this process up to date."""
+        self.parts.replica.refresh(run)
+
     def finish(self, run: Run) -> None:
         """Wait for the others, which stop at once if this process was made to stop."""
         self.supervisor.check()

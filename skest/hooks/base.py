@@ -67,6 +67,7 @@ class Run:
         raw_batch: Callable[[int], tuple[Any, Any] | None] | None = None,
         capture: Callable[["Run"], Any] | None = None,
         save: Callable[[Any], None] | None = None,
+        refresh: Callable[["Run"], None] | None = None,
         summary_dir: Path | None = None,
     ) -> None:
         self.mode = spec.mode
@@ -85,6 +86,7 @@ class Run:
         self._raw_batch = raw_batch
         self._capture = capture
         self._save = save
+        self._refresh = refresh
         self._summary_dir = summary_dir
         self._writers: dict[Path | None, SummaryWriter] = {}
 
@@ -158,6 +160,14 @@ class Run:
         """Ask the loop to stop before its next step; the first reason is kept."""
         if self.stop_reason is None:
             self.stop_reason = reason
+
+    def refresh(self) -> None:
+        """Bring the network up to date, before a hook lets it predict in training.
+
+        Where variables are in parameter servers, the network has those of its last step.
+        """
+        if self._refresh is not None:
+            self._refresh(self)
 
     def capture_checkpoint(self) -> Any:
         """Return a `Checkpoint` of the present state."""

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from skest._checks import check_integer
-from skest.checkpoints import Checkpoint
 from skest.hooks.base import Hook, Run
 from skest.hooks.timer import Timer
 
@@ -122,7 +121,7 @@ class InMemoryEvaluatorHook(Hook):
 
     def _evaluate(self, run: Run) -> None:
         self._timer.mark(run.global_step)
-        live = Checkpoint(run.global_step, run.network.state_dict())
+        live = run.capture_checkpoint()  # the network may not have all variables
         self.results[run.global_step] = self._estimator.evaluate(
             self._input_fn, self._steps, self._hooks, live, self._name
         )

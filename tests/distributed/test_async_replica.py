@@ -18,7 +18,7 @@ from skest.feature_columns import (
     weighted_categorical_column,
 )
 from skest.heads import SampledSoftmaxHead
-from skest.hooks import Hook
+from skest.hooks import Hook, InMemoryEvaluatorHook
 from skest.inputs import ArrayDataset
 from skest.networks import DNN
 from skest.optimizers import make_optimizer, make_optimizers
@@ -231,3 +231,51 @@ def test_training_goes_on_from_a_checkpoint_with_other_servers(served, tmp_path)
     expected = train(tmp_path / "a", 0)
     train(tmp_path / "b", 1)
     assert_same(train(tmp_path / "b", 3), expected)
+
+
+def test_scores_in_training_are_those_of_one_process(served):
+    rng = np.random.default_rng(0)
+    words = np.array([f"v{i}" for i in rng.integers(300, size=600)], dtype=object)
+    X = {"c": words, "x": rng.normal(size=600).astype(np.float32)}
+
+    def train():
+        word = categorical_column_with_hash_bucket("c", 500)
+        model = DNNLinearCombinedClassifier(
+            dnn_feature_columns=[embedding_column(word, 4), numeric_column("x")],
+            linear_feature_columns=[word],
+            dnn_hidden_units=(8,),
+            max_iter=4,
+            random_state=0,
+            early_stopping=True,
+            batch_size=32,
+        )
+        model.fit(X, X["x"] > 0)
+        return model.validation_scores_, model.loss_curve_, model.n_steps_
+
+    assert served(2, train) == train()
+
+
+def test_an_evaluation_in_training_sees_all_rows(served):
+    rng = np.random.default_rng(0)
+    ids = rng.integers(50, size=(N_ROWS, 1))
+
+    def model_fn(features, labels, mode):
+        network = nn.Sequential(nn.Embedding(50, 1, sparse=True), nn.Flatten())
+        return EstimatorSpec(
+            mode,
+            network=network,
+            loss=lambda y, z, x: ((z[:, 0] - y) ** 2).mean(),
+            predictions=lambda z: {"y": z[:, 0]},
+            optimizer=torch.optim.SGD(network.parameters(), lr=0.5),
+        )
+
+    def all_ids():
+        return ArrayDataset(ids, np.ones(N_ROWS, np.float32), batch_size=16)
+
+    def train():
+        estimator = Estimator(model_fn, config=RunConfig(random_seed=3))
+        hook = InMemoryEvaluatorHook(estimator, all_ids, every_n_iter=2)
+        estimator.train(all_ids, hooks=[hook], steps=4)
+        return [metrics["loss"] for metrics in hook.results.values()]
+
+    assert served(2, train) == pytest.approx(train(), rel=1e-6)
