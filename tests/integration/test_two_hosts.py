@@ -5,6 +5,7 @@ import contextlib
 import functools
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import torch
 
 from skest.checkpoint_store import DirectoryStore
 from tests.distributed import _role
-from tests.distributed.test_supervisor import wait_for
+from tests.distributed.test_supervisor import is_running, wait_for
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "tests" / "distributed" / "_role.py"
@@ -46,6 +47,16 @@ def cannot_be_made():
         with contextlib.suppress(OSError, subprocess.SubprocessError):
             ip("netns", "delete", name)
     return None
+
+
+def delete_orphans():
+    """Delete the namespaces of tests that were killed."""
+    listed = subprocess.run(["ip", "netns"], capture_output=True, text=True, timeout=30)
+    for line in listed.stdout.splitlines():
+        name = line.split()[0] if line.strip() else ""
+        match = re.fullmatch(r"skest-(\d+)-\w+", name)
+        if match and not is_running(int(match[1])):
+            ip("netns", "delete", name)
 
 
 class Hosts:
@@ -116,6 +127,7 @@ class Hosts:
 def hosts():
     if reason := cannot_be_made():
         pytest.skip(reason)
+    delete_orphans()
     with Hosts() as hosts:
         yield hosts
 
