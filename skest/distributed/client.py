@@ -74,7 +74,6 @@ class PSClient:
         self.is_stopping = False
         self._secret = secret
         self._timeout = timedelta(seconds=timeout)
-        self._options = client_options(addresses[0], self._timeout)
         self._sessions: list[Session] = []
         self._inboxes: dict[int, list[Tensor]] = {}
         self.bytes_sent = self.bytes_received = 0
@@ -90,8 +89,9 @@ class PSClient:
             If one refuses.
         """
         self.close()
+        options = client_options(self.addresses[0], self._timeout)
         for address in self.addresses:
-            how = (LIMIT, self._secret, self._timeout, self._options)
+            how = (LIMIT, self._secret, self._timeout, options)
             session, _ = connect(address, self.peer, *how)
             self._sessions.append(session)
 

@@ -11,6 +11,7 @@ never sends more than the other side takes.
 
 import contextlib
 import json
+import os
 import socket
 import uuid
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 from torch.distributed import PrefixStore, ProcessGroupGloo, TCPStore
 
+from skest.distributed.addresses import listen, own_address, split_address
 from skest.distributed.authentication import is_proved, proof
 from skest.distributed.wire import PROTOCOL, Message, WireError, pack, size_of, unpack
 from skest.exceptions import PeerLostError
@@ -32,7 +34,6 @@ __all__ = [
     "Session",
     "client_options",
     "connect",
-    "split_address",
 ]
 
 _SERVER, _CLIENT = 0, 1
@@ -40,7 +41,7 @@ _GREETING, _REQUESTS = "skest", "sessions"
 _MAX_REQUEST = 4096
 _FOREVER = timedelta(days=365)
 _MOMENT = timedelta(milliseconds=1)
-_LOOPBACK = ("127.0.0.1", "localhost")
+_INTERFACE = "GLOO_SOCKET_IFNAME"
 
 
 class RefusedError(ValueError):
@@ -175,18 +176,35 @@ class Listener:
         With the port.
     incarnation : str
         Another one in each process, and never the same again.
+
+    Raises
+    ------
+    ValueError
+        If the host is another machine.
+    OSError
+        If the port is in use.
     """
 
     def __init__(self, address: str, secret: str | None, timeout: timedelta) -> None:
-        host, port = split_address(address)
-        self._store = TCPStore(host, port, None, True, timeout, wait_for_workers=False)
-        self.address = f"{host}:{self._store.port}"
+        host, _ = split_address(address)
+        opened = listen(address)
+        own, port = opened.getsockname()[:2]
+        self._store = TCPStore(
+            host,
+            port,
+            None,
+            True,
+            timeout,
+            wait_for_workers=False,
+            master_listen_fd=opened.detach(),  # it closes it
+        )
+        self.address = f"{host}:{port}"
         self.incarnation = uuid.uuid4().hex
         self._secret = secret
         self._timeout = timeout
         # All sessions of a process share one thread of gloo: more of them disturb each
         # other.
-        self._options = _options(host, timeout)
+        self._options = _options(timeout, hostname=own)
         self._waiting = _clone(self._store)  # a store serves one thread at a time
         self._waiting.set_timeout(_FOREVER)
         self._seen: set[str] = set()
@@ -266,11 +284,29 @@ class Listener:
 def client_options(address: str, timeout: timedelta) -> Any:
     """Return options of gloo for all sessions that a client opens.
 
-    On one machine they stay on it; otherwise gloo chooses the interface, and the
-    environment variable ``GLOO_SOCKET_IFNAME`` can tell it which.
+    Sessions use the interface that leads to the server, unless the environment variable
+    ``GLOO_SOCKET_IFNAME`` names another one.
+
+    Raises
+    ------
+    PeerLostError
+        If nothing leads there, now.
+    ValueError
+        If there is no such interface.
     """
-    host, _ = split_address(address)
-    return _options(host if host in _LOOPBACK else None, timeout)
+    if name := os.environ.get(_INTERFACE):
+        try:
+            return _options(timeout, interface=name)
+        except RuntimeError as error:
+            raise ValueError(
+                f"{_INTERFACE!r} names a network interface that is not there: {name!r}."
+            ) from error
+    try:
+        return _options(timeout, hostname=own_address(address))
+    except OSError as error:
+        raise PeerLostError(
+            f"There is no way to the ps at {address}: {error}"
+        ) from error
 
 
 def connect(
@@ -341,22 +377,6 @@ def _check_listens(host: str, port: int, name: str, timeout: timedelta) -> None:
         raise PeerLostError(f"There is no answer from {name}: {error}") from error
 
 
-def split_address(address: str) -> tuple[str, int]:
-    """Return host and port of ``"host:port"``.
-
-    Raises
-    ------
-    ValueError
-        If it is something else.
-    """
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit() or int(port) > 65535:
-        raise ValueError(
-            f"The address of a parameter server must be 'host:port'; got {address!r}."
-        )
-    return host, int(port)
-
-
 def _clone(store: Any) -> TCPStore:  # the type has no `clone` for type checkers
     """Return another connection to a store, for another thread."""
     cloned: TCPStore = store.clone()
@@ -373,13 +393,10 @@ def _request(text: bytes) -> dict[str, Any]:
     return request
 
 
-def _options(host: str | None, timeout: timedelta) -> Any:
+def _options(timeout: timedelta, **device: str) -> Any:
     gloo: Any = ProcessGroupGloo  # these parts of it have no public names
     options = gloo._Options()
-    if host is None:
-        options._devices = [gloo.create_default_device()]
-    else:
-        options._devices = [gloo.create_device(hostname=host)]
+    options._devices = [gloo.create_device(**device)]
     options._threads = 1
     options._timeout = timeout
     return options

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import json
 import queue
+import socket
 import threading
 from datetime import timedelta
 
@@ -8,6 +9,7 @@ import pytest
 import torch
 from torch.distributed import TCPStore
 
+from skest.distributed.addresses import split_address
 from skest.distributed.authentication import proof
 from skest.distributed.session import (
     Listener,
@@ -15,7 +17,6 @@ from skest.distributed.session import (
     RefusedError,
     client_options,
     connect,
-    split_address,
 )
 from skest.distributed.wire import PROTOCOL, Message, Op
 from skest.exceptions import PeerLostError
@@ -165,3 +166,49 @@ def test_a_wrong_secret_is_refused(listener):
 def test_an_address_has_a_host_and_a_port(address):
     with pytest.raises(ValueError, match="must be 'host:port'"):
         split_address(address)
+
+
+def test_a_server_listens_at_its_address_only(listener):
+    _, port = split_address(listener.address)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.2", port), timeout=5)
+    with socket.create_connection(("127.0.0.1", port), timeout=5):
+        pass
+
+
+@pytest.mark.parametrize("host", ["203.0.113.7", "nowhere.invalid"])
+def test_a_server_is_not_at_the_address_of_another_machine(host, monkeypatch):
+    find = socket.getaddrinfo
+
+    def offline(name, *args, **options):
+        if name == "nowhere.invalid":
+            raise socket.gaierror(socket.EAI_NONAME, "not known")
+        return find(name, *args, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", offline)
+    expected = f"can't listen at '{host}:0': '{host}' is no address of this machine"
+    with pytest.raises(ValueError, match=expected):
+        Listener(f"{host}:0", None, SECONDS)
+
+
+def test_a_port_that_is_in_use(listener):
+    with pytest.raises(OSError, match="can't listen at .* Choose a port that is free"):
+        Listener(listener.address, None, SECONDS)
+
+
+def test_no_way_to_a_server(monkeypatch):
+    def unreachable(self, place):
+        raise OSError(101, "Network is unreachable")
+
+    monkeypatch.setattr(socket.socket, "connect", unreachable)
+    with pytest.raises(PeerLostError, match="no way to the ps at .* unreachable"):
+        client_options("127.0.0.1:9", SECONDS)
+
+
+def test_the_interface_of_sessions_may_be_named(listener, monkeypatch):
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    session, _ = session_with(listener)
+    session.close()
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "none0")
+    with pytest.raises(ValueError, match="'GLOO_SOCKET_IFNAME' names .*none0"):
+        session_with(listener)

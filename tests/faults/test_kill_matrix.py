@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every task of a training is killed, and frozen, at every moment; the training ends."""
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from skest.checkpoint_store import DirectoryStore
+from skest.distributed.launch import local_cluster
+from skest.distributed.supervisor import Supervisor, Task
+from tests.distributed import _role
+from tests.distributed.test_supervisor import is_running, wait_for
+
+SCRIPT = Path(__file__).with_name("_strikes.py")
+SECONDS = 60.0  # for each blow, on a loaded machine
+SECONDS_TO_END = 90.0
+FROZEN = 4.0  # seconds; longer than a lease
+SETTINGS = {"max_steps": 200, "save_steps": 10, "pause": 0.002}
+
+# Who waits at which moment while a task is struck. Workers have no part in saving and
+# restoring: they are struck while the chief does so.
+LOSE_PS = ("ps-1", "chief-0", "pushes")  # so that all are restored
+MOMENTS = {
+    "worker-0": {
+        "init": [("worker-0", "connected")],
+        "step": [("worker-0", "pushes")],
+        "save": [("chief-0", "saves")],
+        "restore": [LOSE_PS, ("chief-0", "initializes")],
+    },
+    "ps-0": {
+        "init": [("ps-0", "is initialized")],
+        "step": [("ps-0", "has applied")],
+        "save": [("ps-0", "is saved")],
+        "restore": [LOSE_PS, ("ps-0", "is initialized")],
+    },
+    "chief-0": {
+        "init": [("chief-0", "initializes")],
+        "step": [("chief-0", "pushes")],
+        "save": [("chief-0", "saves")],
+        "restore": [LOSE_PS, ("chief-0", "initializes")],
+    },
+    "evaluator-0": {
+        "init": [("evaluator-0", "starts")],
+        "step": [("evaluator-0", "evaluates")],
+        "save": [("evaluator-0", "records")],
+        "restore": [("evaluator-0", "restores")],
+    },
+}
+
+
+def blows(victim, number):
+    """Return (who is struck, signal, who waits, at which moment, what it is called)."""
+    found = []
+    for name, waits in MOMENTS[victim].items():
+        for wait in waits:
+            if wait == LOSE_PS:
+                found.append(("ps-1", signal.SIGKILL, *wait[1:], f"before {name}"))
+            else:
+                found.append((victim, number, *wait, name))
+    return found
+
+
+def tasks(directory, planned, with_evaluator):
+    """Return the tasks of a cluster: a chief, a worker and two servers."""
+    cluster = local_cluster(2, 2)
+    names = [f"{kind}-{i}" for kind, all_ in cluster.items() for i in range(len(all_))]
+    names += ["evaluator-0"] if with_evaluator else []
+    moments = [part for _, _, waiter, moment, _ in planned for part in (waiter, moment)]
+    arguments = [SCRIPT, directory / "model", json.dumps(SETTINGS), directory, *moments]
+    for name in names:
+        kind, _, index = name.partition("-")
+        task = {"cluster": cluster, "task": {"type": kind, "index": int(index)}}
+        yield Task(
+            name,
+            ["--script", *map(str, arguments)],
+            environ={
+                "SKEST_CONFIG": json.dumps(task),
+                "OMP_NUM_THREADS": "1",
+                "RES_OPTIONS": "timeout:1 attempts:1",
+            },
+        )
+
+
+def strike(supervisor, directory, number, blow):
+    """Send a signal when its moment is there; wake who was frozen after a while."""
+    victim, sent, *_ = blow
+
+    def is_reached():
+        supervisor.check()
+        return (directory / f"reached-{number}").exists()
+
+    try:
+        wait_for(is_reached, SECONDS)
+    except AssertionError:
+        pytest.fail(f"{blow} was not reached in {SECONDS:g} s")
+    wait_for(lambda: victim in supervisor.pids, SECONDS)
+    pid = supervisor.pids[victim]
+    os.kill(pid, sent)
+    if sent == signal.SIGKILL:
+        wait_for(lambda: supervisor.pids.get(victim) != pid, SECONDS)
+    (directory / f"struck-{number}").touch()
+    if sent == signal.SIGSTOP:
+        time.sleep(FROZEN)
+        os.kill(pid, signal.SIGCONT)
+    return pid
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("victim", MOMENTS)
+def test_training_ends_by_itself(tmp_path, victim, number):
+    planned = blows(victim, number)
+    pids = set()
+    with Supervisor(max_restarts=9, log_dir=tmp_path / "logs") as supervisor:
+        for task in tasks(tmp_path, planned, victim == "evaluator-0"):
+            supervisor.start(task)
+        for i, blow in enumerate(planned):
+            pids |= {strike(supervisor, tmp_path, i, blow), *supervisor.pids.values()}
+        assert supervisor.wait(SECONDS_TO_END), f"{list(supervisor.pids)} did not end"
+        killed = [blow[0] for blow in planned if blow[1] == signal.SIGKILL]
+        assert supervisor.restarts == {
+            name: killed.count(name) for name in supervisor.restarts
+        }
+    assert not any(map(is_running, pids))
+    checkpoint = DirectoryStore(tmp_path / "model").latest()
+    assert checkpoint.global_step >= SETTINGS["max_steps"]
+    assert all(torch.isfinite(v).all() for v in checkpoint.variables.values())
+    assert not [p.name for p in (tmp_path / "model").iterdir() if p.name[0] == "."]
+    settings = {**_role.SETTINGS, **SETTINGS}
+    estimator = _role.make_estimator(tmp_path / "model", settings)
+    loss = estimator.evaluate(lambda: _role.batches(5), steps=5)["loss"]
+    assert loss < 1.0
