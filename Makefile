@@ -28,10 +28,10 @@ demo: $(INSTALLED)
 	$(BIN)/python examples/census_wide_deep.py $(if $(DATA),--data $(DATA)) --offline
 
 test: $(INSTALLED)
-	SCIPY_ARRAY_API=1 $(BIN)/python -m pytest -m "not slow" -n 2
+	SCIPY_ARRAY_API=1 $(BIN)/python -m pytest -m "not slow" -n 2 --dist loadscope
 
 test-slow: $(INSTALLED)
-	SCIPY_ARRAY_API=1 $(BIN)/python -m pytest -m slow
+	SCIPY_ARRAY_API=1 $(BIN)/python -m pytest -m slow -n 2 --dist loadscope
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
