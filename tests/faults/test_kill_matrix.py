@@ -114,7 +114,9 @@ def strike(supervisor, directory, number, blow):
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize(
+    "number", [signal.SIGKILL, signal.SIGSTOP], ids=["kill", "stop"]
+)
 @pytest.mark.parametrize("victim", MOMENTS)
 def test_training_ends_by_itself(tmp_path, victim, number):
     planned = blows(victim, number)

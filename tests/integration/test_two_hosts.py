@@ -141,7 +141,7 @@ def cluster_with(ps):
 @pytest.mark.slow
 @pytest.mark.parametrize("timeout", [1.5, 30.0])
 def test_training_goes_on_when_the_link_is_back(hosts, tmp_path, timeout):
-    max_steps = 300
+    max_steps = 200
     settings = {"max_steps": max_steps, "timeout": timeout, "pause": 0.05}
     cluster = cluster_with(f"{PS_HOST}:2222")
     tasks = {kind: hosts.start(cluster, kind, tmp_path, settings) for kind in cluster}
