@@ -451,7 +451,7 @@ def test_a_digest_that_is_known(version):
     (version / "manifest.json").write_bytes(
         (version / "manifest.json").read_bytes() + b"\n"
     )
-    with pytest.raises(ArtifactError, match="not the trusted one"):
+    with pytest.raises(ArtifactError, match="not a trusted one"):
         load(version, trust_code=True, trusted_manifest_sha256=digest)
 
 

@@ -378,7 +378,7 @@ def test_classifiers(tmp_path, X, y, columns):
 
 def test_regressor(tmp_path):
     model = skest.ModelFnRegressor(own_model_fn, max_iter=2, random_state=0)
-    model.fit(NUMBERS[:, :2], NUMBERS[:, 0])
+    model.fit(NUMBERS, NUMBERS[:, 0])
     found = load(model.export(tmp_path)).run(NUMBERS, "predict")
     np.testing.assert_allclose(
         found["predictions"][:, 0], model.predict(NUMBERS), atol=1e-5
@@ -436,6 +436,6 @@ def test_weights_and_input_rank_of_the_core(tmp_path):
 
 def test_hashing_is_of_canned_estimators(tmp_path):
     model = skest.ModelFnRegressor(_linear, max_iter=1)
-    model.fit(NUMBERS[:, :2], NUMBERS[:, 0])
+    model.fit(NUMBERS, NUMBERS[:, 0])
     with pytest.raises(ExportError, match="hashing='client' is of the canned"):
         model.export(tmp_path, hashing="client")
