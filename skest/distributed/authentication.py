@@ -29,8 +29,10 @@ def proof(secret: str | None, *said: str) -> str:
     if secret is None:
         return ""
     # Lengths in front, so that no two lists of texts are one and the same message.
-    message = "".join(f"{len(text)}:{text}" for text in said).encode()
-    return hmac.new(secret.encode(), message, hashlib.sha256).hexdigest()
+    message = "".join(f"{len(text)}:{text}" for text in said)
+    # What others said may have any character of JSON.
+    encoded = message.encode(errors="surrogatepass")
+    return hmac.new(secret.encode(), encoded, hashlib.sha256).hexdigest()
 
 
 def is_proved(found: object, secret: str | None, *said: str) -> bool:

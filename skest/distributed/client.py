@@ -8,14 +8,9 @@ from datetime import timedelta
 import torch
 from torch import Tensor
 
+from skest.distributed.rendezvous import client_options, connect
 from skest.distributed.server import LIMIT
-from skest.distributed.session import (
-    Peer,
-    RefusedError,
-    Session,
-    client_options,
-    connect,
-)
+from skest.distributed.session import Peer, RefusedError, Session
 from skest.distributed.transfer import (
     BLOCK_BYTES,
     Arriving,

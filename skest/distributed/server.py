@@ -14,8 +14,9 @@ from typing import Any
 import torch
 
 from skest.distributed.members import Members
+from skest.distributed.rendezvous import Listener
 from skest.distributed.resident_memory import resident_bytes
-from skest.distributed.session import Listener, Peer, Session
+from skest.distributed.session import Peer, Session
 from skest.distributed.shard import Shard
 from skest.distributed.shard_files import read_part, shard_of, write_part
 from skest.distributed.transfer import Arriving, block_of, table_of_contents
@@ -165,8 +166,8 @@ class ParameterServer:
         """Answer one task until it leaves; whatever it does, others go on."""
         try:
             session = join()
-        except PeerLostError as error:
-            _logger.info("%s", error)
+        except (PeerLostError, WireError) as error:
+            _logger.info("There is no session with %s: %s", peer, error)
             return
         self.members.join(peer)
         self._sessions.add(session)

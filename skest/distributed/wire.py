@@ -65,6 +65,7 @@ class Op(IntEnum):
     WRITE = 12
     RESTORE = 13
     STOP = 14
+    HELLO = 15
 
 
 class Pull(IntEnum):
@@ -190,7 +191,7 @@ def unpack(buffer: Tensor) -> Message:
         text = buffer[HEADER_BYTES : HEADER_BYTES + n_control].numpy().tobytes()
         try:
             control = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise WireError(f"A message has no valid JSON: {error}.") from error
         if not isinstance(control, dict):
             raise WireError("The JSON of a message must be an object.")

@@ -1,8 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings for tests with sockets."""
+"""Settings for tests with sockets, and a listener."""
 
 import os
+import queue
+import threading
+
+import pytest
+
+from skest.distributed.rendezvous import Listener
+from skest.distributed.wire import WireError
+from skest.exceptions import PeerLostError
+from tests.distributed._listening import LIMIT, SECONDS
 
 # Every store connection asks for the name of its peer; without a name server, 5 s are lost
 # now and then.
 os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
+
+
+@pytest.fixture
+def listener():
+    """Return a listener whose sessions, or errors, are in ``listener.sessions``."""
+    listener = Listener("127.0.0.1:0", "secret", SECONDS)
+    listener.sessions = queue.Queue()
+
+    def accept():
+        while accepted := listener.accept(LIMIT):
+            peer, join = accepted
+            try:
+                listener.sessions.put((peer, join()))
+            except (PeerLostError, WireError) as error:
+                listener.sessions.put((peer, error))
+
+    thread = threading.Thread(target=accept, daemon=True)
+    thread.start()
+    yield listener
+    listener.stop()
+    thread.join(5)
+    assert not thread.is_alive()

@@ -9,13 +9,9 @@ import torch
 from torch import nn
 
 from skest.distributed.client import PSClient, StaleGenerationError
+from skest.distributed.rendezvous import client_options, connect
 from skest.distributed.server import LIMIT, serve_parameters
-from skest.distributed.session import (
-    Peer,
-    RefusedError,
-    client_options,
-    connect,
-)
+from skest.distributed.session import Peer, RefusedError
 from skest.distributed.shard import Shard
 from skest.distributed.testing import LocalServers
 from skest.distributed.wire import Message, Op, Status

@@ -1,0 +1,314 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How two processes come to a `Session`.
+
+Each server has a `TCPStore` at its address, where those who want a session leave a
+request. Only one who proves to know the secret gets a process group, in which both ends
+prove it again: the store is open to all who reach the port, so that it may be anybody who
+is at the other end of the group.
+"""
+
+import json
+import os
+import socket
+import uuid
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from typing import Any, TypeGuard
+
+from torch.distributed import PrefixStore, ProcessGroupGloo, TCPStore
+
+from skest.distributed.addresses import listen, own_address, split_address
+from skest.distributed.authentication import is_proved, proof
+from skest.distributed.handshake import HELLO_BYTES, introduce, welcome
+from skest.distributed.session import Peer, RefusedError, Session
+from skest.distributed.wire import PROTOCOL, WireError
+from skest.exceptions import PeerLostError
+
+__all__ = ["Listener", "client_options", "connect"]
+
+_SERVER, _CLIENT = 0, 1
+_GREETING, _REQUESTS = "skest", "sessions"
+_MAX_TEXT = 4096
+_FOREVER = timedelta(days=365)
+_INTERFACE = "GLOO_SOCKET_IFNAME"
+
+
+class Listener:
+    """The side of a server: hands out sessions to those who may have one.
+
+    Parameters
+    ----------
+    address : str
+        ``"host:port"``; port 0 is any that is free.
+    secret : str or None
+        What others must prove to know.
+    timeout : timedelta
+        For one who was let in to connect.
+
+    Attributes
+    ----------
+    address : str
+        With the port.
+    incarnation : str
+        Another one in each process, and never the same again.
+
+    Raises
+    ------
+    ValueError
+        If the host is another machine.
+    OSError
+        If the port is in use.
+    """
+
+    def __init__(self, address: str, secret: str | None, timeout: timedelta) -> None:
+        host, _ = split_address(address)
+        opened = listen(address)
+        own, port = opened.getsockname()[:2]
+        self._store = TCPStore(
+            host,
+            port,
+            None,
+            True,
+            timeout,
+            wait_for_workers=False,
+            master_listen_fd=opened.detach(),  # it closes it
+        )
+        self.address = f"{host}:{port}"
+        self.incarnation = uuid.uuid4().hex
+        self._secret = secret
+        self._timeout = timeout
+        # All sessions of a process share one thread of gloo: more of them disturb each
+        # other.
+        self._options = _options(timeout, hostname=own)
+        self._waiting = _clone(self._store)  # a store serves one thread at a time
+        self._waiting.set_timeout(_FOREVER)
+        self._seen: set[str] = set()
+        greeting = {"protocol": PROTOCOL, "incarnation": self.incarnation}
+        self._store.set(_GREETING, json.dumps(greeting))
+
+    def accept(self, limit: int) -> tuple[Peer, Callable[[], Session]] | None:
+        """Wait for a request that may be granted.
+
+        Parameters
+        ----------
+        limit : int
+            Largest message that this side will take, in bytes.
+
+        Returns
+        -------
+        peer : Peer
+            Who asked.
+        join : callable
+            Makes the session; raises PeerLostError or WireError if that fails, or if
+            it is another one who comes. Call it in a thread of its own.
+            None instead of both after `stop`.
+        """
+        while True:
+            text = bytes(self._waiting.queue_pop(_REQUESTS))
+            if not text:
+                return None
+            try:
+                request = _object(text)
+                peer, sid = self._check(request)
+            except WireError as error:
+                self._answer(text, {"error": str(error)})
+                continue
+            self._answer(text, {"limit": limit})
+            agreed = _agreed(self.incarnation, sid, peer, request["limit"], limit)
+            return peer, partial(self._join, peer, sid, request["limit"], agreed)
+
+    def stop(self) -> None:
+        """Let `accept` return None."""
+        _clone(self._store).queue_push(_REQUESTS, "")
+
+    def _check(self, request: dict[str, Any]) -> tuple[Peer, str]:
+        sid, kind, index = (request.get(k) for k in ("sid", *Peer._fields))
+        if request.get("protocol") != PROTOCOL:
+            raise WireError(
+                f"Protocol {PROTOCOL} is spoken here, the request is for "
+                f"{request.get('protocol')!r}: use one version of skest for all tasks."
+            )
+        if not (_is_name(sid) and _is_name(kind) and type(index) is int):
+            raise WireError("The request for a session is not complete.")
+        if type(request.get("limit")) is not int:
+            raise WireError("The request for a session has no limit.")
+        said = (self.incarnation, sid, kind, str(index))
+        if not is_proved(request.get("proof"), self._secret, *said):
+            raise WireError(
+                "The request for a session does not prove the shared secret: set the "
+                "same SKEST_SECRET for all tasks."
+            )
+        if sid in self._seen:
+            raise WireError("The request for a session was made before.")
+        self._seen.add(sid)
+        return Peer(kind, index), sid
+
+    def _answer(self, text: bytes, answer: dict[str, Any]) -> None:
+        try:
+            sid = _object(text).get("sid")
+        except WireError:
+            return
+        if _is_name(sid) and len(sid) == 32:
+            self._store.set(f"answer/{sid}", json.dumps(answer))
+
+    def _join(
+        self, peer: Peer, sid: str, limit: int, agreed: tuple[str, ...]
+    ) -> Session:
+        store = _clone(self._store)
+        group = _group(store, sid, _SERVER, self._options, str(peer))
+        store.delete_key(f"answer/{sid}")
+        session = Session(group, _CLIENT, HELLO_BYTES, str(peer))
+        welcome(session, self._secret, agreed, self._timeout)
+        session.limit = limit
+        return session
+
+
+def client_options(address: str, timeout: timedelta) -> Any:
+    """Return options of gloo for all sessions that a client opens.
+
+    Sessions use the interface that leads to the server, unless the environment variable
+    ``GLOO_SOCKET_IFNAME`` names another one.
+
+    Raises
+    ------
+    PeerLostError
+        If nothing leads there, now.
+    ValueError
+        If there is no such interface.
+    """
+    if name := os.environ.get(_INTERFACE):
+        try:
+            return _options(timeout, interface=name)
+        except RuntimeError as error:
+            raise ValueError(
+                f"{_INTERFACE!r} names a network interface that is not there: {name!r}."
+            ) from error
+    try:
+        return _options(timeout, hostname=own_address(address))
+    except OSError as error:
+        raise PeerLostError(
+            f"There is no way to the ps at {address}: {error}"
+        ) from error
+
+
+def connect(
+    address: str,
+    peer: Peer,
+    limit: int,
+    secret: str | None,
+    timeout: timedelta,
+    options: Any,
+) -> tuple[Session, str]:
+    """Open a session with the server at an address.
+
+    Parameters
+    ----------
+    address : str
+        ``"host:port"``.
+    peer : Peer
+        Who asks.
+    limit : int
+        Largest message that this side will take, in bytes.
+    secret : str or None
+        Shared with the server.
+    timeout : timedelta
+        For every part of it.
+    options : ProcessGroupGloo.Options
+        What `client_options` returned, for all sessions of this process.
+
+    Returns
+    -------
+    session : Session
+        To it.
+    incarnation : str
+        Of the server.
+
+    Raises
+    ------
+    PeerLostError
+        If nobody answers in time.
+    RefusedError
+        If the server refuses, and says why; or does not prove the secret.
+    """
+    host, port = split_address(address)
+    name, sid = f"ps at {address}", uuid.uuid4().hex
+    _check_listens(host, port, name, timeout)
+    try:
+        store = TCPStore(host, port, None, False, timeout, wait_for_workers=False)
+        store.set_timeout(timeout)
+        incarnation = str(_object(store.get(_GREETING)).get("incarnation"))
+        said = (incarnation, sid, peer.task_type, str(peer.task_index))
+        request = {"protocol": PROTOCOL, "sid": sid, "limit": limit}
+        request |= {**peer._asdict(), "proof": proof(secret, *said)}
+        store.queue_push(_REQUESTS, json.dumps(request))
+        answer = _object(store.get(f"answer/{sid}"))
+        if "error" in answer:
+            raise RefusedError(f"The {name} refuses a session. {answer['error']}")
+        if type(answer.get("limit")) is not int:
+            raise WireError("The answer has no limit.")
+        session = Session(
+            _group(store, sid, _CLIENT, options, name), _SERVER, HELLO_BYTES, name
+        )
+        agreed = _agreed(incarnation, sid, peer, limit, answer["limit"])
+        introduce(session, secret, agreed, timeout)
+    except (RuntimeError, WireError) as error:
+        first = str(error).partition("\n")[0]
+        raise PeerLostError(f"There is no answer from {name}: {first}") from error
+    session.limit = answer["limit"]
+    return session, incarnation
+
+
+def _check_listens(host: str, port: int, name: str, timeout: timedelta) -> None:
+    """Raise at once if nobody listens, where a store would try again and again."""
+    try:
+        socket.create_connection((host, port), timeout.total_seconds()).close()
+    except OSError as error:
+        raise PeerLostError(f"There is no answer from {name}: {error}") from error
+
+
+def _clone(store: Any) -> TCPStore:  # the type has no `clone` for type checkers
+    """Return another connection to a store, for another thread."""
+    cloned: TCPStore = store.clone()
+    return cloned
+
+
+def _object(text: bytes) -> dict[str, Any]:
+    """Return a JSON object that may have been written by anybody."""
+    try:
+        found = json.loads(text) if len(text) <= _MAX_TEXT else None
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise WireError("What was left in the store is no request and no answer.")
+    return found
+
+
+def _is_name(value: object) -> TypeGuard[str]:
+    return isinstance(value, str) and value.isascii()
+
+
+def _agreed(
+    incarnation: str, sid: str, peer: Peer, client_limit: Any, server_limit: Any
+) -> tuple[str, ...]:
+    """Return what both ends must know of a session."""
+    return (incarnation, sid, *map(str, (*peer, client_limit, server_limit)))
+
+
+def _options(timeout: timedelta, **device: str) -> Any:
+    gloo: Any = ProcessGroupGloo  # these parts of it have no public names
+    options = gloo._Options()
+    options._devices = [gloo.create_device(**device)]
+    options._threads = 1
+    options._timeout = timeout
+    return options
+
+
+def _group(
+    store: TCPStore, sid: str, rank: int, options: Any, name: str
+) -> ProcessGroupGloo:
+    try:
+        return ProcessGroupGloo(PrefixStore(f"session/{sid}", store), rank, 2, options)
+    except RuntimeError as error:
+        first = str(error).partition("\n")[0]
+        raise PeerLostError(f"There is no connection with {name}: {first}") from error

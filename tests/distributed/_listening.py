@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sessions with the fixture ``listener``."""
+
+from datetime import timedelta
+
+from skest.distributed.rendezvous import client_options, connect
+from skest.distributed.session import Peer
+
+SECONDS = timedelta(seconds=5)
+LIMIT = 1 << 20
+WORKER = Peer("worker", 3)
+
+
+def session_with(listener, secret="secret"):
+    options = client_options(listener.address, SECONDS)
+    return connect(listener.address, WORKER, LIMIT, secret, SECONDS, options)

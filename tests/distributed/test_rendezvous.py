@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+import json
+import socket
+import uuid
+from datetime import timedelta
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch.distributed import PrefixStore, ProcessGroupGloo, TCPStore
+
+from skest.distributed.addresses import split_address
+from skest.distributed.authentication import proof
+from skest.distributed.rendezvous import Listener, client_options, connect
+from skest.distributed.session import RefusedError, Session
+from skest.distributed.wire import PROTOCOL, Message, Op
+from skest.exceptions import PeerLostError
+from tests.distributed._listening import LIMIT, SECONDS, WORKER, session_with
+
+ASKED = {
+    "protocol": PROTOCOL,
+    "sid": "s" * 32,
+    "task_type": "worker",
+    "task_index": 0,
+    "limit": LIMIT,
+    "proof": "",
+}
+
+
+def store_of(listener):
+    host, port = split_address(listener.address)
+    return TCPStore(host, port, None, False, SECONDS, wait_for_workers=False)
+
+
+def test_nobody_at_an_address():
+    listener = Listener("127.0.0.1:0", None, SECONDS)
+    address = listener.address
+    del listener
+    options = client_options(address, SECONDS)
+    brief = timedelta(seconds=0.3)
+    with pytest.raises(PeerLostError, match=f"no answer from ps at {address}"):
+        connect(address, WORKER, LIMIT, None, brief, options)
+
+
+def refusal(listener, request):
+    """Leave a request as it stands, and return the answer."""
+    store = store_of(listener)
+    store.queue_push("sessions", request)
+    return json.loads(store.get("answer/" + "s" * 32))["error"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"protocol": PROTOCOL + 1}, "Protocol 1 is spoken here"),
+        ({"task_type": 3}, "not complete"),
+        ({"task_index": "0"}, "not complete"),
+        ({"limit": None}, "no limit"),
+        ({"proof": None}, "shared secret"),
+        ({"proof": "é"}, "shared secret"),
+    ],
+)
+def test_a_bad_request_for_a_session_is_refused(listener, changes, match):
+    assert match in refusal(listener, json.dumps({**ASKED, **changes}))
+    assert listener.sessions.empty()
+
+
+def test_a_request_that_was_granted_is_not_granted_again(listener):
+    """What somebody heard of the talk of others is of no use to him."""
+    store = store_of(listener)
+    request = {"protocol": PROTOCOL, "sid": "s" * 32, "limit": LIMIT}
+    said = (listener.incarnation, request["sid"], "worker", "0")
+    request |= {"task_type": "worker", "task_index": 0, "proof": proof("secret", *said)}
+    listener._seen.add(request["sid"])
+    assert "was made before" in refusal(listener, json.dumps(request))
+    store.delete_key("answer/" + "s" * 32)
+    # To another task, another session or another process the proof says nothing.
+    for changes in ({"task_index": 1}, {"task_type": "chief"}):
+        store.delete_key("answer/" + "s" * 32)
+        text = json.dumps({**request, **changes})
+        assert "shared secret" in refusal(listener, text)
+    store.delete_key("answer/" + "s" * 32)
+    listener.incarnation = "another process"
+    assert "shared secret" in refusal(listener, json.dumps(request))
+    assert listener.sessions.empty()
+
+
+NO_REQUESTS = ["{", "[]", "3", "x" * 5000, "[" * 4000, '{"sid": 3}']
+NO_REQUESTS += [
+    json.dumps({**ASKED, "sid": "\ud800" * 32}),
+    json.dumps({**ASKED, "task_type": "\ud800"}),
+]
+
+
+@pytest.mark.parametrize("request_text", NO_REQUESTS)
+def test_a_request_that_is_none_has_no_answer(listener, request_text):
+    store = store_of(listener)
+    store.queue_push("sessions", request_text)
+    session_with(listener)
+    assert listener.sessions.get(timeout=30)[0] == WORKER
+
+
+def test_a_wrong_secret_is_refused(listener):
+    with pytest.raises(RefusedError, match="SKEST_SECRET"):
+        session_with(listener, "another")
+
+
+@pytest.mark.parametrize("address", ["host", ":1", "host:", "host:x", "host:70000", ""])
+def test_an_address_has_a_host_and_a_port(address):
+    with pytest.raises(ValueError, match="must be 'host:port'"):
+        split_address(address)
+
+
+def test_a_server_listens_at_its_address_only(listener):
+    _, port = split_address(listener.address)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.2", port), timeout=5)
+    with socket.create_connection(("127.0.0.1", port), timeout=5):
+        pass
+
+
+@pytest.mark.parametrize("host", ["203.0.113.7", "nowhere.invalid"])
+def test_a_server_is_not_at_the_address_of_another_machine(host, monkeypatch):
+    find = socket.getaddrinfo
+
+    def offline(name, *args, **options):
+        if name == "nowhere.invalid":
+            raise socket.gaierror(socket.EAI_NONAME, "not known")
+        return find(name, *args, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", offline)
+    expected = f"can't listen at '{host}:0': '{host}' is no address of this machine"
+    with pytest.raises(ValueError, match=expected):
+        Listener(f"{host}:0", None, SECONDS)
+
+
+def test_a_port_that_is_in_use(listener):
+    with pytest.raises(OSError, match="can't listen at .* Choose a port that is free"):
+        Listener(listener.address, None, SECONDS)
+
+
+def test_no_way_to_a_server(monkeypatch):
+    def unreachable(self, place):
+        raise OSError(101, "Network is unreachable")
+
+    monkeypatch.setattr(socket.socket, "connect", unreachable)
+    with pytest.raises(PeerLostError, match="no way to the ps at .* unreachable"):
+        client_options("127.0.0.1:9", SECONDS)
+
+
+def test_the_interface_of_sessions_may_be_named(listener, monkeypatch):
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    session, _ = session_with(listener)
+    session.close()
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "none0")
+    with pytest.raises(ValueError, match="'GLOO_SOCKET_IFNAME' names .*none0"):
+        session_with(listener)
+
+
+def test_who_steals_a_session_is_not_let_in(listener):
+    """The store is open: anybody may go in where another has proved the secret."""
+    store, sid = store_of(listener), "0" * 32
+    said = (listener.incarnation, sid, "worker", "3")
+    request = {"protocol": PROTOCOL, "sid": sid, "limit": LIMIT, **WORKER._asdict()}
+    request["proof"] = proof("secret", *said)  # the worker, who goes away then
+    store.queue_push("sessions", json.dumps(request))
+    store.get(f"answer/{sid}")
+    options = client_options(listener.address, SECONDS)
+    group = ProcessGroupGloo(PrefixStore(f"session/{sid}", store), 1, 2, options)
+    thief = Session(group, 0, LIMIT, "ps")
+    hear = thief.expect(torch.empty(LIMIT, dtype=torch.uint8))
+    thief.send(Message(Op.SHUTDOWN, room=LIMIT), SECONDS)
+    assert hear(SECONDS).code == Op.HELLO
+    peer, error = listener.sessions.get(timeout=30)
+    assert peer == WORKER
+    assert isinstance(error, PeerLostError)
+    assert "did not prove the shared secret" in str(error)
+    session_with(listener)[0].close()
+    assert isinstance(listener.sessions.get(timeout=30)[1], Session)
+
+
+def test_a_server_that_does_not_know_the_secret_is_refused(listener):
+    listener._secret = None
+    with pytest.raises(RefusedError, match="does not prove .* SKEST_SECRET"):
+        session_with(listener)
+
+
+@pytest.mark.parametrize("text", ["garbage", "[]", "[" * 4000, "x" * 5000])
+def test_a_greeting_that_is_none_is_no_answer(listener, text):
+    store_of(listener).set("skest", text)
+    with pytest.raises(
+        PeerLostError, match="no answer from ps at .* left in the store"
+    ):
+        session_with(listener)
+
+
+@pytest.mark.parametrize("text", ["garbage", "{}", '{"limit": "1"}'])
+def test_an_answer_that_is_none_is_no_answer(listener, monkeypatch, text):
+    sid = "1" * 32
+    monkeypatch.setattr(uuid, "uuid4", lambda: SimpleNamespace(hex=sid))
+    store_of(listener).set(f"answer/{sid}", text)
+    monkeypatch.setattr(listener, "_answer", lambda *args: None)
+    monkeypatch.setattr(listener, "_secret", "another")  # nothing is granted
+    with pytest.raises(PeerLostError, match="no answer from ps at .*(left|no limit)"):
+        session_with(listener)
