@@ -4,6 +4,7 @@
 import copy
 import functools
 import logging
+import math
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -19,6 +20,7 @@ from skest.distributed.client import PSClient, StaleGenerationError
 from skest.distributed.exchange import Exchange
 from skest.distributed.look_ahead import LookAhead
 from skest.distributed.momentum import warn_of_momentum
+from skest.distributed.patience import Patience
 from skest.distributed.remote_checkpoint import NotSavedError, restore, sharded
 from skest.distributed.session import Peer
 from skest.distributed.status_log import StatusLog
@@ -83,8 +85,9 @@ class AsyncReplica(Replica):
     secret : str, default=None
         Shared by all tasks.
     attach_timeout : float, default=1200.0
-        Seconds to wait for servers that do not answer or are not initialized. Who was
-        asked to stop meanwhile waits for ``strategy.timeout`` at most.
+        Seconds to wait for servers that do not answer or are not initialized, and to ask
+        again what they do not answer in time. Who was asked to stop meanwhile waits for
+        ``strategy.timeout`` at most.
     check : callable, default=None
         Called again and again while it waits; may raise an error to end that. After a
         `TrainingOverError`, which ends the training quietly, ``with`` goes on.
@@ -135,7 +138,8 @@ class AsyncReplica(Replica):
         self._check = check
         self._exchange: Exchange | None = None
         self._variables: Variables | None = None
-        self._own_steps = 0
+        self._own_steps = self._constants_of = 0
+        self._reading, self._sending = (Patience(strategy.timeout) for _ in range(2))
         self._saved: Checkpoint | None = None
         self._is_saving = False
         self._next: LookAhead | None = None
@@ -267,6 +271,7 @@ class AsyncReplica(Replica):
     def _save(self, run: Run, save: Callable[[Any], None]) -> None:
         """Let the servers write a checkpoint; begin again if one is lost meanwhile."""
         self._is_saving = True
+        patience = Patience(self._strategy.timeout)
         try:
             while True:
                 try:
@@ -274,6 +279,7 @@ class AsyncReplica(Replica):
                 except NotSavedError as error:
                     _logger.warning("%s Attaching again.", error)
                     step = run.global_step
+                    patience.failed(error, self._limit(run))
                     self._attach(run)
                     if run.should_stop and run.global_step < step:
                         raise PeerLostError(
@@ -331,7 +337,10 @@ class AsyncReplica(Replica):
         except _LOST as error:
             # Some servers may have applied it: it is not sent again.
             _logger.warning("The gradients of a step are lost: %s", error)
+            self._sending.failed(error, self._limit(run))
             self._attach(run)
+        else:
+            self._sending.answered()
         return loss
 
     def _pull_ahead(self, exchange: Exchange) -> None:
@@ -344,10 +353,14 @@ class AsyncReplica(Replica):
         """Ask again after sessions broke and were opened anew."""
         while True:
             try:
-                return ask()
+                found = ask()
             except _LOST as error:
                 _logger.warning("%s Attaching again.", error)
+                self._reading.failed(error, self._limit(run))
                 self._attach(run)
+            else:
+                self._reading.answered()
+                return found
 
     def _stop_if_asked(self, run: Run) -> None:
         if self.client.is_stopping and not self.is_chief:
@@ -365,16 +378,19 @@ class AsyncReplica(Replica):
                 if self._is_ready(run, start + self._attach_timeout):
                     return
                 problem = "They are not initialized."
-            except PeerLostError as error:
+            except _LOST as error:
                 problem = str(error)
-            limit = self._attach_timeout
-            if run.should_stop:
-                limit = min(limit, self._strategy.timeout)
+            limit = self._limit(run)
             if time.monotonic() - start > limit:
                 raise TimeoutError(
                     f"The parameter servers are not ready after {limit:g} s. {problem}"
                 )
             time.sleep(_PAUSE)
+
+    def _limit(self, run: Run) -> float:
+        """Return for how many seconds the task waits for servers."""
+        timeout: float = self._strategy.timeout
+        return min(self._attach_timeout, timeout if run.should_stop else math.inf)
 
     def _is_ready(self, run: Run, end: float) -> bool:
         """Tell whether all servers agree; the chief makes them agree."""
@@ -395,9 +411,8 @@ class AsyncReplica(Replica):
         self._check_variables(found[0])
         self.client.generation = found[0].generation
         self.client.step = found[0].step
-        if self.client.generation != before:
-            _, parts = self.client.snapshot(["constant"])
-            self._load(run, parts, "constant")
+        if self.client.generation != self._constants_of:
+            self._load_constants(run)
         return True
 
     def _initialize(self, run: Run, generation: int) -> None:
@@ -406,11 +421,11 @@ class AsyncReplica(Replica):
         if self._exchange is None:
             parts = split(known, run.network, run.spec.optimizers)
             self.client.initialize(known, parts, run.global_step, generation)
+            self._constants_of = generation
             return
         step = self._go_back(run, generation)  # its own variables are in the servers
         _logger.warning("All parameter servers went back to step %d.", step)
-        _, parts = self.client.snapshot(["constant"])
-        self._load(run, parts, "constant")
+        self._load_constants(run)
         _move_back(run, step)
 
     def _go_back(self, run: Run, generation: int) -> int:
@@ -447,6 +462,11 @@ class AsyncReplica(Replica):
                 "parameter servers."
             )
 
+    def _load_constants(self, run: Run) -> None:
+        _, parts = self.client.snapshot(["constant"])
+        self._load(run, parts, "constant")
+        self._constants_of = self.client.generation
+
     def _load(self, run: Run, parts: list[Part], kind: str) -> None:
         """Set variables of the network to those of the servers."""
         tensors = unique_state(run.network)
@@ -460,6 +480,7 @@ class AsyncReplica(Replica):
         while True:
             self._check()
             stats = self.client.ask_all(Message(Op.STATS))[0].control
+            self._reading.answered()
             # One that comes too late would wait in vain for the servers.
             is_early = len(stats["tasks"]) < self.n_tasks and time.monotonic() < end
             if run.stop_reason == INTERRUPTED:

@@ -245,9 +245,12 @@ class PSClient:
 
     def _check(self, ps: int, reply: Message) -> None:
         name = f"The ps at {self.addresses[ps]}"
-        if reply.code in (Status.STALE, Status.NOT_READY):
+        if reply.code == Status.NOT_READY:
+            raise StaleGenerationError(f"{name} has no variables.")
+        if reply.code == Status.STALE:
             raise StaleGenerationError(
-                f"{name} is at generation {reply.generation}, not {self.generation}."
+                f"{name} has been initialized by another task, or anew: it is at "
+                f"generation {reply.generation}, this is about {self.generation}."
             )
         if reply.code not in (Status.OK, Status.LATER):
             raise RefusedError(f"{name} refuses: {reply.control.get('error')}")

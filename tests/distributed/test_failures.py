@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from skest import Estimator, EstimatorSpec, RunConfig
+from skest.distributed.client import PSClient
 from skest.distributed.server import ParameterServer
 from skest.distributed.testing import LocalServers
 from skest.hooks import Hook
@@ -28,7 +29,15 @@ def plain_model(features, labels, mode):
     return EstimatorSpec(mode, network=network, loss=squared_error, optimizer=made)
 
 
-def train(monkeypatch, addresses, roles, hooks=(), directory=None, **options):
+def train(
+    monkeypatch,
+    addresses,
+    roles,
+    hooks=(),
+    directory=None,
+    model_fn=plain_model,
+    **options,
+):
     """Train with several workers in threads; return the Estimator of each."""
     local = threading.local()
     monkeypatch.setattr("skest.estimator.Replica", lambda: local.replica)
@@ -57,7 +66,7 @@ def train(monkeypatch, addresses, roles, hooks=(), directory=None, **options):
         config = RunConfig(
             random_seed=number, model_dir=directory, save_checkpoints_steps=3
         )
-        estimators.append(Estimator(plain_model, config=config))
+        estimators.append(Estimator(model_fn, config=config))
         threads.append(
             threading.Thread(target=work, args=[estimators[-1], number, role, index])
         )
@@ -149,6 +158,51 @@ def test_a_chief_waits_only_so_long_for_servers(monkeypatch):
     options = {"attach_timeout": 0.5, "timeout": 0.3}
     with pytest.raises(TimeoutError, match="not ready after 0.5 s. There is no answer"):
         train(monkeypatch, ["127.0.0.1:9"], [("chief", 0)], **options)
+
+
+@pytest.mark.parametrize("what", ["pull", "push", "write"])
+def test_requests_that_always_take_too_long_come_to_an_end(monkeypatch, tmp_path, what):
+    """Though sessions are opened anew at once."""
+    answer = getattr(ParameterServer, what)
+
+    def late(self, *args):
+        time.sleep(0.5)
+        return answer(self, *args)
+
+    monkeypatch.setattr(ParameterServer, what, late)
+    options = {"attach_timeout": 1.0, "timeout": 0.3, "directory": tmp_path}
+    expected = "asked has failed for more than 1 s.*Set 'timeout' of Async.*now 0.3 s"
+    with (
+        LocalServers() as servers,
+        pytest.raises(TimeoutError, match=expected),
+    ):
+        train(monkeypatch, servers.addresses, [("chief", 0)], **options)
+
+
+def with_constant(features, labels, mode):
+    spec = plain_model(features, labels, mode)
+    spec.network.register_buffer("constant", torch.rand(2))
+    return spec
+
+
+def test_of_two_chiefs_one_goes_on_with_the_variables_of_the_other(monkeypatch):
+    commit, barrier = PSClient.commit, threading.Barrier(2)
+
+    def together(self, step):
+        barrier.wait(20)
+        commit(self, step)
+
+    monkeypatch.setattr(PSClient, "commit", together)
+    monkeypatch.setattr("skest.distributed.async_replica.AsyncReplica.leave", _stay)
+    with LocalServers(2) as servers:
+        found = train(
+            *(monkeypatch, servers.addresses, [("chief", 0)] * 2),
+            model_fn=with_constant,
+        )
+        assert [server.generation for server in servers.servers] == [1, 1]
+    first, second = (estimator.checkpoint for estimator in found)
+    assert min(first.global_step, second.global_step) >= 2 * N_STEPS
+    assert torch.equal(first.variables["constant"], second.variables["constant"])
 
 
 def test_servers_with_another_model_are_refused(monkeypatch):
