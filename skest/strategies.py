@@ -17,6 +17,8 @@ __all__ = [
     "Strategy",
 ]
 
+_DAY = 86_400
+
 
 @dataclass(frozen=True)
 class AsyncParameterServer:
@@ -40,12 +42,12 @@ class AsyncParameterServer:
         How many steps a worker may be ahead of the slowest one before it waits; None is
         any number.
     lease : float, seconds, default=60.0
-        A worker that is not heard of for so long counts as lost.
+        A worker that is not heard of for so long counts as lost. A day at most.
     use_locking : bool, default=True
         Whether a worker that reads variables waits for a push that is being applied.
         Without, it may see a part of the update. Pushes are applied one after the other.
     timeout : float, seconds, default=30.0
-        A request that takes longer counts as failed.
+        A request that takes longer counts as failed. A day at most.
 
     Raises
     ------
@@ -87,8 +89,14 @@ class AsyncParameterServer:
             )
         if self.max_staleness is not None:
             check_integer(self.max_staleness, "max_staleness", owner, minimum=0)
-        check_positive(self.lease, "lease", owner)
-        check_positive(self.timeout, "timeout", owner)
+        for name in ("lease", "timeout"):
+            seconds = getattr(self, name)
+            check_positive(seconds, name, owner)
+            if seconds > _DAY:
+                raise ValueError(
+                    f"{name!r} of {owner} must be at most {_DAY} seconds, a day; "
+                    f"got {seconds!r}."
+                )
         if not isinstance(self.use_locking, bool):
             raise TypeError(
                 f"'use_locking' of {owner} must be True or False; "

@@ -65,6 +65,18 @@ def test_strategies_are_values_for_a_run_config(strategy):
         (AsyncParameterServer, {"max_staleness": -1}, ValueError, "'max_staleness' of"),
         (AsyncParameterServer, {"lease": 0}, ValueError, "'lease' of Async"),
         (AsyncParameterServer, {"timeout": "1"}, TypeError, "'timeout' of Async"),
+        (
+            AsyncParameterServer,
+            {"timeout": 1e14},
+            ValueError,
+            "'timeout' .* a day; got",
+        ),
+        (
+            AsyncParameterServer,
+            {"lease": 86401},
+            ValueError,
+            "'lease' .* 86400 seconds",
+        ),
         (AsyncParameterServer, {"use_locking": 1}, TypeError, "'use_locking' of Async"),
         (SharedMemory, {"num_workers": 0}, ValueError, "'num_workers' of SharedMemory"),
         (LocalSGD, {"sync_every": 0}, ValueError, "'sync_every' of LocalSGD"),
