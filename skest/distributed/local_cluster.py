@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 from joblib.parallel import get_active_backend
 
-from skest._interrupts import broken_off_by_interrupt
+from skest._interrupts import INTERRUPTED, broken_off_by_interrupt
 from skest._random import seed_sequence
 from skest.distributed.anonymous_file import anonymous_file
 from skest.distributed.job import write_job
@@ -131,7 +131,16 @@ class LocalChief(Replica):
         self._job = self._files.enter_context(write_job(train_part, arguments))
 
     def begin(self, run: Run) -> None:
-        """Bring the variables to where all have them, and start the other processes."""
+        """Bring the variables to where all have them, and start the other processes.
+
+        Ctrl-C breaks it off: there is no step yet that would have to be finished.
+        """
+        with broken_off_by_interrupt(run.request_stop):
+            self._begin(run)
+        if run.stop_reason == INTERRUPTED:
+            raise KeyboardInterrupt
+
+    def _begin(self, run: Run) -> None:
         self.parts.prepare(run)
         last_step = self._max_steps
         if self._steps is not None:
