@@ -328,6 +328,10 @@ class Estimator:
                 replica.make_watched_step(run),
             )
             replica.leave(run)
+        if replica.result is not None:
+            self._config = self._config.replace(model_dir=None)
+            self._store = MemoryStore(replica.result)
+            self._store.note_stop(str(run.stop_reason))
         _logger.info(
             "Training stopped at step %d: %s.", run.global_step, run.stop_reason
         )

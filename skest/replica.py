@@ -29,10 +29,14 @@ class Replica:
         summaries, and runs the hooks that are for one process only.
     input_context : InputContext or None
         Which part of the input it reads; None is all of it.
+    result : Checkpoint or None
+        After `leave`: the last checkpoint of the training, for a process beside the chief
+        that has no other way to it.
     """
 
     is_chief: bool = True
     input_context: InputContext | None = None
+    result: Checkpoint | None = None
 
     def __enter__(self) -> Self:
         return self

@@ -112,11 +112,14 @@ class SharedMemory:
     ----------
     num_workers : int, default=2
         Processes that train, the chief among them.
+    lease : float, seconds, default=60.0
+        A worker that takes no step for so long while the chief waits for it is killed,
+        and started again.
 
     Raises
     ------
     ValueError, TypeError
-        If it is no integer of at least 1.
+        If a value is out of range or of the wrong type.
 
     Notes
     -----
@@ -127,13 +130,16 @@ class SharedMemory:
     --------
     >>> from skest.distributed import SharedMemory
     >>> SharedMemory(4)
-    SharedMemory(num_workers=4)
+    SharedMemory(num_workers=4, lease=60.0)
     """
 
     num_workers: int = 2
+    lease: float = field(default=60.0, kw_only=True)
 
     def __post_init__(self) -> None:
-        check_integer(self.num_workers, "num_workers", type(self).__name__, minimum=1)
+        owner = type(self).__name__
+        check_integer(self.num_workers, "num_workers", owner, minimum=1)
+        check_positive(self.lease, "lease", owner)
 
 
 @dataclass(frozen=True)

@@ -248,6 +248,20 @@ class AsyncReplica(Replica):
         stats = self._retried(run, lambda: self.client.ask(0, Message(Op.STATS)))
         return len(stats.control["tasks"])
 
+    def silence_of_workers(self, run: Run) -> dict[int, float]:
+        """Return how many seconds ago server 0 heard of each worker, by its number.
+
+        Nobody waits for the steps of this task from now on.
+        """
+
+        def ask() -> Message:
+            self.client.ask(0, Message(Op.BYE))
+            return self.client.ask(0, Message(Op.STATS))
+
+        tasks = self._retried(run, ask).control["tasks"]
+        workers = [task for task in tasks if task["task_type"] == "worker"]
+        return {task["task_index"]: task["silent_for"] for task in workers}
+
     def leave(self, run: Run) -> None:
         """End the servers, if this is the chief."""
         if self.is_chief:

@@ -59,7 +59,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             supervisor.start(task)
         try:
             supervisor.wait(names=trainers)
-            supervisor.wait(_SECONDS_FOR_SERVERS)
+            if not supervisor.wait(_SECONDS_FOR_SERVERS):
+                print(
+                    f"{', '.join(sorted(supervisor.pids))} did not end in "
+                    f"{_SECONDS_FOR_SERVERS:g} s after all others, and is ended.",
+                    file=sys.stderr,
+                )
         except TaskFailedError as error:
             print(error, file=sys.stderr)
             return 1

@@ -12,12 +12,13 @@ from typing import Any, Protocol
 import torch
 from joblib.parallel import get_active_backend
 
-from skest._interrupts import broken_off_by_interrupt
+from skest._interrupts import INTERRUPTED, broken_off_by_interrupt
 from skest._random import seed_sequence
 from skest.distributed.anonymous_file import anonymous_file
 from skest.distributed.job import write_job
 from skest.distributed.local_parts import local_context, parts_of
 from skest.distributed.supervisor import Supervisor, Task
+from skest.distributed.waiting import wait_for_workers
 from skest.hooks.base import Run
 from skest.replica import Replica
 from skest.run_config import RunConfig
@@ -89,8 +90,10 @@ class LocalChief(Replica):
 
     Hooks run here only, on the steps of this process; what they ask for, such as to stop,
     holds for all processes. A process that dies is restarted, and begins its part of the
-    input anew; its step is lost. One that raises an error ends the training: a checkpoint
-    is saved, and the error is raised here. Parameters are those of `train_locally`.
+    input anew; its step is lost. One that stands still for ``lease`` seconds while this
+    process waits for it counts as dead, and is killed. One that raises an error ends the
+    training: a checkpoint is saved, and the error is raised here. Parameters are those of
+    `train_locally`.
 
     Attributes
     ----------
@@ -110,6 +113,7 @@ class LocalChief(Replica):
         self._steps, self._max_steps = steps, max_steps
         strategy: Any = config.train_distribute
         self._num_workers: int = strategy.num_workers
+        self._lease: float = strategy.lease
         self.input_context = local_context(self._num_workers, 0)
         directory = None if config.model_dir is None else Path(config.model_dir) / _LOGS
         self.supervisor = Supervisor(log_dir=directory)
@@ -127,7 +131,16 @@ class LocalChief(Replica):
         self._job = self._files.enter_context(write_job(train_part, arguments))
 
     def begin(self, run: Run) -> None:
-        """Bring the variables to where all have them, and start the other processes."""
+        """Bring the variables to where all have them, and start the other processes.
+
+        Ctrl-C breaks it off: there is no step yet that would have to be finished.
+        """
+        with broken_off_by_interrupt(run.request_stop):
+            self._begin(run)
+        if run.stop_reason == INTERRUPTED:
+            raise KeyboardInterrupt
+
+    def _begin(self, run: Run) -> None:
         self.parts.prepare(run)
         last_step = self._max_steps
         if self._steps is not None:
@@ -171,11 +184,17 @@ class LocalChief(Replica):
             with broken_off_by_interrupt(
                 functools.partial(setattr, run, "stop_reason")
             ):
-                self.supervisor.wait(names=self._workers)
+                self._wait_for_input_of_others(run)
         self.parts.stop_others(run)
         if not self.parts.is_alone(run):  # who has not begun will not
             self.supervisor.wait(_SECONDS_TO_STOP, self._workers)
         move_to_step(run, self.parts.global_step(run))
+
+    def _wait_for_input_of_others(self, run: Run) -> None:
+        def silent_for() -> dict[str, float]:
+            return {f"worker-{i}": s for i, s in self.parts.silent_for(run).items()}
+
+        wait_for_workers(self.supervisor, self._workers, silent_for, self._lease)
 
     def leave(self, run: Run) -> None:
         """Tell those who hold variables that nobody needs them any more."""

@@ -15,6 +15,7 @@ from skest.distributed.job import write_job
 from skest.distributed.server import serve_parameters
 from skest.distributed.shared_memory import SharedMemoryReplica
 from skest.distributed.supervisor import Supervisor, Task, res_options
+from skest.distributed.waiting import Silence
 from skest.hooks.base import Run
 from skest.inputs.input_context import InputContext
 from skest.replica import Replica
@@ -57,6 +58,12 @@ class Parts(Protocol):
     def is_alone(self, run: Run) -> bool:
         """Tell whether no worker has begun."""
 
+    def silent_for(self, run: Run) -> dict[int, float]:
+        """Return how many seconds ago each worker that has begun was heard of.
+
+        The chief asks for it when it takes no more steps.
+        """
+
     def global_step(self, run: Run) -> int:
         """Return how many steps all have taken."""
 
@@ -98,6 +105,7 @@ class InMemory:
     def __init__(self, strategy: SharedMemory) -> None:
         self._num_workers = strategy.num_workers
         self.replica = SharedMemoryReplica(0, self._num_workers)
+        self._silence = Silence()
 
     @property
     def files(self) -> list[BinaryIO]:
@@ -123,6 +131,10 @@ class InMemory:
     def is_alone(self, run: Run) -> bool:
         """Tell whether no worker has begun."""
         return self.replica.is_alone
+
+    def silent_for(self, run: Run) -> dict[int, float]:
+        """Return how many seconds ago each worker that has begun took a step."""
+        return self._silence.of(self.replica.steps_of_others)
 
     def global_step(self, run: Run) -> int:
         """Return how many steps all have taken."""
@@ -217,6 +229,10 @@ class InServers:
     def is_alone(self, run: Run) -> bool:
         """Tell whether no worker has begun."""
         return self.replica.tasks_seen(run) <= 1
+
+    def silent_for(self, run: Run) -> dict[int, float]:
+        """Return how many seconds ago each worker asked a server for something."""
+        return self.replica.silence_of_workers(run)
 
     def global_step(self, run: Run) -> int:
         """Return how many steps all have taken."""

@@ -180,7 +180,7 @@ class Members:
                     "bytes_in": member.bytes_in,
                     "bytes_out": member.bytes_out,
                     "has_left": member.has_left,
-                    "silent_for": now - member.seen,
+                    "silent_for": 0.0 if member.is_waiting else now - member.seen,
                 }
                 for peer, member in self._all.items()
             ]

@@ -143,6 +143,7 @@ class Supervisor:
         self._changed = threading.Condition()
         self._threads: list[threading.Thread] = []
         self._running: set[str] = set()
+        self._started: dict[str, float] = {}
         self.failure: BaseException | None = None
         self._is_stopping = False
 
@@ -207,6 +208,18 @@ class Supervisor:
             self.check()
             return not wanted & self._running
 
+    def age(self, name: str) -> float | None:
+        """Return for how many seconds a task has been running; None if it is not."""
+        with self._changed:
+            if name not in self.pids:
+                return None
+            return time.monotonic() - self._started[name]
+
+    def kill(self, name: str, reason: str) -> None:
+        """End a task as if it had died; it is started again if it may be."""
+        _logger.warning("%s %s: it is killed.", name, reason)
+        self._signal(signal.SIGKILL, name)
+
     def interrupt(self, names: Collection[str]) -> None:
         """Send tasks what Ctrl-C sends, so that they save and end."""
         with self._changed:
@@ -253,6 +266,7 @@ class Supervisor:
                 return True
             process = self._spawn(task, log)
             self.pids[task.name] = process.pid
+            self._started[task.name] = time.monotonic()
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         with (
             self._changed,

@@ -7,6 +7,7 @@ import json
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -17,7 +18,7 @@ from skest._checks import check_positive
 from skest._interrupts import INTERRUPTED
 from skest._random import seed_sequence
 from skest._resources import resolve_device
-from skest.checkpoint_store import CheckpointStore
+from skest.checkpoint_store import CheckpointStore, MemoryStore
 from skest.checkpoints import Checkpoint
 from skest.distributed.process_group import Peers
 from skest.dual_ascent import DualAscent
@@ -46,8 +47,9 @@ class SynchronousReplica(Replica):
     second if they wait for it between two steps, at once if its process has ended, and
     after `timeout` at the latest.
 
-    All need to see the same ``model_dir``; without one, only the Estimator of the chief
-    has the result.
+    All need to see the same ``model_dir``. Without one, or where each has a name of its
+    own for it, as in ``fit``, the chief sends its last checkpoint to the others, which
+    keep it in memory.
 
     Parameters
     ----------
@@ -78,6 +80,7 @@ class SynchronousReplica(Replica):
         self._is_over = False
         self._has_left = False
         self._positions: list[dict[str, Any]] = []
+        self._store: CheckpointStore = MemoryStore()
 
     @property
     def peers(self) -> Peers:
@@ -123,6 +126,7 @@ class SynchronousReplica(Replica):
 
     def latest(self, store: CheckpointStore) -> Checkpoint | None:
         """Return what the chief goes on from, for this process."""
+        self._store = store
         found = self.peers.shared(store.latest() if self.is_chief else None)
         self._is_resumed = found is not None
         if found is None:
@@ -223,8 +227,12 @@ class SynchronousReplica(Replica):
             self.agree(run, run.stop_reason or INPUT_ENDED)
 
     def leave(self, run: Run) -> None:
-        """Wait until the chief has saved, so that all can read what it saved."""
-        self.peers.summed([0])
+        """Wait until the chief has saved, so that all have what it saved."""
+        name = None if run.model_dir is None else Path(run.model_dir).name
+        names = {*self.peers.texts(json.dumps(name))}
+        if len(names) > 1 or name is None:
+            saved = self.peers.shared(self._store.latest() if self.is_chief else None)
+            self.result = None if self.is_chief else saved
         self._has_left = True
 
 

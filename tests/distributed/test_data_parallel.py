@@ -14,8 +14,9 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 
-from skest import Estimator, EstimatorSpec
+from skest import DNNClassifier, Estimator, EstimatorSpec, RunConfig
 from skest.checkpoint_store import MemoryStore
+from skest.distributed import DataParallel, LocalSGD
 from skest.distributed.data_parallel import DataParallelReplica
 from skest.distributed.synchronous import rows_of
 from skest.exceptions import NanLossDuringTrainingError, PeerLostError
@@ -116,6 +117,24 @@ def all_are_stopped(rank, folder):
     replica = DataParallelReplica("cpu", timeout=60)
     _ranks.train(replica, made, batches(SIZES, rank), max_steps=3)
     return variables(made)
+
+
+def fit_of(strategy, in_directory, rank, folder):
+    X = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
+    config = RunConfig(folder if in_directory else None, train_distribute=strategy)
+    model = DNNClassifier(
+        (4,), config=config, batch_size=5, max_iter=2, random_state=0, device="cpu"
+    ).fit(X, X[:, 0] > 0)
+    found = model.predict_proba(X).tolist(), model.n_steps_, model.score(X, X[:, 0] > 0)
+    again = model.set_params(warm_start=True).fit(X, X[:, 0] > 0)
+    return found, again.n_steps_, again.predict_proba(X).tolist(), model.model_dir_
+
+
+for _name, _strategy in {"ddp": DataParallel(), "local_sgd": LocalSGD(3)}.items():
+    for _place, _in_directory in {"memory": False, "directory": True}.items():
+        globals()[f"fit_{_name}_{_place}"] = functools.partial(
+            fit_of, _strategy, _in_directory
+        )
 
 
 def one_is_interrupted(rank, folder):
@@ -219,6 +238,8 @@ TOGETHER = [
     *("exact", "uneven", "one_ends_earlier", "one_is_stopped", "all_are_stopped"),
     *("one_is_interrupted", "one_fails", "nan_in_one", "another_network_in_one"),
     *("no_batch_for_one", "dropout", "batch_norm", "summaries", "rows_of_one"),
+    *("fit_ddp_memory", "fit_ddp_directory"),
+    *("fit_local_sgd_memory", "fit_local_sgd_directory"),
 ]
 
 
@@ -262,6 +283,18 @@ def test_all_stop_where_one_is_asked_to(results):
 
 def test_all_stop_at_max_steps(results):
     assert results["all_are_stopped"][0]["step"] == 3
+
+
+@pytest.mark.parametrize("place", ["memory", "directory"])
+@pytest.mark.parametrize("strategy", ["ddp", "local_sgd"])
+def test_fit_leaves_every_process_with_the_same_model(results, strategy, place):
+    (*chief, chief_dir), (*other, other_dir) = results[f"fit_{strategy}_{place}"]
+    assert chief == other
+    (_, n_steps, score), n_steps_of_two, _ = other
+    assert n_steps_of_two == 2 * n_steps > 0
+    assert score > 0.4
+    assert (chief_dir is None) == (place == "memory")
+    assert other_dir is None  # the files are those of the chief
 
 
 def test_an_interrupted_training_goes_on(results):

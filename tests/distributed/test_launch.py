@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from skest.distributed import launch
 from skest.distributed.launch import local_cluster, main
 from tests.distributed.test_supervisor import wait_for
 
@@ -50,6 +51,17 @@ def test_addresses_are_different(workers, ps):
     assert len(set(addresses)) == len(addresses) == workers + ps
     assert all(address.startswith("127.0.0.1:") for address in addresses)
     assert all(cluster.values())
+
+
+def test_a_server_that_does_not_end_is_named(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(launch, "_SECONDS_FOR_SERVERS", 0.5)
+    text = """
+        import os, time
+        if '"ps"' in os.environ["SKEST_CONFIG"].partition('"task"')[2]:
+            time.sleep(1000)
+        """
+    assert main(["--workers", "1", "--ps", "1", write(tmp_path, text)]) == 0
+    assert "ps-0 did not end in 0.5 s after all others" in capsys.readouterr().err
 
 
 def test_a_task_that_dies_too_often_ends_all(tmp_path, capsys):

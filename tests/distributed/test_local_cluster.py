@@ -18,6 +18,7 @@ from sklearn.model_selection import GridSearchCV
 
 from skest import DNNClassifier, Estimator
 from skest.distributed.local_cluster import train_locally
+from skest.distributed.local_parts import InMemory
 from skest.exceptions import NanLossDuringTrainingError
 from skest.hooks import Hook
 from tests.distributed._local import (
@@ -126,6 +127,19 @@ def test_ctrl_c_stops_all_and_saves():
     estimator, _ = train(press)
     assert estimator.stop_reason == "interrupted by Ctrl-C"
     assert estimator.checkpoint.global_step > 0
+
+
+def test_ctrl_c_while_processes_start_is_answered_at_once(monkeypatch):
+    def begin(parts, run):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(SECONDS)
+
+    monkeypatch.setattr(InMemory, "begin", begin)
+    estimator = Estimator(linear_model_fn, config=shared(1))
+    with pytest.raises(KeyboardInterrupt):
+        estimator.train(lambda: slow_batches(3))
+    assert estimator.checkpoint is None
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 @pytest.mark.slow
