@@ -232,7 +232,8 @@ class SkestEstimator(CallbackSupportMixin, DocLinkMixin, RowReader):
 
     def _forget(self, rows: Rows) -> None:
         """Begin a training, with the scale of its labels."""
-        self._input_forms = forms_of(rows.features)
+        names = vars(self).get("feature_names_in_") if self._reads_array else None
+        self._input_forms = forms_of(rows.features, names)
         self._scale = source_scale(self) or self._target.scale(rows.labels, rows.weight)
         self.warm_start_report_: WarmStartReport | None = None
         self.loss_curve_: list[float] = []

@@ -291,6 +291,11 @@ def _check_graph(content: OnnxContent, sizes: Mapping[str, int]) -> None:
             f"The graph uses operators that exports of skest never use: {names}."
         )
     for tensor in content.external:
+        if tensor.location == MODEL:
+            raise ArtifactError(
+                f"The tensor {tensor.tensor!r} should lie in {MODEL!r}, the graph itself; "
+                "external tensors lie in files of their own."
+            )
         size = sizes.get(tensor.location, -1)
         if tensor.offset + tensor.length > size:
             raise ArtifactError(

@@ -37,13 +37,18 @@ class Form(NamedTuple):
         integers with gaps.
     width : int or None
         How many values a cell has; None is any number of them.
+    names : tuple of str or None
+        Columns of the frame of which the raw column, a matrix, was made.
     """
 
     kind: str
     width: int | None
+    names: tuple[str, ...] | None = None
 
 
-def forms_of(features: Mapping[Any, Any]) -> dict[Any, Form]:
+def forms_of(
+    features: Mapping[Any, Any], names: Iterable[str] | None = None
+) -> dict[Any, Form]:
     """Return the forms of raw columns, by a look at few of their cells.
 
     Columns that hold nothing, or what is neither number nor string, are left out.
@@ -52,15 +57,24 @@ def forms_of(features: Mapping[Any, Any]) -> dict[Any, Form]:
     ----------
     features : dict of arrays, or of Series
         Raw columns by key.
+    names : iterable of str, default=None
+        Columns of the frame, if the only raw column is a matrix that was made of one.
 
     Examples
     --------
     >>> from skest.export.inputs import forms_of
-    >>> forms_of({"city": ["a", None], "tags": [[1, 2], []]})
-    {'city': Form(kind='string', width=1), 'tags': Form(kind='int64', width=None)}
+    >>> found = forms_of({"city": ["a", None], "tags": [[1, 2], []]})
+    >>> list(found)
+    ['city', 'tags']
+    >>> found["tags"]
+    Form(kind='int64', width=None, names=None)
     """
     found = {key: _form_of(cells, key) for key, cells in features.items()}
-    return {key: form for key, form in found.items() if form is not None}
+    known = {key: form for key, form in found.items() if form is not None}
+    if names is None:
+        return known
+    columns = tuple(map(str, names))
+    return {key: Form(form.kind, len(columns), columns) for key, form in known.items()}
 
 
 def _form_of(values: Any, key: Any) -> Form | None:
@@ -307,7 +321,9 @@ class Inputs:
         dtype = "float32" if form.kind == "number" else form.kind
         shape = (None, form.width)
         return self._declare(
-            InputSpec(str(key), key, dtype, shape, _ANY_MISSING[dtype])
+            InputSpec(
+                str(key), key, dtype, shape, _ANY_MISSING[dtype], names=form.names
+            )
         )
 
     def numbers(self, key: Key) -> Value:

@@ -14,12 +14,15 @@ from skest.exceptions import ArtifactError
 from skest.export.artifact import Artifact, read_artifact, version_at
 from skest.export.client_hashing import ClientInputs
 from skest.export.onnx_session import onnx_session
+from skest.export.padded_sizes import longest_cell, values_in_item
 from skest.export.raw_tables import columns_of, names_taken
 from skest.export.raw_values import Feature
 
 __all__ = ["WARMUP", "Model", "load"]
 
 WARMUP = "warmup.json"
+# Exports record a few rows; whoever says that there are more must not get their memory.
+_MAX_WARMUP_VALUES = 2**20
 
 
 class Model:
@@ -284,10 +287,25 @@ def _check_rows(feeds: Mapping[str, NDArray[Any]]) -> None:
         raise ValueError(f"All features must have as many rows; got {rows}.")
 
 
+def _check_warmup_size(model: Model, recorded: Mapping[str, Any]) -> None:
+    for name, found in model.signatures[recorded["signature"]]["inputs"].items():
+        cells = recorded["inputs"].get(name)
+        feature = model.features[found["tensor"]]
+        if cells is None or None not in feature["shape"][1:]:
+            continue  # no list is filled up, so it is no larger than its JSON
+        values = len(cells) * longest_cell(cells, feature) * values_in_item(feature)
+        if values > _MAX_WARMUP_VALUES:
+            raise ValueError(
+                f"the recorded rows of {name!r} would be {values} values; at most "
+                f"{_MAX_WARMUP_VALUES} are taken"
+            )
+
+
 def _check_warmup(model: Model) -> None:
     """Compare what the model gives for the recorded rows with what it gave."""
     try:
         recorded = json.loads((model.path / WARMUP).read_bytes())
+        _check_warmup_size(model, recorded)
         found = model.run(recorded["inputs"], recorded["signature"])
         expected = {
             key: np.asarray(values, found[key].dtype)

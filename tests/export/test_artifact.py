@@ -219,6 +219,7 @@ GRAPHS = {
     "operator off the list": (string_split, "ai.onnx:StringSplit"),
     "external data outside": (outside("../secret"), "not in a listed file"),
     "external data absolute": (outside("/etc/passwd"), "not in a listed file"),
+    "external data in the graph": (outside("model.onnx"), "the graph itself"),
     "external data behind the end": (
         outside("warmup.json", "99999"),
         "not in a listed file",

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skest.export.manifest import without_duplicates
+from skest.export.padded_sizes import longest_cell, values_in_item
 from skest.export.raw_tables import columns_of
 from skest.export.runtime import Model
 from skest.export.serving.errors import RequestError
@@ -99,7 +100,8 @@ class Call:
         Raises
         ------
         RequestError
-            413 if there is too much, 400 if it is not what the model takes.
+            413 if there is too much, 503 if memory does not suffice, 400 if it is not
+            what the model takes.
         """
         inputs = model.signatures[signature]["inputs"]
         try:
@@ -111,6 +113,14 @@ class Call:
             raise RequestError(400, "The values are nested too deeply.") from None
         except (ValueError, TypeError, OverflowError) as error:
             raise RequestError(400, str(error)) from None
+        except Exception as error:
+            if not _lacks_memory(error):
+                raise
+            raise RequestError(
+                503,
+                "The memory does not suffice for this request. Send fewer rows, or "
+                "shorter lists.",
+            ) from None
 
     def _check_sizes(
         self, columns: Mapping[str, Any], features: Mapping[str, Any]
@@ -144,12 +154,13 @@ class Call:
             )
         if None not in feature["shape"][1:]:
             return 1
-        delimiter = feature.get("delimiter")
-        longest = max((_width(cell, delimiter) for cell in cells), default=0)
-        if rows * longest > limits.max_cells:
+        longest = longest_cell(cells, feature)
+        size = values_in_item(feature)
+        if rows * longest * size > limits.max_cells:
+            items = "values" if size == 1 else f"vectors of {size} values"
             raise RequestError(
                 413,
-                f"{name!r} has {rows} rows of up to {longest} values; at most "
+                f"{name!r} has {rows} rows of up to {longest} {items}; at most "
                 f"{limits.max_cells} values are taken.",
             )
         return longest
@@ -196,6 +207,12 @@ def as_json(document: Any) -> bytes:
         ) from None
 
 
+def _lacks_memory(error: Exception) -> bool:
+    """Whether memory was refused; an engine says so by its words only."""
+    texts = ("Failed to allocate memory", "bad_alloc", "bad allocation")
+    return isinstance(error, MemoryError) or any(t in str(error) for t in texts)
+
+
 def _no_number(text: str) -> Any:
     raise ValueError(f"{text} is no JSON; write null where a number is missing")
 
@@ -205,13 +222,3 @@ def _finite(text: str) -> float:
     if math.isinf(number):
         raise ValueError(f"{text} is no number of 64 bits")
     return number
-
-
-def _width(cell: Any, delimiter: str | None) -> int:
-    """Return how many values a cell has, of which texts may be split."""
-    items = cell if isinstance(cell, list | np.ndarray) else [cell]
-    if not delimiter:
-        return len(items)
-    return sum(
-        item.count(delimiter) + 1 if isinstance(item, str) else 1 for item in items
-    )

@@ -19,13 +19,15 @@ class Limits:
     max_rows : int, default=10000
         Rows of a request (else 413).
     max_cells : int, default=4194304
-        Values of a feature once lists in cells are filled up to the longest, and of a
-        crossed column (else 413): one long list among many short ones, and two long lists
-        that are crossed, need far more memory than their request.
+        Values of a feature once lists in cells are filled up to the longest, each number
+        of a vector counted, and of a crossed column (else 413): one long list among many
+        short ones, and two long lists that are crossed, need far more memory than their
+        request.
     max_running : int, default=64
         Requests that are worked on at once (else 503).
     max_connections : int, default=512
-        Open connections (else 503). Together with `max_request_bytes` it bounds memory.
+        Open connections (else 503). Together with `max_request_bytes` it bounds the
+        memory of the bodies, not what a network makes of the values in them.
     timeout : float, default=10.0
         Seconds in which a request has to arrive from its first byte to its last (else
         408), in which an answer has to be taken, and for which a connection may idle.

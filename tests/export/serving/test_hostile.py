@@ -390,6 +390,39 @@ def test_too_many_connections(small):
     assert status == 503 and "Too many connections" in answer["error"]
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        RuntimeError("[ONNXRuntimeError] : Failed to allocate memory for requested"),
+    ],
+)
+def test_what_the_memory_does_not_suffice_for(small, monkeypatch, caplog, error):
+    def fail(columns, _):
+        raise error
+
+    monkeypatch.setattr(small._catalog.find("double", None)[1], "run", fail)
+    status, answer = Client(small)("/v1/models/double:predict", {"instances": [1]})
+    assert status == 503 and "memory does not suffice" in answer["error"]
+    assert not caplog.text
+
+
+def test_vectors_in_long_lists(tmp_path):
+    column = skest.feature_columns.sequence_numeric_column("n", shape=4)
+    rows = pd.DataFrame({"n": [[[1.0] * 4], [[2.0] * 4] * 2] * 5})
+    model = skest.RNNRegressor(2, sequence_feature_columns=[column], max_iter=1)
+    model.fit(rows, [0.0, 1.0] * 5).export(tmp_path)
+    limits = Limits(max_cells=400)
+    with ModelServer({"m": tmp_path}, port=0, limits=limits) as server:
+        client = Client(server)
+        for length, expected in ((10, 200), (11, 413)):
+            instances = [{"n": [[1] * 4] * length}] + [{"n": []}] * 9
+            status, found = client("/v1/models/m:predict", {"instances": instances})
+            assert status == expected, found
+        assert "rows of up to 11 vectors of 4 values" in found["error"]
+        client.close()
+
+
 def test_a_failure_tells_nothing_of_the_request(small, monkeypatch, caplog):
     def fail(columns, _):
         raise RuntimeError(f"failed at {columns}")

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How large raw values become once lists in cells are filled up, before they are."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["longest_cell", "values_in_item"]
+
+
+def longest_cell(
+    cells: Sequence[Any] | NDArray[Any], feature: Mapping[str, Any]
+) -> int:
+    """Return how many items each row has once all are as long as the longest.
+
+    Parameters
+    ----------
+    cells : sequence
+        One cell for each row.
+    feature : dict
+        The feature's entry in the manifest, of which the second size is free.
+
+    Examples
+    --------
+    >>> from skest.export.padded_sizes import longest_cell
+    >>> longest_cell(["a|b", ["a|b", "c"], None], {"delimiter": "|"})
+    3
+    """
+    delimiter = feature.get("delimiter")
+    return max((_items(cell, delimiter) for cell in cells), default=0)
+
+
+def values_in_item(feature: Mapping[str, Any]) -> int:
+    """Return of how many values an item of a list consists: one, unless it is a vector.
+
+    Parameters
+    ----------
+    feature : dict
+        The feature's entry in the manifest.
+
+    Examples
+    --------
+    >>> from skest.export.padded_sizes import values_in_item
+    >>> values_in_item({"shape": [None, None, 64]})
+    64
+    """
+    return math.prod(size or 1 for size in feature["shape"][2:])
+
+
+def _items(cell: Any, delimiter: str | None) -> int:
+    """Return how many items a cell has, of which texts may be split."""
+    items = cell if isinstance(cell, list | tuple | np.ndarray) else [cell]
+    if not delimiter:
+        return len(items)
+    return sum(
+        item.count(delimiter) + 1 if isinstance(item, str) else 1 for item in items
+    )
