@@ -105,7 +105,9 @@ def test_gradients_of_an_earlier_generation_are_refused(trainers):
         ghost.pull(IDS)
         ghost.compute(IDS)
         trainers(servers.addresses, "chief").initialize(generation=2, step=5)
-        with pytest.raises(StaleGenerationError, match="at generation 2, this is about 1"):
+        with pytest.raises(
+            StaleGenerationError, match="at generation 2, this is about 1"
+        ):
             ghost.exchange.push()
         ghost.client.generation = 2
         step, dense, _ = state_of(ghost)
@@ -116,7 +118,9 @@ def test_gradients_of_an_earlier_generation_are_refused(trainers):
 def test_variables_are_not_replaced_by_those_of_an_earlier_generation(trainers):
     with LocalServers() as servers:
         chief = trainers(servers.addresses, "chief").initialize(generation=3)
-        with pytest.raises(StaleGenerationError, match="at generation 3, this is about 2"):
+        with pytest.raises(
+            StaleGenerationError, match="at generation 3, this is about 2"
+        ):
             chief.initialize(generation=2)
 
 
