@@ -133,11 +133,13 @@ def test_all_servers_go_back_to_the_last_checkpoint(
 def test_a_worker_goes_on_when_the_chief_has_restored_the_servers(monkeypatch):
     roles = [("chief", 0), ("worker", 0)]
     with LocalServers(2) as servers:
-        timer = threading.Timer(0.3, forget, [servers.servers[0]])
-        timer.start()
+        is_lost = threading.Event()
 
         class Slow(Hook):
             def after_step(self, run, loss):
+                if run.global_step >= 4 and not is_lost.is_set():
+                    is_lost.set()
+                    forget(servers.servers[0])
                 time.sleep(0.04)
 
         chief, _ = train(monkeypatch, servers.addresses, roles, [Slow()])
