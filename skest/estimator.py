@@ -21,7 +21,7 @@ from skest.checkpoint_export import check_format, check_unused, export_checkpoin
 from skest.checkpoint_format import read_checkpoint
 from skest.checkpoint_store import CheckpointStore, DirectoryStore, MemoryStore
 from skest.checkpoints import Checkpoint
-from skest.distributed.replicas import is_alone, replica_for, serve_if_ps
+from skest.distributed.strategy_choice import is_alone
 from skest.eval_results import eval_dir_of
 from skest.evaluation import evaluate_loop, evaluated, predict_batch, split_rows
 from skest.exceptions import NotFittedError
@@ -235,8 +235,12 @@ class Estimator:
         if max_steps is not None and start >= max_steps:
             _logger.info("Training skipped: step %d has reached max_steps.", start)
             return self
-        if serve_if_ps(self._config):
-            return self
+        if not is_alone(self._config):
+            # Imported where several processes need it, because that takes long.
+            from skest.distributed.replicas import serve_if_ps
+
+            if serve_if_ps(self._config):
+                return self
         with (
             self._replica(input_fn, steps, max_steps) as replica,
             self._training_lock(replica) as check_lock,
@@ -251,6 +255,8 @@ class Estimator:
     ) -> Replica:
         if is_alone(self._config):
             return Replica()
+        from skest.distributed.replicas import replica_for
+
         return replica_for(
             _train_part, self.model_fn, input_fn, self._config, steps, max_steps
         )

@@ -10,7 +10,7 @@ from pathlib import Path
 from skest._interrupts import INTERRUPTED, broken_off_by_interrupt
 from skest.checkpoint_store import DirectoryStore
 from skest.distributed.end_of_training import EndOfTraining
-from skest.distributed.replicas import strategy_of
+from skest.distributed.strategy_choice import strategy_of
 from skest.estimator import Estimator
 from skest.exceptions import CorruptCheckpointError
 from skest.run_config import RunConfig

@@ -197,6 +197,18 @@ def test_importing_skest_is_cheap():
     assert done.stdout.strip() == "[]"
 
 
+def test_a_process_that_trains_alone_imports_nothing_of_several():
+    script = (
+        "import sys, skest.adapters.dnn, skest.train_eval\n"
+        "print([n for n in ('replicas', 'server', 'supervisor') "
+        "if f'skest.distributed.{n}' in sys.modules])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"
+
+
 @pytest.mark.parametrize("module", sorted(FILES))
 def test_modules_begin_with_license_and_docstring(module):
     first = FILES[module].read_text(encoding="utf-8").partition("\n")[0]

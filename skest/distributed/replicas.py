@@ -13,36 +13,17 @@ from skest.distributed.end_of_training import EndOfTraining
 from skest.distributed.local_cluster import Train, train_locally
 from skest.distributed.local_sgd import LocalSGDReplica
 from skest.distributed.server import serve_parameters
+from skest.distributed.strategy_choice import strategy_of
 from skest.inputs.sharding import context_of
 from skest.replica import Replica
 from skest.run_config import RunConfig
-from skest.strategies import AsyncParameterServer, DataParallel, LocalSGD, Strategy
+from skest.strategies import AsyncParameterServer, DataParallel, LocalSGD
 
-__all__ = ["is_alone", "replica_for", "serve_if_ps", "strategy_of"]
+__all__ = ["replica_for", "serve_if_ps"]
 
 _logger = logging.getLogger("skest")
 
 _SECRET = "SKEST_SECRET"
-
-
-def strategy_of(config: RunConfig) -> Strategy | None:
-    """Return how the tasks share a training; None if this process trains alone.
-
-    Parameters
-    ----------
-    config : RunConfig
-        With ``train_distribute=None`` in a cluster that has parameter servers, it is
-        ``AsyncParameterServer()``, as with ``TF_CONFIG`` in TensorFlow.
-    """
-    if config.train_distribute is None and config.num_ps_replicas:
-        return AsyncParameterServer()
-    return config.train_distribute
-
-
-def is_alone(config: RunConfig) -> bool:
-    """Tell whether a process knows of no others, so that it trains alone."""
-    is_worker = config.task_type == "worker"
-    return strategy_of(config) is None and is_worker and not config.cluster_spec
 
 
 def serve_if_ps(config: RunConfig) -> bool:

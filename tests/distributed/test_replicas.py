@@ -27,7 +27,8 @@ from skest.distributed.launch import local_cluster
 from skest.distributed.local_cluster import LocalChief
 from skest.distributed.local_sgd import LocalSGDReplica
 from skest.distributed.momentum import warn_of_momentum
-from skest.distributed.replicas import replica_for, strategy_of
+from skest.distributed.replicas import replica_for
+from skest.distributed.strategy_choice import strategy_of
 from skest.inputs import InputContext
 from skest.replica import Replica
 from skest.row_sparse import RowSparse
