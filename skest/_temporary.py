@@ -46,8 +46,7 @@ def sweep(base: Path) -> None:
     """
     for path in base.glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):  # it is held, or another one was faster
-            is_lock = path.name.endswith(_LOCK)
-            if _is_old(path) or (not is_lock and _is_given_up(path)):
+            if _is_old(path) or _is_given_up(path):
                 _remove(path)
 
 
@@ -60,9 +59,13 @@ def _remove(path: Path) -> None:
 
 
 def _is_given_up(path: Path) -> bool:
-    """Tell whether the owner was a process of this machine, and is gone."""
-    lock = path.with_name(path.name + _LOCK)
-    if not lock.is_file():
+    """Tell whether the owner was a process of this machine, and is gone.
+
+    A lock alone is what it leaves before it makes its directory, or when that is renamed.
+    """
+    directory = path.with_name(path.name.removesuffix(_LOCK))
+    lock = directory.with_name(directory.name + _LOCK)
+    if (path == lock and directory.exists()) or not lock.is_file():
         return False
     with lock.open("r+b", buffering=0) as file:
         if file.read() != socket.gethostname().encode():

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -8,6 +9,7 @@ import time
 import pytest
 
 from skest import _temporary
+from skest._file_locks import acquire
 from skest._temporary import owned_directory, sweep
 from skest.versioned_directory import write_version
 
@@ -66,6 +68,17 @@ def test_what_a_killed_process_left_is_swept(tmp_path, owner):
     owner.wait()
     write_version(tmp_path, lambda path: None, lambda: 7)
     assert names(tmp_path) == ["7"]
+
+
+@pytest.mark.parametrize("is_held", [True, False])
+def test_a_lock_alone_is_swept_when_nobody_holds_it(tmp_path, is_held):
+    lock = tmp_path / ".tmp-abc.lock"
+    lock.write_text(socket.gethostname())
+    with lock.open("r+b") as file:
+        if is_held:
+            acquire(file)
+        sweep(tmp_path)
+    assert lock.exists() == is_held
 
 
 def test_what_another_machine_left_is_swept_after_a_day(tmp_path, monkeypatch, owner):

@@ -258,13 +258,12 @@ def train_part(
 
 def _refuse_in_cluster(config: RunConfig) -> None:
     """Raise if the environment describes a cluster: memory ends with the machine."""
-    cluster = getattr(config, "cluster_spec", None)
-    if cluster:
-        strategy = getattr(config, "train_distribute", None)
+    if config.cluster_spec:
         raise ValueError(
-            f"train_distribute={strategy!r} starts processes on this machine, but the "
-            f"environment says that this one is a task of {cluster!r}. Use "
-            "AsyncParameterServer there, or unset SKEST_CONFIG and TF_CONFIG."
+            f"train_distribute={config.train_distribute!r} starts processes on this "
+            "machine, but the environment says that this one is a task of "
+            f"{config.cluster_spec!r}. Use AsyncParameterServer there, or unset "
+            "SKEST_CONFIG and TF_CONFIG."
         )
 
 
@@ -276,10 +275,10 @@ def _refuse_if_nested(config: RunConfig) -> None:
         where = "a process that it has started itself"
         if is_parallel:
             where = "a parallel call of joblib, such as a search with n_jobs=2"
-        strategy = getattr(config, "train_distribute", None)
         raise RuntimeError(
-            f"train_distribute={strategy!r} starts processes, and this training runs in "
-            f"{where}: they would multiply. Use n_jobs=1 there, or train_distribute=None."
+            f"train_distribute={config.train_distribute!r} starts processes, and this "
+            f"training runs in {where}: they would multiply. Use n_jobs=1 there, or "
+            "train_distribute=None."
         )
 
 

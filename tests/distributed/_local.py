@@ -1,40 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trainings of several processes on this machine, for the tests."""
 
-import dataclasses
 import time
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 
-from skest import EstimatorSpec, RunConfig
-
-
-@dataclass(frozen=True)
-class SharedMemory:
-    """Stands for the strategy of this name."""
-
-    num_workers: int = 2
-
-
-if "train_distribute" in {field.name for field in dataclasses.fields(RunConfig)}:
-    from skest.strategies import SharedMemory  # type: ignore[no-redef]
-
-    Config = RunConfig
-else:
-
-    @dataclass(frozen=True)
-    class Config(RunConfig):  # type: ignore[no-redef]
-        """Settings with a strategy."""
-
-        train_distribute: Any = None
+from skest import Estimator, EstimatorSpec, RunConfig
+from skest.distributed import SharedMemory
+from skest.hooks import Hook
+from tests.distributed._processes import wait_for
 
 
 def shared(num_workers=2, **settings):
     """Return settings of a training in shared memory."""
-    return Config(train_distribute=SharedMemory(num_workers), **settings)
+    return RunConfig(train_distribute=SharedMemory(num_workers), **settings)
 
 
 def linear_model_fn(features, labels, mode, params):
@@ -56,3 +36,46 @@ def slow_batches(n, seconds=0.005):
     for _ in range(n):
         time.sleep(seconds)
         yield X, X @ np.asarray([1, -2], np.float32)
+
+
+class WithOthers(Hook):
+    """Waits for another process before the first step, and acts then."""
+
+    def __init__(self, act):
+        self.act = act
+        self.replica = None
+
+    def before_step(self, run):
+        if self.replica is None:
+            self.replica = replica_of(run)
+            wait_for(lambda: self.may_go_on(run))
+            self.act(run, self.replica)
+
+    def may_go_on(self, run):
+        self.replica.supervisor.check()
+        return not self.replica.parts.is_alone(run)
+
+
+def replica_of(run):
+    """Return the part of this process, which the capture of checkpoints belongs to."""
+    return run._capture.func.__self__
+
+
+def train_together(config, act, input_fn, max_steps):
+    """Train with a hook that acts when another process has begun; none is left."""
+    estimator, hook = Estimator(linear_model_fn, config=config), WithOthers(act)
+    try:
+        estimator.train(input_fn, hooks=[hook], max_steps=max_steps)
+    finally:
+        if hook.replica is not None:
+            assert hook.replica.supervisor.pids == {}
+    return estimator, hook
+
+
+def stop(run, replica):
+    """Stop the training."""
+    run.request_stop("enough")
+
+
+def nothing(run, replica):
+    """Let the training go on."""

@@ -13,7 +13,7 @@ import pytest
 
 from skest.distributed import launch
 from skest.distributed.launch import local_cluster, main
-from tests.distributed.test_supervisor import wait_for
+from tests.distributed._processes import wait_for
 
 ROOT = Path(__file__).parents[2]
 TELL = """

@@ -26,17 +26,21 @@ from skest.distributed import AsyncParameterServer, SharedMemory
 from skest.distributed.local_parts import InServers
 from skest.exceptions import TaskFailedError
 from skest.feature_columns import numeric_column
-from tests.distributed._local import linear_model_fn, slow_batches
+from tests.distributed._local import (
+    linear_model_fn,
+    nothing,
+    slow_batches,
+    stop,
+    train_together,
+)
+from tests.distributed._processes import wait_for
 from tests.distributed.test_local_cluster import (
     ENDLESS,
     ROOT,
     SECONDS,
     OwnError,
-    WithTheOther,
     make_data,
-    stop,
 )
-from tests.distributed.test_supervisor import wait_for
 
 
 def served(num_workers=2, num_ps=1, timeout=10.0, **settings):
@@ -44,35 +48,13 @@ def served(num_workers=2, num_ps=1, timeout=10.0, **settings):
     return RunConfig(train_distribute=strategy, **settings)
 
 
-class WithWorker(WithTheOther):
-    """Acts when the worker has joined."""
-
-    def before_step(self, run):
-        self.run = run
-        super().before_step(run)
-
-    def may_go_on(self):
-        self.replica.supervisor.check()
-        return not self.replica.parts.is_alone(self.run)
-
-
 def endless():
     return slow_batches(ENDLESS)
 
 
 def train(act, input_fn=endless, max_steps=None, **settings):
-    estimator = Estimator(linear_model_fn, config=served(random_seed=0, **settings))
-    hook = WithWorker(act)
-    try:
-        estimator.train(input_fn, hooks=[hook], max_steps=max_steps)
-    finally:
-        if hook.replica is not None:
-            assert hook.replica.supervisor.pids == {}
-    return estimator, hook
-
-
-def nothing(run, replica):
-    pass
+    config = served(random_seed=0, **settings)
+    return train_together(config, act, input_fn, max_steps)
 
 
 def test_both_train(tmp_path, monkeypatch):

@@ -17,44 +17,23 @@ from joblib import Parallel, delayed
 from sklearn.model_selection import GridSearchCV
 
 from skest import DNNClassifier, Estimator
+from skest.distributed import SharedMemory
 from skest.distributed.local_cluster import train_locally
 from skest.distributed.local_parts import InMemory
 from skest.exceptions import NanLossDuringTrainingError
-from skest.hooks import Hook
 from tests.distributed._local import (
-    SharedMemory,
     linear_model_fn,
+    nothing,
     shared,
     slow_batches,
+    stop,
+    train_together,
 )
-from tests.distributed.test_supervisor import is_running, wait_for
+from tests.distributed._processes import is_running, wait_for
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 100.0
 ENDLESS = 10**9
-
-
-class WithTheOther(Hook):
-    """Waits for the other process before the first step, and acts then."""
-
-    def __init__(self, act):
-        self.act = act
-        self.replica = None
-
-    def before_step(self, run):
-        if self.replica is None:
-            self.replica = replica_of(run)
-            wait_for(self.may_go_on)
-            self.act(run, self.replica)
-
-    def may_go_on(self):
-        self.replica.supervisor.check()
-        return not self.replica.parts.replica.is_alone
-
-
-def replica_of(run):
-    """Return the part of this process, which the capture of checkpoints belongs to."""
-    return run._capture.func.__self__
 
 
 def input_fn(input_context):
@@ -63,22 +42,8 @@ def input_fn(input_context):
 
 
 def train(act, input_fn=input_fn, max_steps=None, **settings):
-    estimator = Estimator(linear_model_fn, config=shared(2, random_seed=0, **settings))
-    hook = WithTheOther(act)
-    try:
-        estimator.train(input_fn, hooks=[hook], max_steps=max_steps)
-    finally:
-        if hook.replica is not None:
-            assert hook.replica.supervisor.pids == {}
-    return estimator, hook
-
-
-def stop(run, replica):
-    run.request_stop("enough")
-
-
-def nothing(run, replica):
-    pass
+    config = shared(2, random_seed=0, **settings)
+    return train_together(config, act, input_fn, max_steps)
 
 
 def test_both_train_and_the_last_step_is_exact(tmp_path):

@@ -19,7 +19,7 @@ from skest.distributed.ray import launch
 from skest.distributed.remote_errors import RemoteTraceback
 from skest.exceptions import PeerLostError, TaskFailedError
 from skest.inputs import ArrayDataset
-from tests.distributed.test_supervisor import wait_for
+from tests.distributed._processes import wait_for
 
 N_STEPS = 60
 

@@ -6,16 +6,15 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import pytest
 
 from skest.distributed.supervisor import Supervisor, Task
 from skest.exceptions import TaskFailedError
+from tests.distributed._processes import SECONDS, is_running, wait_for
 
 ROOT = Path(__file__).parents[2]
-SECONDS = 60.0
 FOREVER = "import time\nwhile True: time.sleep(0.01)"
 
 
@@ -23,21 +22,6 @@ def script(directory, text):
     path = directory / f"script{len(list(directory.iterdir()))}.py"
     path.write_text(textwrap.dedent(text))
     return ["--script", str(path)]
-
-
-def is_running(pid):
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state != "Z"
-
-
-def wait_for(condition, seconds=SECONDS):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_tasks_that_end_well_are_not_restarted(tmp_path):

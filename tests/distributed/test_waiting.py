@@ -13,9 +13,9 @@ from skest.distributed.supervisor import Supervisor, Task
 from skest.distributed.waiting import Silence, wait_for_workers
 from skest.exceptions import TaskFailedError
 from skest.hooks import Hook
-from tests.distributed._local import linear_model_fn, slow_batches
-from tests.distributed.test_local_cluster import replica_of
-from tests.distributed.test_supervisor import script, wait_for
+from tests.distributed._local import linear_model_fn, replica_of, slow_batches
+from tests.distributed._processes import wait_for
+from tests.distributed.test_supervisor import script
 
 
 class Stopping(Hook):

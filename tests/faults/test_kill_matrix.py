@@ -15,7 +15,7 @@ from skest.checkpoint_store import DirectoryStore
 from skest.distributed.launch import local_cluster
 from skest.distributed.supervisor import Supervisor, Task
 from tests.distributed import _role
-from tests.distributed.test_supervisor import is_running, wait_for
+from tests.distributed._processes import is_running, wait_for
 
 SCRIPT = Path(__file__).with_name("_strikes.py")
 SECONDS = 60.0  # for each blow, on a loaded machine

@@ -12,8 +12,8 @@ from skest import DNNLinearCombinedClassifier, RunConfig
 from skest.distributed import AsyncParameterServer
 from skest.distributed.wire import Message, Op
 from skest.hooks import Hook
-from tests.distributed.test_local_cluster import replica_of
-from tests.distributed.test_supervisor import wait_for
+from tests.distributed._local import replica_of
+from tests.distributed._processes import wait_for
 
 CENSUS = Path(__file__).resolve().parents[3] / "shared" / "data" / "adult"
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"

@@ -17,7 +17,7 @@ import torch
 
 from skest.checkpoint_store import DirectoryStore
 from tests.distributed import _role
-from tests.distributed.test_supervisor import is_running, wait_for
+from tests.distributed._processes import is_running, wait_for
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "tests" / "distributed" / "_role.py"
