@@ -4,40 +4,30 @@
 import copy
 import functools
 import logging
-import math
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from skest._interrupts import INTERRUPTED, broken_off_by_interrupt
-from skest.checkpoint_format import ShardedCheckpoint, read_checkpoint
+from skest.checkpoint_format import ShardedCheckpoint
 from skest.checkpoint_store import DirectoryStore
-from skest.checkpoints import Checkpoint
-from skest.distributed.client import PSClient, StaleGenerationError
+from skest.distributed.attachment import LOST, Attachment
+from skest.distributed.client import PSClient
 from skest.distributed.exchange import Exchange
 from skest.distributed.look_ahead import LookAhead
 from skest.distributed.momentum import warn_of_momentum
 from skest.distributed.patience import Patience
-from skest.distributed.remote_checkpoint import NotSavedError, restore, sharded
+from skest.distributed.remote_checkpoint import NotSavedError, sharded
 from skest.distributed.session import Peer
 from skest.distributed.status_log import StatusLog
-from skest.distributed.variables import (
-    Part,
-    Variables,
-    aliases,
-    join,
-    split,
-    unique_state,
-)
+from skest.distributed.variables import aliases, join
 from skest.distributed.wire import Message, Op
 from skest.exceptions import PeerLostError
 from skest.hooks.base import Run
 from skest.inputs.input_context import InputContext
 from skest.replica import Replica
-from skest.schedules import FunctionLR
 from skest.training import (
     INPUT_ENDED,
     Step,
@@ -51,7 +41,6 @@ __all__ = ["AsyncReplica", "TrainingOverError"]
 
 _logger = logging.getLogger("skest")
 
-_LOST = (PeerLostError, StaleGenerationError)
 _PAUSE = 0.1
 _CHIEF_STOPPED = "the chief asked all tasks to stop"
 
@@ -134,13 +123,16 @@ class AsyncReplica(Replica):
         self.input_context = input_context
         peer = Peer(task_type, task_index)
         self.client = PSClient(ps_addresses, peer, secret, strategy.timeout)
-        self._strategy, self._attach_timeout = strategy, attach_timeout
-        self._check = check
-        self._exchange: Exchange | None = None
-        self._variables: Variables | None = None
-        self._own_steps = self._constants_of = 0
-        self._reading, self._sending = (Patience(strategy.timeout) for _ in range(2))
-        self._saved: Checkpoint | None = None
+        self._strategy, self._check = strategy, check
+        self._servers = Attachment(
+            self.client,
+            is_chief=self.is_chief,
+            timeout=strategy.timeout,
+            attach_timeout=attach_timeout,
+            check=check,
+        )
+        self._own_steps = 0
+        self._sending = Patience(strategy.timeout)
         self._is_saving = False
         self._next: LookAhead | None = None
         self._log: StatusLog | None = None
@@ -158,15 +150,12 @@ class AsyncReplica(Replica):
     def begin(self, run: Run) -> None:
         """Attach to the servers; the chief initializes them if nobody did."""
         spec = run.spec
-        self._variables = Variables.of(
-            run.network, spec.optimizers, len(self.client.addresses)
-        )
         if self.is_chief:
             warn_of_momentum(spec.optimizers, self.n_tasks)
             self._begin_saving(run)
-        self._attach(run)
-        self._exchange = Exchange(
-            self.client, run.network, spec.optimizers, self._variables
+        self._servers.begin(run)
+        self._servers.exchange = Exchange(
+            self.client, run.network, spec.optimizers, self._servers.variables
         )
         for optimizer in spec.optimizers:
             optimizer.state.clear()  # it is in the servers
@@ -206,24 +195,24 @@ class AsyncReplica(Replica):
 
     def capture(self, run: Run, capture: Callable[[Run], Any]) -> Any:
         """Return a checkpoint of what is in the servers; all else is of this process."""
-        if self._exchange is None:
+        if self._servers.exchange is None:
             return capture(run)
         if self._is_saving:
             return self._sharded(run, capture)
-        step, parts = self._retried(
+        step, parts = self._servers.retried(
             run, lambda: self.client.snapshot(["dense", "table"])
         )
-        self._load(run, parts, "dense")
+        self._servers.load(run, parts, "dense")
         captured, other_names = capture(self._shown(run, step)), aliases(run.network)
-        made = join(self._known_variables(), parts, captured, other_names)
-        self._saved = made if run.model_dir is None else None
+        made = join(self._servers.variables, parts, captured, other_names)
+        self._servers.saved = made if run.model_dir is None else None
         return made
 
     def refresh(self, run: Run) -> None:
         """Read dense variables; rows of tables are read anew when they are looked up."""
-        exchange = self._exchange
+        exchange = self._servers.exchange
         if exchange is not None:
-            self._retried(run, lambda: exchange.pull(None))
+            self._servers.retried(run, lambda: exchange.pull(None))
 
     def finish(self, run: Run) -> None:
         """Say that this task takes no more steps; the chief waits for the others."""
@@ -233,19 +222,21 @@ class AsyncReplica(Replica):
         if run.stop_reason == INPUT_ENDED:  # others may have more of it
             interrupt = functools.partial(setattr, run, "stop_reason")
             with broken_off_by_interrupt(interrupt):
-                self._retried(run, lambda: self._wait_for_workers(run))
+                self._servers.retried(run, lambda: self._wait_for_workers(run))
         if run.stop_reason != INPUT_ENDED:
             self.stop_others(run)
-            self._retried(run, lambda: self._wait_for_workers(run))
+            self._servers.retried(run, lambda: self._wait_for_workers(run))
         move_to_step(run, max(self.client.step, run.global_step))
 
     def stop_others(self, run: Run) -> None:
         """Ask all tasks to stop after the step that they are in."""
-        self._retried(run, lambda: self.client.ask_all(Message(Op.STOP)))
+        self._servers.retried(run, lambda: self.client.ask_all(Message(Op.STOP)))
 
     def tasks_seen(self, run: Run) -> int:
         """Return how many tasks have been there, with this one."""
-        stats = self._retried(run, lambda: self.client.ask(0, Message(Op.STATS)))
+        stats = self._servers.retried(
+            run, lambda: self.client.ask(0, Message(Op.STATS))
+        )
         return len(stats.control["tasks"])
 
     def silence_of_workers(self, run: Run) -> dict[int, float]:
@@ -258,7 +249,7 @@ class AsyncReplica(Replica):
             self.client.ask(0, Message(Op.BYE))
             return self.client.ask(0, Message(Op.STATS))
 
-        tasks = self._retried(run, ask).control["tasks"]
+        tasks = self._servers.retried(run, ask).control["tasks"]
         workers = [task for task in tasks if task["task_type"] == "worker"]
         return {task["task_index"]: task["silent_for"] for task in workers}
 
@@ -269,18 +260,18 @@ class AsyncReplica(Replica):
 
     def close(self) -> None:
         """Let go of the sessions."""
-        if self._exchange is not None:
-            self._exchange.rows.close()
+        if self._servers.exchange is not None:
+            self._servers.exchange.rows.close()
         self.client.close()
 
     def _begin_saving(self, run: Run) -> None:
         """Have something to go back to, until a later state is saved."""
         if run.model_dir is None:
-            self._saved = run.capture_checkpoint()
+            self._servers.saved = run.capture_checkpoint()
             return
         run.save_by = self._save
         if DirectoryStore(run.model_dir).latest_step() != run.global_step:
-            self._saved = run.capture_checkpoint()
+            self._servers.saved = run.capture_checkpoint()
 
     def _save(self, run: Run, save: Callable[[Any], None]) -> None:
         """Let the servers write a checkpoint; begin again if one is lost meanwhile."""
@@ -293,8 +284,8 @@ class AsyncReplica(Replica):
                 except NotSavedError as error:
                     _logger.warning("%s Attaching again.", error)
                     step = run.global_step
-                    patience.failed(error, self._limit(run))
-                    self._attach(run)
+                    patience.failed(error, self._servers.limit(run))
+                    self._servers.attach(run)
                     if run.should_stop and run.global_step < step:
                         raise PeerLostError(
                             "Parameter servers were lost while the last checkpoint was "
@@ -302,19 +293,19 @@ class AsyncReplica(Replica):
                             "Train again to go on from there."
                         ) from error
                 else:
-                    self._saved = None
+                    self._servers.saved = None
                     return
         finally:
             self._is_saving = False
 
     def _sharded(self, run: Run, capture: Callable[[Run], Any]) -> ShardedCheckpoint:
         """Return a checkpoint that is written where the variables are."""
-        replies = self._retried(
+        replies = self._servers.retried(
             run, lambda: self.client.take_snapshot(["dense", "table"])
         )
         shown = self._shown(run, replies[0].step)
         return sharded(
-            *(self.client, self._known_variables(), run.network, replies),
+            *(self.client, self._servers.variables, run.network, replies),
             capture=lambda: capture(shown),
         )
 
@@ -332,7 +323,7 @@ class AsyncReplica(Replica):
         labels: Any,
         after_backward: Callable[[], None] | None,
     ) -> Tensor:
-        exchange = self._exchange
+        exchange = self._servers.exchange
         if exchange is None:
             raise RuntimeError("A step was asked for before 'begin'.")
 
@@ -342,17 +333,17 @@ class AsyncReplica(Replica):
             with exchange.rows.watched():
                 return compute_gradients(run.spec, features, labels)
 
-        loss: Tensor = self._retried(run, gradients)
+        loss: Tensor = self._servers.retried(run, gradients)
         if after_backward is not None:
             after_backward()
         clip_trained(run.spec)
         try:
             exchange.push()
-        except _LOST as error:
+        except LOST as error:
             # Some servers may have applied it: it is not sent again.
             _logger.warning("The gradients of a step are lost: %s", error)
-            self._sending.failed(error, self._limit(run))
-            self._attach(run)
+            self._sending.failed(error, self._servers.limit(run))
+            self._servers.attach(run)
         else:
             self._sending.answered()
         return loss
@@ -363,130 +354,9 @@ class AsyncReplica(Replica):
         if batch is not None:
             exchange.pull_ahead(batch[0])
 
-    def _retried(self, run: Run, ask: Callable[[], Any]) -> Any:
-        """Ask again after sessions broke and were opened anew."""
-        while True:
-            try:
-                found = ask()
-            except _LOST as error:
-                _logger.warning("%s Attaching again.", error)
-                self._reading.failed(error, self._limit(run))
-                self._attach(run)
-            else:
-                self._reading.answered()
-                return found
-
     def _stop_if_asked(self, run: Run) -> None:
         if self.client.is_stopping and not self.is_chief:
             run.request_stop(_CHIEF_STOPPED)
-
-    def _attach(self, run: Run) -> None:
-        """Open sessions with servers that all have the same variables."""
-        start = time.monotonic()
-        while True:
-            self._check()
-            try:
-                self.client.connect()
-                if self._exchange is not None:
-                    self._exchange.forget()
-                if self._is_ready(run, start + self._attach_timeout):
-                    return
-                problem = "They are not initialized."
-            except _LOST as error:
-                problem = str(error)
-            limit = self._limit(run)
-            if time.monotonic() - start > limit:
-                raise TimeoutError(
-                    f"The parameter servers are not ready after {limit:g} s. {problem}"
-                )
-            time.sleep(_PAUSE)
-
-    def _limit(self, run: Run) -> float:
-        """Return for how many seconds the task waits for servers."""
-        timeout: float = self._strategy.timeout
-        return min(self._attach_timeout, timeout if run.should_stop else math.inf)
-
-    def _is_ready(self, run: Run, end: float) -> bool:
-        """Tell whether all servers agree; the chief makes them agree."""
-        before = self.client.generation
-        while True:
-            found = self.client.ask_all(Message(Op.INFO))
-            generations = {reply.generation for reply in found}
-            is_agreed = len(generations) == 1 and 0 not in generations
-            if is_agreed:
-                break
-            if self.is_chief:
-                self._initialize(run, max(*generations, before, 0) + 1)
-                return True
-            if time.monotonic() > end:
-                return False
-            self._check()
-            time.sleep(_PAUSE)
-        self._check_variables(found[0])
-        self.client.generation = found[0].generation
-        self.client.step = found[0].step
-        if self.client.generation != self._constants_of:
-            self._load_constants(run)
-        return True
-
-    def _initialize(self, run: Run, generation: int) -> None:
-        """Give the servers the variables of this process, or those of a checkpoint."""
-        known = self._known_variables()
-        if self._exchange is None:
-            parts = split(known, run.network, run.spec.optimizers)
-            self.client.initialize(known, parts, run.global_step, generation)
-            self._constants_of = generation
-            return
-        step = self._go_back(run, generation)  # its own variables are in the servers
-        _logger.warning("All parameter servers went back to step %d.", step)
-        self._load_constants(run)
-        _move_back(run, step)
-
-    def _go_back(self, run: Run, generation: int) -> int:
-        """Let the servers begin at the newest checkpoint, and return its step."""
-        model = (self._known_variables(), run.network, run.spec.optimizers)
-        store = None if run.model_dir is None else DirectoryStore(run.model_dir)
-        path = None if store is None else store.latest_path()
-        if path is not None:
-            step = restore(self.client, *model, path, generation)
-            if step is not None:
-                return step
-        checkpoint = self._saved if path is None else read_checkpoint(path)
-        if checkpoint is None:
-            raise RuntimeError(
-                "There is nothing to restore the parameter servers from."
-            )
-        step = checkpoint.global_step
-        self.client.initialize(model[0], split(*model, checkpoint), step, generation)
-        return step
-
-    def _known_variables(self) -> Variables:
-        if self._variables is None:
-            raise RuntimeError("The replica was asked for variables before 'begin'.")
-        return self._variables
-
-    def _check_variables(self, info: Message) -> None:
-        theirs = Variables.from_json(info.control["variables"])
-        differences = self._known_variables().differences(theirs)
-        if differences:
-            listed = "\n  ".join(differences)
-            raise ValueError(
-                "The parameter servers have the variables of another model:\n  "
-                f"{listed}\nStart all tasks with the same program, columns and number of "
-                "parameter servers."
-            )
-
-    def _load_constants(self, run: Run) -> None:
-        _, parts = self.client.snapshot(["constant"])
-        self._load(run, parts, "constant")
-        self._constants_of = self.client.generation
-
-    def _load(self, run: Run, parts: list[Part], kind: str) -> None:
-        """Set variables of the network to those of the servers."""
-        tensors = unique_state(run.network)
-        with torch.no_grad():
-            for v in self._known_variables().of_kind(kind):
-                tensors[v.name].copy_(parts[v.ps].tensors[f"variable:{v.name}"])
 
     def _wait_for_workers(self, run: Run) -> None:
         """Return when no other task is at work, and none is expected any more."""
@@ -494,7 +364,7 @@ class AsyncReplica(Replica):
         while True:
             self._check()
             stats = self.client.ask_all(Message(Op.STATS))[0].control
-            self._reading.answered()
+            self._servers.reading.answered()
             # One that comes too late would wait in vain for the servers.
             is_early = len(stats["tasks"]) < self.n_tasks and time.monotonic() < end
             if run.stop_reason == INTERRUPTED:
@@ -507,13 +377,5 @@ class AsyncReplica(Replica):
         """Send what needs no answer; a server that is gone need not know."""
         try:
             self.client.ask_all(message)
-        except _LOST as error:
+        except LOST as error:
             _logger.info("%s", error)
-
-
-def _move_back(run: Run, step: int) -> None:
-    """Set the global step to an earlier one, and rates that are functions of it."""
-    run.global_step = step
-    for scheduler in run.spec.lr_schedulers:
-        if isinstance(scheduler, FunctionLR):
-            scheduler.move_to(step)
