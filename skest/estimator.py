@@ -2,7 +2,6 @@
 """`Estimator`: trains, evaluates and predicts with a model function."""
 
 import contextlib
-import dataclasses
 import functools
 import logging
 import os
@@ -10,45 +9,31 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-
 from skest._arguments import check_all, check_config, check_steps
-from skest._interrupts import INTERRUPTED
 from skest._random import RunRandom
-from skest._resources import IntraOpThreads, dense_size, resolve_device, threads_for
+from skest._resources import resolve_device
 from skest.checkpoint_export import check_format, check_unused, export_checkpoint
-from skest.checkpoint_format import read_checkpoint
-from skest.checkpoint_store import CheckpointStore, DirectoryStore, MemoryStore
+from skest.checkpoint_holder import CheckpointHolder
+from skest.checkpoint_store import MemoryStore
 from skest.checkpoints import Checkpoint
 from skest.distributed.strategy_choice import is_alone
-from skest.eval_results import eval_dir_of
-from skest.evaluation import evaluate_loop, evaluated, predict_batch, split_rows
-from skest.exceptions import NotFittedError
-from skest.execution.choice import make_inference, make_step
-from skest.export.declaration import declare_core
-from skest.export.spec_export import exported_spec, known_features
+from skest.evaluation_run import run_evaluation
 from skest.export.writer import are_external, write_export
-from skest.hooks.base import Hook, Run
+from skest.hooks.base import Hook
 from skest.hooks.checkpoint import CheckpointListener
-from skest.inputs.array_dataset import ArrayDataset, count_rows
-from skest.inputs.batches import Source, tensor_batches
+from skest.inputs.array_dataset import ArrayDataset
 from skest.inputs.first_rows import first_rows
-from skest.inputs.input_context import InputContext
-from skest.inputs.sharding import call_sharded
-from skest.keep_best import KeepBest
 from skest.keys import ModeKeys
+from skest.model_builder import ModelBuilder
 from skest.model_dir_lock import training_lock
+from skest.model_export import exported_model
 from skest.model_fn import ModelFn
-from skest.out_of_memory import explained_out_of_memory
 from skest.prediction import PredictionModel, joined
+from skest.prediction_run import GetModel, new_prediction_model, run_prediction
 from skest.replica import Replica
 from skest.run_config import RunConfig
-from skest.saving import make_save, recorded
 from skest.spec import EstimatorSpec
-from skest.summaries.evaluations import record_evaluation
-from skest.training import train_loop
-from skest.training_hooks import stop_hooks, training_hooks
+from skest.training_run import TrainingOrder, run_training, train_part
 from skest.warm_start import WarmStartSettings, as_warm_start_settings, warm_start
 from skest.warm_start_report import WarmStartReport
 
@@ -56,11 +41,8 @@ __all__ = ["Estimator"]
 
 _logger = logging.getLogger("skest")
 
-# So many rows of a table to predict are encoded before the next ones.
-_ROWS_AT_ONCE = 16_384
 
-
-class Estimator:
+class Estimator(CheckpointHolder):
     """Trains, evaluates and predicts with a model that a function describes.
 
     Every call builds the model anew, restores its variables from the latest checkpoint,
@@ -137,26 +119,14 @@ class Estimator:
         warm_start_from: Any = None,
     ) -> None:
         self._model_fn = ModelFn(model_fn, params)
-        self._config = check_config(config, model_dir)
+        super().__init__(check_config(config, model_dir))
         self._warm_start_from = as_warm_start_settings(warm_start_from)
-        self._store = self._new_store()
 
     def __repr__(self) -> str:
         where = f", model_dir={str(self.model_dir)!r}" if self.model_dir else ""
         return f"Estimator(global_step={self._store.latest_step() or 0}{where})"
 
     # What an Estimator is made of
-
-    @property
-    def model_dir(self) -> Path | None:
-        """Directory of checkpoints; None if the checkpoint is in memory."""
-        directory = self._config.model_dir
-        return None if directory is None else Path(directory)
-
-    @property
-    def config(self) -> RunConfig:
-        """The settings of the run."""
-        return self._config
 
     @property
     def params(self) -> dict[str, Any]:
@@ -258,7 +228,7 @@ class Estimator:
         from skest.distributed.replicas import replica_for
 
         return replica_for(
-            _train_part, self.model_fn, input_fn, self._config, steps, max_steps
+            train_part, self.model_fn, input_fn, self._config, steps, max_steps
         )
 
     def _train(
@@ -271,76 +241,15 @@ class Estimator:
         check_lock: Callable[[], None],
         replica: Replica,
     ) -> None:
+        order = TrainingOrder(
+            input_fn, hooks, listeners, steps, max_steps, self._warm_start
+        )
         store = self._store if replica.is_chief else MemoryStore()
-        checkpoint = replica.latest(store)
-        start = 0 if checkpoint is None else checkpoint.global_step
-        source = self._source(
-            input_fn, ModeKeys.TRAIN, checkpoint, replica.input_context
-        )
-        first = source.first_batch()
-        if first is None:
-            _logger.warning("Training made no steps: the input has no batch.")
-            return
-        self._remember(first[0])
-        device = resolve_device(self._config.device)
-        random = RunRandom(replica.seed(self._config.random_seed, start), device)
-        spec = self._model_fn.build(*first, ModeKeys.TRAIN, self._config, random)
-        if checkpoint is None and replica.is_chief:
-            self._warm_start(spec, random)
-        self._restore(spec, checkpoint, random)
-        batches = self._batches(source, spec, device)
-        capture = functools.partial(_capture, random, source)
-        run = Run(
-            spec,
-            self._config,
-            global_step=start,
-            model_dir=self.model_dir,
-            table=source.table,
-            raw_batch=source.raw_batch,
-            capture=functools.partial(replica.capture, capture=capture),
-            save=make_save(store, spec, check_lock),
-            refresh=replica.refresh,
-            summary_dir=self.model_dir if replica.is_chief else None,
-        )
-        all_hooks = [
-            *stop_hooks(steps, max_steps),
-            *training_hooks(
-                spec, self._config, hooks, listeners, is_chief=replica.is_chief
-            ),
-        ]
-        n_steps = _steps_ahead(source, steps, max_steps, start)
-        n_rows = count_rows(first[0], "features")
-        useful = threads_for(dense_size(run.network), n_rows, passes=3)
-        with (
-            contextlib.closing(source),
-            contextlib.closing(run),
-            IntraOpThreads.limited_to(useful, wanted=self._config.num_threads),
-            random.attach(run.network, spec.loss, *spec.optimizers),
-            explained_out_of_memory(n_rows, device, run.network),
-            recorded(run, store),
-        ):
-            replica.begin(run)
-            step = replica.make_step(
-                run,
-                lambda: make_step(self._config.execution, spec, all_hooks, n_steps),
-            )
-            train_loop(
-                run,
-                replica.batches(run, batches),
-                all_hooks,
-                step,
-                replica.steps_taken,
-                replica.finish,
-                replica.make_watched_step(run),
-            )
-            replica.leave(run)
-        if replica.result is not None:
+        run = run_training(self._builder, order, replica, store, check_lock)
+        if run is not None and replica.result is not None:
             self._config = self._config.replace(model_dir=None)
             self._store = MemoryStore(replica.result)
             self._store.note_stop(str(run.stop_reason))
-        _logger.info(
-            "Training stopped at step %d: %s.", run.global_step, run.stop_reason
-        )
 
     def evaluate(
         self,
@@ -381,51 +290,11 @@ class Estimator:
         check_steps(steps=steps)
         hooks = check_all(hooks, Hook, "hooks")
         checkpoint = self._checkpoint(checkpoint_path)
-        with contextlib.closing(self._source(input_fn, ModeKeys.EVAL)) as source:
-            return self._evaluate(source, checkpoint, steps, hooks, name)
-
-    def _evaluate(
-        self,
-        source: Source,
-        checkpoint: Checkpoint,
-        steps: int | None,
-        hooks: list[Hook],
-        name: str | None,
-    ) -> dict[str, float]:
-        first = source.first_batch()
-        if first is None:
-            raise ValueError(
-                "The input of evaluate has no batch; it needs at least one."
+        builder = self._builder
+        with contextlib.closing(builder.open_source(input_fn, ModeKeys.EVAL)) as source:
+            return run_evaluation(
+                builder, source, checkpoint, hooks, steps, name, self.eval_dir(name)
             )
-        self._remember(first[0])
-        device = resolve_device(self._config.device)
-        spec = self._model_fn.build(
-            *first, ModeKeys.EVAL, self._config, RunRandom(0, device)
-        )
-        self._restore(spec, checkpoint)
-        run = Run(
-            spec,
-            self._config,
-            global_step=checkpoint.global_step,
-            model_dir=self.model_dir,
-            summary_dir=self.eval_dir(name),
-        )
-        n_rows = count_rows(first[0], "features")
-        useful = threads_for(dense_size(run.network), n_rows, passes=1)
-        with (
-            contextlib.closing(run),
-            IntraOpThreads.limited_to(useful, wanted=self._config.num_threads),
-        ):
-            batches = self._batches(source, spec, device)
-            all_hooks = [*hooks, *spec.evaluation_hooks]
-            infer = None
-            if not all_hooks:  # which may change the network
-                compute = functools.partial(evaluated, spec)
-                infer = make_inference(self._config.execution, spec, compute, spec.loss)
-            results = evaluate_loop(run, batches, all_hooks, steps, infer)
-            _logger.info("Evaluation%s: %s", f" {name!r}" if name else "", results)
-            record_evaluation(run, self.eval_dir(name), results)
-        return results
 
     def predict(
         self,
@@ -467,15 +336,14 @@ class Estimator:
         version = self._store.version() if checkpoint_path is None else None
         kept = self._kept
         if not hooks and version is not None and kept and kept.version == version:
-            get_model: Callable[..., PredictionModel] = kept.itself
+            get_model: GetModel = kept.itself
         else:
-            get_model = functools.partial(
-                self._prediction_model,
-                self._checkpoint(checkpoint_path),
-                version,
-                not hooks,
-            )
-        return self._predict(input_fn, keys, hooks, get_model, yield_single_examples)
+            checkpoint = self._checkpoint(checkpoint_path)
+            version = None if hooks else version
+            get_model = functools.partial(self._prediction_model, checkpoint, version)
+        return run_prediction(
+            self._builder, input_fn, keys, hooks, get_model, yield_single_examples
+        )
 
     def predict_table(
         self,
@@ -521,78 +389,12 @@ class Estimator:
         batches = self.predict(lambda: data, predict_keys, yield_single_examples=False)
         return joined(batches, data.n_rows)
 
-    def _predict(
-        self, input_fn: Callable[..., Any], *options: Any
-    ) -> Iterator[dict[str, Any]]:
-        with contextlib.closing(self._source(input_fn, ModeKeys.PREDICT)) as source:
-            yield from self._predictions(source, *options)
-
-    def _predictions(
-        self,
-        source: Source,
-        keys: Sequence[str] | None,
-        hooks: list[Hook],
-        get_model: Callable[[Source, torch.device], PredictionModel],
-        yield_single_examples: bool,
-    ) -> Iterator[dict[str, Any]]:
-        n_rows = source.rows_per_batch
-        if n_rows is None:
-            return
-        device = resolve_device(self._config.device)
-        model = get_model(source, device)
-        spec = model.spec
-        run = Run(spec, self._config, global_step=model.global_step)
-        useful = threads_for(model.n_weights, n_rows, passes=1)
-        all_hooks = [*hooks, *spec.prediction_hooks]
-        infer = None if all_hooks else model.infer  # hooks may change the network
-        for hook in all_hooks:
-            hook.begin(run)
-        how = {"with_labels": False, "rows_at_once": _ROWS_AT_ONCE}
-        for features, _ in self._batches(source, spec, device, **how):
-            for hook in all_hooks:
-                hook.before_step(run)
-            # Entered for every batch: nothing may stay set while the caller has control.
-            with IntraOpThreads.limited_to(useful, wanted=self._config.num_threads):
-                predictions = predict_batch(spec, features, keys, infer)
-            for hook in all_hooks:
-                hook.after_step(run, None)
-            if yield_single_examples:
-                yield from split_rows(predictions)
-            else:
-                yield predictions
-            if run.should_stop:
-                break
-        for hook in all_hooks:
-            hook.end(run)
-
     def _prediction_model(
-        self,
-        checkpoint: Checkpoint,
-        version: Hashable,
-        may_keep: bool,
-        source: Source,
-        device: torch.device,
+        self, checkpoint: Checkpoint, version: Hashable, *where: Any
     ) -> PredictionModel:
-        """Build the model of a checkpoint to predict with.
-
-        One that is the same for every call uses the memory of the checkpoint and is
-        kept for the next call, on the CPU. No call changes it, so threads may share it.
-        """
-        features, _ = source.first_batch() or (None, None)
-        self._remember(features)
-        spec = self._model_fn.build(
-            features, None, ModeKeys.PREDICT, self._config, RunRandom(0, device)
-        )
-        network = Run(spec, self._config).network
-        network.eval()
-        execution = self._config.execution
-        model = PredictionModel(version, checkpoint.global_step, spec, execution)
-        may_keep = may_keep and version is not None and not spec.prediction_hooks
-        if may_keep and self._model_fn.is_pure and device.type == "cpu":
-            checkpoint.lend(network)
+        model = new_prediction_model(self._builder, checkpoint, version, *where)
+        if model.version is not None:
             self._kept = model
-        else:
-            self._restore(spec, checkpoint)
         return model
 
     def __getstate__(self) -> dict[str, Any]:
@@ -682,20 +484,10 @@ class Estimator:
         checkpoint = self._checkpoint(checkpoint_path)
         if format == "checkpoint":
             return export_checkpoint(checkpoint, export_dir_base, assets or {}, verify)
-        features = known_features(self._example if example is None else example)
-        random = RunRandom(0, torch.device("cpu"))
-        spec = self._model_fn.build(
-            features, None, ModeKeys.PREDICT, self._config, random
-        )
-        self._restore(spec, checkpoint)
-        describe = functools.partial(
-            declare_core, self.params, self._config, checkpoint
-        )
-        exported = exported_spec(
-            spec,
-            features,
+        exported = exported_model(
+            self._builder,
             checkpoint,
-            describe,
+            self._example,
             example=example,
             assets=assets or {},
             format=format,
@@ -713,144 +505,17 @@ class Estimator:
     # What a trained Estimator knows
 
     @property
-    def checkpoint(self) -> Checkpoint | None:
-        """The latest checkpoint, or None. Setting it makes another one the latest.
-
-        One that was set belongs to no run: training from it starts its input anew.
-        """
-        return self._store.latest()
-
-    @checkpoint.setter
-    def checkpoint(self, checkpoint: Checkpoint) -> None:
-        self._store.save(dataclasses.replace(checkpoint, input_position=None))
-
-    def latest_checkpoint(self) -> Path | None:
-        """Return the directory of the latest checkpoint.
-
-        Returns
-        -------
-        Path or None
-            None if there is none, or it is in memory.
-        """
-        if isinstance(self._store, DirectoryStore):
-            return self._store.latest_path()
-        return None
-
-    def best_checkpoint(self, rule: KeepBest | None = None) -> Path | None:
-        """Return the directory of the checkpoint with the best evaluation.
-
-        Parameters
-        ----------
-        rule : KeepBest, default=None
-            What is best; None is ``keep_best`` of the configuration, or without that the
-            lowest loss.
-
-        Returns
-        -------
-        Path or None
-            For `evaluate`, `predict` and `export`. It is one of those that are still
-            there: ``RunConfig(keep_best=...)`` keeps the best of all. None if no checkpoint
-            was evaluated, or they are in memory.
-
-        Raises
-        ------
-        ValueError
-            If the evaluation has no such metric.
-        """
-        if not isinstance(self._store, DirectoryStore):
-            return None
-        rule = rule or self._config.keep_best or KeepBest()
-        return self._store.best_path(rule)
-
-    @property
-    def stop_reason(self) -> str | None:
-        """Why training ended at the latest checkpoint.
-
-        Such as "the input ended", or what a hook gave as its reason. None if there was no
-        training, or if the checkpoint is of one that goes on at present or was killed.
-        """
-        return self._store.stop_reason()
-
-    @property
     def warm_start_report(self) -> WarmStartReport | None:
         """What the warm start of this object took over; None if there was none."""
         return self._warm_start_report
 
-    def eval_dir(self, name: str | None = None) -> Path | None:
-        """Return the directory for results of an evaluation; None without model_dir.
-
-        `skest.eval_results.read_eval_results` reads what is there.
-        """
-        if self.model_dir is None:
-            return None
-        return eval_dir_of(self.model_dir, name)
-
-    def get_variable_names(self) -> list[str]:
-        """Return the names of all variables, optimizer slots and the global step.
-
-        Raises
-        ------
-        NotFittedError
-            If there is no checkpoint.
-        """
-        return sorted(self._variables())
-
-    def get_variable_value(self, name: str) -> np.ndarray:
-        """Return the value of a variable.
-
-        Parameters
-        ----------
-        name : str
-            One of `get_variable_names`.
-
-        Returns
-        -------
-        ndarray
-            A copy of the value in the latest checkpoint.
-
-        Raises
-        ------
-        NotFittedError
-            If there is no checkpoint.
-        ValueError
-            If there is no such variable.
-        """
-        variables = self._variables()
-        if name not in variables:
-            raise ValueError(
-                f"There is no variable {name!r}; there are {', '.join(sorted(variables))}."
-            )
-        return np.array(np.asarray(variables[name]))
-
-    def _variables(self) -> dict[str, Any]:
-        checkpoint = self._checkpoint(None)
-        slots = {
-            name.partition(":")[2]: slot
-            for name, slot in checkpoint.optimizer.items()
-            if not name.startswith("random:")
-        }
-        step = {"global_step": np.asarray(checkpoint.global_step)}
-        return {**slots, **checkpoint.variables, **step}
-
     # Parts of a call
 
-    def _source(
-        self,
-        input_fn: Callable[..., Any],
-        mode: str,
-        resumed: Checkpoint | None = None,
-        input_context: InputContext | None = None,
-    ) -> Source:
-        data = call_sharded(
-            input_fn,
-            input_context,
-            mode=mode,
-            params=self.params,
-            config=self._config,
+    @property
+    def _builder(self) -> ModelBuilder:
+        return ModelBuilder(
+            self._model_fn, self._config, self.model_dir, self._remember
         )
-        if resumed is None or not self._config.resume_input:
-            return Source(data)
-        return Source(data, resumed.input_position)
 
     def _warm_start(self, spec: EstimatorSpec, random: RunRandom) -> None:
         if self._warm_start_from is None or spec.network is None:
@@ -860,100 +525,9 @@ class Estimator:
                 spec.network, spec.optimizers, self._warm_start_from
             )
 
-    def _restore(
-        self,
-        spec: EstimatorSpec,
-        checkpoint: Checkpoint | None,
-        random: RunRandom | None = None,
-    ) -> None:
-        if checkpoint is None or spec.network is None:
-            return
-        training = spec.mode == ModeKeys.TRAIN
-        checkpoint.restore(
-            spec.network,
-            spec.optimizers if training else (),
-            spec.lr_schedulers if training else (),
-            random,
-        )
-
-    def _batches(
-        self,
-        source: Source,
-        spec: EstimatorSpec,
-        device: torch.device,
-        **options: Any,
-    ) -> Iterator[tuple[Any, Any]]:
-        encoders = (spec.encode, spec.encode_labels)
-        return tensor_batches(source, *encoders, device, spec.dtype, **options)
-
     def _training_lock(
         self, replica: Replica
     ) -> contextlib.AbstractContextManager[Callable[[], None]]:
         if self.model_dir is None or not replica.is_chief:
             return contextlib.nullcontext(lambda: None)
         return training_lock(self.model_dir)
-
-    def _checkpoint(
-        self, path: str | os.PathLike[str] | Checkpoint | None
-    ) -> Checkpoint:
-        if isinstance(path, Checkpoint):
-            return path
-        if path is not None:
-            return read_checkpoint(path)
-        checkpoint = self._store.latest()
-        if checkpoint is None:
-            where = "" if self.model_dir is None else f" in {str(self.model_dir)!r}"
-            reason = self._store.stop_reason()
-            why = f"; the last training ended without one: {reason}" if reason else ""
-            raise NotFittedError(
-                f"This Estimator has no checkpoint{where}{why}. Call train first."
-            )
-        return checkpoint
-
-    def _new_store(self) -> CheckpointStore:
-        if self.model_dir is None:
-            return MemoryStore()
-        return DirectoryStore(
-            self.model_dir,
-            self._config.keep_checkpoint_max,
-            self._config.keep_checkpoint_every_n_hours,
-            self._config.keep_best,
-        )
-
-
-def _train_part(
-    model_fn: Callable[..., EstimatorSpec],
-    input_fn: Callable[..., Any],
-    config: RunConfig,
-    max_steps: int | None,
-    replica: Replica,
-) -> None:
-    """Train as one of several processes."""
-    Estimator(model_fn, config=config)._train(
-        input_fn, [], [], None, max_steps, lambda: None, replica
-    )
-
-
-def _steps_ahead(
-    source: Source, steps: int | None, max_steps: int | None, start: int
-) -> int | None:
-    """Return the number of steps if nothing stops training early; None is unknown."""
-    known = [] if steps is None else [steps]
-    if max_steps is not None:
-        known.append(max_steps - start)
-    if source.table is not None and source.table.num_epochs is not None:
-        known.append(source.table.steps_per_epoch * source.table.num_epochs)
-    return min(known, default=None)
-
-
-def _capture(random: RunRandom, source: Source, run: Run) -> Checkpoint:
-    is_over = run.should_stop and run.stop_reason != INTERRUPTED
-    n_taken = run.global_step - run.start_step
-    return Checkpoint.capture(
-        run.network,
-        run.global_step,
-        run.spec.optimizers,
-        run.spec.lr_schedulers,
-        random,
-        None if is_over else source.position(n_taken),
-    )

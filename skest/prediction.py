@@ -28,7 +28,7 @@ class PredictionModel:
     Parameters
     ----------
     version : hashable
-        Tells the checkpoint from all others; None for one that is not the latest.
+        Tells the checkpoint from all others; None if the model serves one call only.
     global_step : int
         That of the checkpoint.
     spec : EstimatorSpec

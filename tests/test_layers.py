@@ -31,7 +31,7 @@ LAYERS = [
     {"heads"},
     {"networks", "sdca"},
     {"checkpoints", "checkpoint_store", "model_fn", "warm_start", "inputs", "hooks"}
-    | {"checkpoint_format", "table_shards"}
+    | {"checkpoint_format", "checkpoint_holder", "model_builder", "table_shards"}
     | {"vocab_info", "warm_start_plan", "warm_start_report", "summaries"}
     | {"checkpoint_export", "eval_results", "model_dir_lock", "versioned_directory"}
     | {"plain_state"},
@@ -39,7 +39,8 @@ LAYERS = [
     {"execution"},
     {"distributed"},
     {"export"},
-    {"estimator", "extenders", "prediction"},
+    {"estimator", "extenders", "prediction", "model_export"}
+    | {"training_run", "evaluation_run", "prediction_run"},
     {"train_eval", "train_eval_record", "train_eval_specs"}
     | {"train_eval_evaluation", "train_eval_roles"},
     {"adapters"},

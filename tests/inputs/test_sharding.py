@@ -394,7 +394,7 @@ def test_tasks_that_train_have_a_part_each():
 
 
 def test_an_estimator_takes_the_part_of_its_worker():
-    estimator, context = Estimator(model_fn), InputContext(2, 1)
-    source = estimator._source(table_fn(), ModeKeys.TRAIN, None, context)
+    builder, context = Estimator(model_fn)._builder, InputContext(2, 1)
+    source = builder.open_source(table_fn(), ModeKeys.TRAIN, None, context)
     assert source.table.n_rows == N_ROWS // 2
-    assert estimator._source(table_fn(), ModeKeys.EVAL).table.n_rows == N_ROWS
+    assert builder.open_source(table_fn(), ModeKeys.EVAL).table.n_rows == N_ROWS
