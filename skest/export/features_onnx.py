@@ -119,10 +119,14 @@ def _counts(
         return _given(factors).cast(number)
     if ids.width == 1 and factors is None:
         return ids.values.equals(np.arange(size)).cast(number)
-    hits = ids.values.unsqueeze(-1).equals(np.arange(size)).cast(number)
-    if factors is not None:
-        hits = hits * factors.cast(number).unsqueeze(-1)
-    return hits.sum(axis=-2)
+    n_rows, n_values = (ids.values.length(axis) for axis in (0, 1))
+    if factors is None:
+        factors = ids.values.graph.constant(np.ones((), number))
+        factors = factors.expanded(n_rows, n_values)
+    # Each is added where it belongs: nothing is as large as all lists times all ids. An
+    # id of -1 takes the last column, which is left out again.
+    none = factors.graph.constant(np.zeros((), number)).expanded(n_rows, size + 1)
+    return none.add_at(ids.values, factors.cast(number)).without_last(axis=1)
 
 
 def _combined_rows(
@@ -137,7 +141,7 @@ def _combined_rows(
     if ids.width == 1:  # all combiners agree on one value
         # An id of -1 takes the last row, which is then masked.
         return where(missing, 0, table.take(ids.values.squeeze(-1)))
-    total = where(missing.unsqueeze(-1), 0, table.take(ids.values)).sum(axis=-2)
+    total = _sums_of_rows(table, ids.values, ~missing)
     if combiner == "sum":
         return total
     count = (~missing).cast(table.dtype).sum(axis=-1, keepdims=True).maximum(1)
@@ -151,8 +155,7 @@ def _weighted_rows(table: Value, ids: Value, combiner: str, factors: Value) -> V
         factors = where(missing, 0, factors)
         largest = factors.max(axis=-1, keepdims=True)
         factors = factors / where(largest > 0, largest, 1)
-    rows = where(missing.unsqueeze(-1), 0, table.take(ids))
-    total = (rows * factors.unsqueeze(-1)).sum(axis=-2)
+    total = _sums_of_rows(table, ids, ~missing, factors)
     if combiner == "sum":
         return total
     if combiner == "sqrtn":
@@ -160,6 +163,18 @@ def _weighted_rows(table: Value, ids: Value, combiner: str, factors: Value) -> V
     else:
         divisor = factors.sum(axis=-1, keepdims=True)
     return total / divisor.maximum(1)  # it is 1 or more, or there is no id
+
+
+def _sums_of_rows(
+    table: Value, ids: Value, is_there: Value, factors: Value | None = None
+) -> Value:
+    """Sum the rows of each example; only those that are there take memory."""
+    places = is_there.nonzero()
+    rows = table.take(ids.at(places))
+    if factors is not None:
+        rows = rows * factors.at(places).unsqueeze(1)
+    none = table.constant(0).expanded(ids.length(0), table.length(1))
+    return none.add_rows(places.take([0], axis=1), rows)
 
 
 def _given(factors: Value | None) -> Value:

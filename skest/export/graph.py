@@ -189,9 +189,28 @@ class Value:
         ndim = self.ndim + indices.ndim - 1
         return self.graph.add("Gather", self, indices, ndim=ndim, axis=axis % self.ndim)
 
-    def without_last_row(self) -> "Value":
-        """Return all rows but the last one."""
-        ends = (self.graph.constant(np.array([end])) for end in (0, -1, 0))
+    def nonzero(self) -> "Value":
+        """Return the places of what is not zero, one in each row."""
+        places = self.graph.add("NonZero", self, dtype=np.int64, ndim=2)
+        return self.graph.add("Transpose", places, perm=(1, 0))
+
+    def at(self, places: "Value") -> "Value":
+        """Return the elements at places, of which each row is one."""
+        return self.graph.add("GatherND", self, places, ndim=1)
+
+    def add_rows(self, places: "Value", rows: "Value") -> "Value":
+        """Return the matrix with rows added to those at places of shape (n, 1)."""
+        return self.graph.add("ScatterND", self, places, rows, reduction="add")
+
+    def add_at(self, indices: "Value", numbers: "Value") -> "Value":
+        """Return the matrix with numbers added at indices of each row; -1 is the last."""
+        return self.graph.add(
+            "ScatterElements", self, indices, numbers, axis=1, reduction="add"
+        )
+
+    def without_last(self, axis: int = 0) -> "Value":
+        """Return all slices along an axis but the last one."""
+        ends = (self.graph.constant(np.array([end])) for end in (0, -1, axis))
         return self.graph.add("Slice", self, *ends, ndim=self.ndim)
 
     def length(self, axis: int) -> "Value":

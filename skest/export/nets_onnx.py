@@ -140,7 +140,7 @@ def _(network: RNN, scope: Scope, features: Any) -> Value:
         inside = scope.inside(name)
         with scope.graph.scope(name):
             x, last = _recurrent(network.get_submodule(name), inside, x, lengths)
-    state = where(lengths.equals(0).unsqueeze(1), 0, last).without_last_row()
+    state = where(lengths.equals(0).unsqueeze(1), 0, last).without_last()
     return _child(network, "logits", scope, state)
 
 

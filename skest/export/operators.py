@@ -25,8 +25,8 @@ _LOGIC = """
 """
 _SHAPES = """
     Cast Concat ConstantOfShape CumSum Expand Flatten Gather GatherElements GatherND
-    Identity Pad Range Reshape ScatterElements Shape Size Slice Split Squeeze Tile
-    Transpose Unsqueeze
+    Identity NonZero Pad Range Reshape ScatterElements ScatterND Shape Size Slice Split
+    Squeeze Tile Transpose Unsqueeze
 """
 _REDUCTIONS = """
     ArgMax ArgMin ReduceL1 ReduceL2 ReduceLogSumExp ReduceMax ReduceMean ReduceMin

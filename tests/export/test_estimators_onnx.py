@@ -39,10 +39,11 @@ CLASSES = [
 # Operators that a graph may have: no loop, no branch, no sequence, no map.
 ALLOWED = set(
     "Abs Add And ArgMax BatchNormalization BitShift BitwiseOr BitwiseXor Cast "
-    "Clip Concat Cos Div Elu Equal Erf Exp Expand Flatten GRU Gather Gemm Greater "
-    "GreaterOrEqual Identity IsNaN LSTM LabelEncoder LayerNormalization LeakyRelu "
-    "Less Log MatMul Max Min Mod Mul MurmurHash3 Neg Not Or Pad Pow RNN Range "
-    "Reciprocal ReduceMax ReduceSum Relu Reshape Selu Shape Sign Sin Slice "
+    "Clip Concat Cos Div Elu Equal Erf Exp Expand Flatten GRU Gather GatherND Gemm "
+    "Greater GreaterOrEqual Identity IsNaN LSTM LabelEncoder LayerNormalization "
+    "LeakyRelu Less Log MatMul Max Min Mod Mul MurmurHash3 Neg NonZero Not Or Pad Pow "
+    "RNN Range Reciprocal ReduceMax ReduceSum Relu Reshape ScatterElements ScatterND "
+    "Selu Shape Sign Sin Slice "
     "Softmax Softplus Sqrt Squeeze Sub Tanh TopK Transpose Unsqueeze Where".split()
 )
 

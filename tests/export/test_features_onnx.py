@@ -5,7 +5,15 @@ import numpy as np
 import pytest
 import torch
 
-from skest.feature_columns import DenseFeatures, FeatureColumns, numeric_column
+from skest.feature_columns import (
+    DenseFeatures,
+    FeatureColumns,
+    categorical_column_with_vocabulary_list,
+    embedding_column,
+    indicator_column,
+    numeric_column,
+    weighted_categorical_column,
+)
 
 pytest.importorskip("onnxruntime")
 from skest.export.columns_onnx import encode
@@ -64,3 +72,38 @@ def test_neighbours_take_the_nodes_of_one():
         return len(graph.nodes)
 
     assert n_nodes(30) == n_nodes(2)
+
+
+WORDS = [f"w{i}" for i in range(3000)]
+BAGS = {
+    "indicator": lambda words: indicator_column(words),
+    "embedding": lambda words: embedding_column(words, 64, combiner="sqrtn"),
+    "weighted indicator": lambda words: indicator_column(
+        weighted_categorical_column(words, "w")
+    ),
+    "weighted embedding": lambda words: embedding_column(
+        weighted_categorical_column(words, "w"), 64
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", BAGS)
+def test_one_long_list_among_many_short_ones(kind):
+    """Only the words that are there are looked up: no node makes a row for each place."""
+    words = categorical_column_with_vocabulary_list("k", WORDS)
+    columns = FeatureColumns([BAGS[kind](words)])
+    n = 600
+    X = {"k": [["w1", "w2", "w2"] * (n // 3)] + [[]] * (n - 2) + [["w2"]]}
+    X["w"] = [[0.5, 1.0, -2.0] * (n // 3)] + [[]] * (n - 2) + [[3.0]]
+    module = DenseFeatures(columns)
+    graph = Graph("bags")
+    inputs = Inputs(graph, columns.active, np.float32)
+    values = dense_features(module, Scope(graph), encode(columns, inputs, "float32"))
+    graph.output("y", values, (None, module.out_features))
+    made = [v.ndim for values in graph._known.values() for v in values]
+    assert max(made) == 2  # rows, and places in them
+    found = run(to_model(graph), feeds(inputs.specs, X))["y"]
+    expected = module(columns.encode(X)).detach().numpy()
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    if kind == "indicator":
+        np.testing.assert_array_equal(found, expected)

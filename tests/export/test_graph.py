@@ -70,8 +70,28 @@ def test_shapes(n_rows):
     beside = computed(lambda v: concat([v, v.take([1], axis=1)], axis=-1), x)
     np.testing.assert_array_equal(beside, np.hstack([x, x[:, 1:2]]))
     if n_rows:
-        found = computed(lambda v: v.without_last_row(), x)
+        found = computed(lambda v: v.without_last(), x)
         np.testing.assert_array_equal(found, x[:-1])
+
+
+@pytest.mark.parametrize("n_rows", [0, 1, 2])
+def test_what_is_added_at_places(n_rows):
+    x = X[:n_rows]
+    found = computed(lambda v: v.add_at((v < 0).cast(np.int64), v), x)
+    expected = x.copy()
+    for row, given in zip(expected, x, strict=True):
+        np.add.at(row, (given < 0).astype(int), given)
+    np.testing.assert_allclose(found, expected)
+    positive = computed(lambda v: v.at((v > 0).nonzero()), x, ndim=1)
+    np.testing.assert_array_equal(positive, x[x > 0])
+
+    def sums_of_rows(v):
+        places = (v > 0).nonzero()
+        rows = v.constant(np.eye(3)).take(places.take(1, axis=1))
+        none = v.constant(0).expanded(v.length(0), 3)
+        return none.add_rows(places.take([0], axis=1), rows)
+
+    np.testing.assert_array_equal(computed(sums_of_rows, x), x > 0)
 
 
 def test_choice():
