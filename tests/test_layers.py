@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[1] / "skest"
 
 LAYERS = [
     {"exceptions", "keys", "_checks", "_compat", "_random", "_resources", "_version"}
+    | {"_warnings"}
     | {"_file_locks", "_files", "_hashes", "_interrupts", "_line_files"}
     | {"_temporary", "_tensor_files", "out_of_memory"},
     {"gradients", "optimizer_steps", "schedules"},

@@ -7,10 +7,8 @@ there are (`_model_fn`, `_column_parameters`) and what ``y`` means (`_new_target
 """
 
 import os
-import uuid
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, ClassVar
@@ -29,24 +27,17 @@ from skest._compat import (
     Options,
     StrOptions,
 )
-from skest._resources import device_or_auto
-from skest.adapters.callbacks import CallbackHook
+from skest.adapters.core import core_as_fitted
+from skest.adapters.core_training import CoreTraining
 from skest.adapters.epochs import EpochHook, Progress
 from skest.adapters.exported import as_exported
-from skest.adapters.features import (
-    WEIGHT_KEY,
-)
 from skest.adapters.fit_summaries import fit_summaries
-from skest.adapters.interruption import warn_if_interrupted
-from skest.adapters.learned_vectors import with_learned_vectors
+from skest.adapters.learned_vectors import drop_embeddings, keep_embeddings
 from skest.adapters.live_score import LiveScore
 from skest.adapters.onnx_graph import fitted_onnx
-from skest.adapters.parts import table_scope
 from skest.adapters.row_reader import RowReader, as_feature_columns
 from skest.adapters.rows import Rows
-from skest.adapters.target_scale import scaled_target_model_fn
 from skest.adapters.warm_source import (
-    known_settings,
     source_scale,
     with_source_statistics,
 )
@@ -60,7 +51,6 @@ from skest.feature_columns.infer import infer_feature_columns
 from skest.feature_columns.numeric_frame import with_feature_names
 from skest.feature_columns.table import Table
 from skest.feature_columns.table_columns import TableColumns
-from skest.hooks.base import Hook, Run
 from skest.inputs.array_dataset import ArrayDataset
 from skest.plain_state import from_plain, to_plain
 from skest.run_config import EXECUTIONS, RunConfig
@@ -274,12 +264,7 @@ class SkestEstimator(CallbackSupportMixin, DocLinkMixin, RowReader):
         if self.sampling == "weighted":
             draw_weight, rows = rows.weight, rows._replace(weight=None)
         weighted = rows.weight is not None
-        self._drop_embeddings()
-        warm = None if resume else known_settings(self)
-        estimator = self._new_estimator(seed, weighted, warm)
-        before = self.estimator_.checkpoint if resume else None
-        if before is not None:
-            estimator.checkpoint = before
+        training = CoreTraining(self, seed, weighted=weighted, resume=resume)
         dataset = ArrayDataset(
             self._training_features(rows),
             rows.labels,
@@ -306,24 +291,15 @@ class SkestEstimator(CallbackSupportMixin, DocLinkMixin, RowReader):
             ),
             report=print if self.verbose else None,
         )
-
-        def fitted_at(run: Run) -> dict[str, Any]:
-            return self._fitted_at(run, weighted, epochs, resume)
-
-        callbacks = CallbackHook.of(
-            self, given, fitted_at, dataset.steps_per_epoch, n_epochs
+        training.run(
+            lambda: dataset,
+            epochs,
+            given,
+            hooks=fit_summaries(self, epochs, training.core),
+            steps_per_epoch=dataset.steps_per_epoch,
+            n_epochs=n_epochs,
+            steps=self.max_steps,
         )
-        summaries = fit_summaries(self, epochs, estimator)
-        hooks: list[Hook] = [epochs, *callbacks, *self.hooks, *summaries]
-        estimator.train(lambda: dataset, hooks=hooks, steps=self.max_steps)
-        warn_if_interrupted(self, estimator)
-        if epochs.best is not None and not any(h.chose_variables for h in self.hooks):
-            estimator.checkpoint = epochs.best
-        if not resume:
-            self.warm_start_report_ = estimator.warm_start_report
-        self._finish(estimator, epochs, resume)
-        for hook in callbacks:
-            hook.finish()
 
     def _training_features(self, rows: Rows) -> dict[str, Any]:
         """Return the features, and what training takes beside them."""
@@ -344,44 +320,11 @@ class SkestEstimator(CallbackSupportMixin, DocLinkMixin, RowReader):
         self.estimator_ = estimator
         # Of use before the first step only: nothing else shall keep the source.
         self._params_in_fit = {**self.get_params(deep=False), "warm_start_from": None}
-        self._keep_embeddings()
-
-    def _fitted_at(
-        self, run: Run, weighted: bool, epochs: Progress, resume: bool
-    ) -> dict[str, Any]:
-        """Return the attributes of this estimator as if training had ended now."""
-        fitted = self._copy()
-        estimator = Estimator(
-            fitted._bound_model_fn(weighted), config=run.config.replace(model_dir=None)
-        )
-        estimator.checkpoint = run.capture_checkpoint()
-        fitted._finish(estimator, epochs, resume)
-        return vars(fitted)
-
-    def _keep_embeddings(self) -> None:
-        """Give the fitted embedding columns their learned vectors, for `transform`."""
-        checkpoint = self.estimator_.checkpoint
-        variables = {} if checkpoint is None else checkpoint.variables
-        for parameter, kind in self._column_parameters.items():
-            columns = getattr(self, f"{parameter}_")
-            if columns is not None:
-                scope = table_scope(parameter, kind)
-                setattr(
-                    self,
-                    f"{parameter}_",
-                    with_learned_vectors(columns, scope, variables),
-                )
-
-    def _drop_embeddings(self) -> None:
-        """Undo `_keep_embeddings`: the vectors are in the checkpoint anyway."""
-        for parameter in self._column_parameters:
-            columns = getattr(self, f"{parameter}_", None)
-            if columns is not None:
-                setattr(self, f"{parameter}_", with_learned_vectors(columns, "", {}))
+        keep_embeddings(self)
 
     def __getstate__(self) -> dict[str, Any]:
         slim = self._copy()
-        slim._drop_embeddings()
+        drop_embeddings(slim)
         state = super(SkestEstimator, slim).__getstate__()
         core = state.pop("estimator_", None)
         if core is not None:
@@ -394,39 +337,8 @@ class SkestEstimator(CallbackSupportMixin, DocLinkMixin, RowReader):
         super().__setstate__(state)
         if core is not None:
             # Made anew, so that nothing but data is saved, not even names of functions.
-            self.estimator_ = self._rebuilt(**core, weighted=False)
-            self._keep_embeddings()
-
-    def _new_estimator(
-        self, seed: int | None, weighted: bool, warm: WarmStartSettings | None
-    ) -> Estimator:
-        config = self.config or RunConfig(log_step_count_steps=None)
-        if config.model_dir is not None:
-            # Clones share the parameter `config`, and no fit may go on from another's.
-            run = f"fit-{uuid.uuid4().hex[:12]}"
-            config = config.replace(model_dir=Path(config.model_dir) / run)
-        # `n_iter_` says which epoch comes next, also after a fit that was interrupted.
-        config = config.replace(
-            random_seed=seed,
-            device=self._setting("device"),
-            execution=self._setting("execution"),
-            resume_input=False,
-        )
-        return Estimator(
-            self._bound_model_fn(weighted), config=config, warm_start_from=warm
-        )
-
-    def _bound_model_fn(self, weighted: bool) -> Callable[..., EstimatorSpec]:
-        """Return the model function of this fit."""
-        model_fn = self._model_fn(self._target.head(WEIGHT_KEY if weighted else None))
-        if self._scale is None:
-            return model_fn
-        return partial(
-            scaled_target_model_fn,
-            model_fn=model_fn,
-            scale=self._scale,
-            scaled_labels=partial(self._target.scaled, scale=self._scale),
-        )
+            self.estimator_ = core_as_fitted(self, **core, weighted=False)
+            keep_embeddings(self)
 
     def _seed(self) -> int | None:
         """Return the seed of this fit; None leaves it to the operating system."""
@@ -494,12 +406,14 @@ class SkestEstimator(CallbackSupportMixin, DocLinkMixin, RowReader):
         """
         check_is_fitted(self)
         rows = self._check_evaluation_rows(X, y, sample_weight)
-        estimator = self._new_evaluator(rows.weight is not None)
+        core = self.estimator_
+        weighted = rows.weight is not None
+        evaluator = core_as_fitted(self, core.config, core.checkpoint, weighted)
         features = rows.with_normalised_weight()
         dataset = ArrayDataset(
             features, rows.labels, batch_size=self._predict_batch_size
         )
-        return estimator.evaluate(lambda: dataset)
+        return evaluator.evaluate(lambda: dataset)
 
     def onnx_graph(self, *, input_rank: int = 2) -> Any:
         """Return the fitted model as one ONNX graph, from raw columns to predictions.
@@ -598,21 +512,6 @@ class SkestEstimator(CallbackSupportMixin, DocLinkMixin, RowReader):
         return write_export(
             exported, export_dir_base, external=external, verify=verify, atol=atol
         )
-
-    def _new_evaluator(self, weighted: bool) -> Estimator:
-        core = self.estimator_
-        return self._rebuilt(core.config, core.checkpoint, weighted)
-
-    def _rebuilt(
-        self, config: RunConfig, checkpoint: Checkpoint | None, weighted: bool
-    ) -> Estimator:
-        """Return an Estimator as that of the fit, with its checkpoint in memory."""
-        model_fn = self._as_fitted()._bound_model_fn(weighted)
-        config = config.replace(model_dir=None, device=device_or_auto(config.device))
-        estimator = Estimator(model_fn, config=config)
-        if checkpoint is not None:
-            estimator.checkpoint = checkpoint
-        return estimator
 
     def _as_fitted(self) -> Any:
         """Return a copy with the parameters of `fit`, whatever set_params did since."""

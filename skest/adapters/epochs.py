@@ -15,19 +15,33 @@ from skest.hooks.epochwise import EpochwiseHook
 __all__ = ["EpochHook", "Progress", "ValidationScore"]
 
 
-class Progress(Protocol):
-    """What a training has noted about its epochs, see `EpochHook`."""
+class Progress(EpochwiseHook):
+    """What a training notes about its epochs.
 
-    loss_curve: list[float]
-    scores: list[float]
+    Attributes
+    ----------
+    loss_curve : list of float
+        Mean training loss of each epoch.
+    scores : list of float
+        Validation scores of the epochs.
+    best : Checkpoint or None
+        The state to keep; None is the last one.
+    """
+
+    def __init__(self) -> None:
+        self.loss_curve: list[float] = []
+        self.scores: list[float] = []
+        self.best: Checkpoint | None = None
 
     @property
     def n_iter(self) -> int:
         """Epochs begun."""
+        return len(self.loss_curve)
 
     @property
     def best_score(self) -> float:
         """Best validation score; minus infinity if there is none."""
+        return -math.inf
 
 
 class ValidationScore(Protocol):
@@ -40,7 +54,7 @@ class ValidationScore(Protocol):
         """Return the score of the present network."""
 
 
-class EpochHook(EpochwiseHook):
+class EpochHook(Progress):
     """Records losses and scores of epochs, and stops when they no longer improve.
 
     The rules are those of scikit-learn's `MLPClassifier`: training ends after
@@ -90,6 +104,7 @@ class EpochHook(EpochwiseHook):
         score: ValidationScore | None = None,
         report: Callable[[str], None] | None = None,
     ) -> None:
+        super().__init__()
         full, rest = divmod(n_rows, batch_size)
         self._rows = torch.tensor([batch_size] * full + [rest] * (rest > 0))
         self._tol = tol
@@ -99,14 +114,6 @@ class EpochHook(EpochwiseHook):
         self._losses: list[Tensor] = []
         self._best_value = -math.inf  # a loss (negative) or a score
         self._n_without_improvement = 0
-        self.loss_curve: list[float] = []
-        self.scores: list[float] = []
-        self.best: Checkpoint | None = None
-
-    @property
-    def n_iter(self) -> int:
-        """Epochs begun."""
-        return len(self.loss_curve)
 
     @property
     def best_score(self) -> float:

@@ -5,11 +5,41 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
+from skest.adapters.parts import table_scope
 from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.dense import EmbeddingColumn
 from skest.feature_columns.modules import parameter_name
 
-__all__ = ["with_learned_vectors"]
+__all__ = ["drop_embeddings", "keep_embeddings", "with_learned_vectors"]
+
+
+def keep_embeddings(model: Any) -> None:
+    """Give the fitted embedding columns their learned vectors, for `transform`.
+
+    Parameters
+    ----------
+    model : SkestEstimator
+        It is fitted; its columns are replaced.
+    """
+    checkpoint = model.estimator_.checkpoint
+    variables = {} if checkpoint is None else checkpoint.variables
+    for parameter, kind in model._column_parameters.items():
+        _replace_columns(model, parameter, table_scope(parameter, kind), variables)
+
+
+def drop_embeddings(model: Any) -> None:
+    """Undo `keep_embeddings`: the vectors are in the checkpoint anyway."""
+    for parameter in model._column_parameters:
+        _replace_columns(model, parameter, "", {})
+
+
+def _replace_columns(
+    model: Any, parameter: str, scope: str, variables: Mapping[str, Any]
+) -> None:
+    columns = getattr(model, f"{parameter}_", None)
+    if columns is not None:
+        learned = with_learned_vectors(columns, scope, variables)
+        setattr(model, f"{parameter}_", learned)
 
 
 def with_learned_vectors(

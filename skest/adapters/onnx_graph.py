@@ -5,6 +5,7 @@ from typing import Any
 
 from sklearn.utils.validation import check_is_fitted
 
+from skest.adapters.learned_vectors import drop_embeddings
 from skest.adapters.targets.several import SeveralTargets
 from skest.adapters.user_model import UserModel
 from skest.adapters.user_onnx import user_onnx
@@ -47,7 +48,7 @@ def fitted_onnx(
     target = estimator._target
     head, scale = target.head(None), estimator._scale
     fitted = estimator._as_fitted()
-    fitted._drop_embeddings()
+    drop_embeddings(fitted)
     model_fn = fitted._model_fn(head)
     if isinstance(model_fn, UserModel):
         if hashing != "graph":

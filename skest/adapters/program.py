@@ -5,6 +5,8 @@ from typing import Any
 
 from sklearn.utils.validation import check_is_fitted
 
+from skest.adapters.core import bound_model_fn
+from skest.adapters.learned_vectors import drop_embeddings
 from skest.adapters.onnx_graph import classes_of, columns_by_part
 from skest.adapters.user_model import UserModel
 from skest.adapters.user_onnx import user_spec
@@ -38,8 +40,8 @@ def fitted_program(estimator: Any, format: str, example: Any = None) -> Program:
     """
     check_is_fitted(estimator)
     fitted = estimator._as_fitted()
-    fitted._drop_embeddings()
-    model_fn: Any = fitted._bound_model_fn(False)
+    drop_embeddings(fitted)
+    model_fn: Any = bound_model_fn(fitted, weighted=False)
     classes = classes_of(estimator._target)
     if isinstance(model_fn, UserModel):
         spec, features, forms = user_spec(estimator, model_fn, example)

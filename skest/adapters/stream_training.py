@@ -10,14 +10,12 @@ from sklearn.callback import with_callbacks
 from torch import Tensor
 
 from skest.adapters.base import SkestEstimator, has_partial_fit
-from skest.adapters.callbacks import CallbackHook
+from skest.adapters.core_training import CoreTraining
+from skest.adapters.epochs import Progress
 from skest.adapters.features import WEIGHT_KEY
-from skest.adapters.interruption import warn_if_interrupted
 from skest.adapters.rows import Rows
-from skest.adapters.warm_source import known_settings
 from skest.feature_columns.columns import FeatureColumns
-from skest.hooks.base import Hook, Run
-from skest.hooks.epochwise import EpochwiseHook
+from skest.hooks.base import Run
 from skest.inputs.batches import Source
 from skest.inputs.input_context import InputContext
 from skest.inputs.input_fns import call_input_fn
@@ -194,28 +192,12 @@ class StreamTrained(SkestEstimator):
         resume: bool,
     ) -> None:
         weighted = first.weight is not None
-        self._drop_embeddings()
-        warm = None if resume else known_settings(self)
-        estimator = self._new_estimator(seed, weighted, warm)
-        before = self.estimator_.checkpoint if resume else None
-        if before is not None:
-            estimator.checkpoint = before
+        training = CoreTraining(self, seed, weighted=weighted, resume=resume)
         progress = _StreamProgress(report=print if self.verbose else None)
-
-        def fitted_at(run: Run) -> dict[str, Any]:
-            return self._fitted_at(run, weighted, progress, resume)
-
-        callbacks = CallbackHook.of(self, (None, None, None), fitted_at, 1, 1)
-        hooks: list[Hook] = [progress, *callbacks, *self.hooks]
         if steps is None and max_steps is None:
             steps = self.max_steps
-        estimator.train(batches, hooks=hooks, steps=steps, max_steps=max_steps)
-        warn_if_interrupted(self, estimator)
-        if not resume:
-            self.warm_start_report_ = estimator.warm_start_report
-        self._finish(estimator, progress, resume)
-        for hook in callbacks:
-            hook.finish()
+        nothing = (None, None, None)  # which is at hand as a whole
+        training.run(batches, progress, nothing, steps=steps, max_steps=max_steps)
 
     def _stream(self, source: Source) -> Iterator[tuple[Any, Any]]:
         """Yield what the core is trained on, batch by batch."""
@@ -257,21 +239,14 @@ class _Batches:
         return {**vars(self), "_source": None}
 
 
-class _StreamProgress(EpochwiseHook):
+class _StreamProgress(Progress):
     """Notes the mean loss of a call of `train`, which is one epoch."""
 
     def __init__(self, report: Callable[[str], None] | None) -> None:
-        self.loss_curve: list[float] = []
-        self.scores: list[float] = []
-        self.best_score = float("-inf")
+        super().__init__()
         self._report = report
         self._sum: Tensor | float = 0.0
         self._n_batches = 0
-
-    @property
-    def n_iter(self) -> int:
-        """Epochs: one, or none if there was no step."""
-        return len(self.loss_curve)
 
     def after_step(self, run: Run, loss: Tensor) -> None:
         """Add the loss; all of them would be too many to keep."""

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """`infer_feature_columns`: columns chosen by a look at the data."""
 
-import warnings
 from collections.abc import Callable
 from typing import Any, Literal, overload
 
 import numpy as np
 
 from skest._checks import check_choice
+from skest._warnings import warn
 from skest.feature_columns.base import FeatureColumn
 from skest.feature_columns.categorical import (
     KeyedCategoricalColumn,
@@ -166,11 +166,10 @@ def _column(table: Table, key: Key, kind: str, dtype: str | None) -> FeatureColu
         return _numeric(numeric_column, key, table.numbers(key), dtype)
     codes, levels = table.factorized(key)
     if levels.dtype != object and -1 in levels:
-        warnings.warn(
+        warn(
             f"Column {key!r} holds the integer -1 among its categories, where it means "
             "missing, as in TensorFlow. If it is a category, make strings of the column, "
-            "e.g. with .astype(str).",
-            stacklevel=2,
+            "e.g. with .astype(str)."
         )
     n_levels = int(np.count_nonzero(np.bincount(codes[codes >= 0])))
     keyed = _categorical(key, n_levels)
