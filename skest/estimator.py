@@ -450,7 +450,7 @@ class Estimator(CheckpointHolder):
             `skest.export.load` asks for ``trust_code=True``.
         atol : float, default=1e-5
             How far numbers of the graph may differ, as a part of them where they are
-            above 1.
+            above 1; at most 0.01.
         weights : {"auto", "inside", "beside"}, default="auto"
             Whether the graph holds its weights, or takes them from the file beside it, as
             "auto" does if they have more than 64 MiB.

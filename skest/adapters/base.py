@@ -488,7 +488,8 @@ class SkestEstimator(CallbackSupportMixin, DocLinkMixin, RowReader):
         verify : bool, default=True
             Run what was written, and compare it with this estimator.
         atol : float, default=1e-5
-            How far its numbers may differ, as a part of them where they are above 1.
+            How far its numbers may differ, as a part of them where they are above 1; at
+            most 0.01.
 
         Returns
         -------

@@ -12,6 +12,7 @@ from skest.export.columns_onnx import EveryId, Ids
 from skest.export.graph import Value, concat, where
 from skest.export.numbers_onnx import Numbers, computed
 from skest.export.scope import Scope
+from skest.export.widths import note_width
 from skest.feature_columns.lookup import clipped
 from skest.feature_columns.modules import (
     CountsOutput,
@@ -117,6 +118,7 @@ def _counts(
     number = _numpy_dtype(dtype)
     if isinstance(ids, EveryId):
         return _given(factors).cast(number)
+    _note_width(ids, size)
     if ids.width == 1 and factors is None:
         return ids.values.equals(np.arange(size)).cast(number)
     n_rows, n_values = (ids.values.length(axis) for axis in (0, 1))
@@ -129,12 +131,22 @@ def _counts(
     return none.add_at(ids.values, factors.cast(number)).without_last(axis=1)
 
 
+def _note_width(ids: Ids, size: int, of_value: int = 0) -> None:
+    """Write down how many numbers are made of ids."""
+    if ids.values.ndim == 3:  # of sequences
+        note_width(ids.values, place=size)
+    else:
+        note_width(ids.values, row=size, value=0 if ids.width == 1 else of_value)
+
+
 def _combined_rows(
     table: Value, ids: Ids | EveryId, combiner: str, factors: Value | None
 ) -> Value:
     """Combine the rows of each example, as `skest.feature_columns.lookup.combined_rows`."""
     if isinstance(ids, EveryId):
         return _given(factors).cast(table.dtype) @ table
+    size = table.graph.initializers[table.name].shape[1]
+    _note_width(ids, size, of_value=size)
     missing = ids.values < 0
     if factors is not None:
         return _weighted_rows(table, ids.values, combiner, factors.cast(table.dtype))

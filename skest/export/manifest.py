@@ -18,6 +18,7 @@ from skest.exceptions import ArtifactError
 __all__ = [
     "FILES",
     "MANIFEST",
+    "MAX_ATOL",
     "MODEL",
     "PROGRAM",
     "SCHEMA",
@@ -28,6 +29,8 @@ __all__ = [
     "without_duplicates",
 ]
 
+# More than rounding: recorded answers would be compared with nothing.
+MAX_ATOL = 0.01
 SCHEMA = "skest.export/1"
 MANIFEST = "manifest.json"
 MODEL = "model.onnx"
@@ -78,11 +81,12 @@ def parsed(data: bytes) -> dict[str, Any]:
         mapping(manifest, name, optional=True)
     format_of(manifest)
     tolerance = manifest.get("parity", {}).get("atol", 0.0)
-    if not _is_number(tolerance) or tolerance < 0:
+    if not _is_number(tolerance) or not 0 <= tolerance <= MAX_ATOL:
         raise ArtifactError(
-            f"'atol' of 'parity' must be a number of 0 or more; got {tolerance!r}."
+            f"'atol' of 'parity' must be a number from 0 to {MAX_ATOL}; got {tolerance!r}."
         )
     _check_features(manifest)
+    _check_widths(manifest)
     for name in mapping(manifest, "signatures"):
         _check_signature(name, manifest["signatures"][name])
     return manifest
@@ -256,6 +260,28 @@ def _check_crosses(
         raise ArtifactError(
             f"{where} must have lists of features in 'crossed'; got {crosses!r}."
         )
+
+
+def _check_widths(manifest: Mapping[str, Any]) -> None:
+    known = {*manifest["features"], *manifest.get("raw", {})}
+    widths = manifest.get("widths", [])
+    if not isinstance(widths, list) or not all(_is_width(w, known) for w in widths):
+        raise ArtifactError(
+            f"{MANIFEST!r} must have in 'widths' features under 'of', and how many numbers "
+            f"are made of them under 'row', 'value' and 'place'; got {widths!r}."
+        )
+
+
+def _is_width(width: Any, known: Collection[str]) -> bool:
+    names = width.get("of") if isinstance(width, dict) else None
+    return (
+        isinstance(names, list)
+        and all(isinstance(name, str) and name in known for name in names)
+        and all(
+            type(width.get(kind, 0)) is int and 0 <= width.get(kind, 0) < 2**31
+            for kind in ("row", "value", "place")
+        )
+    )
 
 
 def _is_number(value: Any) -> bool:

@@ -20,6 +20,7 @@ from skest.export.features_onnx import (
 )
 from skest.export.graph import Value, concat, where
 from skest.export.scope import Scope
+from skest.export.widths import note_width
 from skest.feature_columns.modules import (
     DenseFeatures,
     LinearFeatures,
@@ -128,9 +129,10 @@ def _(network: RNN, scope: Scope, features: Any) -> Value:
     steps, lengths = _child(network, "sequence", scope, features["sequence"])
     if network.context is not None:
         context = _child(network, "context", scope, features["context"]).unsqueeze(1)
-        size = network.context.out_features
+        size: Any = network.context.out_features
         repeated = context.expanded(steps.length(0), steps.length(1), size)
         steps = concat([steps, repeated], axis=2)
+        note_width(lengths, place=size)
     # ONNX Runtime ends the process without a row, and refuses to run without a step: one
     # more of both, of which the row is left out again, and the step is behind all ends.
     steps = steps.graph.add("Pad", steps, lengths.constant([0, 0, 0, 1, 1, 0]))
@@ -154,6 +156,7 @@ def _recurrent(
     kind = type(layer)
     given = dict(layer.named_parameters())
     n_gates, n_units = len(_GATES[kind]), layer.hidden_size
+    note_width(lengths, place=n_gates * n_units)
 
     def in_order(name: str) -> Tensor:
         gates = given[name].detach().reshape(n_gates, n_units, -1)[list(_GATES[kind])]

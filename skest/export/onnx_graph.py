@@ -20,6 +20,7 @@ from skest.export.operators import IR_VERSION, OPSETS
 from skest.export.scope import Scope
 from skest.export.signatures import Signature, TensorInfo, signatures
 from skest.export.warmup import looked_up_in_model
+from skest.export.widths import widths
 from skest.feature_columns.base import FeatureColumn
 from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.table import Key
@@ -52,12 +53,15 @@ class OnnxGraph(NamedTuple):
         What it can be asked for.
     raw : sequence of InputSpec
         Raw columns that do not come in themselves; the client computes inputs of them.
+    widths : sequence of dict
+        How many numbers the graph makes of its inputs, see `skest.export.widths.widths`.
     """
 
     model: Any
     inputs: list[InputSpec]
     signatures: dict[str, Signature]
     raw: Sequence[InputSpec] = ()
+    widths: Sequence[dict[str, Any]] = ()
 
     @property
     def given(self) -> list[InputSpec]:
@@ -221,7 +225,8 @@ def finished(
         "skest.features": json.dumps(features),
         "skest.signatures": json.dumps(described),
     }
-    return OnnxGraph(to_model(graph, metadata), inputs, found, raw)
+    model = to_model(graph, metadata)
+    return OnnxGraph(model, inputs, found, raw, widths(graph, inputs))
 
 
 def dtype_of(network: nn.Module) -> np.dtype:

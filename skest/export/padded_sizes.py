@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["longest_cell", "values_in_item"]
+__all__ = ["cell_lengths", "values_in_item"]
 
 
-def longest_cell(
+def cell_lengths(
     cells: Sequence[Any] | NDArray[Any], feature: Mapping[str, Any]
-) -> int:
-    """Return how many items each row has once all are as long as the longest.
+) -> NDArray[np.int64]:
+    """Return how many items each row has; all become as long as the longest.
 
     Parameters
     ----------
@@ -25,12 +25,12 @@ def longest_cell(
 
     Examples
     --------
-    >>> from skest.export.padded_sizes import longest_cell
-    >>> longest_cell(["a|b", ["a|b", "c"], None], {"delimiter": "|"})
-    3
+    >>> from skest.export.padded_sizes import cell_lengths
+    >>> cell_lengths(["a|b", ["a|b", "c"], None], {"delimiter": "|"})
+    array([2, 3, 1])
     """
     delimiter = feature.get("delimiter")
-    return max((_items(cell, delimiter) for cell in cells), default=0)
+    return np.fromiter((_items(cell, delimiter) for cell in cells), np.int64)
 
 
 def values_in_item(feature: Mapping[str, Any]) -> int:

@@ -88,6 +88,11 @@ class Program:
         """Those that do not come in themselves: none."""
         return []
 
+    @property
+    def widths(self) -> list[dict[str, Any]]:
+        """What is known of the memory that it takes: nothing."""
+        return []
+
     def write(self, directory: Path) -> None:
         """Write the program, and beside it the encoder and the names of classes.
 

@@ -14,7 +14,7 @@ from skest.exceptions import ArtifactError
 from skest.export.artifact import Artifact, read_artifact, version_at
 from skest.export.client_hashing import ClientInputs
 from skest.export.onnx_session import onnx_session
-from skest.export.padded_sizes import longest_cell, values_in_item
+from skest.export.padded_sizes import cell_lengths, values_in_item
 from skest.export.raw_tables import columns_of, names_taken
 from skest.export.raw_values import Feature
 
@@ -43,6 +43,8 @@ class Model:
         By name: ``method``, ``inputs`` and ``outputs``.
     parts : dict of str to list of str
         Of features that are made of several columns of a table: which ones.
+    widths : list of dict
+        How many numbers the network makes of them, as `skest.export.widths.widths`.
     """
 
     def __init__(self, artifact: Artifact, session: Any) -> None:
@@ -58,6 +60,7 @@ class Model:
         self._features = {
             name: Feature(name, spec) for name, spec in self.features.items()
         }
+        self.widths: list[dict[str, Any]] = artifact.manifest.get("widths", [])
         self.signatures: dict[str, Any] = {
             name: self._client.signature(found)
             for name, found in artifact.manifest["signatures"].items()
@@ -293,7 +296,8 @@ def _check_warmup_size(model: Model, recorded: Mapping[str, Any]) -> None:
         feature = model.features[found["tensor"]]
         if cells is None or None not in feature["shape"][1:]:
             continue  # no list is filled up, so it is no larger than its JSON
-        values = len(cells) * longest_cell(cells, feature) * values_in_item(feature)
+        longest = int(cell_lengths(cells, feature).max(initial=0))
+        values = len(cells) * longest * values_in_item(feature)
         if values > _MAX_WARMUP_VALUES:
             raise ValueError(
                 f"the recorded rows of {name!r} would be {values} values; at most "

@@ -106,6 +106,10 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         "max-header-bytes": (Limits.max_header_bytes, "bytes of a request's headers"),
         "max-rows": (Limits.max_rows, "rows of a request"),
         "max-cells": (Limits.max_cells, "values of a feature in a request"),
+        "max-numbers": (
+            Limits.max_numbers,
+            "numbers that a network makes of a request",
+        ),
         "max-running": (Limits.max_running, "requests that are worked on at once"),
         "max-connections": (Limits.max_connections, "open connections"),
         "timeout": (Limits.timeout, "seconds that a request may take to arrive"),

@@ -22,7 +22,7 @@ from skest.exceptions import ArtifactError, ExportError
 from skest.export.artifact import check_file_name
 from skest.export.declaration import DECLARATION, WEIGHTS
 from skest.export.external_weights import move_weights
-from skest.export.manifest import MANIFEST, MODEL, SCHEMA
+from skest.export.manifest import MANIFEST, MAX_ATOL, MODEL, SCHEMA
 from skest.export.onnx_graph import OnnxGraph
 from skest.export.program import Program
 from skest.export.runtime import WARMUP, load
@@ -96,7 +96,8 @@ def write_export(
     verify : bool, default=True
         Load what was written, and compare what it predicts with `expected`.
     atol : float, default=1e-5
-        How far numbers may differ, as a part of them where they are above 1.
+        How far numbers may differ, as a part of them where they are above 1; from 0 to
+        0.01.
 
     Returns
     -------
@@ -105,10 +106,17 @@ def write_export(
 
     Raises
     ------
+    ValueError
+        If `atol` or the name of an asset is not what may be.
     ExportError
         If what was written does not predict what the model does, or cannot be
         written. No version appears then.
     """
+    if not 0 <= atol <= MAX_ATOL:
+        raise ValueError(
+            f"'atol' must be from 0 to {MAX_ATOL}; got {atol!r}. With verify=False the "
+            "export is not compared at all."
+        )
     for name, source in exported.assets.items():
         check_asset(name, Path(source))
         check_file_name(f"assets/{name}")
@@ -172,6 +180,7 @@ def _manifest(exported: Exported) -> dict[str, Any]:
             for spec in model.inputs
         },
         "raw": {spec.name: spec.to_json() for spec in model.raw},
+        "widths": list(model.widths),
         "signatures": {name: s.to_json() for name, s in model.signatures.items()},
         "files": {},
     }

@@ -168,6 +168,7 @@ CASES = {
     "raw twice": (("raw",), {"age": {}}, r"\['age'\] are in 'features' and in 'raw'"),
     "parity": (("parity",), [], "must have a mapping 'parity'"),
     "atol": (("parity",), {"atol": "x"}, "'atol' of 'parity' must be a number"),
+    "loose": (("parity",), {"atol": 0.011}, "a number from 0 to 0.01; got 0.011"),
     "infinite": (("parity",), {"atol": 1e999}, "'atol' of 'parity' must be a number"),
     "delimiter": (("features", "city", "delimiter"), "", "a text for its 'delimiter'"),
     "columns": (("features", "age", "columns"), 5, "in 'columns' a name for each"),
@@ -193,6 +194,9 @@ CASES = {
         [["town"]],
         "lists of features in 'crossed'",
     ),
+    "widths": (("widths",), {}, "must have in 'widths' features under 'of'"),
+    "width of none": (("widths",), [{"of": ["town"]}], "in 'widths' features"),
+    "width": (("widths",), [{"of": ["age"], "row": -1}], "under 'row', 'value' and"),
 }
 
 

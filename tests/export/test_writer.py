@@ -251,6 +251,13 @@ def test_an_export_that_differs_does_not_appear(tmp_path, monkeypatch):
     assert sorted(tmp_path.rglob("*")) == before
 
 
+@pytest.mark.parametrize("atol", [-1e-9, 0.02, 1e30, float("nan")])
+def test_a_tolerance_that_compares_nothing(tmp_path, atol):
+    with pytest.raises(ValueError, match="'atol' must be from 0 to 0.01; got"):
+        fitted(skest.LinearClassifier()).export(tmp_path, atol=atol)
+    assert not list(tmp_path.iterdir())
+
+
 def test_an_export_with_other_classes_does_not_appear(tmp_path, monkeypatch):
     model = fitted(skest.LinearClassifier())
     monkeypatch.setattr(model._target, "answer", lambda found: ["maybe"] * 16)

@@ -8,15 +8,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import numpy as np
 from numpy.typing import NDArray
 
 from skest.export.manifest import without_duplicates
-from skest.export.padded_sizes import longest_cell, values_in_item
 from skest.export.raw_tables import columns_of
 from skest.export.runtime import Model
 from skest.export.serving.errors import RequestError
 from skest.export.serving.limits import Limits
+from skest.export.serving.request_sizes import check_sizes
 from skest.export.serving.versions import Catalog
 
 __all__ = ["MODEL_PATH", "Call", "Route", "as_json", "signature_of"]
@@ -107,7 +106,7 @@ class Call:
         try:
             columns = columns_of(table, list(inputs), model.parts)
             features = {key: model.features[inputs[key]["tensor"]] for key in columns}
-            self._check_sizes(columns, features)
+            check_sizes(columns, features, model.widths, self.limits)
             return model.run(columns, signature)
         except RecursionError:
             raise RequestError(400, "The values are nested too deeply.") from None
@@ -121,49 +120,6 @@ class Call:
                 "The memory does not suffice for this request. Send fewer rows, or "
                 "shorter lists.",
             ) from None
-
-    def _check_sizes(
-        self, columns: Mapping[str, Any], features: Mapping[str, Any]
-    ) -> None:
-        widths = {
-            name: self._checked_width(name, cells, features[name])
-            for name, cells in columns.items()
-        }
-        for name, feature in features.items():
-            if not isinstance(columns[name], list | np.ndarray):
-                continue
-            for crossed in feature.get("crossed", ()):
-                values = len(columns[name]) * math.prod(
-                    widths.get(n, 1) for n in crossed
-                )
-                if values > self.limits.max_cells:
-                    raise RequestError(
-                        413,
-                        f"{crossed} are crossed, each value of a row with each, and would "
-                        f"give {values} values; at most {self.limits.max_cells} are taken.",
-                    )
-
-    def _checked_width(self, name: str, cells: Any, feature: Mapping[str, Any]) -> int:
-        """Return how many values a row has, once all are as long as the longest."""
-        if not isinstance(cells, list | np.ndarray):
-            return 1
-        rows, limits = len(cells), self.limits
-        if rows > limits.max_rows:
-            raise RequestError(
-                413, f"{name!r} has {rows} rows; at most {limits.max_rows} are taken."
-            )
-        if None not in feature["shape"][1:]:
-            return 1
-        longest = longest_cell(cells, feature)
-        size = values_in_item(feature)
-        if rows * longest * size > limits.max_cells:
-            items = "values" if size == 1 else f"vectors of {size} values"
-            raise RequestError(
-                413,
-                f"{name!r} has {rows} rows of up to {longest} {items}; at most "
-                f"{limits.max_cells} values are taken.",
-            )
-        return longest
 
 
 class Route(NamedTuple):

@@ -23,11 +23,16 @@ class Limits:
         of a vector counted, and of a crossed column (else 413): one long list among many
         short ones, and two long lists that are crossed, need far more memory than their
         request.
+    max_numbers : int, default=33554432
+        Numbers that a network makes of the values of all features (else 413): those of
+        lists that are filled up, of indicators, embeddings and steps of sequences. Hidden
+        layers, and networks that are not skest's, make more of each row.
     max_running : int, default=64
         Requests that are worked on at once (else 503).
     max_connections : int, default=512
         Open connections (else 503). Together with `max_request_bytes` it bounds the
-        memory of the bodies, not what a network makes of the values in them.
+        memory of the bodies; what becomes of them, `max_running` with `max_cells` and
+        `max_numbers`.
     timeout : float, default=10.0
         Seconds in which a request has to arrive from its first byte to its last (else
         408), in which an answer has to be taken, and for which a connection may idle.
@@ -43,6 +48,7 @@ class Limits:
     max_header_bytes: int = 16 * 2**10
     max_rows: int = 10_000
     max_cells: int = 2**22
+    max_numbers: int = 2**25
     max_running: int = 64
     max_connections: int = 512
     timeout: float = 10.0

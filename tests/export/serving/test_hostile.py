@@ -423,6 +423,35 @@ def test_vectors_in_long_lists(tmp_path):
         client.close()
 
 
+BAGS = {
+    "embedding": lambda words: skest.feature_columns.embedding_column(words, 3),
+    "indicator": lambda words: skest.feature_columns.indicator_column(words),
+}
+
+
+@pytest.mark.parametrize("kind", BAGS)
+def test_a_long_list_among_short_ones_takes_what_it_holds(tmp_path, kind):
+    words = skest.feature_columns.categorical_column_with_vocabulary_list(
+        "k", list("abcdefghi")
+    )
+    rows = pd.DataFrame({"k": [["a", "b"], ["c"]] * 5})
+    model = skest.DNNClassifier((2,), feature_columns=[BAGS[kind](words)], max_iter=1)
+    model.fit(rows, [0, 1] * 5).export(tmp_path)
+    # 20 * 10 places, and for each row an embedding of 3 numbers or 9 words.
+    enough = 200 + (3 * 20 + 3 * 10 if kind == "embedding" else 9 * 20)
+    for limit, expected in ((enough, 200), (enough - 1, 413)):
+        limits = Limits(max_numbers=limit)
+        with ModelServer({"m": tmp_path}, port=0, limits=limits) as server:
+            client = Client(server)
+            instances = [{"k": ["a"] * 10}] + [{"k": []}] * 19
+            status, found = client("/v1/models/m:predict", {"instances": instances})
+            assert status == expected, found
+            client.close()
+    assert (
+        f"make {enough} numbers of the 20 rows, most of them of ['k']" in found["error"]
+    )
+
+
 def test_a_failure_tells_nothing_of_the_request(small, monkeypatch, caplog):
     def fail(columns, _):
         raise RuntimeError(f"failed at {columns}")

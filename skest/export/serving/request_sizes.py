@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How much memory a request would take, before it takes it."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skest.export.padded_sizes import cell_lengths, values_in_item
+from skest.export.serving.errors import RequestError
+from skest.export.serving.limits import Limits
+
+__all__ = ["check_sizes"]
+
+_ONE = np.ones((), np.int64)
+
+
+def check_sizes(
+    columns: Mapping[str, Any],
+    features: Mapping[str, Mapping[str, Any]],
+    widths: Sequence[Mapping[str, Any]],
+    limits: Limits,
+) -> None:
+    """Refuse a request that is small and would become large.
+
+    Parameters
+    ----------
+    columns : dict of str to array-like
+        Raw values by feature.
+    features : dict of dict
+        What the manifest says of them.
+    widths : sequence of dict
+        How many numbers the network makes of them, see `skest.export.widths.widths`.
+    limits : Limits
+        What is taken.
+
+    Raises
+    ------
+    RequestError
+        413 if it is too much.
+    """
+    # What is no list of rows, the model refuses.
+    there = {n: c for n, c in columns.items() if isinstance(c, list | np.ndarray)}
+    lengths = {n: _lengths(n, c, features[n], limits) for n, c in there.items()}
+    n_rows = max(map(len, there.values()), default=0)
+    longest = {name: int(found.max(initial=0)) for name, found in lengths.items()}
+    for crossed in (c for n in there for c in features[n].get("crossed", ())):
+        values = n_rows * math.prod(longest.get(n, 1) for n in crossed)
+        if values > limits.max_cells:
+            raise RequestError(
+                413,
+                f"{crossed} are crossed, each value of a row with each, and would give "
+                f"{values} values; at most {limits.max_cells} are taken.",
+            )
+    numbers: dict[tuple[str, ...], int] = {
+        (name,): n_rows * longest[name] * values_in_item(features[name])
+        for name, found in lengths.items()
+        if found.ndim
+    }
+    for width in widths:
+        names: tuple[str, ...] = tuple(width["of"])
+        each = [lengths.get(name, _ONE) for name in names]
+        numbers[names] = numbers.get(names, 0) + _made(width, n_rows, each)
+    total = sum(numbers.values())
+    if total > limits.max_numbers:
+        most, _ = max(numbers.items(), key=lambda item: item[1])
+        raise RequestError(
+            413,
+            f"The network would make {total} numbers of the {n_rows} rows, most of them "
+            f"of {list(most)}; at most {limits.max_numbers} are taken.",
+        )
+
+
+def _made(
+    width: Mapping[str, Any], n_rows: int, lengths: Sequence[NDArray[np.int64]]
+) -> int:
+    """Return how many numbers are made of features with lists of some lengths."""
+    per_row, per_value, per_place = (width.get(k, 0) for k in ("row", "value", "place"))
+    made = n_rows * per_row
+    if per_place:
+        places = math.prod(int(found.max(initial=0)) for found in lengths)
+        made += n_rows * places * per_place
+    # Of different numbers of rows the model says what is wrong.
+    same = len({len(found) for found in lengths if found.ndim}) <= 1
+    if per_value and same:
+        values = math.prod(found.astype(np.float64) for found in lengths)
+        made += int(np.broadcast_to(values, (n_rows,)).sum()) * per_value
+    return made
+
+
+def _lengths(
+    name: str, cells: Any, feature: Mapping[str, Any], limits: Limits
+) -> NDArray[np.int64]:
+    """Return how many values each row has; an array of no axis if it is always one."""
+    n_rows = len(cells)
+    if n_rows > limits.max_rows:
+        raise RequestError(
+            413, f"{name!r} has {n_rows} rows; at most {limits.max_rows} are taken."
+        )
+    if None not in feature["shape"][1:]:
+        return _ONE
+    lengths = cell_lengths(cells, feature)
+    longest, size = int(lengths.max(initial=0)), values_in_item(feature)
+    if n_rows * longest * size > limits.max_cells:
+        items = "values" if size == 1 else f"vectors of {size} values"
+        raise RequestError(
+            413,
+            f"{name!r} has {n_rows} rows of up to {longest} {items}; at most "
+            f"{limits.max_cells} values are taken.",
+        )
+    return lengths

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many numbers a graph makes of what comes in, for those who limit its memory."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from skest.export.graph import Graph, Value
+from skest.export.inputs import InputSpec
+
+__all__ = ["note_width", "widths"]
+
+
+def note_width(values: Value, *, row: int = 0, value: int = 0, place: int = 0) -> None:
+    """Write down that a network makes numbers of a tensor of raw values or ids.
+
+    Parameters
+    ----------
+    values : Value
+        The tensor.
+    row : int, default=0
+        Numbers for each row.
+    value : int, default=0
+        Numbers for each value that is there.
+    place : int, default=0
+        Numbers for each place of a list, also where it is filled up.
+    """
+    numbers = {"row": row, "value": value, "place": place}
+    given = {name: count for name, count in numbers.items() if count}
+    values.graph.widths.append((values.name, given))
+
+
+def widths(graph: Graph, inputs: Iterable[InputSpec]) -> list[dict[str, Any]]:
+    """Return what was written down, by the features that a client gives.
+
+    Parameters
+    ----------
+    graph : Graph
+        With its nodes.
+    inputs : iterable of InputSpec
+        What it takes.
+
+    Returns
+    -------
+    list of dict
+        ``of``: names of features; of several, each value in a row of one meets each of
+        the others. ``row``, ``value`` and ``place``: as in `note_width`.
+
+    Examples
+    --------
+    >>> from skest.export.graph import Graph
+    >>> from skest.export.widths import note_width, widths
+    >>> graph = Graph("g")
+    >>> ids = graph.input("ids", "int64", (None, None))
+    >>> note_width(ids + 1, row=8, value=8)
+    >>> widths(graph, [])
+    [{'of': ['ids'], 'row': 8, 'value': 8}]
+    """
+    makers = {output: node for node in graph.added for output in node.outputs}
+    named = {tensor.name: [tensor.name] for tensor in graph.inputs}
+    named |= {s.name: list(s.computed["from"]) for s in inputs if s.computed}
+    found: dict[tuple[str, ...], dict[str, int]] = {}
+    for tensor, numbers in graph.widths:
+        of: set[str] = set()
+        seen, left = {tensor}, [tensor]
+        while left:
+            name = left.pop()
+            of.update(named.get(name, ()))
+            new = set(makers[name].inputs) - seen if name in makers else set()
+            seen |= new
+            left += new
+        total = found.setdefault(tuple(sorted(of)), {})
+        for kind, count in numbers.items():
+            total[kind] = total.get(kind, 0) + count
+    return [{"of": list(names), **total} for names, total in found.items()]

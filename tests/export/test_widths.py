@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the manifest says of the numbers that a network makes of its features."""
+
+import json
+
+import pandas as pd
+import pytest
+
+import skest
+from skest import feature_columns as fc
+
+pytest.importorskip("onnxruntime")
+
+X = pd.DataFrame(
+    {"tags": [["a", "b"], ["c"]] * 6, "more": [["p"], []] * 6, "city": ["x", "y"] * 6}
+)
+TAGS = fc.categorical_column_with_vocabulary_list("tags", list("abc"))
+CITY = fc.categorical_column_with_vocabulary_list("city", ["x", "y"])
+CROSS = fc.crossed_column(["tags", "more"], 100)
+CASES = {
+    "one word, indicator": (fc.indicator_column(CITY), [{"of": ["city"], "row": 2}]),
+    "one word, embedding": (fc.embedding_column(CITY, 5), [{"of": ["city"], "row": 5}]),
+    "list, indicator": (fc.indicator_column(TAGS), [{"of": ["tags"], "row": 3}]),
+    "list, embedding": (
+        fc.embedding_column(TAGS, 4),
+        [{"of": ["tags"], "row": 4, "value": 4}],
+    ),
+    "cross, embedding": (
+        fc.embedding_column(CROSS, 4),
+        [{"of": ["more", "tags"], "row": 4, "value": 4}],
+    ),
+}
+
+
+def widths(model, base, **options):
+    version = model.fit(X, [0, 1, 2] * 4).export(base, verify=False, **options)
+    return json.loads((version / "manifest.json").read_text())["widths"]
+
+
+@pytest.mark.parametrize("hashing", ["graph", "client"])
+@pytest.mark.parametrize("case", CASES)
+def test_widths_of_dense_columns(tmp_path, case, hashing):
+    column, expected = CASES[case]
+    model = skest.DNNClassifier((2,), feature_columns=[column], max_iter=1)
+    assert widths(model, tmp_path, hashing=hashing) == expected
+
+
+def test_widths_of_linear_models(tmp_path):
+    model = skest.LinearClassifier(feature_columns=[TAGS, CITY], max_iter=1)
+    assert widths(model, tmp_path) == [
+        {"of": ["city"], "row": 3},
+        {"of": ["tags"], "row": 3, "value": 3},
+    ]
+
+
+def test_widths_of_sequences(tmp_path):
+    steps = fc.sequence_categorical_column_with_vocabulary_list("tags", list("abc"))
+    model = skest.RNNClassifier(
+        [7],
+        cell_type="lstm",
+        sequence_feature_columns=[fc.embedding_column(steps, 4)],
+        context_feature_columns=[fc.indicator_column(CITY)],
+        max_iter=1,
+    )
+    # A step has its embedding, the context beside it, and the gates of the layer.
+    assert widths(model, tmp_path) == [
+        {"of": ["tags"], "place": 4 + 2 + 4 * 7},
+        {"of": ["city"], "row": 2},
+    ]
