@@ -284,7 +284,8 @@ class Estimator:
         self._remember(first[0])
         device = resolve_device(self._config.device)
         random = RunRandom(replica.seed(self._config.random_seed, start), device)
-        spec = self._model_fn.build(*first, ModeKeys.TRAIN, self._config, random)
+        with replica.building():
+            spec = self._model_fn.build(*first, ModeKeys.TRAIN, self._config, random)
         if checkpoint is None and replica.is_chief:
             self._warm_start(spec, random)
         self._restore(spec, checkpoint, random)
