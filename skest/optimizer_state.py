@@ -97,6 +97,8 @@ def load_named_state(
     named_parameters: NamedParameters,
     tensors: Mapping[str, Tensor],
     scalars: Mapping[str, Any],
+    *,
+    share: bool = False,
 ) -> None:
     """Put a state that `named_state` returned into a freshly made optimizer.
 
@@ -110,10 +112,13 @@ def load_named_state(
     named_parameters : iterable of (str, Tensor) or mapping
         As in `named_state`.
     tensors : mapping of str to Tensor
-        Slots, on the CPU. They are copied; dtype and device become those of the
-        parameters.
+        Slots, on the CPU. They are copied, unless `share`; dtype and device become
+        those of the parameters.
     scalars : mapping
         As `named_state` returned it, or as JSON brought it back.
+    share : bool, default=False
+        Whether slots become those of the optimizer as they are, without a copy if dtype
+        and device are those of the parameters.
 
     Raises
     ------
@@ -146,9 +151,11 @@ def load_named_state(
     state = {}
     for position, (name, _) in enumerate(_members(groups)):
         slots = {
-            slot: tensors[f"{name}/{slot}"].detach().clone()
+            slot: tensors[f"{name}/{slot}"].detach()
             for slot in scalars["slots"].get(name, ())
         }
+        if not share:
+            slots = {slot: value.clone() for slot, value in slots.items()}
         slots.update(scalars["values"].get(name, {}))
         if slots:
             state[position] = slots

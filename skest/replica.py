@@ -3,6 +3,7 @@
 
 import functools
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Self
 
 from skest.checkpoint_store import CheckpointStore
@@ -60,6 +61,10 @@ class Replica:
             The global step to go on from.
         """
         return seed
+
+    def building(self) -> AbstractContextManager[Any]:
+        """Return what is entered while the model is built."""
+        return nullcontext()
 
     def begin(self, run: Run) -> None:
         """Take part, before the first step.

@@ -109,7 +109,8 @@ def run_training(
     builder.remember(first[0])
     seed = replica.seed(builder.config.random_seed, start)
     random = RunRandom(seed, builder.device)
-    spec = builder.build(*first, ModeKeys.TRAIN, random)
+    with replica.building():
+        spec = builder.build(*first, ModeKeys.TRAIN, random)
     if checkpoint is None and replica.is_chief:
         order.warm_start(spec, random)
     restore(spec, checkpoint, random)

@@ -16,6 +16,8 @@ from skest.checkpoint_store import DirectoryStore
 from skest.distributed.attachment import LOST, Attachment
 from skest.distributed.client import PSClient
 from skest.distributed.exchange import Exchange
+from skest.distributed.initial_capture import initial_capture
+from skest.distributed.lazy_building import LazyBuilding
 from skest.distributed.look_ahead import LookAhead
 from skest.distributed.momentum import warn_of_momentum
 from skest.distributed.patience import Patience
@@ -147,6 +149,10 @@ class AsyncReplica(Replica):
         context = self.input_context
         return 1 if context is None else context.num_input_pipelines
 
+    def building(self) -> LazyBuilding:
+        """Let a model be built whose tables are elsewhere; the chief draws their values."""
+        return LazyBuilding(keeps_draws=self.is_chief)
+
     def begin(self, run: Run) -> None:
         """Attach to the servers; the chief initializes them if nobody did."""
         spec = run.spec
@@ -266,12 +272,12 @@ class AsyncReplica(Replica):
 
     def _begin_saving(self, run: Run) -> None:
         """Have something to go back to, until a later state is saved."""
-        if run.model_dir is None:
-            self._servers.saved = run.capture_checkpoint()
-            return
-        run.save_by = self._save
-        if DirectoryStore(run.model_dir).latest_step() != run.global_step:
-            self._servers.saved = run.capture_checkpoint()
+        is_saved = False
+        if run.model_dir is not None:
+            run.save_by = self._save
+            is_saved = DirectoryStore(run.model_dir).latest_step() == run.global_step
+        if not is_saved:
+            self._servers.saved = initial_capture(run, self._servers.variables)
 
     def _save(self, run: Run, save: Callable[[Any], None]) -> None:
         """Let the servers write a checkpoint; begin again if one is lost meanwhile."""

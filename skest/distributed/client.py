@@ -14,7 +14,7 @@ from skest.distributed.session import Peer, RefusedError, Session
 from skest.distributed.transfer import (
     BLOCK_BYTES,
     Arriving,
-    as_bytes,
+    block_of,
     blocks_of,
     table_of_contents,
 )
@@ -168,18 +168,10 @@ class PSClient:
                 "step": step,
             }
             self.ask(ps, Message(Op.INIT, control=announced))
-            flat: tuple[int, Tensor] | None = None
-            tensors = list(part.tensors.values())
             for block in blocks_of(contents):
-                if flat is None or flat[0] != block.tensor:
-                    flat = (
-                        block.tensor,
-                        as_bytes(tensors[block.tensor].cpu().contiguous()),
-                    )
-                content = flat[1][block.start : block.start + block.size]
-                self.ask(
-                    ps, Message(Op.PUT, control=block._asdict(), payload=[content])
-                )
+                place = block._asdict()
+                content = [block_of(part, place)]
+                self.ask(ps, Message(Op.PUT, control=place, payload=content))
         self.commit(step)
 
     def commit(self, step: int) -> None:

@@ -130,6 +130,10 @@ class LocalChief(Replica):
         }
         self._job = self._files.enter_context(write_job(train_part, arguments))
 
+    def building(self) -> contextlib.AbstractContextManager[Any]:
+        """Return what is entered while the model is built."""
+        return self.parts.building()
+
     def begin(self, run: Run) -> None:
         """Bring the variables to where all have them, and start the other processes.
 

@@ -12,6 +12,7 @@ from typing import Any, BinaryIO, Protocol
 from skest.distributed.anonymous_file import anonymous_file
 from skest.distributed.async_replica import AsyncReplica
 from skest.distributed.job import write_job
+from skest.distributed.lazy_building import LazyBuilding
 from skest.distributed.server import serve_parameters
 from skest.distributed.shared_memory import SharedMemoryReplica
 from skest.distributed.supervisor import Supervisor, Task, res_options
@@ -45,6 +46,9 @@ class Parts(Protocol):
 
         It is called with the descriptors of `files` and the number of the worker.
         """
+
+    def building(self) -> contextlib.AbstractContextManager[Any]:
+        """Return what is entered while the chief builds the model."""
 
     def prepare(self, run: Run) -> None:
         """Do what must be done before workers are started."""
@@ -117,6 +121,10 @@ class InMemory:
         """What makes the part of a worker in its process."""
         return functools.partial(_open_memory, self._num_workers)
 
+    def building(self) -> contextlib.AbstractContextManager[Any]:
+        """Nothing is special: steps are taken in the memory of all."""
+        return contextlib.nullcontext()
+
     def prepare(self, run: Run) -> None:
         """Move the variables into the memory."""
         self.replica.begin(run)
@@ -188,6 +196,10 @@ class InServers:
         return functools.partial(
             _open_session, self._strategy, self._secret, self._timeout
         )
+
+    def building(self) -> contextlib.AbstractContextManager[Any]:
+        """Slots of optimizers are only to be described; steps are taken in servers."""
+        return LazyBuilding()
 
     def prepare(self, run: Run) -> None:
         """Start the servers; workers import their modules at the same time."""

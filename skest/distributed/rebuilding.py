@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
+from skest.distributed.lazy_building import LazyBuilding
 from skest.ftrl import Ftrl
 from skest.optimizer_state import load_named_state
 from skest.row_sparse import RowSparse
@@ -32,7 +33,8 @@ def rebuilt_optimizer(
     parameters : dict of str to Parameter
         Those in this process; the groups name no others.
     slots : dict of str to Tensor
-        As `named_state` returned them.
+        As `named_state` returned them. They become those of the optimizer, without a
+        copy.
 
     Returns
     -------
@@ -57,7 +59,8 @@ def rebuilt_optimizer(
         return None
     cls = _class(description["module"], description["class"])
     try:
-        made = _made(cls, groups)
+        with LazyBuilding():  # of slots that are replaced below
+            made = _made(cls, groups)
     except Exception as error:
         raise ValueError(
             f"The optimizer {cls.__name__} can't be made again on a parameter server: "
@@ -66,7 +69,7 @@ def rebuilt_optimizer(
     if description["row_sparse"]:
         made = RowSparse(made)
         made.counts_all_steps = True
-    load_named_state(made, parameters, slots, description)
+    load_named_state(made, parameters, slots, description, share=True)
     return made
 
 

@@ -5,8 +5,7 @@ Servers write and read their files themselves. For one that does not see the dir
 the chief, values travel, those of one server at a time.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,9 +16,10 @@ from torch.optim.optimizer import Optimizer
 from skest.checkpoint_format import STATE, ShardedCheckpoint, checksum, reading
 from skest.checkpoints import Checkpoint
 from skest.distributed.client import PSClient, StaleGenerationError
+from skest.distributed.hidden_variables import elsewhere_of, hidden
 from skest.distributed.shard_files import shard_of
 from skest.distributed.sharded_checkpoint import index_of, write_shard
-from skest.distributed.variables import Variables, aliases, merged_options, options_of
+from skest.distributed.variables import Variables, merged_options, options_of
 from skest.distributed.wire import Message, Op
 from skest.exceptions import PeerLostError
 
@@ -61,9 +61,8 @@ def sharded(
         To write it raises OSError if a server can't write, `NotSavedError` if one is
         lost, and NanLossDuringTrainingError if a variable is NaN.
     """
-    elsewhere = {v.name for v in variables.all if v.kind != "constant"}
-    others = {o: name for o, name in aliases(network).items() if name in elsewhere}
-    with _hidden(network, elsewhere | others.keys()):
+    elsewhere, others = elsewhere_of(variables, network)
+    with hidden(network, elsewhere | others.keys()):
         captured = capture()
     random = {k: t for k, t in captured.optimizer.items() if k.startswith("random:")}
     parts = [reply.control["optimizers"] for reply in replies]
@@ -77,23 +76,6 @@ def sharded(
 
     own = replace(captured, optimizer=random, scalars=scalars)
     return ShardedCheckpoint(own, write)
-
-
-@contextmanager
-def _hidden(network: nn.Module, names: set[str]) -> Iterator[None]:
-    """Leave variables out of the ``state_dict`` of a network: they lie elsewhere."""
-
-    def leave_out(
-        module: nn.Module, found: dict[str, Any], prefix: str, metadata: Any
-    ) -> None:
-        for name in names & found.keys():
-            del found[name]
-
-    handle = network.register_state_dict_post_hook(leave_out)
-    try:
-        yield
-    finally:
-        handle.remove()
 
 
 def _write_shards(

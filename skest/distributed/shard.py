@@ -27,7 +27,7 @@ class Shard:
     ps : int
         Number of this server.
     part : Part
-        What it begins with.
+        What it begins with. Its tensors become those of the server, without a copy.
 
     Attributes
     ----------
@@ -50,13 +50,16 @@ class Shard:
             v.name: nn.Parameter(tensor)
             for v, tensor in zip(self._dense, self._flat.tensors, strict=True)
         }
+        for v, place in zip(self._dense, self._flat.tensors, strict=True):
+            place.copy_(self._given(part.tensors, v, v.shape))
         for v in self._tables:
             shape = (n_rows_of(v.shape[0], ps, variables.num_ps), *v.shape[1:])
-            empty = torch.empty(shape, dtype=dtype_named(v.dtype))
-            self._parameters[v.name] = nn.Parameter(empty)
+            self._parameters[v.name] = nn.Parameter(self._given(part.tensors, v, shape))
         self.n_bytes = sum(p.nbytes for p in self._parameters.values())
-        self._constants: dict[str, Tensor] = {}
-        self._load(part.tensors)
+        self._constants = {
+            v.name: part.tensors[f"variable:{v.name}"]
+            for v in variables.of_kind("constant", ps)
+        }
         self._descriptions = part.optimizers
         self._optimizers = [
             rebuilt_optimizer(description, self._parameters, _slots(part.tensors, i))
@@ -123,21 +126,18 @@ class Shard:
             descriptions.append(description)
         return Part(descriptions, tensors)
 
-    def _load(self, tensors: Mapping[str, Tensor]) -> None:
-        for v in self._dense + self._tables:
-            parameter, given = (
-                self._parameters[v.name],
-                tensors.get(f"variable:{v.name}"),
+    def _given(
+        self, tensors: Mapping[str, Tensor], v: Variable, shape: tuple[int, ...]
+    ) -> Tensor:
+        """Return the values of a variable that this server was given."""
+        given = tensors.get(f"variable:{v.name}")
+        if given is None or given.shape != shape:
+            got = "none" if given is None else str(tuple(given.shape))
+            raise ValueError(
+                f"Parameter server {self.ps} needs {shape} of the variable {v.name!r}, "
+                f"got {got}."
             )
-            if given is None or given.shape != parameter.shape:
-                got = "none" if given is None else str(tuple(given.shape))
-                raise ValueError(
-                    f"Parameter server {self.ps} needs {tuple(parameter.shape)} of the "
-                    f"variable {v.name!r}, got {got}."
-                )
-            parameter.data.copy_(given)
-        for v in self.variables.of_kind("constant", self.ps):
-            self._constants[v.name] = tensors[f"variable:{v.name}"]
+        return given.to(dtype_named(v.dtype)).contiguous()
 
     def _read(self, reader: Reader) -> dict[str, Tensor]:
         """Return gradients by the names of the variables that have one."""

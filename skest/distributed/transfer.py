@@ -116,7 +116,17 @@ def block_of(part: Part, block: Mapping[str, Any]) -> Tensor:
     tensors = list(part.tensors.values())
     if index >= len(tensors) or size > BLOCK_BYTES:
         raise WireError("There is no such block.")
-    return as_bytes(tensors[index].contiguous())[start : start + size]
+    return _bytes_of(tensors[index], start, size)
+
+
+def _bytes_of(tensor: Tensor, start: int, size: int) -> Tensor:
+    """Return some bytes of a tensor as it would be in order, of which no copy is made."""
+    if tensor.ndim == 0:
+        return as_bytes(tensor.cpu())[start : start + size]
+    n_bytes = tensor.shape[1:].numel() * tensor.dtype.itemsize  # of a row
+    first, skipped = divmod(start, n_bytes)
+    rows = tensor[first : -(-(start + size) // n_bytes)]
+    return as_bytes(rows.cpu().contiguous())[skipped : skipped + size]
 
 
 def _checked(block: Mapping[str, Any]) -> Block:

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a model is built whose tables will be in parameter servers."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from skest.distributed.lazy_memory import LazyZeros
+
+__all__ = ["LazyBuilding"]
+
+_LARGE = 1 << 20
+_ZEROS = (torch.zeros, torch.zeros_like)
+_LIKE = (torch.zeros_like, torch.full_like)
+_DRAWS = (nn.init.normal_, nn.init.uniform_)
+_KNOWN_OPTIONS = {"dtype", "device", "requires_grad", "memory_format", "fill_value"}
+_DRAWN_AT_ONCE = 1 << 20
+
+
+class LazyBuilding(TorchFunctionMode):
+    """Large tensors take no memory before something is written to them.
+
+    Zeros, and slots of optimizers that are full of one number, which can't be written
+    to, are as they would be. `load_named_state` and servers replace such slots.
+
+    Parameters
+    ----------
+    keeps_draws : bool, default=True
+        Whether `torch.nn.init.normal_` and `torch.nn.init.uniform_`, which fill the
+        weights of ``nn.Embedding``, have an effect on large parameters. If not, random
+        numbers are drawn all the same, so that those drawn later do not change, and the
+        parameters are zeros.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skest.distributed.lazy_building import LazyBuilding
+    >>> with LazyBuilding():
+    ...     slots = torch.full_like(torch.empty(10**6, 16), 0.1)
+    >>> slots.shape, slots.untyped_storage().nbytes()
+    (torch.Size([1000000, 16]), 4)
+    """
+
+    def __init__(self, *, keeps_draws: bool = True) -> None:
+        super().__init__()
+        self._keeps_draws = keeps_draws
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in _ZEROS or func in _LIKE:
+            made = _constant(func, args, kwargs)
+            return func(*args, **kwargs) if made is None else made
+        if func in _DRAWS and not self._keeps_draws:
+            options = dict(kwargs)
+            tensor = options.pop("tensor", args[0] if args else None)
+            if _is_large_parameter(tensor):
+                _draw_in_vain(func, tensor, args[1:], options)
+                return tensor
+        return func(*args, **kwargs)
+
+
+def _constant(func: Any, args: Any, options: Mapping[str, Any]) -> Tensor | None:
+    """Return a large tensor of one value that needs no memory, None if it is none."""
+    device = options.get("device")
+    if func in _LIKE:
+        source = args[0] if args else None
+        if not isinstance(source, Tensor) or not source.is_contiguous():
+            return None
+        device = source.device if device is None else device
+    if options.keys() - _KNOWN_OPTIONS or torch.device(device or "cpu").type != "cpu":
+        return None
+    described = func(*args, **{**options, "device": "meta"})
+    if described.nbytes < _LARGE:
+        return None
+    value = 0
+    if func is torch.full_like:
+        value = args[1] if len(args) > 1 else options["fill_value"]
+    if value:
+        one = torch.full((), value, dtype=described.dtype)
+        made = one.expand(described.shape)
+    else:
+        made = LazyZeros(tuple(described.shape), described.dtype).tensor
+    return made.requires_grad_(described.requires_grad)
+
+
+def _is_large_parameter(tensor: Any) -> bool:
+    is_one = isinstance(tensor, nn.Parameter) and tensor.device.type == "cpu"
+    return is_one and tensor.nbytes >= _LARGE and tensor.is_contiguous()
+
+
+def _draw_in_vain(func: Any, tensor: Tensor, args: Any, options: Any) -> None:
+    """Draw what would fill a tensor, and make it zeros.
+
+    Parts draw the same numbers as the whole, as long as none of them has less than 16,
+    which torch draws in another way.
+    """
+    tensor.data = LazyZeros(tuple(tensor.shape), tensor.dtype).tensor
+    left = tensor.numel()
+    drawn = torch.empty(min(left, 2 * _DRAWN_AT_ONCE), dtype=tensor.dtype)
+    while left:
+        n = _DRAWN_AT_ONCE if left >= 2 * _DRAWN_AT_ONCE else left
+        func(drawn[:n], *args, **options)
+        left -= n
