@@ -156,10 +156,11 @@ class AsyncReplica(Replica):
     def begin(self, run: Run) -> None:
         """Attach to the servers; the chief initializes them if nobody did."""
         spec = run.spec
+        self._servers.prepare(run)
         if self.is_chief:
             warn_of_momentum(spec.optimizers, self.n_tasks)
             self._begin_saving(run)
-        self._servers.begin(run)
+        self._servers.attach(run)
         self._servers.exchange = Exchange(
             self.client, run.network, spec.optimizers, self._servers.variables
         )

@@ -53,7 +53,7 @@ class Attachment:
     Attributes
     ----------
     exchange : Exchange or None
-        Of this task, set after `begin`, and told of new sessions. Without one the
+        Of this task, set after the first `attach`, and told of new sessions. Without one the
         network has the variables to begin with.
     saved : Checkpoint or None
         What to go back to if ``model_dir`` has nothing.
@@ -82,17 +82,16 @@ class Attachment:
 
     @property
     def variables(self) -> Variables:
-        """What the servers have, after `begin`."""
+        """What the servers have, after `prepare`."""
         if self._variables is None:
-            raise RuntimeError("There are no variables before 'begin'.")
+            raise RuntimeError("There are no variables before 'prepare'.")
         return self._variables
 
-    def begin(self, run: Run) -> None:
-        """Attach for the first time."""
+    def prepare(self, run: Run) -> None:
+        """Find out what the servers will have; comes before `attach`."""
         self._variables = Variables.of(
             run.network, run.spec.optimizers, len(self.client.addresses)
         )
-        self.attach(run)
 
     def retried(self, run: Run, ask: Callable[[], Any]) -> Any:
         """Ask again after sessions broke and were opened anew."""
