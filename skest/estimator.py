@@ -126,6 +126,13 @@ class Estimator(CheckpointHolder):
         where = f", model_dir={str(self.model_dir)!r}" if self.model_dir else ""
         return f"Estimator(global_step={self._store.latest_step() or 0}{where})"
 
+    def __getstate__(self) -> dict[str, Any]:
+        left_out = ("_kept", "_example")
+        state = {n: value for n, value in vars(self).items() if n not in left_out}
+        if isinstance(self._store, MemoryStore) and self._store.latest() is not None:
+            state["_warm_start_from"] = None  # its work is done
+        return state
+
     # What an Estimator is made of
 
     @property
@@ -219,37 +226,6 @@ class Estimator(CheckpointHolder):
                 input_fn, hooks, listeners, steps, max_steps, check_lock, replica
             )
         return self
-
-    def _replica(
-        self, input_fn: Callable[..., Any], steps: int | None, max_steps: int | None
-    ) -> Replica:
-        if is_alone(self._config):
-            return Replica()
-        from skest.distributed.replicas import replica_for
-
-        return replica_for(
-            train_part, self.model_fn, input_fn, self._config, steps, max_steps
-        )
-
-    def _train(
-        self,
-        input_fn: Callable[..., Any],
-        hooks: list[Hook],
-        listeners: list[CheckpointListener],
-        steps: int | None,
-        max_steps: int | None,
-        check_lock: Callable[[], None],
-        replica: Replica,
-    ) -> None:
-        order = TrainingOrder(
-            input_fn, hooks, listeners, steps, max_steps, self._warm_start
-        )
-        store = self._store if replica.is_chief else MemoryStore()
-        run = run_training(self._builder, order, replica, store, check_lock)
-        if run is not None and replica.result is not None:
-            self._config = self._config.replace(model_dir=None)
-            self._store = MemoryStore(replica.result)
-            self._store.note_stop(str(run.stop_reason))
 
     def evaluate(
         self,
@@ -389,21 +365,6 @@ class Estimator(CheckpointHolder):
         batches = self.predict(lambda: data, predict_keys, yield_single_examples=False)
         return joined(batches, data.n_rows)
 
-    def _prediction_model(
-        self, checkpoint: Checkpoint, version: Hashable, *where: Any
-    ) -> PredictionModel:
-        model = new_prediction_model(self._builder, checkpoint, version, *where)
-        if model.version is not None:
-            self._kept = model
-        return model
-
-    def __getstate__(self) -> dict[str, Any]:
-        left_out = ("_kept", "_example")
-        state = {n: value for n, value in vars(self).items() if n not in left_out}
-        if isinstance(self._store, MemoryStore) and self._store.latest() is not None:
-            state["_warm_start_from"] = None  # its work is done
-        return state
-
     def export(
         self,
         export_dir_base: str | os.PathLike[str],
@@ -497,11 +458,6 @@ class Estimator(CheckpointHolder):
             exported, export_dir_base, external=external, verify=verify, atol=atol
         )
 
-    def _remember(self, features: Any) -> None:
-        """Keep a few rows to build a model for, when it is exported."""
-        if self._example is None:
-            self._example = first_rows(features)
-
     # What a trained Estimator knows
 
     @property
@@ -517,6 +473,49 @@ class Estimator(CheckpointHolder):
             self._model_fn, self._config, self.model_dir, self._remember
         )
 
+    def _remember(self, features: Any) -> None:
+        """Keep a few rows to build a model for, when it is exported."""
+        if self._example is None:
+            self._example = first_rows(features)
+
+    def _replica(
+        self, input_fn: Callable[..., Any], steps: int | None, max_steps: int | None
+    ) -> Replica:
+        if is_alone(self._config):
+            return Replica()
+        from skest.distributed.replicas import replica_for
+
+        return replica_for(
+            train_part, self.model_fn, input_fn, self._config, steps, max_steps
+        )
+
+    def _train(
+        self,
+        input_fn: Callable[..., Any],
+        hooks: list[Hook],
+        listeners: list[CheckpointListener],
+        steps: int | None,
+        max_steps: int | None,
+        check_lock: Callable[[], None],
+        replica: Replica,
+    ) -> None:
+        order = TrainingOrder(
+            input_fn, hooks, listeners, steps, max_steps, self._warm_start
+        )
+        store = self._store if replica.is_chief else MemoryStore()
+        run = run_training(self._builder, order, replica, store, check_lock)
+        if run is not None and replica.result is not None:
+            self._config = self._config.replace(model_dir=None)
+            self._store = MemoryStore(replica.result)
+            self._store.note_stop(str(run.stop_reason))
+
+    def _training_lock(
+        self, replica: Replica
+    ) -> contextlib.AbstractContextManager[Callable[[], None]]:
+        if self.model_dir is None or not replica.is_chief:
+            return contextlib.nullcontext(lambda: None)
+        return training_lock(self.model_dir)
+
     def _warm_start(self, spec: EstimatorSpec, random: RunRandom) -> None:
         if self._warm_start_from is None or spec.network is None:
             return
@@ -525,9 +524,10 @@ class Estimator(CheckpointHolder):
                 spec.network, spec.optimizers, self._warm_start_from
             )
 
-    def _training_lock(
-        self, replica: Replica
-    ) -> contextlib.AbstractContextManager[Callable[[], None]]:
-        if self.model_dir is None or not replica.is_chief:
-            return contextlib.nullcontext(lambda: None)
-        return training_lock(self.model_dir)
+    def _prediction_model(
+        self, checkpoint: Checkpoint, version: Hashable, *where: Any
+    ) -> PredictionModel:
+        model = new_prediction_model(self._builder, checkpoint, version, *where)
+        if model.version is not None:
+            self._kept = model
+        return model

@@ -20,6 +20,16 @@ __all__ = ["EXECUTIONS", "RunConfig"]
 _SAVE_SECS_DEFAULT = 600
 EXECUTIONS = ("auto", "eager", "graph", "inductor")
 
+# Settings that are None or a number: of which kind, and the smallest.
+_NUMBERS: dict[str, tuple[type, int]] = {
+    "random_seed": (Integral, 0),
+    "save_summary_steps": (Integral, 0),
+    "save_checkpoints_steps": (Integral, 0),
+    "save_checkpoints_secs": (Real, 0),
+    "keep_checkpoint_max": (Integral, 0),
+    "log_step_count_steps": (Integral, 1),
+}
+
 
 @dataclass(frozen=True)
 class RunConfig:
@@ -144,12 +154,6 @@ class RunConfig:
             raise ValueError(
                 "'model_dir' must not be empty; pass None to keep checkpoints in memory."
             )
-        if self.random_seed is not None:
-            _check_number("random_seed", self.random_seed, Integral, minimum=0)
-        if self.save_summary_steps is not None:
-            _check_number(
-                "save_summary_steps", self.save_summary_steps, Integral, minimum=0
-            )
         if self.save_checkpoints_steps is not None and (
             self.save_checkpoints_secs is not None
         ):
@@ -158,21 +162,9 @@ class RunConfig:
                 f"set; got {self.save_checkpoints_steps} and "
                 f"{self.save_checkpoints_secs}."
             )
-        if self.save_checkpoints_steps is not None:
-            _check_number(
-                "save_checkpoints_steps",
-                self.save_checkpoints_steps,
-                Integral,
-                minimum=0,
-            )
-        if self.save_checkpoints_secs is not None:
-            _check_number(
-                "save_checkpoints_secs", self.save_checkpoints_secs, Real, minimum=0
-            )
-        if self.keep_checkpoint_max is not None:
-            _check_number(
-                "keep_checkpoint_max", self.keep_checkpoint_max, Integral, minimum=0
-            )
+        for name, (kind, minimum) in _NUMBERS.items():
+            if getattr(self, name) is not None:
+                _check_number(name, getattr(self, name), kind, minimum=minimum)
         check_positive(
             self.keep_checkpoint_every_n_hours,
             "keep_checkpoint_every_n_hours",
@@ -181,10 +173,6 @@ class RunConfig:
         if not isinstance(self.keep_best, KeepBest | None):
             raise TypeError(
                 f"'keep_best' must be a skest.KeepBest or None; got {self.keep_best!r}."
-            )
-        if self.log_step_count_steps is not None:
-            _check_number(
-                "log_step_count_steps", self.log_step_count_steps, Integral, minimum=1
             )
         if not isinstance(self.resume_input, bool):
             raise TypeError(

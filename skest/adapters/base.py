@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, clone
+from sklearn.base import BaseEstimator
 from sklearn.callback import CallbackSupportMixin, with_callbacks
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
@@ -35,7 +35,7 @@ from skest.adapters.fit_summaries import fit_summaries
 from skest.adapters.learned_vectors import drop_embeddings, keep_embeddings
 from skest.adapters.live_score import LiveScore
 from skest.adapters.onnx_graph import fitted_onnx
-from skest.adapters.row_reader import RowReader, as_feature_columns
+from skest.adapters.row_reader import RowReader
 from skest.adapters.rows import Rows
 from skest.adapters.warm_source import (
     source_scale,
@@ -46,9 +46,6 @@ from skest.checkpoints import Checkpoint
 from skest.estimator import Estimator
 from skest.export.inputs import forms_of
 from skest.export.writer import are_external, write_export
-from skest.feature_columns.columns import FeatureColumns
-from skest.feature_columns.infer import infer_feature_columns
-from skest.feature_columns.numeric_frame import with_feature_names
 from skest.feature_columns.table import Table
 from skest.feature_columns.table_columns import TableColumns
 from skest.inputs.array_dataset import ArrayDataset
@@ -229,26 +226,6 @@ class SkestEstimator(CallbackSupportMixin, DocLinkMixin, RowReader):
         self.loss_curve_: list[float] = []
         self.validation_scores_: list[float] | None = None
         self.best_validation_score_: float | None = None
-
-    def _given_columns(
-        self, parameter: str, kind: str, features: dict[str, Any]
-    ) -> FeatureColumns | None:
-        columns = getattr(self, parameter)
-        if columns is None:
-            # Of two kinds of columns, one that is not given is left out.
-            return (
-                self._inferred_columns(kind, features) if self._all_inferred() else None
-            )
-        return clone(as_feature_columns(columns))  # the caller's object stays unfitted
-
-    def _inferred_columns(
-        self, kind: str, features: dict[str, Any]
-    ) -> FeatureColumns | None:
-        columns = infer_feature_columns(features, kind)
-        names = vars(self).get("feature_names_in_")
-        if columns is None or names is None or not self._reads_array:
-            return columns
-        return with_feature_names(columns, names)
 
     def _train(
         self,

@@ -109,7 +109,7 @@ l1, l2
         The model, for every mode.
     """
     initialize = mode == ModeKeys.TRAIN
-    linear = dnn = None
+    linear = dnn = linear_part = dnn_part = None
     if linear_columns is not None:
         linear = LinearFeatures(
             linear_columns,
@@ -117,6 +117,14 @@ l1, l2
             linear_sparse_combiner,
             dtype=dtype,
             initialize=initialize,
+        )
+        linear_part = Part(
+            linear.named_parameters("linear"),
+            linear_optimizer,
+            auto_learning_rate(
+                linear_learning_rate, linear_columns, _MAX_LINEAR_LEARNING_RATE
+            ),
+            ftrl_penalties(linear_optimizer, l1, l2),
         )
     if dnn_columns is not None:
         dnn = DNN(
@@ -130,27 +138,13 @@ l1, l2
             dtype=dtype,
             initialize=initialize,
         )
-    optimized: list[Part] = []
-    if dnn is not None:
-        optimized.append(
-            Part(
-                dnn.named_parameters("dnn"),
-                dnn_optimizer,
-                dnn_learning_rate,
-                {"weight_decay": weight_decay},
-            )
+        dnn_part = Part(
+            dnn.named_parameters("dnn"),
+            dnn_optimizer,
+            dnn_learning_rate,
+            {"weight_decay": weight_decay},
         )
-    if linear is not None and linear_columns is not None:
-        optimized.append(
-            Part(
-                linear.named_parameters("linear"),
-                linear_optimizer,
-                auto_learning_rate(
-                    linear_learning_rate, linear_columns, _MAX_LINEAR_LEARNING_RATE
-                ),
-                ftrl_penalties(linear_optimizer, l1, l2),
-            )
-        )
+    optimized = [part for part in (dnn_part, linear_part) if part is not None]
     parts = {"linear": linear_columns, "dnn": dnn_columns}
     return head.create_estimator_spec(
         features,

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.sparse import issparse
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, clone
 from sklearn.model_selection import train_test_split
 from sklearn.utils import get_tags
 
@@ -27,6 +27,8 @@ from skest.adapters.features import (
 from skest.adapters.rows import Rows, as_rows, check_same_length, count_samples
 from skest.adapters.targets.base import Target
 from skest.feature_columns.columns import FeatureColumns
+from skest.feature_columns.infer import infer_feature_columns
+from skest.feature_columns.numeric_frame import with_feature_names
 from skest.inputs.array_dataset import take_rows
 
 __all__ = ["RowReader", "as_feature_columns"]
@@ -219,6 +221,25 @@ class RowReader(BaseEstimator, metaclass=ABCMeta):
         """The feature columns among the parameters."""
         given = [getattr(self, name) for name in self._column_parameters]
         return [as_feature_columns(columns) for columns in given if columns is not None]
+
+    def _given_columns(
+        self, parameter: str, kind: str, features: dict[str, Any]
+    ) -> FeatureColumns | None:
+        """Return the columns to fit of a parameter: those given, or a guess."""
+        columns = getattr(self, parameter)
+        if columns is not None:
+            return clone(as_feature_columns(columns))  # the caller's stay unfitted
+        # Of two kinds of columns, one that is not given is left out.
+        return self._inferred_columns(kind, features) if self._all_inferred() else None
+
+    def _inferred_columns(
+        self, kind: str, features: dict[str, Any]
+    ) -> FeatureColumns | None:
+        columns = infer_feature_columns(features, kind)
+        names = vars(self).get("feature_names_in_")
+        if columns is None or names is None or not self._reads_array:
+            return columns
+        return with_feature_names(columns, names)
 
     @property
     def _torch_dtype(self) -> torch.dtype:
