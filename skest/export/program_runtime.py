@@ -98,7 +98,7 @@ def load_program(artifact: Artifact, num_threads: int) -> ProgramSession:
 
 def _read_parts(artifact: Artifact) -> dict[str, Any]:
     try:
-        content = json.loads((artifact.path / DECLARATION).read_bytes())
+        content = json.loads(artifact.texts[DECLARATION])
         if content["schema"] != PROGRAM_SCHEMA:
             raise ValueError(f"its schema is {content['schema']!r}")
         parts = rebuilt(content["program"])
@@ -110,7 +110,7 @@ def _read_parts(artifact: Artifact) -> dict[str, Any]:
             raise ValueError("it does not fit the signatures")
         if not all(isinstance(output, ClassOutput) for output in classes):
             raise ValueError("it has classes that are none")
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ArtifactError(
             f"{DECLARATION!r} of {str(artifact.path)!r} describes no program: {error}"
         ) from error
