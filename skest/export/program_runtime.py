@@ -16,6 +16,7 @@ from skest.export.class_outputs import ClassOutput
 from skest.export.declaration import DECLARATION, rebuilt
 from skest.export.encoders import Encoder
 from skest.export.program import PROGRAM_SCHEMA, machine
+from skest.export.warmup import synthetic_rows
 
 __all__ = ["ProgramSession", "load_program"]
 
@@ -42,6 +43,9 @@ class ProgramSession:
 
     def run(self, names: list[str], cells: Mapping[str, Any]) -> list[NDArray[Any]]:
         """Return outputs by name for raw features by name."""
+        if not any(map(len, cells.values())):  # torch traces no tensors without a row
+            one = synthetic_rows({}, self._encoder.inputs, n_rows=1, missing=False)
+            return [found[:0] for found in self.run(names, one)]
         tensors = self._encoder.encode(cells).values()
         with (
             torch.no_grad(),
