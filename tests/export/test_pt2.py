@@ -120,6 +120,7 @@ def test_no_rows(tmp_path, raw):
     for table in (X[raw][:0], {name: [] for name in raw}):
         found, expected = (m.run(table, "predict") for m in (loaded, graph))
         assert list(found) == list(expected)
+        assert found["labels"].shape == (0, 1)
         for name, values in found.items():
             assert values.shape == expected[name].shape
             assert values.dtype.kind == expected[name].dtype.kind
