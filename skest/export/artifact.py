@@ -44,8 +44,9 @@ _NAME = re.compile(r"(assets/)?[A-Za-z0-9][\w.-]{0,127}", re.ASCII)
 class Artifact:
     """A checked version: what its manifest says, and the bytes of its model.
 
-    They are those that were checked, whatever becomes of the files: `model`, and
-    `weights` by the names of the files in which `external` tensors lie.
+    They are those that were checked, whatever becomes of the files: `model`, `weights`
+    by the names of the files in which `external` tensors lie, and, where digests were
+    compared, `texts`: files of JSON by their names.
     """
 
     path: Path
@@ -53,6 +54,7 @@ class Artifact:
     model: bytes
     external: tuple[ExternalData, ...] = ()
     weights: Mapping[str, bytes] = field(default_factory=dict)
+    texts: Mapping[str, bytes] = field(default_factory=dict)
 
     @property
     def format(self) -> str:
@@ -147,6 +149,8 @@ def read_artifact(
     content = read_onnx(model) if file == MODEL else OnnxContent()
     _check_graph(content, sizes)
     weights = {n: content_of(n) for n in {t.location for t in content.external}}
+    own = (name for name in list(digests) if "/" not in name)  # assets are the user's
+    texts = {n: content_of(n) for n in own if n.endswith(".json")}
     for name, digest in digests.items():
         if _digest_of(path / name) != digest:
             raise _damaged(path, name)
@@ -154,7 +158,7 @@ def read_artifact(
         check_signatures(manifest, content.inputs, content.outputs)
     else:
         check_signatures(manifest, list(manifest["features"]), None)
-    return Artifact(path, manifest, model, tuple(content.external), weights)
+    return Artifact(path, manifest, model, tuple(content.external), weights, texts)
 
 
 def _untrusted(path: Path, manifest: Mapping[str, Any]) -> ArtifactError:

@@ -112,7 +112,7 @@ class BestExporter(LatestExporter):
             return None
         # Written first: whether the version has appeared shows which result is the best.
         last = versions[-1] if versions else "0"
-        record = {"result": eval_result, "after": int(last), "before": best}
+        record = {"result": _plain(eval_result), "after": int(last), "before": best}
         export_path.mkdir(parents=True, exist_ok=True)
         write_file(export_path / _BEST, json.dumps(record).encode())
         return super().export(
@@ -145,6 +145,11 @@ def _value(metric: str, result: Mapping[str, float]) -> float:
             f"{', '.join(map(repr, result))}. Pass another 'metric' or 'compare_fn'."
         )
     return result[metric]
+
+
+def _plain(result: Mapping[str, Any]) -> Result:
+    """Return a result with numbers of Python, as JSON has them."""
+    return {k: v.item() if hasattr(v, "item") else v for k, v in result.items()}
 
 
 def _best_result(path: Path, versions: list[str]) -> Result | None:

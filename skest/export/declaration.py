@@ -226,19 +226,21 @@ def to_estimator(
     True
     """
     directory = version_at(path)
-    manifest = read_artifact(
+    artifact = read_artifact(
         directory,
         trusted_manifest_sha256=trusted_manifest_sha256,
         max_bytes=max_bytes,
-    ).manifest
-    if DECLARATION not in manifest["files"]:
-        why = manifest.get("model", {}).get("not_rebuilt", "it has no description")
+    )
+    if DECLARATION not in artifact.texts:
+        why = artifact.manifest.get("model", {}).get(
+            "not_rebuilt", "it has no description"
+        )
         raise ArtifactError(
             f"{str(directory)!r} can't be made an estimator again: {why}. It can be run "
             "by `skest.export.load`."
         )
     try:
-        content = json.loads((directory / DECLARATION).read_bytes())
+        content = json.loads(artifact.texts[DECLARATION])
         state = _read_state(content)
         state["_core"]["checkpoint"] = _checkpoint(directory, state)
     except Exception as error:  # a wrong file can end in any

@@ -204,7 +204,9 @@ def _node(op: str, value: Value, **attributes: Any) -> Value:
 
 def _greatest(logits: Value) -> Value:
     """Return the position of the greatest logit; the lowest among equals."""
-    return logits.graph.add("ArgMax", logits, dtype=np.int64, axis=-1, keepdims=1)
+    # From the front: of no rows, ONNX Runtime takes a negative axis for another one.
+    axis = logits.ndim - 1
+    return logits.graph.add("ArgMax", logits, dtype=np.int64, axis=axis, keepdims=1)
 
 
 def _chosen(head: Any, ids: Value, classes: Any) -> Mapping[str, Prediction]:

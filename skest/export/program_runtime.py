@@ -16,6 +16,7 @@ from skest.export.class_outputs import ClassOutput
 from skest.export.declaration import DECLARATION, rebuilt
 from skest.export.encoders import Encoder
 from skest.export.program import PROGRAM_SCHEMA, machine
+from skest.export.warmup import synthetic_rows
 
 __all__ = ["ProgramSession", "load_program"]
 
@@ -42,6 +43,9 @@ class ProgramSession:
 
     def run(self, names: list[str], cells: Mapping[str, Any]) -> list[NDArray[Any]]:
         """Return outputs by name for raw features by name."""
+        if not any(map(len, cells.values())):  # torch traces no tensors without a row
+            one = synthetic_rows({}, self._encoder.inputs, n_rows=1, missing=False)
+            return [found[:0] for found in self.run(names, one)]
         tensors = self._encoder.encode(cells).values()
         with (
             torch.no_grad(),
@@ -98,7 +102,7 @@ def load_program(artifact: Artifact, num_threads: int) -> ProgramSession:
 
 def _read_parts(artifact: Artifact) -> dict[str, Any]:
     try:
-        content = json.loads((artifact.path / DECLARATION).read_bytes())
+        content = json.loads(artifact.texts[DECLARATION])
         if content["schema"] != PROGRAM_SCHEMA:
             raise ValueError(f"its schema is {content['schema']!r}")
         parts = rebuilt(content["program"])
@@ -110,7 +114,7 @@ def _read_parts(artifact: Artifact) -> dict[str, Any]:
             raise ValueError("it does not fit the signatures")
         if not all(isinstance(output, ClassOutput) for output in classes):
             raise ValueError("it has classes that are none")
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ArtifactError(
             f"{DECLARATION!r} of {str(artifact.path)!r} describes no program: {error}"
         ) from error

@@ -117,7 +117,7 @@ def _pick(
         elif whole:
             found[name] = column(key_of[name])
         else:
-            found[name] = _stacked(name, {p: column(key_of[p]) for p in own})
+            found[name] = _stacked({part: column(key_of[part]) for part in own})
     if absent:
         raise ValueError(
             f"The features {absent} are missing; the model takes "
@@ -126,13 +126,14 @@ def _pick(
     return found
 
 
-def _stacked(name: str, columns: Mapping[str, Any]) -> NDArray[Any]:
-    cells = [np.asarray(values, dtype=object) for values in columns.values()]
+def _stacked(columns: Mapping[str, Any]) -> NDArray[Any]:
+    arrays = (np.asarray(values, dtype=object) for values in columns.values())
+    cells = [a[:, 0] if a.ndim == 2 and a.shape[1] == 1 else a for a in arrays]
     shapes = {array.shape for array in cells}
     if len(shapes) > 1 or () in shapes:
         given = {part: array.shape for part, array in zip(columns, cells, strict=True)}
         raise ValueError(
-            f"The columns of {name!r} must have one value for each row, and as many rows "
+            "The columns of a table must have one value for each row, and as many rows "
             f"each; got arrays of the shapes {given}."
         )
     return np.stack(cells, axis=1)

@@ -63,7 +63,20 @@ class Feature:
         if None in self.shape[1:]:
             values = self._padded(values)
         texts = self.dtype == "string"
-        return self._shaped(self._texts(values) if texts else self._numbers(values))
+        try:
+            return self._shaped(self._texts(values) if texts else self._numbers(values))
+        except (TypeError, ValueError):
+            self._check_columns(values)
+            raise
+
+    def _check_columns(self, values: Any) -> None:
+        """Raise an error that names a column of a table, which a user knows."""
+        array = np.asarray(values, dtype=object)
+        if self.columns is None or array.shape[1:] != (len(self.columns),):
+            return
+        spec = {"dtype": self.dtype, "shape": [None], "missing": self._missing}
+        for name, cells in zip(self.columns, array.T, strict=True):
+            Feature(name, spec).feed(cells)
 
     def _padded(self, values: Any) -> Any:
         """Fill lists in cells up to the longest."""

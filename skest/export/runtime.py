@@ -279,8 +279,8 @@ def load(
 
         session = load_program(artifact, num_threads)
     model = Model(artifact, session)
-    if verify and WARMUP in artifact.manifest["files"]:
-        _check_warmup(model)
+    if verify and WARMUP in artifact.texts:
+        _check_warmup(model, artifact.texts[WARMUP])
     return model
 
 
@@ -305,10 +305,10 @@ def _check_warmup_size(model: Model, recorded: Mapping[str, Any]) -> None:
             )
 
 
-def _check_warmup(model: Model) -> None:
+def _check_warmup(model: Model, text: bytes) -> None:
     """Compare what the model gives for the recorded rows with what it gave."""
     try:
-        recorded = json.loads((model.path / WARMUP).read_bytes())
+        recorded = json.loads(text)
         _check_warmup_size(model, recorded)
         found = model.run(recorded["inputs"], recorded["signature"])
         expected = {

@@ -37,6 +37,8 @@ def test_a_sound_version_is_read(version):
     assert found.path == version
     assert found.model == (version / "model.onnx").read_bytes()
     assert found.external == ()
+    assert found.texts == {"warmup.json": (version / "warmup.json").read_bytes()}
+    assert not read_artifact(version, verify=False).texts
 
 
 def test_latest(version, tmp_path):

@@ -15,6 +15,7 @@ from skest import feature_columns as fc
 from skest._hashes import murmurhash3_32
 from skest.exceptions import ArtifactError, ExportError
 from skest.export.client_hashing import ClientInputs
+from tests.export import _portable
 
 ROWS = 40
 X = pd.DataFrame(
@@ -119,3 +120,16 @@ def test_unknown_ways_are_refused(change):
     ids = {"dtype": "int64", "shape": [None, 1], "computed": how}
     with pytest.raises(ArtifactError, match="not known how to compute the feature 'b'"):
         ClientInputs({"b": ids}, {"a": {"dtype": "string", "shape": [None, 1]}})
+
+
+def test_model_functions_hash_in_their_graph(tmp_path):
+    options = {"model_fn": _portable.mixed_model_fn, "max_iter": 1}
+    columns = [
+        fc.embedding_column(fc.categorical_column_with_hash_bucket("street", 9), 3)
+    ]
+    model = skest.ModelFnClassifier(feature_columns=columns, **options)
+    model.fit(_portable.table(), _portable.targets()["classes"])
+    message = "hashing='client' is of the canned estimators; got a ModelFnClassifier"
+    with pytest.raises(ExportError, match=message):
+        model.export(tmp_path, hashing="client")
+    assert not list(tmp_path.iterdir())

@@ -90,6 +90,18 @@ def test_the_oldest_supported_version(exported):
         assert_same_answers(found, model, version)
 
 
+def test_the_oldest_supported_version_takes_weights_beside_the_graph(
+    exported, tmp_path
+):
+    model, _ = next(iter(exported.values()))
+    version = model.export(tmp_path, weights="beside")
+    manifest = json.loads((version / "manifest.json").read_text())
+    assert manifest["files"]["model.onnx"]["size"] < 100_000
+    answered = _engines.in_the_oldest([(version, raw_columns(version))])
+    assert answered["engine"] == "1.17.3"
+    assert_same_answers(answered["found"][0], model, version)
+
+
 @pytest.mark.parametrize("engine", ["onnxruntime-web", "onnxruntime-node"])
 def test_engines_of_javascript(exported, engine, tmp_path):
     cases = [(path, feeds(path)) for _, path in exported.values()]

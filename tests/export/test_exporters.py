@@ -6,6 +6,7 @@ import math
 import shutil
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 
@@ -151,6 +152,15 @@ def test_best_goes_on_wherever_it_was_stopped(tmp_path, ends, left, keep):
     found = [float((path / "loss").read_text()) for path in list_versions(tmp_path)]
     # What was stopped had no time to remove the old ones; the best is always there.
     assert found == left or (keep == 1 and found == left[-1:])
+
+
+def test_results_may_be_numbers_of_numpy(estimator):
+    losses = [np.float32(2.0), torch.tensor(3.0), np.float64(1.0)]
+    exporter = BestExporter(format="checkpoint")
+    found = [export(exporter, estimator, loss=loss) for loss in losses]
+    assert found == [True, False, True]
+    path = estimator.model_dir / "export" / exporter.name / "best.json"
+    assert json.loads(path.read_text())["result"] == {"global_step": 1, "loss": 1.0}
 
 
 def test_nan_is_never_exported(estimator):

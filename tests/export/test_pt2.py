@@ -111,6 +111,21 @@ def test_families_and_heads_on_a_mixed_table(name, tmp_path):
                 np.testing.assert_array_equal(values[0], every[key][i])
 
 
+@pytest.mark.parametrize("raw", [RAW, ["size", "tags", "text"]], ids=str)
+def test_no_rows(tmp_path, raw):
+    estimator = small(skest.DNNClassifier).fit(X[raw], TARGETS["classes"])
+    estimator.export(tmp_path, format="pt2")
+    estimator.export(tmp_path / "graph")
+    loaded, graph = load(tmp_path, trust_code=True), load(tmp_path / "graph")
+    for table in (X[raw][:0], {name: [] for name in raw}):
+        found, expected = (m.run(table, "predict") for m in (loaded, graph))
+        assert list(found) == list(expected)
+        assert found["labels"].shape == (0, 1)
+        for name, values in found.items():
+            assert values.shape == expected[name].shape
+            assert values.dtype.kind == expected[name].dtype.kind
+
+
 @pytest.mark.parametrize(
     "head",
     [

@@ -47,6 +47,10 @@ def test_signatures(model):
     assert set(model.signatures) == {"serving_default", "predict"}
 
 
+def test_no_heap_of_its_own_keeps_memory(model):
+    assert not model._session.get_session_options().enable_cpu_mem_arena
+
+
 def test_no_rows(model):
     nothing = {name: [] for name in ROWS}
     assert model.predict(nothing).shape == (0,)

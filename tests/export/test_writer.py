@@ -106,6 +106,7 @@ def test_what_was_checked_is_what_runs(tmp_path, monkeypatch):
         artifact = read_artifact(*arguments)
         (version / "weights.safetensors").unlink()
         (version / "model.onnx").write_bytes(b"")
+        (version / "warmup.json").write_bytes(b"")
         return artifact
 
     monkeypatch.setattr("skest.export.runtime.read_artifact", read_and_replaced)

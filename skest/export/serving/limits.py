@@ -24,9 +24,10 @@ class Limits:
         short ones, and two long lists that are crossed, need far more memory than their
         request.
     max_numbers : int, default=33554432
-        Numbers that a network makes of the values of all features (else 413): those of
-        lists that are filled up, of indicators, embeddings and steps of sequences. Hidden
-        layers, and networks that are not skest's, make more of each row.
+        Numbers that a network makes of the values of all features (else 413), as the
+        manifest says under ``widths``: those of lists that are filled up, of indicators,
+        embeddings and steps of sequences. Hidden layers, and networks that are not
+        skest's, make more of each row.
     max_running : int, default=64
         Requests that are worked on at once (else 503).
     max_connections : int, default=512

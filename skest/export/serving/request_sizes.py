@@ -14,8 +14,6 @@ from skest.export.serving.limits import Limits
 
 __all__ = ["check_sizes"]
 
-_ONE = np.ones((), np.int64)
-
 
 def check_sizes(
     columns: Mapping[str, Any],
@@ -43,9 +41,10 @@ def check_sizes(
     """
     # What is no list of rows, the model refuses.
     there = {n: c for n, c in columns.items() if isinstance(c, list | np.ndarray)}
-    lengths = {n: _lengths(n, c, features[n], limits) for n, c in there.items()}
+    found = {n: _lengths(n, c, features[n], limits) for n, c in there.items()}
+    lengths = {n: of_rows for n, of_rows in found.items() if of_rows is not None}
     n_rows = max(map(len, there.values()), default=0)
-    longest = {name: int(found.max(initial=0)) for name, found in lengths.items()}
+    longest = {name: int(of_rows.max(initial=0)) for name, of_rows in lengths.items()}
     for crossed in (c for n in there for c in features[n].get("crossed", ())):
         values = n_rows * math.prod(longest.get(n, 1) for n in crossed)
         if values > limits.max_cells:
@@ -56,12 +55,11 @@ def check_sizes(
             )
     numbers: dict[tuple[str, ...], int] = {
         (name,): n_rows * longest[name] * values_in_item(features[name])
-        for name, found in lengths.items()
-        if found.ndim
+        for name in lengths
     }
     for width in widths:
         names: tuple[str, ...] = tuple(width["of"])
-        each = [lengths.get(name, _ONE) for name in names]
+        each = [lengths[name] for name in names if name in lengths]
         numbers[names] = numbers.get(names, 0) + _made(width, n_rows, each)
     total = sum(numbers.values())
     if total > limits.max_numbers:
@@ -76,31 +74,30 @@ def check_sizes(
 def _made(
     width: Mapping[str, Any], n_rows: int, lengths: Sequence[NDArray[np.int64]]
 ) -> int:
-    """Return how many numbers are made of features with lists of some lengths."""
+    """Return how many numbers are made of features, of which some have lists."""
     per_row, per_value, per_place = (width.get(k, 0) for k in ("row", "value", "place"))
     made = n_rows * per_row
     if per_place:
-        places = math.prod(int(found.max(initial=0)) for found in lengths)
+        places = math.prod(int(of_rows.max(initial=0)) for of_rows in lengths)
         made += n_rows * places * per_place
     # Of different numbers of rows the model says what is wrong.
-    same = len({len(found) for found in lengths if found.ndim}) <= 1
-    if per_value and same:
-        values = math.prod(found.astype(np.float64) for found in lengths)
-        made += int(np.broadcast_to(values, (n_rows,)).sum()) * per_value
+    if per_value and len(set(map(len, lengths))) <= 1:
+        each_row = math.prod(of_rows.astype(np.float64) for of_rows in lengths)
+        made += int(np.broadcast_to(each_row, (n_rows,)).sum()) * per_value
     return made
 
 
 def _lengths(
     name: str, cells: Any, feature: Mapping[str, Any], limits: Limits
-) -> NDArray[np.int64]:
-    """Return how many values each row has; an array of no axis if it is always one."""
+) -> NDArray[np.int64] | None:
+    """Return how many values each row has, None if they are always as many."""
     n_rows = len(cells)
     if n_rows > limits.max_rows:
         raise RequestError(
             413, f"{name!r} has {n_rows} rows; at most {limits.max_rows} are taken."
         )
     if None not in feature["shape"][1:]:
-        return _ONE
+        return None
     lengths = cell_lengths(cells, feature)
     longest, size = int(lengths.max(initial=0)), values_in_item(feature)
     if n_rows * longest * size > limits.max_cells:

@@ -482,7 +482,7 @@ def test_any_head_is_read_or_refused(data):
             assert found.size >= 0
 
 
-@pytest.mark.parametrize("name", ["max_rows", "max_running", "timeout"])
+@pytest.mark.parametrize("name", ["max_rows", "max_numbers", "max_running", "timeout"])
 def test_limits_are_positive(name):
     with pytest.raises(ValueError, match=f"'{name}' must be positive; got 0"):
         Limits(**{name: 0})
