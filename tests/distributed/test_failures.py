@@ -209,6 +209,8 @@ def test_a_server_that_comes_back_is_told_that_all_shall_stop(monkeypatch, tmp_p
             lost.append(servers.servers[0])
             forget(lost[0])
             lost[0]._is_stopping = False
+            for session in list(lost[0]._sessions):
+                session.break_off()
         wait_for_workers(self, run)
 
     class StopChief(Hook):
