@@ -26,7 +26,6 @@ from skest.distributed.session import Peer
 from skest.distributed.status_log import StatusLog
 from skest.distributed.variables import aliases, join
 from skest.distributed.wire import Message, Op
-from skest.exceptions import PeerLostError
 from skest.hooks.base import Run
 from skest.inputs.input_context import InputContext
 from skest.replica import Replica
@@ -79,6 +78,10 @@ class AsyncReplica(Replica):
         Seconds to wait for servers that do not answer or are not initialized, and to ask
         again what they do not answer in time. Who was asked to stop meanwhile waits for
         ``strategy.timeout`` at most.
+    may_fall_short : bool, default=False
+        Whether the training may end, with a warning, at the last checkpoint that it
+        saved if a server is lost after the last step. By default that is an error, after
+        which this task is to be started again to take the lost steps anew.
     check : callable, default=None
         Called again and again while it waits; may raise an error to end that. After a
         `TrainingOverError`, which ends the training quietly, ``with`` goes on.
@@ -87,6 +90,8 @@ class AsyncReplica(Replica):
     ------
     TimeoutError
         In `begin` and in steps, after `attach_timeout`.
+    PeerLostError
+        In `finish`, and when the last checkpoint is saved: see `may_fall_short`.
     ValueError
         In `begin`, if the servers have the variables of another model, or can't make
         the optimizers.
@@ -119,6 +124,7 @@ class AsyncReplica(Replica):
         input_context: InputContext | None = None,
         secret: str | None = None,
         attach_timeout: float = 1200.0,
+        may_fall_short: bool = False,
         check: Callable[[], None] = lambda: None,
     ) -> None:
         self.is_chief = task_type == "chief" if is_chief is None else is_chief
@@ -131,6 +137,7 @@ class AsyncReplica(Replica):
             is_chief=self.is_chief,
             timeout=strategy.timeout,
             attach_timeout=attach_timeout,
+            may_fall_short=may_fall_short,
             check=check,
         )
         self._own_steps = 0
@@ -231,8 +238,7 @@ class AsyncReplica(Replica):
             with broken_off_by_interrupt(interrupt):
                 self._servers.retried(run, lambda: self._wait_for_workers(run))
         if run.stop_reason != INPUT_ENDED:
-            self.stop_others(run)
-            self._servers.retried(run, lambda: self._wait_for_workers(run))
+            self._servers.retried(run, lambda: self._stop_workers(run))
         move_to_step(run, max(self.client.step, run.global_step))
 
     def stop_others(self, run: Run) -> None:
@@ -290,15 +296,8 @@ class AsyncReplica(Replica):
                     save(run.capture_checkpoint())
                 except NotSavedError as error:
                     _logger.warning("%s Attaching again.", error)
-                    step = run.global_step
                     patience.failed(error, self._servers.limit(run))
                     self._servers.attach(run)
-                    if run.should_stop and run.global_step < step:
-                        raise PeerLostError(
-                            "Parameter servers were lost while the last checkpoint was "
-                            f"written: steps {run.global_step + 1} to {step} are lost. "
-                            "Train again to go on from there."
-                        ) from error
                 else:
                     self._servers.saved = None
                     return
@@ -364,6 +363,11 @@ class AsyncReplica(Replica):
     def _stop_if_asked(self, run: Run) -> None:
         if self.client.is_stopping and not self.is_chief:
             run.request_stop(_CHIEF_STOPPED)
+
+    def _stop_workers(self, run: Run) -> None:
+        """Ask all to stop, and wait: a server that came back meanwhile knows nothing."""
+        self.client.ask_all(Message(Op.STOP))
+        self._wait_for_workers(run)
 
     def _wait_for_workers(self, run: Run) -> None:
         """Return when no other task is at work, and none is expected any more."""

@@ -47,6 +47,8 @@ class Attachment:
         Seconds that a server has for an answer.
     attach_timeout : float
         Seconds to wait for servers; see `skest.distributed.async_replica.AsyncReplica`.
+    may_fall_short : bool
+        As there.
     check : callable
         Called again and again while it waits; may raise an error to end that.
 
@@ -68,17 +70,19 @@ class Attachment:
         is_chief: bool,
         timeout: float,
         attach_timeout: float,
+        may_fall_short: bool,
         check: Callable[[], None],
     ) -> None:
         self.client = client
         self.exchange: Exchange | None = None
         self.saved: Checkpoint | None = None
         self.reading = Patience(timeout)
-        self._is_chief = is_chief
+        self._is_chief, self._may_fall_short = is_chief, may_fall_short
         self._timeout, self._attach_timeout = timeout, attach_timeout
         self._check = check
         self._variables: Variables | None = None
         self._constants_of = 0
+        self._fell_from: int | None = None
 
     @property
     def variables(self) -> Variables:
@@ -107,7 +111,33 @@ class Attachment:
                 return found
 
     def attach(self, run: Run) -> None:
-        """Open sessions with servers that all have the same variables."""
+        """Open sessions with servers that all have the same variables.
+
+        Raises
+        ------
+        TimeoutError
+            If there are none for too long.
+        PeerLostError
+            If the training has stopped, and its last steps were lost with a server.
+        """
+        self._fell_from = None
+        self._open(run)
+        if self._fell_from is None:
+            return
+        kept, reached = run.global_step, self._fell_from
+        if not run.should_stop or kept >= reached:
+            _logger.warning("All parameter servers went back to step %d.", kept)
+            return
+        lost = (
+            "Parameter servers were lost after the last step of the training: step "
+            f"{kept} is kept, steps {kept + 1} to {reached} are lost. Train again to go "
+            "on from there."
+        )
+        if not self._may_fall_short or kept <= run.start_step:
+            raise PeerLostError(lost)
+        _logger.warning(lost)
+
+    def _open(self, run: Run) -> None:
         start = time.monotonic()
         while True:
             self._check()
@@ -162,8 +192,9 @@ class Attachment:
             self.client.initialize(known, parts, run.global_step, generation)
             self._constants_of = generation
             return
+        reached = max(run.global_step, self.client.step, self._fell_from or 0)
         step = self._go_back(run, generation)  # its own variables are in the servers
-        _logger.warning("All parameter servers went back to step %d.", step)
+        self._fell_from = reached
         self._load_constants(run)
         _move_back(run, step)
 

@@ -24,6 +24,7 @@ from skest.exceptions import TaskFailedError
 
 __all__ = ["environ_of", "local_cluster", "main"]
 
+_SECONDS_IN_A_DAY = 86400
 _SECONDS_TO_SAVE = 60.0
 _SECONDS_FOR_SERVERS = 30.0  # to end, when nobody is left to serve
 
@@ -53,6 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             max_restarts=options.max_restarts,
             log_dir=options.log_dir,
             inherit_output=options.log_dir is None,
+            lease=options.lease,
         ) as supervisor,
     ):
         for task in tasks:
@@ -160,6 +162,13 @@ def _parser() -> argparse.ArgumentParser:
         help="how often each task may be restarted (default: 3)",
     )
     parser.add_argument(
+        "--lease",
+        type=_seconds,
+        default=60.0,
+        help="seconds for which a task may be stopped, as SIGSTOP does it, before it is "
+        "killed and restarted (default: 60)",
+    )
+    parser.add_argument(
         "--log-dir",
         type=Path,
         help="directory for a file with the output of each task (default: output and "
@@ -180,6 +189,15 @@ def _at_least(minimum: int) -> Callable[[str], int]:
         return number
 
     return integer
+
+
+def _seconds(text: str) -> float:
+    number = float(text)
+    if not 0 < number <= _SECONDS_IN_A_DAY:
+        raise argparse.ArgumentTypeError(
+            f"must be > 0 and <= {_SECONDS_IN_A_DAY} seconds; got {text}"
+        )
+    return number
 
 
 def _tasks(cluster: dict[str, list[str]], options: argparse.Namespace) -> list[Task]:

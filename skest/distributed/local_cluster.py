@@ -90,10 +90,10 @@ class LocalChief(Replica):
 
     Hooks run here only, on the steps of this process; what they ask for, such as to stop,
     holds for all processes. A process that dies is restarted, and begins its part of the
-    input anew; its step is lost. One that stands still for ``lease`` seconds while this
-    process waits for it counts as dead, and is killed. One that raises an error ends the
-    training: a checkpoint is saved, and the error is raised here. Parameters are those of
-    `train_locally`.
+    input anew; its step is lost. One that is stopped for ``lease`` seconds, or is silent
+    for so long while this process waits for it, counts as dead, and is killed. One that
+    raises an error ends the training: a checkpoint is saved, and the error is raised
+    here. Parameters are those of `train_locally`.
 
     Attributes
     ----------
@@ -116,7 +116,7 @@ class LocalChief(Replica):
         self._lease: float = strategy.lease
         self.input_context = local_context(self._num_workers, 0)
         directory = None if config.model_dir is None else Path(config.model_dir) / _LOGS
-        self.supervisor = Supervisor(log_dir=directory)
+        self.supervisor = Supervisor(log_dir=directory, lease=strategy.lease)
         timeout = config.session_creation_timeout_secs
         self.parts = parts_of(strategy, self.supervisor, timeout)
         self._workers = [f"worker-{i}" for i in range(1, self._num_workers)]

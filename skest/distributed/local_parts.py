@@ -317,6 +317,7 @@ def _open_session(
         input_context=local_context(strategy.num_workers, index),
         secret=secret,
         attach_timeout=timeout,
+        may_fall_short=True,  # nobody would start the program of the user again
         check=check,
     )
 

@@ -2,6 +2,7 @@
 """`Supervisor`: starts the tasks of a training, restarts those that die, ends them."""
 
 import contextlib
+import functools
 import json
 import logging
 import os
@@ -17,6 +18,7 @@ from typing import Any, BinaryIO, Self
 
 from skest.distributed.anonymous_file import anonymous_file
 from skest.distributed.remote_errors import load_error
+from skest.distributed.standstill import wait_for_end
 from skest.exceptions import TaskFailedError
 
 __all__ = ["Supervisor", "Task", "res_options"]
@@ -103,6 +105,9 @@ class Supervisor:
         error messages only.
     inherit_output : bool, default=False
         Whether tasks write to the standard output and error of this process instead.
+    lease : float, default=60.0
+        Seconds for which a task may be stopped, as SIGSTOP does it, before it is killed,
+        and started again as one that died.
 
     Attributes
     ----------
@@ -134,12 +139,14 @@ class Supervisor:
         max_restarts: int = 3,
         log_dir: Path | None = None,
         inherit_output: bool = False,
+        lease: float = 60.0,
     ) -> None:
         self.restarts: dict[str, int] = {}
         self.pids: dict[str, int] = {}
         self._max_restarts = max_restarts
         self._log_dir = log_dir
         self._inherit_output = inherit_output
+        self._lease = lease
         self._changed = threading.Condition()
         self._threads: list[threading.Thread] = []
         self._running: set[str] = set()
@@ -267,7 +274,9 @@ class Supervisor:
             process = self._spawn(task, log)
             self.pids[task.name] = process.pid
             self._started[task.name] = time.monotonic()
-        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        reason = f"stands still for {self._lease:g} s"
+        kill = functools.partial(self.kill, task.name, reason)
+        wait_for_end(process.pid, self._lease, kill)
         with (
             self._changed,
             process,

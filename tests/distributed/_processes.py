@@ -7,12 +7,20 @@ from pathlib import Path
 SECONDS = 60.0
 
 
-def is_running(pid):
+def state(pid):
+    """Return the letter of the kernel for what a process does; "Z" if it is gone."""
     try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state != "Z"
+        return "Z"
+
+
+def is_running(pid):
+    return state(pid) != "Z"
+
+
+def is_stopped(pid):
+    return state(pid) == "T"
 
 
 def wait_for(condition, seconds=SECONDS):

@@ -10,9 +10,12 @@ import torch
 from torch import nn
 
 from skest import Estimator, EstimatorSpec, RunConfig
+from skest.checkpoint_store import DirectoryStore
+from skest.distributed.async_replica import AsyncReplica
 from skest.distributed.client import PSClient
 from skest.distributed.server import ParameterServer
 from skest.distributed.testing import LocalServers
+from skest.exceptions import PeerLostError
 from skest.hooks import Hook
 from skest.inputs import InputContext
 from skest.optimizers import make_optimizer
@@ -145,6 +148,88 @@ def test_a_worker_goes_on_when_the_chief_has_restored_the_servers(monkeypatch):
         chief, _ = train(monkeypatch, servers.addresses, roles, [Slow()])
         assert chief.checkpoint.global_step >= N_STEPS * 2
         assert servers.servers[0].generation == servers.servers[1].generation == 2
+
+
+class LoseAtEnd(Hook):
+    """Stops the training, and lets a server be lost before the last checkpoint."""
+
+    def __init__(self, server, at_step, *, when):
+        self.server, self.at_step, self.when = server, at_step, when
+
+    def after_step(self, run, loss):
+        if run.global_step == self.at_step:
+            run.request_stop("enough")
+            if self.when == "finish":
+                forget(self.server)
+
+    def end(self, run):
+        if self.when == "save":
+            forget(self.server)
+
+
+@pytest.mark.parametrize("when", ["finish", "save"])
+def test_a_training_that_falls_short_at_its_end_says_so(
+    monkeypatch, tmp_path, caplog, when
+):
+    with LocalServers(2) as servers:
+        lose = LoseAtEnd(servers.servers[1], 5, when=when)
+        options = {"directory": tmp_path, "may_fall_short": True}
+        (chief,) = train(
+            monkeypatch, servers.addresses, [("chief", 0)], [lose], **options
+        )
+    assert chief.checkpoint.global_step == DirectoryStore(tmp_path).latest_step() == 3
+    (said,) = [text for text in caplog.messages if "kept" in text or "back" in text]
+    assert "after the last step of the training: step 3 is kept, steps 4 to 5" in said
+
+
+@pytest.mark.parametrize("when", ["finish", "save"])
+@pytest.mark.parametrize(("is_on_disk", "kept"), [(True, 3), (False, 0)])
+def test_steps_lost_at_the_end_are_an_error(
+    monkeypatch, tmp_path, when, is_on_disk, kept
+):
+    """Unless some of the training is kept, and nobody would start it again."""
+    expected = f"step {kept} is kept, steps {kept + 1} to 5 are lost. Train again"
+    options = {
+        "directory": tmp_path if is_on_disk else None,
+        "may_fall_short": not is_on_disk,
+    }
+    with LocalServers(2) as servers:
+        lose = LoseAtEnd(servers.servers[0], 5, when=when)
+        with pytest.raises(PeerLostError, match=expected):
+            train(monkeypatch, servers.addresses, [("chief", 0)], [lose], **options)
+    if is_on_disk:
+        assert DirectoryStore(tmp_path).latest_step() == kept
+
+
+def test_a_server_that_comes_back_is_told_that_all_shall_stop(monkeypatch, tmp_path):
+    lost, wait_for_workers = [], AsyncReplica._wait_for_workers
+
+    def losing(self, run):
+        if not lost:
+            lost.append(servers.servers[0])
+            forget(lost[0])
+            lost[0]._is_stopping = False
+            for session in list(lost[0]._sessions):
+                session.break_off()
+        wait_for_workers(self, run)
+
+    class StopChief(Hook):
+        def after_step(self, run, loss):
+            is_chief = run.config.random_seed == 0
+            if is_chief and run.global_step >= 5:
+                run.request_stop("enough")
+            elif not is_chief:
+                time.sleep(0.2)
+
+    monkeypatch.setattr(AsyncReplica, "_wait_for_workers", losing)
+    roles = [("chief", 0), ("worker", 0)]
+    with LocalServers(2) as servers:
+        options = {"directory": tmp_path, "may_fall_short": True}
+        chief, _ = train(
+            monkeypatch, servers.addresses, roles, [StopChief()], **options
+        )
+    assert lost
+    assert chief.checkpoint.global_step < 10
 
 
 def test_a_worker_waits_only_so_long_for_the_chief(monkeypatch):

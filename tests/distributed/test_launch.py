@@ -108,6 +108,11 @@ def texts(logs):
     [
         (["--workers", "0", "x.py"], "--workers: must be an integer >= 1; got 0"),
         (["--ps", "-1", "x.py"], "--ps: must be an integer >= 0; got -1"),
+        (["--lease", "0", "x.py"], "--lease: must be > 0 and <= 86400 seconds; got 0"),
+        (
+            ["--lease", "nan", "x.py"],
+            "--lease: must be > 0 and <= 86400 seconds; got nan",
+        ),
         (["nowhere.py"], "there is no script 'nowhere.py'"),
         ([], "required: script"),
     ],

@@ -12,7 +12,7 @@ import pytest
 
 from skest.distributed.supervisor import Supervisor, Task
 from skest.exceptions import TaskFailedError
-from tests.distributed._processes import SECONDS, is_running, wait_for
+from tests.distributed._processes import SECONDS, is_running, is_stopped, wait_for
 
 ROOT = Path(__file__).parents[2]
 FOREVER = "import time\nwhile True: time.sleep(0.01)"
@@ -60,6 +60,40 @@ def test_a_killed_task_is_restarted_and_the_log_goes_on(tmp_path):
         assert supervisor.wait(SECONDS)
         assert supervisor.restarts == {"one": 1}
     assert (tmp_path / "logs" / "one.log").read_text() == "begin\nbegin\n"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_task_that_is_stopped_for_good_is_killed_and_restarted(tmp_path, caplog):
+    with Supervisor(max_restarts=1, lease=0.5) as supervisor:
+        supervisor.start(Task("one", script(tmp_path, FOREVER)))
+        pids = []
+        for _ in range(2):
+            wait_for(lambda: supervisor.pids.get("one") not in [None, *pids])
+            pids.append(supervisor.pids["one"])
+            for number in (signal.SIGSTOP, signal.SIGCONT, signal.SIGSTOP):
+                os.kill(pids[-1], number)
+                wait_for(lambda n=number: is_stopped(pids[-1]) == (n == signal.SIGSTOP))
+        with pytest.raises(TaskFailedError, match="SIGKILL, after 1 restarts"):
+            supervisor.wait(SECONDS)
+    assert caplog.messages.count("one stands still for 0.5 s: it is killed.") == 2
+    assert not any(map(is_running, pids))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_task_that_goes_on_before_its_lease_ends_is_let_alone(tmp_path, caplog):
+    with Supervisor(lease=1.0) as supervisor:
+        supervisor.start(Task("one", script(tmp_path, FOREVER)))
+        wait_for(lambda: supervisor.pids)
+        pid = supervisor.pids["one"]
+        for _ in range(3):
+            os.kill(pid, signal.SIGSTOP)
+            wait_for(lambda: is_stopped(pid))
+            assert not supervisor.wait(0.3)
+            os.kill(pid, signal.SIGCONT)
+            assert not supervisor.wait(0.3)
+        assert not supervisor.wait(1.0)
+        assert supervisor.pids == {"one": pid}
+    assert not caplog.messages
 
 
 def test_each_task_has_its_own_budget(tmp_path):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every task of a training is killed, and frozen, at every moment; the training ends."""
+"""Every task is killed, frozen, and stopped for good at every moment; training ends."""
 
 import json
 import os
@@ -21,6 +21,13 @@ SCRIPT = Path(__file__).with_name("_strikes.py")
 SECONDS = 60.0  # for each blow, on a loaded machine
 SECONDS_TO_END = 90.0
 FROZEN = 4.0  # seconds; longer than a lease
+LEASE = 3.0  # of who sees to the tasks, when one is stopped for good
+# What befalls a task: a signal, and whether one follows that wakes it.
+BLOWS = {
+    "kill": (signal.SIGKILL, False),
+    "stop": (signal.SIGSTOP, True),
+    "still": (signal.SIGSTOP, False),
+}
 SETTINGS = {"max_steps": 200, "save_steps": 10, "pause": 0.002}
 
 # Who waits at which moment while a task is struck. Workers have no part in saving and
@@ -54,15 +61,15 @@ MOMENTS = {
 }
 
 
-def blows(victim, number):
-    """Return (who is struck, signal, who waits, at which moment, what it is called)."""
+def blows(victim, blow):
+    """Return (who is struck, blow, who waits, at which moment, what it is called)."""
     found = []
     for name, waits in MOMENTS[victim].items():
         for wait in waits:
             if wait == LOSE_PS:
-                found.append(("ps-1", signal.SIGKILL, *wait[1:], f"before {name}"))
+                found.append(("ps-1", "kill", *wait[1:], f"before {name}"))
             else:
-                found.append((victim, number, *wait, name))
+                found.append((victim, blow, *wait, name))
     return found
 
 
@@ -88,8 +95,9 @@ def tasks(directory, planned, with_evaluator):
 
 
 def strike(supervisor, directory, number, blow):
-    """Send a signal when its moment is there; wake who was frozen after a while."""
-    victim, sent, *_ = blow
+    """Send a signal when its moment is there; wake who is to wake after a while."""
+    victim, what, *_ = blow
+    sent, wakes = BLOWS[what]
 
     def is_reached():
         supervisor.check()
@@ -105,29 +113,31 @@ def strike(supervisor, directory, number, blow):
     if sent == signal.SIGKILL:
         wait_for(lambda: supervisor.pids.get(victim) != pid, SECONDS)
     (directory / f"struck-{number}").touch()
-    if sent == signal.SIGSTOP:
+    if wakes:
         time.sleep(FROZEN)
         os.kill(pid, signal.SIGCONT)
+    else:
+        wait_for(lambda: supervisor.pids.get(victim) != pid, SECONDS)
     return pid
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-@pytest.mark.parametrize(
-    "number", [signal.SIGKILL, signal.SIGSTOP], ids=["kill", "stop"]
-)
+@pytest.mark.parametrize("blow", BLOWS)
 @pytest.mark.parametrize("victim", MOMENTS)
-def test_training_ends_by_itself(tmp_path, victim, number):
-    planned = blows(victim, number)
+def test_training_ends_by_itself(tmp_path, victim, blow):
+    planned = blows(victim, blow)
     pids = set()
-    with Supervisor(max_restarts=9, log_dir=tmp_path / "logs") as supervisor:
+    lease = LEASE if blow == "still" else SECONDS
+    options = {"max_restarts": 9, "log_dir": tmp_path / "logs", "lease": lease}
+    with Supervisor(**options) as supervisor:
         for task in tasks(tmp_path, planned, victim == "evaluator-0"):
             supervisor.start(task)
         for i, blow in enumerate(planned):
             pids |= {strike(supervisor, tmp_path, i, blow), *supervisor.pids.values()}
         assert supervisor.wait(SECONDS_TO_END), f"{list(supervisor.pids)} did not end"
-        killed = [blow[0] for blow in planned if blow[1] == signal.SIGKILL]
+        killed = [name for name, what, *_ in planned if what != "stop"]
         assert supervisor.restarts == {
             name: killed.count(name) for name in supervisor.restarts
         }
