@@ -5,19 +5,40 @@ The library gives them permissions of its own, and reports errors of the system 
 other names.
 """
 
+import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+import zlib
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, Protocol
 
+import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save, save_file
 from torch import Tensor
 
 from skest._files import flush
 
-__all__ = ["read_tensors", "write_tensors"]
+__all__ = ["Rows", "read_tensors", "write_in_blocks", "write_tensors"]
+
+_LENGTH_BYTES = 8
+_BLOCK_BYTES = 1 << 24
+
+
+class Rows(Protocol):
+    """What has rows, of which some can be read at a time; a tensor has."""
+
+    @property
+    def shape(self) -> torch.Size:
+        """Of all of it."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Type of its values."""
+
+    def __getitem__(self, block: slice) -> Tensor: ...
 
 
 def write_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
@@ -34,6 +55,83 @@ def write_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
         save_file(dict(tensors), path)
     path.chmod(mode)
     flush(path)
+
+
+def write_in_blocks(
+    tensors: Mapping[str, Rows],
+    path: Path,
+    look: Callable[[str, Tensor], None] = lambda name, block: None,
+) -> int:
+    """Write what `write_tensors` would, but with some rows in memory at a time.
+
+    Parameters
+    ----------
+    tensors : dict of str to Rows
+        On the CPU; some may share memory.
+    path : Path
+        The file; one that is there is replaced.
+    look : callable, optional
+        ``look(name, block)`` is called with all blocks.
+
+    Returns
+    -------
+    int
+        The CRC-32 of the file.
+
+    Raises
+    ------
+    OSError
+        If it can't be written.
+    """
+    # As the library does, so that all values are aligned.
+    order = sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name))
+    described, end = {}, 0
+    for name in order:
+        start, end = end, end + _size_of(tensors[name])
+        described[name] = {
+            "dtype": _name_in_file(tensors[name].dtype),
+            "shape": list(tensors[name].shape),
+            "data_offsets": [start, end],
+        }
+    header = json.dumps(described, separators=(",", ":"), ensure_ascii=False).encode()
+    header = header.ljust(-(-len(header) // _LENGTH_BYTES) * _LENGTH_BYTES)
+    with path.open("wb") as file:
+        begin = len(header).to_bytes(_LENGTH_BYTES, "little") + header
+        file.write(begin)
+        found = zlib.crc32(begin)
+        for name in order:
+            for block in _blocks(tensors[name]):
+                look(name, block)
+                content: Any = block.reshape(-1).view(torch.uint8).numpy()
+                file.write(content)
+                found = zlib.crc32(content, found)
+        file.flush()
+        os.fsync(file.fileno())
+    return found
+
+
+def _blocks(tensor: Rows) -> Iterator[Tensor]:
+    """Yield all rows, several at a time; a number is a block of its own."""
+    if isinstance(tensor, Tensor) and not tensor.ndim:
+        tensor = tensor.reshape(1)
+    at_once = max(1, _BLOCK_BYTES // max(1, _size_of(tensor, 1)))
+    for start in range(0, tensor.shape[0], at_once):
+        block = tensor[start : start + at_once].detach().contiguous()
+        if block.numel():
+            yield block
+
+
+def _size_of(tensor: Rows, first_dim: int = 0) -> int:
+    """Return the bytes of a tensor; with `first_dim` = 1, of one of its rows."""
+    return tensor.shape[first_dim:].numel() * tensor.dtype.itemsize
+
+
+def _name_in_file(dtype: torch.dtype) -> str:
+    """Return what the library calls a type."""
+    content = save({"": torch.empty(0, dtype=dtype)})
+    end = _LENGTH_BYTES + int.from_bytes(content[:_LENGTH_BYTES], "little")
+    name: str = json.loads(content[_LENGTH_BYTES:end])[""]["dtype"]
+    return name
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:

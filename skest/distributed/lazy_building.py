@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from skest.distributed.lazy_memory import LazyZeros
+from skest.feature_columns.lookup import own_values
 
 __all__ = ["LazyBuilding"]
 
@@ -16,7 +17,9 @@ _LARGE = 1 << 20
 _ZEROS = (torch.zeros, torch.zeros_like)
 _LIKE = (torch.zeros_like, torch.full_like)
 _DRAWS = (nn.init.normal_, nn.init.uniform_)
-_KNOWN_OPTIONS = {"dtype", "device", "requires_grad", "memory_format", "fill_value"}
+_KNOWN_OPTIONS = frozenset(
+    ("dtype", "device", "fill_value", "memory_format", "requires_grad", "size")
+)
 _DRAWN_AT_ONCE = 1 << 20
 
 
@@ -29,10 +32,11 @@ class LazyBuilding(TorchFunctionMode):
     Parameters
     ----------
     keeps_draws : bool, default=True
-        Whether `torch.nn.init.normal_` and `torch.nn.init.uniform_`, which fill the
-        weights of ``nn.Embedding``, have an effect on large parameters. If not, random
-        numbers are drawn all the same, so that those drawn later do not change, and the
-        parameters are zeros.
+        Whether random values of tables are kept. If not, tables of feature columns are
+        zeros, and so are large parameters that `torch.nn.init.normal_` or
+        `torch.nn.init.uniform_` fills, as ``nn.Embedding`` does. Numbers that come from
+        a generator which others use are drawn all the same, so that later ones do not
+        change.
 
     Examples
     --------
@@ -55,6 +59,8 @@ class LazyBuilding(TorchFunctionMode):
         if func in _ZEROS or func in _LIKE:
             made = _constant(func, args, kwargs)
             return func(*args, **kwargs) if made is None else made
+        if func is own_values and not self._keeps_draws:
+            return LazyZeros(tuple(args[0].shape), args[0].dtype).tensor
         if func in _DRAWS and not self._keeps_draws:
             options = dict(kwargs)
             tensor = options.pop("tensor", args[0] if args else None)

@@ -28,7 +28,7 @@ from skest.exceptions import PeerLostError
 __all__ = ["Listener", "client_options", "connect"]
 
 _SERVER, _CLIENT = 0, 1
-_GREETING, _REQUESTS = "skest", "sessions"
+_GREETING, _REQUESTS, _PREFIX = "skest", "sessions", "session"
 _MAX_TEXT = 4096
 _FOREVER = timedelta(days=365)
 _INTERFACE = "GLOO_SOCKET_IFNAME"
@@ -156,10 +156,13 @@ class Listener:
         self, peer: Peer, sid: str, limit: int, agreed: tuple[str, ...]
     ) -> Session:
         store = _clone(self._store)
-        group = _group(store, sid, _SERVER, self._options, str(peer))
-        store.delete_key(f"answer/{sid}")
-        session = Session(group, _CLIENT, HELLO_BYTES, str(peer))
-        welcome(session, self._secret, agreed, self._timeout)
+        try:
+            group = _group(store, sid, _SERVER, self._options, str(peer))
+            session = Session(group, _CLIENT, HELLO_BYTES, str(peer))
+            welcome(session, self._secret, agreed, self._timeout)
+        finally:  # when both have connected, or will not
+            for key in (f"answer/{sid}", *_keys_of_group(sid)):
+                store.delete_key(key)
         session.limit = limit
         return session
 
@@ -304,11 +307,18 @@ def _options(timeout: timedelta, **device: str) -> Any:
     return options
 
 
+def _keys_of_group(sid: str) -> list[str]:
+    """Return what a group of two ranks leaves in the store."""
+    return [f"{_PREFIX}/{sid}/0/{rank}" for rank in (_SERVER, _CLIENT)]
+
+
 def _group(
     store: TCPStore, sid: str, rank: int, options: Any, name: str
 ) -> ProcessGroupGloo:
     try:
-        return ProcessGroupGloo(PrefixStore(f"session/{sid}", store), rank, 2, options)
+        return ProcessGroupGloo(
+            PrefixStore(f"{_PREFIX}/{sid}", store), rank, 2, options
+        )
     except RuntimeError as error:
         first = str(error).partition("\n")[0]
         raise PeerLostError(f"There is no connection with {name}: {first}") from error

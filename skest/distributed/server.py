@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from skest.distributed.frozen_rows import FrozenPart
 from skest.distributed.members import Members
 from skest.distributed.rendezvous import Listener
 from skest.distributed.resident_memory import resident_bytes
@@ -232,18 +233,18 @@ class ParameterServer:
         self.members.pushed(peer, staleness)
         return reply
 
-    def snapshot(self, kinds: list[str]) -> tuple[Message, Part | None]:
-        """Copy variables, while no gradient is applied."""
+    def snapshot(self, kinds: list[str]) -> tuple[Message, FrozenPart | None]:
+        """Keep variables as they are now, while gradients go on being applied."""
         with self._lock:
             if self._shard is None:
                 return self._reply(Status.NOT_READY), None
-            part = self._shard.part(kinds)
+            part = self._shard.frozen(kinds, self._lock)
             reply = self._reply()
         contents = {"tensors": table_of_contents(part), "optimizers": part.optimizers}
         return reply._replace(control=contents), part
 
-    def write(self, control: Mapping[str, Any], part: Part) -> Message:
-        """Write a copy of variables into a checkpoint; meanwhile gradients come in."""
+    def write(self, control: Mapping[str, Any], part: FrozenPart) -> Message:
+        """Write kept variables into a checkpoint; meanwhile gradients come in."""
         shard, name = self._shard, control["directory"]
         if shard is None:
             return self._reply(Status.NOT_READY)
@@ -299,7 +300,7 @@ class _Conversation:
         self._server, self._peer, self._session = server, peer, session
         self._arriving: Arriving | None = None
         self._ready: tuple[Mapping[str, Any], Callable[[], Part]] | None = None
-        self._snapshot: Part | None = None
+        self._snapshot: FrozenPart | None = None
         self._options: dict[tuple[int, int], dict[str, Any]] = {}
 
     def run(self) -> None:

@@ -1,20 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """The variables in one parameter server, and the rule that updates them."""
 
+import weakref
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from skest._tensor_files import Rows
 from skest.distributed.flat import Flat
+from skest.distributed.frozen_rows import FrozenPart, FrozenRows, KeptRows
 from skest.distributed.placement import n_rows_of
 from skest.distributed.rebuilding import rebuilt_optimizer
 from skest.distributed.variables import Part, Variable, Variables
 from skest.distributed.wire import Reader, WireError, dtype_named
 from skest.optimizer_state import named_state, set_group_options
+from skest.row_sparse import RowSparse
 
 __all__ = ["Shard"]
+
+# Optimizers that change no rows, of a table or a slot, but those of the gradient.
+_CHANGE_ROWS = (RowSparse, torch.optim.Adagrad, torch.optim.SparseAdam)
 
 
 class Shard:
@@ -65,6 +73,16 @@ class Shard:
             rebuilt_optimizer(description, self._parameters, _slots(part.tensors, i))
             for i, description in enumerate(part.optimizers)
         ]
+        self._changed_as_a_whole = {
+            name
+            for description, optimizer in zip(
+                part.optimizers, self._optimizers, strict=True
+            )
+            if not isinstance(optimizer, _CHANGE_ROWS)
+            for group in description["param_groups"]
+            for name in group["params"]
+        }
+        self._kept: dict[str, weakref.WeakSet[KeptRows]] = {}
 
     def pull(self, reader: Reader, with_dense: bool) -> list[Tensor]:
         """Return copies of the dense variables and of the rows that are asked for."""
@@ -98,6 +116,8 @@ class Shard:
             if optimizer is not None:
                 set_group_options(optimizer.param_groups[j], values)
         for name, gradient in gradients.items():
+            for kept in self._kept.get(name, ()):
+                kept.keep(gradient._indices()[0])
             self._parameters[name].grad = gradient
         try:
             for optimizer in self._optimizers:
@@ -107,24 +127,65 @@ class Shard:
             for name in gradients:
                 self._parameters[name].grad = None
 
-    def part(self, kinds: Sequence[str]) -> Part:
-        """Return a copy of the variables of some kinds, and their slots."""
+    def frozen(
+        self, kinds: Sequence[str], lock: AbstractContextManager[object]
+    ) -> FrozenPart:
+        """Return the variables of some kinds, and their slots, as they are now.
+
+        Rows of tables are copied when they change, as long as what is returned lives;
+        all else is, now.
+
+        Parameters
+        ----------
+        kinds : sequence of str
+            Of `Variable`.
+        lock : context manager
+            Held now, by who calls `push`, and while rows are read.
+        """
         names = {
             v.name for kind in kinds for v in self.variables.of_kind(kind, self.ps)
         }
-        every = {**self._parameters, **self._constants}
-        tensors = {
-            f"variable:{n}": t.detach().clone() for n, t in every.items() if n in names
-        }
-        descriptions = []
-        for i, optimizer in enumerate(self._optimizers):
-            description = dict(self._descriptions[i])
-            if optimizer is not None and names & self._parameters.keys():
+        held = {n: p.detach() for n, p in self._parameters.items() if n in names}
+        live = {f"variable:{name}": tensor for name, tensor in held.items()}
+        descriptions: list[dict[str, Any]] = []
+        for description, optimizer in zip(
+            self._descriptions, self._optimizers, strict=True
+        ):
+            now = dict(description)
+            if optimizer is not None and held:
                 slots, state = named_state(optimizer, self._parameters)
-                tensors |= {f"{i}:{key}": slot.clone() for key, slot in slots.items()}
-                description |= {key: state[key] for key in ("slots", "values")}
-            descriptions.append(description)
-        return Part(descriptions, tensors)
+                i = len(descriptions)
+                live |= {f"{i}:{key}": slot for key, slot in slots.items()}
+                now |= {key: state[key] for key in ("slots", "values")}
+            descriptions.append(now)
+        tensors: dict[str, Rows] = {}
+        for v in self._tables:
+            if v.name in held and v.name not in self._changed_as_a_whole:
+                tensors |= self._frozen_table(v.name, live, lock)
+        tensors = {
+            key: tensors[key] if key in tensors else tensor.clone()
+            for key, tensor in live.items()
+        }
+        constants = self._constants.items()  # which nobody changes
+        tensors |= {f"variable:{name}": t for name, t in constants if name in names}
+        return FrozenPart(descriptions, tensors)
+
+    def _frozen_table(
+        self,
+        name: str,
+        live: Mapping[str, Tensor],
+        lock: AbstractContextManager[object],
+    ) -> dict[str, FrozenRows]:
+        """Return a table, and its slots that have a value for each of its elements."""
+        shape = self._parameters[name].shape
+        alike = {
+            key: tensor
+            for key, tensor in live.items()
+            if _variable_of(key) == name and tensor.shape == shape
+        }
+        kept = KeptRows(alike, lock)
+        self._kept.setdefault(name, weakref.WeakSet()).add(kept)
+        return kept.frozen()
 
     def _given(
         self, tensors: Mapping[str, Tensor], v: Variable, shape: tuple[int, ...]
@@ -183,3 +244,9 @@ def _slots(tensors: Mapping[str, Tensor], i: int) -> dict[str, Tensor]:
         for key, tensor in tensors.items()
         if key.startswith(prefix)
     }
+
+
+def _variable_of(key: str) -> str:
+    """Return the variable of a key of `Part.tensors`."""
+    owner, _, rest = key.partition(":")
+    return rest if owner == "variable" else rest.rpartition("/")[0]

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
+from skest._tensor_files import Rows
 from skest.checkpoint_format import STATE, checksum
+from skest.distributed.frozen_rows import FrozenPart
 from skest.distributed.placement import n_rows_of
-from skest.distributed.sharded_checkpoint import Shard, read_shard, write_shard
+from skest.distributed.sharded_checkpoint import AnyRows, Shard, read_shard, write_shard
 from skest.distributed.variables import Part, Variables
 
 __all__ = ["read_part", "shard_of", "write_part"]
@@ -28,7 +28,7 @@ _COMPLETE = re.compile(r"(\.del-)?ckpt-\d+(-[0-9a-f]{32})?")
 def write_part(
     model_dir: Path | None,
     name: Any,
-    shard: Shard,
+    shard: Shard[AnyRows],
 ) -> dict[str, Any] | None:
     """Write the files of a server into a checkpoint that is being made.
 
@@ -106,9 +106,9 @@ def read_part(
 
 
 def shard_of(
-    variables: Variables, ps: int, part: Part, aliases: Mapping[str, str]
-) -> Shard:
-    """Return what a server writes of a copy of its state.
+    variables: Variables, ps: int, part: Part | FrozenPart, aliases: Mapping[str, str]
+) -> Shard[Rows]:
+    """Return what a server writes of its state.
 
     Parameters
     ----------
@@ -122,7 +122,7 @@ def shard_of(
         Other names under which variables are saved too, each with its first.
     """
     by_name = {v.name: v for v in variables.all}
-    groups: dict[tuple[bool, bool], dict[str, Tensor]] = {
+    groups: dict[tuple[bool, bool], dict[str, Rows]] = {
         (is_slot, is_cut): {} for is_slot in (False, True) for is_cut in (False, True)
     }
     for key, tensor in part.tensors.items():
@@ -136,7 +136,7 @@ def shard_of(
         groups[is_slot, is_cut][key if is_slot else rest] = tensor
     for is_cut in (False, True):
         of = groups[False, is_cut]
-        of |= {other: of[name].clone() for other, name in aliases.items() if name in of}
+        of |= {other: of[name] for other, name in aliases.items() if name in of}
     dense, tables = groups[False, False], groups[False, True]
     slots, table_slots = groups[True, False], groups[True, True]
     return Shard(ps, variables.num_ps, dense, tables, slots, table_slots)

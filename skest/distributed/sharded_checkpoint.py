@@ -9,22 +9,25 @@ by servers of another number, each the rows that it will have.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from torch import Tensor
 
-from skest._tensor_files import write_tensors
-from skest.checkpoint_format import StoredTensor, checksum, reading
+from skest._tensor_files import Rows, write_in_blocks
+from skest.checkpoint_format import StoredTensor, reading
 from skest.exceptions import CheckpointMismatchError, NanLossDuringTrainingError
 from skest.table_shards import shard_length
 
 __all__ = ["Shard", "index_of", "read_shard", "write_shard"]
 
+#: Tensors, or what is read in blocks as they are.
+AnyRows = TypeVar("AnyRows", bound=Rows)
+
 _KINDS = ("variables", "optimizer")
 
 
 @dataclass(frozen=True, eq=False)
-class Shard:
+class Shard(Generic[AnyRows]):
     """What parameter server `index` of `n_ps` has of a checkpoint.
 
     Parameters
@@ -46,10 +49,10 @@ class Shard:
 
     index: int
     n_ps: int
-    dense: Mapping[str, Tensor] = field(default_factory=dict)
-    tables: Mapping[str, Tensor] = field(default_factory=dict)
-    slots: Mapping[str, Tensor] = field(default_factory=dict)
-    table_slots: Mapping[str, Tensor] = field(default_factory=dict)
+    dense: Mapping[str, AnyRows] = field(default_factory=dict)
+    tables: Mapping[str, AnyRows] = field(default_factory=dict)
+    slots: Mapping[str, AnyRows] = field(default_factory=dict)
+    table_slots: Mapping[str, AnyRows] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not 0 <= self.index < self.n_ps:
@@ -60,12 +63,12 @@ class Shard:
 
     def _kinds(
         self,
-    ) -> Iterable[tuple[str, Mapping[str, Tensor], Mapping[str, Tensor]]]:
+    ) -> Iterable[tuple[str, Mapping[str, AnyRows], Mapping[str, AnyRows]]]:
         yield "variables", self.dense, self.tables
         yield "optimizer", self.slots, self.table_slots
 
 
-def write_shard(directory: Path, shard: Shard) -> dict[str, Any]:
+def write_shard(directory: Path, shard: Shard[AnyRows]) -> dict[str, Any]:
     """Write the files of a shard into the directory of a checkpoint that is made.
 
     Parameters
@@ -74,7 +77,7 @@ def write_shard(directory: Path, shard: Shard) -> dict[str, Any]:
         As ``write_shards`` of `skest.checkpoint_format.ShardedCheckpoint` gets it; all
         servers and the chief see it under this name.
     shard : Shard
-        Tensors on the CPU. Tables are not copied; they must not change meanwhile.
+        Tensors on the CPU. They are not copied, and read once, in blocks of rows.
 
     Returns
     -------
@@ -87,20 +90,25 @@ def write_shard(directory: Path, shard: Shard) -> dict[str, Any]:
         If a file can't be written.
     """
     record: dict[str, Any] = {"index": shard.index, "n_ps": shard.n_ps, "files": {}}
+    nan: dict[str, None] = {}
+
+    def look(name: str, block: Tensor) -> None:
+        if block.sum().isnan() and block.isnan().any():
+            nan[name] = None
+
     for kind, dense, tables in shard._kinds():
         name = f"{kind}-{shard.index:05d}-of-{shard.n_ps:05d}.safetensors"
-        # Dense variables may share the memory of one buffer, which no file can hold.
-        own = {key: value.detach().clone() for key, value in dense.items()}
-        rows = {key: value.detach().contiguous() for key, value in tables.items()}
-        write_tensors(own | rows, directory / name)
-        record["files"][name] = checksum(directory / name)
-        record.setdefault("nan", []).extend(_with_nan(own | rows, kind))
+        # Slots may be NaN.
+        looks = [look] if kind == "variables" else []
+        record["files"][name] = write_in_blocks(
+            {**dense, **tables}, directory / name, *looks
+        )
         record[kind] = {
             "file": name,
-            "dense": list(own),
-            "tables": {key: list(value.shape) for key, value in rows.items()},
+            "dense": list(dense),
+            "tables": {key: list(value.shape) for key, value in tables.items()},
         }
-    return record
+    return {**record, "nan": list(nan)}
 
 
 def index_of(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -164,13 +172,6 @@ def index_of(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return index
 
 
-def _with_nan(tensors: Mapping[str, Tensor], kind: str) -> list[str]:
-    """Return the names of variables that are NaN somewhere; slots may be."""
-    if kind != "variables":
-        return []
-    return [n for n, v in tensors.items() if v.sum().isnan() and v.isnan().any()]
-
-
 def _dense_of(parts: list[Mapping[str, Any]]) -> dict[str, str]:
     files: dict[str, str] = {}
     for part in parts:
@@ -215,7 +216,7 @@ def read_shard(
     *,
     dense: Iterable[str] = (),
     tables: Iterable[str] = (),
-) -> Shard:
+) -> Shard[Tensor]:
     """Read what one parameter server will have, from any checkpoint.
 
     Only the rows that it will have are copied; the other pages of a file are read for

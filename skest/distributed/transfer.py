@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from skest._tensor_files import Rows
+from skest.distributed.frozen_rows import FrozenPart
 from skest.distributed.variables import Part
 from skest.distributed.wire import WireError, dtype_named, name_of_dtype
 
@@ -32,7 +34,7 @@ class Block(NamedTuple):
     size: int
 
 
-def table_of_contents(part: Part) -> list[list[Any]]:
+def table_of_contents(part: Part | FrozenPart) -> list[list[Any]]:
     """Return ``[name, dtype, shape]`` of each tensor, in the order of the part."""
     return [
         [name, name_of_dtype(tensor.dtype), list(tensor.shape)]
@@ -104,7 +106,7 @@ class Arriving:
         return self.part
 
 
-def block_of(part: Part, block: Mapping[str, Any]) -> Tensor:
+def block_of(part: Part | FrozenPart, block: Mapping[str, Any]) -> Tensor:
     """Return the bytes of a block.
 
     Raises
@@ -119,11 +121,11 @@ def block_of(part: Part, block: Mapping[str, Any]) -> Tensor:
     return _bytes_of(tensors[index], start, size)
 
 
-def _bytes_of(tensor: Tensor, start: int, size: int) -> Tensor:
+def _bytes_of(tensor: Rows, start: int, size: int) -> Tensor:
     """Return some bytes of a tensor as it would be in order, of which no copy is made."""
-    if tensor.ndim == 0:
-        return as_bytes(tensor.cpu())[start : start + size]
-    n_bytes = tensor.shape[1:].numel() * tensor.dtype.itemsize  # of a row
+    if isinstance(tensor, Tensor) and not tensor.ndim:
+        tensor = tensor.reshape(1)
+    n_bytes = max(1, tensor.shape[1:].numel() * tensor.dtype.itemsize)  # of a row
     first, skipped = divmod(start, n_bytes)
     rows = tensor[first : -(-(start + size) // n_bytes)]
     return as_bytes(rows.cpu().contiguous())[skipped : skipped + size]

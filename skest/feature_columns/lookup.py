@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rows of large tables by id: the look-up, its sparse gradient, and the combiners."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.overrides import handle_torch_function, has_torch_function_unary
 
 __all__ = [
     "COMBINERS",
     "clipped",
     "combined_rows",
     "looked_up_often",
+    "own_values",
     "row_lookup",
     "row_table",
 ]
@@ -195,6 +198,25 @@ class _OneForEachLookup(torch.autograd.Function):
             ids, values, found[0].shape, is_coalesced=False, check_invariants=False
         )
         return joined, None
+
+
+def own_values(empty: Tensor, make: Callable[[], Tensor]) -> Tensor:
+    """Return the values of a table that nobody else's random numbers depend on.
+
+    A ``TorchFunctionMode`` that handles this function may leave them out: where the rows
+    of a model are elsewhere, `skest.distributed.lazy_building` does.
+
+    Parameters
+    ----------
+    empty : Tensor
+        As the table shall be, without values.
+    make : callable
+        Returns the values.
+    """
+    if has_torch_function_unary(empty):
+        values: Tensor = handle_torch_function(own_values, (empty,), empty, make)
+        return values
+    return make()
 
 
 def row_table(values: Tensor, *, trainable: bool = True) -> nn.Parameter:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The device side of feature columns: modules that hold the trainable tables."""
 
+import functools
 import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +18,7 @@ from skest.feature_columns.joint_lookup import Lookup, looked_up
 from skest.feature_columns.lookup import (
     COMBINERS,
     looked_up_often,
+    own_values,
     row_table,
 )
 from skest.feature_columns.numeric import NumericColumn
@@ -149,12 +151,14 @@ class _ColumnFeatures(nn.Module):
         name = parameter_name(column.table_name)
         if name in self._parameters:
             return
-        if initialize:
-            source = generator or _generator_for(column.table_name)
-            weights = column.initial_weights(source, self.dtype)
-        else:
-            shape = (column.categorical.num_buckets, column.size)
-            weights = torch.empty(shape, dtype=self.dtype)
+        shape = (column.categorical.num_buckets, column.size)
+        weights = torch.empty(shape, dtype=self.dtype)
+        if initialize and generator is not None:
+            weights = column.initial_weights(generator, self.dtype)
+        elif initialize:
+            own = _generator_for(column.table_name)
+            make = functools.partial(column.initial_weights, own, self.dtype)
+            weights = own_values(weights, make)
         self.register_parameter(name, row_table(weights, trainable=column.trainable))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:

@@ -200,7 +200,10 @@ def test_variables_that_are_nan_are_not_saved(train, tmp_path, monkeypatch):
 
     def poisoned(self, control, part):
         if self.step == 4:
-            part.tensors["variable:table.weight"][0] = torch.nan
+            values = part.tensors["variable:table.weight"][:]
+            values[0] = torch.nan
+            spoilt = {**part.tensors, "variable:table.weight": values}
+            part = part._replace(tensors=spoilt)
         return write(self, control, part)
 
     monkeypatch.setattr(ParameterServer, "write", poisoned)

@@ -105,6 +105,18 @@ def test_a_wrong_secret_is_refused(listener):
         session_with(listener, "another")
 
 
+def test_sessions_leave_nothing_in_the_store(listener):
+    """A server lives for months, and workers come back again and again."""
+    store = store_of(listener)
+    before = store.num_keys()
+    for _ in range(3):
+        session_with(listener)
+        assert listener.sessions.get(timeout=30)[0] == WORKER
+    with pytest.raises(RefusedError):
+        session_with(listener, "another")
+    assert store.num_keys() - before <= 1 + 1  # the queue, and the answer of who failed
+
+
 @pytest.mark.parametrize("address", ["host", ":1", "host:", "host:x", "host:70000", ""])
 def test_an_address_has_a_host_and_a_port(address):
     with pytest.raises(ValueError, match="must be 'host:port'"):

@@ -44,7 +44,6 @@ def test_other_names_of_a_variable_are_written_too():
     found = shard_of(variables, 0, part, {"other": "0.weight", "none": "not here"})
     assert found.tables.keys() == {"0.weight", "other"}
     assert torch.equal(found.tables["other"], found.tables["0.weight"])
-    assert found.tables["other"].data_ptr() != found.tables["0.weight"].data_ptr()
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from skest.distributed.transfer import (
 )
 from skest.distributed.variables import Part
 from skest.distributed.wire import WireError
+from tests.distributed._allocated import Allocated
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool]
 SHAPES = st.lists(st.integers(0, 5), max_size=3)
@@ -60,6 +61,14 @@ def test_a_tensor_that_is_not_contiguous_is_sent_as_it_is_seen():
     (block,) = blocks_of(table_of_contents(part_of([tensor])))
     sent = block_of(part_of([tensor]), block._asdict())
     assert torch.equal(sent, as_bytes(tensor.contiguous()))
+
+
+def test_a_block_of_a_tensor_that_is_not_contiguous_needs_no_copy_of_all_of_it():
+    tensor = torch.arange(4_000_000.0).reshape(-1, 4)[::2]
+    with Allocated() as allocated:
+        block = block_of(part_of([tensor]), {"tensor": 0, "start": 21, "size": 50})
+    assert allocated.n_bytes < 200
+    assert torch.equal(block, as_bytes(tensor.contiguous())[21:71])
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+import threading
+
 import pytest
 import torch
 from torch import nn
@@ -6,7 +8,7 @@ from torch import nn
 from skest.checkpoints import Checkpoint
 from skest.distributed.rebuilding import rebuilt_optimizer
 from skest.distributed.shard import Shard
-from skest.distributed.variables import Variables, aliases, join, split
+from skest.distributed.variables import Part, Variables, aliases, join, split
 from skest.row_sparse import RowSparse
 
 
@@ -21,6 +23,15 @@ def trained(n_rows=5):
     return network, optimizer
 
 
+def whole(frozen):
+    """Return a part of tensors."""
+    found = {
+        key: value if isinstance(value, torch.Tensor) else value[:]
+        for key, value in frozen.tensors.items()
+    }
+    return Part(frozen.optimizers, found)
+
+
 @pytest.mark.parametrize("num_ps", [1, 2, 3, 7])
 def test_what_is_split_and_held_by_servers_is_joined_again(num_ps):
     network, optimizer = trained()
@@ -28,8 +39,9 @@ def test_what_is_split_and_held_by_servers_is_joined_again(num_ps):
     variables = Variables.of(network, [optimizer], num_ps)
     assert Variables.from_json(variables.to_json()) == variables
     parts = split(variables, network, [optimizer], expected)
+    kinds, lock = ["dense", "table"], threading.RLock()
     held = [
-        Shard(variables, ps, part).part(["dense", "table"])
+        whole(Shard(variables, ps, part).frozen(kinds, lock))
         for ps, part in enumerate(parts)
     ]
     for parameter in network.parameters():

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = Path(__file__).with_name("_memory.py")
+N_ROWS = 1_600_000
+TABLE_BYTES = N_ROWS * 16 * 4
+
+
+def peaks(n_rows, directory):
+    """Return the bytes that each task of a training had at its peak."""
+    done = subprocess.run(
+        [sys.executable, PROGRAM, str(n_rows), directory],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux")
+def test_what_tables_cost_at_the_peak(tmp_path):
+    """A server its table and slot, the chief a table, a worker the rows it reads."""
+    small = peaks(1000, tmp_path / "small")
+    large = peaks(N_ROWS, tmp_path / "large")
+    assert large.keys() == {"chief", "worker", "ps"}
+    tables = {task: (large[task] - small[task]) / TABLE_BYTES for task in large}
+    assert tables["ps"] < 2.9
+    assert tables["chief"] < 1.8
+    assert tables["worker"] < 0.8
