@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """A word of warning to those who combine momentum with many asynchronous workers."""
 
-import warnings
 from collections.abc import Iterable
 
 from torch.optim import Optimizer
+
+from skest._warnings import warn
 
 __all__ = ["warn_of_momentum"]
 
@@ -31,11 +32,9 @@ def warn_of_momentum(optimizers: Iterable[Optimizer], num_workers: int) -> None:
     groups = (group for optimizer in optimizers for group in optimizer.param_groups)
     found = max((group.get("momentum") or 0.0 for group in groups), default=0.0)
     if found > 0:
-        warnings.warn(
+        warn(
             f"The optimizer has momentum={found:g}, and {num_workers} workers train "
             "without waiting for each other: gradients come late, and training may not "
             "converge. Use adagrad, or momentum=0; fewer workers, a learning rate that "
-            "is smaller by their number, or max_staleness help as well.",
-            UserWarning,
-            stacklevel=2,
+            "is smaller by their number, or max_staleness help as well."
         )
