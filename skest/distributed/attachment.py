@@ -55,8 +55,8 @@ class Attachment:
     Attributes
     ----------
     exchange : Exchange or None
-        Of this task, set after the first `attach`, and told of new sessions. Without one the
-        network has the variables to begin with.
+        Of this task, set after the first `attach`, and told of new sessions. Without one
+        the network has the variables to begin with.
     saved : Checkpoint or None
         What to go back to if ``model_dir`` has nothing.
     reading : Patience
