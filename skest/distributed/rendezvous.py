@@ -236,7 +236,7 @@ def connect(
     """
     host, port = split_address(address)
     name, sid = f"ps at {address}", uuid.uuid4().hex
-    _check_listens(host, port, name, timeout)
+    _check_answers(host, port, name, timeout)
     try:
         store = TCPStore(host, port, None, False, timeout, wait_for_workers=False)
         store.set_timeout(timeout)
@@ -262,10 +262,18 @@ def connect(
     return session, incarnation
 
 
-def _check_listens(host: str, port: int, name: str, timeout: timedelta) -> None:
-    """Raise at once if nobody listens, where a store would try again and again."""
+def _check_answers(host: str, port: int, name: str, timeout: timedelta) -> None:
+    """Raise if nobody listens, or a process that stands still.
+
+    A store would try again and again, and wait for an answer without a limit. Who is there
+    closes a connection on which nothing comes any more.
+    """
     try:
-        socket.create_connection((host, port), timeout.total_seconds()).close()
+        with socket.create_connection((host, port), timeout.total_seconds()) as probe:
+            probe.shutdown(socket.SHUT_WR)
+            probe.recv(1)
+    except ConnectionResetError:
+        return
     except OSError as error:
         raise PeerLostError(f"There is no answer from {name}: {error}") from error
 

@@ -54,6 +54,13 @@ def torchrun(module, names, out, n=2, timeout=120):
     return found, done, time.monotonic() - start
 
 
+def found_by_both(module, names, folder):
+    """Return what both of two processes found, by function; all goes well there."""
+    (zero, one), done, _ = torchrun(module, names, folder)
+    assert done.returncode == 0, done.stderr
+    return {name: (zero[name], one[name]) for name in names}
+
+
 def train(replica, estimator, input_fn, *, hooks=(), steps=None, max_steps=None):
     """Do what ``estimator.train`` does, with a replica; the input is of this rank."""
 

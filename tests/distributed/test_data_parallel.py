@@ -247,9 +247,7 @@ TOGETHER = [
 def results(tmp_path_factory):
     """What both processes found, by function."""
     folder = tmp_path_factory.mktemp("ranks")
-    (zero, one), done, _ = _ranks.torchrun(__name__, TOGETHER, folder)
-    assert done.returncode == 0, done.stderr
-    return {name: (zero[name], one[name]) for name in TOGETHER}
+    return _ranks.found_by_both(__name__, TOGETHER, folder)
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -16,10 +16,10 @@ import pytest
 from joblib import Parallel, delayed
 from sklearn.model_selection import GridSearchCV
 
-from skest import DNNClassifier, Estimator
-from skest.distributed import SharedMemory
+from skest import DNNClassifier, Estimator, RunConfig
+from skest.distributed import AsyncParameterServer, SharedMemory
 from skest.distributed.local_cluster import train_locally
-from skest.distributed.local_parts import InMemory
+from skest.distributed.local_parts import InMemory, InServers
 from skest.exceptions import NanLossDuringTrainingError
 from tests.distributed._local import (
     linear_model_fn,
@@ -94,13 +94,18 @@ def test_ctrl_c_stops_all_and_saves():
     assert estimator.checkpoint.global_step > 0
 
 
-def test_ctrl_c_while_processes_start_is_answered_at_once(monkeypatch):
+@pytest.mark.parametrize(
+    ("parts", "strategy"),
+    [(InMemory, SharedMemory(1)), (InServers, AsyncParameterServer(1, 1))],
+)
+def test_ctrl_c_while_processes_start_is_answered_at_once(monkeypatch, parts, strategy):
     def begin(parts, run):
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(SECONDS)
 
-    monkeypatch.setattr(InMemory, "begin", begin)
-    estimator = Estimator(linear_model_fn, config=shared(1))
+    monkeypatch.setattr(parts, "begin", begin)
+    config = RunConfig(train_distribute=strategy)
+    estimator = Estimator(linear_model_fn, config=config)
     with pytest.raises(KeyboardInterrupt):
         estimator.train(lambda: slow_batches(3))
     assert estimator.checkpoint is None

@@ -95,9 +95,7 @@ TOGETHER = [
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
-    (zero, one), done, _ = _ranks.torchrun(__name__, TOGETHER, folder)
-    assert done.returncode == 0, done.stderr
-    return {name: (zero[name], one[name]) for name in TOGETHER}
+    return _ranks.found_by_both(__name__, TOGETHER, folder)
 
 
 def simulated(sync_every):

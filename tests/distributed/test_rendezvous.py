@@ -32,6 +32,17 @@ def store_of(listener):
     return TCPStore(host, port, None, False, SECONDS, wait_for_workers=False)
 
 
+def test_a_server_that_stands_still_is_no_answer():
+    timeout = timedelta(seconds=0.2)
+    with socket.create_server(("127.0.0.1", 0)) as opened:  # as the kernel keeps it
+        address = f"127.0.0.1:{opened.getsockname()[1]}"
+        options = client_options(address, timeout)
+        with pytest.raises(
+            PeerLostError, match=f"no answer from ps at {address}: time"
+        ):
+            connect(address, WORKER, LIMIT, None, timeout, options)
+
+
 def test_nobody_at_an_address():
     listener = Listener("127.0.0.1:0", None, SECONDS)
     address = listener.address

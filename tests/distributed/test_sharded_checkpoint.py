@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests of `skest.distributed.sharded_checkpoint`."""
 
-import functools
 import json
-import os
 import signal
 import tempfile
 from pathlib import Path
@@ -30,7 +28,7 @@ from skest.exceptions import (
 )
 from skest.saving import make_save
 from tests import _forkserver
-from tests.faults.test_checkpoint_kill import OPERATIONS
+from tests.faults._dying import save_until
 
 SCALARS = {"optimizers": [{"class": "Adam"}], "lr_schedulers": []}
 N_PS = st.integers(1, 4)
@@ -355,30 +353,13 @@ def context():
     return _forkserver.context()
 
 
-def save_until(model_dir, n_operations):
-    """Save a checkpoint, but kill this process instead of operation `n_operations`."""
-    done = iter(range(n_operations))
-
-    def killing(operation):
-        @functools.wraps(operation)
-        def function(*args, **kwargs):
-            if next(done, None) is None:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return operation(*args, **kwargs)
-
-        return function
-
-    for owner, name in OPERATIONS:
-        setattr(owner, name, killing(getattr(owner, name)))
-    saved(model_dir, 2, checkpoint_of(2, value=2.0))
-
-
 @pytest.mark.parametrize("stride", [5, pytest.param(1, marks=pytest.mark.slow)])
 def test_the_moments_of_saving(context, tmp_path, stride):
     for n_operations in range(0, 1000, stride):
         model_dir = tmp_path / str(n_operations)
         saved(model_dir, 2, checkpoint_of(1, value=1.0))
-        process = context.Process(target=save_until, args=(model_dir, n_operations))
+        arguments = (n_operations, saved, model_dir, 2, checkpoint_of(2, value=2.0))
+        process = context.Process(target=save_until, args=arguments)
         process.start()
         process.join()
         latest = DirectoryStore(model_dir).latest()

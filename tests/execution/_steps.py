@@ -2,7 +2,7 @@
 """Runs a model with eager and with replayed steps, from the same start."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -48,6 +48,27 @@ def state(spec: EstimatorSpec) -> list[torch.Tensor]:
         for slots in optimizer.state.values():
             found += [v.clone() for v in slots.values() if isinstance(v, torch.Tensor)]
     return found
+
+
+def assert_change_counts(
+    change: Callable[[Any], None],
+    eager: EstimatorSpec,
+    graph: EstimatorSpec,
+    of_both: Sequence[Any],
+) -> None:
+    """Train two equal models for 12 steps; change something of each before step 6.
+
+    What was recorded is of no use from then on: the step is recorded anew, once.
+    """
+    step = GraphStep(graph, eager_steps=1, report=print)
+    for i, (features, labels) in enumerate(batches(12)):
+        if i == 6:
+            for changed in of_both:
+                change(changed)
+        assert torch.equal(step(features, labels), train_step(eager, features, labels))
+        for ours, theirs in zip(state(graph), state(eager), strict=True):
+            assert torch.equal(ours, theirs)
+    assert step.n_replayed == 12 - 3 - 2
 
 
 def run_both(

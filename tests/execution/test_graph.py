@@ -28,6 +28,7 @@ from skest.optimizers import OPTIMIZERS, make_optimizer
 from skest.row_sparse import RowSparse
 from skest.training import train_step
 from tests.execution._steps import (
+    assert_change_counts,
     batches,
     make_spec,
     mean_square,
@@ -663,13 +664,7 @@ def test_what_hooks_change_of_the_loss_counts(change, kind):
         return loss, make_spec(mlp(), loss=given[kind])
 
     (of_eager, eager), (of_graph, graph) = make(), make()
-    step = GraphStep(graph, eager_steps=1, report=print)
-    for i, (features, labels) in enumerate(batches(12)):
-        if i == 6:
-            change(of_eager)
-            change(of_graph)
-        assert torch.equal(step(features, labels), train_step(eager, features, labels))
-    assert step.n_replayed == 12 - 3 - 2
+    assert_change_counts(change, eager, graph, [of_eager, of_graph])
 
 
 SCALE = {"of all": 1.0}
@@ -727,15 +722,7 @@ def test_what_is_changed_beside_attributes_counts(change):
         return make_spec(mlp(Scaled(5)))
 
     eager, graph = make(), make()
-    step = GraphStep(graph, eager_steps=1, report=print)
-    for i, (features, labels) in enumerate(batches(12)):
-        if i == 6:
-            change(eager)
-            change(graph)
-        assert torch.equal(step(features, labels), train_step(eager, features, labels))
-        for ours, theirs in zip(state(graph), state(eager), strict=True):
-            assert torch.equal(ours, theirs)
-    assert step.n_replayed == 12 - 3 - 2
+    assert_change_counts(change, eager, graph, [eager, graph])
 
 
 @pytest.mark.parametrize("change", [clear_slots, replace_slots, move_slots])

@@ -20,7 +20,14 @@ from skest.execution import GraphStep
 from skest.execution.impurity import are_same
 from skest.execution.remembered import remembered, remembered_by_modules
 from skest.training import train_step
-from tests.execution._steps import batches, make_spec, mean_square, mlp, run_both
+from tests.execution._steps import (
+    assert_change_counts,
+    batches,
+    make_spec,
+    mean_square,
+    mlp,
+    run_both,
+)
 
 N_CALLS = 0
 
@@ -271,13 +278,7 @@ def test_what_hooks_change_is_recorded_anew(kind):
         return state, make_spec(mlp(), loss=loss)
 
     (of_eager, eager), (of_graph, graph) = make(), make()
-    step = GraphStep(graph, eager_steps=1, report=print)
-    for i, (features, labels) in enumerate(batches(12)):
-        if i == 6:
-            change(of_eager)
-            change(of_graph)
-        assert torch.equal(step(features, labels), train_step(eager, features, labels))
-    assert step.n_replayed == 12 - 3 - 2
+    assert_change_counts(change, eager, graph, [of_eager, of_graph])
 
 
 def test_autocast_that_hooks_turn_on_is_recorded_anew():

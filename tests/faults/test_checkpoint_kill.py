@@ -1,32 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """A process that saves checkpoints is killed at any moment."""
 
-import functools
-import os
 import random
-import shutil
 import signal
 import time
-from pathlib import Path
 
 import pytest
 import torch
 
-from skest import _tensor_files
 from skest.checkpoint_store import DirectoryStore
 from skest.checkpoints import Checkpoint
 from tests import _forkserver
+from tests.faults._dying import save_until
 
-OPERATIONS = [
-    (os, "fsync"),
-    (shutil, "rmtree"),
-    (_tensor_files, "save_file"),
-    (Path, "chmod"),
-    (Path, "mkdir"),
-    (Path, "rename"),
-    (Path, "replace"),
-    (Path, "touch"),
-]
 N_VALUES = 1_250_000  # 5 MB
 SECONDS_TO_START = 60.0
 
@@ -96,24 +82,6 @@ def test_the_latest_checkpoint_survives(context, tmp_path, n_kills):
     assert len(names) <= 4  # three checkpoints and the pointer
 
 
-def save_until(model_dir, step, value, n_operations):
-    """Save a checkpoint, but kill this process instead of operation `n_operations`."""
-    done = iter(range(n_operations))
-
-    def killing(operation):
-        @functools.wraps(operation)
-        def function(*args, **kwargs):
-            if next(done, None) is None:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return operation(*args, **kwargs)
-
-        return function
-
-    for owner, name in OPERATIONS:
-        setattr(owner, name, killing(getattr(owner, name)))
-    DirectoryStore(model_dir, keep_max=2).save(of_value(step, value))
-
-
 def of_value(step, value):
     return Checkpoint(step, {"variable": torch.full((10,), value)})
 
@@ -125,7 +93,7 @@ def test_every_moment_of_saving(context, tmp_path, step):
         store = DirectoryStore(model_dir, keep_max=2)
         store.save(of_value(1, 1.0))
         store.save(of_value(2, 2.0))
-        arguments = (model_dir, step, 9.0, n_operations)
+        arguments = (n_operations, store.save, of_value(step, 9.0))
         process = context.Process(target=save_until, args=arguments)
         process.start()
         process.join()

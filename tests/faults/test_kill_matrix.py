@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every task is killed, frozen, and stopped for good at every moment; training ends."""
 
+import contextlib
 import json
 import os
 import signal
@@ -14,6 +15,7 @@ import torch
 from skest.checkpoint_store import DirectoryStore
 from skest.distributed.launch import local_cluster
 from skest.distributed.supervisor import Supervisor, Task
+from skest.exceptions import TaskFailedError
 from tests.distributed import _role
 from tests.distributed._processes import is_running, wait_for
 
@@ -73,13 +75,19 @@ def blows(victim, blow):
     return found
 
 
-def tasks(directory, planned, with_evaluator):
+def tasks(directory, planned, with_evaluator, **changes):
     """Return the tasks of a cluster: a chief, a worker and two servers."""
     cluster = local_cluster(2, 2)
     names = [f"{kind}-{i}" for kind, all_ in cluster.items() for i in range(len(all_))]
     names += ["evaluator-0"] if with_evaluator else []
     moments = [part for _, _, waiter, moment, _ in planned for part in (waiter, moment)]
-    arguments = [SCRIPT, directory / "model", json.dumps(SETTINGS), directory, *moments]
+    arguments = [
+        SCRIPT,
+        directory / "model",
+        json.dumps({**SETTINGS, **changes}),
+        directory,
+        *moments,
+    ]
     for name in names:
         kind, _, index = name.partition("-")
         task = {"cluster": cluster, "task": {"type": kind, "index": int(index)}}
@@ -94,10 +102,10 @@ def tasks(directory, planned, with_evaluator):
         )
 
 
-def strike(supervisor, directory, number, blow):
-    """Send a signal when its moment is there; wake who is to wake after a while."""
+def send(supervisor, directory, number, blow):
+    """Send a signal when its moment is there."""
     victim, what, *_ = blow
-    sent, wakes = BLOWS[what]
+    sent, _ = BLOWS[what]
 
     def is_reached():
         supervisor.check()
@@ -113,7 +121,14 @@ def strike(supervisor, directory, number, blow):
     if sent == signal.SIGKILL:
         wait_for(lambda: supervisor.pids.get(victim) != pid, SECONDS)
     (directory / f"struck-{number}").touch()
-    if wakes:
+    return pid
+
+
+def strike(supervisor, directory, number, blow):
+    """Send a signal, and wake who is to wake; all others are started again."""
+    victim, what, *_ = blow
+    pid = send(supervisor, directory, number, blow)
+    if BLOWS[what][1]:
         time.sleep(FROZEN)
         os.kill(pid, signal.SIGCONT)
     else:
@@ -150,3 +165,39 @@ def test_training_ends_by_itself(tmp_path, victim, blow):
     estimator = _role.make_estimator(tmp_path / "model", settings)
     loss = estimator.evaluate(lambda: _role.batches(5), steps=5)["loss"]
     assert loss < 1.0
+
+
+@contextlib.contextmanager
+def left_alone(directory, victim):
+    """Yield who sees to a cluster in which a task stands still, and lets it."""
+    blow = (victim, "still", *MOMENTS[victim]["step"][0], "step")
+    options = {"max_restarts": 0, "log_dir": directory / "logs", "lease": 1e3}
+    with Supervisor(**options) as supervisor:
+        for task in tasks(directory, [blow], True, attach_timeout=20.0):
+            supervisor.start(task)
+        send(supervisor, directory, 0, blow)
+        yield supervisor
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("victim", ["worker-0", "evaluator-0"])
+def test_all_others_end_without_one_that_stands_still(tmp_path, victim):
+    with left_alone(tmp_path, victim) as supervisor:
+        others = supervisor.restarts.keys() - {victim}
+        assert supervisor.wait(SECONDS_TO_END, others)
+        assert list(supervisor.pids) == [victim]
+    checkpoint = DirectoryStore(tmp_path / "model").latest()
+    assert checkpoint.global_step >= SETTINGS["max_steps"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+def test_nobody_waits_for_ever_for_a_server_that_stands_still(tmp_path):
+    expected = r"(?s)(chief|worker)-0 ended with exit status 1.*TimeoutError: The param"
+    with (
+        left_alone(tmp_path, "ps-0") as supervisor,
+        pytest.raises(TaskFailedError, match=expected),
+    ):
+        supervisor.wait(SECONDS_TO_END)
+    assert not supervisor.pids
