@@ -289,6 +289,7 @@ class Estimator:
         if checkpoint is None and replica.is_chief:
             self._warm_start(spec, random)
         self._restore(spec, checkpoint, random)
+        del checkpoint  # it may be larger than the model
         batches = self._batches(source, spec, device)
         capture = functools.partial(_capture, random, source)
         run = Run(
