@@ -24,7 +24,7 @@ from skest._files import flush
 __all__ = ["Rows", "read_tensors", "write_in_blocks", "write_tensors"]
 
 _LENGTH_BYTES = 8
-_BLOCK_BYTES = 1 << 24
+_BLOCK_BYTES = 1 << 22
 
 
 class Rows(Protocol):

@@ -107,7 +107,7 @@ class StoredTensor:
 
     def whole(self) -> Tensor:
         """Return all of it."""
-        if self.n_rows is None:
+        if self.n_rows is None or len(self.shards) == 1:
             return self.shards[0]()
         return gathered_rows([shard() for shard in self.shards], self.n_rows)
 

@@ -114,6 +114,7 @@ def run_training(
     if checkpoint is None and replica.is_chief:
         order.warm_start(spec, random)
     restore(spec, checkpoint, random)
+    del checkpoint  # it may be larger than the model
     capture = functools.partial(_capture, random, source)
     run = Run(
         spec,

@@ -26,8 +26,9 @@ _DRAWN_AT_ONCE = 1 << 20
 class LazyBuilding(TorchFunctionMode):
     """Large tensors take no memory before something is written to them.
 
-    Zeros, and slots of optimizers that are full of one number, which can't be written
-    to, are as they would be. `load_named_state` and servers replace such slots.
+    Zeros are as they would be. So is ``torch.full_like`` of a parameter, by which
+    optimizers make slots, but it can't be written to: `load_named_state` and servers
+    replace such slots.
 
     Parameters
     ----------
@@ -43,7 +44,7 @@ class LazyBuilding(TorchFunctionMode):
     >>> import torch
     >>> from skest.distributed.lazy_building import LazyBuilding
     >>> with LazyBuilding():
-    ...     slots = torch.full_like(torch.empty(10**6, 16), 0.1)
+    ...     slots = torch.full_like(torch.nn.Parameter(torch.empty(10**6, 16)), 0.1)
     >>> slots.shape, slots.untyped_storage().nbytes()
     (torch.Size([1000000, 16]), 4)
     """
@@ -86,6 +87,8 @@ def _constant(func: Any, args: Any, options: Mapping[str, Any]) -> Tensor | None
     value = 0
     if func is torch.full_like:
         value = args[1] if len(args) > 1 else options["fill_value"]
+    if value and not isinstance(args[0], nn.Parameter):
+        return None  # no slot of an optimizer: it may be written to
     if value:
         one = torch.full((), value, dtype=described.dtype)
         made = one.expand(described.shape)

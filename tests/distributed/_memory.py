@@ -4,9 +4,10 @@
 Its arguments are the rows of a table, 16 wide, and a directory.
 """
 
+import contextlib
 import json
-import os
 import sys
+import threading
 from pathlib import Path
 
 import torch
@@ -14,39 +15,28 @@ from torch import nn
 
 import skest
 from skest.distributed import AsyncParameterServer
-from skest.hooks import Hook
 
 
-class Peaks(Hook):
-    """The largest memory of every task so far, in bytes."""
+class Peaks(threading.Thread):
+    """Looks for the largest memory of every task, in bytes, until it is told to stop."""
 
     def __init__(self):
+        super().__init__(daemon=True)
         self.found = {}
+        self.stopped = threading.Event()
 
-    def after_step(self, run, loss):
-        self.look()
+    def run(self):
+        while not self.stopped.wait(0.05):
+            self.found["chief"] = peak_of(Path("/proc/self"))
+            for children in Path("/proc/self/task").glob("*/children"):
+                with contextlib.suppress(OSError, ValueError):  # one may have ended
+                    for number in children.read_text().split():
+                        self.look_at(Path("/proc", number))
 
-    def end(self, run):
-        self.look()
-
-    def look(self):
-        for path in Path("/proc").glob("[0-9]*"):
-            try:
-                task = task_at(path)
-                if task:
-                    self.found[task] = peak_of(path)
-            except (OSError, IndexError):  # it has just ended
-                continue
-
-
-def task_at(path):
-    if int(path.name) == os.getpid():
-        return "chief"
-    parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
-    command = (path / "cmdline").read_text()
-    if parent != os.getpid() or "skest.distributed.task" not in command:
-        return None
-    return "ps" if '"ps"' in command else "worker"
+    def look_at(self, path):
+        command = (path / "cmdline").read_text()
+        if "skest.distributed.task" in command:
+            self.found["ps" if '"ps"' in command else "worker"] = peak_of(path)
 
 
 def peak_of(path):
@@ -93,8 +83,10 @@ def train(n_rows, directory):
         train_distribute=AsyncParameterServer(2, 1),
     )
     peaks = Peaks()
-    estimator = skest.Estimator(model_fn, params={"n_rows": n_rows}, config=config)
-    estimator.train(input_fn, hooks=[peaks])
+    peaks.start()
+    skest.Estimator(model_fn, params={"n_rows": n_rows}, config=config).train(input_fn)
+    peaks.stopped.set()
+    peaks.join()
     print(json.dumps(peaks.found))
 
 

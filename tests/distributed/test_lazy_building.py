@@ -15,7 +15,7 @@ LARGE = (1 << 20) + 1
 @pytest.mark.parametrize("value", [0, 0.0, 0.1, 3])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64])
 def test_constants_are_what_they_would_be(value, dtype):
-    table = torch.empty(LARGE, 2, dtype=dtype)
+    table = nn.Parameter(torch.empty(LARGE, 2, dtype=dtype), requires_grad=False)
     for make in (
         lambda: torch.full_like(table, value, memory_format=torch.preserve_format),
         lambda: torch.zeros_like(table, dtype=torch.float16),
@@ -45,6 +45,13 @@ def test_zeros_can_be_written_to():
     with LazyBuilding():
         slots = torch.zeros_like(torch.empty(LARGE)).add_(1)
     assert float(slots.sum()) == LARGE
+
+
+def test_numbers_of_a_model_function_can_be_written_to():
+    with LazyBuilding():
+        mask = torch.full_like(torch.empty(LARGE), 2.0)
+        mask[0] = 0
+    assert float(mask.sum()) == 2 * (LARGE - 1)
 
 
 @pytest.mark.parametrize("optimizer", [torch.optim.Adagrad, torch.optim.Adam])
