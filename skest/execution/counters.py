@@ -12,11 +12,21 @@ from torch.optim.optimizer import Optimizer
 __all__ = ["join_counters"]
 
 
-def join_counters(optimizers: Iterable[Optimizer]) -> None:
+def join_counters(optimizers: Iterable[Optimizer]) -> bool:
     """Let slots of single numbers be elements of one tensor, with the same values.
 
     Every parameter has a counter of its own, which is a tensor, and to add 1 to each
     takes longer than the update of a small layer. To add 1 to one tensor does not.
+
+    Parameters
+    ----------
+    optimizers : iterable of Optimizer
+        They have taken a step.
+
+    Returns
+    -------
+    bool
+        Whether there are other tensors than before; recordings work on those of before.
 
     Examples
     --------
@@ -26,15 +36,17 @@ def join_counters(optimizers: Iterable[Optimizer]) -> None:
     >>> network(torch.ones(1, 2)).sum().backward()
     >>> optimizer = torch.optim.Adagrad(network.parameters())
     >>> optimizer.step()
-    >>> join_counters([optimizer])
+    >>> join_counters([optimizer]), join_counters([optimizer])
+    (True, False)
     >>> first, second = (slots["step"] for slots in optimizer.state.values())
     >>> first._base is second._base, first
     (True, tensor(1.))
     """
+    has_joined = False
     for optimizer in optimizers:
         counters: dict[Any, list[dict[str, Any]]] = defaultdict(list)
         for slots in optimizer.state.values():
-            for name, slot in slots.items():
+            for name, slot in slots.items() if isinstance(slots, dict) else ():
                 if isinstance(slot, Tensor) and slot.ndim == 0:
                     counters[name, slot.dtype, slot.device].append(slots)
         for (name, _, _), having in counters.items():
@@ -43,3 +55,5 @@ def join_counters(optimizers: Iterable[Optimizer]) -> None:
             joined = torch.stack([slots[name] for slots in having])
             for slots, element in zip(having, joined.unbind(), strict=True):
                 slots[name] = element
+            has_joined = True
+    return has_joined

@@ -8,19 +8,15 @@ from typing import Any
 
 from torch import Tensor
 
+from skest.execution.assumptions import Assumptions
 from skest.execution.batch import batch_tensors
+from skest.execution.counters import join_counters
 from skest.execution.cuda_graph import CudaGraphProgram
 from skest.execution.program import Program, StepProgram
 from skest.execution.recording import NotBuiltError, NotRecordableError
 from skest.execution.replay import Replay, recorded_step
 from skest.execution.verification import compared_only, compared_step
-from skest.execution.watching import (
-    fixed_parts,
-    has_hooks_of_all_modules,
-    has_hooks_of_updates,
-    options_of_updates,
-    slots_of_updates,
-)
+from skest.execution.watching import has_hooks_of_all_modules, has_hooks_of_updates
 from skest.spec import EstimatorSpec
 from skest.training import train_step
 
@@ -54,9 +50,11 @@ class GraphStep:
     program : type, default=Program
         What carries out recorded steps.
     is_watched : bool, default=True
-        Whether to look before every step if somebody has changed what a recording takes
-        for fixed, such as attributes of modules and options of optimizers, and to record
-        anew then. False is for runs without hooks that could do so.
+        Whether to look before every step if somebody has changed what recordings take
+        for granted (`skest.execution.assumptions`), and to record anew then. False is for
+        runs in which no code of others is called between two steps: only options of
+        optimizers are looked at in every step, and all else after steps that were not
+        replayed, in which code of the model was called.
     refusal : callable, default=None
         Called when somebody has changed something; returns the reason why there must be
         no recordings from then on, or None.
@@ -113,9 +111,8 @@ class GraphStep:
         self._is_watched = is_watched
         self._refusal = refusal
         self._n_changes = 0
-        self._model = fixed_parts(spec) if is_watched else []
-        self._slots: list[Any] = []
-        self._options = options_of_updates(spec) if is_watched else []
+        self._assumptions = Assumptions(spec)
+        self._was_replayed = False
         for optimizer in spec.optimizers:
             if not getattr(optimizer, "is_recordable", True):
                 name = type(optimizer).__name__
@@ -135,15 +132,15 @@ class GraphStep:
             self._stay_eager(str(error))
             return train_step(self._spec, features, labels)
         replay = self._replays.get(kind)
+        self._was_replayed = replay is not None
         if replay is None:
             loss = self._prepare(kind, tensors, features, labels)
         else:
             self.n_replayed += 1
             loss = replay(tensors)
-        if self._is_watched and self._with_update:
-            # Optimizers may make new slots, but recorded updates write to the same.
-            if replay is None or not replay.has_update:
-                self._slots = slots_of_updates(self._spec)
+        if self._with_update and not (replay is not None and replay.has_update):
+            if self._assumptions.slots_were_replaced() and self._is_update_recorded():
+                self._update_by_itself()  # other kinds work on those of before
         return loss
 
     def _prepare(
@@ -162,6 +159,9 @@ class GraphStep:
             return train_step(self._spec, features, labels)
         captures = self._program is CudaGraphProgram  # memory for one kind is enough
         program = Program if captures and not is_first else self._program
+        if self._with_update and join_counters(self._spec.optimizers):
+            self._assumptions.slots_were_replaced()  # by this, and with the same values
+            self._forget()
         loss, replay = recorded_step(
             self._spec, features, labels, tensors, program, self._with_update
         )
@@ -211,11 +211,8 @@ class GraphStep:
     def _forget_what_has_changed(self) -> None:
         if self._with_update and has_hooks_of_updates(self._spec):
             self._update_by_itself()
-        if not self._is_watched:
-            return
-        model = fixed_parts(self._spec)
-        if model != self._model:
-            self._model = model
+        is_close_look = self._is_watched or not self._was_replayed
+        if is_close_look and self._assumptions.model_has_changed():
             self._forget()
             self._n_changes += 1
             reason = self._refusal() if self._refusal else None
@@ -223,15 +220,20 @@ class GraphStep:
                 self._stay_eager(reason)
         if self._n_changes > _MOST_CHANGES and not self._is_eager:
             self._stay_eager("the model keeps changing between steps")
-        if self._with_update and self._other_updates():
+        if self._with_update and self._other_updates(is_close_look):
             self._update_by_itself()  # whatever changes them does so again
 
-    def _other_updates(self) -> bool:
+    def _other_updates(self, is_close_look: bool) -> bool:
         """Tell whether somebody has changed options or slots of the optimizers."""
-        if options_of_updates(self._spec) != self._options:
+        look = self._assumptions
+        if look.options_have_changed(at_a_glance=not is_close_look):
             return True
-        is_recorded = any(replay.has_update for replay in self._recorded.values())
-        return is_recorded and slots_of_updates(self._spec) != self._slots
+        return (
+            is_close_look and self._is_update_recorded() and look.slots_have_changed()
+        )
+
+    def _is_update_recorded(self) -> bool:
+        return any(replay.has_update for replay in self._recorded.values())
 
     def _update_by_itself(self) -> None:
         """Record gradients only from now on; the optimizers take their steps."""

@@ -2,12 +2,12 @@
 """A training step that was recorded, and its comparison with an eager one."""
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 from torch import Tensor
 
 from skest.execution.changes import Changes
-from skest.execution.counters import join_counters
 from skest.execution.impurity import Impurity, are_same
 from skest.execution.program import StepProgram
 from skest.execution.recording import (
@@ -19,6 +19,7 @@ from skest.execution.recording import (
 )
 from skest.execution.rewriting import quicker_on_cpu
 from skest.execution.simplification import Storages, rewritten, simplified
+from skest.execution.watching import options_of_updates, slots_of_updates
 from skest.row_sparse import RowSparse
 from skest.spec import EstimatorSpec
 from skest.training import apply_gradients, compute_gradients, trained_parameters
@@ -71,7 +72,6 @@ def recorded_step(
         if parameter.grad is not None
     }
     if obstacle is None and with_update:
-        join_counters(spec.optimizers)
         _record_update(spec, recorder)
     else:
         apply_gradients(spec)
@@ -94,7 +94,7 @@ def recorded_step(
 
 def _record_update(spec: EstimatorSpec, recorder: Recorder) -> None:
     tables = [o for o in spec.optimizers if isinstance(o, RowSparse)]
-    slots = _slots(spec)
+    before = _state_of_updates(spec)
     for optimizer in tables:
         optimizer.is_recorded = True
     try:
@@ -103,18 +103,14 @@ def _record_update(spec: EstimatorSpec, recorder: Recorder) -> None:
     finally:
         for optimizer in tables:
             optimizer.is_recorded = False
-    if not are_same(slots, _slots(spec)):
+    if not are_same(before, _state_of_updates(spec)):
         recorder.recording.obstacle = "an optimizer keeps its state in Python"
 
 
-def _slots(spec: EstimatorSpec) -> list[Any]:
-    """Return what the optimizers remember."""
-    return [
-        slot
-        for optimizer in spec.optimizers
-        for slots in optimizer.state.values()
-        for slot in slots.values()
-    ]
+def _state_of_updates(spec: EstimatorSpec) -> list[Any]:
+    """Return all that the optimizers remember."""
+    slots = slots_of_updates(spec).values()
+    return [*options_of_updates(spec), *chain.from_iterable(slots)]
 
 
 class Replay:
@@ -171,12 +167,18 @@ class Replay:
         self._spec = spec
         self.has_update = has_update
         self.is_exact = program.is_exact
-        hidden = gradients.keys() - shown.keys()
+        # As an eager step, it leaves no gradient of the step before anywhere.
+        hidden = trained_parameters(spec).keys() - shown.keys()
         self._static: list[tuple[Tensor, Tensor | None]] = [(p, None) for p in hidden]
         self._fresh: list[tuple[Tensor, int]] = []
-        for parameter, place in zip(shown, self._program.places, strict=True):
+        self._lent: list[tuple[Tensor, Tensor]] = []
+        for parameter, place, value in zip(
+            shown, self._program.places, values, strict=True
+        ):
             if isinstance(place, int):
                 self._fresh.append((parameter, place))
+            elif value.kind == "constant" and not storages.is_written(value):
+                self._lent.append((parameter, place))
             else:
                 self._static.append((parameter, place))
         buffers = [] if spec.network is None else spec.network.buffers()
@@ -201,7 +203,7 @@ class Replay:
     def gradients(self) -> list[Tensor]:
         """Return the present gradients of the parameters whose gradients it sets."""
         shown = [p for p, gradient in self._static if gradient is not None]
-        shown += [parameter for parameter, _ in self._fresh]
+        shown += [parameter for parameter, _ in (*self._lent, *self._fresh)]
         return [p.grad for p in shown if p.grad is not None]
 
     def compute(self, tensors: Sequence[Tensor]) -> Tensor:
@@ -209,6 +211,8 @@ class Replay:
         returned = self._program(*tensors)
         for parameter, gradient in self._static:
             parameter.grad = gradient
+        for parameter, gradient in self._lent:  # computed once; hooks may change it
+            parameter.grad = gradient.clone()
         for parameter, position in self._fresh:
             parameter.grad = returned[position]
         return returned[0]

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """What recordings take for fixed, and who else wants to be called in a step."""
 
+from collections.abc import Hashable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as _modules
 
+from skest._random import is_known_code
 from skest.execution.remembered import PLAIN, remembered, remembered_by_modules
 from skest.optimizer_steps import has_step_hooks
 from skest.spec import EstimatorSpec
@@ -111,27 +113,45 @@ def _add_modules(network: nn.Module, found: list[Any]) -> None:
 
 
 def options_of_updates(spec: EstimatorSpec) -> list[Any]:
-    """Return the options of the optimizers, and which parameters they have."""
+    """Return the options of the optimizers, and what their code remembers in Python.
+
+    Parameters
+    ----------
+    spec : EstimatorSpec
+        Model of mode TRAIN.
+
+    Returns
+    -------
+    list
+        For `skest.execution.impurity.are_same`. Optimizers that are not of PyTorch or
+        skest may count wherever `skest.execution.remembered` looks.
+    """
     found: list[Any] = []
     for optimizer in spec.optimizers:
-        found.append(id(optimizer.state))
+        found.append(optimizer.state)
         for group in optimizer.param_groups:
-            found += map(id, group["params"])
-            for value in group.values():
-                if isinstance(value, bool | int | float | tuple):
-                    found.append(value)
+            found += group["params"]
+            for name, value in group.items():
+                if isinstance(value, tuple):
+                    found += value
                 elif isinstance(value, Tensor):  # such as a rate; its numbers are read
-                    found += (id(value), value.data_ptr())
+                    found += (value, value.data_ptr())
+                elif name != "params":
+                    found.append(value)
+        inner = getattr(optimizer, "inner", optimizer)
+        if not is_known_code(inner):
+            found += remembered(inner)
     return found
 
 
-def slots_of_updates(spec: EstimatorSpec) -> list[Any]:
-    """Return which tensors the optimizers keep, and where."""
-    found: list[Any] = []
+def slots_of_updates(spec: EstimatorSpec) -> dict[Hashable, tuple[Any, ...]]:
+    """Return the slots of the optimizers by parameter and name, and where they are."""
+    found: dict[Hashable, tuple[Any, ...]] = {}
     for optimizer in spec.optimizers:
-        for slots in optimizer.state.values():
-            for slot in slots.values():
-                found.append(id(slot))
-                if isinstance(slot, Tensor) and slot.layout == torch.strided:
-                    found.append(slot.data_ptr())
+        for parameter, slots in optimizer.state.items():
+            named = slots if isinstance(slots, dict) else {"": slots}
+            for name, slot in named.items():
+                is_strided = isinstance(slot, Tensor) and slot.layout == torch.strided
+                place = slot.data_ptr() if is_strided else None
+                found[id(parameter), name] = slot, place
     return found
