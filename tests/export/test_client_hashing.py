@@ -119,3 +119,11 @@ def test_unknown_ways_are_refused(change):
     ids = {"dtype": "int64", "shape": [None, 1], "computed": how}
     with pytest.raises(ArtifactError, match="not known how to compute the feature 'b'"):
         ClientInputs({"b": ids}, {"a": {"dtype": "string", "shape": [None, 1]}})
+
+
+def test_ids_of_what_is_not_given():
+    how = {"algo": "murmur3_32", "from": ["a"], "seed": 0, "buckets": 9}
+    ids = {"dtype": "int64", "shape": [None, 1], "computed": how}
+    inputs = ClientInputs({"b": ids}, {"a": {"dtype": "string", "shape": [None, 1]}})
+    with pytest.raises(ValueError, match=r"takes no \['a'\], of which 'b' is computed"):
+        inputs.feeds({})
