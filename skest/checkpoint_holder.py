@@ -169,11 +169,20 @@ class CheckpointHolder:
             return read_checkpoint(path)
         checkpoint = self._store.latest()
         if checkpoint is None:
-            where = "" if self.model_dir is None else f" in {str(self.model_dir)!r}"
+            where = advice = ""
+            if self.model_dir is not None:
+                where = f" in {str(self.model_dir)!r}"
+                if not self.model_dir.exists():
+                    where += ", which does not exist"
+                    advice = (
+                        "; if it was deleted after a fit, fit again, or load a pickle "
+                        "from before"
+                    )
             reason = self._store.stop_reason()
             why = f"; the last training ended without one: {reason}" if reason else ""
             raise NotFittedError(
-                f"This Estimator has no checkpoint{where}{why}. Call train first."
+                f"This Estimator has no checkpoint{where}{why}. Call train first"
+                f"{advice}."
             )
         return checkpoint
 

@@ -20,6 +20,8 @@ from skest.schedules import FunctionLR, is_scheduler_of
 
 __all__ = ["Checkpoint", "load_variables"]
 
+_ALIGNMENT = 64  # bytes, of all memory that torch allocates
+
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
@@ -145,7 +147,8 @@ def load_variables(
 ) -> None:
     """Copy `variables` into `network` after comparing names and shapes.
 
-    With `share`, the network uses their memory if the types are the same.
+    With `share`, the network uses their memory if the types are the same, and copies only
+    what would give it other numbers where it lies.
 
     Raises
     ------
@@ -177,9 +180,24 @@ def load_variables(
     with torch.no_grad():
         for name, value in wanted.items():
             if share and value.dtype == variables[name].dtype:
-                value.data = variables[name]
+                value.data = _lent(variables[name], value)
             else:
                 value.copy_(variables[name])
+
+
+def _lent(variable: Tensor, parameter: Tensor) -> Tensor:
+    """Return a variable where it is, or a copy if it must not be used there.
+
+    How the sums of a matrix product are rounded depends on where its operands lie: in a
+    file that is mapped anywhere, in torch's own memory always alike. Rows of tables are
+    copied out before anything is computed with them, so large tables stay mapped.
+    """
+    is_looked_up = getattr(parameter, "is_row_table", False) and not getattr(
+        parameter, "is_multiplied", False
+    )
+    if is_looked_up or variable.data_ptr() % _ALIGNMENT == 0:
+        return variable
+    return variable.clone()
 
 
 def _begin_anew(optimizers: Sequence[Optimizer], network: nn.Module) -> None:

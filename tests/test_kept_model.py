@@ -2,6 +2,7 @@
 """The model that an Estimator keeps between predictions."""
 
 import pickle
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from skest import DNNClassifier, Estimator, RunConfig
+from skest.exceptions import NotFittedError
 from skest.hooks import Hook
 from skest.inputs import numpy_input_fn
 from tests._models import model_fn, table_fn
@@ -54,6 +56,16 @@ def test_another_checkpoint_gives_another_model(model):
     same_step = DNNClassifier((4,), max_iter=1, random_state=2).fit(X, Y)
     estimator.checkpoint = same_step.estimator_.checkpoint
     assert_array_equal(model.predict_proba(X), same_step.predict_proba(X))
+
+
+def test_a_directory_that_was_deleted(tmp_path):
+    model = DNNClassifier((4,), max_iter=1, config=RunConfig(model_dir=tmp_path))
+    model.fit(X, Y)
+    saved = pickle.dumps(model)
+    shutil.rmtree(model.model_dir_)
+    with pytest.raises(NotFittedError, match="fit-.*, which does not exist.*fit again"):
+        model.predict(X)
+    pickle.loads(saved).predict(X)
 
 
 def test_it_is_not_pickled(model):

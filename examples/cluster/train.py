@@ -12,6 +12,7 @@ reads its share of them. Without a cluster, the script trains in one process.
 """
 
 import argparse
+import logging
 from typing import Any
 
 import skest
@@ -61,6 +62,7 @@ def main() -> None:
     parser.add_argument("--max-steps", type=int, default=2000)
     args = parser.parse_args()
 
+    logging.basicConfig(level=logging.INFO)  # how it is going, on standard error
     columns = [*WORDS, "age", "hours_per_week"]
     options: dict[str, Any] = {"columns": columns, "label": "rich"}
     train = skest.inputs.parquet_input_fn(

@@ -3,8 +3,14 @@
 
 import hashlib
 import hmac
+import os
 
-__all__ = ["is_proved", "proof"]
+__all__ = ["is_proved", "proof", "secret_of_cluster"]
+
+
+def secret_of_cluster() -> str | None:
+    """Return the environment variable ``SKEST_SECRET``; None if it is empty or not set."""
+    return os.environ.get("SKEST_SECRET") or None
 
 
 def proof(secret: str | None, *said: str) -> str:

@@ -59,6 +59,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     ):
         for task in tasks:
             supervisor.start(task)
+        if servers := " ".join(cluster.get("ps", ())):
+            print(
+                "To see how it is going: python -m skest.distributed.status --ps "
+                f"{servers}",
+                file=sys.stderr,
+            )
         try:
             supervisor.wait(names=trainers)
             if not supervisor.wait(_SECONDS_FOR_SERVERS):

@@ -16,6 +16,7 @@ from typing import Any
 
 from skest._checks import check_integer, check_positive
 from skest.distributed.anonymous_file import anonymous_file
+from skest.distributed.authentication import secret_of_cluster
 from skest.distributed.job import write_job
 from skest.distributed.launch import environ_of
 from skest.distributed.remote_errors import dump_error, load_error
@@ -115,9 +116,7 @@ def launch(
             made = ray.remote(_Place).options(**options, max_concurrency=2)
             actors[name] = made.remote(max_restarts, log_dir and os.fspath(log_dir))
         cluster = _cluster(actors, start_timeout)
-        environ = {
-            "SKEST_SECRET": os.environ.get("SKEST_SECRET") or secrets.token_hex()
-        }
+        environ = {"SKEST_SECRET": secret_of_cluster() or secrets.token_hex()}
         running = {
             actor.run.remote(
                 "-".join(map(str, name)),

@@ -2,12 +2,12 @@
 """Which part this process has in a training: of its strategy, in its task."""
 
 import logging
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from skest.distributed.async_replica import AsyncReplica, TrainingOverError
+from skest.distributed.authentication import secret_of_cluster
 from skest.distributed.data_parallel import DataParallelReplica
 from skest.distributed.end_of_training import EndOfTraining
 from skest.distributed.local_cluster import Train, train_locally
@@ -22,8 +22,6 @@ from skest.strategies import AsyncParameterServer, DataParallel, LocalSGD
 __all__ = ["replica_for", "serve_if_ps"]
 
 _logger = logging.getLogger("skest")
-
-_SECRET = "SKEST_SECRET"
 
 
 def serve_if_ps(config: RunConfig) -> bool:
@@ -58,7 +56,7 @@ def serve_if_ps(config: RunConfig) -> bool:
     serve_parameters(
         task.cluster.task_address("ps", task.index),
         task.index,
-        secret=os.environ.get(_SECRET),
+        secret=secret_of_cluster(),
         lease=strategy.lease,
         max_staleness=strategy.max_staleness,
         use_locking=strategy.use_locking,
@@ -146,7 +144,7 @@ def _in_cluster(strategy: AsyncParameterServer, config: RunConfig) -> Replica:
         task_index=task.index,
         is_chief=task.is_chief,
         input_context=context_of(task),
-        secret=os.environ.get(_SECRET),
+        secret=secret_of_cluster(),
         attach_timeout=config.session_creation_timeout_secs,
         check=_check_of_worker(config),
     )

@@ -14,6 +14,7 @@ import time
 from collections.abc import Sequence
 
 from skest.cluster import ClusterSpec, task_from_env
+from skest.distributed.authentication import secret_of_cluster
 from skest.distributed.supervisor import res_options
 
 __all__ = ["main"]
@@ -44,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from skest.distributed.cluster_status import as_table
     from skest.distributed.observer import Observer
 
-    observer = Observer(addresses, os.environ.get("SKEST_SECRET"), options.timeout)
+    observer = Observer(addresses, secret_of_cluster(), options.timeout)
     try:
         while True:
             status = observer.look()

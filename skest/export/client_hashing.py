@@ -92,10 +92,22 @@ class ClientInputs:
         return {**found, "inputs": inputs}
 
     def feeds(self, raw: Arrays) -> Arrays:
-        """Return what the graph takes for arrays of what is given."""
+        """Return what the graph takes for arrays of what is given.
+
+        Raises
+        ------
+        ValueError
+            If it takes something for which nothing is given.
+        """
         found = {name: values for name, values in raw.items() if name in self._passed}
         for name, spec in self._computed.items():
             how = spec["computed"]
+            absent = [source for source in how["from"] if source not in raw]
+            if absent:
+                raise ValueError(
+                    f"The signature takes no {absent}, of which {name!r} is computed. Use "
+                    "another signature, or export the model again."
+                )
             missing = [self.given[source].get("missing") for source in how["from"]]
             parts = [raw[source] for source in how["from"]]
             ids = _ALGORITHMS[how["algo"]](parts, missing, how)

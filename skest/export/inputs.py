@@ -140,6 +140,8 @@ class InputSpec(NamedTuple):
     crossed : tuple of tuples of str
         The inputs of crossed columns that read this one first: each value in a row of one
         meets each of the others.
+    texts_only : bool
+        Whether an integer is refused, not read as its decimal string.
     """
 
     name: str
@@ -151,6 +153,7 @@ class InputSpec(NamedTuple):
     names: tuple[str, ...] | None = None
     computed: Mapping[str, Any] | None = None
     crossed: tuple[tuple[str, ...], ...] = ()
+    texts_only: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return a description that JSON can hold."""
@@ -164,6 +167,7 @@ class InputSpec(NamedTuple):
             "columns": None if self.names is None else list(self.names),
             "computed": self.computed,
             "crossed": [list(names) for names in self.crossed] or None,
+            "texts_only": self.texts_only or None,
         }
         return {name: value for name, value in described.items() if value is not None}
 
@@ -367,7 +371,10 @@ def _spec(
         is_single = form is not None and form.width == 1 and delimiter is None
         width = 1 if is_single and not is_sequence else None
         missing = _missing_category(kind, categories)
-        return InputSpec(name, key, kind, (None, width), missing, delimiter)
+        return InputSpec(
+            *(name, key, kind, (None, width), missing, delimiter),
+            texts_only=kind == "string" and not all(map(_hashes_any, categories)),
+        )
     if kind == "string":
         raise ExportError(
             f"Column {key!r} is read as numbers and as strings, which one input cannot "
@@ -417,6 +424,11 @@ def _category_kind(key: Key, categories: Sequence[Demand], form: Form | None) ->
         f"It is not known whether column {key!r}, which a crossed column reads, holds "
         "strings or integers, and their crosses differ. Say so in 'forms'."
     )
+
+
+def _hashes_any(demand: Demand) -> bool:
+    """Tell whether a column takes integers as their decimal strings; crosses don't."""
+    return demand.dtype is None and not demand.is_crossed
 
 
 def _missing_category(kind: str, categories: Sequence[Demand]) -> str | int:

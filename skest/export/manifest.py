@@ -208,6 +208,11 @@ def _check_features(manifest: Mapping[str, Any]) -> None:
             raise ArtifactError(
                 f"{where} must have a text for its 'delimiter'; got {delimiter!r}."
             )
+        texts_only = feature.get("texts_only", False)
+        if not isinstance(texts_only, bool):
+            raise ArtifactError(
+                f"{where} must have true or false in 'texts_only'; got {texts_only!r}."
+            )
         _check_columns(where, feature)
         _check_crosses(where, feature, {*features, *raw})
 

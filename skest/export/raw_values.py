@@ -24,8 +24,9 @@ class Feature:
     spec : dict
         Its entry in the manifest: ``dtype``; ``shape`` (None for sizes that are free);
         ``missing``, what stands for a missing value and fills up shorter lists, unless
-        none may be missing; ``delimiter``, what separates the values in a text; and
-        ``columns``, if it is made of several columns of a table.
+        none may be missing; ``delimiter``, what separates the values in a text;
+        ``columns``, if it is made of several columns of a table; and ``texts_only``, if
+        an integer is no text.
     """
 
     def __init__(self, name: str, spec: Mapping[str, Any]) -> None:
@@ -34,6 +35,7 @@ class Feature:
         self.shape: tuple[int | None, ...] = tuple(spec["shape"])
         self.columns: list[str] | None = spec.get("columns")
         self._delimiter = spec.get("delimiter")
+        self._texts_only = bool(spec.get("texts_only"))
         missing = spec.get("missing")
         self._missing = float("nan") if missing == "nan" else missing
 
@@ -129,7 +131,8 @@ class Feature:
             return str(cell)
         if _is_missing(cell):
             return str(self._known_missing())
-        if isinstance(cell, bool | int | np.bool_ | np.integer):
+        is_bool = isinstance(cell, bool | np.bool_)
+        if is_bool or (isinstance(cell, int | np.integer) and not self._texts_only):
             return str(cell)  # as feature columns do
         raise TypeError(
             f"The feature {self.name!r} takes texts; got {cell!r} of type "

@@ -19,6 +19,7 @@ from skest.exceptions import ExportError
 from skest.export.embedding_bags import replace_embedding_bags
 from skest.export.graph import Graph, Value
 from skest.export.operators import ALLOWED_OPERATORS, IR_VERSION, OPSETS
+from skest.export.quiet_export import quiet_export
 
 __all__ = ["TRACING", "Traced", "TracedFunction", "check_results", "traced"]
 
@@ -175,16 +176,17 @@ def _model_of(
     dynamic = torch.export.Dim.DYNAMIC
     axes = tuple(dict.fromkeys(own, dynamic) for own in open_axes)
     try:
-        program = torch.export.export(
-            module.eval(), example, dynamic_shapes=(axes,), strict=False
-        )
-        written = torch.onnx.export(
-            program,
-            dynamo=True,
-            opset_version=OPSETS[""],
-            external_data=False,
-            verbose=False,
-        )
+        with quiet_export():
+            program = torch.export.export(
+                module.eval(), example, dynamic_shapes=(axes,), strict=False
+            )
+            written = torch.onnx.export(
+                program,
+                dynamo=True,
+                opset_version=OPSETS[""],
+                external_data=False,
+                verbose=False,
+            )
     except ExportError:
         raise
     except Exception as error:  # what torch raises is of many classes

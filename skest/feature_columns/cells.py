@@ -141,10 +141,15 @@ def _factorize_plain(cells: Cells, key: Hashable) -> tuple[np.ndarray, np.ndarra
         codes, distinct = look_up(values)
     except (TypeError, NotImplementedError) as error:  # the second is pyarrow's
         wrong = next((cell for cell in values if not is_hashable(cell)), values[0])
+        advice = (
+            "Make lists of sets, e.g. with .map(sorted, na_action='ignore')."
+            if isinstance(wrong, set | frozenset)
+            else "Give each part of it a column of its own, e.g. with "
+            "pandas.json_normalize."
+        )
         raise TypeError(
-            f"Column {key!r} holds {_shown(wrong)} ({type(wrong).__name__}); a cell used "
-            "as argument must be a string or an integer number, or a list of them. Give "
-            "each part of it a column of its own, e.g. with pandas.json_normalize."
+            f"Column {key!r} holds {_shown(wrong)} ({type(wrong).__name__}); a category "
+            f"must be a string or an integer number, or a list of them. {advice}"
         ) from error
     if values.dtype == object and len(distinct) and not isinstance(distinct[0], str):
         _check_not_merged(values[codes >= 0], distinct, key)

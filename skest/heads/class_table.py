@@ -107,6 +107,7 @@ default="log_uniform"
             nn.init.xavier_uniform_(weight, generator=generator)
             nn.init.zeros_(bias)
         self.weight = row_table(weight)
+        self.weight.is_multiplied = True  # type: ignore[attr-defined]
         self.bias = row_table(bias)
 
     def forward(self, hidden: Tensor) -> Tensor | dict[str, Tensor]:

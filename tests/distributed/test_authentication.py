@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skest.distributed.authentication import is_proved, proof
+from skest.distributed.authentication import is_proved, proof, secret_of_cluster
 
 TEXTS = st.lists(st.text(max_size=5), max_size=3)
 
@@ -37,3 +37,12 @@ def test_what_is_no_proof(found):
 def test_without_a_secret_nothing_is_to_be_proved(found):
     assert proof(None, "said") == ""
     assert is_proved(found, None, "said")
+
+
+def test_an_empty_secret_is_none(monkeypatch):
+    monkeypatch.setenv("SKEST_SECRET", "")
+    assert secret_of_cluster() is None
+    monkeypatch.setenv("SKEST_SECRET", "of all")
+    assert secret_of_cluster() == "of all"
+    monkeypatch.delenv("SKEST_SECRET")
+    assert secret_of_cluster() is None

@@ -44,6 +44,17 @@ def test_each_task_is_told_who_it_is(tmp_path, monkeypatch):
         assert threads == ("1" if kind == "ps" else None)
 
 
+def test_the_addresses_of_the_servers_are_told(tmp_path, capsys):
+    logs = tmp_path / "logs"
+    options = ["--workers", "1", "--ps", "2", "--log-dir", str(logs)]
+    assert main([*options, write(tmp_path, TELL)]) == 0
+    cluster = json.loads((logs / "chief-0.log").read_text())[0]["cluster"]
+    told = " ".join(["-m skest.distributed.status --ps", *cluster["ps"]])
+    assert told + "\n" in capsys.readouterr().err
+    assert main(["--workers", "1", "--ps", "0", write(tmp_path, TELL)]) == 0
+    assert "status" not in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(("workers", "ps"), [(1, 0), (2, 1), (4, 3)])
 def test_addresses_are_different(workers, ps):
     cluster = local_cluster(workers, ps)

@@ -119,6 +119,13 @@ def test_the_secret_is_needed(monkeypatch, capsys):
         assert "not initialized yet" in capsys.readouterr().out
 
 
+def test_an_empty_secret_is_none(monkeypatch, capsys):
+    monkeypatch.setenv("SKEST_SECRET", "")
+    with LocalServers() as servers:
+        assert main(["--ps", *servers.addresses]) == 0
+    assert "not initialized yet" in capsys.readouterr().out
+
+
 def test_the_command_writes_nothing_but_the_table():
     command = [sys.executable, "-m", "skest.distributed.status", "--timeout", "1"]
     done = subprocess.run(

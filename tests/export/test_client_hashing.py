@@ -133,3 +133,11 @@ def test_model_functions_hash_in_their_graph(tmp_path):
     with pytest.raises(ExportError, match=message):
         model.export(tmp_path, hashing="client")
     assert not list(tmp_path.iterdir())
+
+
+def test_ids_of_what_is_not_given():
+    how = {"algo": "murmur3_32", "from": ["a"], "seed": 0, "buckets": 9}
+    ids = {"dtype": "int64", "shape": [None, 1], "computed": how}
+    inputs = ClientInputs({"b": ids}, {"a": {"dtype": "string", "shape": [None, 1]}})
+    with pytest.raises(ValueError, match=r"takes no \['a'\], of which 'b' is computed"):
+        inputs.feeds({})

@@ -264,6 +264,7 @@ def test_metadata_describe_the_graph():
         "shape": [None, 1],
         "key": "city",
         "missing": "",
+        "texts_only": True,
     }
     default = found["skest.signatures"]["serving_default"]
     assert default["method"] == "classify"

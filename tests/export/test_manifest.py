@@ -171,6 +171,7 @@ CASES = {
     "loose": (("parity",), {"atol": 0.011}, "a number from 0 to 0.01; got 0.011"),
     "infinite": (("parity",), {"atol": 1e999}, "'atol' of 'parity' must be a number"),
     "delimiter": (("features", "city", "delimiter"), "", "a text for its 'delimiter'"),
+    "texts": (("features", "city", "texts_only"), 1, "true or false in 'texts_only'"),
     "columns": (("features", "age", "columns"), 5, "in 'columns' a name for each"),
     "too many": (("features", "age", "columns"), ["a", "b"], "a name for each value"),
     "missing": (("features", "age", "missing"), {}, "'age' of float64 .* in 'missing'"),

@@ -130,6 +130,7 @@ def test_shapes():
         (TEXT, [1.5], TypeError, "takes texts; got 1.5 of type float"),
         ({**TEXT, "missing": None}, [None], ValueError, "was trained without"),
         (TEXT, [b"a"], TypeError, "takes texts; got b'a'"),
+        ({**TEXT, "texts_only": True}, ["a", 3], TypeError, "texts; got 3 of type int"),
         (TEXT, ["\ud800"], ValueError, "a text that is no Unicode"),
         (NUMBER, ["3"], TypeError, "takes numbers; got '3'"),
         (NUMBER, [[1, 2]], ValueError, r"shape \(any, 1\); got \(1, 2\)"),

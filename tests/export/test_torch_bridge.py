@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Modules of the user's, traced by torch and grafted onto a graph."""
 
+import logging
 import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -152,3 +154,20 @@ def test_without_onnxscript(monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     with pytest.raises(ImportError, match=r"pip install 'skest\[onnx-dynamo\]'"):
         run(nn.Identity(), torch.rand(3, 4))
+
+
+def test_torch_says_nothing_that_is_not_about_the_network(monkeypatch):
+    shown = []
+    logger = logging.getLogger("torch.onnx._internal.exporter._registration")
+    handler = logging.Handler()
+    monkeypatch.setattr(handler, "emit", lambda record: shown.append(record))
+    logger.addHandler(handler)
+    try:
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            run(nn.Sequential(nn.Linear(4, 1)), torch.randn(3, 4))
+            logger.warning("of use")
+    finally:
+        logger.removeHandler(handler)
+    assert [record.getMessage() for record in shown] == ["of use"]
+    assert not [w for w in warned if "LeafSpec" in str(w.message)]

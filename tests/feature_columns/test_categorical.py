@@ -12,6 +12,7 @@ from skest.feature_columns import (
     categorical_column_with_identity,
     categorical_column_with_vocabulary_list,
     crossed_column,
+    indicator_column,
 )
 
 TEXT = st.text(max_size=4)
@@ -209,3 +210,25 @@ class TestDelimiter:
     def test_a_vocabulary_of_integers_cannot_be_split(self) -> None:
         with pytest.raises(ValueError, match="'delimiter' .* of type 'int64'"):
             categorical_column_with_vocabulary_list("c", [1, 2], delimiter="|")
+
+
+@pytest.mark.parametrize(
+    ("cell", "advice"),
+    [
+        ({"a"}, r"Make lists of sets, e.g. with .map\(sorted, na_action='ignore'\)"),
+        ({"a": 1}, "a column of its own, e.g. with pandas.json_normalize"),
+    ],
+    ids=["set", "dict"],
+)
+def test_what_is_no_category(cell, advice):
+    column = categorical_column_with_hash_bucket("c", 5)
+    cells = pd.Series([cell, None, cell])
+    with pytest.raises(TypeError, match=f"'c' holds .*; a category must be .*{advice}"):
+        column.fit({"c": cells}).transform({"c": cells})
+
+
+def test_the_advice_for_sets_works():
+    cells = pd.Series([{"b", "a"}, None]).map(sorted, na_action="ignore")
+    column = categorical_column_with_vocabulary_list("c", ["a", "b"])
+    found = indicator_column(column).fit({"c": cells}).transform({"c": cells})
+    assert found.tolist() == [[1, 1], [0, 0]]

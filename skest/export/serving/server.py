@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Self
 
+from skest._files import explained
 from skest.export.serving.application import Application
 from skest.export.serving.connection import Connection, Running
 from skest.export.serving.errors import RequestError
@@ -93,7 +94,10 @@ class ModelServer:
             trusted_manifest_sha256=trusted_manifest_sha256,
             max_bytes=max_bytes,
         )
-        self._listener = _Listener((host, port), self._catalog, limits or Limits())
+        with explained(
+            f"There can be no server at {host}:{port}", "Choose another port or host."
+        ):
+            self._listener = _Listener((host, port), self._catalog, limits or Limits())
         self._poll_seconds = poll_seconds
         self._threads: list[threading.Thread] = []
 

@@ -87,7 +87,10 @@ def test_a_server_that_was_never_started_stops(base):
 def test_a_taken_port(base):
     with ModelServer({"double": base}, port=0) as server:
         port = int(server.url.rpartition(":")[2])
-        with pytest.raises(OSError, match="in use"):
+        with pytest.raises(
+            OSError,
+            match=f"no server at 127.0.0.1:{port}: .* in use. Choose another port",
+        ):
             ModelServer({"double": base}, port=port)
 
 

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model gives the same bits wherever its weights come from."""
+
+import pickle
+
+import joblib
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from numpy.testing import assert_array_equal
+from torch import nn
+
+from skest import DNNLinearCombinedRegressor, DNNRegressor, RunConfig
+from skest.checkpoints import Checkpoint
+from skest.feature_columns.lookup import row_table
+from skest.heads.class_table import ClassTable
+
+N_ROWS = 300
+
+
+def numbers():
+    x = np.random.default_rng(0).normal(size=(N_ROWS, 13)).astype(np.float32)
+    return x, x[:, 0] * x[:, 1]
+
+
+def people():
+    x, y = numbers()
+    words = np.random.default_rng(1).integers(0, 90, N_ROWS).astype(str)
+    return pd.DataFrame({"a": x[:, 0], "b": x[:, 1], "word": words}), y
+
+
+MODELS = {
+    "dense": (DNNRegressor, numbers),
+    "wide and deep": (DNNLinearCombinedRegressor, people),
+}
+
+
+def pickled(model, tmp_path):
+    return pickle.loads(pickle.dumps(model))
+
+
+def memory_mapped(model, tmp_path):
+    joblib.dump(model, tmp_path / "model")
+    return joblib.load(tmp_path / "model", mmap_mode="r")
+
+
+def exported(model, tmp_path):
+    pytest.importorskip("onnxruntime")
+    from skest.export import to_estimator
+
+    return to_estimator(model.export(tmp_path / "exported"))
+
+
+WAYS = [pickled, memory_mapped, exported]
+
+
+def predictions(model, x):
+    """Predict few rows, and odd numbers of them: the last ones are summed by themselves."""
+    sizes = [*[1] * 30, *[2] * 15, *[3] * 10, 17, 173]
+    stops = np.cumsum(sizes)
+    parts = [x[stop - n : stop] for stop, n in zip(stops, sizes, strict=True)]
+    return np.concatenate([model.predict(part) for part in parts])
+
+
+@pytest.mark.parametrize("execution", ["auto", "eager"])
+@pytest.mark.parametrize("kind", MODELS)
+def test_a_model_predicts_the_same_bits_wherever_it_comes_from(
+    kind, execution, tmp_path
+):
+    make, data = MODELS[kind]
+    x, y = data()
+    configs = [
+        RunConfig(execution=execution, model_dir=directory)
+        for directory in (None, tmp_path / "own")
+    ]
+    in_memory, on_disk = (
+        make(max_iter=2, random_state=0, config=config).fit(x, y) for config in configs
+    )
+    expected = predictions(in_memory, x)
+    assert_array_equal(predictions(on_disk, x), expected)
+    for way in WAYS:
+        found = predictions(way(on_disk, tmp_path), x)
+        assert_array_equal(found, expected, err_msg=way.__name__)
+
+
+class Tables(nn.Module):
+    """A table of each kind, and weights of a layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.looked_up = row_table(torch.zeros(7, 5))
+        self.classes = ClassTable(5, n_classes=9, num_sampled=2)
+        self.layer = nn.Linear(5, 1)
+
+
+@pytest.mark.parametrize("offset", [4, 8, 32, 60])
+def test_only_rows_to_look_up_stay_where_they_lie(offset):
+    memory = torch.zeros(64 * 5)
+    start = (-memory.data_ptr() % 64 + offset) // 4
+    variables = {}
+    for name, value in Tables().state_dict().items():
+        variables[name] = memory[start : start + value.numel()].view(value.shape)
+        variables[name].copy_(value)
+    network = Tables()
+    Checkpoint(3, variables).lend(network)
+    moved = set()
+    for name, value in network.state_dict().items():
+        assert torch.equal(value, variables[name])
+        if value.data_ptr() != variables[name].data_ptr():
+            assert value.data_ptr() % 64 == 0
+            moved.add(name)
+    assert moved == {"classes.weight", "layer.weight", "layer.bias"}
