@@ -196,7 +196,15 @@ def _take_steps(
             replica.batches(run, batches),
             hooks,
             replica.make_step(
-                run, lambda: make_step(config.execution, spec, hooks, n_steps)
+                run,
+                functools.partial(
+                    make_step,
+                    config.execution,
+                    spec,
+                    hooks,
+                    n_steps,
+                    is_table=source.table is not None,
+                ),
             ),
             replica.steps_taken,
             replica.finish,

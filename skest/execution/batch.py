@@ -4,9 +4,13 @@
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 __all__ = ["batch_tensors", "kind_of_rows"]
+
+
+_LAYOUTS = (torch.strided, torch.sparse_coo)  # of which operations are recorded
 
 
 def _kind_of_tensor(tensor: Tensor) -> Hashable:
@@ -60,6 +64,8 @@ def _kind(
     data: Any, tensors: dict[int, Tensor], kind_of: Callable[[Tensor], Hashable]
 ) -> Hashable:
     if isinstance(data, Tensor):
+        if data.layout not in _LAYOUTS:
+            raise TypeError(f"a batch has a tensor of layout {data.layout}")
         if id(data) in tensors:
             return list(tensors).index(id(data))
         tensors[id(data)] = data

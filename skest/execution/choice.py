@@ -39,7 +39,12 @@ _KNOWN_IN_HOOKS = {"builtins", "collections", "numpy", "pathlib", "skest", "torc
 
 
 def make_step(
-    execution: str, spec: EstimatorSpec, hooks: Sequence[Hook], n_steps: int | None
+    execution: str,
+    spec: EstimatorSpec,
+    hooks: Sequence[Hook],
+    n_steps: int | None,
+    *,
+    is_table: bool,
 ) -> Step:
     """Return what takes the training steps.
 
@@ -53,6 +58,9 @@ def make_step(
         All hooks of the run.
     n_steps : int or None
         How many steps there may be; None if that is not known.
+    is_table : bool
+        Whether the batches come from a table that was encoded before the first step, so
+        that the input calls no code of the user's between two steps.
 
     Returns
     -------
@@ -65,7 +73,7 @@ def make_step(
     if any(hook.watches_all_gradients for hook in hooks):
         _logger.info("Training steps are taken eagerly: a hook watches gradients.")
         return eager
-    is_watched = not all(map(_is_known_hook, hooks))
+    is_watched = not is_table or _is_code_called_between_steps(spec, hooks)
     make = functools.partial(
         GraphStep, spec, is_watched=is_watched, program=_program_for(spec)
     )
@@ -161,11 +169,24 @@ def reason_to_stay_eager(
     for part in _code_of(spec, (spec.loss,) if called is None else called):
         if not is_known_code(part):
             name = getattr(part, "__qualname__", type(part).__qualname__)
-            return f"'{name}' is not known to compute with tensors only"
+            return (
+                f"'{name}' is not known to compute with tensors only; "
+                "execution='graph' records it"
+            )
     for parameter in trained_parameters(spec):
         if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
             return "a parameter has hooks for its gradient"
     return None
+
+
+def _is_code_called_between_steps(spec: EstimatorSpec, hooks: Sequence[Hook]) -> bool:
+    """Tell whether code of the user's is called apart from steps that are not replayed."""
+    updates = [getattr(o, "inner", o) for o in spec.optimizers] + [*spec.lr_schedulers]
+    if not all(map(_is_known_hook, hooks)) or not all(map(is_known_code, updates)):
+        return True
+    # Steps of which gradients are watched are taken apart from the others.
+    is_apart = any(hook.watches_gradients for hook in hooks)
+    return is_apart and reason_to_stay_eager(spec) is not None
 
 
 def _program_for(spec: EstimatorSpec) -> type[StepProgram]:
@@ -229,5 +250,5 @@ def _functions(part: Any, seen: set[int] | None = None) -> Iterator[Any]:
         yield owner
     for value in vars(owner).values():
         for item in value if isinstance(value, list | tuple) else [value]:
-            if callable(item) or hasattr(item, "compute_loss"):
+            if callable(item) or hasattr(type(item), "compute_loss"):
                 yield from _functions(item, seen)

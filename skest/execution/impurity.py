@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Self
 
-from torch import nn
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from skest.execution.remembered import (
@@ -18,7 +18,11 @@ from skest.execution.remembered import (
 
 __all__ = ["Impurity", "are_same"]
 
-_READING = {"__array__", "__dlpack__", "apply_", "map_", "numpy", "tolist"}
+_READING = {"__array__", "__dlpack__", "__float__", "__format__", "__int__", "__repr__"}
+_READING |= {"apply_", "map_", "numpy", "tolist"}
+# They read the numbers of tensors in a list, and whole tensors by operations.
+_MAKING = {"as_tensor", "asarray", "new_tensor", "tensor"}
+_SET_DATA = Tensor.data.__set__  # type: ignore[attr-defined]
 # They compute in another way where functions of tensors are watched, unless they train.
 _WITH_FAST_PATH = (
     nn.MultiheadAttention,
@@ -30,10 +34,10 @@ _WITH_FAST_PATH = (
 class Impurity:
     """Notices what cannot be repeated from a recording of tensor operations.
 
-    That is a call which reads the numbers of tensors by ``tolist`` or ``numpy``; changes
-    attributes, or what its functions read (see `skest.execution.remembered`); or draws
-    from the random generators of Python and NumPy. Nothing is changed outside of the
-    thread that enters it.
+    That is a call which reads the numbers of tensors by ``tolist``, ``numpy``, ``repr`` or
+    ``torch.tensor([...])``; sets ``Tensor.data``; changes attributes, or what its functions
+    read (see `skest.execution.remembered`); or draws from the random generators of Python
+    and NumPy. Nothing is changed outside of the thread that enters it.
 
     Parameters
     ----------
@@ -125,10 +129,25 @@ class _Reading(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        name = getattr(func, "__name__", "")
-        if name in _READING and self.obstacle is None:
-            self.obstacle = f"'Tensor.{name}' makes Python depend on data"
+        if self.obstacle is None:
+            name = getattr(func, "__name__", "")
+            given = (*args, *(kwargs or {}).values())
+            if (
+                name in _READING
+                or (name in _MAKING and any(map(_lists_tensors, given)))
+                or (name == "tensor_split" and isinstance(given[1], Tensor))
+            ):
+                self.obstacle = f"'Tensor.{name}' makes Python depend on data"
+            elif func == _SET_DATA:
+                self.obstacle = "'Tensor.data' is set in a step"
         return func(*args, **(kwargs or {}))
+
+
+def _lists_tensors(data: Any) -> bool:
+    """Tell whether there are tensors in a list, or in lists in it."""
+    if isinstance(data, list | tuple):
+        return any([isinstance(d, Tensor) or _lists_tensors(d) for d in data])
+    return False
 
 
 def are_same(before: list[Any], after: list[Any]) -> bool:

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 from torch import Tensor, nn
+from torch.jit import ScriptModule
 
 __all__ = ["PLAIN", "random_states", "remembered", "remembered_by_modules"]
 
@@ -86,6 +87,8 @@ def remembered_by_modules(modules: Iterable[nn.Module]) -> list[Any]:
     for module in modules:
         is_known = _is_known(module)
         parts = [] if is_known else [type(module)]
+        if isinstance(module, ScriptModule):
+            parts += _of_script(module)
         for name, value in vars(module).items():
             if name in _OF_ALL_MODULES or type(value) in PLAIN:
                 continue
@@ -121,8 +124,9 @@ def _reachable(parts: Iterable[Any]) -> Iterator[Any]:
             yield part
         elif id(part) not in seen and len(seen) < _MOST_OBJECTS:
             seen[id(part)] = part
-            yield len(part) if isinstance(part, _COLLECTIONS) else _itself(part)
-            for item in _held_by(part):
+            itself, held = _looked_into(part)
+            yield itself
+            for item in held:
                 if type(item) in PLAIN:
                     yield item
                 else:
@@ -141,6 +145,18 @@ def _itself(part: Any) -> Any:
     """Return an object, or a new one instead of an iterator, which is never the same."""
     is_iterator = _is_of(_PICKLED, type(part)) and hasattr(type(part), "__next__")
     return object() if is_iterator and not isinstance(part, IOBase) else part
+
+
+def _looked_into(part: Any) -> tuple[Any, list[Any]]:
+    """Return what stands for an object, and what it holds.
+
+    An object whose own code fails while it is looked at is never the same.
+    """
+    try:
+        is_collection = isinstance(part, _COLLECTIONS)
+        return len(part) if is_collection else _itself(part), [*_held_by(part)]
+    except Exception:  # whatever the object thinks of being looked at
+        return object(), []
 
 
 def _held_by(part: Any) -> Iterable[Any]:
@@ -170,7 +186,11 @@ def _items(part: Iterable[Any]) -> list[Any]:
 
 def _attributes(part: Any) -> Iterator[Any]:
     """Yield the values of attributes, those in slots among them."""
-    yield from getattr(part, "__dict__", {}).values()
+    attributes: dict[str, Any] = {}
+    get: Callable[..., Any] = type(part).__getattribute__
+    with suppress(AttributeError):  # unlike vars, this calls no __getattr__
+        attributes = get(part, "__dict__")
+    yield from attributes.values()
     for kind in type(part).__mro__:
         for slot in vars(kind).values():
             if isinstance(slot, MemberDescriptorType):
@@ -197,12 +217,22 @@ def _without_iterator(part: Any) -> Any:
     return list(part) if isinstance(part, Iterator) else part
 
 
+def _of_script(module: ScriptModule) -> list[Any]:
+    """Return the attributes of a module of TorchScript, which are not in Python."""
+    names = module._concrete_type.get_attributes()
+    return [getattr(module, name) for name in names]
+
+
 def _of_classes(kind: type) -> Iterator[Any]:
     """Yield functions and attributes of a class and of those that it derives from."""
     for base in kind.__mro__:
         if not _is_known(base):
             for name, value in vars(base).items():
-                function = getattr(value, "fget", getattr(value, "__func__", value))
+                function = value
+                if isinstance(value, property):
+                    function = value.fget
+                elif isinstance(value, classmethod | staticmethod):
+                    function = value.__func__
                 is_special = name.startswith("__") and name.endswith("__")
                 if isinstance(function, FunctionType) or not is_special:
                     yield function

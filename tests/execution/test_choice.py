@@ -1,19 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
+import dataclasses
 import functools
 import logging
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from skest import Estimator, RunConfig
 from skest.execution import GraphStep, make_step
 from skest.execution.choice import reason_to_stay_eager
 from skest.feature_columns import SequenceFeatures, sequence_numeric_column
 from skest.heads import BinaryClassHead, MultiHead, RegressionHead
-from skest.hooks import CheckpointListener, CheckpointSaverHook, Hook, NanLossHook
+from skest.hooks import (
+    CheckpointListener,
+    CheckpointSaverHook,
+    Hook,
+    NanLossHook,
+)
 from skest.losses import quantile_error
 from skest.networks import CELL_TYPES, RNN
-from tests.execution._steps import batches, make_spec, mlp
+from tests.execution._steps import batches, make_spec, mean_square, mlp
 
 
 def known_spec(network=None, **changes):
@@ -125,7 +133,7 @@ def test_own_code_that_comes_later_is_called_in_every_step(kind):
             network[1].forward = lambda x: (note(), x.relu())[1]
 
     spec = known_spec()
-    step = make_step("auto", spec, [type("Own", (Hook,), {})()], 1000)
+    step = make_step("auto", spec, [type("Own", (Hook,), {})()], 1000, is_table=True)
     for i, batch in enumerate(batches(12)):
         if i == 6:
             register(spec.network)
@@ -145,7 +153,7 @@ def test_own_code_that_comes_later_is_called_in_every_step(kind):
     ],
 )
 def test_when_steps_are_replayed(execution, n_steps, n_replayed):
-    step = make_step(execution, known_spec(), [NanLossHook()], n_steps)
+    step = make_step(execution, known_spec(), [NanLossHook()], n_steps, is_table=True)
     for batch in batches(30):
         step(*batch)
     assert getattr(step, "n_replayed", 0) == n_replayed
@@ -154,37 +162,101 @@ def test_when_steps_are_replayed(execution, n_steps, n_replayed):
 def test_unknown_code_is_recorded_if_asked_for(caplog):
     caplog.set_level(logging.INFO, "skest")
     spec = make_spec(mlp())
-    assert not isinstance(make_step("auto", spec, [], 1000), GraphStep)
-    assert isinstance(make_step("graph", spec, [], 1000), GraphStep)
+    assert not isinstance(make_step("auto", spec, [], 1000, is_table=True), GraphStep)
+    assert isinstance(make_step("graph", spec, [], 1000, is_table=True), GraphStep)
     (record,) = caplog.records
     assert record.levelname == "INFO"
-    assert "'mean_square' is not known to compute with tensors only" in record.message
+    assert (
+        "'mean_square' is not known to compute with tensors only; execution='graph' "
+        "records it"
+    ) in record.message
 
 
 def test_what_is_asked_for_and_impossible_is_a_warning(caplog):
     def branching(labels, logits, features):
         return logits.mean() if logits.mean() > 0 else logits.sum()
 
-    step = make_step("graph", make_spec(mlp(), loss=branching), [], None)
+    step = make_step("graph", make_spec(mlp(), loss=branching), [], None, is_table=True)
     for batch in batches(5):
         step(*batch)
     (record,) = caplog.records
     assert record.levelname == "WARNING"
 
 
+class OwnSGD(torch.optim.SGD):
+    pass
+
+
 @pytest.mark.parametrize(
-    ("hook", "is_watched"),
+    ("hooks", "changes", "is_table", "is_watched"),
     [
-        (NanLossHook(), False),
-        (CheckpointSaverHook(), False),
-        (type("Own", (Hook,), {})(), True),
-        (CheckpointSaverHook(listeners=[type("L", (CheckpointListener,), {})()]), True),
+        ([NanLossHook(), CheckpointSaverHook()], {}, True, False),
+        ([], {}, False, True),
+        ([type("Own", (Hook,), {})()], {}, True, True),
+        (
+            [CheckpointSaverHook(listeners=[type("L", (CheckpointListener,), {})()])],
+            {},
+            True,
+            True,
+        ),
+        ([], {"loss": mean_square}, True, False),
+        ([], {"optimizer": OwnSGD}, True, True),
     ],
 )
-def test_the_model_is_watched_where_somebody_may_change_it(hook, is_watched):
-    step = make_step("graph", known_spec(), [hook], None)
+def test_the_model_is_watched_where_somebody_may_change_it(
+    hooks, changes, is_table, is_watched
+):
+    network = mlp()
+    if "optimizer" in changes:
+        changes = {"optimizer": changes["optimizer"](network.parameters(), lr=0.1)}
+    spec = known_spec(network, **changes)
+    step = make_step("graph", spec, hooks, None, is_table=is_table)
     for i, batch in enumerate(batches(8)):
         if i == 5:
-            step._spec.network[1] = nn.Tanh()
+            spec.network[1] = nn.Tanh()
         step(*batch)
     assert step.n_replayed == (3 if is_watched else 5)
+
+
+@pytest.mark.parametrize("changes", [{}, {"loss": mean_square}])
+def test_own_code_in_steps_with_watched_gradients_counts(monkeypatch, changes):
+    monkeypatch.setattr(NanLossHook, "watches_gradients", True)
+    monkeypatch.setattr(NanLossHook, "wants_gradients", lambda hook, run: False)
+    spec = known_spec(**changes)
+    step = make_step("graph", spec, [NanLossHook()], None, is_table=True)
+    for i, batch in enumerate(batches(8)):
+        if i == 5:
+            spec.network[1] = nn.Tanh()
+        step(*batch)
+    assert step.n_replayed == (3 if changes else 5)
+
+
+def test_what_an_input_changes_between_steps_counts():
+    def train(execution):
+        made = []
+
+        def model_fn(features, labels, mode):
+            spec = known_spec(mlp(nn.Dropout(0.1)))
+            made.append(spec)
+            return dataclasses.replace(spec, mode=mode)
+
+        def input_fn():
+            for i, batch in enumerate(batches(80)):
+                for spec in made:
+                    spec.optimizers[0].param_groups[0]["lr"] = 0.1 / (1 + i // 30)
+                    spec.network[2].p = 0.1 if i < 50 else 0.5
+                yield batch
+
+        config = RunConfig(random_seed=0, execution=execution)
+        estimator = Estimator(model_fn, config=config)
+        estimator.train(input_fn)
+        return [
+            estimator.get_variable_value(name)
+            for name in estimator.get_variable_names()
+            if name != "global_step"
+        ]
+
+    expected = train("eager")
+    for execution in ("auto", "graph"):
+        for ours, theirs in zip(train(execution), expected, strict=True):
+            np.testing.assert_array_equal(ours, theirs)

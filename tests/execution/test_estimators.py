@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import torch
 
-import skest.estimator
+import skest.training_run
 from skest import (
     BaselineClassifier,
     DNNClassifier,
@@ -112,11 +112,11 @@ def steps(monkeypatch):
     """Collect the steps of all fits."""
     made = []
 
-    def make(*arguments):
-        made.append(make_step(*arguments))
+    def make(*arguments, **options):
+        made.append(make_step(*arguments, **options))
         return made[-1]
 
-    monkeypatch.setattr(skest.estimator, "make_step", make)
+    monkeypatch.setattr(skest.training_run, "make_step", make)
     return made
 
 
@@ -195,5 +195,5 @@ def test_auto_replays_long_fits_of_known_code_only(steps, caplog):
     reports = [r.message for r in caplog.records if "eager" in r.message]
     assert reports == [
         "Training steps are taken eagerly: 'DNN' is not known to compute with tensors "
-        "only."
+        "only; execution='graph' records it."
     ]

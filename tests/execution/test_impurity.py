@@ -102,12 +102,45 @@ def test_changes_of_what_modules_hold():
         (np.from_dlpack, "__dlpack__"),
         (lambda x: x.apply_(abs), "apply_"),
         (lambda x: x.map_(x, max), "map_"),
+        (repr, "__repr__"),
+        (lambda x: f"{x.mean():.2f}", "__format__"),
+        (lambda x: torch.tensor([x.mean()]), "tensor"),
+        (lambda x: torch.tensor(data=[[x.mean()]]), "tensor"),
+        (lambda x: torch.as_tensor((x.mean(), 1.0)), "as_tensor"),
+        (lambda x: torch.asarray([x.mean()]), "asarray"),
+        (lambda x: x.new_tensor([x.mean()]), "new_tensor"),
+        (lambda x: torch.FloatTensor([x.mean()]), "__float__"),
+        (lambda x: x.tensor_split(x[:1].long()), "tensor_split"),
+        (lambda x: torch.tensor_split(x, x[:1].long()), "tensor_split"),
     ],
 )
 def test_numbers_that_are_read(read, name):
     with Impurity(None) as impurity:
         read(torch.ones(2))
     assert impurity.obstacle == f"'Tensor.{name}' makes Python depend on data"
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: torch.tensor(x.mean()),
+        lambda x: torch.tensor([2.0]) * x,
+        lambda x: torch.tensor_split(x, 2),
+        lambda x: x.tensor_split([1]),
+        lambda x: torch.as_tensor(x),
+        lambda x: x.data.add_(1),
+    ],
+)
+def test_tensors_that_are_made_by_operations(make):
+    with Impurity(None) as impurity:
+        make(torch.ones(2))
+    assert impurity.obstacle is None
+
+
+def test_a_tensor_in_the_place_of_another():
+    with Impurity(None) as impurity:
+        torch.ones(2).data = torch.zeros(2)
+    assert impurity.obstacle == "'Tensor.data' is set in a step"
 
 
 @pytest.mark.parametrize("draw", [random.random, np.random.rand])

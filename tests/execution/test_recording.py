@@ -162,6 +162,10 @@ def test_kinds_of_batches():
         assert batch_tensors(other)[1] != batch_tensors(x)[1]
     with pytest.raises(TypeError, match="a batch has a str beside its tensors"):
         batch_tensors({"a": "b"})
+    with pytest.raises(
+        TypeError, match="a batch has a tensor of layout torch.sparse_csr"
+    ):
+        batch_tensors(x.to_sparse_csr())
 
 
 def test_dense_tensors():

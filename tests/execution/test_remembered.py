@@ -219,6 +219,110 @@ def test_an_object_that_refuses_to_be_pickled():
     assert state in remembered(functools.partial(max, state))
 
 
+class AttributeDict(dict):
+    __getattr__ = dict.__getitem__
+
+
+class SlotDict(dict):
+    __slots__ = ()
+    __getattr__ = dict.__getitem__
+
+
+class Holding:
+    of_class = AttributeDict(n=0)
+    of_class_in_slots = SlotDict(n=0)
+
+    def __init__(self):
+        self.of_object, self.in_slots = AttributeDict(n=0), SlotDict(n=0)
+
+
+@pytest.mark.parametrize(
+    "name", ["of_class", "of_class_in_slots", "of_object", "in_slots"]
+)
+def test_dictionaries_whose_items_are_attributes(name):
+    holding = Holding()
+
+    def function():
+        return holding.of_class.n + holding.of_object.n
+
+    before = remembered(function)
+    assert are_same(before, remembered(function))
+    getattr(holding, name)["n"] = 1
+    assert not are_same(before, remembered(function))
+
+
+def test_steps_with_such_dictionaries_are_replayed():
+    class Own(nn.Linear):
+        settings = AttributeDict(scale=2.0)
+
+        def __init__(self, *sizes):
+            super().__init__(*sizes)
+            self.own = SlotDict(shift=1.0)
+
+        def forward(self, x):
+            return super().forward(x) * self.settings.scale + self.own.shift
+
+    def make():
+        torch.manual_seed(0)
+        return make_spec(Own(3, 1))
+
+    step, reports = run_both(make, batches(6))
+    assert (step.n_replayed, reports) == (3, [])
+
+
+class Unwilling(dict):
+    """Fails whenever somebody looks at it."""
+
+    def items(self):
+        raise RuntimeError("not me")
+
+    def __getattribute__(self, name):
+        raise KeyError(name)
+
+
+def test_steps_with_what_cannot_be_looked_at_stay_eager():
+    unwilling = Unwilling()
+
+    def loss(labels, logits, features):
+        return mean_square(labels, logits, features) + 0 * dict.__len__(unwilling)
+
+    assert not are_same(remembered(loss), remembered(loss))
+    step, reports = run_both(lambda: make_spec(mlp(), loss=loss), batches(6))
+    assert step.n_replayed == 0
+    assert len(reports) == 1
+
+
+def test_attributes_of_scripted_modules():
+    class Late(nn.Module):
+        n: int
+        by_name: dict[str, int]
+
+        def __init__(self):
+            super().__init__()
+            self.layer, self.n, self.by_name = nn.Linear(3, 1), 0, {"n": 0}
+
+        def forward(self, x):
+            self.n += 1
+            y = self.layer(x)
+            if self.n > 8:
+                y = 2.0 * y
+            return y
+
+    def make():
+        torch.manual_seed(0)
+        return make_spec(torch.jit.script(Late()))
+
+    step, reports = run_both(make, batches(12), is_watched=False)
+    assert step.n_replayed == 0
+    assert "the model changes in a step what its Python code reads" in reports[0]
+
+    module = torch.jit.script(Late())
+    before = remembered_by_modules([module])
+    assert are_same(before, remembered_by_modules([module]))
+    module.by_name = {"n": 1}
+    assert not are_same(before, remembered_by_modules([module]))
+
+
 def test_very_much_is_looked_at_in_part():
     far = [list(range(2000)) for _ in range(2000)]
     assert len(remembered(lambda: far)) < 10_000
