@@ -292,7 +292,8 @@ class _Columns:
         if given == wanted:
             return tensor
         texts, whole = TensorProto.STRING, TensorProto.INT64
-        if given == texts or (wanted == texts and given != whole):
+        is_strict = given != whole or spec.get("texts_only")
+        if given == texts or (wanted == texts and is_strict):
             raise ValueError(
                 f"The column {name!r} must come as {spec['dtype']}, and comes as "
                 f"{TensorProto.DataType.Name(given).lower()}. Give it another type in "

@@ -245,11 +245,15 @@ def test_what_does_not_fit_is_named():
     model = small().fit(FRAME, LABELS["strings"])
     with pytest.raises(ValueError, match="no input for the column 'city'"):
         skl2onnx.convert_sklearn(model, initial_types=TYPES[:1], target_opset=18)
-    wrong = [TYPES[0], ("city", types.FloatTensorType([None, 1])), TYPES[2]]
-    with pytest.raises(
-        ValueError, match="'city' must come as string, and comes as float"
+    for kind, name in (
+        (types.FloatTensorType, "float"),
+        (types.Int64TensorType, "int"),
     ):
-        skl2onnx.convert_sklearn(model, initial_types=wrong, target_opset=18)
+        wrong = [TYPES[0], ("city", kind([None, 1])), TYPES[2]]
+        with pytest.raises(
+            ValueError, match=f"'city' must come as string, and comes as {name}"
+        ):
+            skl2onnx.convert_sklearn(model, initial_types=wrong, target_opset=18)
     numbers = small().fit(NUMBERS, LABELS["strings"])
     with pytest.raises(ValueError, match="'target_opset' must be 18 or more"):
         skl2onnx.to_onnx(numbers, NUMBERS, target_opset=15)
