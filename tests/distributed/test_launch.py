@@ -101,13 +101,20 @@ def test_ctrl_c_and_sigterm_let_tasks_save(tmp_path, number):
         """
     logs = tmp_path / "logs"
     command = [sys.executable, "-m", "skest.distributed.launch", "--log-dir", str(logs)]
-    launcher = subprocess.Popen([*command, write(tmp_path, text)], cwd=ROOT)
+    launcher = subprocess.Popen(
+        [*command, write(tmp_path, text)], cwd=ROOT, preexec_fn=heed_ctrl_c
+    )
     expected = {"chief-0": "begin\n", "worker-0": "begin\n", "ps-0": "begin\n"}
     wait_for(lambda: texts(logs) == expected)
     os.kill(launcher.pid, number)
     assert launcher.wait(60) == 130
     saved = "begin\nsaved\n"
     assert texts(logs) == {**expected, "chief-0": saved, "worker-0": saved}
+
+
+def heed_ctrl_c():
+    """Undo what a shell does to commands with an ampersand."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def texts(logs):
