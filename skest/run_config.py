@@ -77,19 +77,24 @@ class RunConfig:
         does so where the code is known to comply, that of PyTorch and skest, and there
         are enough steps. "inductor" compiles the recorded step with ``torch.compile``,
         which takes seconds and rounds differently. Where recording is impossible, steps
-        are eager and the logger "skest" tells why. So they are where Python code reads
-        numbers of tensors or an iterator, changes in a step what it reads, such as a
-        count in an attribute or a variable, or draws random numbers of Python or NumPy;
-        where an ``nn.Embedding`` with sparse gradients is used twice or has a
-        ``padding_idx`` (row tables of skest may be); and for ``nn.LSTM`` on a CPU. To
-        notice changes, "graph" looks at what the functions and objects of a model refer
-        to: variables, attributes, collections, NumPy arrays, generators. It does not see
-        everything. For example the clock, files, other threads, the inside of
-        extension modules, what is found by a name that is a string, and what comes after
-        the first thousand items of a collection or the first 256 objects: if a step goes
-        by that and it is the same in the first steps, it is taken for fixed. Predictions
-        and evaluations of such code are replayed for the numbers of rows with which they
-        were compared.
+        are eager and the logger "skest" tells why: at level WARNING if "graph" or
+        "inductor" was asked for, else INFO; for predictions at level DEBUG. So they are
+        where Python code reads numbers of tensors or an iterator, changes in a step what
+        it reads, such as a count in an attribute or a variable, or draws random numbers
+        of Python or NumPy; where an ``nn.Embedding`` with sparse gradients is used twice
+        or has a ``padding_idx`` (row tables of skest may be); and for ``nn.LSTM`` on a
+        CPU. To notice changes, "graph" looks at what the functions and objects of a model
+        and of optimizers of one's own refer to: variables, attributes, collections, NumPy
+        arrays, generators. It looks before every step if hooks or an optimizer are the
+        user's own, or the input is not a table in memory (`skest.inputs.ArrayDataset`),
+        which takes some time; else after steps that were not replayed, and at the options
+        of optimizers always. It does not see everything. For example the clock, files,
+        other threads, the inside of extension modules, numbers that are read through
+        ``torch.utils.dlpack.to_dlpack``, what is found by a name that is a string, and
+        what comes after the first thousand items of a collection or the first 256
+        objects: if a step goes by that and it is the same in the first steps, it is taken
+        for fixed. Predictions and evaluations of such code are replayed for the numbers
+        of rows with which they were compared.
     num_threads : int or "auto", default="auto"
         Intra-op threads of PyTorch during a call; the caller's setting is restored
         after it. "auto" chooses from the work of a step: one thread for small networks,

@@ -3,6 +3,7 @@
 
 from collections.abc import Mapping
 from contextlib import ExitStack
+from operator import is_
 from types import TracebackType
 from typing import Any, Self
 
@@ -152,7 +153,9 @@ def _lists_tensors(data: Any) -> bool:
 
 def are_same(before: list[Any], after: list[Any]) -> bool:
     """Tell whether objects are still the same, and numbers still equal."""
-    return len(before) == len(after) and all(
+    if len(before) != len(after):
+        return False
+    return all(map(is_, before, after)) or all(  # mostly, and much faster
         first is second or (type(first) in PLAIN and first == second)
         for first, second in zip(before, after, strict=True)
     )

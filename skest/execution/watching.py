@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What recordings take for fixed, and who else wants to be called in a step."""
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from typing import Any
 
 import torch
@@ -67,11 +67,13 @@ def has_hooks_of_updates(spec: EstimatorSpec) -> bool:
 def fixed_parts(spec: EstimatorSpec) -> list[Any]:
     """Return where the variables are, and what modules and the loss are made of."""
     found: list[Any] = [torch.is_grad_enabled(), torch.get_default_dtype()]
-    for device in {parameter.device.type for parameter in trained_parameters(spec)}:
+    parameters = trained_parameters(spec)
+    modules = [] if spec.network is None else list(spec.network.modules())
+    for device in {parameter.device.type for parameter in parameters}:
         found.append(
             torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device)
         )
-    for parameter in trained_parameters(spec):
+    for parameter in parameters:
         found += (parameter.data_ptr(), parameter.requires_grad)
         for hooks in (
             parameter._backward_hooks,
@@ -79,23 +81,21 @@ def fixed_parts(spec: EstimatorSpec) -> list[Any]:
         ):
             if hooks:
                 found += map(id, hooks.values())
-    if spec.network is not None:
-        _add_modules(spec.network, found)
-    modules = () if spec.network is None else spec.network.modules()
+    _add_modules(modules, found)
     for part in (*remembered_by_modules(modules), *remembered(spec.loss)):
         if type(part) in PLAIN:
             found.append(part)
             continue
         found.append(id(part))
         if isinstance(part, nn.Module):
-            _add_modules(part, found)
+            _add_modules(part.modules(), found)
         elif isinstance(part, Tensor) and part.layout == torch.strided:
             found.append(part.data_ptr())
     return found
 
 
-def _add_modules(network: nn.Module, found: list[Any]) -> None:
-    for module in network.modules():
+def _add_modules(modules: Iterable[nn.Module], found: list[Any]) -> None:
+    for module in modules:
         for value in vars(module).values():
             if isinstance(value, dict):  # of parameters, buffers, modules or hooks
                 if value:  # most are empty, and this is done before every step
