@@ -16,7 +16,7 @@ import sys
 import time
 from pathlib import Path
 
-from skest import checkpoint_store, estimator
+from skest import checkpoint_store, evaluation_run
 from skest.cluster import task_from_env
 from skest.distributed.client import PSClient
 from skest.distributed.exchange import Exchange
@@ -90,8 +90,8 @@ class Strikes:
         self.watch(ParameterServer, "initialize", "is initialized")
         self.watch(ParameterServer, "snapshot", "is saved")
         self.watch(Shard, "push", "has applied", after=True)
-        self.watch(estimator.Estimator, "_restore", "restores")
-        self.watch(estimator, "record_evaluation", "records")
+        self.watch(evaluation_run, "restore", "restores")
+        self.watch(evaluation_run, "record_evaluation", "records")
 
 
 def is_commit(client, ps, request):
