@@ -165,7 +165,7 @@ def _(column: SequenceNumericColumn, inputs: Inputs) -> Encoded:
 
 def _lengths(present: Value) -> Value:
     """Return the length of each row up to its last value."""
-    return where(present, _positions(present, 1), 0).max(axis=1)
+    return where(present, _positions(present, 1), 0).max(axis=1, initial=0)
 
 
 def _positions(values: Value, first: int) -> Value:

@@ -165,7 +165,7 @@ def _weighted_rows(table: Value, ids: Value, combiner: str, factors: Value) -> V
     if combiner != "sum":
         missing = missing | ~(factors > 0)
         factors = where(missing, 0, factors)
-        largest = factors.max(axis=-1, keepdims=True)
+        largest = factors.max(axis=-1, keepdims=True, initial=0)
         factors = factors / where(largest > 0, largest, 1)
     total = _sums_of_rows(table, ids, ~missing, factors)
     if combiner == "sum":
