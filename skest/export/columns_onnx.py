@@ -26,6 +26,7 @@ from skest.export.numbers_onnx import (
     filled_and_scaled,
     with_indicators,
 )
+from skest.export.widths import note_width
 from skest.feature_columns.base import CategoricalColumn, FeatureColumn
 from skest.feature_columns.bucketized import BucketizedColumn
 from skest.feature_columns.categorical import (
@@ -165,7 +166,7 @@ def _(column: SequenceNumericColumn, inputs: Inputs) -> Encoded:
 
 def _lengths(present: Value) -> Value:
     """Return the length of each row up to its last value."""
-    return where(present, _positions(present, 1), 0).max(axis=1)
+    return where(present, _positions(present, 1), 0).max(axis=1, initial=0)
 
 
 def _positions(values: Value, first: int) -> Value:
@@ -272,7 +273,9 @@ def _(column: BucketizedColumn, inputs: Inputs) -> Ids:
     raw = inputs.numbers(source.key)
     values = filled_and_scaled(source, raw)
     # Not `values >= cuts`, which NaN would fail.
-    ids = (~(values.unsqueeze(2) < cuts)).cast(np.int64).sum(axis=2)
+    reached = ~(values.unsqueeze(2) < cuts)
+    note_width(reached, row=source.n_elements * len(cuts), once=True)
+    ids = reached.cast(np.int64).sum(axis=2)
     if source.default_value is None and raw.dtype.kind == "f":
         ids = where(raw.is_nan(), len(cuts), ids)
     if source.n_elements > 1:

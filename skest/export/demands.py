@@ -73,6 +73,8 @@ class Demand(NamedTuple):
         Whether the integer -1 is a category, because a crossed column reads it by name.
     names : tuple of str or None
         Columns of a frame that are the columns of the input.
+    is_weight : bool
+        Whether the numbers are weights of what else the column reads.
     """
 
     key: Key
@@ -83,6 +85,7 @@ class Demand(NamedTuple):
     delimiter: str | None = None
     is_crossed: bool = False
     names: tuple[str, ...] | None = None
+    is_weight: bool = False
 
 
 def demands(column: FeatureColumn) -> list[Demand]:
@@ -174,5 +177,6 @@ def _(column: SequenceCategoricalColumn) -> list[Demand]:
 @_demands.register
 def _(column: WeightedCategoricalColumn) -> list[Demand]:
     dtype = np.promote_types(column.dtype, np.float32).name  # for NaN behind the values
-    weights = Demand(column.weight_feature_key, True, dtype, (None, None))
+    shape = (None, None)
+    weights = Demand(column.weight_feature_key, True, dtype, shape, is_weight=True)
     return [*demands(column.categorical), weights]

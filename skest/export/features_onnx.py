@@ -26,6 +26,9 @@ from skest.feature_columns.modules import (
 
 __all__ = ["dense_features", "linear_features", "sequence_features"]
 
+# Scatter adds one number after another, of which float32 loses too much in long lists.
+_SUMMED = np.dtype(np.float64)
+
 
 def dense_features(
     module: DenseFeatures, scope: Scope, encoded: Mapping[str, Any]
@@ -122,13 +125,15 @@ def _counts(
     if ids.width == 1 and factors is None:
         return ids.values.equals(np.arange(size)).cast(number)
     n_rows, n_values = (ids.values.length(axis) for axis in (0, 1))
-    if factors is None:
+    if factors is None:  # numbers of ids are exact in any type
         factors = ids.values.graph.constant(np.ones((), number))
         factors = factors.expanded(n_rows, n_values)
+    else:
+        factors = factors.cast(number).cast(_SUMMED)
     # Each is added where it belongs: nothing is as large as all lists times all ids. An
     # id of -1 takes the last column, which is left out again.
-    none = factors.graph.constant(np.zeros((), number)).expanded(n_rows, size + 1)
-    return none.add_at(ids.values, factors.cast(number)).without_last(axis=1)
+    none = factors.constant(0).expanded(n_rows, size + 1)
+    return none.add_at(ids.values, factors).without_last(axis=1).cast(number)
 
 
 def _note_width(ids: Ids, size: int, of_value: int = 0) -> None:
@@ -165,7 +170,7 @@ def _weighted_rows(table: Value, ids: Value, combiner: str, factors: Value) -> V
     if combiner != "sum":
         missing = missing | ~(factors > 0)
         factors = where(missing, 0, factors)
-        largest = factors.max(axis=-1, keepdims=True)
+        largest = factors.max(axis=-1, keepdims=True, initial=0)
         factors = factors / where(largest > 0, largest, 1)
     total = _sums_of_rows(table, ids, ~missing, factors)
     if combiner == "sum":
@@ -185,8 +190,9 @@ def _sums_of_rows(
     rows = table.take(ids.at(places))
     if factors is not None:
         rows = rows * factors.at(places).unsqueeze(1)
-    none = table.constant(0).expanded(ids.length(0), table.length(1))
-    return none.add_rows(places.take([0], axis=1), rows)
+    rows = rows.cast(_SUMMED)
+    none = rows.constant(0).expanded(ids.length(0), table.length(1))
+    return none.add_rows(places.take([0], axis=1), rows).cast(table.dtype)
 
 
 def _given(factors: Value | None) -> Value:

@@ -145,9 +145,20 @@ class Value:
         """Return the sums along an axis."""
         return self._reduced("ReduceSum", axis, keepdims)
 
-    def max(self, axis: int, keepdims: bool = False) -> "Value":
-        """Return the greatest numbers along an axis."""
-        return self._reduced("ReduceMax", axis, keepdims)
+    def max(
+        self, axis: int, keepdims: bool = False, initial: float | None = None
+    ) -> "Value":
+        """Return the greatest numbers along an axis, `initial` counted as one of them.
+
+        Without it the axis must not be empty: ONNX Runtime 1.17 fails then.
+        """
+        if initial is None:
+            return self._reduced("ReduceMax", axis, keepdims)
+        at_end = np.zeros(2 * self.ndim, np.int64)
+        at_end[self.ndim + axis % self.ndim] = 1
+        pads = self.graph.constant(at_end)
+        with_it = self.graph.add("Pad", self, pads, self.constant(initial))
+        return with_it.max(axis, keepdims)
 
     def _reduced(self, op: str, axis: int, keepdims: bool) -> "Value":
         # From the front: of no rows, ONNX Runtime takes a negative axis for another one.

@@ -258,10 +258,10 @@ class Inputs:
         self._note_crosses(every)
 
     def _note_crosses(self, every: list[list[Demand]]) -> None:
-        """Write down which inputs are crossed: a column that reads two crosses them."""
+        """Write down which inputs are crossed: a column with two sources crosses them."""
         found: dict[str, dict[tuple[str, ...], None]] = {}
         for of_column in every:
-            read = [d for d in of_column if not d.is_number]
+            read = [d for d in of_column if not d.is_weight]
             names = tuple(self._values[d.key, d.delimiter][0].name for d in read)
             if len(names) > 1:
                 found.setdefault(names[0], {})[names] = None

@@ -282,6 +282,7 @@ def _is_width(width: Any, known: Collection[str]) -> bool:
     return (
         isinstance(names, list)
         and all(isinstance(name, str) and name in known for name in names)
+        and 0 < len(names) == len(set(names))
         and all(
             type(width.get(kind, 0)) is int and 0 <= width.get(kind, 0) < 2**31
             for kind in ("row", "value", "place")

@@ -2,6 +2,7 @@
 """Exported models without torch: NumPy and ONNX Runtime are all it takes."""
 
 import json
+import math
 import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -291,18 +292,32 @@ def _check_rows(feeds: Mapping[str, NDArray[Any]]) -> None:
 
 
 def _check_warmup_size(model: Model, recorded: Mapping[str, Any]) -> None:
+    longest: dict[str, int] = {}
+    n_rows = 0
     for name, found in model.signatures[recorded["signature"]]["inputs"].items():
         cells = recorded["inputs"].get(name)
         feature = model.features[found["tensor"]]
-        if cells is None or None not in feature["shape"][1:]:
-            continue  # no list is filled up, so it is no larger than its JSON
-        longest = int(cell_lengths(cells, feature).max(initial=0))
-        values = len(cells) * longest * values_in_item(feature)
-        if values > _MAX_WARMUP_VALUES:
-            raise ValueError(
-                f"the recorded rows of {name!r} would be {values} values; at most "
-                f"{_MAX_WARMUP_VALUES} are taken"
-            )
+        if cells is None:
+            continue
+        n_rows = max(n_rows, len(cells))
+        if None not in feature["shape"][1:]:  # no larger than its JSON
+            longest[found["tensor"]] = math.prod(feature["shape"][1:])
+            continue
+        longest[found["tensor"]] = int(cell_lengths(cells, feature).max(initial=0))
+        values = len(cells) * longest[found["tensor"]] * values_in_item(feature)
+        _check_warmup_values(repr(name), values)
+    for tensor in longest:
+        for crossed in model.features[tensor].get("crossed", ()):
+            values = n_rows * math.prod(longest.get(name, 1) for name in crossed)
+            _check_warmup_values(f"{crossed}, which are crossed,", values)
+
+
+def _check_warmup_values(of: str, values: int) -> None:
+    if values > _MAX_WARMUP_VALUES:
+        raise ValueError(
+            f"the recorded rows of {of} would be {values} values; at most "
+            f"{_MAX_WARMUP_VALUES} are taken"
+        )
 
 
 def _check_warmup(model: Model, text: bytes) -> None:

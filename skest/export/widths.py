@@ -10,7 +10,9 @@ from skest.export.inputs import InputSpec
 __all__ = ["note_width", "widths"]
 
 
-def note_width(values: Value, *, row: int = 0, value: int = 0, place: int = 0) -> None:
+def note_width(
+    values: Value, *, row: int = 0, value: int = 0, place: int = 0, once: bool = False
+) -> None:
     """Write down that a network makes numbers of a tensor of raw values or ids.
 
     Parameters
@@ -23,10 +25,15 @@ def note_width(values: Value, *, row: int = 0, value: int = 0, place: int = 0) -
         Numbers for each value that is there.
     place : int, default=0
         Numbers for each place of a list, also where it is filled up.
+    once : bool, default=False
+        Whether these numbers are the tensor itself, which the graph has once however
+        often it is asked for.
     """
     numbers = {"row": row, "value": value, "place": place}
     given = {name: count for name, count in numbers.items() if count}
-    values.graph.widths.append((values.name, given))
+    noted = (values.name, given)
+    if not (once and noted in values.graph.widths):
+        values.graph.widths.append(noted)
 
 
 def widths(graph: Graph, inputs: Iterable[InputSpec]) -> list[dict[str, Any]]:

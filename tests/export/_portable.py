@@ -180,3 +180,40 @@ def models():
         },
         **traced_models(),
     }
+
+
+def lists():
+    """Bags with weights, and sequences of words and numbers of the same lengths."""
+    rng = np.random.default_rng(2)
+    lengths = rng.integers(0, 5, N_ROWS)
+    return pd.DataFrame(
+        {
+            "tags": [list("abcde")[:k] for k in lengths],
+            "weights": [rng.normal(0.5, 1, k).tolist() for k in lengths],
+            "visits": [rng.choice(_WORDS[:3], k).tolist() for k in lengths],
+            "steps": [rng.normal(size=k).tolist() for k in lengths],
+        }
+    )
+
+
+def models_of_lists():
+    """Estimators of `lists`, to be fitted to the target "classes"."""
+    tags = fc.categorical_column_with_hash_bucket("tags", 20)
+    weighted = fc.weighted_categorical_column(tags, "weights")
+    visits = fc.sequence_categorical_column_with_vocabulary_list("visits")
+    steps = [fc.embedding_column(visits, 3), fc.sequence_numeric_column("steps")]
+    bags = {
+        f"bags, {combiner}": small(
+            skest.DNNClassifier,
+            feature_columns=[
+                fc.embedding_column(tags, 2, combiner=combiner),
+                fc.embedding_column(weighted, 3, combiner=combiner),
+                fc.indicator_column(weighted),
+            ],
+        )
+        for combiner in ("sum", "mean", "sqrtn")
+    }
+    return bags | {
+        cell: small(skest.RNNClassifier, sequence_feature_columns=steps, cell_type=cell)
+        for cell in ("simple_rnn", "lstm", "gru")
+    }

@@ -5,6 +5,7 @@ import json
 import warnings
 
 import numpy as np
+import pandas as pd
 import pytest
 
 pytest.importorskip("onnxruntime")
@@ -30,10 +31,31 @@ def exported(tmp_path_factory):
     return found
 
 
-def raw_columns(version):
+@pytest.fixture(scope="module")
+def exported_of_lists(tmp_path_factory):
+    """The same for estimators of lists."""
+    X, y = _portable.lists(), _portable.targets()["classes"]
+    models = _portable.models_of_lists().values()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return [
+            (model.fit(X, y), model.export(tmp_path_factory.mktemp("lists")))
+            for model in models
+        ]
+
+
+def few_lists():
+    """Rows of which a server mostly gets few, of which lists are often empty."""
+    X = _portable.lists()
+    empty = X[X["tags"].str.len() == 0]
+    full = X[X["tags"].str.len() > 0]
+    return [empty[:1], empty[:3], X[:0], full[:1], pd.concat([full[:1], empty[:1]])]
+
+
+def raw_columns(version, X=None):
     """The raw columns that a version reads, as JSON can hold them."""
     features = json.loads((version / "manifest.json").read_text())["features"]
-    columns = columns_of(_portable.table(), list(features))
+    columns = columns_of(_portable.table() if X is None else X, list(features))
     cells = {name: values.astype(object) for name, values in columns.items()}
     return {
         name: values.where(values.notna(), None).tolist()
@@ -41,10 +63,10 @@ def raw_columns(version):
     }
 
 
-def feeds(version):
+def feeds(version, X=None):
     """The tensors that a version's graph takes."""
     features = json.loads((version / "manifest.json").read_text())["features"]
-    raw = raw_columns(version)
+    raw = raw_columns(version, X)
     return {
         name: Feature(name, spec).feed(raw[name]) for name, spec in features.items()
     }
@@ -57,17 +79,19 @@ def outputs(version, found):
     return {name: found[spec["tensor"]] for name, spec in specs.items()}
 
 
-def assert_same_answers(found, model, version):
+def assert_same_answers(found, model, version, X=None):
     """All outputs are those of ONNX Runtime here; answers are those of the estimator."""
-    here = export.load(version).run(raw_columns(version), "predict")
+    here = export.load(version).run(raw_columns(version, X), "predict")
     assert set(found) == set(here)
     for name, expected in here.items():
         if expected.dtype.kind == "f":
-            values = np.asarray(found[name])
+            values = np.asarray(found[name]).reshape(expected.shape)
             np.testing.assert_allclose(values, expected, rtol=1e-5, atol=1e-5)
         else:
             assert np.asarray(found[name], expected.dtype).tolist() == expected.tolist()
-    X = _portable.table()
+    X = _portable.table() if X is None else X
+    if len(X) == 0:
+        return  # of no rows an estimator predicts nothing
     if "probabilities" in found:
         own = np.asarray(model.predict_proba(X))
         assert np.abs(np.asarray(found["probabilities"]) - own).max() <= 1e-5
@@ -102,9 +126,27 @@ def test_the_oldest_supported_version_takes_weights_beside_the_graph(
     assert_same_answers(answered["found"][0], model, version)
 
 
+def test_the_oldest_supported_version_takes_empty_lists(exported_of_lists):
+    cases = [(*pair, X) for pair in exported_of_lists for X in few_lists()]
+    raw = [(version, raw_columns(version, X)) for _, version, X in cases]
+    answered = _engines.in_the_oldest(raw)
+    assert answered["engine"] == "1.17.3"
+    for case, found in zip(cases, answered["found"], strict=True):
+        assert_same_answers(found, *case)
+
+
 @pytest.mark.parametrize("engine", ["onnxruntime-web", "onnxruntime-node"])
 def test_engines_of_javascript(exported, engine, tmp_path):
     cases = [(path, feeds(path)) for _, path in exported.values()]
     answers = _engines.in_node(engine, cases, tmp_path)
     for (model, version), found in zip(exported.values(), answers, strict=True):
         assert_same_answers(outputs(version, found), model, version)
+
+
+@pytest.mark.parametrize("engine", ["onnxruntime-web", "onnxruntime-node"])
+def test_engines_of_javascript_take_empty_lists(exported_of_lists, engine, tmp_path):
+    cases = [(*pair, X) for pair in exported_of_lists for X in few_lists()]
+    fed = [(version, feeds(version, X)) for _, version, X in cases]
+    answers = _engines.in_node(engine, fed, tmp_path)
+    for (model, version, X), found in zip(cases, answers, strict=True):
+        assert_same_answers(outputs(version, found), model, version, X)

@@ -87,6 +87,15 @@ BAGS = {
 }
 
 
+def bags_graph(module, columns):
+    """A graph with the output "y", and its inputs."""
+    graph = Graph("bags")
+    inputs = Inputs(graph, columns.active, np.float32)
+    values = dense_features(module, Scope(graph), encode(columns, inputs, "float32"))
+    graph.output("y", values, (None, module.out_features))
+    return graph, inputs
+
+
 @pytest.mark.parametrize("kind", BAGS)
 def test_one_long_list_among_many_short_ones(kind):
     """Only the words that are there are looked up: no node makes a row for each place."""
@@ -96,10 +105,7 @@ def test_one_long_list_among_many_short_ones(kind):
     X = {"k": [["w1", "w2", "w2"] * (n // 3)] + [[]] * (n - 2) + [["w2"]]}
     X["w"] = [[0.5, 1.0, -2.0] * (n // 3)] + [[]] * (n - 2) + [[3.0]]
     module = DenseFeatures(columns)
-    graph = Graph("bags")
-    inputs = Inputs(graph, columns.active, np.float32)
-    values = dense_features(module, Scope(graph), encode(columns, inputs, "float32"))
-    graph.output("y", values, (None, module.out_features))
+    graph, inputs = bags_graph(module, columns)
     made = [v.ndim for values in graph._known.values() for v in values]
     assert max(made) == 2  # rows, and places in them
     found = run(to_model(graph), feeds(inputs.specs, X))["y"]
@@ -107,3 +113,27 @@ def test_one_long_list_among_many_short_ones(kind):
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
     if kind == "indicator":
         np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    "kind", ["embedding", "weighted embedding", "weighted indicator"]
+)
+def test_sums_of_long_lists_are_exact(kind):
+    """Thousands of values in a row are added up as exactly as in the estimator."""
+    rng = np.random.default_rng(0)
+    words = categorical_column_with_vocabulary_list("k", WORDS[:50])
+    weighted = weighted_categorical_column(words, "w")
+    column = {
+        "embedding": embedding_column(words, 8, combiner="sum"),
+        "weighted embedding": embedding_column(weighted, 8, combiner="sum"),
+        "weighted indicator": indicator_column(weighted),
+    }[kind]
+    columns = FeatureColumns([column])
+    common = 1 / np.arange(1, 51)  # by Zipf's law
+    X = {"k": rng.choice(WORDS[:50], (4, 5000), p=common / common.sum()).tolist()}
+    X["w"] = rng.random((4, 5000)).tolist()
+    module = DenseFeatures(columns)
+    graph, inputs = bags_graph(module, columns)
+    found = run(to_model(graph), feeds(inputs.specs, X))["y"]
+    exact = module.double()(columns.encode(X, torch.float64)).detach().numpy()
+    np.testing.assert_allclose(found, exact, rtol=1e-6, atol=1e-6)

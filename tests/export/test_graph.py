@@ -54,6 +54,14 @@ def test_reductions(axis, n_rows):
     if n_rows:
         found = computed(lambda v: v.max(axis=axis, keepdims=True), x)
         np.testing.assert_array_equal(found, x.max(axis=axis, keepdims=True))
+    found = computed(lambda v: v.max(axis=axis, initial=0.25), x, ndim=1)
+    np.testing.assert_array_equal(found, x.max(axis=axis, initial=0.25))
+
+
+def test_the_greatest_of_nothing():
+    nothing = np.empty((3, 0), np.float32)
+    found = computed(lambda v: v.max(axis=1, initial=-2), nothing, ndim=1)
+    assert found.tolist() == [-2, -2, -2]
 
 
 @pytest.mark.parametrize("n_rows", [0, 1, 2])

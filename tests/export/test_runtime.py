@@ -135,6 +135,18 @@ def test_recorded_rows_that_would_take_much_memory_are_refused(tmp_path, monkeyp
         export.load(tmp_path)
 
 
+def test_recorded_rows_that_would_be_crossed_too_often_are_refused(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(export.Model, "run", lambda *_: pytest.fail("it was run"))
+    described, recorded = _models.manifest(), _models.warmup()
+    described["features"]["tags"]["crossed"] = [["tags", "tags", "age"]]
+    recorded["inputs"]["tags"] = [[1] * 800, [1]]
+    _models.write(tmp_path, None, described, recorded)
+    with pytest.raises(ArtifactError, match="which are crossed, would be 1280000"):
+        export.load(tmp_path)
+
+
 def test_no_directory(tmp_path):
     with pytest.raises(FileNotFoundError, match="There is no directory"):
         export.load(tmp_path / "nothing")

@@ -14,9 +14,11 @@ pytest.importorskip("onnxruntime")
 X = pd.DataFrame(
     {"tags": [["a", "b"], ["c"]] * 6, "more": [["p"], []] * 6, "city": ["x", "y"] * 6}
 )
+X["vector"] = [[0.0, 1.0, 2.0]] * 12
 TAGS = fc.categorical_column_with_vocabulary_list("tags", list("abc"))
 CITY = fc.categorical_column_with_vocabulary_list("city", ["x", "y"])
 CROSS = fc.crossed_column(["tags", "more"], 100)
+BUCKETS = fc.bucketized_column(fc.numeric_column("vector", 3), [0.0, 1.0, 2.0, 3.0])
 CASES = {
     "one word, indicator": (fc.indicator_column(CITY), [{"of": ["city"], "row": 2}]),
     "one word, embedding": (fc.embedding_column(CITY, 5), [{"of": ["city"], "row": 5}]),
@@ -51,6 +53,32 @@ def test_widths_of_linear_models(tmp_path):
         {"of": ["city"], "row": 3},
         {"of": ["tags"], "row": 3, "value": 3},
     ]
+
+
+def test_widths_of_buckets(tmp_path):
+    """A vector meets all boundaries once; each of its three values has an embedding."""
+    columns = [fc.embedding_column(BUCKETS, 5), fc.indicator_column(BUCKETS)]
+    columns.append(fc.embedding_column(fc.crossed_column([BUCKETS, "tags"], 9), 2))
+    model = skest.DNNClassifier((2,), feature_columns=columns, max_iter=1)
+    assert widths(model, tmp_path) == [
+        {"of": ["vector"], "row": 3 * 4 + 5 + 3 * 5, "value": 5},
+        {"of": ["tags", "vector"], "row": 2, "value": 2},
+    ]
+
+
+def test_crosses_have_vectors_but_not_weights(tmp_path):
+    other = fc.bucketized_column(fc.numeric_column("other", 3), [0.0])
+    cross = fc.crossed_column([BUCKETS, other, "tags"], 9)
+    weighted = fc.weighted_categorical_column(TAGS, "weights")
+    columns = [cross, weighted]
+    rows = X.assign(other=X["vector"], weights=X["tags"].map(lambda t: [1.0] * len(t)))
+    model = skest.LinearClassifier(feature_columns=columns, max_iter=1)
+    version = model.fit(rows, [0, 1, 2] * 4).export(tmp_path, verify=False)
+    features = json.loads((version / "manifest.json").read_text())["features"]
+    found = {name: spec.get("crossed") for name, spec in features.items()}
+    assert found["vector"] == [["vector", "other", "tags"]]
+    assert {*found} == {"vector", "other", "tags", "weights"}
+    assert found["other"] is found["tags"] is found["weights"] is None
 
 
 def test_widths_of_sequences(tmp_path):

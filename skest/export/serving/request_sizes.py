@@ -41,8 +41,7 @@ def check_sizes(
     """
     # What is no list of rows, the model refuses.
     there = {n: c for n, c in columns.items() if isinstance(c, list | np.ndarray)}
-    found = {n: _lengths(n, c, features[n], limits) for n, c in there.items()}
-    lengths = {n: of_rows for n, of_rows in found.items() if of_rows is not None}
+    lengths = {n: _lengths(n, c, features[n], limits) for n, c in there.items()}
     n_rows = max(map(len, there.values()), default=0)
     longest = {name: int(of_rows.max(initial=0)) for name, of_rows in lengths.items()}
     for crossed in (c for n in there for c in features[n].get("crossed", ())):
@@ -56,6 +55,7 @@ def check_sizes(
     numbers: dict[tuple[str, ...], int] = {
         (name,): n_rows * longest[name] * values_in_item(features[name])
         for name in lengths
+        if None in features[name]["shape"][1:]
     }
     for width in widths:
         names: tuple[str, ...] = tuple(width["of"])
@@ -74,7 +74,7 @@ def check_sizes(
 def _made(
     width: Mapping[str, Any], n_rows: int, lengths: Sequence[NDArray[np.int64]]
 ) -> int:
-    """Return how many numbers are made of features, of which some have lists."""
+    """Return how many numbers are made of features."""
     per_row, per_value, per_place = (width.get(k, 0) for k in ("row", "value", "place"))
     made = n_rows * per_row
     if per_place:
@@ -82,22 +82,24 @@ def _made(
         made += n_rows * places * per_place
     # Of different numbers of rows the model says what is wrong.
     if per_value and len(set(map(len, lengths))) <= 1:
-        each_row = math.prod(of_rows.astype(np.float64) for of_rows in lengths)
-        made += int(np.broadcast_to(each_row, (n_rows,)).sum()) * per_value
+        each_row = np.ones(len(lengths[0]) if lengths else n_rows)
+        for of_rows in lengths:
+            each_row *= of_rows
+        made += int(each_row.sum()) * per_value
     return made
 
 
 def _lengths(
     name: str, cells: Any, feature: Mapping[str, Any], limits: Limits
-) -> NDArray[np.int64] | None:
-    """Return how many values each row has, None if they are always as many."""
+) -> NDArray[np.int64]:
+    """Return how many values each row has."""
     n_rows = len(cells)
     if n_rows > limits.max_rows:
         raise RequestError(
             413, f"{name!r} has {n_rows} rows; at most {limits.max_rows} are taken."
         )
     if None not in feature["shape"][1:]:
-        return None
+        return np.full(n_rows, math.prod(feature["shape"][1:]))
     lengths = cell_lengths(cells, feature)
     longest, size = int(lengths.max(initial=0)), values_in_item(feature)
     if n_rows * longest * size > limits.max_cells:

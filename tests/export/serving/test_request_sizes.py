@@ -12,12 +12,14 @@ from skest.export.serving.request_sizes import check_sizes
 ONE = {"dtype": "string", "shape": [None, 1], "missing": ""}
 LIST = {"dtype": "string", "shape": [None, None], "missing": ""}
 VECTORS = {"dtype": "float32", "shape": [None, None, 5], "missing": "nan"}
-FEATURES = {"one": ONE, "a": LIST, "b": LIST, "v": VECTORS}
+FIXED = {"dtype": "float32", "shape": [None, 2, 3], "missing": "nan"}
+FEATURES = {"one": ONE, "a": LIST, "b": LIST, "v": VECTORS, "f": FIXED}
 COLUMNS = {
     "one": ["x"] * 4,
     "a": [["x"] * 3, [], ["x"], None],
     "b": [["y"] * 2, ["y"], [], ["y", "y"]],
     "v": [[[0.0] * 5] * 2, [], [], []],
+    "f": [[[0.0] * 3] * 2] * 4,
 }
 PADDED = 4 * 3 + 4 * 2 + 4 * 2 * 5
 CASES = {
@@ -27,6 +29,8 @@ CASES = {
     # A cell that is no list counts as one value.
     "value": ([{"of": ["a"], "value": 7}], (3 + 0 + 1 + 1) * 7),
     "value of one": ([{"of": ["one"], "value": 7}], 4 * 7),
+    "value of a matrix": ([{"of": ["f"], "value": 7}], 4 * 6 * 7),
+    "cross with a matrix": ([{"of": ["a", "f"], "value": 7}], 5 * 6 * 7),
     "place": ([{"of": ["a"], "place": 7}], 4 * 3 * 7),
     "all": ([{"of": ["b"], "row": 1, "value": 2, "place": 3}], 4 + 5 * 2 + 8 * 3),
     "cross": ([{"of": ["a", "b"], "value": 7}], (3 * 2 + 0 + 0 + 2) * 7),
@@ -58,6 +62,7 @@ def objects(cells):
 
 def test_what_the_model_refuses_is_left_to_it():
     widths = [{"of": ["a", "b"], "value": 7, "row": 1}]
+    widths.append({"of": ["a"], "value": 7})
     for columns in ({"a": "text", "b": [["y"]]}, {"a": [["x"]], "b": [["y"]] * 2}, {}):
         check_sizes(columns, FEATURES, widths, Limits())
 
@@ -72,6 +77,11 @@ def test_what_the_model_refuses_is_left_to_it():
             {"max_cells": 40},
             {"a": {**LIST, "crossed": [["a", "b", "v"]]}},
             "'v'] are crossed, each value of a row with each, and would give 48",
+        ),
+        (
+            {"max_cells": 71},
+            {"f": {**FIXED, "crossed": [["f", "a"]]}},
+            "'a'] are crossed, each value of a row with each, and would give 72",
         ),
     ],
 )
