@@ -418,7 +418,7 @@ def test_an_error_in_a_step(tmp_path):
     assert seconds < SECONDS_TO_END
 
 
-SECONDS_OF_SILENCE, TIMEOUT = 12, 4
+SECONDS_OF_SILENCE, TIMEOUT = 15, 6
 
 
 class SlowForward(Dense):
