@@ -30,9 +30,9 @@ _DRAWN_AT_ONCE = 1 << 20
 class LazyBuilding(TorchFunctionMode):
     """Large tensors take no memory before something is written to them.
 
-    Zeros are as they would be. So is what an optimizer makes of a parameter by
-    ``torch.full_like`` when it is made, but it can't be written to: `load_named_state`
-    and servers replace such slots.
+    Zeros are as they would be, but can't be resized. So is what an optimizer makes of a
+    parameter by ``torch.full_like`` when it is made, but it can't be written to:
+    `load_named_state` and servers replace such slots.
 
     Parameters
     ----------
