@@ -128,6 +128,7 @@ class AsyncReplica(Replica):
         check: Callable[[], None] = lambda: None,
     ) -> None:
         self.is_chief = task_type == "chief" if is_chief is None else is_chief
+        self._building: LazyBuilding | None = None
         self.input_context = input_context
         peer = Peer(task_type, task_index)
         self.client = PSClient(ps_addresses, peer, secret, strategy.timeout)
@@ -158,11 +159,14 @@ class AsyncReplica(Replica):
 
     def building(self) -> LazyBuilding:
         """Let a model be built whose tables are elsewhere; the chief draws their values."""
-        return LazyBuilding(keeps_draws=self.is_chief)
+        self._building = LazyBuilding(keeps_draws=self.is_chief)
+        return self._building
 
     def begin(self, run: Run) -> None:
         """Attach to the servers; the chief initializes them if nobody did."""
         spec = run.spec
+        if self._building is not None:
+            self._building.settle(run.network.parameters())
         self._servers.prepare(run)
         if self.is_chief:
             warn_of_momentum(spec.optimizers, self.n_tasks)

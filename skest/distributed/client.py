@@ -189,7 +189,8 @@ class PSClient:
     def take_snapshot(self, kinds: Sequence[str]) -> list[Message]:
         """Let all servers copy variables of some kinds, and say what they have.
 
-        They keep the copies for `fetch` until they are asked for INFO or another one.
+        They keep the copies until they are fetched or written, or they are asked for INFO
+        or another one.
         """
         return self.ask_all(Message(Op.SNAPSHOT, control={"kinds": list(kinds)}))
 

@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """How a model is built whose tables will be in parameter servers."""
 
-from collections.abc import Mapping
+import inspect
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.optimizer import Optimizer
 from torch.overrides import TorchFunctionMode
 
 from skest.distributed.lazy_memory import LazyZeros
+from skest.distributed.postponed_values import PostponedValues
 from skest.feature_columns.lookup import own_values
 
 __all__ = ["LazyBuilding"]
@@ -26,32 +30,36 @@ _DRAWN_AT_ONCE = 1 << 20
 class LazyBuilding(TorchFunctionMode):
     """Large tensors take no memory before something is written to them.
 
-    Zeros are as they would be. So is ``torch.full_like`` of a parameter, by which
-    optimizers make slots, but it can't be written to: `load_named_state` and servers
-    replace such slots.
+    Zeros are as they would be, but can't be resized. So is what an optimizer makes of a
+    parameter by ``torch.full_like`` when it is made, but it can't be written to:
+    `load_named_state` and servers replace such slots.
 
     Parameters
     ----------
     keeps_draws : bool, default=True
         Whether random values of tables are kept. If not, tables of feature columns are
         zeros, and so are large parameters that `torch.nn.init.normal_` or
-        `torch.nn.init.uniform_` fills, as ``nn.Embedding`` does. Numbers that come from
-        a generator which others use are drawn all the same, so that later ones do not
+        `torch.nn.init.uniform_` fills, as ``nn.Embedding`` does, until something reads
+        or writes them: then they are what they would be. Numbers that come from a
+        generator which others use are drawn all the same, so that later ones do not
         change.
 
     Examples
     --------
     >>> import torch
     >>> from skest.distributed.lazy_building import LazyBuilding
+    >>> weight = torch.nn.Parameter(torch.empty(10**6, 16))
     >>> with LazyBuilding():
-    ...     slots = torch.full_like(torch.nn.Parameter(torch.empty(10**6, 16)), 0.1)
-    >>> slots.shape, slots.untyped_storage().nbytes()
+    ...     adagrad = torch.optim.Adagrad([weight], initial_accumulator_value=0.1)
+    >>> slot = adagrad.state[weight]["sum"]
+    >>> slot.shape, slot.untyped_storage().nbytes()
     (torch.Size([1000000, 16]), 4)
     """
 
     def __init__(self, *, keeps_draws: bool = True) -> None:
         super().__init__()
         self._keeps_draws = keeps_draws
+        self._postponed = PostponedValues()
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -60,15 +68,29 @@ class LazyBuilding(TorchFunctionMode):
         if func in _ZEROS or func in _LIKE:
             made = _constant(func, args, kwargs)
             return func(*args, **kwargs) if made is None else made
-        if func is own_values and not self._keeps_draws:
-            return LazyZeros(tuple(args[0].shape), args[0].dtype).tensor
-        if func in _DRAWS and not self._keeps_draws:
-            options = dict(kwargs)
-            tensor = options.pop("tensor", args[0] if args else None)
-            if _is_large_parameter(tensor):
-                _draw_in_vain(func, tensor, args[1:], options)
-                return tensor
+        if not self._keeps_draws:
+            if func is own_values and args[0].device.type == "cpu":
+                empty, make = args
+                return self._postponed.tensor(empty, lambda t: t.copy_(make()))
+            if func in _DRAWS:
+                options = inspect.signature(func).bind(*args, **kwargs).arguments
+                tensor = options.pop("tensor")
+                if _is_large_parameter(tensor):
+                    fill = _draw_in_vain(func, tensor, options)
+                    tensor.data = self._postponed.tensor(tensor, fill)
+                    return tensor
+            self._postponed.before(func, args, kwargs)
         return func(*args, **kwargs)
+
+    def settle(self, elsewhere: Iterable[Tensor]) -> None:
+        """Give what was built the values that were left out.
+
+        Parameters
+        ----------
+        elsewhere : iterable of Tensor
+            What need not have them, because it will come from somewhere else.
+        """
+        self._postponed.settle(elsewhere)
 
 
 def _constant(func: Any, args: Any, options: Mapping[str, Any]) -> Tensor | None:
@@ -79,7 +101,8 @@ def _constant(func: Any, args: Any, options: Mapping[str, Any]) -> Tensor | None
         if not isinstance(source, Tensor) or not source.is_contiguous():
             return None
         device = source.device if device is None else device
-    if options.keys() - _KNOWN_OPTIONS or torch.device(device or "cpu").type != "cpu":
+    device = torch.empty(0).device if device is None else torch.device(device)
+    if options.keys() - _KNOWN_OPTIONS or device.type != "cpu":
         return None
     described = func(*args, **{**options, "device": "meta"})
     if described.nbytes < _LARGE:
@@ -87,8 +110,8 @@ def _constant(func: Any, args: Any, options: Mapping[str, Any]) -> Tensor | None
     value = 0
     if func is torch.full_like:
         value = args[1] if len(args) > 1 else options["fill_value"]
-    if value and not isinstance(args[0], nn.Parameter):
-        return None  # no slot of an optimizer: it may be written to
+    if value and not (isinstance(args[0], nn.Parameter) and _is_for_optimizer()):
+        return None  # it may be written to
     if value:
         one = torch.full((), value, dtype=described.dtype)
         made = one.expand(described.shape)
@@ -97,21 +120,38 @@ def _constant(func: Any, args: Any, options: Mapping[str, Any]) -> Tensor | None
     return made.requires_grad_(described.requires_grad)
 
 
+def _is_for_optimizer() -> bool:
+    """Return whether the caller is the constructor of an optimizer."""
+    frame = sys._getframe().f_back
+    while frame is not None:
+        is_constructor = frame.f_code.co_name == "__init__"
+        if is_constructor and isinstance(frame.f_locals.get("self"), Optimizer):
+            return True
+        frame = frame.f_back
+    return False
+
+
 def _is_large_parameter(tensor: Any) -> bool:
     is_one = isinstance(tensor, nn.Parameter) and tensor.device.type == "cpu"
     return is_one and tensor.nbytes >= _LARGE and tensor.is_contiguous()
 
 
-def _draw_in_vain(func: Any, tensor: Tensor, args: Any, options: Any) -> None:
-    """Draw what would fill a tensor, and make it zeros.
+def _draw_in_vain(
+    func: Any, tensor: Tensor, options: dict[str, Any]
+) -> Callable[[Tensor], object]:
+    """Draw what would fill a tensor, and return what draws the same again.
 
     Parts draw the same numbers as the whole, as long as none of them has less than 16,
     which torch draws in another way.
     """
-    tensor.data = LazyZeros(tuple(tensor.shape), tensor.dtype).tensor
+    again = torch.Generator()
+    again.set_state((options.get("generator") or torch.default_generator).get_state())
     left = tensor.numel()
-    drawn = torch.empty(min(left, 2 * _DRAWN_AT_ONCE), dtype=tensor.dtype)
+    drawn = torch.empty(
+        min(left, 2 * _DRAWN_AT_ONCE), dtype=tensor.dtype, device=tensor.device
+    )
     while left:
         n = _DRAWN_AT_ONCE if left >= 2 * _DRAWN_AT_ONCE else left
-        func(drawn[:n], *args, **options)
+        func(drawn[:n], **options)
         left -= n
+    return lambda values: func(values, **{**options, "generator": again})

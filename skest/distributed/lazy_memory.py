@@ -4,6 +4,8 @@
 import mmap
 import platform
 import sys
+import weakref
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -53,9 +55,18 @@ class LazyZeros:
             self._memory = mmap.mmap(-1, n_bytes, flags=flags)
         else:
             self._memory = mmap.mmap(-1, n_bytes)
-        whole = torch.frombuffer(self._memory, dtype=torch.uint8)
-        used = torch.Size(shape).numel() * dtype.itemsize
-        self.tensor: Tensor = whole[:used].view(dtype).view(shape)
+        self.tensor = _tensor_in(self._memory, shape, dtype)
+
+    def weakly(self) -> Callable[[], Tensor | None]:
+        """Return what gives the tensor as long as something holds its memory."""
+        memory = weakref.ref(self._memory)
+        shape, dtype = tuple(self.tensor.shape), self.tensor.dtype
+
+        def tensor() -> Tensor | None:
+            held = memory()
+            return None if held is None else _tensor_in(held, shape, dtype)
+
+        return tensor
 
     def forget(self) -> None:
         """Give the memory back; the tensor is all zeros again."""
@@ -63,3 +74,9 @@ class LazyZeros:
             self._memory.madvise(mmap.MADV_DONTNEED)
         else:
             self.tensor.zero_()
+
+
+def _tensor_in(memory: mmap.mmap, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    whole = torch.frombuffer(memory, dtype=torch.uint8)
+    used = torch.Size(shape).numel() * dtype.itemsize
+    return whole[:used].view(dtype).view(shape)

@@ -20,7 +20,7 @@ from skest.distributed.resident_memory import resident_bytes
 from skest.distributed.session import Peer, Session
 from skest.distributed.shard import Shard
 from skest.distributed.shard_files import read_part, shard_of, write_part
-from skest.distributed.transfer import Arriving, block_of, table_of_contents
+from skest.distributed.transfer import Arriving, block_of, blocks_of, table_of_contents
 from skest.distributed.variables import Part, Variables
 from skest.distributed.wire import (
     HEADER_BYTES,
@@ -301,6 +301,7 @@ class _Conversation:
         self._arriving: Arriving | None = None
         self._ready: tuple[Mapping[str, Any], Callable[[], Part]] | None = None
         self._snapshot: FrozenPart | None = None
+        self._left_to_fetch = 0
         self._options: dict[tuple[int, int], dict[str, Any]] = {}
 
     def run(self) -> None:
@@ -359,12 +360,18 @@ class _Conversation:
             raise WireError("Variables came without an announcement.")
         if code == Op.SNAPSHOT:
             reply, self._snapshot = server.snapshot(list(control["kinds"]))
+            contents = reply.control.get("tensors", [])
+            self._left_to_fetch = sum(block.size for block in blocks_of(contents))
             return reply
         if code == Op.FETCH and self._snapshot is not None:
-            return Message(Status.OK, payload=[block_of(self._snapshot, control)])
+            content = block_of(self._snapshot, control)
+            self._left_to_fetch -= len(content)
+            if self._left_to_fetch <= 0:
+                self._snapshot = None
+            return Message(Status.OK, payload=[content])
         if code == Op.WRITE and self._snapshot is not None:
             reply = server.write(control, self._snapshot)
-            if reply.control.get("record") is not None:
+            if reply.control != {"record": None}:  # else values will be fetched
                 self._snapshot = None
             return reply
         if code == Op.STATS:

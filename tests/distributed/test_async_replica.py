@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import functools
 import logging
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -317,3 +318,22 @@ def test_an_evaluation_in_training_sees_all_rows(served):
         return [metrics["loss"] for metrics in hook.results.values()]
 
     assert served(2, train) == pytest.approx(train(), rel=1e-6)
+
+
+def test_a_worker_has_the_tables_that_servers_do_not_have(monkeypatch):
+    def build():
+        torch.manual_seed(3)
+        return nn.Embedding(1 << 18, 2), nn.Embedding(1 << 18, 2)
+
+    worker = replica(["127.0.0.1:1"], "worker")
+    with worker.building():
+        served, other = build()
+
+    def prepare(run):
+        raise InterruptedError
+
+    monkeypatch.setattr(worker._servers, "prepare", prepare)
+    with pytest.raises(InterruptedError):
+        worker.begin(SimpleNamespace(network=served, spec=None))
+    assert not served.weight.any()
+    assert torch.equal(other.weight, build()[1].weight)

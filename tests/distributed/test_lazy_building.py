@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -7,9 +9,18 @@ from skest.distributed import lazy_building
 from skest.distributed.lazy_building import LazyBuilding
 from skest.feature_columns import categorical_column_with_identity, embedding_column
 from skest.feature_columns.modules import DenseFeatures, LinearFeatures
+from skest.row_sparse import RowSparse
 from tests.distributed._allocated import Allocated
 
 LARGE = (1 << 20) + 1
+N_ROWS = 1 << 18
+
+
+class Slots(torch.optim.Optimizer):
+    """An optimizer that makes something when it is made."""
+
+    def __init__(self, make):
+        self.made = make()
 
 
 @pytest.mark.parametrize("value", [0, 0.0, 0.1, 3])
@@ -29,7 +40,7 @@ def test_constants_are_what_they_would_be(value, dtype):
     ):
         expected = make()
         with LazyBuilding(), Allocated() as allocated:
-            found = make()
+            found = Slots(make).made
         assert found.shape == expected.shape
         assert found.dtype == expected.dtype
         assert found.requires_grad == expected.requires_grad
@@ -49,9 +60,19 @@ def test_zeros_can_be_written_to():
 
 def test_numbers_of_a_model_function_can_be_written_to():
     with LazyBuilding():
-        mask = torch.full_like(torch.empty(LARGE), 2.0)
-        mask[0] = 0
-    assert float(mask.sum()) == 2 * (LARGE - 1)
+        for like in (torch.empty(LARGE), nn.Parameter(torch.empty(LARGE))):
+            mask = torch.full_like(like, 2.0, requires_grad=False)
+            mask[0] = 0
+            assert float(mask.sum()) == 2 * (LARGE - 1)
+
+
+def test_zeros_are_on_the_default_device():
+    torch.set_default_device("meta")
+    try:
+        with LazyBuilding(keeps_draws=False):
+            assert torch.zeros(LARGE).device.type == "meta"
+    finally:
+        torch.set_default_device(None)
 
 
 @pytest.mark.parametrize("optimizer", [torch.optim.Adagrad, torch.optim.Adam])
@@ -153,3 +174,79 @@ def test_parts_of_a_draw_are_those_of_the_whole(monkeypatch):
         after = torch.rand(3)
         _, found = numbers(make, keeps_draws=False)
         assert torch.equal(found, after), n
+
+
+def build_embedding():
+    return nn.Embedding(N_ROWS, 2, sparse=True)
+
+
+def values_of_own_draw():
+    weight = nn.Parameter(torch.zeros(N_ROWS, 2))
+    return nn.init.uniform_(weight, -1, generator=torch.Generator().manual_seed(1))
+
+
+READ = {
+    "clone": lambda weight: weight.detach().clone(),
+    "data": lambda weight: weight.data.clone(),
+    "number": lambda weight: 1 / weight.detach().std(),
+    "part": lambda weight: weight[5:7],
+    "in a list": lambda weight: torch.cat([weight, weight]),
+    "by name": lambda weight: torch.sum(input=weight),
+    "copy": lambda weight: copy.deepcopy(weight),
+    "numpy": lambda weight: torch.tensor(weight.detach().numpy()),
+    "double": lambda weight: weight.to(torch.float64),
+    "written": lambda weight: nn.init.constant_(weight[0], 3.0) * weight,
+    "looked up": lambda weight: nn.functional.embedding(torch.tensor([3]), weight),
+    "state": lambda weight: nn.ParameterList([weight]).state_dict()["0"] * 2,
+}
+
+
+@pytest.mark.parametrize("read", READ.values(), ids=READ.keys())
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: build_embedding().weight,
+        values_of_own_draw,
+        lambda: nn.init.normal_(build_embedding().weight, std=2.0),
+        lambda: next(features(N_ROWS)[0].parameters()),
+    ],
+    ids=["embedding", "own generator", "twice", "column"],
+)
+def test_values_are_there_for_who_reads_them(build, read):
+    def make():
+        with torch.no_grad():
+            weight = build()
+            between = torch.rand(3)
+            return read(weight), weight, between
+
+    torch.manual_seed(3)
+    expected, after = make(), torch.rand(3)
+    found, after_found = numbers(make, keeps_draws=False)
+    assert torch.equal(after, after_found)
+    for one, other in zip(expected, found, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_to_build_an_optimizer_reads_no_values():
+    def make():
+        table = build_embedding()
+        table.to("cpu").requires_grad_(True)
+        torch.optim.Adagrad(table.parameters())
+        RowSparse(torch.optim.Adagrad(table.parameters(), 0.1))
+        return table
+
+    table, _ = numbers(make, keeps_draws=False)
+    assert not table.weight.any()
+
+
+def test_what_comes_from_nowhere_else_gets_its_values():
+    torch.manual_seed(3)
+    expected = build_embedding(), build_embedding()
+    torch.manual_seed(3)
+    building = LazyBuilding(keeps_draws=False)
+    with building:
+        known, other = build_embedding(), build_embedding()
+        build_embedding()
+    building.settle(known.parameters())
+    assert not known.weight.any()
+    assert torch.equal(other.weight, expected[1].weight)

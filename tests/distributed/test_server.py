@@ -2,12 +2,14 @@
 import socket
 import threading
 import time
+import weakref
 from datetime import timedelta
 
 import pytest
 import torch
 from torch import nn
 
+from skest.distributed import transfer
 from skest.distributed.client import PSClient, StaleGenerationError
 from skest.distributed.rendezvous import client_options, connect
 from skest.distributed.server import LIMIT, serve_parameters
@@ -43,6 +45,29 @@ def state_of(trainer):
         p.tensors["variable:dense"] for p in parts if "variable:dense" in p.tensors
     ]
     return step, dense[0], [p.tensors["variable:table.weight"] for p in parts]
+
+
+def test_a_snapshot_ends_when_it_is_fetched(trainers, monkeypatch):
+    """Nothing is kept for it any more when rows change."""
+    taken = []
+    frozen = Shard.frozen
+
+    def watched(shard, kinds, lock):
+        part = frozen(shard, kinds, lock)
+        taken[:] = [weakref.ref(tensor) for tensor in part.tensors.values()]
+        return part
+
+    monkeypatch.setattr(Shard, "frozen", watched)
+    monkeypatch.setattr(transfer, "BLOCK_BYTES", 16)
+    with LocalServers(1) as servers:
+        client = trainers(servers.addresses, "chief").initialize().client
+        for kinds in (["dense"], ["dense", "table"], ["table"]):
+            (reply,) = client.take_snapshot(kinds)
+            assert all(tensor() is not None for tensor in taken)
+            client.fetch(0, reply)
+            client.ask(0, Message(Op.STATS))  # the answers before are sent
+            assert taken
+            assert all(tensor() is None for tensor in taken)
 
 
 @pytest.mark.parametrize(
