@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables in servers that more than one part of a model reads."""
+
+import functools
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from skest import Estimator, EstimatorSpec, RunConfig
+from skest.distributed.testing import LocalServers
+from skest.feature_columns import DenseFeatures, FeatureColumns, embedding_column
+from skest.feature_columns import categorical_column_with_identity as identity
+from skest.heads.class_table import ClassTable, sampled_logits
+from skest.inputs import ArrayDataset
+from skest.row_sparse import RowSparse
+from tests.distributed._training import replica
+from tests.distributed.test_async_replica import assert_same, squared_error
+
+N_IDS, N_ROWS = 60, 64
+
+
+class TwoModules(nn.Module):
+    """The first reads other rows than the second."""
+
+    def __init__(self, kind=nn.Embedding):
+        super().__init__()
+        self.first = kind(N_IDS, 3, sparse=True)
+        self.second = kind(N_IDS, 3, sparse=True)
+        self.second.weight = self.first.weight
+        self.out = nn.Linear(3, 1)
+
+    def forward(self, features):
+        first, second = self.first(features["a"]), self.second(input=features["b"])
+        return self.out((first + 2 * second).reshape(-1, 3))
+
+
+class ModuleAndFunction(nn.Module):
+    def __init__(self, look_up):
+        super().__init__()
+        self.table = nn.Embedding(N_IDS, 3, sparse=True)
+        self.out = nn.Linear(3, 1)
+        self.look_up = look_up
+
+    def forward(self, features):
+        found = self.look_up(features["b"], self.table.weight).reshape(-1, 3)
+        return self.out(self.table(features["a"]).reshape(-1, 3) + 2 * found)
+
+
+class Changed(nn.Module):
+    """Writes into the ids before it looks them up."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(N_IDS, 3, sparse=True)
+        self.out = nn.Linear(3, 1)
+
+    def forward(self, features):
+        ids = features["a"].add_(7).remainder_(N_IDS)
+        return self.out(self.table(ids).reshape(-1, 3))
+
+
+class ColumnsAndFunction(nn.Module):
+    """Reads the table of a feature column once more."""
+
+    def __init__(self):
+        super().__init__()
+        column = embedding_column(identity("a", N_IDS), 3)
+        columns = FeatureColumns([("a", column)]).fit({"a": np.arange(N_IDS)})
+        self.columns = DenseFeatures(columns)
+        self.out = nn.Linear(3, 1)
+
+    def forward(self, features):
+        (table,) = self.columns.column_parameters().values()
+        found = F.embedding(features["b"], table, sparse=True).reshape(-1, 3)
+        keys = {lookup.key for lookup in self.columns.row_lookups()}
+        encoded = dict.fromkeys(keys, features["a"])
+        return self.out(self.columns(encoded) + 2 * found)
+
+
+class ClassesAndFunction(nn.Module):
+    """Reads the rows of an output layer as inputs, too."""
+
+    def __init__(self):
+        super().__init__()
+        self.classes = ClassTable(3, N_IDS, 5)
+
+    def forward(self, features):
+        hidden = F.embedding(features["b"], self.classes.weight, sparse=True)
+        return self.classes(hidden.reshape(-1, 3)) | {"labels": features["a"]}
+
+
+def bag(ids, weight):
+    return F.embedding_bag(ids, weight, sparse=True, mode="sum")
+
+
+def function(ids, weight):
+    return F.embedding(input=ids, weight=weight, sparse=True)
+
+
+def plain(ids, weight):
+    return torch.embedding(weight, ids, sparse=True)
+
+
+NETWORKS = {
+    "two embeddings": TwoModules,
+    "two bags": functools.partial(TwoModules, nn.EmbeddingBag),
+    "embedding and function": functools.partial(ModuleAndFunction, function),
+    "embedding and bag": functools.partial(ModuleAndFunction, bag),
+    "embedding and operator": functools.partial(ModuleAndFunction, plain),
+    "feature column and function": ColumnsAndFunction,
+    "classes and function": ClassesAndFunction,
+    "ids that change": Changed,
+}
+
+
+def sampled_loss(labels, sample, features):
+    logits = sampled_logits(sample["labels"].reshape(-1, 1), sample)
+    return -logits.log_softmax(-1)[:, 0].mean()
+
+
+def model(make, features, labels, mode):
+    network = make()
+    return EstimatorSpec(
+        mode,
+        network=network,
+        loss=sampled_loss if make is ClassesAndFunction else squared_error,
+        optimizer=RowSparse(torch.optim.Adagrad(network.parameters(), 0.1)),
+    )
+
+
+def input_fn():
+    """Return ids of which the second feature has some that the first never has."""
+    rng = np.random.default_rng(4)
+    a, b = rng.integers(0, 30, (N_ROWS, 1)), rng.integers(20, N_IDS, (N_ROWS, 1))
+    y = np.sin(a[:, 0]).astype("f4")
+    return ArrayDataset({"a": a, "b": b}, y, batch_size=8, num_epochs=2)
+
+
+def trained(make):
+    model_fn = functools.partial(model, make)
+    estimator = Estimator(model_fn, config=RunConfig(random_seed=3))
+    return estimator.train(input_fn, steps=12).checkpoint
+
+
+@pytest.mark.parametrize("num_ps", [1, 2])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_all_readers_see_the_rows_of_the_servers(monkeypatch, name, num_ps):
+    with LocalServers(num_ps) as servers, monkeypatch.context() as patch:
+        make = functools.partial(replica, servers.addresses)
+        patch.setattr("skest.estimator.Replica", make)
+        found = trained(NETWORKS[name])
+    assert_same(found, trained(NETWORKS[name]))
