@@ -26,7 +26,7 @@ __all__ = ["Fetch", "RemoteRows", "Wanted"]
 Fetch = Callable[[dict[int, Tensor]], None]
 
 _KEPT_BYTES = 1 << 30
-_LOOKUPS = (F.embedding, F.embedding_bag, torch.embedding, torch.embedding_bag)
+_LOOKUPS = {F.embedding, F.embedding_bag, torch.embedding, torch.embedding_bag}
 
 
 class _Lookup(NamedTuple):
@@ -94,7 +94,8 @@ class RemoteRows:
         self._wanted = Wanted(None, {}, {})
         self._handles: list[Any] = []
         self._addresses = {t.values.data_ptr(): i for i, t in enumerate(self._tables)}
-        self._n_known = 0
+        self._is_watching = False
+        self._unwatched: list[Any] = []
         self._watch(network)
 
     def __len__(self) -> int:
@@ -150,8 +151,14 @@ class RemoteRows:
         if not self._tables:
             yield
             return
-        with _Lookups(self._addresses, self._need_unknown):
-            yield
+        with _Lookups(self._addresses, self._need):
+            self._is_watching = True
+            try:
+                yield
+            finally:
+                self._is_watching = False
+                while self._unwatched:  # an interrupt passes by the hooks of modules
+                    self._after_columns()
 
     def gradients(self) -> list[tuple[Tensor, Tensor] | None]:
         """Return the unique ids and the gradients of their rows, for every table.
@@ -201,22 +208,21 @@ class RemoteRows:
     def _before_columns(
         self, lookups: list[tuple[int, str, bool]], module: nn.Module, args: Any
     ) -> None:
+        # It tells of all that it looks up, so that its many calls need not be watched.
+        if self._is_watching:
+            self._unwatched.append(torch._C.DisableTorchFunction())
+            self._unwatched[-1].__enter__()
         for number, key, with_first in lookups:
             self._need(number, args[0][key], with_first)
-        self._n_known += 1
 
-    def _after_columns(self, module: nn.Module, args: Any, result: Any) -> None:
-        self._n_known -= 1
+    def _after_columns(self, *_: Any) -> None:
+        if self._unwatched:
+            self._unwatched.pop().__exit__(None, None, None)
 
     def _before_embedding(
         self, number: int, module: nn.Module, args: Any, kwargs: Any
     ) -> None:
         self._need(number, args[0] if args else kwargs["input"])
-
-    def _need_unknown(self, number: int, ids: Tensor) -> None:
-        """Fetch the rows of a look-up, unless a module makes it that told of it."""
-        if not self._n_known:
-            self._need(number, ids)
 
     def _need(self, number: int, ids: Tensor, with_first: bool = False) -> None:
         """Fetch the rows that a look-up will read, unless they are there."""

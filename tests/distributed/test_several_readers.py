@@ -10,9 +10,13 @@ import torch.nn.functional as F
 from torch import nn
 
 from skest import Estimator, EstimatorSpec, RunConfig
+from skest.distributed.remote_rows import RemoteRows
 from skest.distributed.testing import LocalServers
+from skest.distributed.variables import Variables
 from skest.feature_columns import DenseFeatures, FeatureColumns, embedding_column
 from skest.feature_columns import categorical_column_with_identity as identity
+from skest.feature_columns.lookup import row_table
+from skest.feature_columns.modules import RowLookup
 from skest.heads.class_table import ClassTable, sampled_logits
 from skest.inputs import ArrayDataset
 from skest.row_sparse import RowSparse
@@ -153,3 +157,65 @@ def test_all_readers_see_the_rows_of_the_servers(monkeypatch, name, num_ps):
         patch.setattr("skest.estimator.Replica", make)
         found = trained(NETWORKS[name])
     assert_same(found, trained(NETWORKS[name]))
+
+
+class Ones:
+    """Servers that have ones everywhere; notes what is fetched."""
+
+    def __init__(self, network):
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+        variables = Variables.of(network, [optimizer], 1)
+        self.fetched = []
+        self.rows = RemoteRows(network, variables, self.fetch)
+
+    def fetch(self, wanted):
+        for number, ids in wanted.items():
+            self.fetched.append(sorted(ids.tolist()))
+            shape, dtype = self.rows.row_shape(number)
+            self.rows.put(number, ids, torch.ones(len(ids), *shape, dtype=dtype))
+
+
+def test_rows_that_come_ahead_are_fetched_once_for_all_readers():
+    network = TwoModules()
+    servers = Ones(network)
+    batches = [{k: torch.tensor([[i], [j]]) for k in "ab"} for i, j in [(1, 2), (3, 4)]]
+    for features in batches:
+        wanted = servers.rows.wanted(features)
+        servers.rows.begin_step(wanted)
+        servers.fetch(wanted.rows)
+        with servers.rows.watched():
+            network(features)
+    assert servers.fetched == [[1, 2], [3, 4]]
+
+
+class Interrupted(nn.Module):
+    def __init__(self, error):
+        super().__init__()
+        self.table = row_table(torch.zeros(9, 1))
+        self.error = error
+
+    def row_lookups(self):
+        return [RowLookup(self.table, "a", False)]
+
+    def forward(self, features):
+        raise self.error
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError("wrong")])
+def test_look_ups_are_watched_again_after_an_error(error):
+    network = Interrupted(error)
+    servers = Ones(network)
+    for ids in ([[3]], [[5]]):
+        servers.rows.begin_step(servers.rows.wanted(None))
+        with pytest.raises((KeyboardInterrupt, ValueError)), servers.rows.watched():
+            network({"a": torch.tensor(ids)})
+    with servers.rows.watched():
+        assert F.embedding(torch.tensor([7]), network.table, sparse=True).item() == 1
+    assert servers.fetched == [[3], [5], [7]]
+
+
+def test_an_embedding_that_changes_its_rows_is_refused_though_another_has_them():
+    network = TwoModules()
+    network.first.max_norm = 1.0
+    with pytest.raises(ValueError, match="'max_norm' changes its rows"):
+        Ones(network)
