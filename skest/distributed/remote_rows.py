@@ -26,7 +26,13 @@ __all__ = ["Fetch", "RemoteRows", "Wanted"]
 Fetch = Callable[[dict[int, Tensor]], None]
 
 _KEPT_BYTES = 1 << 30
-_LOOKUPS = {F.embedding, F.embedding_bag, torch.embedding, torch.embedding_bag}
+_MAX_NORM = (
+    "An embedding with 'max_norm' changes its rows in the forward pass, which parameter "
+    "servers do not see. Use embedding_column, whose 'max_norm' does not, or an embedding "
+    "without it."
+)
+_FUNCTIONS = {F.embedding, F.embedding_bag}
+_LOOKUPS = _FUNCTIONS | {torch.embedding, torch.embedding_bag}
 
 
 class _Lookup(NamedTuple):
@@ -196,11 +202,7 @@ class RemoteRows:
             if number is None:
                 continue
             if module.max_norm is not None:
-                raise ValueError(
-                    "An embedding with 'max_norm' changes its rows in the forward pass, "
-                    "which parameter servers do not see. Use embedding_column, whose "
-                    "'max_norm' does not, or an embedding without it."
-                )
+                raise ValueError(_MAX_NORM)
             hook = partial(self._before_embedding, number)
             handle = module.register_forward_pre_hook(hook, with_kwargs=True)
             self._handles.append(handle)
@@ -325,8 +327,48 @@ class _Lookups(TorchFunctionMode):
             ids, weight = _ids_and_weight(args, kwargs)
             number = self._tables.get(weight.data_ptr())
             if number is not None:
+                if (
+                    func in _FUNCTIONS
+                    and kwargs.get("max_norm", _at_3(args)) is not None
+                ):
+                    raise ValueError(_MAX_NORM)
                 self._need(number, ids)
-        return func(*args, **kwargs)
+            return func(*args, **kwargs)
+        result = func(*args, **kwargs)
+        if _has_values(result) and not result.requires_grad:
+            self._refuse_values_of_tables(func, [*args, *kwargs.values()], result)
+        return result
+
+    def _refuse_values_of_tables(self, func: Any, args: Any, result: Tensor) -> None:
+        """Raise ValueError if values were read that may not be there.
+
+        Where gradients are computed, those of a table become dense, which is refused, too.
+        """
+        name = getattr(func, "__name__", str(func))
+        if name == "__get__" or name.startswith("new_") or name.endswith("_like"):
+            return
+        read = any(_has_values(a) and a.data_ptr() in self._tables for a in args)
+        if read and result.data_ptr() not in self._tables:
+            raise ValueError(
+                f"{name!r} reads a table whose rows are in parameter servers, not by "
+                "their ids. Only the rows that a step looks up are here: read them with "
+                "torch.nn.functional.embedding(ids, table.detach()), or make it no row "
+                "table."
+            )
+
+
+def _has_values(found: Any) -> bool:
+    """Tell whether it is a dense tensor of floating numbers."""
+    return (
+        isinstance(found, Tensor)
+        and found.layout == torch.strided
+        and found.is_floating_point()
+    )
+
+
+def _at_3(args: Any) -> Any:
+    """Return what is given for ``max_norm`` by its place."""
+    return args[3] if len(args) > 3 else None
 
 
 def _ids_and_weight(args: Any, kwargs: Any) -> tuple[Tensor, Tensor]:

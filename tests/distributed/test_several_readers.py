@@ -219,3 +219,39 @@ def test_an_embedding_that_changes_its_rows_is_refused_though_another_has_them()
     network.first.max_norm = 1.0
     with pytest.raises(ValueError, match="'max_norm' changes its rows"):
         Ones(network)
+
+
+@pytest.mark.parametrize(
+    ("read", "match"),
+    [
+        (lambda w, ids: w.detach()[ids], "'__getitem__' reads a table"),
+        (
+            lambda w, ids: F.linear(w.new_ones(1, 3), w.detach()),
+            "'linear' reads a table",
+        ),
+        (lambda w, ids: w.detach().norm(dim=1), "'norm' reads a table"),
+        (lambda w, ids: F.embedding(ids, w, None, 1.0), "'max_norm' changes"),
+        (
+            lambda w, ids: F.embedding_bag(ids[None], w, max_norm=1.0),
+            "'max_norm' changes",
+        ),
+    ],
+)
+def test_what_no_server_can_make_right_is_refused(read, match):
+    network = TwoModules()
+    servers = Ones(network)
+    servers.rows.begin_step(servers.rows.wanted(None))
+    with servers.rows.watched(), pytest.raises(ValueError, match=match):
+        read(network.first.weight, torch.tensor([2, 5]))
+
+
+def test_what_reads_no_values_is_not_refused():
+    network = TwoModules()
+    servers = Ones(network)
+    weight = network.first.weight
+    servers.rows.begin_step(servers.rows.wanted(None))
+    with servers.rows.watched():
+        assert weight.detach().data.shape == weight.T.T.shape == (N_IDS, 3)
+        assert torch.zeros_like(weight).sum() == weight.new_zeros(2).sum()
+        rows = F.embedding(torch.tensor([4]), weight.detach())
+    assert rows.tolist() == [[1, 1, 1]]
