@@ -12,12 +12,11 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from skest.distributed.lazy_memory import LazyZeros
 from skest.distributed.variables import Variables, embeddings_of
+from skest.distributed.watched_lookups import MAX_NORM_REFUSED, WatchedLookups
 from skest.row_sparse import first_places, summed_at
 
 __all__ = ["Fetch", "RemoteRows", "Wanted"]
@@ -26,13 +25,6 @@ __all__ = ["Fetch", "RemoteRows", "Wanted"]
 Fetch = Callable[[dict[int, Tensor]], None]
 
 _KEPT_BYTES = 1 << 30
-_MAX_NORM = (
-    "An embedding with 'max_norm' changes its rows in the forward pass, which parameter "
-    "servers do not see. Use embedding_column, whose 'max_norm' does not, or an embedding "
-    "without it."
-)
-_FUNCTIONS = {F.embedding, F.embedding_bag}
-_LOOKUPS = _FUNCTIONS | {torch.embedding, torch.embedding_bag}
 
 
 class _Lookup(NamedTuple):
@@ -99,7 +91,11 @@ class RemoteRows:
         self._plan: dict[tuple[int, tuple[str, ...], bool], None] = {}
         self._wanted = Wanted(None, {}, {})
         self._handles: list[Any] = []
-        self._addresses = {t.values.data_ptr(): i for i, t in enumerate(self._tables)}
+        self._addresses = {
+            t.values.data_ptr(): i
+            for i, t in enumerate(self._tables)
+            if t.values.numel()
+        }
         self._is_watching = False
         self._unwatched: list[Any] = []
         self._watch(network)
@@ -157,7 +153,7 @@ class RemoteRows:
         if not self._tables:
             yield
             return
-        with _Lookups(self._addresses, self._need):
+        with WatchedLookups(self._addresses, self._need):
             self._is_watching = True
             try:
                 yield
@@ -202,7 +198,7 @@ class RemoteRows:
             if number is None:
                 continue
             if module.max_norm is not None:
-                raise ValueError(_MAX_NORM)
+                raise ValueError(MAX_NORM_REFUSED)
             hook = partial(self._before_embedding, number)
             handle = module.register_forward_pre_hook(hook, with_kwargs=True)
             self._handles.append(handle)
@@ -300,82 +296,6 @@ class _Table:
             return torch.zeros(shape, dtype=dtype, device=device)
         self._memory.append(LazyZeros(shape, dtype))
         return self._memory[-1].tensor
-
-
-class _Lookups(TorchFunctionMode):
-    """Tells of every look-up in some tables, before it is made.
-
-    Parameters
-    ----------
-    tables : dict of int to int
-        Numbers of the tables by their address in memory.
-    need : callable
-        ``need(number, ids)``.
-    """
-
-    def __init__(
-        self, tables: dict[int, int], need: Callable[[int, Tensor], None]
-    ) -> None:
-        super().__init__()
-        self._tables, self._need = tables, need
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if func in _LOOKUPS:
-            ids, weight = _ids_and_weight(args, kwargs)
-            number = self._tables.get(weight.data_ptr())
-            if number is not None:
-                if (
-                    func in _FUNCTIONS
-                    and kwargs.get("max_norm", _at_3(args)) is not None
-                ):
-                    raise ValueError(_MAX_NORM)
-                self._need(number, ids)
-            return func(*args, **kwargs)
-        result = func(*args, **kwargs)
-        if _has_values(result) and not result.requires_grad:
-            self._refuse_values_of_tables(func, [*args, *kwargs.values()], result)
-        return result
-
-    def _refuse_values_of_tables(self, func: Any, args: Any, result: Tensor) -> None:
-        """Raise ValueError if values were read that may not be there.
-
-        Where gradients are computed, those of a table become dense, which is refused, too.
-        """
-        name = getattr(func, "__name__", str(func))
-        if name == "__get__" or name.startswith("new_") or name.endswith("_like"):
-            return
-        read = any(_has_values(a) and a.data_ptr() in self._tables for a in args)
-        if read and result.data_ptr() not in self._tables:
-            raise ValueError(
-                f"{name!r} reads a table whose rows are in parameter servers, not by "
-                "their ids. Only the rows that a step looks up are here: read them with "
-                "torch.nn.functional.embedding(ids, table.detach()), or make it no row "
-                "table."
-            )
-
-
-def _has_values(found: Any) -> bool:
-    """Tell whether it is a dense tensor of floating numbers."""
-    return (
-        isinstance(found, Tensor)
-        and found.layout == torch.strided
-        and found.is_floating_point()
-    )
-
-
-def _at_3(args: Any) -> Any:
-    """Return what is given for ``max_norm`` by its place."""
-    return args[3] if len(args) > 3 else None
-
-
-def _ids_and_weight(args: Any, kwargs: Any) -> tuple[Tensor, Tensor]:
-    """Return what look-ups take first, in one order or the other."""
-    named = [kwargs[name] for name in ("input", "indices", "weight") if name in kwargs]
-    first, second = [*args, *named][:2]
-    return (second, first) if first.is_floating_point() else (first, second)
 
 
 def _rows(ids: Tensor, with_first: bool) -> Tensor:
