@@ -161,6 +161,22 @@ class RemoteRows:
                 self._is_watching = False
                 while self._unwatched:  # an interrupt passes by the hooks of modules
                     self._after_columns()
+        self._check_gradients()
+
+    def _check_gradients(self) -> None:
+        """Raise ValueError if rows have a gradient that were not brought."""
+        brought = [table.rows_came_at() for table in self._tables]
+        if (torch.cat(brought) != self._step).any():
+            names = [
+                table.name
+                for table, steps in zip(self._tables, brought, strict=True)
+                if (steps != self._step).any()
+            ]
+            raise ValueError(
+                f"Rows of the tables {names} in parameter servers were looked up where "
+                "that is not seen, such as in a scripted or compiled module. Look them "
+                "up with torch.nn.functional.embedding or a torch.nn.Embedding in Python."
+            )
 
     def gradients(self) -> list[tuple[Tensor, Tensor] | None]:
         """Return the unique ids and the gradients of their rows, for every table.
@@ -265,6 +281,13 @@ class _Table:
     def put(self, ids: Tensor, rows: Tensor, step: int) -> None:
         self.values.index_copy_(0, ids, rows.to(self.values.device))
         self._brought_at.index_fill_(0, ids, step)
+
+    def rows_came_at(self) -> Tensor:
+        """Return for each row with a gradient the step in which it came."""
+        grad = self.parameter.grad
+        if grad is None or not grad.is_sparse:
+            return self._brought_at[:0]
+        return self._brought_at.index_select(0, grad._indices()[0])
 
     def gradient(self) -> tuple[Tensor, Tensor] | None:
         """Return unique ids and the sums of their gradients, or None."""

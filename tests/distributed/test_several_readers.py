@@ -255,3 +255,14 @@ def test_what_reads_no_values_is_not_refused():
         assert torch.zeros_like(weight).sum() == weight.new_zeros(2).sum()
         rows = F.embedding(torch.tensor([4]), weight.detach())
     assert rows.tolist() == [[1, 1, 1]]
+
+
+def test_rows_that_were_looked_up_unseen_are_refused():
+    network = TwoModules()
+    servers = Ones(network)
+    weight = network.first.weight
+    servers.rows.begin_step(servers.rows.wanted(None))
+    unseen = torch.ops.aten.embedding.default
+    match = r"tables \['first.weight'\] in parameter servers were looked up where"
+    with pytest.raises(ValueError, match=match), servers.rows.watched():
+        unseen(weight, torch.tensor([3]), -1, False, True).sum().backward()
