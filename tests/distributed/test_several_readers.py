@@ -266,3 +266,24 @@ def test_rows_that_were_looked_up_unseen_are_refused():
     match = r"tables \['first.weight'\] in parameter servers were looked up where"
     with pytest.raises(ValueError, match=match), servers.rows.watched():
         unseen(weight, torch.tensor([3]), -1, False, True).sum().backward()
+
+
+class OneModule(TwoModules):
+    """Computes the same with one reader."""
+
+    def __init__(self):
+        super().__init__()
+        self.second = self.first
+
+
+@pytest.mark.parametrize("num_ps", [1, 2])
+def test_several_readers_see_as_late_as_one_does_what_comes_ahead(monkeypatch, num_ps):
+    found = []
+    for make in (TwoModules, OneModule):
+        with LocalServers(num_ps) as servers, monkeypatch.context() as patch:
+            late = functools.partial(replica, servers.addresses, pipeline=1)
+            patch.setattr("skest.estimator.Replica", late)
+            found.append(trained(make))
+    assert_same(*found)
+    late, now = found[0].variables, trained(TwoModules).variables
+    assert not torch.equal(late["first.weight"], now["first.weight"])
