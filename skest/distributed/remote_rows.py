@@ -12,12 +12,11 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from skest.distributed.lazy_memory import LazyZeros
-from skest.distributed.variables import Variables, sparse_weights
+from skest.distributed.variables import Variables, embeddings_of
+from skest.distributed.watched_lookups import MAX_NORM_REFUSED, WatchedLookups
 from skest.row_sparse import first_places, summed_at
 
 __all__ = ["Fetch", "RemoteRows", "Wanted"]
@@ -28,6 +27,21 @@ Fetch = Callable[[dict[int, Tensor]], None]
 _KEPT_BYTES = 1 << 30
 
 
+class _Lookup(NamedTuple):
+    """What tells one look-up of a step from others."""
+
+    number: int
+    identity: int
+    version: int
+    with_first: bool
+
+    @classmethod
+    def of(cls, number: int, ids: Tensor, with_first: bool) -> "_Lookup":
+        """Return that of ids in a table, as long as nobody writes into the ids."""
+        version = 0 if ids.is_inference() else ids._version
+        return cls(number, id(ids), version, with_first)
+
+
 class Wanted(NamedTuple):
     """What is known of the look-ups of a step before it.
 
@@ -35,14 +49,14 @@ class Wanted(NamedTuple):
     ----------
     features : tensor or dictionary
         The encoded batch.
-    lookups : dict of (int, int) to Tensor
-        Ids that will be looked up, by the number of the table and their identity.
+    lookups : dict of _Lookup to Tensor
+        Ids that will be looked up, whose rows are brought before.
     rows : dict of int to Tensor
         Unique ids by the number of the table.
     """
 
     features: Any
-    lookups: dict[tuple[int, int], Tensor]
+    lookups: dict[_Lookup, Tensor]
     rows: dict[int, Tensor]
 
 
@@ -73,13 +87,18 @@ class RemoteRows:
         self._step = 0
         self._n_brought = 0
         self._known: dict[int, tuple[str, ...]] = {}
-        self._plan: dict[tuple[int, tuple[str, ...]], bool] = {}
+        # What was looked up so far, in the order in which it was met.
+        self._plan: dict[tuple[int, tuple[str, ...], bool], None] = {}
         self._wanted = Wanted(None, {}, {})
         self._handles: list[Any] = []
-        seen = self._watch(network)
-        self._unseen = {
-            t.values.data_ptr(): i for i, t in enumerate(self._tables) if i not in seen
+        self._addresses = {
+            t.values.data_ptr(): i
+            for i, t in enumerate(self._tables)
+            if t.values.numel()
         }
+        self._is_watching = False
+        self._unwatched: list[Any] = []
+        self._watch(network)
 
     def __len__(self) -> int:
         """Return the number of tables."""
@@ -94,12 +113,12 @@ class RemoteRows:
             The encoded batch. Where the last steps found ids in it, this one will. What
             else is read is fetched when it is read.
         """
-        lookups: dict[tuple[int, int], Tensor] = {}
+        lookups: dict[_Lookup, Tensor] = {}
         found: dict[int, list[Tensor]] = {}
-        for (number, path), with_first in self._plan.items():
+        for number, path, with_first in self._plan:
             ids = _at(features, path)
             if ids is not None:
-                lookups[number, id(ids)] = ids
+                lookups[_Lookup.of(number, ids, with_first)] = ids
                 found.setdefault(number, []).append(_rows(ids, with_first))
         rows = {n: self._tables[n].unique(ids) for n, ids in found.items()}
         return Wanted(features, lookups, rows)
@@ -127,12 +146,37 @@ class RemoteRows:
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        """Fetch rows also of tables that are looked up by code that nobody knows."""
-        if not self._unseen:
+        """Fetch rows also where code that nobody knows looks them up.
+
+        Several may read one table, of which only some are modules that are known.
+        """
+        if not self._tables:
             yield
             return
-        with _Lookups(self._unseen, self._need):
-            yield
+        with WatchedLookups(self._addresses, self._need):
+            self._is_watching = True
+            try:
+                yield
+            finally:
+                self._is_watching = False
+                while self._unwatched:  # an interrupt passes by the hooks of modules
+                    self._after_columns()
+        self._check_gradients()
+
+    def _check_gradients(self) -> None:
+        """Raise ValueError if rows have a gradient that were not brought."""
+        brought = [table.rows_came_at() for table in self._tables]
+        if (torch.cat(brought) != self._step).any():
+            names = [
+                table.name
+                for table, steps in zip(self._tables, brought, strict=True)
+                if (steps != self._step).any()
+            ]
+            raise ValueError(
+                f"Rows of the tables {names} in parameter servers were looked up where "
+                "that is not seen, such as in a scripted or compiled module. Look them "
+                "up with torch.nn.functional.embedding or a torch.nn.Embedding in Python."
+            )
 
     def gradients(self) -> list[tuple[Tensor, Tensor] | None]:
         """Return the unique ids and the gradients of their rows, for every table.
@@ -149,9 +193,8 @@ class RemoteRows:
         for handle in self._handles:
             handle.remove()
 
-    def _watch(self, network: nn.Module) -> set[int]:
-        """Look at what modules read, and return the tables that only those read."""
-        seen = set()
+    def _watch(self, network: nn.Module) -> None:
+        """Fetch what modules look up, also outside of `watched`."""
         for module in network.modules():
             lookups = getattr(module, "row_lookups", None)
             if lookups is None:
@@ -161,43 +204,53 @@ class RemoteRows:
                 for table, key, with_first in lookups()
                 if id(table) in self._numbers
             ]
-            seen |= {number for number, _, _ in found}
-            hook = partial(self._before_columns, found)
-            self._handles.append(module.register_forward_pre_hook(hook))
-        for weight, module in sparse_weights(network).items():
-            if weight not in self._numbers:
+            before = partial(self._before_columns, found)
+            self._handles += [
+                module.register_forward_pre_hook(before),
+                module.register_forward_hook(self._after_columns, always_call=True),
+            ]
+        for module in embeddings_of(network):
+            number = self._numbers.get(id(module.weight))
+            if number is None:
                 continue
             if module.max_norm is not None:
-                raise ValueError(
-                    "An embedding with 'max_norm' changes its rows in the forward pass, "
-                    "which parameter servers do not see. Use embedding_column, whose "
-                    "'max_norm' does not, or an embedding without it."
-                )
-            seen.add(self._numbers[weight])
-            hook = partial(self._before_embedding, self._numbers[weight])
-            self._handles.append(module.register_forward_pre_hook(hook))
-        return seen
+                raise ValueError(MAX_NORM_REFUSED)
+            hook = partial(self._before_embedding, number)
+            handle = module.register_forward_pre_hook(hook, with_kwargs=True)
+            self._handles.append(handle)
 
     def _before_columns(
         self, lookups: list[tuple[int, str, bool]], module: nn.Module, args: Any
     ) -> None:
+        # It tells of all that it looks up, so that its many calls need not be watched.
+        if self._is_watching:
+            self._unwatched.append(torch._C.DisableTorchFunction())
+            self._unwatched[-1].__enter__()
         for number, key, with_first in lookups:
             self._need(number, args[0][key], with_first)
 
-    def _before_embedding(self, number: int, module: nn.Module, args: Any) -> None:
-        self._need(number, args[0])
+    def _after_columns(self, *_: Any) -> None:
+        if self._unwatched:
+            self._unwatched.pop().__exit__(None, None, None)
+
+    def _before_embedding(
+        self, number: int, module: nn.Module, args: Any, kwargs: Any
+    ) -> None:
+        self._need(number, args[0] if args else kwargs["input"])
 
     def _need(self, number: int, ids: Tensor, with_first: bool = False) -> None:
         """Fetch the rows that a look-up will read, unless they are there."""
-        if (number, id(ids)) in self._wanted.lookups:
+        lookup = _Lookup.of(number, ids, with_first)
+        if lookup in self._wanted.lookups:
             return
         path = self._known.get(id(ids))
         if path is not None:
-            self._plan[number, path] = with_first
+            self._plan[number, path, with_first] = None
         table = self._tables[number]
         missing = table.missing(_rows(ids, with_first), self._step)
         if len(missing):
             self._fetch({number: missing})
+        self._wanted.lookups[lookup] = ids
 
 
 class _Table:
@@ -229,6 +282,13 @@ class _Table:
         self.values.index_copy_(0, ids, rows.to(self.values.device))
         self._brought_at.index_fill_(0, ids, step)
 
+    def rows_came_at(self) -> Tensor:
+        """Return for each row with a gradient the step in which it came."""
+        grad = self.parameter.grad
+        if grad is None or not grad.is_sparse:
+            return self._brought_at[:0]
+        return self._brought_at.index_select(0, grad._indices()[0])
+
     def gradient(self) -> tuple[Tensor, Tensor] | None:
         """Return unique ids and the sums of their gradients, or None."""
         grad = self.parameter.grad
@@ -259,38 +319,6 @@ class _Table:
             return torch.zeros(shape, dtype=dtype, device=device)
         self._memory.append(LazyZeros(shape, dtype))
         return self._memory[-1].tensor
-
-
-class _Lookups(TorchFunctionMode):
-    """Tells of every look-up in some tables, before it is made.
-
-    Parameters
-    ----------
-    tables : dict of int to int
-        Numbers of the tables by their address in memory.
-    need : callable
-        ``need(number, ids)``.
-    """
-
-    def __init__(
-        self, tables: dict[int, int], need: Callable[[int, Tensor], None]
-    ) -> None:
-        super().__init__()
-        self._tables, self._need = tables, need
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if func in (F.embedding, F.embedding_bag, torch.embedding):
-            ids = args[0] if args else kwargs["input"]
-            weight = args[1] if len(args) > 1 else kwargs["weight"]
-            if func is torch.embedding:
-                ids, weight = weight, ids
-            number = self._tables.get(weight.data_ptr())
-            if number is not None:
-                self._need(number, ids)
-        return func(*args, **kwargs)
 
 
 def _rows(ids: Tensor, with_first: bool) -> Tensor:

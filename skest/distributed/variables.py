@@ -20,11 +20,11 @@ __all__ = [
     "Variable",
     "Variables",
     "aliases",
+    "embeddings_of",
     "is_row_table",
     "join",
     "merged_options",
     "options_of",
-    "sparse_weights",
     "split",
     "unique_state",
 ]
@@ -79,7 +79,7 @@ class Variables:
         """Look at a network and say where its variables belong."""
         groups = [group for optimizer in optimizers for group in optimizer.param_groups]
         trained = {id(param) for group in groups for param in group["params"]}
-        sparse = sparse_weights(network)
+        sparse = {id(m.weight) for m in embeddings_of(network) if m.sparse}
         kinds: dict[str, str] = {}
         tensors = unique_state(network)
         for name, tensor in tensors.items():
@@ -147,11 +147,10 @@ def is_row_table(tensor: Tensor) -> bool:
     return bool(getattr(tensor, "is_row_table", False))
 
 
-def sparse_weights(network: nn.Module) -> dict[int, nn.Module]:
-    """Return the embeddings with sparse gradients, by the identity of their weight."""
+def embeddings_of(network: nn.Module) -> list[nn.Embedding | nn.EmbeddingBag]:
+    """Return the embeddings in a network; several may have the same weight."""
     kinds = (nn.Embedding, nn.EmbeddingBag)
-    modules = [m for m in network.modules() if isinstance(m, kinds) and m.sparse]
-    return {id(module.weight): module for module in modules}
+    return [module for module in network.modules() if isinstance(module, kinds)]
 
 
 def unique_state(network: nn.Module) -> dict[str, Tensor]:
