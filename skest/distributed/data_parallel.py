@@ -102,11 +102,13 @@ class DataParallelReplica(SynchronousReplica):
         DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(
             module, ignored
         )
-        self._module = DistributedDataParallel(
-            module,
-            init_sync=False,  # `begin` has shared more
-            static_graph=self._static_graph,
-            find_unused_parameters=not self._static_graph,
+        self._module = _outlived_by_its_group(
+            DistributedDataParallel(
+                module,
+                init_sync=False,  # `begin` has shared more
+                static_graph=self._static_graph,
+                find_unused_parameters=not self._static_graph,
+            )
         )
 
     def batches(
@@ -144,6 +146,20 @@ class DataParallelReplica(SynchronousReplica):
             loss = self._module(features, labels) * self._share
             loss.backward()
         return average_gradients(self.peers, self._tables, loss.detach())
+
+
+def _outlived_by_its_group(
+    module: DistributedDataParallel,
+) -> DistributedDataParallel:
+    """Let a module hold its process group longer than the reducer, which holds it, too.
+
+    Attributes end in the order in which they were set. Whoever lets go of a group as the
+    last one waits for its threads. The reducer does so with Python's lock, which a thread
+    needs that clears away an operation that has failed: both would wait for ever
+    (seen with PyTorch 2.13 after the loss of a peer).
+    """
+    module.process_group = vars(module).pop("process_group")
+    return module
 
 
 class _LossOf(nn.Module):

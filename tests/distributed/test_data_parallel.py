@@ -17,7 +17,10 @@ from torch import nn
 from skest import DNNClassifier, Estimator, EstimatorSpec, RunConfig
 from skest.checkpoint_store import MemoryStore
 from skest.distributed import DataParallel, LocalSGD
-from skest.distributed.data_parallel import DataParallelReplica
+from skest.distributed.data_parallel import (
+    DataParallelReplica,
+    _outlived_by_its_group,
+)
 from skest.distributed.synchronous import rows_of
 from skest.exceptions import NanLossDuringTrainingError, PeerLostError
 from skest.feature_columns.lookup import row_lookup, row_table
@@ -479,6 +482,15 @@ def test_one_process_trains_as_without_a_strategy(one_process, tmp_path, name):
     made = estimator(tmp_path, **MODELS[name])
     with_replica = _ranks.train(DataParallelReplica("cpu"), made, batches(sizes))
     assert numbers(variables(with_replica)) == numbers(alone(sizes, **MODELS[name]))
+
+
+def test_the_group_is_let_go_of_after_the_reducer(one_process):
+    dist.init_process_group("gloo")
+    parallel = nn.parallel.DistributedDataParallel(nn.Linear(2, 1))
+    group = parallel.process_group
+    _outlived_by_its_group(parallel)
+    assert parallel.process_group is group
+    assert [*vars(parallel)][-1] == "process_group"
 
 
 @pytest.mark.parametrize("missing", ["RANK", "MASTER_ADDR"])
