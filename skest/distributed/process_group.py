@@ -211,7 +211,10 @@ def _check_environment(strategy: str) -> None:
 
 def _is_of_communication(error: RuntimeError) -> bool:
     """Tell whether an error comes from torch.distributed, not from the model."""
-    words = ("gloo", "nccl", "operation timed out", "connection closed", "tcpstore")
+    words = (
+        *("gloo", "nccl", "tcpstore", "pair closure"),
+        *("operation timed out", "connection closed", "connection reset"),
+    )
     text = str(error).lower()
     return isinstance(error, dist.DistError) or any(word in text for word in words)
 
