@@ -12,7 +12,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from benchmarks import plots
+from benchmarks import aims, plots
+from benchmarks.aims import times_as_good
 from benchmarks.suites.order import SUITES
 
 FOLDER = Path(__file__).parents[1] / "docs" / "benchmarks"
@@ -65,6 +66,14 @@ model = DNNClassifier(
 assert model.fit(X, y).n_steps_ == 16
 ```
 """
+AIMS = """\
+## What was aimed at
+
+The ratios that were set as aims before the work began, each over the same run. Those that
+were missed are here as well.
+
+{table}
+"""
 BESIDE = """\
 Beside one process that keeps a core busy (skest chooses its threads itself among those of
 all cores, the others have one unless it says otherwise):
@@ -81,14 +90,6 @@ def number(value: float) -> str:
     """Return a number with three digits that count."""
     rounded = float(f"{value:.3g}")
     return f"{rounded:,.0f}" if rounded >= 1000 else f"{value:.3g}"
-
-
-def times_as_good(result: Result, values: list[float], first: list[float]) -> float:
-    """Return the median over the rounds of how values compare with those of another."""
-    pairs = zip(values, first, strict=True)
-    if result["more_is_better"]:
-        return statistics.median(own / other for own, other in pairs)
-    return statistics.median(other / own for own, other in pairs)
 
 
 def cells(result: Result, case: dict[str, Any]) -> dict[str, str]:
@@ -140,7 +141,7 @@ def measured_with(results: Iterable[Result]) -> str:
 
 def page(results: list[Result], folder: str) -> str:
     """Return the page in Markdown; `folder` is where its plots are."""
-    parts = [INTRODUCTION.format(folder=folder)]
+    parts = [INTRODUCTION.format(folder=folder), AIMS.format(table=aims.table(results))]
     told = set()
     for result in results:
         name = result["name"]

@@ -148,8 +148,10 @@ def _factorize_plain(cells: Cells, key: Hashable) -> tuple[np.ndarray, np.ndarra
             "pandas.json_normalize."
         )
         raise TypeError(
-            f"Column {key!r} holds {_shown(wrong)} ({type(wrong).__name__}); a category "
-            f"must be a string or an integer number, or a list of them. {advice}"
+            # "argument must be a string or a number": scikit-learn's checks want that.
+            f"Column {key!r} holds {_shown(wrong)} ({type(wrong).__name__}); a cell used "
+            "as argument must be a string or an integer number, or a list of them. "
+            f"{advice}"
         ) from error
     if values.dtype == object and len(distinct) and not isinstance(distinct[0], str):
         _check_not_merged(values[codes >= 0], distinct, key)

@@ -223,7 +223,7 @@ class TestDelimiter:
 def test_what_is_no_category(cell, advice):
     column = categorical_column_with_hash_bucket("c", 5)
     cells = pd.Series([cell, None, cell])
-    with pytest.raises(TypeError, match=f"'c' holds .*; a category must be .*{advice}"):
+    with pytest.raises(TypeError, match=f"'c' holds .*; a cell used as .*{advice}"):
         column.fit({"c": cells}).transform({"c": cells})
 
 

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the project set out to reach, and the table that tells if it did."""
+
+import statistics
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["AIMS", "Aim", "found", "times_as_good", "table"]
+
+AUTO, EAGER = "skest, auto", "skest, eager"
+HAND, SPARSE = "PyTorch by hand", "PyTorch by hand, sparse"
+MLP, TENSORFLOW = "scikit-learn, MLP", "tf.estimator"
+
+
+@dataclass(frozen=True)
+class Aim:
+    """How many times as good as another contender one should be.
+
+    Parameters
+    ----------
+    suite, case : str
+        Where it is measured; `case` is how the name of the case begins.
+    name, other : str
+        How the names of the two contenders begin.
+    times : float
+        What was aimed at.
+    is_busy : bool, default=False
+        Whether another process keeps a core busy.
+    """
+
+    suite: str
+    case: str
+    name: str
+    other: str
+    times: float
+    is_busy: bool = False
+
+
+def training(is_busy: bool) -> Iterator[Aim]:
+    """Yield the aims that hold on an idle machine and beside a busy process."""
+    for other, times in ((HAND, 1.8), (MLP, 1.8), ("skorch", 8.0), (TENSORFLOW, 5.0)):
+        yield Aim("dense", "batch 128", AUTO, other, times, is_busy)
+    yield Aim("wide_deep", "batch 512", AUTO, TENSORFLOW, 5.0, is_busy)
+    yield Aim("wide_deep", "batch 512", AUTO, SPARSE, 1.2, is_busy)
+
+
+AIMS = (
+    *training(is_busy=False),
+    Aim("dense", "batch 128", EAGER, HAND, 1 / 1.05),
+    Aim("predict_one", "", "skest", "scikit-learn", 1 / 1.5),
+    *training(is_busy=True),
+)
+
+
+def times_as_good(
+    result: dict[str, Any], values: list[float], first: list[float]
+) -> float:
+    """Return the median over the rounds of how values compare with those of another."""
+    pairs = zip(values, first, strict=True)
+    if result["more_is_better"]:
+        return statistics.median(own / other for own, other in pairs)
+    return statistics.median(other / own for own, other in pairs)
+
+
+def found(
+    aim: Aim, results: Iterable[dict[str, Any]]
+) -> list[tuple[str, float | None]]:
+    """Return the names of the cases of an aim, and what was found; None: not measured."""
+    cases = []
+    for result in results:
+        if (result["name"], result["run"]["busy"]) != (aim.suite, aim.is_busy):
+            continue
+        for case in result["cases"]:
+            if not _begins(case["name"], aim.case):
+                continue
+            own, other = (_values(case, name) for name in (aim.name, aim.other))
+            ratio = own and other and times_as_good(result, own, other)
+            cases.append((case["name"], ratio or None))
+    return cases
+
+
+def _begins(name: str, start: str) -> bool:
+    rest = name.removeprefix(start)
+    return name.startswith(start) and not rest[:1].isdigit()
+
+
+def _values(case: dict[str, Any], start: str) -> list[float] | None:
+    return next((v for n, v in case["values"].items() if n.startswith(start)), None)
+
+
+def table(results: list[dict[str, Any]]) -> str:
+    """Return a Markdown table: a row for each aim and case."""
+    lines = ["| | times | aim | found | |", "|---" * 5 + "|"]
+    for aim in AIMS:
+        for name, ratio in found(aim, results):
+            where = (
+                f"{aim.suite}{', beside a busy core' if aim.is_busy else ''}, {name}"
+            )
+            what = f"{aim.name} / {aim.other}"
+            text, told = "not measured", ""
+            if ratio is not None:
+                text, told = (
+                    f"{ratio:.2f}",
+                    "reached" if ratio >= aim.times else "missed",
+                )
+            lines.append(f"| {where} | {what} | {aim.times:.3g} | {text} | {told} |")
+    return "\n".join(lines)
