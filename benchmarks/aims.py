@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["AIMS", "Aim", "found", "times_as_good", "table"]
+__all__ = ["AIMS", "Aim", "found", "table", "times_as_good"]
 
 AUTO, EAGER = "skest, auto", "skest, eager"
 HAND, SPARSE = "PyTorch by hand", "PyTorch by hand, sparse"
