@@ -189,6 +189,14 @@ class Feature:
 
     def _whole(self, array: NDArray[Any]) -> NDArray[Any]:
         """Return whole numbers as the feature's dtype; refuse what it can't hold."""
+        kinds: set[type] = {bool} if array.dtype.kind == "b" else set()
+        if array.dtype == object:
+            kinds = {type(cell) for cell in array.ravel().tolist()}
+        if kinds & {bool, np.bool_}:
+            raise TypeError(
+                f"The feature {self.name!r} takes whole numbers; got booleans, which are "
+                "other categories to feature columns. Convert them as for the training."
+            )
         if array.dtype.kind == "f" and np.isnan(array).any():
             array = array.astype(object)
             array[array != array] = self._number(None)

@@ -19,7 +19,7 @@ from skest.export.padded_sizes import cell_lengths, values_in_item
 from skest.export.raw_tables import columns_of, names_taken
 from skest.export.raw_values import Feature
 
-__all__ = ["WARMUP", "Model", "load"]
+__all__ = ["WARMUP", "Model", "check_recorded_size", "load"]
 
 WARMUP = "warmup.json"
 # Exports record a few rows; whoever says that there are more must not get their memory.
@@ -291,7 +291,16 @@ def _check_rows(feeds: Mapping[str, NDArray[Any]]) -> None:
         raise ValueError(f"All features must have as many rows; got {rows}.")
 
 
-def _check_warmup_size(model: Model, recorded: Mapping[str, Any]) -> None:
+def check_recorded_size(model: Model, recorded: Mapping[str, Any]) -> None:
+    """Raise ValueError if recorded rows would take much memory when they are filled up.
+
+    Parameters
+    ----------
+    model : Model
+        Takes them.
+    recorded : dict
+        With the name of a ``signature`` and the ``inputs`` for it.
+    """
     longest: dict[str, int] = {}
     n_rows = 0
     for name, found in model.signatures[recorded["signature"]]["inputs"].items():
@@ -324,7 +333,7 @@ def _check_warmup(model: Model, text: bytes) -> None:
     """Compare what the model gives for the recorded rows with what it gave."""
     try:
         recorded = json.loads(text)
-        _check_warmup_size(model, recorded)
+        check_recorded_size(model, recorded)
         found = model.run(recorded["inputs"], recorded["signature"])
         expected = {
             key: np.asarray(values, found[key].dtype)

@@ -25,7 +25,7 @@ from skest.export.external_weights import move_weights
 from skest.export.manifest import MANIFEST, MAX_ATOL, MODEL, SCHEMA
 from skest.export.onnx_graph import OnnxGraph
 from skest.export.program import Program
-from skest.export.runtime import WARMUP, load
+from skest.export.runtime import WARMUP, Model, check_recorded_size, load
 from skest.versioned_directory import write_version
 
 __all__ = ["Exported", "are_external", "write_export"]
@@ -225,20 +225,36 @@ def _compare(exported: Exported, directory: Path, atol: float) -> dict[str, Any]
             f"{largest:.3g}, and atol={atol:g} is allowed. Give a larger 'atol' if that "
             "is close enough."
         )
-    # JSON has no infinite numbers.
-    outputs = {
-        name: found[name].tolist()
-        for name, values in expected.items()
-        if values.dtype.kind != "f" or np.isfinite(found[name]).all()
-    }
-    recorded = {"signature": "predict", "inputs": exported.rows, "outputs": outputs}
-    text = json.dumps(recorded, allow_nan=False, ensure_ascii=False)
-    (directory / WARMUP).write_text(text, encoding="utf-8")
-    return {
-        "rows": len(next(iter(exported.rows.values()), [])),
-        "max_abs_diff": largest,
-        **exported.model.engine(),
-    }
+    n_rows = len(next(iter(exported.rows.values()), []))
+    _record(loaded, exported.rows, {name: found[name] for name in expected}, directory)
+    return {"rows": n_rows, "max_abs_diff": largest, **exported.model.engine()}
+
+
+def _record(
+    loaded: Model,
+    rows: Mapping[str, Any],
+    found: Mapping[str, np.ndarray],
+    directory: Path,
+) -> None:
+    """Write down what rows should give: as many of them as `load` takes."""
+    n_rows = len(next(iter(rows.values()), []))
+    while n_rows:
+        some = {name: cells[:n_rows] for name, cells in rows.items()}
+        recorded: dict[str, Any] = {"signature": "predict", "inputs": some}
+        try:
+            check_recorded_size(loaded, recorded)
+        except ValueError:
+            n_rows //= 2
+            continue
+        # JSON has no infinite numbers.
+        recorded["outputs"] = {
+            name: values[:n_rows].tolist()
+            for name, values in found.items()
+            if values.dtype.kind != "f" or np.isfinite(values[:n_rows]).all()
+        }
+        text = json.dumps(recorded, allow_nan=False, ensure_ascii=False)
+        (directory / WARMUP).write_text(text, encoding="utf-8")
+        return
 
 
 def _difference(found: np.ndarray, expected: np.ndarray) -> float:

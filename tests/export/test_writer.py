@@ -16,6 +16,7 @@ from skest.exceptions import ArtifactError, ExportError, NotFittedError
 from skest.export import writer
 from skest.export.artifact import read_artifact
 from skest.export.declaration import to_estimator
+from skest.feature_columns import FeatureColumns, crossed_column
 from tests.export.test_declaration import LABELS, MODELS, X, fitted
 
 
@@ -354,3 +355,24 @@ def test_wrong_arguments(tmp_path):
     with pytest.raises(NotFittedError):
         skest.LinearClassifier().export(tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("n_values", [100, 1100])
+def test_no_more_rows_are_recorded_than_are_taken(tmp_path, n_values):
+    rng = np.random.default_rng(0)
+    X = {
+        "a": [[f"a{i}" for i in range(n_values)]] * 200,
+        "b": [[f"b{i}" for i in range(n_values)]] * 200,
+    }
+    columns = FeatureColumns([("axb", crossed_column(["a", "b"], 10))])
+    few = {name: cells[:1] for name, cells in X.items()}
+    model = skest.LinearRegressor(feature_columns=columns, max_iter=1)
+    model.fit({name: cells[:2] for name, cells in X.items()}, rng.normal(size=2))
+    version = model.export(tmp_path, example=few if n_values > 1000 else X)
+    served = export.load(version)
+    assert np.allclose(served.predict(few), model.predict(few), atol=1e-5)
+    recorded = version / "warmup.json"
+    assert recorded.exists() == (n_values < 1000)
+    if recorded.exists():
+        inputs = json.loads(recorded.read_text())["inputs"]
+        assert [len(cells) for cells in inputs.values()] == [100, 100]

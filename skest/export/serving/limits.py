@@ -23,7 +23,7 @@ class Limits:
         of a vector counted, and of a crossed column (else 413): one long list among many
         short ones, and two long lists that are crossed, need far more memory than their
         request.
-    max_numbers : int, default=33554432
+    max_numbers : int, default=67108864
         Numbers that a network makes of the values of all features (else 413), as the
         manifest says under ``widths``: those of lists that are filled up, of indicators,
         embeddings and steps of sequences. Hidden layers, and networks that are not
@@ -49,7 +49,7 @@ class Limits:
     max_header_bytes: int = 16 * 2**10
     max_rows: int = 10_000
     max_cells: int = 2**22
-    max_numbers: int = 2**25
+    max_numbers: int = 2**26
     max_running: int = 64
     max_connections: int = 512
     timeout: float = 10.0

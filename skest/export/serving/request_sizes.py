@@ -66,8 +66,8 @@ def check_sizes(
         most, _ = max(numbers.items(), key=lambda item: item[1])
         raise RequestError(
             413,
-            f"The network would make {total} numbers of the {n_rows} rows, most of them "
-            f"of {list(most)}; at most {limits.max_numbers} are taken.",
+            f"The network would make {total} numbers of the {n_rows} rows, the largest "
+            f"part of {list(most)}; at most {limits.max_numbers} are taken.",
         )
 
 

@@ -448,7 +448,8 @@ def test_a_long_list_among_short_ones_takes_what_it_holds(tmp_path, kind):
             assert status == expected, found
             client.close()
     assert (
-        f"make {enough} numbers of the 20 rows, most of them of ['k']" in found["error"]
+        f"make {enough} numbers of the 20 rows, the largest part of ['k']"
+        in found["error"]
     )
 
 
