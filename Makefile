@@ -31,7 +31,7 @@ test: $(INSTALLED)
 	SCIPY_ARRAY_API=1 $(BIN)/python -m pytest -m "not slow" -n 2 --dist loadscope
 
 test-slow: $(INSTALLED)
-	SCIPY_ARRAY_API=1 $(BIN)/python -m pytest -m slow -n 2 --dist loadscope
+	SCIPY_ARRAY_API=1 $(BIN)/python -m pytest -m slow -n 2 --dist loadscope --no-loadscope-reorder
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
