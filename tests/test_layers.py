@@ -187,28 +187,26 @@ def test_the_lazy_names_are_those_for_type_checkers():
         _ = skest.nothing
 
 
-def test_importing_skest_is_cheap():
+def imported_with(imported, names):
+    """Return which modules are loaded in a process that imports some."""
     script = (
-        "import sys, skest\n"
-        "heavy = ('torch', 'sklearn', 'pandas', 'numpy', 'scipy', 'skorch')\n"
-        "print([name for name in heavy if name in sys.modules])\n"
+        f"import sys, {imported}\nprint(*[n for n in {names!r} if n in sys.modules])"
     )
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
-    assert done.stdout.strip() == "[]"
+    return done.stdout.split()
+
+
+def test_importing_skest_is_cheap():
+    heavy = ["torch", "sklearn", "pandas", "numpy", "scipy", "skorch"]
+    assert imported_with("skest", heavy) == []
+    assert imported_with("numpy", heavy) == ["numpy"]
 
 
 def test_a_process_that_trains_alone_imports_nothing_of_several():
-    script = (
-        "import sys, skest.adapters.dnn, skest.train_eval\n"
-        "print([n for n in ('replicas', 'server', 'supervisor') "
-        "if f'skest.distributed.{n}' in sys.modules])\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip() == "[]"
+    several = [f"skest.distributed.{n}" for n in ("replicas", "server", "supervisor")]
+    assert imported_with("skest.adapters.dnn, skest.train_eval", several) == []
 
 
 @pytest.mark.parametrize("module", sorted(FILES))
