@@ -189,7 +189,16 @@ class _Listener(CheckpointListener):
         # with is evaluated when the memory that it took is free again.
         if run.global_step == run.start_step or run.should_stop:
             return
-        with broken_off_by_interrupt(run.request_stop):
+
+        def stop(reason: str) -> None:
+            _logger.warning(
+                "The evaluation at step %d is %s; training stops, its checkpoint is saved.",
+                run.global_step,
+                reason,
+            )
+            run.request_stop(reason)
+
+        with broken_off_by_interrupt(stop):
             for evaluation in self._evaluations:
                 if not evaluation.is_due(run.global_step):
                     continue
