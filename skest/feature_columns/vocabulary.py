@@ -352,8 +352,9 @@ class VocabularyListColumn(VocabularyColumn):
             enough = frequency >= least * (1 - _ROUNDING)
             distinct, frequency = distinct[enough], frequency[enough]
         if self.max_categories is not None:
-            most_frequent = np.argsort(-frequency, kind="stable")
-            distinct = distinct[np.sort(most_frequent[: self.max_categories])]
+            order = _sorted_order(distinct)  # of values as frequent, the first count
+            most_frequent = order[np.argsort(-frequency[order], kind="stable")]
+            distinct = distinct[most_frequent[: self.max_categories]]
         if len(distinct) == 0:
             raise ValueError(
                 f"Column {self.key!r} has no value that occurs often enough "
@@ -361,23 +362,31 @@ class VocabularyListColumn(VocabularyColumn):
                 "learn. Leave the column out, lower 'min_frequency', or give "
                 "'vocabulary_list'."
             )
-        return {v: i for i, v in enumerate(distinct.tolist())}
+        values = _sorted_values(distinct)
+        return dict(zip(values, range(len(values)), strict=True))
 
     def _frequencies(
         self, table: Table, sample_weight: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray, float]:
-        """Sorted values of rows that count, their frequencies, and that of all cells."""
+        """Values of rows that count, their frequencies, and that of all cells."""
         cells = self._cells(table)
         codes = present_codes(cells).reshape(table.n_rows, -1)
-        weight = np.ones(len(codes)) if sample_weight is None else sample_weight
-        counted = (codes >= 0) & (weight > 0)[:, np.newaxis]
-        weight = summable(weight)
-        weights = np.broadcast_to(weight[:, np.newaxis], codes.shape)[counted]
-        codes = codes[counted]
-        frequency = np.bincount(codes, weights, minlength=len(cells.distinct))
-        occurring = np.flatnonzero(np.bincount(codes, minlength=len(cells.distinct)))
-        occurring = occurring[_sorted_order(cells.distinct[occurring])]
-        return cells.distinct[occurring], frequency[occurring], float(weight.sum())
+        counted, weights, total = codes >= 0, None, float(len(codes))
+        if sample_weight is not None:
+            weight = summable(sample_weight)
+            counted &= (sample_weight > 0)[:, np.newaxis]
+            weights = np.broadcast_to(weight[:, np.newaxis], codes.shape)[counted]
+            total = float(weight.sum())
+        codes, size = codes[counted], len(cells.distinct)
+        occurring = np.flatnonzero(np.bincount(codes, minlength=size))
+        frequency = np.bincount(codes, weights, minlength=size)
+        return cells.distinct[occurring], frequency[occurring], total
+
+
+def _sorted_values(values: np.ndarray) -> list[Any]:
+    """Return distinct strings or integers, sorted; Python is quicker with strings."""
+    is_string = values.dtype == object
+    return sorted(values.tolist()) if is_string else np.sort(values).tolist()
 
 
 def _sorted_order(values: np.ndarray) -> np.ndarray:
