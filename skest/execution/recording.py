@@ -44,6 +44,9 @@ _BAG_PADDING = 11  # the position of this argument of it
 # Without autograd they don't keep what their backward pass needs.
 _NEED_AUTOGRAD = (_aten.mkldnn_rnn_layer.default,)
 _CHANGES_SHAPE = "changes the shape of a tensor in place"
+# A union that is written where it is used is made anew each time, which takes longer.
+_LISTS = (list, tuple)
+_NESTS = (list, tuple, dict)
 _INDEXING = (_aten.index.Tensor, _aten.index_put.default, _aten.index_put_.default)
 
 
@@ -263,7 +266,7 @@ def map_leaves(data: Any, kind: type, function: Callable[[Any], Any]) -> Any:
     """Replace all objects of a type in a nest of lists, tuples and dictionaries."""
     if isinstance(data, kind):
         return function(data)
-    if isinstance(data, list | tuple):
+    if isinstance(data, _LISTS):
         items = [map_leaves(item, kind, function) for item in data]
         return tuple(items) if isinstance(data, tuple) else items
     if isinstance(data, dict):
@@ -281,7 +284,7 @@ def values_in(data: Any) -> list[Value]:
 def _collect(data: Any, found: list[Value]) -> None:
     if isinstance(data, Value):
         found.append(data)
-    elif isinstance(data, list | tuple | dict):
+    elif isinstance(data, _NESTS):
         for item in data.values() if isinstance(data, dict) else data:
             _collect(item, found)
 

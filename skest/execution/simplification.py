@@ -29,6 +29,7 @@ _FILLED = {
     _aten.zeros.default,
     _aten.zeros_like.default,
 }
+_LISTS, _NUMBERS = (list, tuple), (bool, int, float)
 _MAKE_SPARSE = _aten._sparse_coo_tensor_with_dims_and_tensors.default
 _PART_OF_SPARSE = {_aten._indices.default: 3, _aten._values.default: 4}
 
@@ -349,10 +350,10 @@ def _copied(call: Call) -> Value | None:
 def _hashable(data: Any) -> Hashable:
     if isinstance(data, dict):
         return tuple((key, _hashable(item)) for key, item in data.items())
-    if isinstance(data, list | tuple):
+    if isinstance(data, _LISTS):
         return tuple(map(_hashable, data))
     # 1, 1.0 and True are equal, and not the same argument.
-    return (type(data), data) if isinstance(data, bool | int | float) else data
+    return (type(data), data) if isinstance(data, _NUMBERS) else data
 
 
 def leading_to(

@@ -23,6 +23,7 @@ __all__ = [
 ]
 
 _MOST_HELD = 64
+_NUMBERS = (bool, int, float)
 
 
 def has_hooks_of_all_modules() -> bool:
@@ -101,11 +102,11 @@ def _add_modules(modules: Iterable[nn.Module], found: list[Any]) -> None:
                 if value:  # most are empty, and this is done before every step
                     found += map(id, value.values())
             else:
-                is_number = isinstance(value, bool | int | float)
+                is_number = isinstance(value, _NUMBERS)
                 found.append(value if is_number else id(value))
                 if isinstance(value, list):
                     for item in value[:_MOST_HELD]:
-                        is_number = isinstance(item, bool | int | float)
+                        is_number = isinstance(item, _NUMBERS)
                         found.append(item if is_number else id(item))
         for buffer in module._buffers.values():
             if buffer is not None and buffer.layout == torch.strided:
