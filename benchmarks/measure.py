@@ -114,6 +114,9 @@ class Case:
         Position of the case in a plot.
     n_rounds : int, default=5
         How often each contender is measured.
+    bounds : dict of str to Contender, default={}
+        What does only the part of the work that no contender can do without. It is
+        measured like them, and is none of them.
     """
 
     name: str
@@ -121,6 +124,7 @@ class Case:
     value: Callable[[float], float] = float
     x: float | None = None
     n_rounds: int = 5
+    bounds: Mapping[str, Contender] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -168,7 +172,7 @@ def measured(suite: Suite, settings: Settings) -> dict[str, Any]:
     for case in suite.cases(settings):
         present = {
             n: c for n, c in case.contenders.items() if not isinstance(c, Absent)
-        }
+        } | case.bounds
         values: dict[str, list[float]] = {name: [] for name in present}
         for number in range(-1, case.n_rounds):
             for name, contender in present.items():
@@ -177,8 +181,10 @@ def measured(suite: Suite, settings: Settings) -> dict[str, Any]:
                 value = case.value(contender.measure(settings))
                 if number >= 0:
                     values[name].append(float(f"{value:.6g}"))
+        bounds = {name: values.pop(name) for name in case.bounds}
         notes = {name: c.note for name, c in case.contenders.items() if c.note}
-        cases.append({"name": case.name, "x": case.x, "values": values, "notes": notes})
+        found = {"values": values, "bounds": bounds, "notes": notes}
+        cases.append({"name": case.name, "x": case.x, **found})
     return {
         "name": suite.name,
         "title": suite.title,

@@ -31,7 +31,8 @@ and Keras, on the same work: the same rows, sizes of batches, optimizer and numb
 
 - The contenders take turns, and what is printed are medians of several rounds.
 - In parentheses: how many times as good as the contender in the first row, the median over
-  the rounds; more than 1 is better than it. The best of each column is bold.
+  the rounds; more than 1 is better than it. The best of each column is bold. What is in
+  italics is no contender, but a bound for all of them: it does only a part of the work.
 - All have one intra-op thread.
 - The loop by hand takes batches with `index_select`; Adam is the fused one.
 - Nobody was asked for checkpoints. tf.estimator always writes some, at the beginning and at
@@ -70,7 +71,9 @@ AIMS = """\
 ## What was aimed at
 
 The ratios that were set as aims before the work began, each over the same run. Those that
-were missed are here as well.
+were missed are here as well. Where the last column has a number, it is what the matrix
+products alone are to the same other contender: whoever computes with this BLAS, in one
+thread, stays below it.
 
 {table}
 """
@@ -104,6 +107,9 @@ def cells(result: Result, case: dict[str, Any]) -> dict[str, str]:
         ratio = times_as_good(result, own, first)
         text = f"**{text}**" if medians[name] == best else text
         found[name] = f"{text} ({ratio:.2f})"
+    for name, own in case.get("bounds", {}).items():
+        ratio = times_as_good(result, own, first)
+        found[f"*{name}*"] = f"*{number(statistics.median(own))} ({ratio:.2f})*"
     for name, note in case["notes"].items():
         found[name] = "; ".join(filter(None, (found.get(name), note)))
     return found

@@ -6,9 +6,11 @@ from functools import partial
 from typing import Any
 
 from benchmarks import tables
+from benchmarks.aims import PRODUCTS
 from benchmarks.contenders import (
     by_hand,
     in_their_own,
+    products,
     with_skest,
     with_sklearn,
     with_skorch,
@@ -18,7 +20,8 @@ from benchmarks.measure import Case, Settings, Suite, Timed
 TEXT = """\
 A whole `fit` of a network of 128 and 64 units on 30 numbers, Adam 1e-3, all that belongs to
 it included; the same rows, number of epochs and size of batches for all. By hand, in skest
-and in skorch, Adam is the fused one of PyTorch; the others have their own."""
+and in skorch, Adam is the fused one of PyTorch; the others have their own. The matrix
+products alone are those of the layers, forward and backward, of as many steps."""
 
 
 def cases(settings: Settings) -> Iterable[Case]:
@@ -61,6 +64,7 @@ def case(settings: Settings, batch_size: int) -> Case:
         lambda seconds: n_rows * n_epochs / seconds,
         x=batch_size,
         n_rounds=settings.choose(5, 1, 1),
+        bounds={PRODUCTS: Timed(partial(products.multiply, X, batch_size, n_epochs))},
     )
 
 

@@ -173,6 +173,24 @@ def test_table(more_is_better, first, second):
     ]
 
 
+def test_a_bound_is_no_contender():
+    contenders = {"first": Timed(lambda: None), "second": Timed(lambda: None)}
+    bounds = {"part": Timed(lambda: None)}
+    case = Case("case", contenders, n_rounds=1, bounds=bounds)
+    suite = Suite("s", "S", "", "s", False, lambda settings: [case])
+    (result,) = measured(suite, Settings())["cases"]
+    assert list(result["values"]) == ["first", "second"]
+    assert list(result["bounds"]) == ["part"]
+
+
+def test_a_bound_is_never_the_best_of_a_table():
+    result = make_result()
+    result["cases"][0]["bounds"] = {"part": [40.0, 60.0, 100.0]}
+    lines = report.table(result).splitlines()
+    assert "| skest | **30** (1.50); 4 epochs |" in lines
+    assert "| *part* | *60 (3.00)* |" in lines
+
+
 def test_page_and_plots(tmp_path):
     folder = tmp_path / "results"
     folder.mkdir()
