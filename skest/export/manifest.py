@@ -273,7 +273,8 @@ def _check_widths(manifest: Mapping[str, Any]) -> None:
     if not isinstance(widths, list) or not all(_is_width(w, known) for w in widths):
         raise ArtifactError(
             f"{MANIFEST!r} must have in 'widths' features under 'of', and how many numbers "
-            f"are made of them under 'row', 'value' and 'place'; got {widths!r}."
+            f"are made of them under 'row', 'value' and 'place', of some true for "
+            f"'transient'; got {widths!r}."
         )
 
 
@@ -283,6 +284,7 @@ def _is_width(width: Any, known: Collection[str]) -> bool:
         isinstance(names, list)
         and all(isinstance(name, str) and name in known for name in names)
         and 0 < len(names) == len(set(names))
+        and isinstance(width.get("transient", False), bool)
         and all(
             type(width.get(kind, 0)) is int and 0 <= width.get(kind, 0) < 2**31
             for kind in ("row", "value", "place")
