@@ -26,7 +26,7 @@ from skest.export.numbers_onnx import (
     filled_and_scaled,
     with_indicators,
 )
-from skest.export.widths import note_width
+from skest.export.search_onnx import n_reached
 from skest.feature_columns.base import CategoricalColumn, FeatureColumn
 from skest.feature_columns.bucketized import BucketizedColumn
 from skest.feature_columns.categorical import (
@@ -272,10 +272,7 @@ def _(column: BucketizedColumn, inputs: Inputs) -> Ids:
     source, cuts = column.source, column.cuts
     raw = inputs.numbers(source.key)
     values = filled_and_scaled(source, raw)
-    # Not `values >= cuts`, which NaN would fail.
-    reached = ~(values.unsqueeze(2) < cuts)
-    note_width(reached, row=source.n_elements * len(cuts), once=True)
-    ids = reached.cast(np.int64).sum(axis=2)
+    ids = n_reached(values, cuts, row=source.n_elements)
     if source.default_value is None and raw.dtype.kind == "f":
         ids = where(raw.is_nan(), len(cuts), ids)
     if source.n_elements > 1:

@@ -76,17 +76,23 @@ def linear_features(
     module: LinearFeatures, scope: Scope, encoded: Mapping[str, Any]
 ) -> Value:
     """Return the sum of bias, looked-up weights and weighted dense outputs."""
-    logits = scope.weight("bias", module.bias)
+    terms = []
     for name, key, weight_key, combiner in module.looked_up:
         parameter = parameter_name(name)
         table = scope.weight(parameter, module.get_parameter(parameter))
         factors = encoded[weight_key] if weight_key else None
-        logits = _combined_rows(table, encoded[key], combiner, factors) + logits
+        _note_width(encoded[key], module.get_parameter(parameter).shape[1], True)
+        terms.append(_combined_rows(table, encoded[key], combiner, factors))
     if module.dense is not None:
         names = map(parameter_name, module.multiplied)
         stacked = torch.cat([module.get_parameter(name) for name in names])
         dense = dense_features(module.dense, scope.inside("dense"), encoded)
-        logits = dense @ scope.weight("dense", stacked, "_weights") + logits
+        terms.append(dense @ scope.weight("dense", stacked, "_weights"))
+    # Of what a node takes, ONNX Runtime computes first what was written last: were each
+    # term written after the sum of those before, it would hold all of them at once.
+    logits = scope.weight("bias", module.bias)
+    for term in terms:
+        logits = term + logits
     return logits
 
 
@@ -106,6 +112,7 @@ def _output(
             return _counts(entry, output.size, module.dtype, factors)
         name = parameter_name(output.table)
         table = module.get_parameter(name)
+        _note_width(entry, table.shape[1])
         if output.max_norm is None:
             weight = scope.weight(name, table)
         else:  # the rows are what they are: they are scaled once and for all
@@ -136,12 +143,12 @@ def _counts(
     return none.add_at(ids.values, factors).without_last(axis=1).cast(number)
 
 
-def _note_width(ids: Ids, size: int, of_value: int = 0) -> None:
-    """Write down how many numbers are made of ids."""
-    if ids.values.ndim == 3:  # of sequences
-        note_width(ids.values, place=size)
-    else:
-        note_width(ids.values, row=size, value=0 if ids.width == 1 else of_value)
+def _note_width(ids: Ids | EveryId, size: int, transient: bool = False) -> None:
+    """Write down how many numbers a column gives for ids."""
+    if isinstance(ids, EveryId):
+        return
+    each = "place" if ids.values.ndim == 3 else "row"  # of sequences, or not
+    note_width(ids.values, **{each: size}, transient=transient)
 
 
 def _combined_rows(
@@ -150,8 +157,6 @@ def _combined_rows(
     """Combine the rows of each example, as `skest.feature_columns.lookup.combined_rows`."""
     if isinstance(ids, EveryId):
         return _given(factors).cast(table.dtype) @ table
-    size = table.graph.initializers[table.name].shape[1]
-    _note_width(ids, size, of_value=size)
     missing = ids.values < 0
     if factors is not None:
         return _weighted_rows(table, ids.values, combiner, factors.cast(table.dtype))
@@ -186,6 +191,8 @@ def _sums_of_rows(
     table: Value, ids: Value, is_there: Value, factors: Value | None = None
 ) -> Value:
     """Sum the rows of each example; only those that are there take memory."""
+    size = table.graph.initializers[table.name].shape[1]
+    note_width(ids, row=size, value=size, transient=True)
     places = is_there.nonzero()
     rows = table.take(ids.at(places))
     if factors is not None:

@@ -22,6 +22,7 @@ __all__ = [
     "MODEL",
     "PROGRAM",
     "SCHEMA",
+    "WARMUP",
     "check_signatures",
     "format_of",
     "mapping",
@@ -34,6 +35,7 @@ MAX_ATOL = 0.01
 SCHEMA = "skest.export/1"
 MANIFEST = "manifest.json"
 MODEL = "model.onnx"
+WARMUP = "warmup.json"
 PROGRAM = "model.pt2"
 
 # The file of a model by its format; loading the last two runs code of the file.
@@ -85,6 +87,7 @@ def parsed(data: bytes) -> dict[str, Any]:
         raise ArtifactError(
             f"'atol' of 'parity' must be a number from 0 to {MAX_ATOL}; got {tolerance!r}."
         )
+    _check_recorded(manifest)
     _check_features(manifest)
     _check_widths(manifest)
     for name in mapping(manifest, "signatures"):
@@ -173,6 +176,22 @@ def _check_signature(name: str, signature: Any) -> None:
                 raise _no_tensor(name, side, key)
             if side == "outputs":
                 _check_tensor(f"Output {key!r} of signature {name!r}", tensor)
+    if not signature["outputs"]:
+        raise ArtifactError(f"The signature {name!r} must have an output.")
+
+
+def _check_recorded(manifest: Mapping[str, Any]) -> None:
+    """Check that there is a file of rows if some were recorded."""
+    n_rows = manifest.get("parity", {}).get("recorded", 0)
+    if type(n_rows) is not int or n_rows < 0:
+        raise ArtifactError(
+            f"'recorded' of 'parity' must be a number of rows; got {n_rows!r}."
+        )
+    if n_rows and WARMUP not in manifest["files"]:
+        raise ArtifactError(
+            f"{MANIFEST!r} says that {n_rows} rows were recorded to compare with, but "
+            f"lists no {WARMUP!r}. The copy is damaged; copy the version again."
+        )
 
 
 def _check_tensor(where: str, tensor: Any) -> None:
@@ -273,7 +292,8 @@ def _check_widths(manifest: Mapping[str, Any]) -> None:
     if not isinstance(widths, list) or not all(_is_width(w, known) for w in widths):
         raise ArtifactError(
             f"{MANIFEST!r} must have in 'widths' features under 'of', and how many numbers "
-            f"are made of them under 'row', 'value' and 'place'; got {widths!r}."
+            f"are made of them under 'row', 'value' and 'place', of some true for "
+            f"'transient'; got {widths!r}."
         )
 
 
@@ -283,6 +303,7 @@ def _is_width(width: Any, known: Collection[str]) -> bool:
         isinstance(names, list)
         and all(isinstance(name, str) and name in known for name in names)
         and 0 < len(names) == len(set(names))
+        and isinstance(width.get("transient", False), bool)
         and all(
             type(width.get(kind, 0)) is int and 0 <= width.get(kind, 0) < 2**31
             for kind in ("row", "value", "place")

@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 from skest.exceptions import ArtifactError
 from skest.export.artifact import Artifact, read_artifact, version_at
 from skest.export.client_hashing import ClientInputs
+from skest.export.manifest import WARMUP
 from skest.export.onnx_session import onnx_session
 from skest.export.padded_sizes import cell_lengths, values_in_item
 from skest.export.raw_tables import columns_of, names_taken
 from skest.export.raw_values import Feature
 
-__all__ = ["WARMUP", "Model", "check_recorded_size", "load"]
+__all__ = ["Model", "check_recorded_size", "load"]
 
-WARMUP = "warmup.json"
 # Exports record a few rows; whoever says that there are more must not get their memory.
 _MAX_WARMUP_VALUES = 2**20
 
@@ -330,22 +330,34 @@ def _check_warmup_values(of: str, values: int) -> None:
 
 
 def _check_warmup(model: Model, text: bytes) -> None:
-    """Compare what the model gives for the recorded rows with what it gave."""
+    """Compare what the model gives for the recorded rows with what it gave.
+
+    All outputs are compared, and as many rows as the manifest says: a record of nothing
+    would let any model pass.
+    """
     try:
         recorded = json.loads(text)
         check_recorded_size(model, recorded)
         found = model.run(recorded["inputs"], recorded["signature"])
+        n_rows = min(map(len, recorded["inputs"].values()))
         expected = {
             key: np.asarray(values, found[key].dtype)
             for key, values in recorded["outputs"].items()
         }
     except Exception as error:
         raise ArtifactError(f"{WARMUP!r} does not fit the model: {error}") from error
-    tolerance = float(model.manifest.get("parity", {}).get("atol", 1e-5))
+    missing = sorted(found.keys() - expected)
+    if missing:
+        raise ArtifactError(f"{WARMUP!r} has no answers for {missing} of the model.")
+    parity = model.manifest.get("parity", {})
+    wanted = max(1, parity.get("recorded", 0))
+    if n_rows < wanted:
+        raise ArtifactError(f"{WARMUP!r} has {n_rows} rows; there must be {wanted}.")
+    tolerance = float(parity.get("atol", 1e-5))
     for key, values in expected.items():
         fits = found[key].shape == values.shape
         if fits and values.dtype.kind == "f":
-            fits = np.allclose(found[key], values, rtol=1e-4, atol=tolerance)
+            fits = np.allclose(found[key], values, 1e-4, tolerance, equal_nan=True)
         elif fits:
             fits = bool(np.array_equal(found[key], values))
         if not fits:

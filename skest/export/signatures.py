@@ -282,7 +282,11 @@ def given_signatures(
 
 
 def _resolved(name: str, output: Any, predictions: Tensors) -> dict[str, TensorInfo]:
-    resolved = {}
+    resolved: dict[str, TensorInfo] = {}
+    if not output.outputs:
+        raise ExportError(
+            f"The signature {name!r} of 'export_outputs' has no output; name a prediction."
+        )
     for part, key in output.outputs.items():
         if key not in predictions:
             raise ExportError(

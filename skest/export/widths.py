@@ -11,7 +11,12 @@ __all__ = ["note_width", "widths"]
 
 
 def note_width(
-    values: Value, *, row: int = 0, value: int = 0, place: int = 0, once: bool = False
+    values: Value,
+    *,
+    row: int = 0,
+    value: int = 0,
+    place: int = 0,
+    transient: bool = False,
 ) -> None:
     """Write down that a network makes numbers of a tensor of raw values or ids.
 
@@ -25,15 +30,14 @@ def note_width(
         Numbers for each value that is there.
     place : int, default=0
         Numbers for each place of a list, also where it is filled up.
-    once : bool, default=False
-        Whether these numbers are the tensor itself, which the graph has once however
-        often it is asked for.
+    transient : bool, default=False
+        Whether these numbers are gone before others of this kind are made: engines
+        finish one branch of a graph before they begin another.
     """
     numbers = {"row": row, "value": value, "place": place}
     given = {name: count for name, count in numbers.items() if count}
-    noted = (values.name, given)
-    if not (once and noted in values.graph.widths):
-        values.graph.widths.append(noted)
+    if given:
+        values.graph.widths.append((values.name, given, transient))
 
 
 def widths(graph: Graph, inputs: Iterable[InputSpec]) -> list[dict[str, Any]]:
@@ -50,7 +54,8 @@ def widths(graph: Graph, inputs: Iterable[InputSpec]) -> list[dict[str, Any]]:
     -------
     list of dict
         ``of``: names of features; of several, each value in a row of one meets each of
-        the others. ``row``, ``value`` and ``place``: as in `note_width`.
+        the others. ``row``, ``value`` and ``place``: as in `note_width`. ``transient``:
+        true where the numbers of one entry after the other are made and gone.
 
     Examples
     --------
@@ -58,15 +63,16 @@ def widths(graph: Graph, inputs: Iterable[InputSpec]) -> list[dict[str, Any]]:
     >>> from skest.export.widths import note_width, widths
     >>> graph = Graph("g")
     >>> ids = graph.input("ids", "int64", (None, None))
-    >>> note_width(ids + 1, row=8, value=8)
+    >>> note_width(ids + 1, row=8)
+    >>> note_width(ids + 1, value=8, transient=True)
     >>> widths(graph, [])
-    [{'of': ['ids'], 'row': 8, 'value': 8}]
+    [{'of': ['ids'], 'row': 8}, {'of': ['ids'], 'transient': True, 'value': 8}]
     """
     makers = {output: node for node in graph.added for output in node.outputs}
     named = {tensor.name: [tensor.name] for tensor in graph.inputs}
     named |= {s.name: list(s.computed["from"]) for s in inputs if s.computed}
-    found: dict[tuple[str, ...], dict[str, int]] = {}
-    for tensor, numbers in graph.widths:
+    found: dict[tuple[Any, ...], dict[str, int]] = {}
+    for tensor, numbers, transient in graph.widths:
         of: set[str] = set()
         seen, left = {tensor}, [tensor]
         while left:
@@ -75,7 +81,11 @@ def widths(graph: Graph, inputs: Iterable[InputSpec]) -> list[dict[str, Any]]:
             new = set(makers[name].inputs) - seen if name in makers else set()
             seen |= new
             left += new
-        total = found.setdefault(tuple(sorted(of)), {})
+        total = found.setdefault((transient, *sorted(of)), {})
         for kind, count in numbers.items():
-            total[kind] = total.get(kind, 0) + count
-    return [{"of": list(names), **total} for names, total in found.items()]
+            so_far = total.get(kind, 0)
+            total[kind] = max(so_far, count) if transient else so_far + count
+    return [
+        {"of": of, **({"transient": True} if transient else {}), **total}
+        for (transient, *of), total in found.items()
+    ]

@@ -22,10 +22,10 @@ from skest.exceptions import ArtifactError, ExportError
 from skest.export.artifact import check_file_name
 from skest.export.declaration import DECLARATION, WEIGHTS
 from skest.export.external_weights import move_weights
-from skest.export.manifest import MANIFEST, MAX_ATOL, MODEL, SCHEMA
+from skest.export.manifest import MANIFEST, MAX_ATOL, MODEL, SCHEMA, WARMUP
 from skest.export.onnx_graph import OnnxGraph
 from skest.export.program import Program
-from skest.export.runtime import WARMUP, Model, check_recorded_size, load
+from skest.export.runtime import Model, check_recorded_size, load
 from skest.versioned_directory import write_version
 
 __all__ = ["Exported", "are_external", "write_export"]
@@ -226,8 +226,12 @@ def _compare(exported: Exported, directory: Path, atol: float) -> dict[str, Any]
             "is close enough."
         )
     n_rows = len(next(iter(exported.rows.values()), []))
-    _record(loaded, exported.rows, {name: found[name] for name in expected}, directory)
-    return {"rows": n_rows, "max_abs_diff": largest, **exported.model.engine()}
+    return {
+        "rows": n_rows,
+        "recorded": _record(loaded, exported.rows, found, directory),
+        "max_abs_diff": largest,
+        **exported.model.engine(),
+    }
 
 
 def _record(
@@ -235,8 +239,8 @@ def _record(
     rows: Mapping[str, Any],
     found: Mapping[str, np.ndarray],
     directory: Path,
-) -> None:
-    """Write down what rows should give: as many of them as `load` takes."""
+) -> int:
+    """Write down what rows should give: as many of them as `load` takes, that may be 0."""
     n_rows = len(next(iter(rows.values()), []))
     while n_rows:
         some = {name: cells[:n_rows] for name, cells in rows.items()}
@@ -246,15 +250,20 @@ def _record(
         except ValueError:
             n_rows //= 2
             continue
-        # JSON has no infinite numbers.
-        recorded["outputs"] = {
-            name: values[:n_rows].tolist()
-            for name, values in found.items()
-            if values.dtype.kind != "f" or np.isfinite(values[:n_rows]).all()
-        }
+        recorded["outputs"] = {n: _listed(v[:n_rows]) for n, v in found.items()}
         text = json.dumps(recorded, allow_nan=False, ensure_ascii=False)
         (directory / WARMUP).write_text(text, encoding="utf-8")
-        return
+        break
+    return n_rows
+
+
+def _listed(values: np.ndarray) -> list[Any]:
+    """Return values as JSON can hold them: of infinite ones and NaN, the names."""
+    if values.dtype.kind != "f" or np.isfinite(values).all():
+        return values.tolist()
+    cells = values.astype(object)
+    cells[~np.isfinite(values)] = values[~np.isfinite(values)].astype(str)
+    return cells.tolist()
 
 
 def _difference(found: np.ndarray, expected: np.ndarray) -> float:

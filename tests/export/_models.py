@@ -70,6 +70,7 @@ def manifest():
     return {
         "schema": "skest.export/1",
         "files": {},
+        "parity": {"recorded": 2},
         "features": {
             "city": {"dtype": "string", "shape": [None, 1], "missing": ""},
             "age": {"dtype": "float64", "shape": [None, 1], "missing": "nan"},

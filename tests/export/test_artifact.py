@@ -26,6 +26,15 @@ def change_manifest(version, change):
     path.write_text(json.dumps(manifest))
 
 
+def change_warmup(version, change):
+    path = version / "warmup.json"
+    recorded = json.loads(path.read_text())
+    change(recorded)
+    path.write_text(json.dumps(recorded))
+    entry = _models.entry(path.read_bytes())
+    change_manifest(version, lambda m: m["files"].update({path.name: entry}))
+
+
 def change_model(version, change):
     model = _models.load_graph(version)
     change(model)
@@ -156,6 +165,40 @@ def missing_file(version):
     (version / "warmup.json").unlink()
 
 
+def no_warmup(version):
+    (version / "warmup.json").unlink()
+    change_manifest(version, lambda m: m["files"].pop("warmup.json"))
+
+
+def no_answers(version):
+    change_warmup(version, lambda w: w.update(outputs={}))
+
+
+def answers_for_some(version):
+    change_warmup(version, lambda w: w["outputs"].pop("labels"))
+
+
+def fewer_rows(version):
+    def cut(recorded):
+        for side in ("inputs", "outputs"):
+            recorded[side] = {n: cells[:1] for n, cells in recorded[side].items()}
+
+    change_warmup(version, cut)
+
+
+def no_rows(version):
+    def cut(recorded):
+        for side in ("inputs", "outputs"):
+            recorded[side] = {name: [] for name in recorded[side]}
+
+    change_warmup(version, cut)
+    change_manifest(version, lambda m: m.pop("parity"))
+
+
+def no_signature(version):
+    change_warmup(version, lambda w: w.update(signature="classify"))
+
+
 def loop(model):
     body = helper.make_graph([], "body", [], [])
     model.graph.node.append(helper.make_node("Loop", ["", ""], ["z"], body=body))
@@ -213,6 +256,12 @@ HOSTILE = {
     "other warm-up": (other_warmup, "its digest differs"),
     "shorter": (shorter, "has 10 bytes"),
     "missing file": (missing_file, "is missing"),
+    "no warm-up": (no_warmup, "says that 2 rows were recorded .* no 'warmup.json'"),
+    "warm-up without answers": (no_answers, r"no answers for \['labels', 'probab"),
+    "warm-up without an answer": (answers_for_some, r"no answers for \['labels'\]"),
+    "warm-up of fewer rows": (fewer_rows, "has 1 rows; there must be 2"),
+    "warm-up of no rows": (no_rows, "has 0 rows; there must be 1"),
+    "warm-up of no signature": (no_signature, "'warmup.json' does not fit"),
 }
 GRAPHS = {
     "loop": (loop, "never have"),
@@ -238,6 +287,14 @@ SIGNATURES = {
     "no outputs": (
         lambda m: m["signatures"]["predict"].pop("outputs"),
         "a mapping 'outputs'",
+    ),
+    "empty outputs": (
+        lambda m: m["signatures"]["predict"].update(outputs={}),
+        "The signature 'predict' must have an output",
+    ),
+    "recorded": (
+        lambda m: m.update(parity={"recorded": -1}),
+        "'recorded' of 'parity' must be a number of rows; got -1",
     ),
     "unknown output": (
         lambda m: m["signatures"]["predict"]["outputs"]["labels"].update(tensor="p0"),

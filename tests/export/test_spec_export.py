@@ -174,6 +174,7 @@ def test_the_outputs_that_were_asked_for(tmp_path):
             "'k' for its 'classes', which must be of type",
         ),
         ({"a": RegressionOutput("k")}, "must be of type float; it is int64"),
+        ({"a": PredictOutput({})}, "'a' of 'export_outputs' has no output; name"),
     ],
 )
 def test_outputs_that_are_not_there(tmp_path, outputs, match):

@@ -3,6 +3,7 @@
 
 import json
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -19,17 +20,29 @@ TAGS = fc.categorical_column_with_vocabulary_list("tags", list("abc"))
 CITY = fc.categorical_column_with_vocabulary_list("city", ["x", "y"])
 CROSS = fc.crossed_column(["tags", "more"], 100)
 BUCKETS = fc.bucketized_column(fc.numeric_column("vector", 3), [0.0, 1.0, 2.0, 3.0])
+
+
+def passing(of, **numbers):
+    """Numbers that are gone before others are made."""
+    return {"of": of, "transient": True, **numbers}
+
+
+def sums(size, *of):
+    """What sums of the rows of a table take: a row for each id, and the sum."""
+    return passing([*of], row=size, value=size)
+
+
 CASES = {
     "one word, indicator": (fc.indicator_column(CITY), [{"of": ["city"], "row": 2}]),
     "one word, embedding": (fc.embedding_column(CITY, 5), [{"of": ["city"], "row": 5}]),
     "list, indicator": (fc.indicator_column(TAGS), [{"of": ["tags"], "row": 3}]),
     "list, embedding": (
         fc.embedding_column(TAGS, 4),
-        [{"of": ["tags"], "row": 4, "value": 4}],
+        [{"of": ["tags"], "row": 4}, sums(4, "tags")],
     ),
     "cross, embedding": (
         fc.embedding_column(CROSS, 4),
-        [{"of": ["more", "tags"], "row": 4, "value": 4}],
+        [{"of": ["more", "tags"], "row": 4}, sums(4, "more", "tags")],
     ),
 }
 
@@ -50,20 +63,41 @@ def test_widths_of_dense_columns(tmp_path, case, hashing):
 def test_widths_of_linear_models(tmp_path):
     model = skest.LinearClassifier(feature_columns=[TAGS, CITY], max_iter=1)
     assert widths(model, tmp_path) == [
-        {"of": ["city"], "row": 3},
-        {"of": ["tags"], "row": 3, "value": 3},
+        passing(["city"], row=3),
+        sums(3, "tags"),
     ]
 
 
 def test_widths_of_buckets(tmp_path):
-    """A vector meets all boundaries once; each of its three values has an embedding."""
+    """A vector meets the boundaries; each of its three values has an embedding."""
     columns = [fc.embedding_column(BUCKETS, 5), fc.indicator_column(BUCKETS)]
     columns.append(fc.embedding_column(fc.crossed_column([BUCKETS, "tags"], 9), 2))
     model = skest.DNNClassifier((2,), feature_columns=columns, max_iter=1)
     assert widths(model, tmp_path) == [
-        {"of": ["vector"], "row": 3 * 4 + 5 + 3 * 5, "value": 5},
-        {"of": ["tags", "vector"], "row": 2, "value": 2},
+        passing(["vector"], row=3 * 4, value=5),
+        {"of": ["tags", "vector"], "row": 2},
+        sums(2, "tags", "vector"),
+        {"of": ["vector"], "row": 5 + 3 * 5},
     ]
+
+
+@pytest.mark.parametrize(("n_boundaries", "n_compared"), [(4, 4), (31, 31), (500, 22)])
+def test_many_boundaries_take_little(tmp_path, n_boundaries, n_compared):
+    boundaries = np.linspace(0, 2, n_boundaries).tolist()
+    column = fc.bucketized_column(fc.numeric_column("vector", 3), boundaries)
+    model = skest.LinearRegressor(feature_columns=[column], max_iter=1)
+    first, *_ = widths(model, tmp_path)
+    assert first == passing(["vector"], row=3 * n_compared, value=1)
+
+
+def test_widths_of_quantiles(tmp_path):
+    columns = [fc.numeric_column("vector", 3, normalizer="quantile")]
+    model = skest.DNNClassifier((2,), feature_columns=columns, max_iter=1)
+    assert widths(model, tmp_path) == []  # nothing lies between two numbers
+    rows = X.assign(vector=np.random.default_rng(0).normal(size=(12, 3)).tolist())
+    version = model.fit(rows, [0, 1, 2] * 4).export(tmp_path, verify=False)
+    found = json.loads((version / "manifest.json").read_text())["widths"]
+    assert found == [passing(["vector"], row=10)]
 
 
 def test_crosses_have_vectors_but_not_weights(tmp_path):

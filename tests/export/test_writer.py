@@ -357,6 +357,23 @@ def test_wrong_arguments(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_infinite_answers_are_recorded_and_compared(tmp_path):
+    model = skest.LinearRegressor(loss="poisson", max_iter=3)
+    model.fit([[0.0], [1.0]] * 20, [1.0, 3.0] * 20)
+    version = model.export(tmp_path, example=np.array([[1.0], [1e6]]))
+    recorded = json.loads((version / "warmup.json").read_text())["outputs"]
+    assert recorded["predictions"][1] == ["inf"]
+    assert recorded["logits"][1][0] > 100
+    assert export.load(version).predict(np.array([[1e6]])).tolist() == [np.inf]
+
+
+def test_an_export_that_was_not_tested_has_nothing_to_compare(tmp_path):
+    version = fitted(skest.LinearClassifier()).export(tmp_path, verify=False)
+    loaded = export.load(version)
+    assert loaded.manifest["parity"] == {"atol": 1e-5}
+    assert not (version / "warmup.json").exists()
+
+
 @pytest.mark.parametrize("n_values", [100, 1100])
 def test_no_more_rows_are_recorded_than_are_taken(tmp_path, n_values):
     rng = np.random.default_rng(0)
@@ -373,6 +390,7 @@ def test_no_more_rows_are_recorded_than_are_taken(tmp_path, n_values):
     assert np.allclose(served.predict(few), model.predict(few), atol=1e-5)
     recorded = version / "warmup.json"
     assert recorded.exists() == (n_values < 1000)
+    assert served.manifest["parity"]["recorded"] == (100 if n_values < 1000 else 0)
     if recorded.exists():
         inputs = json.loads(recorded.read_text())["inputs"]
         assert [len(cells) for cells in inputs.values()] == [100, 100]

@@ -14,6 +14,9 @@ from skest.export.serving.limits import Limits
 
 __all__ = ["check_sizes"]
 
+# An engine holds a string, an empty one too, in as many bytes as so many numbers.
+_IN_A_STRING = 4
+
 
 def check_sizes(
     columns: Mapping[str, Any],
@@ -53,14 +56,21 @@ def check_sizes(
                 f"{values} values; at most {limits.max_cells} are taken.",
             )
     numbers: dict[tuple[str, ...], int] = {
-        (name,): n_rows * longest[name] * values_in_item(features[name])
+        (name,): n_rows * longest[name] * _numbers_in_item(features[name])
         for name in lengths
         if None in features[name]["shape"][1:]
     }
+    # Of those that are gone before others are made, the most that there are at once.
+    passing, passing_of = 0, tuple[str, ...]()
     for width in widths:
         names: tuple[str, ...] = tuple(width["of"])
         each = [lengths[name] for name in names if name in lengths]
-        numbers[names] = numbers.get(names, 0) + _made(width, n_rows, each)
+        made = _made(width, n_rows, each)
+        if not width.get("transient"):
+            numbers[names] = numbers.get(names, 0) + made
+        elif made > passing:
+            passing, passing_of = made, names
+    numbers[passing_of] = numbers.get(passing_of, 0) + passing
     total = sum(numbers.values())
     if total > limits.max_numbers:
         most, _ = max(numbers.items(), key=lambda item: item[1])
@@ -69,6 +79,13 @@ def check_sizes(
             f"The network would make {total} numbers of the {n_rows} rows, the largest "
             f"part of {list(most)}; at most {limits.max_numbers} are taken.",
         )
+
+
+def _numbers_in_item(feature: Mapping[str, Any]) -> int:
+    """Return as how many numbers an item of a list counts."""
+    return values_in_item(feature) * (
+        _IN_A_STRING if feature["dtype"] == "string" else 1
+    )
 
 
 def _made(

@@ -21,7 +21,7 @@ COLUMNS = {
     "v": [[[0.0] * 5] * 2, [], [], []],
     "f": [[[0.0] * 3] * 2] * 4,
 }
-PADDED = 4 * 3 + 4 * 2 + 4 * 2 * 5
+PADDED = 4 * (4 * 3 + 4 * 2) + 4 * 2 * 5  # a string counts as four numbers
 CASES = {
     "nothing known": ([], 0),
     "row": ([{"of": ["one"], "row": 7}], 4 * 7),
@@ -37,6 +37,16 @@ CASES = {
     "cross with one": ([{"of": ["a", "one"], "value": 7}], 5 * 7),
     "places of two": ([{"of": ["a", "b"], "place": 7}], 4 * 3 * 2 * 7),
     "several": ([{"of": ["a"], "row": 7}, {"of": ["b"], "row": 5}], 4 * 12),
+    "transient": ([{"of": ["a"], "row": 1, "value": 7, "transient": True}], 4 + 5 * 7),
+    "the most of transient ones": (
+        [
+            {"of": ["b"], "row": 1},
+            {"of": ["a"], "value": 7, "transient": True},
+            {"of": ["b"], "value": 9, "transient": True},
+            {"of": ["one"], "row": 8, "transient": True},
+        ],
+        4 + 5 * 9,
+    ),
     "not in the request": ([{"of": ["c"], "row": 7, "value": 2}], 4 * 9),
 }
 
@@ -52,6 +62,20 @@ def test_numbers_of_a_request(widths, expected, kind):
     with pytest.raises(RequestError, match=f"make {enough} numbers of the 4 rows") as e:
         check_sizes(columns, FEATURES, widths, Limits(max_numbers=enough - 1))
     assert e.value.status == 413
+
+
+def test_the_largest_part_is_named():
+    widths = [
+        {"of": ["a"], "row": 1000},
+        {"of": ["b"], "row": 300},
+        {"of": ["b"], "value": 500, "transient": True},
+    ]
+    limits = Limits(max_numbers=4000)
+    with pytest.raises(RequestError, match=r"part of \['a'\]; at most 4000"):
+        check_sizes(COLUMNS, FEATURES, widths, limits)
+    widths[-1]["value"] = 600
+    with pytest.raises(RequestError, match=r"part of \['b'\]; at most 4000"):
+        check_sizes(COLUMNS, FEATURES, widths, limits)
 
 
 def objects(cells):

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The search in an exported graph finds what NumPy finds."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnxruntime")
+from skest.export.graph import Graph
+from skest.export.model_proto import to_model
+from skest.export.search_onnx import n_reached
+from tests.export._running import run
+
+COUNTS = [0, 1, 2, 30, 31, 32, 33, 63, 64, 998, 1023, 1024, 5000]
+
+
+def searched(ends, values):
+    """What a graph finds, and the graph."""
+    graph = Graph("search")
+    shape = (None,) * values.ndim
+    found = n_reached(graph.input("x", values.dtype, shape), ends, row=1)
+    graph.output("found", found, shape)
+    return run(to_model(graph), {"x": values})["found"], graph
+
+
+def ends_of(n_ends, dtype):
+    rng = np.random.default_rng(n_ends)
+    if np.dtype(dtype).kind == "i":
+        limits = np.iinfo(dtype)
+        return np.sort(rng.integers(limits.min, limits.max, n_ends, dtype, True))
+    return np.sort(rng.normal(size=n_ends)).astype(dtype)
+
+
+def around(ends):
+    """The ends, their neighbours and what is far from them."""
+    if ends.dtype.kind == "i":
+        limits = np.iinfo(ends.dtype)
+        beside = [ends, ends - (ends > limits.min), ends + (ends < limits.max)]
+        far = np.array([limits.min, -1, 0, 1, limits.max], ends.dtype)
+    else:
+        beside = [np.nextafter(ends, s * ends.dtype.type(np.inf)) for s in (-1, 1)]
+        beside += [ends]
+        tiny = np.finfo(ends.dtype).smallest_subnormal
+        far = [-np.inf, np.inf, np.nan, 0.0, -0.0, tiny, -tiny]
+        far = np.array(far, ends.dtype)
+    return np.concatenate([*beside, far])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64"])
+@pytest.mark.parametrize("n_ends", COUNTS)
+def test_as_numpy(n_ends, dtype):
+    ends = ends_of(n_ends, dtype)
+    values = around(ends)
+    found, _ = searched(ends, values)
+    assert found.dtype == np.int64
+    np.testing.assert_array_equal(found, np.searchsorted(ends, values, "right"))
+
+
+@pytest.mark.parametrize("n_ends", [3, 40, 1100])
+@pytest.mark.parametrize(
+    "shape", [(0, 1), (1, 1), (0, 3), (5, 3), (2, 0, 1), (2, 7, 3)]
+)
+def test_any_shape(n_ends, shape):
+    ends = ends_of(n_ends, "float32")
+    values = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    found, _ = searched(ends, values)
+    np.testing.assert_array_equal(found, np.searchsorted(ends, values, "right"))
+
+
+@pytest.mark.parametrize("n_ends", [5, 100, 2000])
+def test_ends_that_are_there_several_times(n_ends):
+    ends = np.repeat(ends_of(n_ends, "float64"), 3)
+    values = around(ends)
+    found, _ = searched(ends, values)
+    np.testing.assert_array_equal(found, np.searchsorted(ends, values, "right"))
+
+
+@pytest.mark.parametrize(
+    ("n_ends", "n_compared"),
+    [(0, 0), (9, 9), (31, 31), (32, 5), (1023, 31), (5000, 17)],
+)
+def test_a_number_is_compared_with_few_at_once(n_ends, n_compared):
+    _, graph = searched(ends_of(n_ends, "float32"), np.zeros((2, 1), np.float32))
+    numbers = [given for _, given, transient in graph.widths if transient]
+    assert numbers == ([{"row": n_compared}] if n_compared else [])
+    largest = max(
+        (a.shape[-1] for a in graph.initializers.values() if a.ndim), default=0
+    )
+    assert largest <= max(n_compared, 1)
+    assert sum(node.op == "Less" for node in graph.nodes) <= 3
