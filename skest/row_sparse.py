@@ -331,13 +331,14 @@ def first_places(ids: Tensor, scratch: Tensor) -> Tensor:
 
     Returns
     -------
-    Tensor of int32, shape (n,)
+    Tensor of int64, shape (n,)
         Nothing is sorted, and no shape depends on the ids.
     """
     places = torch.arange(len(ids), dtype=torch.int32, device=ids.device)
     scratch.index_copy_(0, ids, places)
-    # That of one and the same for equal ids.
-    return scratch.index_select(0, ids)
+    # That of one and the same for equal ids. With 32 bits index_add_ takes four times as
+    # long.
+    return scratch.index_select(0, ids).long()
 
 
 def summed_at(place: Tensor, values: Tensor) -> Tensor:
