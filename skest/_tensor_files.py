@@ -11,6 +11,7 @@ import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,7 +22,14 @@ from torch import Tensor
 
 from skest._files import flush
 
-__all__ = ["Rows", "read_tensors", "write_in_blocks", "write_tensors"]
+__all__ = [
+    "Rows",
+    "TensorInFile",
+    "read_tensors",
+    "tensors_in",
+    "write_in_blocks",
+    "write_tensors",
+]
 
 _LENGTH_BYTES = 8
 _BLOCK_BYTES = 1 << 22
@@ -39,6 +47,49 @@ class Rows(Protocol):
         """Type of its values."""
 
     def __getitem__(self, block: slice) -> Tensor: ...
+
+
+@dataclass(frozen=True, eq=False)
+class TensorInFile:
+    """A tensor in a file, of which some rows can be read at a time.
+
+    What is read is memory of its own: pages of a file that is mapped would count as
+    memory of the process as long as it is mapped.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    start : int
+        Where its values begin, in bytes.
+    mapped : Tensor
+        All of it, mapped from the file; what nobody touches takes no memory.
+    """
+
+    path: Path
+    start: int
+    mapped: Tensor
+
+    @property
+    def shape(self) -> torch.Size:
+        """Of all of it."""
+        return self.mapped.shape
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Type of its values."""
+        return self.mapped.dtype
+
+    def __getitem__(self, block: slice) -> Tensor:
+        first, stop, step = block.indices(self.shape[0])
+        found = torch.empty((max(0, stop - first), *self.shape[1:]), dtype=self.dtype)
+        content: Any = found.reshape(-1).view(torch.uint8).numpy()
+        with self.path.open("rb") as file:
+            file.seek(self.start + first * _size_of(self, 1))
+            n_read = file.readinto(content)
+        if n_read != len(content):
+            raise ValueError(f"{self.path.name} ends within a tensor")
+        return found[::step]
 
 
 def write_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
@@ -147,6 +198,25 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     path.open("rb").close()  # whatever is wrong, safetensors says that there is no file
     with _errors_of_the_system():
         return load_file(path)
+
+
+def tensors_in(path: Path) -> dict[str, TensorInFile]:
+    """Return the tensors of a file, of which none is read yet.
+
+    Raises
+    ------
+    OSError, SafetensorError
+        As `read_tensors`.
+    """
+    mapped = read_tensors(path)
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
+        header = json.loads(file.read(length))
+    begin = _LENGTH_BYTES + length
+    return {
+        name: TensorInFile(path, begin + header[name]["data_offsets"][0], tensor)
+        for name, tensor in mapped.items()
+    }
 
 
 @contextmanager

@@ -11,7 +11,6 @@ where: a whole tensor in one file, or the rows of a table in all of them, as
 
 import functools
 import json
-import mmap
 import os
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -20,11 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
 from skest._files import explained, write_file
-from skest._tensor_files import read_tensors, write_tensors
+from skest._tensor_files import TensorInFile, tensors_in, write_tensors
 from skest.checkpoints import Checkpoint
 from skest.exceptions import CorruptCheckpointError
 from skest.table_shards import check_shard, gathered_rows
@@ -52,6 +52,7 @@ TENSOR_FILES = {
 
 _FORMAT_OF_SHARDS = "skest.sharded_checkpoint/1"
 _CHECKSUM = "crc32"
+_BLOCK_BYTES = 1 << 20
 _DAMAGE = (
     AttributeError,
     FileNotFoundError,
@@ -97,28 +98,35 @@ class StoredTensor:
     Parameters
     ----------
     shards : tuple of callable
-        Each returns a part, mapped from its file, whose checksum is asked for then.
+        Each returns a part in its file, whose checksum is asked for then.
     n_rows : int or None
         Rows of a table that is cut by `skest.table_shards`; None is a whole tensor.
     """
 
-    shards: tuple[Callable[[], Tensor], ...]
+    shards: tuple[Callable[[], TensorInFile], ...]
     n_rows: int | None = None
 
     def whole(self) -> Tensor:
         """Return all of it."""
         if self.n_rows is None or len(self.shards) == 1:
-            return self.shards[0]()
+            return self.shards[0]().mapped
         return gathered_rows([shard() for shard in self.shards], self.n_rows)
+
+    def described(self) -> Tensor:
+        """Return its shape and type, as a tensor on the meta device."""
+        first = self.shards[0]()
+        n_rows = first.shape[:1] if self.n_rows is None else (self.n_rows,)
+        shape = (*n_rows, *first.shape[1:])
+        return torch.empty(shape, dtype=first.dtype, device="meta")
 
     def shard(self, index: int, n: int) -> Tensor:
         """Return what shard `index` of `n` of a table has, as a new tensor."""
         if self.n_rows is not None and len(self.shards) == n:
             own = self.shards[index]()
             check_shard(own, self.n_rows, index, n)
-            return own.clone()
+            return own[:]
         parts = [shard() for shard in self.shards]
-        n_rows = len(parts[0]) if self.n_rows is None else self.n_rows
+        n_rows = parts[0].shape[0] if self.n_rows is None else self.n_rows
         return gathered_rows(parts, n_rows, index, n)
 
 
@@ -137,7 +145,7 @@ class CheckpointFiles:
         if self.state["format"] not in (FORMAT, _FORMAT_OF_SHARDS):
             raise ValueError(f"its format is {self.state['format']!r}, not {FORMAT!r}")
         _check_sum(STATE, _crc32_of(self.state), self.state.pop(_CHECKSUM))
-        self._tensors: dict[str, dict[str, Tensor]] = {}
+        self._tensors: dict[str, dict[str, TensorInFile]] = {}
 
     def stored(self, kind: str) -> dict[str, StoredTensor]:
         """Return the variables, or the tensors of optimizers, by name.
@@ -160,24 +168,29 @@ class CheckpointFiles:
     def _whole(self, file: str, name: str) -> StoredTensor:
         return StoredTensor((functools.partial(self._get, file, name),))
 
-    def _get(self, file: str, name: str) -> Tensor:
+    def _get(self, file: str, name: str) -> TensorInFile:
         return self._read(file)[name]
 
-    def _read(self, name: str) -> dict[str, Tensor]:
+    def _read(self, name: str) -> dict[str, TensorInFile]:
         if name not in self._tensors:
             path = self._path / name
             _check_sum(name, checksum(path), self.state["files"][name])
-            self._tensors[name] = read_tensors(path)
+            self._tensors[name] = tensors_in(path)
         return self._tensors[name]
 
 
-def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
+def read_checkpoint(
+    path: str | os.PathLike[str],
+    take: Callable[[StoredTensor], Tensor] = StoredTensor.whole,
+) -> Checkpoint:
     """Read a checkpoint directory.
 
     Parameters
     ----------
     path : str or path
         A directory ``ckpt-<step>``.
+    take : callable, default=StoredTensor.whole
+        Returns what shall stand for a tensor.
 
     Returns
     -------
@@ -196,7 +209,7 @@ def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
     """
     with reading(Path(path)) as files:
         tensors = {
-            kind: {name: s.whole() for name, s in files.stored(kind).items()}
+            kind: {name: take(s) for name, s in files.stored(kind).items()}
             for kind in TENSOR_FILES
         }
         return Checkpoint(
@@ -271,10 +284,10 @@ def _add_shards(
 def checksum(path: Path) -> int:
     """Return the CRC-32 of a file."""
     with path.open("rb") as file:
-        if not path.stat().st_size:  # which can't be mapped
-            return 0
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            return zlib.crc32(content)
+        found = 0
+        while content := file.read(_BLOCK_BYTES):
+            found = zlib.crc32(content, found)
+        return found
 
 
 def _crc32_of(state: dict[str, Any]) -> int:

@@ -21,11 +21,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
+from torch import Tensor
+
 from skest._files import explained, published_as, remove_directory, write_file
 from skest.checkpoint_format import (
     FORMAT,
     STATE,
     ShardedCheckpoint,
+    StoredTensor,
     is_checkpoint,
     read_checkpoint,
     write_checkpoint,
@@ -231,14 +234,17 @@ class DirectoryStore:
             return {entry["name"] for entry in entries}
         return {path.name for path in islice(self._ranked(rule, results), rule.number)}
 
-    def latest(self) -> Checkpoint | None:
+    def latest(
+        self, take: Callable[[StoredTensor], Tensor] = StoredTensor.whole
+    ) -> Checkpoint | None:
         """Read the newest checkpoint, or return None.
 
-        Another process may replace and delete checkpoints meanwhile.
+        Another process may replace and delete checkpoints meanwhile. `take` is that of
+        `skest.checkpoint_format.read_checkpoint`.
         """
         while (version := self.version()) is not None:
             try:
-                checkpoint = read_checkpoint(version[0])
+                checkpoint = read_checkpoint(version[0], take)
             except ValueError:
                 if self.version() == version:
                     raise

@@ -34,7 +34,9 @@ class Checkpoint:
     variables : dict of str to Tensor
         The network's ``state_dict``, on the CPU.
     optimizer : dict of str to Tensor
-        Optimizer slots and the state of random generators, on the CPU.
+        Optimizer slots and the state of random generators, on the CPU. Values of slots
+        and variables on the meta device are elsewhere: `restore` compares their shapes,
+        and leaves those of the model as they are.
     scalars : dict
         Options of optimizers and schedulers; JSON holds it.
     input_position : dict, default=None
@@ -148,7 +150,8 @@ def load_variables(
     """Copy `variables` into `network` after comparing names and shapes.
 
     With `share`, the network uses their memory if the types are the same, and copies only
-    what would give it other numbers where it lies.
+    what would give it other numbers where it lies. Where a variable is on the meta
+    device, the network keeps what it has.
 
     Raises
     ------
@@ -179,6 +182,8 @@ def load_variables(
         )
     with torch.no_grad():
         for name, value in wanted.items():
+            if variables[name].is_meta:
+                continue
             if share and value.dtype == variables[name].dtype:
                 value.data = _lent(variables[name], value)
             else:

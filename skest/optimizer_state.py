@@ -113,7 +113,8 @@ def load_named_state(
         As in `named_state`.
     tensors : mapping of str to Tensor
         Slots, on the CPU. They are copied, unless `share`; dtype and device become
-        those of the parameters.
+        those of the parameters. Where one is on the meta device, the optimizer keeps what
+        it has.
     scalars : mapping
         As `named_state` returned it, or as JSON brought it back.
     share : bool, default=False
@@ -149,13 +150,19 @@ def load_named_state(
             + "\nUse the network and optimizer that it was saved from, or train anew."
         )
     state = {}
-    for position, (name, _) in enumerate(_members(groups)):
+    for position, (name, param) in enumerate(_members(groups)):
         slots = {
             slot: tensors[f"{name}/{slot}"].detach()
             for slot in scalars["slots"].get(name, ())
         }
-        if not share:
-            slots = {slot: value.clone() for slot, value in slots.items()}
+        elsewhere = {slot for slot, value in slots.items() if value.is_meta}
+        slots = {
+            slot: value if share else value.clone()
+            for slot, value in slots.items()
+            if slot not in elsewhere
+        }
+        kept = optimizer.state.get(param, {})
+        slots |= {slot: kept[slot] for slot in elsewhere & kept.keys()}
         slots.update(scalars["values"].get(name, {}))
         if slots:
             state[position] = slots

@@ -7,7 +7,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from skest._tensor_files import Rows
+
 __all__ = ["check_shard", "gathered_rows", "shard_length"]
+
+_BLOCK_BYTES = 1 << 22
 
 
 def shard_length(n_rows: int, index: int, n: int) -> int:
@@ -22,7 +26,7 @@ def shard_length(n_rows: int, index: int, n: int) -> int:
     return len(range(index, n_rows, n))
 
 
-def check_shard(shard: Tensor, n_rows: int, index: int, n: int) -> None:
+def check_shard(shard: Rows, n_rows: int, index: int, n: int) -> None:
     """Raise ValueError unless a shard has as many rows as it should have."""
     found, expected = tuple(shard.shape), shard_length(n_rows, index, n)
     if not found or found[0] != expected:
@@ -33,15 +37,15 @@ def check_shard(shard: Tensor, n_rows: int, index: int, n: int) -> None:
 
 
 def gathered_rows(
-    shards: Sequence[Tensor], n_rows: int, index: int = 0, n: int = 1
+    shards: Sequence[Rows], n_rows: int, index: int = 0, n: int = 1
 ) -> Tensor:
     """Make one shard out of shards of another number.
 
     Parameters
     ----------
-    shards : sequence of Tensor
-        All shards of a table, in order. Those that are mapped from a file are read only
-        where rows are wanted.
+    shards : sequence of Tensor or Rows
+        All shards of a table, in order. They are read in blocks of rows, and only those
+        that have rows which are wanted.
     n_rows : int
         Rows of the table.
     index, n : int, default=0, 1
@@ -81,5 +85,15 @@ def gathered_rows(
     period = m // math.gcd(n, m)
     for k in range(min(period, rows)):
         place, j = divmod(index + n * k, m)
-        found[k::period] = shards[j][place :: n * period // m][: len(found[k::period])]
+        _take(shards[j], place, n * period // m, found[k::period])
     return found
+
+
+def _take(shard: Rows, first: int, step: int, into: Tensor) -> None:
+    """Copy every `step`-th row from `first` on, with some rows in memory at a time."""
+    n_bytes = step * shard.shape[1:].numel() * shard.dtype.itemsize
+    at_once = max(1, _BLOCK_BYTES // max(1, n_bytes))
+    for start in range(0, len(into), at_once):
+        part = into[start : start + at_once]
+        begin = first + start * step
+        part.copy_(shard[begin : begin + (len(part) - 1) * step + 1][::step])

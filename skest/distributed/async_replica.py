@@ -12,10 +12,13 @@ from torch import Tensor
 
 from skest._interrupts import INTERRUPTED, broken_off_by_interrupt
 from skest.checkpoint_format import ShardedCheckpoint
-from skest.checkpoint_store import DirectoryStore
+from skest.checkpoint_store import CheckpointStore, DirectoryStore
+from skest.checkpoints import Checkpoint
 from skest.distributed.attachment import LOST, Attachment
+from skest.distributed.beginning import Beginning
 from skest.distributed.client import PSClient
 from skest.distributed.exchange import Exchange
+from skest.distributed.hidden_variables import elsewhere_of, hidden
 from skest.distributed.initial_capture import initial_capture
 from skest.distributed.lazy_building import LazyBuilding
 from skest.distributed.look_ahead import LookAhead
@@ -24,7 +27,7 @@ from skest.distributed.patience import Patience
 from skest.distributed.remote_checkpoint import NotSavedError, sharded
 from skest.distributed.session import Peer
 from skest.distributed.status_log import StatusLog
-from skest.distributed.variables import aliases, join
+from skest.distributed.variables import join
 from skest.distributed.wire import Message, Op
 from skest.hooks.base import Run
 from skest.inputs.input_context import InputContext
@@ -85,6 +88,8 @@ class AsyncReplica(Replica):
     check : callable, default=None
         Called again and again while it waits; may raise an error to end that. After a
         `TrainingOverError`, which ends the training quietly, ``with`` goes on.
+    beginning : Beginning, default=None
+        With which the model of this task was built, if that came before.
 
     Raises
     ------
@@ -126,9 +131,10 @@ class AsyncReplica(Replica):
         attach_timeout: float = 1200.0,
         may_fall_short: bool = False,
         check: Callable[[], None] = lambda: None,
+        beginning: Beginning | None = None,
     ) -> None:
         self.is_chief = task_type == "chief" if is_chief is None else is_chief
-        self._building: LazyBuilding | None = None
+        self._beginning = beginning or Beginning()
         self.input_context = input_context
         peer = Peer(task_type, task_index)
         self.client = PSClient(ps_addresses, peer, secret, strategy.timeout)
@@ -157,16 +163,20 @@ class AsyncReplica(Replica):
         context = self.input_context
         return 1 if context is None else context.num_input_pipelines
 
+    def latest(self, store: CheckpointStore) -> Checkpoint | None:
+        """Return what to go on from, but for the values that go to the servers."""
+        if not self.is_chief:
+            return super().latest(store)
+        return self._beginning.latest(store)
+
     def building(self) -> LazyBuilding:
         """Let a model be built whose tables are elsewhere; the chief draws their values."""
-        self._building = LazyBuilding(keeps_draws=self.is_chief)
-        return self._building
+        return self._beginning.building(draws=self.is_chief)
 
     def begin(self, run: Run) -> None:
         """Attach to the servers; the chief initializes them if nobody did."""
         spec = run.spec
-        if self._building is not None:
-            self._building.settle(run.network.parameters())
+        self._beginning.settle(run.network)
         self._servers.prepare(run)
         if self.is_chief:
             warn_of_momentum(spec.optimizers, self.n_tasks)
@@ -217,12 +227,14 @@ class AsyncReplica(Replica):
             return capture(run)
         if self._is_saving:
             return self._sharded(run, capture)
-        step, parts = self._servers.retried(
-            run, lambda: self.client.snapshot(["dense", "table"])
+        step, found = self._servers.retried(
+            run, lambda: self._servers.snapshot(["dense", "table"])
         )
-        self._servers.load(run, parts, "dense")
-        captured, other_names = capture(self._shown(run, step)), aliases(run.network)
-        made = join(self._servers.variables, parts, captured, other_names)
+        self._servers.load(run, found, "dense")
+        elsewhere, others = elsewhere_of(self._servers.variables, run.network)
+        with hidden(run.network, elsewhere | others.keys()):
+            captured = capture(self._shown(run, step))
+        made = join(found, captured, others)
         self._servers.saved = made if run.model_dir is None else None
         return made
 
@@ -283,10 +295,12 @@ class AsyncReplica(Replica):
 
     def _begin_saving(self, run: Run) -> None:
         """Have something to go back to, until a later state is saved."""
-        is_saved = False
+        is_saved = self._servers.goes_on = self._beginning.goes_on
+        self._servers.saved = self._beginning.checkpoint
         if run.model_dir is not None:
             run.save_by = self._save
-            is_saved = DirectoryStore(run.model_dir).latest_step() == run.global_step
+            newest = DirectoryStore(run.model_dir).latest_step()
+            is_saved = is_saved or newest == run.global_step
         if not is_saved:
             self._servers.saved = initial_capture(run, self._servers.variables)
 

@@ -16,7 +16,13 @@ from skest.distributed.client import PSClient, StaleGenerationError
 from skest.distributed.exchange import Exchange
 from skest.distributed.patience import Patience
 from skest.distributed.remote_checkpoint import restore
-from skest.distributed.variables import Part, Variables, split, unique_state
+from skest.distributed.variables import (
+    Gathered,
+    Variables,
+    gathered,
+    split,
+    unique_state,
+)
 from skest.distributed.wire import Message, Op
 from skest.exceptions import PeerLostError
 from skest.hooks.base import Run
@@ -59,6 +65,8 @@ class Attachment:
         the network has the variables to begin with.
     saved : Checkpoint or None
         What to go back to if ``model_dir`` has nothing.
+    goes_on : bool
+        Whether servers begin with a checkpoint, which the network doesn't have.
     reading : Patience
         With what can be asked again.
     """
@@ -76,6 +84,7 @@ class Attachment:
         self.client = client
         self.exchange: Exchange | None = None
         self.saved: Checkpoint | None = None
+        self.goes_on = False
         self.reading = Patience(timeout)
         self._is_chief, self._may_fall_short = is_chief, may_fall_short
         self._timeout, self._attach_timeout = timeout, attach_timeout
@@ -187,14 +196,15 @@ class Attachment:
     def _initialize(self, run: Run, generation: int) -> None:
         """Give the servers the variables of this process, or those of a checkpoint."""
         known = self.variables
-        if self.exchange is None:
+        is_first = self.exchange is None
+        if is_first and not self.goes_on:
             parts = split(known, run.network, run.spec.optimizers)
             self.client.initialize(known, parts, run.global_step, generation)
             self._constants_of = generation
             return
         reached = max(run.global_step, self.client.step, self._fell_from or 0)
         step = self._go_back(run, generation)  # its own variables are in the servers
-        self._fell_from = reached
+        self._fell_from = None if is_first else reached
         self._load_constants(run)
         _move_back(run, step)
 
@@ -228,16 +238,20 @@ class Attachment:
             )
 
     def _load_constants(self, run: Run) -> None:
-        _, parts = self.client.snapshot(["constant"])
-        self.load(run, parts, "constant")
+        self.load(run, self.snapshot(["constant"])[1], "constant")
         self._constants_of = self.client.generation
 
-    def load(self, run: Run, parts: list[Part], kind: str) -> None:
+    def snapshot(self, kinds: list[str]) -> tuple[int, Gathered]:
+        """Return the global step, and what all servers hold."""
+        step, parts = self.client.snapshot(kinds)
+        return step, gathered(self.variables, parts)
+
+    def load(self, run: Run, found: Gathered, kind: str) -> None:
         """Set variables of the network to those of the servers."""
         tensors = unique_state(run.network)
         with torch.no_grad():
             for v in self.variables.of_kind(kind):
-                tensors[v.name].copy_(parts[v.ps].tensors[f"variable:{v.name}"])
+                tensors[v.name].copy_(found.values[v.name])
 
 
 def _move_back(run: Run, step: int) -> None:

@@ -2,7 +2,7 @@
 """`PSClient`: what a worker asks of all parameter servers."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 
 import torch
@@ -180,10 +180,13 @@ class PSClient:
             self.ask(ps, Message(Op.COMMIT))
         self.step = step
 
-    def snapshot(self, kinds: Sequence[str]) -> tuple[int, list[Part]]:
-        """Return the global step, and a copy of the state of all servers."""
+    def snapshot(self, kinds: Sequence[str]) -> tuple[int, Iterator[Part]]:
+        """Return the global step, and a copy of the state of all servers.
+
+        Those are copies of the same moment; each comes when it is asked for.
+        """
         replies = self.take_snapshot(kinds)
-        parts = [self.fetch(ps, reply) for ps, reply in enumerate(replies)]
+        parts = (self.fetch(ps, reply) for ps, reply in enumerate(replies))
         return replies[0].step, parts
 
     def take_snapshot(self, kinds: Sequence[str]) -> list[Message]:

@@ -14,6 +14,8 @@ from joblib.parallel import get_active_backend
 
 from skest._interrupts import INTERRUPTED, broken_off_by_interrupt
 from skest._random import seed_sequence
+from skest.checkpoint_store import CheckpointStore
+from skest.checkpoints import Checkpoint
 from skest.distributed.anonymous_file import anonymous_file
 from skest.distributed.job import write_job
 from skest.distributed.local_parts import local_context, parts_of
@@ -129,6 +131,10 @@ class LocalChief(Replica):
             "open_part": self.parts.open,
         }
         self._job = self._files.enter_context(write_job(train_part, arguments))
+
+    def latest(self, store: CheckpointStore) -> Checkpoint | None:
+        """Return what to go on from."""
+        return self.parts.latest(store)
 
     def building(self) -> contextlib.AbstractContextManager[Any]:
         """Return what is entered while the model is built."""

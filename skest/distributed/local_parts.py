@@ -9,10 +9,12 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, Protocol
 
+from skest.checkpoint_store import CheckpointStore
+from skest.checkpoints import Checkpoint
 from skest.distributed.anonymous_file import anonymous_file
 from skest.distributed.async_replica import AsyncReplica
+from skest.distributed.beginning import Beginning
 from skest.distributed.job import write_job
-from skest.distributed.lazy_building import LazyBuilding
 from skest.distributed.server import serve_parameters
 from skest.distributed.shared_memory import SharedMemoryReplica
 from skest.distributed.supervisor import Supervisor, Task, res_options
@@ -46,6 +48,9 @@ class Parts(Protocol):
 
         It is called with the descriptors of `files` and the number of the worker.
         """
+
+    def latest(self, store: CheckpointStore) -> Checkpoint | None:
+        """Return what the chief goes on from."""
 
     def building(self) -> contextlib.AbstractContextManager[Any]:
         """Return what is entered while the chief builds the model."""
@@ -121,6 +126,10 @@ class InMemory:
         """What makes the part of a worker in its process."""
         return functools.partial(_open_memory, self._num_workers)
 
+    def latest(self, store: CheckpointStore) -> Checkpoint | None:
+        """Return the newest checkpoint."""
+        return store.latest()
+
     def building(self) -> contextlib.AbstractContextManager[Any]:
         """Nothing is special: steps are taken in the memory of all."""
         return contextlib.nullcontext()
@@ -178,6 +187,7 @@ class InServers:
     ) -> None:
         self._strategy, self._supervisor = strategy, supervisor
         self._timeout = timeout
+        self._beginning = Beginning()
         self._secret = secrets.token_hex(16)
         self._closing = contextlib.ExitStack()
         self._replica: AsyncReplica | None = None
@@ -197,9 +207,13 @@ class InServers:
             _open_session, self._strategy, self._secret, self._timeout
         )
 
+    def latest(self, store: CheckpointStore) -> Checkpoint | None:
+        """Return the newest checkpoint, but for the values that go to the servers."""
+        return self._beginning.latest(store)
+
     def building(self) -> contextlib.AbstractContextManager[Any]:
         """Slots of optimizers are only to be described; steps are taken in servers."""
-        return LazyBuilding()
+        return self._beginning.building()
 
     def prepare(self, run: Run) -> None:
         """Start the servers; workers import their modules at the same time."""
@@ -230,7 +244,9 @@ class InServers:
     def begin(self, run: Run) -> None:
         """Give the servers their variables, or take those that they have."""
         places = [file.fileno() for file in self.files]
-        self._replica = self.open(places, 0, check=self._supervisor.check)
+        self._replica = self.open(
+            places, 0, check=self._supervisor.check, beginning=self._beginning
+        )
         with _short_waits():
             self._replica.begin(run)
 
@@ -301,6 +317,7 @@ def _open_session(
     places: list[int],
     index: int,
     check: Callable[[], None] = lambda: None,
+    beginning: Beginning | None = None,
 ) -> AsyncReplica:
     """Return the part of a process, as soon as all servers have an address."""
     end = time.monotonic() + timeout
@@ -319,6 +336,7 @@ def _open_session(
         attach_timeout=timeout,
         may_fall_short=True,  # nobody would start the program of the user again
         check=check,
+        beginning=beginning,
     )
 
 

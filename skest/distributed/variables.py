@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The variables of a model, and the part of its state that each server holds."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -16,11 +16,13 @@ from skest.optimizer_state import named_state
 from skest.row_sparse import RowSparse
 
 __all__ = [
+    "Gathered",
     "Part",
     "Variable",
     "Variables",
     "aliases",
     "embeddings_of",
+    "gathered",
     "is_row_table",
     "join",
     "merged_options",
@@ -140,6 +142,24 @@ class Part(NamedTuple):
 
     optimizers: list[dict[str, Any]]
     tensors: dict[str, Tensor]
+
+
+class Gathered(NamedTuple):
+    """What all servers hold, of some kinds of variables.
+
+    Parameters
+    ----------
+    optimizers : list
+        `Part.optimizers` of each server.
+    values : dict of str to Tensor
+        Variables by name.
+    slots : dict of str to Tensor
+        ``"<optimizer>:<name>/<slot>"``.
+    """
+
+    optimizers: list[list[dict[str, Any]]]
+    values: dict[str, Tensor]
+    slots: dict[str, Tensor]
 
 
 def is_row_table(tensor: Tensor) -> bool:
@@ -318,41 +338,54 @@ def _cut(tensor: Tensor, variable: Variable, ps: int, num_ps: int) -> Tensor:
     return tensor
 
 
-def join(
-    variables: Variables,
-    parts: Sequence[Part],
-    local: Checkpoint,
-    other_names: Mapping[str, str],
-) -> Checkpoint:
-    """Return the checkpoint of a training whose state is in servers.
+def gathered(variables: Variables, parts: Iterable[Part]) -> "Gathered":
+    """Put the parts of all servers together, one after the other.
 
     Parameters
     ----------
     variables : Variables
         Of the network.
-    parts : sequence of Part
-        Of all servers.
+    parts : iterable of Part
+        Of all servers, in order. Of an iterator, no part is kept.
+    """
+    by_name = {v.name: v for v in variables.all}
+    found = Gathered([], {}, {})
+    for ps, part in enumerate(parts):
+        found.optimizers.append(part.optimizers)
+        for key, tensor in part.tensors.items():
+            owner, _, rest = key.partition(":")
+            if owner == "variable":
+                _put(found.values, rest, tensor, by_name[rest], ps, variables.num_ps)
+            else:
+                variable = by_name[rest.rpartition("/")[0]]
+                _put(found.slots, key, tensor, variable, ps, variables.num_ps)
+    return found
+
+
+def join(
+    found: "Gathered", local: Checkpoint, other_names: Mapping[str, str]
+) -> Checkpoint:
+    """Return the checkpoint of a training whose state is in servers.
+
+    Parameters
+    ----------
+    found : Gathered
+        Of the dense variables and tables of all servers.
     local : Checkpoint
         Of the process that writes checkpoints: all else is from there, such as buffers,
         options, and the position in the input.
     other_names : dict of str to str
         What `aliases` returned for the network.
     """
-    by_name = {v.name: v for v in variables.all}
-    values = dict(local.variables)
-    tensors = {k: t for k, t in local.optimizer.items() if k.startswith("random:")}
-    for ps, part in enumerate(parts):
-        for key, tensor in part.tensors.items():
-            owner, _, rest = key.partition(":")
-            if owner == "variable":
-                if by_name[rest].kind != "constant":
-                    _put(values, rest, tensor, by_name[rest], ps, variables.num_ps)
-            else:
-                variable = by_name[rest.rpartition("/")[0]]
-                _put(tensors, key, tensor, variable, ps, variables.num_ps)
+    random = {k: t for k, t in local.optimizer.items() if k.startswith("random:")}
+    values = {**local.variables, **found.values}
     values |= {other: values[name] for other, name in other_names.items()}
-    scalars = merged_options(local.scalars, [part.optimizers for part in parts])
-    return replace(local, variables=values, optimizer=tensors, scalars=scalars)
+    return replace(
+        local,
+        variables=values,
+        optimizer={**random, **found.slots},
+        scalars=merged_options(local.scalars, found.optimizers),
+    )
 
 
 def merged_options(
@@ -386,7 +419,8 @@ def _put(
     num_ps: int,
 ) -> None:
     n_rows = n_rows_of(variable.shape[0], ps, num_ps) if variable.ps == -1 else -1
-    if tensor.shape != (n_rows, *variable.shape[1:]) or variable.ps != -1:
+    is_cut = variable.ps == -1 and tensor.shape == (n_rows, *variable.shape[1:])
+    if num_ps == 1 or not is_cut:
         into[key] = tensor
         return
     whole = into.get(key)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A program that trains on this machine, and prints how much memory its tasks took.
 
-Its arguments are the rows of a table, 16 wide, and a directory.
+Its arguments are the rows of a table, 16 wide, and a directory for checkpoints; without
+one, they are in memory.
 """
 
 import contextlib
@@ -69,7 +70,7 @@ def model_fn(features, labels, mode, params):
     )
 
 
-def train(n_rows, directory):
+def train(n_rows, directory=None):
     def input_fn():
         generator = torch.Generator().manual_seed(0)
         for _ in range(40):
@@ -91,4 +92,4 @@ def train(n_rows, directory):
 
 
 if __name__ == "__main__":
-    train(int(sys.argv[1]), sys.argv[2])
+    train(int(sys.argv[1]), *sys.argv[2:])

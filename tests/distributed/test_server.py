@@ -40,7 +40,8 @@ def trainers(request):
 
 def state_of(trainer):
     """Return the values in the servers by name, tables as a list of shards."""
-    step, parts = trainer.client.snapshot(["dense", "table"])
+    step, found = trainer.client.snapshot(["dense", "table"])
+    parts = list(found)
     dense = [
         p.tensors["variable:dense"] for p in parts if "variable:dense" in p.tensors
     ]

@@ -8,7 +8,14 @@ from torch import nn
 from skest.checkpoints import Checkpoint
 from skest.distributed.rebuilding import rebuilt_optimizer
 from skest.distributed.shard import Shard
-from skest.distributed.variables import Part, Variables, aliases, join, split
+from skest.distributed.variables import (
+    Part,
+    Variables,
+    aliases,
+    gathered,
+    join,
+    split,
+)
 from skest.row_sparse import RowSparse
 
 
@@ -48,7 +55,7 @@ def test_what_is_split_and_held_by_servers_is_joined_again(num_ps):
         parameter.data.zero_()
     optimizer.state.clear()
     local = Checkpoint.capture(network, 3, [optimizer])
-    found = join(variables, held, local, aliases(network))
+    found = join(gathered(variables, iter(held)), local, aliases(network))
     for ours, theirs in zip(
         (found.variables, found.optimizer),
         (expected.variables, expected.optimizer),
