@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from skest._random import RunRandom
 from skest.inputs.array_dataset import count_rows
 from skest.keys import ModeKeys
+from skest.optimizer_state import check_members
 from skest.out_of_memory import explained_out_of_memory
 from skest.run_config import RunConfig
 from skest.spec import EstimatorSpec
@@ -105,6 +106,9 @@ class ModelFn:
         draws = mode == ModeKeys.TRAIN or not self.is_pure
         with random.as_global() if draws else nullcontext():
             spec = self(features, labels, mode, config)
+        if mode == ModeKeys.TRAIN and spec.network is not None:
+            for optimizer in spec.optimizers:
+                check_members(optimizer, spec.network)
         if spec.network is not None and random.device.type != "cpu":
             n_rows = count_rows(features, "features")
             with explained_out_of_memory(n_rows, random.device, spec.network):

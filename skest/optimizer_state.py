@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
 from skest.exceptions import CheckpointMismatchError
@@ -15,6 +15,7 @@ from skest.row_sparse import RowSparse
 __all__ = [
     "IMPLEMENTATION_OPTIONS",
     "NamedParameters",
+    "check_members",
     "group_options",
     "load_named_state",
     "named_state",
@@ -170,6 +171,19 @@ def load_named_state(
     for group, saved in zip(packed, scalars["param_groups"], strict=True):
         set_group_options(group, saved["options"])
     optimizer.load_state_dict({"state": state, "param_groups": packed})
+
+
+def check_members(optimizer: Optimizer, network: nn.Module) -> None:
+    """Raise ValueError if an optimizer holds what is no parameter of a network."""
+    own = set(network.parameters())
+    for param in (p for group in optimizer.param_groups for p in group["params"]):
+        if param not in own:
+            raise ValueError(
+                f"The optimizer {_class_name(optimizer)} holds a parameter of shape "
+                f"{tuple(param.shape)} that is not in the 'network' of the EstimatorSpec, "
+                "so it would train something else. Make it of network.parameters(), or "
+                "add to the network the module that has this parameter."
+            )
 
 
 def _named_groups(

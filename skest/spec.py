@@ -24,6 +24,11 @@ _REQUIRED = {
     ModeKeys.EVAL: ("network", "loss"),
     ModeKeys.PREDICT: ("network", "predictions"),
 }
+_CALLED_WITH = {
+    "loss": ("labels", "logits", "features"),
+    "predictions": ("logits",),
+    "summaries": ("labels", "logits", "features"),
+}
 _RESERVED_METRICS = (MetricKeys.LOSS, MetricKeys.GLOBAL_STEP)
 
 
@@ -182,6 +187,8 @@ Hook, default=()
                     f"'{name}' of an EstimatorSpec must be a function; "
                     f"got {type(value).__name__}."
                 )
+        for name, arguments in _CALLED_WITH.items():
+            _check_call(name, getattr(self, name), arguments)
         for optimizer in self.optimizers:
             if not isinstance(optimizer, Optimizer):
                 raise TypeError(
@@ -216,6 +223,23 @@ Hook, default=()
     def lr_schedulers(self) -> tuple[LRScheduler, ...]:
         """The learning-rate schedulers as a tuple, possibly empty."""
         return _as_tuple(self.lr_scheduler)
+
+
+def _check_call(name: str, function: Any, arguments: tuple[str, ...]) -> None:
+    """Raise TypeError if a function does not take so many arguments."""
+    try:
+        # A module takes anything, and hands it to its method forward.
+        signature = inspect.signature(getattr(function, "forward", function))
+    except (TypeError, ValueError):  # None, or one that is not written in Python
+        return
+    try:
+        signature.bind(*arguments)
+    except TypeError as error:
+        raise TypeError(
+            f"'{name}' of an EstimatorSpec is called as {name}({', '.join(arguments)}), by "
+            f"position; the one that is given takes {signature}. Give a function of "
+            f"{', '.join(arguments)}."
+        ) from error
 
 
 def _check_export_outputs(outputs: Any) -> None:

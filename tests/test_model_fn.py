@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 
+from skest import Estimator, EstimatorSpec
 from skest.model_fn import follow_parameters, model_fn_arguments
 
 
@@ -75,3 +77,24 @@ def test_slots_follow_their_parameters():
     assert slots["sum"].tolist() == [[0.5, 0.5]]
     layer(torch.ones(1, 2, dtype=torch.float64)).sum().backward()
     adagrad.step()
+
+
+@pytest.mark.parametrize("given", ["one", "several"])
+def test_optimizers_of_other_networks_are_refused_before_the_first_step(given):
+    other = torch.optim.SGD(torch.nn.Linear(3, 1).parameters(), 0.1)
+
+    def model_fn(features, labels, mode):
+        network = torch.nn.Linear(2, 1)
+        own = torch.optim.Adagrad(network.parameters())
+        return EstimatorSpec(
+            mode,
+            network=network,
+            loss=lambda labels, logits, features: logits.mean(),
+            optimizer=other if given == "one" else [own, other],
+        )
+
+    estimator = Estimator(model_fn)
+    message = r"SGD holds a parameter of shape \(1, 3\) that is not in the 'network'"
+    with pytest.raises(ValueError, match=message):
+        estimator.train(lambda: [(np.ones((4, 2), np.float32), np.ones(4))])
+    assert estimator.checkpoint is None

@@ -82,6 +82,24 @@ def test_wrong_types_are_refused_by_name(field, value, message):
         EstimatorSpec(ModeKeys.TRAIN, **{**COMPLETE, field: value})
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        (
+            "loss",
+            lambda labels, logits: 0,
+            r"\(labels, logits, features\), by position",
+        ),
+        ("loss", nn.MSELoss(), r"'loss' .* takes \(input: .*Give a function of labels"),
+        ("predictions", lambda: {}, r"as predictions\(logits\), .* takes \(\)\."),
+        ("summaries", lambda x: {}, r"'summaries' .* that is given takes \(x\)\."),
+    ],
+)
+def test_functions_take_what_they_are_called_with(field, value, message):
+    with pytest.raises(TypeError, match=message):
+        EstimatorSpec(ModeKeys.TRAIN, **{**COMPLETE, field: value})
+
+
 @pytest.mark.parametrize("name", ["loss", "global_step"])
 def test_reserved_metric_names_are_refused(name):
     with pytest.raises(ValueError, match=f"metric name '{name}' is taken"):

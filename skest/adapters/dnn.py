@@ -16,7 +16,7 @@ from skest.adapters.mixed import SkestHeadEstimator
 from skest.adapters.optimization import Part, optimization
 from skest.adapters.regressor import SkestRegressor
 from skest.feature_columns.arithmetic import Encoding
-from skest.feature_columns.columns import FeatureColumns
+from skest.feature_columns.columns import FeatureColumns, as_feature_columns
 from skest.feature_columns.modules import DenseFeatures
 from skest.heads.base import Head
 from skest.keys import ModeKeys
@@ -53,7 +53,7 @@ def dnn_model_fn(
     mode: str,
     *,
     head: Any,
-    columns: FeatureColumns,
+    columns: FeatureColumns | Sequence[Any],
     hidden_units: Sequence[int] | int,
     activation: str | Callable[[Tensor], Tensor] = "relu",
     dropout: float = 0.0,
@@ -76,8 +76,8 @@ def dnn_model_fn(
         One of `skest.ModeKeys`.
     head : Head
         Loss, predictions and metrics.
-    columns : FeatureColumns
-        Fitted columns, all dense.
+    columns : FeatureColumns or list of columns
+        Fitted columns, or such that learn nothing from data; all dense.
     hidden_units, activation, dropout, batch_norm
         See `DNNClassifier`.
     optimizer, learning_rate, weight_decay
@@ -94,6 +94,7 @@ def dnn_model_fn(
     EstimatorSpec
         The model, for every mode.
     """
+    columns = as_feature_columns(columns)
     network = DNN(
         DenseFeatures(columns, dtype=dtype, initialize=mode == ModeKeys.TRAIN),
         as_units(hidden_units),

@@ -24,10 +24,10 @@ from skest.adapters.dnn import (
 from skest.adapters.linear import auto_learning_rate, ftrl_penalties
 from skest.adapters.mixed import SkestHeadEstimator
 from skest.adapters.optimization import Part, optimization
-from skest.adapters.parts import encode_parts
 from skest.adapters.regressor import SkestRegressor
-from skest.feature_columns.columns import FeatureColumns
+from skest.feature_columns.columns import FeatureColumns, as_feature_columns
 from skest.feature_columns.modules import DenseFeatures, LinearFeatures
+from skest.feature_columns.parts import PartsEncoding
 from skest.heads.base import Head
 from skest.keys import ModeKeys
 from skest.model_fn import pure_model_fn
@@ -55,8 +55,8 @@ def dnn_linear_combined_model_fn(
     mode: str,
     *,
     head: Any,
-    linear_columns: FeatureColumns | None,
-    dnn_columns: FeatureColumns | None,
+    linear_columns: FeatureColumns | Sequence[Any] | None,
+    dnn_columns: FeatureColumns | Sequence[Any] | None,
     dnn_hidden_units: Sequence[int] | int,
     dnn_activation: str | Callable[[Tensor], Tensor] = "relu",
     dnn_dropout: float = 0.0,
@@ -86,8 +86,9 @@ def dnn_linear_combined_model_fn(
         One of `skest.ModeKeys`.
     head : Head
         Loss, predictions and metrics.
-    linear_columns, dnn_columns : FeatureColumns or None
-        Fitted columns of the parts; None leaves a part out.
+    linear_columns, dnn_columns : FeatureColumns, list of columns, or None
+        Columns of the parts, fitted or such that learn nothing from data; None leaves a
+        part out.
     dnn_hidden_units, dnn_activation, dnn_dropout, batch_norm, linear_sparse_combiner, \
 l1, l2
         See `DNNLinearCombinedClassifier`.
@@ -111,6 +112,7 @@ l1, l2
     initialize = mode == ModeKeys.TRAIN
     linear = dnn = linear_part = dnn_part = None
     if linear_columns is not None:
+        linear_columns = as_feature_columns(linear_columns)
         linear = LinearFeatures(
             linear_columns,
             head.logits_dimension,
@@ -127,6 +129,7 @@ l1, l2
             ftrl_penalties(linear_optimizer, l1, l2),
         )
     if dnn_columns is not None:
+        dnn_columns = as_feature_columns(dnn_columns)
         dnn = DNN(
             DenseFeatures(dnn_columns, dtype=dtype, initialize=initialize),
             as_units(dnn_hidden_units, "dnn_hidden_units"),
@@ -151,7 +154,7 @@ l1, l2
         mode,
         Combined(linear, dnn),
         labels=labels,
-        encode=partial(encode_parts, parts, dtype),
+        encode=PartsEncoding(parts, dtype),
         clip_norm=clip_norm,
         **optimization(mode, lr_scheduler, *optimized),
     )

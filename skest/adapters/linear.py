@@ -28,7 +28,7 @@ from skest.adapters.sdca import TakesSDCA, check_unused
 from skest.adapters.target_scale import TargetScale
 from skest.estimator import Estimator
 from skest.feature_columns.arithmetic import Encoding
-from skest.feature_columns.columns import FeatureColumns
+from skest.feature_columns.columns import FeatureColumns, as_feature_columns
 from skest.feature_columns.modules import LinearFeatures, parameter_name
 from skest.heads.base import Head
 from skest.keys import ModeKeys
@@ -54,7 +54,7 @@ def linear_model_fn(
     mode: str,
     *,
     head: Any,
-    columns: FeatureColumns,
+    columns: FeatureColumns | Sequence[Any],
     sparse_combiner: str = "sum",
     optimizer: Any = "ftrl",
     learning_rate: float | str | RateFunction | None = "auto",
@@ -75,8 +75,8 @@ def linear_model_fn(
         One of `skest.ModeKeys`.
     head : Head
         Loss, predictions and metrics.
-    columns : FeatureColumns
-        Fitted columns, dense or categorical.
+    columns : FeatureColumns or list of columns
+        Fitted columns, or such that learn nothing from data; dense or categorical.
     sparse_combiner, l1, l2
         See `LinearClassifier`.
     optimizer, learning_rate, weight_decay
@@ -92,6 +92,7 @@ def linear_model_fn(
     EstimatorSpec
         The model, for every mode.
     """
+    columns = as_feature_columns(columns)
     network = LinearFeatures(
         columns,
         head.logits_dimension,

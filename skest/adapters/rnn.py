@@ -20,10 +20,10 @@ from skest.adapters.dnn import (
     as_units,
 )
 from skest.adapters.optimization import Part, optimization
-from skest.adapters.parts import encode_parts
 from skest.adapters.regressor import SkestRegressor
-from skest.feature_columns.columns import FeatureColumns
+from skest.feature_columns.columns import FeatureColumns, as_feature_columns
 from skest.feature_columns.modules import DenseFeatures, SequenceFeatures
+from skest.feature_columns.parts import PartsEncoding
 from skest.keys import ModeKeys
 from skest.model_fn import pure_model_fn
 from skest.networks.rnn import CELL_TYPES, RNN
@@ -41,8 +41,8 @@ def rnn_model_fn(
     mode: str,
     *,
     head: Any,
-    sequence_columns: FeatureColumns,
-    context_columns: FeatureColumns | None,
+    sequence_columns: FeatureColumns | Sequence[Any],
+    context_columns: FeatureColumns | Sequence[Any] | None,
     units: Sequence[int] | int,
     cell_type: str = "simple_rnn",
     optimizer: OptimizersLike = "adagrad",
@@ -62,10 +62,10 @@ def rnn_model_fn(
         One of `skest.ModeKeys`.
     head : Head
         Loss, predictions and metrics.
-    sequence_columns : FeatureColumns
-        Fitted columns, all sequences.
-    context_columns : FeatureColumns or None
-        Fitted columns, all dense.
+    sequence_columns : FeatureColumns or list of columns
+        All sequences; fitted, or such that learn nothing from data.
+    context_columns : FeatureColumns, list of columns, or None
+        The same, all dense.
     units, cell_type, clip_norm
         See `RNNClassifier`.
     optimizer, learning_rate, weight_decay
@@ -81,8 +81,10 @@ def rnn_model_fn(
         The model, for every mode.
     """
     initialize = mode == ModeKeys.TRAIN
+    sequence_columns = as_feature_columns(sequence_columns)
     context = None
     if context_columns is not None:
+        context_columns = as_feature_columns(context_columns)
         context = DenseFeatures(context_columns, dtype=dtype, initialize=initialize)
     network = RNN(
         SequenceFeatures(sequence_columns, dtype=dtype, initialize=initialize),
@@ -99,7 +101,7 @@ def rnn_model_fn(
         mode,
         network,
         labels=labels,
-        encode=partial(encode_parts, parts, dtype),
+        encode=PartsEncoding(parts, dtype),
         clip_norm=clip_norm,
         **optimization(
             mode,

@@ -199,7 +199,7 @@ def build_program(
     else:
         own = columns_of_encode(spec.encode)
         forms = forms_of_columns(own, features) if forms is None else forms
-        inputs = inputs_of_columns({"": own}, features, dtype, forms)
+        inputs = _of_canned(own, features, dtype, forms)
     owner = getattr(spec.predictions, "__self__", None)
     head = owner if isinstance(owner, Head) else head
     names = _tensor_predictions(spec, inputs)

@@ -19,6 +19,7 @@ from skest.export.inputs import Form, Inputs, InputSpec, forms_of
 from skest.export.numbers_onnx import Numbers, computed
 from skest.feature_columns.arithmetic import Encoding
 from skest.feature_columns.columns import FeatureColumns
+from skest.feature_columns.parts import PartsEncoding
 from skest.feature_columns.table import Key, Table
 
 __all__ = [
@@ -66,7 +67,8 @@ class SpecInputs:
     encoded : Value, or dict of Value, Ids and EveryId
         For networks that are written directly.
     traceable : dict of Traceable
-        For others, under the keys of the encoded features.
+        For others, under the keys of the encoded features; none of a model whose columns
+        come by part, which is canned.
     is_bare : bool
         Whether the network takes one tensor, not a dictionary.
     """
@@ -75,6 +77,11 @@ class SpecInputs:
     encoded: Any
     traceable: dict[Any, Traceable]
     is_bare: bool
+
+    @property
+    def is_for_canned(self) -> bool:
+        """Whether it can only be written directly: nothing could be traced."""
+        return not self.traceable
 
     @property
     def is_matrix_or_encoded(self) -> bool:
@@ -88,8 +95,12 @@ class SpecInputs:
         return dict(zip(self.traceable, tensors, strict=True))
 
 
-def columns_of_encode(own: Callable[..., Any]) -> FeatureColumns:
+def columns_of_encode(
+    own: Callable[..., Any],
+) -> FeatureColumns | dict[str, FeatureColumns]:
     """Return the feature columns whose method ``encode`` a function is.
+
+    Those of a canned network of several parts, such as wide & deep, come by part.
 
     Raises
     ------
@@ -98,15 +109,22 @@ def columns_of_encode(own: Callable[..., Any]) -> FeatureColumns:
     """
     if isinstance(own, Encoding):
         return own.columns
+    if isinstance(own, PartsEncoding):
+        return own.parts
     function = own.func if isinstance(own, partial) else own
     columns = getattr(function, "__self__", None)
     if isinstance(columns, FeatureColumns) and function == columns.encode:
         return columns
     raise ExportError(
-        f"The 'encode' of the EstimatorSpec, {own!r}, cannot be exported. Use "
-        "FeatureColumns.encode, or functools.partial of it with a dtype; or leave it out "
-        "and give tensors as features."
+        f"The 'encode' of the EstimatorSpec, {_called(function)}, cannot be exported. "
+        "Use FeatureColumns.encode, or functools.partial of it with a dtype; or leave it "
+        "out and give tensors as features."
     )
+
+
+def _called(function: Any) -> str:
+    """Return the name of a function, not all that is bound to it."""
+    return str(getattr(function, "__qualname__", type(function).__qualname__))
 
 
 def spec_inputs(
@@ -144,16 +162,24 @@ def spec_inputs(
     columns = columns_of_encode(own)
     if forms is None:
         forms = forms_of_columns(columns, features)
+    if isinstance(columns, dict):
+        given = [column for part in columns.values() for column in part.active]
+        inputs = Inputs(graph, given, dtype, forms, input_rank)
+        by_part = {name: encode(part, inputs, dtype) for name, part in columns.items()}
+        return SpecInputs(inputs.specs, by_part, {}, False)
     inputs = Inputs(graph, columns.active, dtype, forms, input_rank)
     encoded = encode(columns, inputs, dtype)
     traceable = _of_columns(columns, encoded, own(features))
     return SpecInputs(inputs.specs, encoded, traceable, False)
 
 
-def forms_of_columns(columns: FeatureColumns, features: Any) -> dict[Key, Form]:
+def forms_of_columns(
+    columns: FeatureColumns | dict[str, FeatureColumns], features: Any
+) -> dict[Key, Form]:
     """Return what the cells of categories are."""
     table = Table(features)
-    wanted = [demand for column in columns.active for demand in demands(column)]
+    parts = columns.values() if isinstance(columns, dict) else [columns]
+    wanted = [d for part in parts for column in part.active for d in demands(column)]
     return forms_of({d.key: table.cells(d.key) for d in wanted if not d.is_number})
 
 

@@ -122,7 +122,9 @@ def _logits(network: nn.Module, graph: Graph, given: SpecInputs) -> Any:
         try:
             return network_output(network, Scope(graph), given.encoded)
         except (ExportError, NotImplementedError):
-            pass  # a module that only torch knows
+            if given.is_for_canned:
+                raise
+            # Otherwise, it is a module that only torch knows.
     found = trace_around_known_parts(_named_logits, network, graph, given)
     values = {key: entry.value for key, entry in found.items()}
     return values.get(_LOGITS, values)

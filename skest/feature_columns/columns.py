@@ -26,7 +26,7 @@ from skest.feature_columns.features_in import FeaturesIn
 from skest.feature_columns.nested import OverCategorical
 from skest.feature_columns.table import Table
 
-__all__ = ["FeatureColumns"]
+__all__ = ["FeatureColumns", "as_feature_columns"]
 
 
 class FeatureColumns(DocLinkMixin, FeaturesIn, TransformerMixin, BaseComposition):
@@ -331,6 +331,21 @@ class FeatureColumns(DocLinkMixin, FeaturesIn, TransformerMixin, BaseComposition
         tags.input_tags.sparse = bool(columns) and all(c.takes_sparse for c in columns)
         tags.requires_fit = any(c.needs_fit for c in columns)
         return tags
+
+
+def as_feature_columns(columns: Any) -> FeatureColumns:
+    """Return `FeatureColumns` as they are, and a list of columns as `FeatureColumns`.
+
+    Examples
+    --------
+    >>> from skest.feature_columns import numeric_column
+    >>> from skest.feature_columns.columns import as_feature_columns
+    >>> as_feature_columns([numeric_column("x")])
+    FeatureColumns(columns=[NumericColumn(key='x')])
+    """
+    if isinstance(columns, FeatureColumns):
+        return columns
+    return FeatureColumns(columns)
 
 
 def _check_form(columns: Sequence[Any]) -> None:

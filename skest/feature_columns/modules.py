@@ -12,7 +12,7 @@ from torch import Generator, Tensor, nn
 
 from skest._checks import check_choice, check_integer
 from skest.feature_columns.base import CategoricalColumn, DenseColumn, FeatureColumn
-from skest.feature_columns.columns import FeatureColumns
+from skest.feature_columns.columns import FeatureColumns, as_feature_columns
 from skest.feature_columns.dense import EmbeddingColumn
 from skest.feature_columns.joint_lookup import Lookup, looked_up
 from skest.feature_columns.lookup import (
@@ -511,9 +511,7 @@ def _sorted_by_name(
     columns: FeatureColumns | Sequence[FeatureColumn],
 ) -> list[FeatureColumn]:
     """Columns in TensorFlow's order."""
-    if not isinstance(columns, FeatureColumns):
-        columns = FeatureColumns(list(columns))
-    return sorted(columns.active, key=lambda column: column.name)
+    return sorted(as_feature_columns(columns).active, key=lambda column: column.name)
 
 
 def _refuse_sequence(column: FeatureColumn, module: str) -> None:

@@ -4,6 +4,7 @@
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -12,6 +13,10 @@ import torch
 from torch import nn
 
 import skest
+from skest.adapters.dnn import dnn_model_fn
+from skest.adapters.dnn_linear import dnn_linear_combined_model_fn
+from skest.adapters.linear import linear_model_fn
+from skest.adapters.rnn import rnn_model_fn
 from skest.exceptions import ExportError
 from skest.export import (
     BestExporter,
@@ -27,8 +32,10 @@ from skest.feature_columns import (
     FeatureColumns,
     categorical_column_with_hash_bucket,
     categorical_column_with_vocabulary_list,
+    crossed_column,
     embedding_column,
     numeric_column,
+    sequence_categorical_column_with_hash_bucket,
 )
 from skest.heads import BinaryClassHead, MultiHead, RegressionHead
 from skest.versioned_directory import list_versions
@@ -135,6 +142,49 @@ def test_columns_and_a_head(tmp_path, head, labels):
             np.testing.assert_allclose(found[name], values, atol=1e-5)
 
 
+CITY = categorical_column_with_vocabulary_list("city", ["Rome", "Oslo"])
+AGE = numeric_column("age")
+STEPS = sequence_categorical_column_with_hash_bucket("tags", 5)
+CANNED = {
+    "wide and deep": partial(
+        dnn_linear_combined_model_fn,
+        linear_columns=[CITY, crossed_column([CITY, "tags"], 10)],
+        dnn_columns=[AGE, embedding_column(CITY, 2)],
+        dnn_hidden_units=[3],
+    ),
+    "wide": partial(
+        dnn_linear_combined_model_fn,
+        linear_columns=[CITY, AGE],
+        dnn_columns=None,
+        dnn_hidden_units=[3],
+    ),
+    "deep": partial(dnn_model_fn, columns=COLUMNS.columns, hidden_units=[3]),
+    "linear": partial(linear_model_fn, columns=[AGE, CITY]),
+    "sequences": partial(
+        rnn_model_fn,
+        sequence_columns=[embedding_column(STEPS, 2)],
+        context_columns=[AGE],
+        units=3,
+    ),
+}
+
+
+@pytest.mark.parametrize("format", ["onnx", "pt2"])
+@pytest.mark.parametrize("model_fn", CANNED.values(), ids=CANNED)
+def test_canned_model_functions(tmp_path, model_fn, format):
+    head = BinaryClassHead(label_vocabulary=["no", "yes"])
+    features = {**X, "tags": X["tags"][[0, 2, 3, 0]]}
+    names = np.array(["no", "yes"])[Y]
+    estimator = trained(partial(model_fn, head=head), features, names)
+    version = estimator.export(tmp_path, format=format)
+    model = load(version, trust_code=format == "pt2")
+    (expected,) = estimator.predict(lambda: [features], yield_single_examples=False)
+    read = set(model.manifest["features"])
+    found = model("predict", **{key: features[key] for key in read})
+    np.testing.assert_allclose(found["logits"], expected["logits"], atol=1e-5)
+    assert found["classes"].tolist() == expected["classes"].tolist()
+
+
 def test_tensors(tmp_path):
     estimator = trained(of_tensors(), TENSORS, Y[:2])
     model = load(estimator.export(tmp_path))
@@ -228,6 +278,9 @@ def test_what_cannot_be_exported(tmp_path):
     with pytest.raises(ExportError, match="'encode' of the EstimatorSpec, .*lambda"):
         own.export(tmp_path)
     texts = {**TENSORS, "t": np.array(["a", "b"])}
+    bound = partial(lambda columns, features: columns.encode(features), COLUMNS)
+    with pytest.raises(ExportError, match=r"EstimatorSpec, \S+<lambda>, cannot"):
+        trained(of_head(BinaryClassHead(), bound)).export(tmp_path)
     with pytest.raises(ExportError, match="feature 't' holds <U1, not numbers"):
         trained(of_tensors(), TENSORS, Y[:2]).export(tmp_path, example=texts)
     keys = of_tensors(predictions=lambda z: {("a", "b"): z})
