@@ -132,6 +132,11 @@ class GraphStep:
             self._stay_eager(str(error))
             return train_step(self._spec, features, labels)
         replay = self._replays.get(kind)
+        if replay is not None and replay.others.were_replaced():
+            self._stay_eager(
+                "a gradient of a variable that no optimizer holds was replaced"
+            )
+            return train_step(self._spec, features, labels)
         self._was_replayed = replay is not None
         if replay is None:
             loss = self._prepare(kind, tensors, features, labels)

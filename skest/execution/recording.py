@@ -176,6 +176,11 @@ class Recorder(TorchDispatchMode):
         self._memory = {storage_of(tensor) for tensor in inputs} - {None}
         self.recording = Recording([self._values[id(tensor)] for tensor in inputs])
 
+    @property
+    def values(self) -> list[Value]:
+        """All tensors seen until now."""
+        return list(self._values.values())
+
     def value_of(self, tensor: Tensor) -> Value:
         """Return the value that stands for a tensor."""
         return self._named(tensor, "constant")

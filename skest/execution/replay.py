@@ -7,8 +7,10 @@ from typing import Any
 
 from torch import Tensor
 
+from skest.execution.batch import has_same_tensors
 from skest.execution.changes import Changes
 from skest.execution.impurity import Impurity, are_same
+from skest.execution.others import OtherGradients
 from skest.execution.program import StepProgram
 from skest.execution.recording import (
     NotBuiltError,
@@ -63,8 +65,14 @@ def recorded_step(
     recording = recorder.recording
     with Impurity(spec.network, spec.loss) as impurity, recorder:
         loss = compute_gradients(spec, features, labels)
-    if impurity.obstacle is not None:
-        recording.obstacle = impurity.obstacle
+    others = OtherGradients(recording, recorder.values, trained_parameters(spec))
+    changes_batch = not has_same_tensors((features, labels), tensors)
+    recording.obstacle = (
+        impurity.obstacle
+        or recording.obstacle
+        or ("the model changes what a batch consists of" if changes_batch else None)
+        or others.obstacle
+    )
     obstacle, n_calls = recording.obstacle, len(recording.calls)
     gradients = {
         parameter: recorder.value_of(parameter.grad)
@@ -83,7 +91,9 @@ def recorded_step(
         del recording.calls[n_calls:]
     loss_value = recorder.value_of(loss)
     try:
-        replay = Replay(spec, recording, loss_value, gradients, program, with_update)
+        replay = Replay(
+            spec, recording, loss_value, gradients, others, program, with_update
+        )
     except NotBuiltError as error:
         return loss, error
     except Exception as error:  # of a compiler; the step itself is taken
@@ -126,6 +136,8 @@ class Replay:
         The loss.
     gradients : dict of Parameter to Value
         The gradients as the optimizers get them.
+    others : OtherGradients
+        Those that no optimizer gets.
     program : type
         What carries out the recorded step.
     has_update : bool
@@ -135,6 +147,8 @@ class Replay:
     ----------
     changes : Changes
         What the recorded part of the step changes, and all buffers of the network.
+    others : OtherGradients
+        As given.
     has_update : bool
         As given.
     is_exact : bool
@@ -147,6 +161,7 @@ class Replay:
         recording: Recording,
         loss: Value,
         gradients: dict[Tensor, Value],
+        others: OtherGradients,
         program: type[StepProgram],
         has_update: bool,
     ) -> None:
@@ -165,6 +180,7 @@ class Replay:
         calls, (loss, *values) = simplified(calls, [loss, *shown.values()], storages)
         self._program = program(recording.inputs, calls, [loss], values, storages)
         self._spec = spec
+        self.others = others
         self.has_update = has_update
         self.is_exact = program.is_exact
         # As an eager step, it leaves no gradient of the step before anywhere.
