@@ -36,6 +36,7 @@ def recorded_step(
     tensors: Sequence[Tensor],
     program: type[StepProgram],
     with_update: bool,
+    gives_copies: bool,
 ) -> tuple[Tensor, "Replay | NotRecordableError"]:
     """Take a training step, and record it for batches of the same kind.
 
@@ -52,6 +53,8 @@ def recorded_step(
         What carries out the recorded step, `skest.execution.program.Program`.
     with_update : bool
         Whether to replay the update as well, if it can be recorded.
+    gives_copies : bool
+        See `Replay`.
 
     Returns
     -------
@@ -92,7 +95,14 @@ def recorded_step(
     loss_value = recorder.value_of(loss)
     try:
         replay = Replay(
-            spec, recording, loss_value, gradients, others, program, with_update
+            spec,
+            recording,
+            loss_value,
+            gradients,
+            others,
+            program,
+            with_update,
+            gives_copies,
         )
     except NotBuiltError as error:
         return loss, error
@@ -142,6 +152,9 @@ class Replay:
         What carries out the recorded step.
     has_update : bool
         Whether the update is recorded; it is done by the optimizers otherwise.
+    gives_copies : bool
+        Whether every step has gradients of its own, as eager steps have, for those who
+        look at them later. They are in the same tensors after every step otherwise.
 
     Attributes
     ----------
@@ -164,6 +177,7 @@ class Replay:
         others: OtherGradients,
         program: type[StepProgram],
         has_update: bool,
+        gives_copies: bool,
     ) -> None:
         calls = rewritten(recording.calls)
         if program.is_exact:  # a compiler knows better
@@ -182,6 +196,7 @@ class Replay:
         self._spec = spec
         self.others = others
         self.has_update = has_update
+        self._gives_copies = gives_copies
         self.is_exact = program.is_exact
         # As an eager step, it leaves no gradient of the step before anywhere.
         hidden = trained_parameters(spec).keys() - shown.keys()
@@ -208,8 +223,8 @@ class Replay:
     def __call__(self, tensors: Sequence[Tensor]) -> Tensor:
         """Take the step with a batch and return the loss.
 
-        Gradients of dense parameters are in ``grad`` then, in the same tensor after every
-        step; those of row tables only if the update is not recorded.
+        Gradients of dense parameters are in ``grad`` then; those of row tables only if
+        the update is not recorded.
         """
         loss = self.compute(tensors)
         if not self.has_update:
@@ -226,6 +241,8 @@ class Replay:
         """Take the recorded part of the step and return the loss."""
         returned = self._program(*tensors)
         for parameter, gradient in self._static:
+            if gradient is not None and self._gives_copies:
+                gradient = gradient.clone()
             parameter.grad = gradient
         for parameter, gradient in self._lent:  # computed once; hooks may change it
             parameter.grad = gradient.clone()

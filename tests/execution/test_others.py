@@ -107,3 +107,18 @@ def test_what_a_network_puts_into_a_batch_is_there(added):
         step(features, labels)
         assert "y" in features
     assert reports == [f"{_EAGER}the model changes what a batch consists of."]
+
+
+@pytest.mark.parametrize("clip_norm", [None, 0.1])
+def test_gradients_may_be_kept(clip_norm):
+    def kept(make_step):
+        spec = make_spec(mlp(), clip_norm=clip_norm)
+        step, found = make_step(spec), []
+        for features, labels in batches(6):
+            step(features, labels)
+            found += [parameter.grad for parameter in spec.network.parameters()]
+        return found
+
+    expected = kept(lambda spec: lambda *batch: train_step(spec, *batch))
+    found = kept(lambda spec: GraphStep(spec, eager_steps=1, report=pytest.fail))
+    assert all(map(torch.equal, found, expected))
