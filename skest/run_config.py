@@ -94,7 +94,7 @@ class RunConfig:
         what comes after the first thousand items of a collection or the first 256
         objects: if a step goes by that and it is the same in the first steps, it is taken
         for fixed. Predictions and evaluations of such code are replayed for the numbers
-        of rows with which they were compared.
+        of rows with which they were compared, until what it reads changes.
     num_threads : int or "auto", default="auto"
         Intra-op threads of PyTorch during a call; the caller's setting is restored
         after it. "auto" chooses from the work of a step: one thread for small networks,

@@ -1,19 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tensors of a batch in a fixed order, and what batches of the same kind share."""
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-__all__ = ["batch_tensors", "kind_of_rows"]
+__all__ = ["batch_tensors", "has_same_tensors", "kind_of_rows"]
 
 
 _LAYOUTS = (torch.strided, torch.sparse_coo)  # of which operations are recorded
 
 
 def _kind_of_tensor(tensor: Tensor) -> Hashable:
+    if tensor.requires_grad:  # somebody may want them
+        raise TypeError("a batch has a tensor that requires gradients")
     return tensor.shape, tensor.stride(), tensor.dtype
 
 
@@ -45,7 +47,8 @@ def batch_tensors(
     Raises
     ------
     TypeError
-        If there is something else than tensors in it.
+        If there is something else than tensors in it, or if one of them requires
+        gradients, unless `kind_of` is given.
 
     Examples
     --------
@@ -58,6 +61,33 @@ def batch_tensors(
     tensors: dict[int, Tensor] = {}
     kind = _kind(data, tensors, kind_of)
     return list(tensors.values()), kind
+
+
+def has_same_tensors(data: Any, tensors: Sequence[Tensor]) -> bool:
+    """Tell whether a batch still is what `batch_tensors` took apart.
+
+    Parameters
+    ----------
+    data
+        Features and labels.
+    tensors : sequence of Tensor
+        What `batch_tensors` returned before.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skest.execution.batch import batch_tensors, has_same_tensors
+    >>> features = {"x": torch.ones(3, 2)}
+    >>> tensors, _ = batch_tensors(features)
+    >>> features["y"] = features["x"].exp()
+    >>> has_same_tensors(features, tensors)
+    False
+    """
+    try:
+        present, _ = batch_tensors(data, kind_of_rows)
+    except TypeError:  # something else was put in
+        return False
+    return [*map(id, present)] == [*map(id, tensors)]
 
 
 def _kind(

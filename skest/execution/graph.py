@@ -51,7 +51,8 @@ class GraphStep:
         What carries out recorded steps.
     is_watched : bool, default=True
         Whether to look before every step if somebody has changed what recordings take
-        for granted (`skest.execution.assumptions`), and to record anew then. False is for
+        for granted (`skest.execution.assumptions`), and to record anew then; and to give
+        every step gradients of its own, which somebody may keep. False is for
         runs in which no code of others is called between two steps: only options of
         optimizers are looked at in every step, and all else after steps that were not
         replayed, in which code of the model was called.
@@ -132,6 +133,11 @@ class GraphStep:
             self._stay_eager(str(error))
             return train_step(self._spec, features, labels)
         replay = self._replays.get(kind)
+        if replay is not None and replay.others.were_replaced():
+            self._stay_eager(
+                "a gradient of a variable that no optimizer holds was replaced"
+            )
+            return train_step(self._spec, features, labels)
         self._was_replayed = replay is not None
         if replay is None:
             loss = self._prepare(kind, tensors, features, labels)
@@ -163,7 +169,13 @@ class GraphStep:
             self._assumptions.slots_were_replaced()  # by this, and with the same values
             self._forget()
         loss, replay = recorded_step(
-            self._spec, features, labels, tensors, program, self._with_update
+            self._spec,
+            features,
+            labels,
+            tensors,
+            program,
+            self._with_update,
+            gives_copies=self._is_watched,
         )
         if isinstance(replay, NotBuiltError):
             self._fall_back(str(replay))

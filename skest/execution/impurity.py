@@ -91,15 +91,23 @@ class Impurity:
         traceback: TracebackType | None,
     ) -> None:
         self._stack.close()
-        attributes, held, drawn = self._before
-        if not are_same(attributes, self._attributes()):
-            self.obstacle = "the model changes attributes of its modules in a step"
-        elif not are_same(held, self._remembered()):
-            self.obstacle = "the model changes in a step what its Python code reads"
+        drawn = self._before[-1]
+        change = self.change_since()
+        if change is not None:
+            self.obstacle = f"the model changes {change} in a step"
         elif drawn != random_states():
             self.obstacle = "the model draws random numbers of Python or NumPy"
         else:
             self.obstacle = self._reading.obstacle
+
+    def change_since(self) -> str | None:
+        """Tell what of the model is other than when this was entered, if anything is."""
+        attributes, held, _ = self._before
+        if not are_same(attributes, self._attributes()):
+            return "attributes of its modules"
+        if not are_same(held, self._remembered()):
+            return "what its Python code reads"
+        return None
 
     def _attributes(self) -> list[Any]:
         """Return attributes of all modules, their parameters and buffers among them."""

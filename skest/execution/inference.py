@@ -54,7 +54,8 @@ class Inference:
     watch : callable, default=None
         For code that nobody knows: returns the `Impurity` to call the function in, once
         before a recording. A replay then is used for those numbers of rows only with
-        which it was compared before, because such code may treat many rows differently.
+        which it was compared before, because such code may treat many rows differently,
+        and as long as nobody has changed what the code reads.
 
     Attributes
     ----------
@@ -85,6 +86,7 @@ class Inference:
         self._eager_calls = eager_calls
         self._refusal = refusal
         self._watch = watch
+        self._watched: Impurity | None = None
         self._is_eager = False
         self._seen: Counter[Hashable] = Counter()
         self._compared: set[Hashable] = set()  # kinds, with numbers of rows
@@ -106,15 +108,18 @@ class Inference:
             except TypeError as error:
                 self._stay_eager(str(error))
             else:
-                key = (kind, None if option is None else tuple(option))
+                options = None if option is None else tuple(option)
+                key = (kind, options, _autocast_to(tensors))
                 program = self._programs.get(key)
-                if program is not None and program.takes(tensors):
+                if program is not None and self._has_changed():
+                    self._stay_eager("what the code of the model reads has changed")
+                elif program is not None and program.takes(tensors):
                     sized = (key, len(tensors[0]))
                     if self._watch is not None and sized not in self._compared:
                         return self._compare(program, sized, tensors, data, option)
                     self.n_replayed += 1
                     return program(tensors)
-                if key not in self._programs:
+                elif key not in self._programs:
                     return self._prepare(key, tensors, data, option)
         return self._function(data, option)
 
@@ -133,6 +138,9 @@ class Inference:
             else:
                 self._programs[key] = self._recorded(key, tensors, data, option, result)
         return result
+
+    def _has_changed(self) -> bool:
+        return self._watched is not None and self._watched.change_since() is not None
 
     def _compare(
         self,
@@ -167,6 +175,7 @@ class Inference:
                     self._function(data, option)
                 if impurity.obstacle is not None:
                     raise NotRecordableError(impurity.obstacle)
+                self._watched = self._watched or impurity
             program = _row_program(self._function, tensors, data, option)
             if program.takes(tensors):
                 if not _are_equal(program(tensors), result):
@@ -289,6 +298,13 @@ def _are_equal(first: Any, second: Any) -> bool:
             first.data_ptr() == second.data_ptr() or torch.equal(first, second)
         )
     return type(first) is type(second) and bool(first == second)
+
+
+def _autocast_to(tensors: Sequence[Tensor]) -> torch.dtype | None:
+    """Return the type of numbers that the caller wants to compute with, or None."""
+    device = tensors[0].device.type if tensors else "cpu"
+    is_on = torch.is_autocast_enabled(device)
+    return torch.get_autocast_dtype(device) if is_on else None
 
 
 def _layout(tensor: Tensor) -> Hashable:

@@ -110,7 +110,8 @@ class Program:
         self.constants = writer.constants
         namespace = dict(writer.constants)
         exec(compile(self.source, "<step of skest>", "exec"), namespace)
-        self._step: Callable[..., tuple[Tensor, ...]] = namespace["step"]
+        # In its own namespace it would be alive, with its memory, until garbage is sought.
+        self._step: Callable[..., tuple[Tensor, ...]] = namespace.pop("step")
 
     def __call__(self, *inputs: Any) -> tuple[Tensor, ...]:
         """Take the step with a batch and return the outputs, and more; see `places`."""

@@ -39,6 +39,9 @@ _KEEP_ENTRIES = (
     _aten.clone.default,
     _aten.detach.default,
 )
+# Called for tensors that are made of numbers of Python. Memory that others share with
+# them, such as a NumPy array, cannot be resized.
+_MADE = _aten.lift_fresh.default
 _BAG_GRADIENT = _aten._embedding_bag_backward.default
 _BAG_PADDING = 11  # the position of this argument of it
 # Without autograd they don't keep what their backward pass needs.
@@ -179,6 +182,11 @@ class Recorder(TorchDispatchMode):
         self._memory = {storage_of(tensor) for tensor in inputs} - {None}
         self.recording = Recording([self._values[id(tensor)] for tensor in inputs])
 
+    @property
+    def values(self) -> list[Value]:
+        """All tensors seen until now."""
+        return list(self._values.values())
+
     def value_of(self, tensor: Tensor) -> Value:
         """Return the value that stands for a tensor."""
         return self._named(tensor, "constant")
@@ -190,6 +198,8 @@ class Recorder(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
+        if func is _MADE and args[0].untyped_storage().resizable():
+            return self._made_of_numbers(args[0])
         named_args, named_kwargs = map_leaves(
             (args, dict(kwargs or {})), Tensor, self.value_of
         )
@@ -218,6 +228,14 @@ class Recorder(TorchDispatchMode):
         ):
             self._note(func, "changes the batch")
         return returned
+
+    def _made_of_numbers(self, tensor: Tensor) -> Tensor:
+        """Record ``torch.tensor(...)``, which is made anew in every step."""
+        made: Tensor = _MADE(tensor)
+        source = Value(tensor.clone(), "constant")  # the other one may be changed
+        args, result = (source,), self._named(made, "result")
+        self.recording.calls.append(Call(_aten.clone.default, args, {}, result))
+        return made
 
     def _look_instead(
         self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]

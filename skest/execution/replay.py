@@ -7,8 +7,10 @@ from typing import Any
 
 from torch import Tensor
 
+from skest.execution.batch import has_same_tensors
 from skest.execution.changes import Changes
 from skest.execution.impurity import Impurity, are_same
+from skest.execution.others import OtherGradients
 from skest.execution.program import StepProgram
 from skest.execution.recording import (
     NotBuiltError,
@@ -34,6 +36,7 @@ def recorded_step(
     tensors: Sequence[Tensor],
     program: type[StepProgram],
     with_update: bool,
+    gives_copies: bool,
 ) -> tuple[Tensor, "Replay | NotRecordableError"]:
     """Take a training step, and record it for batches of the same kind.
 
@@ -50,6 +53,8 @@ def recorded_step(
         What carries out the recorded step, `skest.execution.program.Program`.
     with_update : bool
         Whether to replay the update as well, if it can be recorded.
+    gives_copies : bool
+        See `Replay`.
 
     Returns
     -------
@@ -63,8 +68,14 @@ def recorded_step(
     recording = recorder.recording
     with Impurity(spec.network, spec.loss) as impurity, recorder:
         loss = compute_gradients(spec, features, labels)
-    if impurity.obstacle is not None:
-        recording.obstacle = impurity.obstacle
+    others = OtherGradients(recording, recorder.values, trained_parameters(spec))
+    changes_batch = not has_same_tensors((features, labels), tensors)
+    recording.obstacle = (
+        impurity.obstacle
+        or recording.obstacle
+        or ("the model changes what a batch consists of" if changes_batch else None)
+        or others.obstacle
+    )
     obstacle, n_calls = recording.obstacle, len(recording.calls)
     gradients = {
         parameter: recorder.value_of(parameter.grad)
@@ -83,7 +94,16 @@ def recorded_step(
         del recording.calls[n_calls:]
     loss_value = recorder.value_of(loss)
     try:
-        replay = Replay(spec, recording, loss_value, gradients, program, with_update)
+        replay = Replay(
+            spec,
+            recording,
+            loss_value,
+            gradients,
+            others,
+            program,
+            with_update,
+            gives_copies,
+        )
     except NotBuiltError as error:
         return loss, error
     except Exception as error:  # of a compiler; the step itself is taken
@@ -126,15 +146,22 @@ class Replay:
         The loss.
     gradients : dict of Parameter to Value
         The gradients as the optimizers get them.
+    others : OtherGradients
+        Those that no optimizer gets.
     program : type
         What carries out the recorded step.
     has_update : bool
         Whether the update is recorded; it is done by the optimizers otherwise.
+    gives_copies : bool
+        Whether every step has gradients of its own, as eager steps have, for those who
+        look at them later. They are in the same tensors after every step otherwise.
 
     Attributes
     ----------
     changes : Changes
         What the recorded part of the step changes, and all buffers of the network.
+    others : OtherGradients
+        As given.
     has_update : bool
         As given.
     is_exact : bool
@@ -147,8 +174,10 @@ class Replay:
         recording: Recording,
         loss: Value,
         gradients: dict[Tensor, Value],
+        others: OtherGradients,
         program: type[StepProgram],
         has_update: bool,
+        gives_copies: bool,
     ) -> None:
         calls = rewritten(recording.calls)
         if program.is_exact:  # a compiler knows better
@@ -165,7 +194,9 @@ class Replay:
         calls, (loss, *values) = simplified(calls, [loss, *shown.values()], storages)
         self._program = program(recording.inputs, calls, [loss], values, storages)
         self._spec = spec
+        self.others = others
         self.has_update = has_update
+        self._gives_copies = gives_copies
         self.is_exact = program.is_exact
         # As an eager step, it leaves no gradient of the step before anywhere.
         hidden = trained_parameters(spec).keys() - shown.keys()
@@ -192,8 +223,8 @@ class Replay:
     def __call__(self, tensors: Sequence[Tensor]) -> Tensor:
         """Take the step with a batch and return the loss.
 
-        Gradients of dense parameters are in ``grad`` then, in the same tensor after every
-        step; those of row tables only if the update is not recorded.
+        Gradients of dense parameters are in ``grad`` then; those of row tables only if
+        the update is not recorded.
         """
         loss = self.compute(tensors)
         if not self.has_update:
@@ -210,6 +241,8 @@ class Replay:
         """Take the recorded part of the step and return the loss."""
         returned = self._program(*tensors)
         for parameter, gradient in self._static:
+            if gradient is not None and self._gives_copies:
+                gradient = gradient.clone()
             parameter.grad = gradient
         for parameter, gradient in self._lent:  # computed once; hooks may change it
             parameter.grad = gradient.clone()

@@ -352,8 +352,8 @@ def _hashable(data: Any) -> Hashable:
         return tuple((key, _hashable(item)) for key, item in data.items())
     if isinstance(data, _LISTS):
         return tuple(map(_hashable, data))
-    # 1, 1.0 and True are equal, and not the same argument.
-    return (type(data), data) if isinstance(data, _NUMBERS) else data
+    # 1, 1.0 and True are equal, and 0.0 and -0.0, and not the same argument.
+    return (type(data), repr(data)) if isinstance(data, _NUMBERS) else data
 
 
 def leading_to(

@@ -106,7 +106,7 @@ def _difference(
     """Tell where the loss, what a step changes, or gradients differ, and by how much."""
     if len(replayed) != len(eager):
         return "of other tensors"
-    equal = torch.equal if exactly else _are_close
+    equal = _are_same if exactly else _are_close
     for i, (first, second) in enumerate(zip(replayed, eager, strict=True)):
         if not all(map(equal, _dense(first), _dense(second))):
             is_gradient = i >= len(eager) - n_gradients
@@ -127,6 +127,14 @@ def _by_how_much(first: Tensor, second: Tensor) -> str:
     # A type in which all others can be subtracted.
     most = (first.to(torch.complex128) - second.to(torch.complex128)).abs().max()
     return f", by up to {most.item():.3g}"
+
+
+def _are_same(first: Tensor, second: Tensor) -> bool:
+    """Compare bit for bit: 0.0 and -0.0 are equal, and not the same."""
+    is_float = first.is_floating_point() and second.is_floating_point()
+    return torch.equal(first, second) and (
+        not is_float or torch.equal(first.signbit(), second.signbit())
+    )
 
 
 def _are_close(first: Tensor, second: Tensor) -> bool:

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 import copy
 import functools
+import gc
 import itertools
 import os
 import random
 import re
+import weakref
 
 import numpy as np
 import pytest
@@ -962,3 +964,50 @@ def test_layers_that_need_autograd_stay_eager():
     assert reports == [
         "Training steps are taken eagerly: 'aten::mkldnn_rnn_layer' needs autograd."
     ]
+
+
+def adds_what_is_rare(labels, logits, features):
+    outliers = torch.tensor(0.0)
+    outliers += (features > 2.8).sum()  # none in the steps that are compared
+    return (1 + outliers) * mean_square(labels, logits, features)
+
+
+def adds_up(labels, logits, features):
+    total = torch.tensor([0.0, 0.0])
+    total[0] += mean_square(labels, logits, features)
+    total[1] += logits.abs().mean()
+    return total.sum()
+
+
+@pytest.mark.parametrize("loss", [adds_what_is_rare, adds_up])
+def test_tensors_made_of_numbers_are_new_in_every_step(loss):
+    data = batches(40)
+    assert not any((x > 2.8).any() for x, _ in data[:3])
+    assert sum((x > 2.8).any() for x, _ in data[3:]) > 1
+    step, reports = run_both(lambda: make_spec(mlp(), loss=loss), data)
+    assert (step.n_replayed, reports) == (37, [])
+
+
+def test_zeros_of_both_signs_are_told_apart():
+    def loss(labels, logits, features):
+        zeros = torch.full((2,), 0.0), torch.full((2,), -0.0)
+        signs = torch.stack([torch.copysign(logits.new_ones(2), z) for z in zeros])
+        return mean_square(labels, logits + 0.1 * signs.cumsum(1).prod(), features)
+
+    step, reports = run_both(lambda: make_spec(mlp(), loss=loss), batches(5))
+    assert (step.n_replayed, reports) == (2, [])
+
+
+def test_recorded_steps_are_not_kept_alive():
+    spec = make_spec(mlp())
+    step = GraphStep(spec, eager_steps=1, report=pytest.fail)
+    for features, labels in batches(4):
+        step(features, labels)
+    (replay,) = step._replays.values()
+    program = weakref.ref(replay._program._step)
+    gc.disable()
+    try:
+        del step, replay
+        assert program() is None
+    finally:
+        gc.enable()

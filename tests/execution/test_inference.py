@@ -342,3 +342,36 @@ def test_hooks_of_all_modules_are_called_in_every_call():
     assert len(called) == 2 * 3 * len(list(network.modules()))
     infer(x)
     assert infer.n_replayed == n_replayed + 1
+
+
+def test_what_the_input_changes_between_batches_counts():
+    scale = {"by": 1.0}
+    network = nn.Linear(2, 1).requires_grad_(False)
+
+    def function(x, option):
+        return network(x) * scale["by"]
+
+    watch = partial(Impurity, network, function)
+    infer = Inference(function, eager_calls=1, watch=watch)
+    x = torch.ones(3, 2)
+    before = [infer(x) for _ in range(4)][-1]
+    assert infer.n_replayed == 2
+    scale["by"] = 2.0
+    assert torch.equal(infer(x), 2 * before)
+    scale["by"] = 1.0
+    assert torch.equal(infer(x), before)
+    assert infer.n_replayed == 2
+
+
+@pytest.mark.parametrize("recorded_in", ["autocast", "full precision"])
+def test_autocast_has_recordings_of_its_own(recorded_in):
+    network = nn.Linear(2, 1).requires_grad_(False)
+    infer = Inference(lambda x, option: network(x), eager_calls=1)
+    x, is_first = torch.rand(3, 2), recorded_in == "autocast"
+    for is_on in (is_first, not is_first, is_first):
+        with torch.autocast("cpu", torch.bfloat16, enabled=is_on):
+            for _ in range(4):
+                found, expected = infer(x), network(x)
+                assert found.dtype == expected.dtype
+                assert torch.equal(found, expected)
+    assert infer.n_replayed == 2 + 2 + 4
