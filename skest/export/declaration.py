@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import load_file
+from safetensors.torch import load as read_tensors
 
 from skest.checkpoints import Checkpoint
 from skest.cluster import TaskConfig
@@ -230,6 +230,7 @@ def to_estimator(
         directory,
         trusted_manifest_sha256=trusted_manifest_sha256,
         max_bytes=max_bytes,
+        weights=[WEIGHTS],
     )
     if DECLARATION not in artifact.texts:
         why = artifact.manifest.get("model", {}).get(
@@ -242,7 +243,7 @@ def to_estimator(
     try:
         content = json.loads(artifact.texts[DECLARATION])
         state = _read_state(content)
-        state["_core"]["checkpoint"] = _checkpoint(directory, state)
+        state["_core"]["checkpoint"] = _checkpoint(artifact.weights[WEIGHTS], state)
     except Exception as error:  # a wrong file can end in any
         raise _unfit(directory, error) from error
     _check_function(directory, content["estimator"], state, model_fn)
@@ -268,8 +269,9 @@ def _read_state(content: Mapping[str, Any]) -> dict[str, Any]:
     return dict(state)
 
 
-def _checkpoint(directory: Path, state: Mapping[str, Any]) -> Any:
-    variables = without_constants(load_file(directory / WEIGHTS))
+def _checkpoint(weights: bytes, state: Mapping[str, Any]) -> Any:
+    # The very bytes whose digest was compared: a mapped file may be written to later.
+    variables = without_constants(read_tensors(weights))
     step = state["_core"]["checkpoint"]["state"]["global_step"]
     return to_plain(Checkpoint(step, variables))
 

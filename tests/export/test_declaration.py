@@ -134,6 +134,23 @@ def test_newest_version(tmp_path):
     assert to_estimator(tmp_path / "1").hidden_units == (4,)
 
 
+def test_needs_its_files_no_more(tmp_path):
+    model = fitted(skest.DNNClassifier((8,)))
+    again = to_estimator(exported(tmp_path, model))
+    weights = tmp_path / "weights.safetensors"
+    with weights.open("r+b") as file:  # in place, as some copy
+        file.write(bytes(weights.stat().st_size))
+        file.truncate(10)
+    np.testing.assert_array_equal(again.predict_proba(X), model.predict_proba(X))
+    again.partial_fit(X, LABELS)
+
+
+def test_versions_without_weights(tmp_path):
+    more = {"columns.json": declare(fitted(skest.LinearClassifier()))}
+    with pytest.raises(ArtifactError, match=r"no estimator.*weights.safetensors"):
+        to_estimator(_models.write(tmp_path, more=more))
+
+
 def test_what_says_how_to_train_here_is_left_out(tmp_path):
     config = skest.RunConfig(model_dir=tmp_path / "here", log_step_count_steps=None)
     hooks = [skest.hooks.NanLossHook()]
