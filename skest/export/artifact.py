@@ -45,8 +45,8 @@ class Artifact:
     """A checked version: what its manifest says, and the bytes of its model.
 
     They are those that were checked, whatever becomes of the files: `model`, `weights`
-    by the names of the files in which `external` tensors lie, and, where digests were
-    compared, `texts`: files of JSON by their names.
+    by the names of the files in which `external` tensors lie or that were asked for, and,
+    where digests were compared, `texts`: files of JSON by their names.
     """
 
     path: Path
@@ -103,6 +103,7 @@ def read_artifact(
     trusted_manifest_sha256: str | Collection[str] | None = None,
     max_bytes: int = 16 * 2**30,
     trust_code: bool = False,
+    weights: Collection[str] = (),
 ) -> Artifact:
     """Read a version and check it.
 
@@ -119,6 +120,8 @@ def read_artifact(
     trust_code : bool, default=False
         Accept formats that can hold code. The digests of such versions are always
         compared.
+    weights : collection of str, default=()
+        Files to read if they are there, besides those that the graph needs.
 
     Returns
     -------
@@ -148,7 +151,8 @@ def read_artifact(
     model = content_of(file)
     content = read_onnx(model) if file == MODEL else OnnxContent()
     _check_graph(content, sizes)
-    weights = {n: content_of(n) for n in {t.location for t in content.external}}
+    wanted = {t.location for t in content.external} | (set(weights) & set(sizes))
+    tensors = {n: content_of(n) for n in wanted}
     own = (name for name in list(digests) if "/" not in name)  # assets are the user's
     texts = {n: content_of(n) for n in own if n.endswith(".json")}
     for name, digest in digests.items():
@@ -158,7 +162,7 @@ def read_artifact(
         check_signatures(manifest, content.inputs, content.outputs)
     else:
         check_signatures(manifest, list(manifest["features"]), None)
-    return Artifact(path, manifest, model, tuple(content.external), weights, texts)
+    return Artifact(path, manifest, model, tuple(content.external), tensors, texts)
 
 
 def _untrusted(path: Path, manifest: Mapping[str, Any]) -> ArtifactError:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import load_file
+from safetensors.torch import load as read_tensors
 
 from skest.checkpoints import Checkpoint
 from skest.cluster import TaskConfig
@@ -20,7 +20,7 @@ from skest.exceptions import ArtifactError, ExportError
 from skest.export.artifact import read_artifact, version_at
 from skest.export.external_weights import without_constants
 from skest.export.plain_json import KIND, from_json, to_json
-from skest.export.vocabulary_words import with_words
+from skest.export.vocabulary_words import columns_of_files, with_words
 from skest.model_fn import model_fn_arguments
 from skest.plain_state import class_named, from_plain, to_plain
 from skest.run_config import RunConfig
@@ -94,13 +94,10 @@ def declare(estimator: Any) -> bytes:
     core = estimator.estimator_
     state |= {
         "_core": _core_state(core.config, core.checkpoint),
-        "model_dir_": None,
         "warm_start_report_": None,
     }
+    _leave_out_local(state)
     for parameters in (state, state["_params_in_fit"]):
-        for name in _LOCAL.keys() & parameters.keys():
-            if name != "random_state" or not isinstance(parameters[name], int):
-                parameters[name] = _LOCAL[name]
         if _FUNCTION in parameters:
             parameters[_FUNCTION] = None
     kind = type(estimator)
@@ -152,9 +149,17 @@ def declaration_or_reason(
         return None, {"not_rebuilt": str(error)}
 
 
-def _core_state(config: RunConfig, checkpoint: Checkpoint) -> dict[str, Any]:
-    """Return what is said of a core Estimator; the variables are in another file."""
-    config = config.replace(
+def _leave_out_local(state: dict[str, Any]) -> None:
+    """Take from an estimator's state what no export says, and none may say."""
+    state["model_dir_"] = None
+    for parameters in (state, state["_params_in_fit"]):
+        for name in _LOCAL.keys() & parameters.keys():
+            if name != "random_state" or not isinstance(parameters[name], int):
+                parameters[name] = _LOCAL[name]
+
+
+def _portable(config: RunConfig) -> RunConfig:
+    return config.replace(
         model_dir=None,
         device="auto",
         keep_best=None,
@@ -162,9 +167,16 @@ def _core_state(config: RunConfig, checkpoint: Checkpoint) -> dict[str, Any]:
         train_distribute=None,
         eval_distribute=None,
     )
+
+
+def _core_state(config: RunConfig, checkpoint: Checkpoint) -> dict[str, Any]:
+    """Return what is said of a core Estimator; the variables are in another file."""
     # A fine-tuning begins with fresh slots.
     without_variables = Checkpoint(checkpoint.global_step, {})
-    return {"config": to_plain(config), "checkpoint": to_plain(without_variables)}
+    return {
+        "config": to_plain(_portable(config)),
+        "checkpoint": to_plain(without_variables),
+    }
 
 
 def _as_json(name: str, state: Mapping[str, Any]) -> bytes:
@@ -230,6 +242,7 @@ def to_estimator(
         directory,
         trusted_manifest_sha256=trusted_manifest_sha256,
         max_bytes=max_bytes,
+        weights=[WEIGHTS],
     )
     if DECLARATION not in artifact.texts:
         why = artifact.manifest.get("model", {}).get(
@@ -242,7 +255,7 @@ def to_estimator(
     try:
         content = json.loads(artifact.texts[DECLARATION])
         state = _read_state(content)
-        state["_core"]["checkpoint"] = _checkpoint(directory, state)
+        state["_core"]["checkpoint"] = _checkpoint(artifact.weights[WEIGHTS], state)
     except Exception as error:  # a wrong file can end in any
         raise _unfit(directory, error) from error
     _check_function(directory, content["estimator"], state, model_fn)
@@ -265,11 +278,19 @@ def _read_state(content: Mapping[str, Any]) -> dict[str, Any]:
     if content["estimator"] != _CORE_ESTIMATOR:
         _check_classes({KIND: content["estimator"]})
     _check_classes(state)
+    if list(columns_of_files(state)):
+        raise ValueError("it names a vocabulary file; exports have the words of them")
+    # Where files are written, and who takes part in a training, whoever trains decides.
+    if content["estimator"] != _CORE_ESTIMATOR:
+        _leave_out_local(state)
+    core = state["_core"]
+    core["config"] = to_plain(_portable(from_plain(core["config"])))
     return dict(state)
 
 
-def _checkpoint(directory: Path, state: Mapping[str, Any]) -> Any:
-    variables = without_constants(load_file(directory / WEIGHTS))
+def _checkpoint(weights: bytes, state: Mapping[str, Any]) -> Any:
+    # The very bytes whose digest was compared: a mapped file may be written to later.
+    variables = without_constants(read_tensors(weights))
     step = state["_core"]["checkpoint"]["state"]["global_step"]
     return to_plain(Checkpoint(step, variables))
 

@@ -8,7 +8,7 @@ from skest.exceptions import ExportError
 from skest.export.plain_json import KIND
 from skest.plain_state import from_plain
 
-__all__ = ["with_words"]
+__all__ = ["columns_of_files", "with_words"]
 
 _OF_A_FILE = "skest.feature_columns.vocabulary_file:VocabularyFileColumn"
 _OF_A_LIST = "skest.feature_columns.vocabulary:VocabularyListColumn"
@@ -30,13 +30,20 @@ def with_words(plain: Any) -> Any:
         If a column was not fitted, and its file cannot be read.
     """
     known: dict[Any, list[Any]] = {}
-    for state in _states(plain):
+    for state in columns_of_files(plain):
         if "vocabulary_" in state:
             known[_source(state)] = list(from_plain(state["vocabulary_"]))
     return _replaced(plain, known)
 
 
-def _states(value: Any) -> Iterator[dict[str, Any]]:
+def columns_of_files(value: Any) -> Iterator[dict[str, Any]]:
+    """Yield the states of the columns that take their words from a file.
+
+    Parameters
+    ----------
+    value : object
+        What `skest.plain_state.to_plain` gives.
+    """
     parts: Any = ()
     if isinstance(value, dict):
         if value.get(KIND) == _OF_A_FILE:
@@ -46,7 +53,7 @@ def _states(value: Any) -> Iterator[dict[str, Any]]:
     elif isinstance(value, list | tuple | set):
         parts = value
     for part in parts:
-        yield from _states(part)
+        yield from columns_of_files(part)
 
 
 def _replaced(value: Any, known: dict[Any, list[Any]]) -> Any:

@@ -9,8 +9,11 @@ from safetensors.torch import save
 import skest
 from skest import feature_columns as fc
 from skest.checkpoints import Checkpoint
+from skest.cluster import ClusterSpec, TaskConfig
 from skest.exceptions import ArtifactError, ExportError
 from skest.export.declaration import declare, to_estimator
+from skest.export.plain_json import to_json
+from skest.plain_state import to_plain
 from tests.export import _models
 
 ROWS = 80
@@ -134,6 +137,23 @@ def test_newest_version(tmp_path):
     assert to_estimator(tmp_path / "1").hidden_units == (4,)
 
 
+def test_needs_its_files_no_more(tmp_path):
+    model = fitted(skest.DNNClassifier((8,)))
+    again = to_estimator(exported(tmp_path, model))
+    weights = tmp_path / "weights.safetensors"
+    with weights.open("r+b") as file:  # in place, as some copy
+        file.write(bytes(weights.stat().st_size))
+        file.truncate(10)
+    np.testing.assert_array_equal(again.predict_proba(X), model.predict_proba(X))
+    again.partial_fit(X, LABELS)
+
+
+def test_versions_without_weights(tmp_path):
+    more = {"columns.json": declare(fitted(skest.LinearClassifier()))}
+    with pytest.raises(ArtifactError, match=r"no estimator.*weights.safetensors"):
+        to_estimator(_models.write(tmp_path, more=more))
+
+
 def test_what_says_how_to_train_here_is_left_out(tmp_path):
     config = skest.RunConfig(model_dir=tmp_path / "here", log_step_count_steps=None)
     hooks = [skest.hooks.NanLossHook()]
@@ -173,6 +193,9 @@ def hostile(change):
         return described
 
     return make
+
+
+FILE_COLUMN = "skest.feature_columns.vocabulary_file:VocabularyFileColumn"
 
 
 def object_of(name, **more):
@@ -225,6 +248,16 @@ def object_of(name, **more):
             ),
             "describes no estimator",
         ),
+        (
+            hostile(
+                lambda s: s.update(
+                    feature_columns=[object_of(FILE_COLUMN, state={"key": "city"})]
+                )
+            ),
+            "names a vocabulary file",
+        ),
+        (hostile(lambda s: s["_core"].update(config=None)), "describes no estimator"),
+        (hostile(lambda s: s.update(_params_in_fit=[])), "describes no estimator"),
     ],
 )
 def test_hostile_descriptions_are_refused(tmp_path, change, message):
@@ -236,6 +269,30 @@ def test_hostile_descriptions_are_refused(tmp_path, change, message):
     }
     with pytest.raises(ArtifactError, match=message):
         to_estimator(_models.write(tmp_path, more=more))
+
+
+def test_no_description_says_where_to_write_or_whom_to_ask(tmp_path):
+    victim = tmp_path / "victim"
+    cluster = ClusterSpec({"chief": ["far:1"], "ps": ["far:2"]})
+    task = TaskConfig("chief", cluster=cluster)
+    config = to_json(to_plain(skest.RunConfig(model_dir=victim, task=task)), "config")
+    model = fitted(skest.LinearClassifier())
+    described = json.loads(declare(model))
+    state = described["state"]
+    for parameters in (state, state["_params_in_fit"]):
+        parameters.update(config=config, warm_start_from=str(victim))
+    state["_core"]["config"] = config
+    state["model_dir_"] = str(victim)
+    more = {
+        "columns.json": json.dumps(described).encode(),
+        "weights.safetensors": save(dict(model.estimator_.checkpoint.variables)),
+    }
+    again = to_estimator(_models.write(tmp_path / "version", more=more))
+    assert (again.config, again.warm_start_from, again.model_dir_) == (None, None, None)
+    core = again.estimator_.config
+    assert (core.model_dir, core.task) == (None, TaskConfig())
+    again.partial_fit(X, LABELS).fit(X, LABELS)
+    assert not victim.exists()
 
 
 @pytest.mark.parametrize("content", [b"[]", b"{", b"\xff", b"[" * 100_000])
