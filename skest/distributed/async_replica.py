@@ -287,6 +287,7 @@ class AsyncReplica(Replica):
         if run.model_dir is not None:
             run.save_by = self._save
             is_saved = DirectoryStore(run.model_dir).latest_step() == run.global_step
+        self._servers.keeps_constants = is_saved
         if not is_saved:
             self._servers.saved = initial_capture(run, self._servers.variables)
 

@@ -59,6 +59,10 @@ class Attachment:
         the network has the variables to begin with.
     saved : Checkpoint or None
         What to go back to if ``model_dir`` has nothing.
+    keeps_constants : bool
+        Whether the network, as it is before the first `attach`, has what no server
+        changes, such as buffers, as it shall be: it comes from a checkpoint, and servers
+        that outlived a chief have what this training began with.
     reading : Patience
         With what can be asked again.
     """
@@ -76,6 +80,7 @@ class Attachment:
         self.client = client
         self.exchange: Exchange | None = None
         self.saved: Checkpoint | None = None
+        self.keeps_constants = False
         self.reading = Patience(timeout)
         self._is_chief, self._may_fall_short = is_chief, may_fall_short
         self._timeout, self._attach_timeout = timeout, attach_timeout
@@ -180,6 +185,8 @@ class Attachment:
         self._check_variables(found[0])
         self.client.generation = found[0].generation
         self.client.step = found[0].step
+        if self.exchange is None and self.keeps_constants:
+            self._constants_of = self.client.generation
         if self.client.generation != self._constants_of:
             self._load_constants(run)
         return True
