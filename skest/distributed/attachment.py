@@ -16,11 +16,11 @@ from skest.distributed.client import PSClient, StaleGenerationError
 from skest.distributed.exchange import Exchange
 from skest.distributed.patience import Patience
 from skest.distributed.remote_checkpoint import restore
+from skest.distributed.rewind import Rewind
 from skest.distributed.variables import Part, Variables, split, unique_state
 from skest.distributed.wire import Message, Op
 from skest.exceptions import PeerLostError
 from skest.hooks.base import Run
-from skest.schedules import FunctionLR
 
 __all__ = ["LOST", "Attachment"]
 
@@ -86,6 +86,7 @@ class Attachment:
         self._timeout, self._attach_timeout = timeout, attach_timeout
         self._check = check
         self._variables: Variables | None = None
+        self._rewind: Rewind | None = None
         self._constants_of = 0
         self._fell_from: int | None = None
 
@@ -97,10 +98,11 @@ class Attachment:
         return self._variables
 
     def prepare(self, run: Run) -> None:
-        """Find out what the servers will have; comes before `attach`."""
+        """Find out what the servers will have, at what step; comes before `attach`."""
         self._variables = Variables.of(
             run.network, run.spec.optimizers, len(self.client.addresses)
         )
+        self._rewind = Rewind(run)
 
     def retried(self, run: Run, ask: Callable[[], Any]) -> Any:
         """Ask again after sessions broke and were opened anew."""
@@ -185,6 +187,8 @@ class Attachment:
         self._check_variables(found[0])
         self.client.generation = found[0].generation
         self.client.step = found[0].step
+        if run.global_step > self.client.step:
+            self._move_back(run, self.client.step)
         if self.exchange is None and self.keeps_constants:
             self._constants_of = self.client.generation
         if self.client.generation != self._constants_of:
@@ -203,7 +207,11 @@ class Attachment:
         step = self._go_back(run, generation)  # its own variables are in the servers
         self._fell_from = reached
         self._load_constants(run)
-        _move_back(run, step)
+        self._move_back(run, step)
+
+    def _move_back(self, run: Run, step: int) -> None:
+        if self._rewind is not None:
+            self._rewind.to(run, step)
 
     def _go_back(self, run: Run, generation: int) -> int:
         """Let the servers begin at the newest checkpoint, and return its step."""
@@ -245,11 +253,3 @@ class Attachment:
         with torch.no_grad():
             for v in self.variables.of_kind(kind):
                 tensors[v.name].copy_(parts[v.ps].tensors[f"variable:{v.name}"])
-
-
-def _move_back(run: Run, step: int) -> None:
-    """Set the global step to an earlier one, and rates that are functions of it."""
-    run.global_step = step
-    for scheduler in run.spec.lr_schedulers:
-        if isinstance(scheduler, FunctionLR):
-            scheduler.move_to(step)
