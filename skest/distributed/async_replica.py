@@ -301,6 +301,7 @@ class AsyncReplica(Replica):
             run.save_by = self._save
             newest = DirectoryStore(run.model_dir).latest_step()
             is_saved = is_saved or newest == run.global_step
+        self._servers.keeps_constants = is_saved
         if not is_saved:
             self._servers.saved = initial_capture(run, self._servers.variables)
 

@@ -16,6 +16,7 @@ from skest.distributed.client import PSClient, StaleGenerationError
 from skest.distributed.exchange import Exchange
 from skest.distributed.patience import Patience
 from skest.distributed.remote_checkpoint import restore
+from skest.distributed.rewind import Rewind
 from skest.distributed.variables import (
     Gathered,
     Variables,
@@ -26,7 +27,6 @@ from skest.distributed.variables import (
 from skest.distributed.wire import Message, Op
 from skest.exceptions import PeerLostError
 from skest.hooks.base import Run
-from skest.schedules import FunctionLR
 
 __all__ = ["LOST", "Attachment"]
 
@@ -67,6 +67,10 @@ class Attachment:
         What to go back to if ``model_dir`` has nothing.
     goes_on : bool
         Whether servers begin with a checkpoint, which the network doesn't have.
+    keeps_constants : bool
+        Whether the network, as it is before the first `attach`, has what no server
+        changes, such as buffers, as it shall be: it comes from a checkpoint, and servers
+        that outlived a chief have what this training began with.
     reading : Patience
         With what can be asked again.
     """
@@ -85,11 +89,13 @@ class Attachment:
         self.exchange: Exchange | None = None
         self.saved: Checkpoint | None = None
         self.goes_on = False
+        self.keeps_constants = False
         self.reading = Patience(timeout)
         self._is_chief, self._may_fall_short = is_chief, may_fall_short
         self._timeout, self._attach_timeout = timeout, attach_timeout
         self._check = check
         self._variables: Variables | None = None
+        self._rewind: Rewind | None = None
         self._constants_of = 0
         self._fell_from: int | None = None
 
@@ -101,10 +107,11 @@ class Attachment:
         return self._variables
 
     def prepare(self, run: Run) -> None:
-        """Find out what the servers will have; comes before `attach`."""
+        """Find out what the servers will have, at what step; comes before `attach`."""
         self._variables = Variables.of(
             run.network, run.spec.optimizers, len(self.client.addresses)
         )
+        self._rewind = Rewind(run)
 
     def retried(self, run: Run, ask: Callable[[], Any]) -> Any:
         """Ask again after sessions broke and were opened anew."""
@@ -189,6 +196,10 @@ class Attachment:
         self._check_variables(found[0])
         self.client.generation = found[0].generation
         self.client.step = found[0].step
+        if run.global_step > self.client.step:
+            self._move_back(run, self.client.step)
+        if self.exchange is None and self.keeps_constants:
+            self._constants_of = self.client.generation
         if self.client.generation != self._constants_of:
             self._load_constants(run)
         return True
@@ -206,7 +217,11 @@ class Attachment:
         step = self._go_back(run, generation)  # its own variables are in the servers
         self._fell_from = None if is_first else reached
         self._load_constants(run)
-        _move_back(run, step)
+        self._move_back(run, step)
+
+    def _move_back(self, run: Run, step: int) -> None:
+        if self._rewind is not None:
+            self._rewind.to(run, step)
 
     def _go_back(self, run: Run, generation: int) -> int:
         """Let the servers begin at the newest checkpoint, and return its step."""
@@ -252,11 +267,3 @@ class Attachment:
         with torch.no_grad():
             for v in self.variables.of_kind(kind):
                 tensors[v.name].copy_(found.values[v.name])
-
-
-def _move_back(run: Run, step: int) -> None:
-    """Set the global step to an earlier one, and rates that are functions of it."""
-    run.global_step = step
-    for scheduler in run.spec.lr_schedulers:
-        if isinstance(scheduler, FunctionLR):
-            scheduler.move_to(step)

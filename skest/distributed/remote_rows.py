@@ -323,7 +323,7 @@ class _Table:
 
 def _rows(ids: Tensor, with_first: bool) -> Tensor:
     """Return the rows that a look-up of ids may read; missing ids read the first."""
-    rows = ids.reshape(-1).clamp(min=0)
+    rows = ids.reshape(-1).to(torch.int64).clamp(min=0)
     return torch.cat([rows, rows.new_zeros(1)]) if with_first else rows
 
 

@@ -28,8 +28,9 @@ _STOPPED = "the other processes have stopped"
 class SharedMemoryReplica(Replica):
     """One of several processes whose variables are in the same memory.
 
-    Parameters of the network and slots of the optimizers are common, buffers (as those
-    of batch normalization) and learning rates belong to each process. Nobody waits for
+    Parameters of the network and slots of the optimizers are common. Buffers (as those
+    of batch normalization) begin alike; then they belong to each process, as learning
+    rates do. Nobody waits for
     anybody: an update may be computed from variables that another process is changing,
     and of two updates of the same number at the same time one may be lost.
 
@@ -158,6 +159,7 @@ def _share(run: Run, num_workers: int) -> SharedTensors:
                 f"{parameter.device}. Set device='cpu'."
             )
         tensors[f"variable:{name}"] = parameter.detach()
+    tensors |= {f"buffer:{name}": b for name, b in run.network.named_buffers()}
     for i, optimizer in enumerate(run.spec.optimizers):
         _make_slots(optimizer)
         slots, options = named_state(optimizer, run.network.named_parameters())
@@ -183,9 +185,15 @@ def _use(run: Run, tensors: dict[str, Tensor]) -> None:
                 "network whatever part of the input it is shown."
             )
         parameter.data = shared
+    for name, buffer in run.network.named_buffers():
+        shared = tensors.get(f"buffer:{name}")
+        # One that follows from the batches that a process is shown is its own.
+        if shared is not None and shared.shape == buffer.shape:
+            if not torch.equal(buffer, shared):
+                buffer.copy_(shared)
     for key, shared in tensors.items():
         scope, _, name = key.partition(":")
-        if scope != "variable":
+        if scope not in ("variable", "buffer"):
             of, _, slot = name.rpartition("/")
             run.spec.optimizers[int(scope)].state[parameters[of]][slot] = shared
 

@@ -2,6 +2,7 @@
 """Workers and servers that come, go and are lost."""
 
 import contextlib
+import dataclasses
 import threading
 import time
 
@@ -19,6 +20,7 @@ from skest.exceptions import PeerLostError
 from skest.hooks import Hook
 from skest.inputs import InputContext
 from skest.optimizers import make_optimizer
+from skest.schedules import FunctionLR
 from tests.distributed._training import replica
 from tests.distributed.test_async_replica import input_fn, squared_error
 
@@ -148,6 +150,42 @@ def test_a_worker_goes_on_when_the_chief_has_restored_the_servers(monkeypatch):
         chief, _ = train(monkeypatch, servers.addresses, roles, [Slow()])
         assert chief.checkpoint.global_step >= N_STEPS * 2
         assert servers.servers[0].generation == servers.servers[1].generation == 2
+
+
+SCHEDULES = {
+    "of torch": lambda optimizer: torch.optim.lr_scheduler.ExponentialLR(
+        optimizer, 0.9
+    ),
+    "function": lambda optimizer: FunctionLR(optimizer, lambda step: 0.05 * 0.9**step),
+}
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("n_workers", [0, 1])
+def test_learning_rates_go_back_with_the_servers(monkeypatch, name, n_workers):
+    def scheduled(features, labels, mode):
+        spec = plain_model(features, labels, mode)
+        (optimizer,) = spec.optimizers
+        return dataclasses.replace(spec, lr_scheduler=SCHEDULES[name](optimizer))
+
+    roles = [("chief", 0), *[("worker", 0)] * n_workers]
+    with LocalServers(2) as servers:
+        is_lost = threading.Event()
+        rates = []
+
+        class Look(Hook):
+            def after_step(self, run, loss):
+                (group,) = run.spec.optimizers[0].param_groups
+                rates.append((run.global_step, group["lr"]))
+                if run.global_step >= 5 and not is_lost.is_set():
+                    is_lost.set()
+                    forget(servers.servers[1])
+                time.sleep(0.03)
+
+        train(monkeypatch, servers.addresses, roles, [Look()], model_fn=scheduled)
+        assert servers.servers[1].generation == 2
+    expected = [0.05 * 0.9**step for step, _ in rates]
+    assert [rate for _, rate in rates] == pytest.approx(expected, rel=1e-12)
 
 
 class LoseAtEnd(Hook):
@@ -290,6 +328,31 @@ def test_of_two_chiefs_one_goes_on_with_the_variables_of_the_other(monkeypatch):
     first, second = (estimator.checkpoint for estimator in found)
     assert min(first.global_step, second.global_step) >= 2 * N_STEPS
     assert torch.equal(first.variables["constant"], second.variables["constant"])
+
+
+def with_counter(features, labels, mode):
+    """Return a network whose buffer counts the steps of its process."""
+    spec = plain_model(features, labels, mode)
+    spec.network.register_buffer("n_steps", torch.zeros(()))
+
+    def count(network, args):
+        network.n_steps += 1
+
+    spec.network.register_forward_pre_hook(count)
+    return spec
+
+
+def test_a_chief_that_is_started_again_has_the_buffers_of_its_checkpoint(
+    monkeypatch, tmp_path
+):
+    with LocalServers(1) as servers, monkeypatch.context() as patch:
+        patch.setattr("skest.distributed.async_replica.AsyncReplica.leave", _stay)
+        for max_steps in (5, N_STEPS):
+            make = replica(servers.addresses)
+            patch.setattr("skest.estimator.Replica", lambda make=make: make)
+            chief = Estimator(with_counter, tmp_path)
+            chief.train(input_fn, max_steps=max_steps)
+            assert chief.get_variable_value("n_steps") == max_steps
 
 
 def test_servers_with_another_model_are_refused(monkeypatch):

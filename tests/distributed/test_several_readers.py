@@ -66,6 +66,18 @@ class Changed(nn.Module):
         return self.out(self.table(ids).reshape(-1, 3))
 
 
+class Narrow(nn.Module):
+    """Has ids of 32 bits."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(N_IDS, 3, sparse=True)
+        self.out = nn.Linear(3, 1)
+
+    def forward(self, features):
+        return self.out(self.table(features["a"].int()).reshape(-1, 3))
+
+
 class ColumnsAndFunction(nn.Module):
     """Reads the table of a feature column once more."""
 
@@ -117,6 +129,7 @@ NETWORKS = {
     "feature column and function": ColumnsAndFunction,
     "classes and function": ClassesAndFunction,
     "ids that change": Changed,
+    "ids of 32 bits": Narrow,
 }
 
 

@@ -165,6 +165,36 @@ def test_all_stop_when_the_chief_asks():
     assert late.should_stop
 
 
+class Drawn(torch.nn.Linear):
+    """Has buffers that it draws when it is built."""
+
+    def __init__(self, n_rows=2):
+        super().__init__(3, 1)
+        self.register_buffer("saved", torch.randn(2))
+        self.register_buffer("unsaved", torch.randn(()), persistent=False)
+        self.register_buffer("mask", torch.ones(1).expand(3))
+        self.register_buffer("rows", torch.full((n_rows,), float(n_rows)))
+
+
+def test_buffers_begin_alike_and_then_belong_to_each_process():
+    _, (run, other) = pair(network=Drawn)
+    ours, theirs = (
+        dict(run.network.named_buffers()),
+        dict(other.network.named_buffers()),
+    )
+    assert [name for name in ours if not torch.equal(ours[name], theirs[name])] == []
+    ours["saved"].fill_(7)
+    assert (theirs["saved"] != 7).all()
+
+
+def test_buffers_of_other_shapes_are_left_alone():
+    chief = SharedMemoryReplica(0, 2)
+    chief.begin(make_run(network=Drawn))
+    other = make_run(network=lambda: Drawn(n_rows=3))
+    SharedMemoryReplica(1, 2, chief.file).begin(other)
+    assert other.network.rows.tolist() == [3, 3, 3]
+
+
 def test_another_network_is_refused():
     chief = SharedMemoryReplica(0, 2)
     chief.begin(make_run())
