@@ -136,13 +136,20 @@ def test_stopping_ends_what_tasks_have_started_and_those_that_refuse(tmp_path):
         wait_for(lambda: child.exists() and child.read_text())
         pids = [supervisor.pids["one"], int(child.read_text())]
         assert all(map(is_running, pids))
-    wait_for(lambda: not any(map(is_running, pids)), 5)
+    wait_for(lambda: not any(map(is_running, pids)))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("stopped", [False, True])
 def test_no_task_survives_a_killed_parent(tmp_path, stopped):
-    busy = script(tmp_path, "while True: pass")
+    begun = tmp_path / "begun"
+    busy = script(
+        tmp_path,
+        f"""
+        with open({str(begun)!r}, "a") as file: file.write("begun ")
+        while True: pass
+        """,
+    )
     text = f"""
         import time
         from skest.distributed.supervisor import Supervisor, Task
@@ -150,7 +157,6 @@ def test_no_task_survives_a_killed_parent(tmp_path, stopped):
         for name in ("one", "two"):
             supervisor.start(Task(name, {busy!r}))
         while len(supervisor.pids) < 2: time.sleep(0.01)
-        time.sleep(0.5)
         print(*supervisor.pids.values(), flush=True)
         time.sleep(1000)
         """
@@ -159,11 +165,12 @@ def test_no_task_survives_a_killed_parent(tmp_path, stopped):
     )
     with parent:
         pids = [int(pid) for pid in parent.stdout.readline().split()]
+        wait_for(lambda: begun.exists() and begun.read_text() == "begun begun ")
         assert all(map(is_running, pids))
         if stopped:
             os.kill(pids[0], signal.SIGSTOP)
         parent.kill()
-    wait_for(lambda: not any(map(is_running, pids)), 5)
+    wait_for(lambda: not any(map(is_running, pids)))
 
 
 def test_ctrl_c_reaches_tasks_when_they_are_interrupted(tmp_path):
