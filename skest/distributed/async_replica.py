@@ -178,6 +178,8 @@ class AsyncReplica(Replica):
         spec = run.spec
         self._beginning.settle(run.network)
         self._servers.prepare(run)
+        constants = (v.name for v in self._servers.variables.of_kind("constant"))
+        self._beginning.load(run.network, constants)
         if self.is_chief:
             warn_of_momentum(spec.optimizers, self.n_tasks)
             self._begin_saving(run)

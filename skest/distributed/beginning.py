@@ -2,14 +2,16 @@
 """`Beginning`: how a task gets the model that it begins to train with servers."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 
+import torch
 from torch import Tensor, nn
 
 from skest.checkpoint_format import StoredTensor
 from skest.checkpoint_store import CheckpointStore, DirectoryStore
 from skest.checkpoints import Checkpoint
 from skest.distributed.lazy_building import LazyBuilding
+from skest.distributed.variables import unique_state
 
 __all__ = ["Beginning"]
 
@@ -34,6 +36,8 @@ class Beginning:
         self.goes_on = False
         self.checkpoint: Checkpoint | None = None
         self._lazy: LazyBuilding | None = None
+        self._source: CheckpointStore | None = None
+        self._large: set[str] = set()
 
     def latest(self, store: CheckpointStore) -> Checkpoint | None:
         """Return the newest checkpoint, with what is large on the meta device.
@@ -41,21 +45,41 @@ class Beginning:
         One without the state of optimizers is returned as it is: these begin with what
         the network has.
         """
-        if isinstance(store, DirectoryStore):
-            found = store.latest(_described_if_large)
-        else:
-            found = self.checkpoint = store.latest()
+        found = _read(store, _described_if_large)
+        if not isinstance(store, DirectoryStore):
+            self.checkpoint = found
         if found is None:
             return None
         self.goes_on = bool(found.scalars.get("optimizers"))
         if not self.goes_on:
             self.checkpoint = None
             return store.latest()
+        variables = _without_large(found.variables)
+        self._source = store
+        self._large = {name for name, tensor in variables.items() if tensor.is_meta}
         return dataclasses.replace(
-            found,
-            variables=_without_large(found.variables),
-            optimizer=_without_large(found.optimizer),
+            found, variables=variables, optimizer=_without_large(found.optimizer)
         )
+
+    def load(self, network: nn.Module, names: Iterable[str]) -> None:
+        """Read what is large, and stays here as it is in the checkpoint.
+
+        Parameters
+        ----------
+        network : Module
+            Built and settled.
+        names : iterable of str
+            Variables that no server changes, such as buffers.
+        """
+        if self._source is None or not (wanted := self._large.intersection(names)):
+            return
+        checkpoint = _read(self._source, _described_if_cut)
+        if checkpoint is None:
+            raise RuntimeError("The checkpoint that training goes on from is gone.")
+        tensors = unique_state(network)
+        with torch.no_grad():
+            for name in wanted:
+                tensors[name].copy_(checkpoint.variables[name])
 
     def building(self, *, draws: bool = True) -> LazyBuilding:
         """Return what is entered while the model is built.
@@ -72,6 +96,17 @@ class Beginning:
         """Give what was built its values, but for what servers will have."""
         if self._lazy is not None:
             self._lazy.settle(network.parameters())
+
+
+def _read(
+    store: CheckpointStore, take: Callable[[StoredTensor], Tensor]
+) -> Checkpoint | None:
+    return store.latest(take) if isinstance(store, DirectoryStore) else store.latest()
+
+
+def _described_if_cut(stored: StoredTensor) -> Tensor:
+    """Return a tensor without its values if it is a table, which servers have."""
+    return stored.whole() if stored.n_rows is None else stored.described()
 
 
 def _described_if_large(stored: StoredTensor) -> Tensor:

@@ -82,6 +82,18 @@ def test_what_is_large_is_compared(store, n_rows):
         found.restore(network, [rule])
 
 
+def test_what_servers_do_not_change_is_read_by_name(store):
+    expected = saved(store)
+    beginning = Beginning()
+    found = beginning.latest(store)
+    with beginning.building():
+        network, rule = model()
+    found.restore(network, [rule])
+    beginning.settle(network)
+    beginning.load(network, ["1.weight", "0.weight"])
+    assert torch.equal(network[0].weight, expected.variables["0.weight"])
+
+
 def test_optimizers_without_state_begin_with_all_values(store):
     store.save(dataclasses.replace(saved(MemoryStore()), optimizer={}, scalars={}))
     beginning = Beginning()

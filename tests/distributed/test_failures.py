@@ -330,10 +330,10 @@ def test_of_two_chiefs_one_goes_on_with_the_variables_of_the_other(monkeypatch):
     assert torch.equal(first.variables["constant"], second.variables["constant"])
 
 
-def with_counter(features, labels, mode):
+def with_counter(features, labels, mode, params):
     """Return a network whose buffer counts the steps of its process."""
     spec = plain_model(features, labels, mode)
-    spec.network.register_buffer("n_steps", torch.zeros(()))
+    spec.network.register_buffer("n_steps", torch.zeros(params["size"]))
 
     def count(network, args):
         network.n_steps += 1
@@ -342,17 +342,18 @@ def with_counter(features, labels, mode):
     return spec
 
 
+@pytest.mark.parametrize("size", [1, 1 << 18])  # the second one is not read with others
 def test_a_chief_that_is_started_again_has_the_buffers_of_its_checkpoint(
-    monkeypatch, tmp_path
+    monkeypatch, tmp_path, size
 ):
     with LocalServers(1) as servers, monkeypatch.context() as patch:
         patch.setattr("skest.distributed.async_replica.AsyncReplica.leave", _stay)
         for max_steps in (5, N_STEPS):
             make = replica(servers.addresses)
             patch.setattr("skest.estimator.Replica", lambda make=make: make)
-            chief = Estimator(with_counter, tmp_path)
+            chief = Estimator(with_counter, tmp_path, params={"size": size})
             chief.train(input_fn, max_steps=max_steps)
-            assert chief.get_variable_value("n_steps") == max_steps
+            assert (chief.get_variable_value("n_steps") == max_steps).all()
 
 
 def test_servers_with_another_model_are_refused(monkeypatch):
