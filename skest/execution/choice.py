@@ -44,7 +44,7 @@ def make_step(
     hooks: Sequence[Hook],
     n_steps: int | None,
     *,
-    is_table: bool,
+    is_input_known: bool,
 ) -> Step:
     """Return what takes the training steps.
 
@@ -58,9 +58,9 @@ def make_step(
         All hooks of the run.
     n_steps : int or None
         How many steps there may be; None if that is not known.
-    is_table : bool
-        Whether the batches come from a table that was encoded before the first step, so
-        that the input calls no code of the user's between two steps.
+    is_input_known : bool
+        Whether the input calls no code of the user's between two steps, see
+        `skest.execution.known_input`.
 
     Returns
     -------
@@ -73,7 +73,7 @@ def make_step(
     if any(hook.watches_all_gradients for hook in hooks):
         _logger.info("Training steps are taken eagerly: a hook watches gradients.")
         return eager
-    is_watched = not is_table or _is_code_called_between_steps(spec, hooks)
+    is_watched = not is_input_known or _is_code_called_between_steps(spec, hooks)
     make = functools.partial(
         GraphStep, spec, is_watched=is_watched, program=_program_for(spec)
     )

@@ -170,19 +170,21 @@ class _ColumnFeatures(nn.Module):
         """Raise ValueError if the module does not take this column."""
         raise NotImplementedError
 
-    def _concatenated(self, encoded: Mapping[str, Tensor]) -> Tensor:
+    def _embedded(self, encoded: Mapping[str, Tensor]) -> list[Tensor]:
         tables = {
             name: iter(looked_up_often(self.get_parameter(parameter_name(name)), n))
             for name, n in self._lookups.items()
         }
-        embedded = looked_up(
+        return looked_up(
             [
                 output.lookup(encoded, next(tables[output.table]))
                 for output in self.outputs
                 if isinstance(output, EmbeddingOutput)
             ]
         )
-        vectors = iter(embedded)
+
+    def _concatenated(self, encoded: Mapping[str, Tensor]) -> Tensor:
+        vectors = iter(self._embedded(encoded) if self._lookups else ())
         outputs = [
             next(vectors)
             if isinstance(output, EmbeddingOutput)

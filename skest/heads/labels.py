@@ -100,9 +100,8 @@ def check_given(labels: Any, owner: str) -> None:
 def check_dense(labels: Any, owner: str) -> None:
     """Raise ValueError if there are no labels or they are sparse."""
     check_given(labels, owner)
-    if scipy.sparse.issparse(labels) or (
-        isinstance(labels, Tensor) and labels.layout != torch.strided
-    ):
+    is_tensor = isinstance(labels, Tensor)  # as in every training step
+    if labels.layout != torch.strided if is_tensor else scipy.sparse.issparse(labels):
         raise ValueError(
             f"{owner} does not take sparse labels; got {type(labels).__name__}. Pass a "
             "dense array, for instance labels.toarray()."

@@ -133,7 +133,9 @@ def test_own_code_that_comes_later_is_called_in_every_step(kind):
             network[1].forward = lambda x: (note(), x.relu())[1]
 
     spec = known_spec()
-    step = make_step("auto", spec, [type("Own", (Hook,), {})()], 1000, is_table=True)
+    step = make_step(
+        "auto", spec, [type("Own", (Hook,), {})()], 1000, is_input_known=True
+    )
     for i, batch in enumerate(batches(12)):
         if i == 6:
             register(spec.network)
@@ -153,7 +155,9 @@ def test_own_code_that_comes_later_is_called_in_every_step(kind):
     ],
 )
 def test_when_steps_are_replayed(execution, n_steps, n_replayed):
-    step = make_step(execution, known_spec(), [NanLossHook()], n_steps, is_table=True)
+    step = make_step(
+        execution, known_spec(), [NanLossHook()], n_steps, is_input_known=True
+    )
     for batch in batches(30):
         step(*batch)
     assert getattr(step, "n_replayed", 0) == n_replayed
@@ -162,8 +166,12 @@ def test_when_steps_are_replayed(execution, n_steps, n_replayed):
 def test_unknown_code_is_recorded_if_asked_for(caplog):
     caplog.set_level(logging.INFO, "skest")
     spec = make_spec(mlp())
-    assert not isinstance(make_step("auto", spec, [], 1000, is_table=True), GraphStep)
-    assert isinstance(make_step("graph", spec, [], 1000, is_table=True), GraphStep)
+    assert not isinstance(
+        make_step("auto", spec, [], 1000, is_input_known=True), GraphStep
+    )
+    assert isinstance(
+        make_step("graph", spec, [], 1000, is_input_known=True), GraphStep
+    )
     (record,) = caplog.records
     assert record.levelname == "INFO"
     assert (
@@ -176,7 +184,9 @@ def test_what_is_asked_for_and_impossible_is_a_warning(caplog):
     def branching(labels, logits, features):
         return logits.mean() if logits.mean() > 0 else logits.sum()
 
-    step = make_step("graph", make_spec(mlp(), loss=branching), [], None, is_table=True)
+    step = make_step(
+        "graph", make_spec(mlp(), loss=branching), [], None, is_input_known=True
+    )
     for batch in batches(5):
         step(*batch)
     (record,) = caplog.records
@@ -188,7 +198,7 @@ class OwnSGD(torch.optim.SGD):
 
 
 @pytest.mark.parametrize(
-    ("hooks", "changes", "is_table", "is_watched"),
+    ("hooks", "changes", "is_input_known", "is_watched"),
     [
         ([NanLossHook(), CheckpointSaverHook()], {}, True, False),
         ([], {}, False, True),
@@ -204,13 +214,13 @@ class OwnSGD(torch.optim.SGD):
     ],
 )
 def test_the_model_is_watched_where_somebody_may_change_it(
-    hooks, changes, is_table, is_watched
+    hooks, changes, is_input_known, is_watched
 ):
     network = mlp()
     if "optimizer" in changes:
         changes = {"optimizer": changes["optimizer"](network.parameters(), lr=0.1)}
     spec = known_spec(network, **changes)
-    step = make_step("graph", spec, hooks, None, is_table=is_table)
+    step = make_step("graph", spec, hooks, None, is_input_known=is_input_known)
     for i, batch in enumerate(batches(8)):
         if i == 5:
             spec.network[1] = nn.Tanh()
@@ -223,7 +233,7 @@ def test_own_code_in_steps_with_watched_gradients_counts(monkeypatch, changes):
     monkeypatch.setattr(NanLossHook, "watches_gradients", True)
     monkeypatch.setattr(NanLossHook, "wants_gradients", lambda hook, run: False)
     spec = known_spec(**changes)
-    step = make_step("graph", spec, [NanLossHook()], None, is_table=True)
+    step = make_step("graph", spec, [NanLossHook()], None, is_input_known=True)
     for i, batch in enumerate(batches(8)):
         if i == 5:
             spec.network[1] = nn.Tanh()

@@ -57,7 +57,7 @@ def test_on_a_cpu_steps_are_replayed_as_usual():
 
 
 def test_no_step_on_a_cpu_is_made_for_a_graph():
-    step = make_step("graph", make_spec(mlp()), [], None, is_table=True)
+    step = make_step("graph", make_spec(mlp()), [], None, is_input_known=True)
     assert step._program is Program
 
 
