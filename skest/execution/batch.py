@@ -16,7 +16,8 @@ _LAYOUTS = (torch.strided, torch.sparse_coo)  # of which operations are recorded
 def _kind_of_tensor(tensor: Tensor) -> Hashable:
     if tensor.requires_grad:  # somebody may want them
         raise TypeError("a batch has a tensor that requires gradients")
-    return tensor.shape, tensor.stride(), tensor.dtype
+    signs = tensor.is_conj(), tensor.is_neg()
+    return tensor.shape, tensor.stride(), tensor.dtype, signs
 
 
 def kind_of_rows(tensor: Tensor) -> Hashable:
@@ -33,7 +34,7 @@ def batch_tensors(
     ----------
     data
         Features and labels; None stands for what is not there.
-    kind_of : callable, default=shape, strides and type
+    kind_of : callable, default=shape, strides, type and pending changes of signs
         Returns what counts of a tensor.
 
     Returns

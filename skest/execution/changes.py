@@ -119,12 +119,12 @@ def _random_roots(calls: Sequence[Call], storages: Storages) -> set[Value]:
 
 def _generators(calls: Sequence[Call]) -> list[torch.Generator]:
     """Return the generators that the calls draw from."""
-    found: list[torch.Generator] = []
+    found: list[torch.Generator] = [torch.default_generator]
     for call in calls:
         if call.is_random:
-            device = (call.results or call.arguments)[0].tensor.device
             own = [g for g in call.kwargs.values() if isinstance(g, torch.Generator)]
-            found += own or [_default_generator(device)]
+            touched = [*call.results, *call.arguments][:1]
+            found += own or [_default_generator(v.tensor.device) for v in touched]
     return list(dict.fromkeys(found))
 
 

@@ -138,6 +138,8 @@ class GraphStep:
                 "a gradient of a variable that no optimizer holds was replaced"
             )
             return train_step(self._spec, features, labels)
+        if replay is not None and not replay.was_compared_with(tensors):
+            replay = None
         self._was_replayed = replay is not None
         if replay is None:
             loss = self._prepare(kind, tensors, features, labels)
@@ -197,6 +199,7 @@ class GraphStep:
                 difference = compared_only(*step)
             loss = train_step(self._spec, features, labels)
         if difference is None:
+            replay.note_comparison(tensors)
             self._replays[kind] = replay
         else:
             self._fall_back(difference)

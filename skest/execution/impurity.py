@@ -92,21 +92,21 @@ class Impurity:
     ) -> None:
         self._stack.close()
         drawn = self._before[-1]
-        change = self.change_since()
-        if change is not None:
-            self.obstacle = f"the model changes {change} in a step"
-        elif drawn != random_states():
+        self.obstacle = self.change_since()
+        if self.obstacle is not None:
+            return
+        if drawn != random_states():
             self.obstacle = "the model draws random numbers of Python or NumPy"
         else:
             self.obstacle = self._reading.obstacle
 
     def change_since(self) -> str | None:
-        """Tell what of the model is other than when this was entered, if anything is."""
+        """Tell what is other than when this was entered, if anything of the model is."""
         attributes, held, _ = self._before
         if not are_same(attributes, self._attributes()):
-            return "attributes of its modules"
+            return "the model changes attributes of its modules in a step"
         if not are_same(held, self._remembered()):
-            return "what its Python code reads"
+            return "the model changes in a step what its Python code reads"
         return None
 
     def _attributes(self) -> list[Any]:

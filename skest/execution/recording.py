@@ -46,6 +46,7 @@ _BAG_GRADIENT = _aten._embedding_bag_backward.default
 _BAG_PADDING = 11  # the position of this argument of it
 # Without autograd they don't keep what their backward pass needs.
 _NEED_AUTOGRAD = (_aten.mkldnn_rnn_layer.default,)
+_NAMESPACES = frozenset({"aten", "mkldnn", "prims"})
 _CHANGES_SHAPE = "changes the shape of a tensor in place"
 # A union that is written where it is used is made anew each time, which takes longer.
 _LISTS = (list, tuple)
@@ -124,8 +125,9 @@ class Call:
 
     @cached_property
     def is_random(self) -> bool:
-        """Whether it draws random numbers."""
-        return torch.Tag.nondeterministic_seeded in self.function.tags
+        """Whether it draws random numbers, as operations of others may do untold."""
+        is_of_others = self.function.namespace not in _NAMESPACES
+        return is_of_others or torch.Tag.nondeterministic_seeded in self.function.tags
 
 
 @dataclass

@@ -7,9 +7,10 @@ from typing import Any
 
 from torch import Tensor
 
+from skest.execution.attempt import recorded_gradients
 from skest.execution.batch import has_same_tensors
 from skest.execution.changes import Changes
-from skest.execution.impurity import Impurity, are_same
+from skest.execution.impurity import are_same
 from skest.execution.others import OtherGradients
 from skest.execution.program import StepProgram
 from skest.execution.recording import (
@@ -24,7 +25,7 @@ from skest.execution.simplification import Storages, rewritten, simplified
 from skest.execution.watching import options_of_updates, slots_of_updates
 from skest.row_sparse import RowSparse
 from skest.spec import EstimatorSpec
-from skest.training import apply_gradients, compute_gradients, trained_parameters
+from skest.training import apply_gradients, trained_parameters
 
 __all__ = ["Replay", "recorded_step"]
 
@@ -66,13 +67,11 @@ def recorded_step(
     """
     recorder = Recorder(tensors)
     recording = recorder.recording
-    with Impurity(spec.network, spec.loss) as impurity, recorder:
-        loss = compute_gradients(spec, features, labels)
+    loss, obstacle = recorded_gradients(spec, features, labels, recorder)
     others = OtherGradients(recording, recorder.values, trained_parameters(spec))
     changes_batch = not has_same_tensors((features, labels), tensors)
     recording.obstacle = (
-        impurity.obstacle
-        or recording.obstacle
+        obstacle
         or ("the model changes what a batch consists of" if changes_batch else None)
         or others.obstacle
     )
@@ -212,6 +211,8 @@ class Replay:
                 self._lent.append((parameter, place))
             else:
                 self._static.append((parameter, place))
+        # The tensors of the batch, as long as it was not compared with others.
+        self._recorded_with = {i: id(v.tensor) for i, v in enumerate(recording.inputs)}
         buffers = [] if spec.network is None else spec.network.buffers()
         self.changes = Changes(recording.inputs, calls, storages, buffers)
 
@@ -230,6 +231,21 @@ class Replay:
         if not self.has_update:
             apply_gradients(self._spec)
         return loss
+
+    def note_comparison(self, tensors: Sequence[Tensor]) -> None:
+        """Note that a step with this batch was as an eager one."""
+        for i, tensor in enumerate(tensors):
+            if self._recorded_with.get(i) != id(tensor):
+                self._recorded_with.pop(i, None)
+
+    def was_compared_with(self, tensors: Sequence[Tensor]) -> bool:
+        """Tell whether it was compared with a batch like this one.
+
+        If one and the same tensor is in every batch, the model may read it in other ways,
+        too, and nothing tells the one from the other before there is another tensor.
+        """
+        recorded = self._recorded_with.items()
+        return not recorded or all([id(tensors[i]) == before for i, before in recorded])
 
     def gradients(self) -> list[Tensor]:
         """Return the present gradients of the parameters whose gradients it sets."""

@@ -1011,3 +1011,62 @@ def test_recorded_steps_are_not_kept_alive():
         assert program() is None
     finally:
         gc.enable()
+
+
+def test_operations_of_others_may_draw_random_numbers():
+    def make():
+        network = mlp()
+
+        def loss(labels, logits, features):
+            noise = noisy(logits) - noisy(logits)
+            return mean_square(labels, logits + noise, features)
+
+        return make_spec(network, loss=loss)
+
+    step, reports = run_both(make, batches(6))
+    assert (step.n_replayed, reports) == (3, [])
+
+
+@torch.library.custom_op("skest_tests::noisy", mutates_args=())
+def noisy(x: torch.Tensor) -> torch.Tensor:
+    return x + torch.randn_like(x)
+
+
+noisy.register_autograd(lambda context, gradient: gradient)
+
+
+def test_a_model_may_read_the_tensors_of_a_batch_elsewhere():
+    (probe, _), *data = batches(8)
+
+    def make():
+        network = mlp()
+
+        def loss(labels, logits, features):
+            return mean_square(labels, logits, features) + network(probe).mean()
+
+        return make_spec(network, loss=loss)
+
+    step, _ = run_both(make, [(probe, y) for _, y in data] + data)
+    assert step.n_replayed == len(data) - 3
+
+
+@pytest.mark.parametrize("is_other", ["is_conj", "is_neg"])
+def test_batches_with_pending_changes_of_signs_are_a_kind_of_their_own(is_other):
+    def make():
+        return make_spec(nn.Sequential(Real(), *mlp()))
+
+    def pending(x, i):
+        z = torch.complex(x, x.flip(0))
+        z = z.conj() if i % 2 else z.clone()
+        return z if is_other == "is_conj" else z.imag
+
+    data = [(pending(x, i), labels) for i, (x, labels) in enumerate(batches(60))]
+    assert getattr(data[1][0], is_other)()
+    run_both(make, data)
+
+
+class Real(nn.Module):
+    def forward(self, x):
+        if x.is_conj():
+            return torch.view_as_real(x.conj())[..., 0]
+        return torch.view_as_real(x)[..., 1] if x.is_complex() else x
