@@ -192,7 +192,9 @@ def _sums_of_rows(
 ) -> Value:
     """Sum the rows of each example; only those that are there take memory."""
     size = table.graph.initializers[table.name].shape[1]
-    note_width(ids, row=size, value=size, transient=True)
+    # They are gone at once, but of different sizes and between results that stay: the
+    # heap has no use for what they leave, and grows as if they stayed, too.
+    note_width(ids, value=size)
     places = is_there.nonzero()
     rows = table.take(ids.at(places))
     if factors is not None:

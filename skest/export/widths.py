@@ -31,8 +31,8 @@ def note_width(
     place : int, default=0
         Numbers for each place of a list, also where it is filled up.
     transient : bool, default=False
-        Whether these numbers are gone before others of this kind are made: engines
-        finish one branch of a graph before they begin another.
+        Whether these numbers are gone before others of this kind are made, and what they
+        took is used again: engines finish one branch of a graph before the next.
     """
     numbers = {"row": row, "value": value, "place": place}
     given = {name: count for name, count in numbers.items() if count}

@@ -53,7 +53,7 @@ def columns():
     wide = [
         city,
         street,
-        fc.bucketized_column(size, [-1.0, 0.0, 1.0]),
+        fc.bucketized_column(size, np.linspace(-2, 2, 50).tolist()),
         fc.crossed_column(["city", "street"], 100),
         fc.crossed_column([rooms, city], 100),
     ]
