@@ -45,6 +45,7 @@ _CLASSES = (
     "skest.feature_columns.",
     "skest.heads.",
     "skest.losses:",
+    "skest.sdca:LinearSDCA",
     "skest.export.inputs:Form",
     "skest.export.inputs:InputSpec",
     "skest.export.encoders:",
@@ -54,7 +55,14 @@ _CLASSES = (
     "skest.checkpoints:Checkpoint",
 )
 # Parameters that say how to train on this machine, not what the model is.
-_LOCAL = {"hooks": (), "config": None, "warm_start_from": None, "random_state": None}
+_LOCAL = {
+    "hooks": (),
+    "config": None,
+    "warm_start_from": None,
+    "random_state": None,
+    "device": "auto",
+}
+_CALLBACKS = "_skl_callbacks"  # where scikit-learn keeps those of `set_callbacks`
 # The parameter that is a function of the user's, whom it is asked from again.
 _FUNCTION = "model_fn"
 _CORE_ESTIMATOR = "skest.estimator:Estimator"
@@ -76,8 +84,9 @@ def declare(estimator: Any) -> bytes:
     Raises
     ------
     ExportError
-        If a part of it is no data, as a function of the user's. `hooks`, `config`, a
-        `random_state` that is no number, and `model_fn`, are left out instead.
+        If a part of it is no data, as a function of the user's. What says how to train
+        here is left out instead: `hooks`, callbacks, `config`, `device`,
+        `warm_start_from`, a `random_state` that is no number; and so is `model_fn`.
 
     Examples
     --------
@@ -152,6 +161,7 @@ def declaration_or_reason(
 def _leave_out_local(state: dict[str, Any]) -> None:
     """Take from an estimator's state what no export says, and none may say."""
     state["model_dir_"] = None
+    state.pop(_CALLBACKS, None)
     for parameters in (state, state["_params_in_fit"]):
         for name in _LOCAL.keys() & parameters.keys():
             if name != "random_state" or not isinstance(parameters[name], int):
@@ -180,8 +190,12 @@ def _core_state(config: RunConfig, checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def _as_json(name: str, state: Mapping[str, Any]) -> bytes:
-    state = to_json(with_words(state), name)
-    described = {"schema": _SCHEMA, "estimator": name, "state": state}
+    state = with_words(state)
+    try:
+        _check_classes(state)
+    except ValueError as error:
+        raise ExportError(f"{name} can't be described: {error}.") from error
+    described = {"schema": _SCHEMA, "estimator": name, "state": to_json(state, name)}
     return json.dumps(described, allow_nan=False, ensure_ascii=False).encode()
 
 
@@ -246,11 +260,11 @@ def to_estimator(
     )
     if DECLARATION not in artifact.texts:
         why = artifact.manifest.get("model", {}).get(
-            "not_rebuilt", "it has no description"
+            "not_rebuilt", "It has no description"
         )
         raise ArtifactError(
-            f"{str(directory)!r} can't be made an estimator again: {why}. It can be run "
-            "by `skest.export.load`."
+            f"{str(directory)!r} can't be made an estimator again. "
+            f"{str(why).rstrip('.')}. It can be run by `skest.export.load`."
         )
     try:
         content = json.loads(artifact.texts[DECLARATION])
@@ -367,4 +381,5 @@ def _check_classes(value: Any) -> None:
     elif isinstance(value, list | tuple | set):
         parts = value
     for part in parts:
-        _check_classes(part)
+        if isinstance(part, dict | list | tuple | set):  # words may be very many
+            _check_classes(part)

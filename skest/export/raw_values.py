@@ -6,6 +6,7 @@ what the manifest says, and what is no text or number is refused by name.
 """
 
 from collections.abc import Mapping
+from reprlib import repr as shortened
 from typing import Any
 
 import numpy as np
@@ -60,7 +61,7 @@ class Feature:
         if isinstance(values, str | bytes) or np.isscalar(values) or values is None:
             raise TypeError(
                 f"The feature {self.name!r} must have one value for each row, in a list "
-                f"or an array; got {values!r}."
+                f"or an array; got {shortened(values)}."
             )
         if None in self.shape[1:]:
             values = self._padded(values)
@@ -135,7 +136,7 @@ class Feature:
         if is_bool or (isinstance(cell, int | np.integer) and not self._texts_only):
             return str(cell)  # as feature columns do
         raise TypeError(
-            f"The feature {self.name!r} takes texts; got {cell!r} of type "
+            f"The feature {self.name!r} takes texts; got {shortened(cell)} of type "
             f"{type(cell).__name__}. Convert it as it was converted for the training."
         )
 
@@ -143,16 +144,26 @@ class Feature:
         # In an array of texts each would take as much memory as the longest.
         array = np.asarray(values, dtype=object if _has_texts(values) else None)
         if array.dtype.kind not in "biuf":
-            cells = np.asarray(values, dtype=object)
-            numbers = [self._number(cell) for cell in cells.ravel().tolist()]
-            objects = _objects(numbers, cells.shape)
-            array = objects.astype(np.float64) if self._is_float() else objects
+            array = self._objects_of_numbers(values)
         if self._is_float():
             with np.errstate(over="ignore"):  # it becomes infinite, and is refused
                 return self._finite(array.astype(self.dtype, copy=False))
         if array.dtype == self.dtype:
             return array
         return self._whole(array)
+
+    def _objects_of_numbers(self, values: Any) -> NDArray[Any]:
+        """Return numbers of any types; if floats are wanted, as such."""
+        cells = np.asarray(values, dtype=object)
+        try:
+            numbers = [self._number(cell) for cell in cells.ravel().tolist()]
+            objects = _objects(numbers, cells.shape)
+            return objects.astype(np.float64) if self._is_float() else objects
+        except OverflowError:
+            raise ValueError(
+                f"The feature {self.name!r} holds a number that is too large for a "
+                "float. Scale it as for the training."
+            ) from None
 
     def _known_missing(self) -> Any:
         if self._missing is None:
@@ -173,7 +184,7 @@ class Feature:
         except (TypeError, ValueError):
             pass
         raise TypeError(
-            f"The feature {self.name!r} takes numbers; got {cell!r} of type "
+            f"The feature {self.name!r} takes numbers; got {shortened(cell)} of type "
             f"{type(cell).__name__}."
         )
 
@@ -209,7 +220,7 @@ class Feature:
             first = array[np.asarray(whole != array, bool)].ravel().tolist()[0]
             raise ValueError(
                 f"The feature {self.name!r} takes whole numbers of dtype {self.dtype}; "
-                f"got {first!r}."
+                f"got {shortened(first)}."
             )
         return whole
 

@@ -4,14 +4,16 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from safetensors.torch import save
+from sklearn.callback import ProgressBar
 
 import skest
 from skest import feature_columns as fc
 from skest.checkpoints import Checkpoint
 from skest.cluster import ClusterSpec, TaskConfig
 from skest.exceptions import ArtifactError, ExportError
-from skest.export.declaration import declare, to_estimator
+from skest.export.declaration import declare, declare_core, to_estimator
 from skest.export.plain_json import to_json
 from skest.plain_state import to_plain
 from tests.export import _models
@@ -42,6 +44,7 @@ MODELS = {
     "numbers": (skest.DNNRegressor((8,), loss="huber"), NUMBERS),
     "linear": (skest.LinearClassifier(learning_rate=0.1), np.arange(ROWS) % 3),
     "poisson": (skest.LinearRegressor(loss="poisson"), NUMBERS),
+    "dual": (skest.LinearClassifier(optimizer=skest.LinearSDCA(l2=2.0)), LABELS),
     "wide & deep": (skest.DNNLinearCombinedClassifier((8,)), LABELS == "yes"),
     "baseline": (skest.BaselineClassifier(), LABELS),
     "heads": (
@@ -158,11 +161,24 @@ def test_what_says_how_to_train_here_is_left_out(tmp_path):
     config = skest.RunConfig(model_dir=tmp_path / "here", log_step_count_steps=None)
     hooks = [skest.hooks.NanLossHook()]
     model = skest.LinearClassifier(
-        max_iter=1, config=config, hooks=hooks, random_state=np.random.RandomState(0)
-    ).fit(X, LABELS)
+        max_iter=1,
+        config=config,
+        hooks=hooks,
+        device=torch.device("cpu"),
+        random_state=np.random.RandomState(0),
+    )
+    model.set_callbacks(ProgressBar()).fit(X, LABELS)
     assert str(tmp_path) not in declare(model).decode()
     again = to_estimator(exported(tmp_path / "1", model))
     assert (again.hooks, again.config, again.random_state) == ((), None, None)
+    assert (again.device, hasattr(again, "_skl_callbacks")) == ("auto", False)
+    again.fit(X, LABELS)
+
+
+def test_parts_that_could_not_be_read_are_named(tmp_path):
+    params = {"metric": skest.metrics.AUC()}
+    with pytest.raises(ExportError, match=r"names 'skest.metrics:AUC', which is no"):
+        declare_core(params, skest.RunConfig(), Checkpoint(1, {}))
 
 
 def test_functions_of_the_user_are_named(tmp_path):
@@ -183,7 +199,9 @@ def test_estimators_of_others(tmp_path):
 def test_versions_without_a_description(tmp_path):
     described = _models.manifest()
     _models.write(tmp_path, None, {**described, "model": {"not_rebuilt": "no reason"}})
-    with pytest.raises(ArtifactError, match="estimator again: no reason"):
+    with pytest.raises(
+        ArtifactError, match=r"estimator again. no reason. It can be run"
+    ):
         to_estimator(tmp_path)
 
 

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+from fractions import Fraction
+
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -151,11 +153,24 @@ def test_shapes():
         (CODE, [np.True_, 2**70], TypeError, "takes whole numbers; got booleans"),
         (CODE, [2**40], ValueError, "takes whole numbers"),
         (WHOLE, [np.inf], ValueError, "takes whole numbers"),
+        (NUMBER, [10**400], ValueError, "a number that is too large for a float"),
+        (NUMBER, [1.5, Fraction(10**400)], ValueError, "is too large for a float"),
+        (WHOLE, [10**4000], ValueError, r"got 1000+\.\.\.0+\.$"),
     ],
 )
 def test_wrong_values(spec, values, error, message):
     with pytest.raises(error, match=f"'f'.*{message}"):
         Feature("f", spec).feed(values)
+
+
+@pytest.mark.parametrize(
+    ("spec", "values"),
+    [(NUMBER, ["x" * 10_000]), (TEXT, [b"x" * 10_000]), (NUMBER, "x" * 10_000)],
+)
+def test_errors_quote_little_of_a_long_value(spec, values):
+    with pytest.raises(TypeError, match=r"got b?'x+\.\.\.x+'") as caught:
+        Feature("f", spec).feed(values)
+    assert len(str(caught.value)) < 200
 
 
 @pytest.mark.filterwarnings("error")

@@ -333,7 +333,7 @@ def test_what_runs_but_can_not_be_described(tmp_path):
     assert_same(export.load(tmp_path).predict(X), model.predict(X))
     assert not (version / "columns.json").exists()
     with pytest.raises(
-        ArtifactError, match="estimator again: .*normalizer is a functio"
+        ArtifactError, match="estimator again. .*normalizer is a functio"
     ):
         to_estimator(version)
 

@@ -136,7 +136,8 @@ def _cells(tensor: Mapping[str, Any]) -> NDArray[Any]:
     if datatype == "BYTES":
         return cells
     try:
-        return cells.astype(_DTYPES[datatype])
+        with np.errstate(over="ignore"):  # it becomes infinite, and is refused
+            return cells.astype(_DTYPES[datatype])
     except OverflowError as error:
         raise RequestError(400, f"Input {name!r} of {datatype}: {error}.") from None
 

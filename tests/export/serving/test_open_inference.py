@@ -119,6 +119,12 @@ def test_wrong_requests(ask, document, message):
     assert message in answer["error"]
 
 
+@pytest.mark.filterwarnings("error")
+def test_numbers_too_large_for_their_datatype(ask):
+    status, answer = ask(INFER, changed(1, datatype="FP32", data=[1, 2, 1e39]))
+    assert status == 400 and "'age' holds infinity" in answer["error"]
+
+
 def test_no_rows(ask):
     inputs = [{**tensor, "shape": [0, 1], "data": []} for tensor in INPUTS]
     status, answer = ask(INFER, {"inputs": inputs})
