@@ -7,6 +7,8 @@ Names are imported when they are first used, so that ``import skest`` is cheap.
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from skest._former_names import no_attribute
+
 if TYPE_CHECKING:
     from skest._version import __version__
     from skest.adapters.baseline import (
@@ -122,7 +124,7 @@ def __getattr__(name: str) -> Any:
         return value
     if name in _SUBPACKAGES:
         return importlib.import_module(f"skest.{name}")
-    raise AttributeError(f"module 'skest' has no attribute {name!r}")
+    raise no_attribute(__name__, name)
 
 
 def __dir__() -> list[str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from skest._arguments import check_all, check_config, check_steps
+from skest._former_names import FormerAttributes
 from skest._random import RunRandom
 from skest._resources import resolve_device
 from skest.checkpoint_export import check_format, check_unused, export_checkpoint
@@ -42,7 +43,7 @@ __all__ = ["Estimator"]
 _logger = logging.getLogger("skest")
 
 
-class Estimator(CheckpointHolder):
+class Estimator(CheckpointHolder, FormerAttributes):
     """Trains, evaluates and predicts with a model that a function describes.
 
     Every call builds the model anew, restores its variables from the latest checkpoint,

@@ -59,7 +59,7 @@ def run_evaluation(
     Raises
     ------
     ValueError
-        If the input has no batch.
+        If the input has no batch, or no end, where nothing ends the evaluation.
     """
     first = source.first_batch()
     if first is None:
@@ -67,6 +67,12 @@ def run_evaluation(
     builder.remember(first[0])
     device = builder.device
     spec = builder.build(*first, ModeKeys.EVAL, RunRandom(0, device))
+    if steps is None and source.is_endless and not [*hooks, *spec.evaluation_hooks]:
+        raise ValueError(
+            "The input of evaluate has no end, and 'steps' is None, so that it would "
+            "never be finished. Let 'input_fn' give the data once (num_epochs=1, no "
+            "repeat()), or say how many batches to take in 'steps'."
+        )
     restore(spec, checkpoint)
     run = Run(
         spec,

@@ -50,6 +50,11 @@ def take_step(optimizer: Optimizer) -> None:
     optimizer : torch.optim.Optimizer
         Has the gradients in its parameters.
 
+    Raises
+    ------
+    RuntimeError
+        As ``optimizer.step()``; where it takes no sparse gradients, with what to do.
+
     Examples
     --------
     >>> import torch
@@ -63,11 +68,21 @@ def take_step(optimizer: Optimizer) -> None:
     step = type(optimizer).step
     # Others may have wrapped the function of the class once more.
     is_marking = getattr(step, "__code__", None) is _MARKING
-    if (
-        not is_marking
-        or torch.autograd._profiler_enabled()
-        or has_step_hooks(optimizer)
-    ):
-        optimizer.step()
-    else:
-        step.__wrapped__(optimizer)  # type: ignore[attr-defined]
+    try:
+        if (
+            not is_marking
+            or torch.autograd._profiler_enabled()
+            or has_step_hooks(optimizer)
+        ):
+            optimizer.step()
+        else:
+            step.__wrapped__(optimizer)  # type: ignore[attr-defined]
+    except RuntimeError as error:
+        if "sparse gradients" not in str(error):
+            raise
+        name = type(optimizer).__name__
+        raise RuntimeError(
+            f"{error}. Tables of feature columns have such gradients. Wrap the optimizer, "
+            f"skest.row_sparse.RowSparse({name}(...)): then it updates the rows that a "
+            "batch touches."
+        ) from error

@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from skest._checks import check_choice, check_positive
+from skest._former_arguments import FormerArguments
 from skest.cluster import ClusterSpec, TaskConfig, task_from_env
 from skest.keep_best import KeepBest
 from skest.strategies import DataParallel, Strategy
@@ -31,8 +32,18 @@ _NUMBERS: dict[str, tuple[type, int]] = {
 }
 
 
+_FORMER = {
+    "device_fn": "leave it out: strategies in 'train_distribute' place the variables",
+    "experimental_distribute": "use 'train_distribute' and 'eval_distribute'",
+    "experimental_max_worker_delay_secs": "use 'max_worker_delay_secs'",
+    "protocol": "leave it out",
+    "session_config": "leave it out: use 'device', 'num_threads' and 'execution'",
+    "tf_random_seed": "use 'random_seed'",
+}
+
+
 @dataclass(frozen=True)
-class RunConfig:
+class RunConfig(FormerArguments):
     """Settings of a run that do not belong to the model.
 
     Parameters
@@ -134,6 +145,8 @@ class RunConfig:
     >>> config.replace(save_checkpoints_secs=60).save_checkpoints_steps is None
     True
     """
+
+    _former_arguments: ClassVar[Mapping[str, str]] = _FORMER
 
     model_dir: str | os.PathLike[str] | None = None
     random_seed: int | None = None

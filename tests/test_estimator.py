@@ -14,7 +14,7 @@ from skest import Estimator, EstimatorSpec, ModeKeys, RunConfig
 from skest.checkpoints import Checkpoint
 from skest.exceptions import CheckpointMismatchError, NotFittedError
 from skest.hooks import Hook
-from skest.inputs import ArrayDataset
+from skest.inputs import ArrayDataset, Pipeline
 from tests._models import (
     At,
     Recorder,
@@ -594,3 +594,24 @@ def test_a_checkpoint_without_optimizer_can_be_trained():
     variables = {"weight": torch.ones(1, 3), "bias": torch.zeros(1)}
     estimator.checkpoint = Checkpoint(0, variables)
     assert step_of(estimator.train(table_fn())) == 5
+
+
+class AtFirstBatch(Hook):
+    def after_step(self, run, loss):
+        run.request_stop("seen enough")
+
+
+@pytest.mark.parametrize(
+    "endless",
+    [
+        lambda: table_fn(num_epochs=None)(),
+        lambda: Pipeline(batches()).repeat(),
+        lambda: Pipeline(table_fn(num_epochs=None)()).prefetch(1),
+    ],
+    ids=["table", "repeat", "prefetch"],
+)
+def test_an_evaluation_of_an_endless_input_needs_steps(trained, endless):
+    with pytest.raises(ValueError, match="has no end, and 'steps' is None"):
+        trained.evaluate(endless)
+    assert trained.evaluate(endless, steps=2)["global_step"] > 0
+    assert trained.evaluate(endless, hooks=[AtFirstBatch()])["global_step"] > 0

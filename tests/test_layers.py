@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[1] / "skest"
 LAYERS = [
     {"exceptions", "keys", "_checks", "_compat", "_random", "_resources", "_version"}
     | {"_warnings"}
+    | {"_former_arguments", "_former_names"}
     | {"_file_locks", "_files", "_hashes", "_interrupts", "_line_files"}
     | {"_temporary", "_tensor_files", "out_of_memory"},
     {"gradients", "optimizer_steps", "schedules"},
@@ -162,6 +163,7 @@ def test_a_package_lists_its_names_and_all_can_be_imported(package):
     for name in listed:
         assert getattr(module, name, None) is not None, name
     names = {name for source, name, _ in imports(package) if source.startswith("skest")}
+    names.discard("no_attribute")  # the error for names that are not listed
     assert names == set(listed)
     for source, name, _ in own_imports(package):
         assert source in MODULES, f"{name} comes from the __init__ of {source}"

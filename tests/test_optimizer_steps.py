@@ -115,3 +115,27 @@ def test_a_function_around_that_of_the_class_is_called(monkeypatch):
     monkeypatch.setattr(torch.optim.SGD, "step", step)
     take_step(optimizer)
     assert calls == ["step"]
+
+
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW])
+def test_sparse_gradients_that_a_rule_does_not_take(kind):
+    table = torch.nn.Embedding(5, 2, sparse=True)
+    table(torch.tensor([1])).sum().backward()
+    match = rf"sparse gradients.*Wrap the optimizer, .*RowSparse\({kind.__name__}\("
+    with pytest.raises(RuntimeError, match=match):
+        take_step(kind(table.parameters()))
+    take_step(RowSparse(kind(table.parameters())))
+
+
+def test_other_errors_of_a_step_stay_as_they_are():
+    weight = torch.nn.Parameter(torch.zeros(2))
+    optimizer = torch.optim.SGD([weight])
+    error = RuntimeError("out of order")
+
+    def fail(*arguments):
+        raise error
+
+    optimizer.register_step_pre_hook(fail)
+    with pytest.raises(RuntimeError) as raised:
+        take_step(optimizer)
+    assert raised.value is error

@@ -27,11 +27,13 @@ from skest._compat import (
     Options,
     StrOptions,
 )
+from skest._former_arguments import FormerArguments
 from skest.adapters.core import core_as_fitted
 from skest.adapters.core_training import CoreTraining
 from skest.adapters.epochs import EpochHook, Progress
 from skest.adapters.exported import as_exported
 from skest.adapters.fit_summaries import fit_summaries
+from skest.adapters.former import FORMER_ARGUMENTS
 from skest.adapters.learned_vectors import drop_embeddings, keep_embeddings
 from skest.adapters.live_score import LiveScore
 from skest.adapters.onnx_graph import fitted_onnx
@@ -63,8 +65,10 @@ _MOST_LOGITS = 2**24  # of a batch to predict: 64 MiB in float32
 _CORE = "_core"
 
 
-class SkestEstimator(CallbackSupportMixin, DocLinkMixin, RowReader):
+class SkestEstimator(CallbackSupportMixin, DocLinkMixin, RowReader, FormerArguments):
     """What the estimators of skest have in common; not for direct use."""
+
+    _former_arguments: ClassVar[Mapping[str, str]] = FORMER_ARGUMENTS
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "batch_size": [

@@ -8,6 +8,8 @@ nor scikit-learn.
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from skest._former_names import no_attribute
+
 if TYPE_CHECKING:
     from skest.export.artifact import latest
     from skest.export.best_exporter import BestExporter
@@ -66,7 +68,7 @@ def __getattr__(name: str) -> Any:
         value = getattr(importlib.import_module(f"skest.export.{_MODULES[name]}"), name)
         globals()[name] = value
         return value
-    raise AttributeError(f"module 'skest.export' has no attribute {name!r}")
+    raise no_attribute(__name__, name)
 
 
 def __dir__() -> list[str]:

@@ -5,9 +5,10 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Any, ClassVar, Protocol
 
 from skest._checks import check_directory_name, check_integer
+from skest._former_arguments import FormerArguments
 from skest.checkpoint_export import check_format
 from skest.versioned_directory import remove_old_versions
 
@@ -35,7 +36,10 @@ class Exportable(Protocol):
         """Write a checkpoint as a new version of the model."""
 
 
-class Exporter(ABC):
+_RAW = "leave it out: an export takes raw columns by name, as the batches have them"
+
+
+class Exporter(FormerArguments, ABC):
     """Decides after an evaluation whether to export; derive from it for another rule.
 
     As ``tf.estimator.Exporter``.
@@ -64,6 +68,13 @@ class Exporter(ABC):
     ...             return estimator.export(export_path, checkpoint_path=checkpoint_path)
     >>> exporter = EveryThousandSteps("thousands")
     """
+
+    _former_arguments: ClassVar[Mapping[str, str]] = {
+        "as_text": "leave it out",
+        "assets_extra": "use 'assets'",
+        "event_file_pattern": "leave it out: a file keeps the best result",
+        "serving_input_receiver_fn": _RAW,
+    }
 
     def __init__(self, name: str) -> None:
         check_directory_name(name, "name", "an exporter")
@@ -135,7 +146,7 @@ class FinalExporter(Exporter):
     ) -> None:
         super().__init__(name)
         check_format(format)
-        self._assets = assets
+        self._assets = _checked_assets(assets)
         self._format = format
 
     def export(
@@ -198,7 +209,7 @@ class LatestExporter(Exporter):
         if exports_to_keep is not None:
             check_integer(exports_to_keep, "exports_to_keep", f"exporter {name!r}", 1)
         check_format(format)
-        self._assets = assets
+        self._assets = _checked_assets(assets)
         self._exports_to_keep = exports_to_keep
         self._format = format
 
@@ -220,3 +231,13 @@ class LatestExporter(Exporter):
         if self._exports_to_keep is not None:
             remove_old_versions(export_path, self._exports_to_keep)
         return version
+
+
+def _checked_assets(assets: Any) -> _Assets | None:
+    if assets is not None and not isinstance(assets, Mapping):
+        raise TypeError(
+            "'assets' of an exporter must be a dictionary of paths by the name of the "
+            f"file; got {type(assets).__name__}. If it is a serving_input_receiver_fn, "
+            f"{_RAW}."
+        )
+    return assets

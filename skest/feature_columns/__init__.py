@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Descriptions of how raw columns become what a model takes, as in TensorFlow."""
 
+from typing import TYPE_CHECKING, Any
+
+from skest._former_names import no_attribute
 from skest.feature_columns.base import CategoricalColumn, DenseColumn, FeatureColumn
 from skest.feature_columns.bucketized import BucketizedColumn, bucketized_column
 from skest.feature_columns.categorical import (
@@ -88,3 +91,9 @@ __all__ = [
     "shared_embeddings",
     "weighted_categorical_column",
 ]
+
+
+if not TYPE_CHECKING:  # which would take any name for one that is there
+
+    def __getattr__(name: str) -> Any:
+        raise no_attribute(__name__, name)

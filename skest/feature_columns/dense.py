@@ -10,6 +10,7 @@ from sklearn.exceptions import NotFittedError
 from torch import Generator, Tensor, nn
 
 from skest._checks import check_choice, check_integer, check_positive
+from skest._former_arguments import former_arguments
 from skest.feature_columns.base import (
     CategoricalColumn,
     DenseColumn,
@@ -131,6 +132,10 @@ class IndicatorColumn(CategoricalWrapper):
         return self.categorical._output_names()
 
 
+@former_arguments(
+    ckpt_to_load_from="copy the table in an 'initializer', or use 'warm_start_from'",
+    tensor_name_in_ckpt="copy the table in an 'initializer', or use 'warm_start_from'",
+)
 def embedding_column(
     categorical_column: CategoricalColumn,
     dimension: int | str,

@@ -11,6 +11,7 @@ import numpy as np
 from sklearn.preprocessing import MinMaxScaler
 
 from skest._checks import check_choice
+from skest._former_arguments import former_arguments
 from skest.feature_columns.base import DenseColumn, check_key
 from skest.feature_columns.finite import is_finite
 from skest.feature_columns.layout import copied_by_rows
@@ -28,6 +29,7 @@ _RISING = (None, "standard", "minmax")  # keep the order of numbers
 _RESERVED = re.compile("_(ids|length|weights|values|numbers)$")
 
 
+@former_arguments(normalizer_fn="use 'normalizer'")
 def numeric_column(
     key: Key,
     shape: int | tuple[int, ...] = (1,),

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Heads: all that lies behind the last hidden layer of a model."""
 
+from typing import TYPE_CHECKING, Any
+
+from skest._former_names import no_attribute
 from skest.heads.base import Head
 from skest.heads.binary_class import BinaryClassHead
 from skest.heads.logistic import LogisticRegressionHead
@@ -24,3 +27,9 @@ __all__ = [
     "SampledSoftmaxHead",
     "SingleTaskHead",
 ]
+
+
+if not TYPE_CHECKING:  # which would take any name for one that is there
+
+    def __getattr__(name: str) -> Any:
+        raise no_attribute(__name__, name)

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hooks: code that runs around the steps of training, evaluation and prediction."""
 
+from typing import TYPE_CHECKING, Any
+
+from skest._former_names import no_attribute
 from skest.hooks.base import Hook, Run
 from skest.hooks.checkpoint import CheckpointListener, CheckpointSaverHook
 from skest.hooks.early_stopping import EarlyStoppingHook, make_early_stopping_hook
@@ -47,3 +50,9 @@ __all__ = [
     "stop_if_no_decrease_hook",
     "stop_if_no_increase_hook",
 ]
+
+
+if not TYPE_CHECKING:  # which would take any name for one that is there
+
+    def __getattr__(name: str) -> Any:
+        raise no_attribute(__name__, name)

@@ -59,6 +59,8 @@ class Source:
         self._n_skipped = 0
         if position is not None and self._is_mine(position):
             self._n_skipped, self._seeds = position["batches"], position["seeds"]
+        #: Whether it is known that the data have no end.
+        self.is_endless: bool = getattr(data, "is_endless", False)
         self._data: Any = data
         self._can_jump = resumable is not None and resumable.is_restartable
         self.table: ArrayDataset | None = None

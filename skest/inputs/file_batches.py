@@ -85,6 +85,11 @@ class FileBatches:
         self._n_skipped = 0
 
     @property
+    def is_endless(self) -> bool:
+        """Whether it has no end."""
+        return self._num_epochs is None
+
+    @property
     def kind(self) -> str:
         """Say what makes the batches what they are, besides seeds and values."""
         return (

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from skest._checks import check_integer
+from skest._former_arguments import former_arguments
 from skest._random import seed_sequence
 from skest.inputs.arrow_columns import import_arrow
 from skest.inputs.file_batches import FileBatches, Part
@@ -126,6 +127,13 @@ def parquet_input_fn(
     )
 
 
+@former_arguments(
+    column_names="leave it out: names are in the first line of each file",
+    field_delim="use 'delimiter'",
+    file_pattern="use 'paths'",
+    label_name="use 'label'",
+    select_columns="use 'columns'",
+)
 def csv_input_fn(
     paths: Paths,
     batch_size: int = 128,

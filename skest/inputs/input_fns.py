@@ -14,14 +14,17 @@ from typing import Any
 import numpy as np
 
 from skest._checks import check_integer
+from skest._former_arguments import former_arguments
 from skest.inputs.array_dataset import ArrayDataset
 from skest.inputs.pipeline import Pipeline
 
 __all__ = ["call_input_fn", "generator_input_fn", "numpy_input_fn", "pandas_input_fn"]
 
+_NO_QUEUE = "leave it out: rows come from memory, without a queue"
 _INPUT_FN_ARGUMENTS = ("mode", "params", "config", "input_context")
 
 
+@former_arguments(queue_capacity=_NO_QUEUE, num_threads=_NO_QUEUE)
 def numpy_input_fn(
     x: Any,
     y: Any = None,
@@ -91,6 +94,9 @@ def numpy_input_fn(
     return input_fn
 
 
+@former_arguments(
+    queue_capacity=_NO_QUEUE, num_threads=_NO_QUEUE, target_column="leave it out"
+)
 def pandas_input_fn(
     x: Any,
     y: Any = None,

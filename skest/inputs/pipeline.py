@@ -132,6 +132,14 @@ class Pipeline:
         entropy: Any = seed_sequence(seed).entropy
         return self._with(Shuffle(buffer_size, entropy))
 
+    @property
+    def is_endless(self) -> bool:
+        """Whether it is known that it does not end."""
+        repeats = (stage for stage in self._stages if isinstance(stage, Repeat))
+        return any(stage.count is None for stage in repeats) or getattr(
+            self._source, "is_endless", False
+        )
+
     def repeat(self, count: int | None = None) -> "Pipeline":
         """Go through the elements several times.
 

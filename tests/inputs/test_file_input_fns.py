@@ -52,6 +52,12 @@ def column(batches, name="i"):
     return np.concatenate([features[name] for features in batches])
 
 
+@each_format
+@pytest.mark.parametrize(("num_epochs", "expected"), [(None, True), (2, False)])
+def test_whether_there_is_an_end(files, suffix, num_epochs, expected):
+    assert make(files, suffix, num_epochs=num_epochs)().is_endless is expected
+
+
 # Rows and their order
 
 

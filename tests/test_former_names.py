@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names of tf.estimator that are gone: the error says what to write instead."""
+
+import copy
+import importlib
+import inspect
+import pickle
+
+import pytest
+import torch
+
+import skest
+from skest import export, feature_columns, heads, hooks, inputs
+from skest._former_names import _ATTRIBUTES
+from skest.adapters.former import FORMER_ARGUMENTS
+from tests._models import model_fn
+
+ESTIMATORS = [
+    getattr(skest, name)
+    for name in skest.__all__
+    if name.endswith(("Classifier", "Regressor")) or name == "DNNEstimator"
+]
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "instead"),
+    [
+        (skest, "feature_column", "it is called skest.feature_columns"),
+        (skest, "BestExporter", "it is in skest.export"),
+        (skest, "MultiHead", "it is in skest.heads"),
+        (skest, "BoostedTreesRegressor", "scikit-learn's HistGradientBoosting"),
+        (feature_columns, "input_layer", "skest.feature_columns.DenseFeatures"),
+        (heads, "regression_head", "use RegressionHead"),
+        (hooks, "SessionRunHook", "it is called Hook"),
+        (export, "ServingInputReceiver", "leave it out: an export takes raw columns"),
+    ],
+)
+def test_names_of_modules(module, name, instead):
+    match = f"module '{module.__name__}' has no attribute '{name}'; .*{instead}"
+    with pytest.raises(AttributeError, match=match):
+        getattr(module, name)
+
+
+@pytest.mark.parametrize("module", [skest, feature_columns, heads, hooks, export])
+def test_other_names_are_just_missing(module):
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'$"):
+        _ = module.nothing
+
+
+@pytest.mark.parametrize("owner", _ATTRIBUTES)
+def test_no_name_that_exists_is_called_gone(owner):
+    module = skest.Estimator if owner == "Estimator" else importlib.import_module(owner)
+    assert not [name for name in _ATTRIBUTES[owner] if hasattr(module, name)]
+
+
+def test_methods_of_an_estimator():
+    estimator = skest.Estimator(model_fn, params={"units": 2})
+    match = (
+        r"'Estimator' object has no attribute 'export_saved_model'; use export\(base\)"
+    )
+    with pytest.raises(AttributeError, match=match):
+        estimator.export_saved_model("base", lambda: None)
+    assert not hasattr(estimator, "nothing")
+    for same in (copy.deepcopy(estimator), pickle.loads(pickle.dumps(estimator))):
+        assert same.params == estimator.params
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS, ids=lambda e: e.__name__)
+@pytest.mark.parametrize("name", FORMER_ARGUMENTS)
+def test_arguments_of_estimators(estimator, name):
+    parameters = inspect.signature(estimator).parameters
+    assert name not in parameters
+    assert "args" not in parameters  # those of __init__, not of __new__
+    match = f"^{estimator.__name__} has no argument '{name}'; "
+    with pytest.raises(TypeError, match=match):
+        estimator(**{name: 1})
+
+
+@pytest.mark.parametrize(
+    ("call", "name", "instead"),
+    [
+        (skest.RunConfig, "tf_random_seed", "use 'random_seed'"),
+        (skest.RunConfig, "session_config", "leave it out"),
+        (skest.EstimatorSpec, "train_op", "use 'optimizer'"),
+        (skest.EstimatorSpec, "eval_metric_ops", "use 'eval_metrics'"),
+        (export.BestExporter, "serving_input_receiver_fn", "leave it out: an export"),
+        (export.FinalExporter, "assets_extra", "use 'assets'"),
+        (feature_columns.numeric_column, "normalizer_fn", "use 'normalizer'"),
+        (feature_columns.embedding_column, "ckpt_to_load_from", "'initializer'"),
+        (inputs.numpy_input_fn, "queue_capacity", "leave it out"),
+        (inputs.pandas_input_fn, "target_column", "leave it out"),
+        (inputs.csv_input_fn, "label_name", "use 'label'"),
+    ],
+)
+def test_arguments_of_others(call, name, instead):
+    match = f"{call.__name__} has no argument '{name}'; .*{instead}"
+    with pytest.raises(TypeError, match=match):
+        call("eval", **{name: 1})
+    assert name not in inspect.signature(call).parameters
+
+
+@pytest.mark.parametrize("exporter", [export.LatestExporter, export.FinalExporter])
+def test_a_receiver_is_no_dictionary_of_assets(exporter):
+    match = "'assets' of an exporter must be a dictionary.*; got function"
+    with pytest.raises(TypeError, match=match):
+        exporter("latest", lambda: None)
+
+
+def test_a_subclass_may_have_such_an_argument():
+    class Own(skest.DNNClassifier):
+        def __init__(self, n_classes=2, random_state=None):
+            super().__init__((2,), max_iter=1, random_state=random_state)
+            self.n_classes = n_classes
+
+    class Wide(skest.DNNClassifier):
+        def __init__(self, **kwargs):
+            self.n_classes = kwargs["n_classes"]
+
+    assert Own(n_classes=3).n_classes == 3
+    assert Wide(n_classes=4).n_classes == 4
+    with pytest.raises(TypeError, match="Own has no argument 'activation_fn'"):
+        Own(activation_fn=torch.relu)
