@@ -279,12 +279,13 @@ class RemoteRows:
     def _beyond(self, rows: dict[int, Tensor]) -> str:
         """Say which ids are no rows of their tables."""
         found = [
-            f"{int(ids.max())} in {table.name!r}, which has {len(table.values)} rows"
+            f"{int(ids.max())} in {table.name!r}, of {len(table.values)} rows"
             for table, ids in ((self._tables[n], ids) for n, ids in rows.items())
             if len(ids) and ids.max() >= len(table.values)
         ]
         return (
-            f"Ids that are looked up must be less than the number of rows; got {found}."
+            "Ids that are looked up must be less than the number of rows; got "
+            f"{', '.join(found)}."
         )
 
     def _need(self, number: int, ids: Tensor, with_first: bool = False) -> None:
