@@ -9,15 +9,16 @@ import contextlib
 import mmap
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from skest.distributed.distinct_rows import distinct_rows
 from skest.distributed.lazy_memory import LazyZeros
 from skest.distributed.variables import Variables, embeddings_of
 from skest.distributed.watched_lookups import MAX_NORM_REFUSED, WatchedLookups
-from skest.row_sparse import first_places, summed_at
 
 __all__ = ["Fetch", "RemoteRows", "Wanted"]
 
@@ -81,11 +82,22 @@ class RemoteRows:
     def __init__(self, network: nn.Module, variables: Variables, fetch: Fetch) -> None:
         parameters = dict(network.named_parameters())
         names = [v.name for v in variables.of_kind("table")]
-        self._tables = [_Table(name, parameters[name]) for name in names]
+        self._starts = list(
+            accumulate((parameters[n].shape[0] for n in names), initial=0)
+        )
+        device = parameters[names[0]].device if names else torch.device("cpu")
+        # Integers for the rows of all tables, one table behind the other.
+        brought_at, scratch = self._marks = [
+            _Zeros((self._starts[-1],), torch.int32, device) for _ in range(2)
+        ]
+        self._scratch = scratch.tensor
+        self._tables = [
+            _Table(name, parameters[name], brought_at.tensor[start:])
+            for name, start in zip(names, self._starts, strict=False)
+        ]
         self._numbers = {id(t.parameter): i for i, t in enumerate(self._tables)}
         self._fetch = fetch
         self._step = 0
-        self._n_brought = 0
         self._known: dict[int, tuple[str, ...]] = {}
         # What was looked up so far, in the order in which it was met.
         self._plan: dict[tuple[int, tuple[str, ...], bool], None] = {}
@@ -120,14 +132,15 @@ class RemoteRows:
             if ids is not None:
                 lookups[_Lookup.of(number, ids, with_first)] = ids
                 found.setdefault(number, []).append(_rows(ids, with_first))
-        rows = {n: self._tables[n].unique(ids) for n, ids in found.items()}
-        return Wanted(features, lookups, rows)
+        rows = {n: torch.cat(found[n]) for n in sorted(found)}
+        return Wanted(features, lookups, self._distinct(rows))
 
     def begin_step(self, wanted: Wanted) -> None:
         """Forget all rows; those that are wanted will be brought by `put`."""
         self._step += 1
-        if self._n_brought * mmap.PAGESIZE > _KEPT_BYTES:
-            self._n_brought = 0
+        if sum(table.bytes_held() for table in self._tables) > _KEPT_BYTES:
+            for mark in self._marks:
+                mark.forget()
             for table in self._tables:
                 table.forget()
         # Identities hold as long as the tensors live, so they are kept.
@@ -136,7 +149,6 @@ class RemoteRows:
 
     def put(self, number: int, ids: Tensor, rows: Tensor) -> None:
         """Write rows of a table that came."""
-        self._n_brought += len(ids)
         self._tables[number].put(ids, rows, self._step)
 
     def row_shape(self, number: int) -> tuple[torch.Size, torch.dtype]:
@@ -186,7 +198,20 @@ class RemoteRows:
         ValueError
             If a gradient is dense.
         """
-        return [table.gradient() for table in self._tables]
+        gradients = {
+            n: gradient
+            for n, table in enumerate(self._tables)
+            if (gradient := table.gradient()) is not None
+        }
+        found = {n: (g._indices()[0], g._values()) for n, g in gradients.items()}
+        several = [n for n, g in gradients.items() if not g.is_coalesced() and g._nnz()]
+        if several:
+            ids = {n: found[n][0] for n in several}
+            distinct = distinct_rows(ids, self._starts, self._scratch)
+            sums = distinct.summed([found[n][1] for n in several])
+            pairs = zip(distinct.ids, sums, strict=True)
+            found.update(zip(several, pairs, strict=True))
+        return [found.get(n) for n in range(len(self))]
 
     def close(self) -> None:
         """Let go of the network."""
@@ -238,6 +263,31 @@ class RemoteRows:
     ) -> None:
         self._need(number, args[0] if args else kwargs["input"])
 
+    def _distinct(self, ids: dict[int, Tensor]) -> dict[int, Tensor]:
+        """Return every id of each table once."""
+        if not ids:
+            return {}
+        found = distinct_rows(ids, self._starts, self._scratch)
+        rows = dict(zip(ids, found.ids, strict=True))
+        # What is no row of its table may be one of the next.
+        sizes = torch.tensor([len(self._tables[n].values) for n in ids])
+        limits = sizes.repeat_interleave(torch.tensor(found.counts))
+        if (torch.cat(found.ids) >= limits.to(found.kept.device)).any():
+            raise IndexError(self._beyond(rows))
+        return rows
+
+    def _beyond(self, rows: dict[int, Tensor]) -> str:
+        """Say which ids are no rows of their tables."""
+        found = [
+            f"{int(ids.max())} in {table.name!r}, of {len(table.values)} rows"
+            for table, ids in ((self._tables[n], ids) for n, ids in rows.items())
+            if len(ids) and ids.max() >= len(table.values)
+        ]
+        return (
+            "Ids that are looked up must be less than the number of rows; got "
+            f"{', '.join(found)}."
+        )
+
     def _need(self, number: int, ids: Tensor, with_first: bool = False) -> None:
         """Fetch the rows that a look-up will read, unless they are there."""
         lookup = _Lookup.of(number, ids, with_first)
@@ -249,36 +299,55 @@ class RemoteRows:
         table = self._tables[number]
         missing = table.missing(_rows(ids, with_first), self._step)
         if len(missing):
-            self._fetch({number: missing})
+            self._fetch(self._distinct({number: missing}))
         self._wanted.lookups[lookup] = ids
+
+
+class _Zeros:
+    """Zeros that need memory only where they are written to, if that is possible."""
+
+    def __init__(
+        self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
+    ) -> None:
+        lazy = LazyZeros(shape, dtype) if device.type == "cpu" else None
+        self._lazy = lazy
+        self.tensor = (
+            torch.zeros(shape, dtype=dtype, device=device)
+            if lazy is None
+            else lazy.tensor
+        )
+
+    def forget(self) -> None:
+        """Give memory back, if any can be; what is in it is lost then."""
+        if self._lazy is not None:
+            self._lazy.forget()
 
 
 class _Table:
     """One table: its values as far as they are there."""
 
-    def __init__(self, name: str, parameter: nn.Parameter) -> None:
+    def __init__(self, name: str, parameter: nn.Parameter, brought_at: Tensor) -> None:
         self.name, self.parameter = name, parameter
-        device, shape = parameter.device, tuple(parameter.shape)
-        self._memory: list[LazyZeros] = []
-        self.values = self._zeros(shape, parameter.dtype, device)
-        self._brought_at = self._zeros(shape[:1], torch.int32, device)
-        self._scratch = self._zeros(shape[:1], torch.int32, device)
+        self._memory = _Zeros(tuple(parameter.shape), parameter.dtype, parameter.device)
+        self.values = self._memory.tensor
+        self._brought_at = brought_at[: len(self.values)]
+        self._n_brought = 0
         parameter.data = self.values
 
-    def forget(self) -> None:
-        for memory in self._memory:
-            memory.forget()
+    def bytes_held(self) -> int:
+        """Return how much memory the values take at most."""
+        return min(self._n_brought * mmap.PAGESIZE, self.values.nbytes)
 
-    def unique(self, ids: list[Tensor]) -> Tensor:
-        """Return every id once."""
-        joined = torch.cat(ids) if len(ids) > 1 else ids[0]
-        return joined[self._is_last(joined)[0]]
+    def forget(self) -> None:
+        self._n_brought = 0
+        self._memory.forget()
 
     def missing(self, ids: Tensor, step: int) -> Tensor:
         """Return the ids of the rows that did not come in this step."""
-        return self.unique([ids[self._brought_at.index_select(0, ids) != step]])
+        return ids[self._brought_at.index_select(0, ids) != step]
 
     def put(self, ids: Tensor, rows: Tensor, step: int) -> None:
+        self._n_brought += len(ids)
         self.values.index_copy_(0, ids, rows.to(self.values.device))
         self._brought_at.index_fill_(0, ids, step)
 
@@ -289,41 +358,22 @@ class _Table:
             return self._brought_at[:0]
         return self._brought_at.index_select(0, grad._indices()[0])
 
-    def gradient(self) -> tuple[Tensor, Tensor] | None:
-        """Return unique ids and the sums of their gradients, or None."""
+    def gradient(self) -> Tensor | None:
+        """Return the gradient, which is one of rows, or None."""
         grad = self.parameter.grad
-        if grad is None:
-            return None
-        if not grad.is_sparse:
+        if grad is not None and not grad.is_sparse:
             raise ValueError(
                 f"The variable {self.name!r} is a table whose rows are in parameter "
                 "servers, but its gradient is dense: something reads all of it, such as "
                 "a penalty on its values. Read rows with torch.nn.functional.embedding("
                 "..., sparse=True), or make it no row table."
             )
-        ids, values = grad._indices()[0], grad._values()
-        if grad.is_coalesced() or not len(ids):
-            return ids, values
-        is_last, place = self._is_last(ids)
-        return ids[is_last], summed_at(place, values)[is_last]
-
-    def _is_last(self, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Say for each id whether it is the one of all equal ones that stands for them."""
-        place = first_places(ids, self._scratch)
-        return place == torch.arange(len(ids), device=ids.device), place
-
-    def _zeros(
-        self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
-    ) -> Tensor:
-        if device.type != "cpu":
-            return torch.zeros(shape, dtype=dtype, device=device)
-        self._memory.append(LazyZeros(shape, dtype))
-        return self._memory[-1].tensor
+        return grad
 
 
 def _rows(ids: Tensor, with_first: bool) -> Tensor:
     """Return the rows that a look-up of ids may read; missing ids read the first."""
-    rows = ids.reshape(-1).to(torch.int64).clamp(min=0)
+    rows = ids.reshape(-1).long().clamp(min=0)
     return torch.cat([rows, rows.new_zeros(1)]) if with_first else rows
 
 

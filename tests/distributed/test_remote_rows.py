@@ -3,6 +3,7 @@ import pytest
 import torch
 from torch import nn
 
+from skest.distributed import remote_rows
 from skest.distributed.lazy_memory import LazyZeros
 from skest.distributed.remote_rows import RemoteRows
 from skest.distributed.variables import Variables
@@ -61,3 +62,37 @@ def test_a_dense_gradient_of_a_table_is_refused():
 def test_an_embedding_that_changes_its_rows_is_refused():
     with pytest.raises(ValueError, match="'max_norm' changes its rows"):
         rows_of(nn.Embedding(9, 2, sparse=True, max_norm=1.0))
+
+
+def test_ids_beyond_a_table_are_refused_though_another_one_follows():
+    network = nn.ModuleDict({n: nn.Embedding(4, 2, sparse=True) for n in "ab"})
+    rows = rows_of(network)
+    features = {"a": torch.tensor([3]), "b": torch.tensor([2])}
+    rows.begin_step(rows.wanted(features))
+    for name, ids in features.items():
+        network[name](ids)
+    assert len(rows.wanted(features).rows) == 2
+    with pytest.raises(IndexError, match="less than .* got 4 in 'a.weight', of 4 rows"):
+        rows.wanted(features | {"a": torch.tensor([0, 4])})
+
+
+def test_ids_of_32_bits_are_looked_up():
+    network = nn.Embedding(9, 2, sparse=True)
+    fetched = []
+    rows = rows_of(network, fetched.append)
+    ids = torch.tensor([4, 1, 4], dtype=torch.int32)
+    rows.begin_step(rows.wanted(ids))
+    network(ids)
+    assert fetched[0][0].tolist() == [1, 4]
+    assert rows.wanted(ids).rows[0].dtype == torch.int64
+
+
+@pytest.mark.parametrize(("kept_bytes", "is_kept"), [(4 * 9 * 2, True), (70, False)])
+def test_small_tables_are_not_forgotten(monkeypatch, kept_bytes, is_kept):
+    monkeypatch.setattr(remote_rows, "_KEPT_BYTES", kept_bytes)
+    network = nn.Embedding(9, 2, sparse=True)
+    rows = rows_of(network)
+    for _ in range(3):
+        rows.put(0, torch.arange(9), torch.ones(9, 2))
+    rows.begin_step(rows.wanted(None))
+    assert bool(network.weight.detach().bool().all()) == is_kept
