@@ -3,6 +3,7 @@
 
 import contextlib
 import functools
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -27,6 +28,8 @@ from skest.run_config import RunConfig
 from skest.training import INPUT_ENDED, Step, WatchedStep, move_to_step
 
 __all__ = ["LocalChief", "train_locally"]
+
+_logger = logging.getLogger("skest")
 
 _TASK = "SKEST_LOCAL_TASK"
 _LOGS = "logs"
@@ -197,7 +200,12 @@ class LocalChief(Replica):
                 self._wait_for_input_of_others(run)
         self.parts.stop_others(run)
         if not self.parts.is_alone(run):  # who has not begun will not
-            self.supervisor.wait(_SECONDS_TO_STOP, self._workers)
+            if not self.supervisor.wait(_SECONDS_TO_STOP, self._workers):
+                late = ", ".join(self.supervisor.end(self._workers))
+                _logger.warning(
+                    "%s did not end in %g s after it was asked to, and is ended.",
+                    *(late, _SECONDS_TO_STOP),
+                )
         move_to_step(run, self.parts.global_step(run))
 
     def _wait_for_input_of_others(self, run: Run) -> None:
