@@ -2,9 +2,10 @@
 """`Beginning`: how a task gets the model that it begins to train with servers."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from torch import Tensor, nn
+from torch.optim.optimizer import Optimizer
 
 from skest.checkpoint_format import StoredTensor
 from skest.checkpoint_store import CheckpointStore, DirectoryStore
@@ -67,6 +68,11 @@ class Beginning:
         """
         self._lazy = LazyBuilding(keeps_draws=draws and not self.goes_on)
         return self._lazy
+
+    def built(self, optimizers: Iterable[Optimizer]) -> None:
+        """Tell slots of optimizers from other constants of the model."""
+        if self._lazy is not None:
+            self._lazy.built(optimizers)
 
     def settle(self, network: nn.Module) -> None:
         """Give what was built its values, but for what servers will have."""

@@ -25,6 +25,7 @@ from skest.distributed.waiting import wait_for_workers
 from skest.hooks.base import Run
 from skest.replica import Replica
 from skest.run_config import RunConfig
+from skest.spec import EstimatorSpec
 from skest.training import INPUT_ENDED, Step, WatchedStep, move_to_step
 
 __all__ = ["LocalChief", "train_locally"]
@@ -142,6 +143,10 @@ class LocalChief(Replica):
     def building(self) -> contextlib.AbstractContextManager[Any]:
         """Return what is entered while the model is built."""
         return self.parts.building()
+
+    def built(self, spec: EstimatorSpec) -> None:
+        """Look at the model that was built."""
+        self.parts.built(spec)
 
     def begin(self, run: Run) -> None:
         """Bring the variables to where all have them, and start the other processes.
