@@ -18,6 +18,7 @@ from skest.distributed.attachment import LOST, Attachment
 from skest.distributed.beginning import Beginning
 from skest.distributed.client import PSClient
 from skest.distributed.exchange import Exchange
+from skest.distributed.gathering import join
 from skest.distributed.hidden_variables import elsewhere_of, hidden
 from skest.distributed.initial_capture import initial_capture
 from skest.distributed.lazy_building import LazyBuilding
@@ -27,7 +28,6 @@ from skest.distributed.patience import Patience
 from skest.distributed.remote_checkpoint import NotSavedError, sharded
 from skest.distributed.session import Peer
 from skest.distributed.status_log import StatusLog
-from skest.distributed.variables import join
 from skest.distributed.wire import Message, Op
 from skest.hooks.base import Run
 from skest.inputs.input_context import InputContext
