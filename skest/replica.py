@@ -10,6 +10,7 @@ from skest.checkpoint_store import CheckpointStore
 from skest.checkpoints import Checkpoint
 from skest.hooks.base import Run
 from skest.inputs.input_context import InputContext
+from skest.spec import EstimatorSpec
 from skest.training import Step, WatchedStep, train_step
 
 __all__ = ["Replica"]
@@ -65,6 +66,9 @@ class Replica:
     def building(self) -> AbstractContextManager[Any]:
         """Return what is entered while the model is built."""
         return nullcontext()
+
+    def built(self, spec: EstimatorSpec) -> None:
+        """Look at the model that was built, before it gets variables of a checkpoint."""
 
     def begin(self, run: Run) -> None:
         """Take part, before the first step.

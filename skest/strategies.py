@@ -89,14 +89,8 @@ class AsyncParameterServer:
             )
         if self.max_staleness is not None:
             check_integer(self.max_staleness, "max_staleness", owner, minimum=0)
-        for name in ("lease", "timeout"):
-            seconds = getattr(self, name)
-            check_positive(seconds, name, owner)
-            if seconds > _DAY:
-                raise ValueError(
-                    f"{name!r} of {owner} must be at most {_DAY} seconds, a day; "
-                    f"got {seconds!r}."
-                )
+        _check_seconds(self.lease, "lease", owner)
+        _check_seconds(self.timeout, "timeout", owner)
         if not isinstance(self.use_locking, bool):
             raise TypeError(
                 f"'use_locking' of {owner} must be True or False; "
@@ -114,7 +108,8 @@ class SharedMemory:
         Processes that train, the chief among them.
     lease : float, seconds, default=60.0
         A worker that takes no step for so long while the chief waits for it is killed,
-        and started again.
+        and started again; so is one that is stopped for so long, as by SIGSTOP. A day at
+        most.
 
     Raises
     ------
@@ -139,7 +134,7 @@ class SharedMemory:
     def __post_init__(self) -> None:
         owner = type(self).__name__
         check_integer(self.num_workers, "num_workers", owner, minimum=1)
-        check_positive(self.lease, "lease", owner)
+        _check_seconds(self.lease, "lease", owner)
 
 
 @dataclass(frozen=True)
@@ -191,6 +186,14 @@ class LocalSGD:
 
     def __post_init__(self) -> None:
         check_integer(self.sync_every, "sync_every", type(self).__name__, minimum=1)
+
+
+def _check_seconds(seconds: float, name: str, owner: str) -> None:
+    check_positive(seconds, name, owner)
+    if seconds > _DAY:
+        raise ValueError(
+            f"{name!r} of {owner} must be at most {_DAY} seconds, a day; got {seconds!r}."
+        )
 
 
 #: What ``RunConfig(train_distribute=)`` takes.

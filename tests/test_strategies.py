@@ -78,6 +78,8 @@ def test_strategies_are_values_for_a_run_config(strategy):
             "'lease' .* 86400 seconds",
         ),
         (AsyncParameterServer, {"use_locking": 1}, TypeError, "'use_locking' of Async"),
+        (SharedMemory, {"lease": 0}, ValueError, "'lease' of SharedMemory"),
+        (SharedMemory, {"lease": 86401}, ValueError, "'lease' of .* a day; got 86401"),
         (SharedMemory, {"num_workers": 0}, ValueError, "'num_workers' of SharedMemory"),
         (LocalSGD, {"sync_every": 0}, ValueError, "'sync_every' of LocalSGD"),
     ],

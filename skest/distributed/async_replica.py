@@ -18,6 +18,7 @@ from skest.distributed.attachment import LOST, Attachment
 from skest.distributed.beginning import Beginning
 from skest.distributed.client import PSClient
 from skest.distributed.exchange import Exchange
+from skest.distributed.gathering import join
 from skest.distributed.hidden_variables import elsewhere_of, hidden
 from skest.distributed.initial_capture import initial_capture
 from skest.distributed.lazy_building import LazyBuilding
@@ -27,11 +28,11 @@ from skest.distributed.patience import Patience
 from skest.distributed.remote_checkpoint import NotSavedError, sharded
 from skest.distributed.session import Peer
 from skest.distributed.status_log import StatusLog
-from skest.distributed.variables import join
 from skest.distributed.wire import Message, Op
 from skest.hooks.base import Run
 from skest.inputs.input_context import InputContext
 from skest.replica import Replica
+from skest.spec import EstimatorSpec
 from skest.training import (
     INPUT_ENDED,
     Step,
@@ -172,6 +173,10 @@ class AsyncReplica(Replica):
     def building(self) -> LazyBuilding:
         """Let a model be built whose tables are elsewhere; the chief draws their values."""
         return self._beginning.building(draws=self.is_chief)
+
+    def built(self, spec: EstimatorSpec) -> None:
+        """Tell slots of optimizers, which servers will have, from what the model has."""
+        self._beginning.built(spec.optimizers)
 
     def begin(self, run: Run) -> None:
         """Attach to the servers; the chief initializes them if nobody did."""

@@ -14,16 +14,11 @@ from skest.checkpoint_store import DirectoryStore
 from skest.checkpoints import Checkpoint
 from skest.distributed.client import PSClient, StaleGenerationError
 from skest.distributed.exchange import Exchange
+from skest.distributed.gathering import Gathered, gathered
 from skest.distributed.patience import Patience
 from skest.distributed.remote_checkpoint import restore
 from skest.distributed.rewind import Rewind
-from skest.distributed.variables import (
-    Gathered,
-    Variables,
-    gathered,
-    split,
-    unique_state,
-)
+from skest.distributed.variables import Variables, split, unique_state
 from skest.distributed.wire import Message, Op
 from skest.exceptions import PeerLostError
 from skest.hooks.base import Run

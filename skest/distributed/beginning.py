@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import torch
 from torch import Tensor, nn
+from torch.optim.optimizer import Optimizer
 
 from skest.checkpoint_format import StoredTensor
 from skest.checkpoint_store import CheckpointStore, DirectoryStore
@@ -91,6 +92,11 @@ class Beginning:
         """
         self._lazy = LazyBuilding(keeps_draws=draws and not self.goes_on)
         return self._lazy
+
+    def built(self, optimizers: Iterable[Optimizer]) -> None:
+        """Tell slots of optimizers from other constants of the model."""
+        if self._lazy is not None:
+            self._lazy.built(optimizers)
 
     def settle(self, network: nn.Module) -> None:
         """Give what was built its values, but for what servers will have."""

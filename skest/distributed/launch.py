@@ -5,7 +5,8 @@
 starts a chief, three workers, two parameter servers and an evaluator, each of which runs
 the script. Who it is, it reads from the environment variable ``SKEST_CONFIG``, as
 `skest.RunConfig` does. A task that dies is restarted, the others go on. Ctrl-C reaches
-chief, workers and evaluator as if each was alone; a second one ends them at once.
+chief, workers and evaluator as if each was alone; a second one ends them at once. When
+the chief has ended, the training has: workers that go on nevertheless are ended.
 """
 
 import argparse
@@ -15,7 +16,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 
@@ -40,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        0 if all tasks ended well, 1 if one died too often, 130 after Ctrl-C.
+        0 if the training ended well, 1 if a task died too often, 130 after Ctrl-C.
     """
     options = _parser().parse_args(argv)
     if not options.script.is_file():
@@ -66,13 +67,13 @@ def main(argv: Sequence[str] | None = None) -> int:
                 file=sys.stderr,
             )
         try:
+            if servers:  # without, nothing tells how long a worker has to do
+                workers = [name for name in trainers if name.startswith("worker-")]
+                supervisor.wait(names=["chief-0"])
+                _wait_or_end(supervisor, workers, options.grace, "the chief")
             supervisor.wait(names=trainers)
-            if not supervisor.wait(_SECONDS_FOR_SERVERS):
-                print(
-                    f"{', '.join(sorted(supervisor.pids))} did not end in "
-                    f"{_SECONDS_FOR_SERVERS:g} s after all others, and is ended.",
-                    file=sys.stderr,
-                )
+            others = supervisor.restarts.keys() - trainers
+            _wait_or_end(supervisor, others, _SECONDS_FOR_SERVERS, "all others")
         except TaskFailedError as error:
             print(error, file=sys.stderr)
             return 1
@@ -82,6 +83,19 @@ def main(argv: Sequence[str] | None = None) -> int:
                 supervisor.wait(_SECONDS_TO_SAVE, trainers)
             return 130
     return 0
+
+
+def _wait_or_end(
+    supervisor: Supervisor, names: Collection[str], seconds: float, others: str
+) -> None:
+    """Wait for tasks that have nothing left to do; end those that go on."""
+    if not supervisor.wait(seconds, names):
+        late = supervisor.end(names)
+        print(
+            f"{', '.join(late)} did not end in {seconds:g} s after {others}, and is "
+            "ended.",
+            file=sys.stderr,
+        )
 
 
 def local_cluster(num_workers: int, num_ps: int) -> dict[str, list[str]]:
@@ -173,6 +187,13 @@ def _parser() -> argparse.ArgumentParser:
         default=60.0,
         help="seconds for which a task may be stopped, as SIGSTOP does it, before it is "
         "killed and restarted (default: 60)",
+    )
+    parser.add_argument(
+        "--grace",
+        type=_seconds,
+        default=60.0,
+        help="with --ps: seconds that a worker has to end after the chief, before it is "
+        "ended (default: 60)",
     )
     parser.add_argument(
         "--log-dir",

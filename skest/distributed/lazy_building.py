@@ -2,7 +2,6 @@
 """How a model is built whose tables will be in parameter servers."""
 
 import inspect
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -30,9 +29,11 @@ _DRAWN_AT_ONCE = 1 << 20
 class LazyBuilding(TorchFunctionMode):
     """Large tensors take no memory before something is written to them.
 
-    Zeros are as they would be, but can't be resized. So is what an optimizer makes of a
-    parameter by ``torch.full_like`` when it is made, but it can't be written to:
-    `load_named_state` and servers replace such slots.
+    Zeros are as they would be, but can't be resized. Other numbers that
+    ``torch.full_like`` makes of a parameter are there as soon as something reads or
+    writes them, and at the latest when `built` is called, which tells apart the slots of
+    optimizers: those that are untouched can't be written to from then on, and
+    `load_named_state` and servers replace them.
 
     Parameters
     ----------
@@ -49,8 +50,9 @@ class LazyBuilding(TorchFunctionMode):
     >>> import torch
     >>> from skest.distributed.lazy_building import LazyBuilding
     >>> weight = torch.nn.Parameter(torch.empty(10**6, 16))
-    >>> with LazyBuilding():
+    >>> with LazyBuilding() as building:
     ...     adagrad = torch.optim.Adagrad([weight], initial_accumulator_value=0.1)
+    >>> building.built([adagrad])
     >>> slot = adagrad.state[weight]["sum"]
     >>> slot.shape, slot.untyped_storage().nbytes()
     (torch.Size([1000000, 16]), 4)
@@ -66,9 +68,10 @@ class LazyBuilding(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         if func in _ZEROS or func in _LIKE:
-            made = _constant(func, args, kwargs)
-            return func(*args, **kwargs) if made is None else made
-        if not self._keeps_draws:
+            made = self._constant(func, args, kwargs)
+            if made is not None:
+                return made
+        elif not self._keeps_draws:
             if func is own_values and args[0].device.type == "cpu":
                 empty, make = args
                 return self._postponed.tensor(empty, lambda t: t.copy_(make()))
@@ -79,8 +82,23 @@ class LazyBuilding(TorchFunctionMode):
                     fill = _draw_in_vain(func, tensor, options)
                     tensor.data = self._postponed.tensor(tensor, fill)
                     return tensor
-            self._postponed.before(func, args, kwargs)
+        self._postponed.before(func, args, kwargs)
         return func(*args, **kwargs)
+
+    def built(self, optimizers: Iterable[Optimizer]) -> None:
+        """Give constants their memory, but for slots of optimizers.
+
+        Parameters
+        ----------
+        optimizers : iterable of Optimizer
+            Of the model that was built.
+        """
+        for optimizer in optimizers:
+            for slots in optimizer.state.values():
+                for name, slot in slots.items():
+                    if isinstance(slot, Tensor):
+                        slots[name] = self._postponed.expanded(slot)
+        self._postponed.settle_constants()
 
     def settle(self, elsewhere: Iterable[Tensor]) -> None:
         """Give what was built the values that were left out.
@@ -92,9 +110,28 @@ class LazyBuilding(TorchFunctionMode):
         """
         self._postponed.settle(elsewhere)
 
+    def _constant(
+        self, func: Any, args: Any, options: Mapping[str, Any]
+    ) -> Tensor | None:
+        """Return a large tensor of one value that needs no memory yet, or None."""
+        described = _large_constant(func, args, options)
+        if described is None:
+            return None
+        value = 0
+        if func is torch.full_like:
+            value = args[1] if len(args) > 1 else options["fill_value"]
+        if not value:
+            made = LazyZeros(tuple(described.shape), described.dtype).tensor
+        elif isinstance(args[0], nn.Parameter):
+            one = torch.full((), value, dtype=described.dtype)
+            made = self._postponed.tensor(described, lambda t: t.fill_(one), one)
+        else:
+            return None
+        return made.requires_grad_(described.requires_grad)
 
-def _constant(func: Any, args: Any, options: Mapping[str, Any]) -> Tensor | None:
-    """Return a large tensor of one value that needs no memory, None if it is none."""
+
+def _large_constant(func: Any, args: Any, options: Mapping[str, Any]) -> Tensor | None:
+    """Return what a function will make, on the meta device; None if it is not large."""
     device = options.get("device")
     if func in _LIKE:
         source = args[0] if args else None
@@ -105,30 +142,7 @@ def _constant(func: Any, args: Any, options: Mapping[str, Any]) -> Tensor | None
     if options.keys() - _KNOWN_OPTIONS or device.type != "cpu":
         return None
     described = func(*args, **{**options, "device": "meta"})
-    if described.nbytes < _LARGE:
-        return None
-    value = 0
-    if func is torch.full_like:
-        value = args[1] if len(args) > 1 else options["fill_value"]
-    if value and not (isinstance(args[0], nn.Parameter) and _is_for_optimizer()):
-        return None  # it may be written to
-    if value:
-        one = torch.full((), value, dtype=described.dtype)
-        made = one.expand(described.shape)
-    else:
-        made = LazyZeros(tuple(described.shape), described.dtype).tensor
-    return made.requires_grad_(described.requires_grad)
-
-
-def _is_for_optimizer() -> bool:
-    """Return whether the caller is the constructor of an optimizer."""
-    frame = sys._getframe().f_back
-    while frame is not None:
-        is_constructor = frame.f_code.co_name == "__init__"
-        if is_constructor and isinstance(frame.f_locals.get("self"), Optimizer):
-            return True
-        frame = frame.f_back
-    return False
+    return described if described.nbytes >= _LARGE else None
 
 
 def _is_large_parameter(tensor: Any) -> bool:

@@ -3,6 +3,7 @@
 
 import contextlib
 import functools
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -24,9 +25,12 @@ from skest.distributed.waiting import wait_for_workers
 from skest.hooks.base import Run
 from skest.replica import Replica
 from skest.run_config import RunConfig
+from skest.spec import EstimatorSpec
 from skest.training import INPUT_ENDED, Step, WatchedStep, move_to_step
 
 __all__ = ["LocalChief", "train_locally"]
+
+_logger = logging.getLogger("skest")
 
 _TASK = "SKEST_LOCAL_TASK"
 _LOGS = "logs"
@@ -140,6 +144,10 @@ class LocalChief(Replica):
         """Return what is entered while the model is built."""
         return self.parts.building()
 
+    def built(self, spec: EstimatorSpec) -> None:
+        """Look at the model that was built."""
+        self.parts.built(spec)
+
     def begin(self, run: Run) -> None:
         """Bring the variables to where all have them, and start the other processes.
 
@@ -197,7 +205,12 @@ class LocalChief(Replica):
                 self._wait_for_input_of_others(run)
         self.parts.stop_others(run)
         if not self.parts.is_alone(run):  # who has not begun will not
-            self.supervisor.wait(_SECONDS_TO_STOP, self._workers)
+            if not self.supervisor.wait(_SECONDS_TO_STOP, self._workers):
+                late = ", ".join(self.supervisor.end(self._workers))
+                _logger.warning(
+                    "%s did not end in %g s after it was asked to, and is ended.",
+                    *(late, _SECONDS_TO_STOP),
+                )
         move_to_step(run, self.parts.global_step(run))
 
     def _wait_for_input_of_others(self, run: Run) -> None:

@@ -22,6 +22,7 @@ from skest.distributed.waiting import Silence
 from skest.hooks.base import Run
 from skest.inputs.input_context import InputContext
 from skest.replica import Replica
+from skest.spec import EstimatorSpec
 from skest.strategies import AsyncParameterServer, SharedMemory
 
 __all__ = ["InMemory", "InServers", "Parts", "local_context", "parts_of"]
@@ -54,6 +55,9 @@ class Parts(Protocol):
 
     def building(self) -> contextlib.AbstractContextManager[Any]:
         """Return what is entered while the chief builds the model."""
+
+    def built(self, spec: EstimatorSpec) -> None:
+        """Look at the model that the chief has built."""
 
     def prepare(self, run: Run) -> None:
         """Do what must be done before workers are started."""
@@ -133,6 +137,9 @@ class InMemory:
     def building(self) -> contextlib.AbstractContextManager[Any]:
         """Nothing is special: steps are taken in the memory of all."""
         return contextlib.nullcontext()
+
+    def built(self, spec: EstimatorSpec) -> None:
+        """Nothing is left to do."""
 
     def prepare(self, run: Run) -> None:
         """Move the variables into the memory."""
@@ -214,6 +221,10 @@ class InServers:
     def building(self) -> contextlib.AbstractContextManager[Any]:
         """Slots of optimizers are only to be described; steps are taken in servers."""
         return self._beginning.building()
+
+    def built(self, spec: EstimatorSpec) -> None:
+        """Tell slots of optimizers, which servers will have, from what the model has."""
+        self._beginning.built(spec.optimizers)
 
     def prepare(self, run: Run) -> None:
         """Start the servers; workers import their modules at the same time."""

@@ -2,7 +2,7 @@
 """Values of tensors that are drawn only if somebody reads them."""
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -35,6 +35,14 @@ _READS_NOTHING = frozenset(
 )
 
 
+class _Postponed(NamedTuple):
+    """A tensor as long as it lives, what fills it, and its value if that is one."""
+
+    find: Callable[[], Tensor | None]
+    fill: Callable[[Tensor], object]
+    constant: Tensor | None
+
+
 class PostponedValues:
     """Tensors that are zeros until something reads or writes them.
 
@@ -56,9 +64,14 @@ class PostponedValues:
     """
 
     def __init__(self) -> None:
-        self._fills: dict[int, Callable[[], object]] = {}
+        self._left: dict[int, _Postponed] = {}
 
-    def tensor(self, empty: Tensor, fill: Callable[[Tensor], object]) -> Tensor:
+    def tensor(
+        self,
+        empty: Tensor,
+        fill: Callable[[Tensor], object],
+        constant: Tensor | None = None,
+    ) -> Tensor:
         """Return a tensor whose values are postponed.
 
         Parameters
@@ -67,38 +80,50 @@ class PostponedValues:
             As it shall be, without values, on the CPU.
         fill : callable
             Gives a tensor its values, in place.
+        constant : Tensor, default=None
+            The number that all its values are.
         """
         made = LazyZeros(tuple(empty.shape), empty.dtype)
-        find = made.weakly()
-
-        def fill_if_used() -> None:
-            tensor = find()
-            if tensor is not None:
-                with torch.no_grad():
-                    fill(tensor)
-
-        self._fills[_place(made.tensor)] = fill_if_used
+        self._left[_place(made.tensor)] = _Postponed(made.weakly(), fill, constant)
         return made.tensor
+
+    def expanded(self, tensor: Tensor) -> Tensor:
+        """Return a constant that nobody has read or written as one number in memory.
+
+        It can't be written to. All other tensors are returned as they are.
+        """
+        found = self._left.get(_place(tensor))
+        if found is None or found.constant is None or found.find() is None:
+            return tensor
+        return found.constant.expand(tensor.shape)
+
+    def settle_constants(self) -> None:
+        """Fill those that are still in use."""
+        for place, found in list(self._left.items()):
+            if found.constant is not None:
+                self._fill(place)
 
     def before(
         self, func: Any, args: Iterable[Any], options: Mapping[str, Any]
     ) -> None:
         """Give the arguments of a function their values, if it may read them."""
-        if self._fills and func not in _READS_NOTHING:
+        if self._left and func not in _READS_NOTHING:
             for tensor in _tensors([*args, *options.values()]):
                 if not (func is Tensor.to and _is_kept(tensor, args, options)):
                     self._fill(_place(tensor))
 
     def settle(self, elsewhere: Iterable[Tensor]) -> None:
         """Fill what is left, but for tensors whose values are elsewhere."""
-        for place in self._fills.keys() - {_place(tensor) for tensor in elsewhere}:
+        for place in self._left.keys() - {_place(tensor) for tensor in elsewhere}:
             self._fill(place)
-        self._fills.clear()
+        self._left.clear()
 
     def _fill(self, place: int) -> None:
-        fill = self._fills.pop(place, None)
-        if fill is not None:
-            fill()
+        found = self._left.pop(place, None)
+        tensor = None if found is None else found.find()
+        if found is not None and tensor is not None:
+            with torch.no_grad():
+                found.fill(tensor)
 
 
 def _place(tensor: Tensor) -> int:

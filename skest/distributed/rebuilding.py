@@ -59,8 +59,9 @@ def rebuilt_optimizer(
         return None
     cls = _class(description["module"], description["class"])
     try:
-        with LazyBuilding():  # of slots that are replaced below
+        with LazyBuilding() as building:  # of slots that are replaced below
             made = _made(cls, groups)
+        building.built([made])
     except Exception as error:
         raise ValueError(
             f"The optimizer {cls.__name__} can't be made again on a parameter server: "

@@ -150,6 +150,7 @@ class Supervisor:
         self._changed = threading.Condition()
         self._threads: list[threading.Thread] = []
         self._running: set[str] = set()
+        self._ending: set[str] = set()
         self._started: dict[str, float] = {}
         self.failure: BaseException | None = None
         self._is_stopping = False
@@ -233,6 +234,33 @@ class Supervisor:
             self._is_stopping = True
             self._signal(signal.SIGINT, *names)
 
+    def end(self, names: Collection[str]) -> list[str]:
+        """End tasks for good, with the processes that they have started.
+
+        Parameters
+        ----------
+        names : collection of str
+            Which ones.
+
+        Returns
+        -------
+        list of str
+            Those that were still at work.
+
+        Raises
+        ------
+        BaseException
+            As `check`.
+        """
+        with self._changed:
+            late = sorted(self._running & set(names))
+            self._ending |= set(names)
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            if not self.wait(0.0, names):
+                self._signal(number, *names)
+                self.wait(_SECONDS_TO_END, names)
+        return late
+
     def stop(self) -> None:
         """End all tasks, with the processes that they have started."""
         with self._changed:
@@ -269,7 +297,7 @@ class Supervisor:
     def _has_ended(self, task: Task, log: BinaryIO | None) -> bool:
         """Run a task once; False if it is to be started again."""
         with self._changed:
-            if self._is_stopping:
+            if self._is_to_end(task):
                 return True
             process = self._spawn(task, log)
             self.pids[task.name] = process.pid
@@ -284,7 +312,7 @@ class Supervisor:
             self._signal(signal.SIGKILL, task.name)  # what it has started and left
             del self.pids[task.name]
             status = process.wait()
-        if status == 0 or self._is_stopping:
+        if status == 0 or self._is_to_end(task):
             return True
         reported = _content(task.report)
         if reported:
@@ -303,6 +331,9 @@ class Supervisor:
             self._max_restarts,
         )
         return False
+
+    def _is_to_end(self, task: Task) -> bool:
+        return self._is_stopping or task.name in self._ending
 
     def _spawn(self, task: Task, log: BinaryIO | None) -> subprocess.Popen[bytes]:
         files = [*task.files, *([task.report] if task.report else [])]

@@ -1,30 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """The variables of a model, and the part of its state that each server holds."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
 from skest.checkpoints import Checkpoint
-from skest.distributed.placement import n_rows_of, place, rows_of
+from skest.distributed.placement import place, rows_of
 from skest.distributed.wire import name_of_dtype
 from skest.optimizer_state import named_state
 from skest.row_sparse import RowSparse
 
 __all__ = [
-    "Gathered",
     "Part",
     "Variable",
     "Variables",
     "aliases",
     "embeddings_of",
-    "gathered",
     "is_row_table",
-    "join",
     "merged_options",
     "options_of",
     "split",
@@ -142,24 +138,6 @@ class Part(NamedTuple):
 
     optimizers: list[dict[str, Any]]
     tensors: dict[str, Tensor]
-
-
-class Gathered(NamedTuple):
-    """What all servers hold, of some kinds of variables.
-
-    Parameters
-    ----------
-    optimizers : list
-        `Part.optimizers` of each server.
-    values : dict of str to Tensor
-        Variables by name.
-    slots : dict of str to Tensor
-        ``"<optimizer>:<name>/<slot>"``.
-    """
-
-    optimizers: list[list[dict[str, Any]]]
-    values: dict[str, Tensor]
-    slots: dict[str, Tensor]
 
 
 def is_row_table(tensor: Tensor) -> bool:
@@ -338,56 +316,6 @@ def _cut(tensor: Tensor, variable: Variable, ps: int, num_ps: int) -> Tensor:
     return tensor
 
 
-def gathered(variables: Variables, parts: Iterable[Part]) -> "Gathered":
-    """Put the parts of all servers together, one after the other.
-
-    Parameters
-    ----------
-    variables : Variables
-        Of the network.
-    parts : iterable of Part
-        Of all servers, in order. Of an iterator, no part is kept.
-    """
-    by_name = {v.name: v for v in variables.all}
-    found = Gathered([], {}, {})
-    for ps, part in enumerate(parts):
-        found.optimizers.append(part.optimizers)
-        for key, tensor in part.tensors.items():
-            owner, _, rest = key.partition(":")
-            if owner == "variable":
-                _put(found.values, rest, tensor, by_name[rest], ps, variables.num_ps)
-            else:
-                variable = by_name[rest.rpartition("/")[0]]
-                _put(found.slots, key, tensor, variable, ps, variables.num_ps)
-    return found
-
-
-def join(
-    found: "Gathered", local: Checkpoint, other_names: Mapping[str, str]
-) -> Checkpoint:
-    """Return the checkpoint of a training whose state is in servers.
-
-    Parameters
-    ----------
-    found : Gathered
-        Of the dense variables and tables of all servers.
-    local : Checkpoint
-        Of the process that writes checkpoints: all else is from there, such as buffers,
-        options, and the position in the input.
-    other_names : dict of str to str
-        What `aliases` returned for the network.
-    """
-    random = {k: t for k, t in local.optimizer.items() if k.startswith("random:")}
-    values = {**local.variables, **found.values}
-    values |= {other: values[name] for other, name in other_names.items()}
-    return replace(
-        local,
-        variables=values,
-        optimizer={**random, **found.slots},
-        scalars=merged_options(local.scalars, found.optimizers),
-    )
-
-
 def merged_options(
     scalars: Mapping[str, Any], parts: Sequence[Sequence[Mapping[str, Any]]]
 ) -> dict[str, Any]:
@@ -408,25 +336,6 @@ def merged_options(
                 merged[key] |= part[i][key]
         descriptions.append(merged)
     return {**scalars, "optimizers": descriptions}
-
-
-def _put(
-    into: dict[str, Tensor],
-    key: str,
-    tensor: Tensor,
-    variable: Variable,
-    ps: int,
-    num_ps: int,
-) -> None:
-    n_rows = n_rows_of(variable.shape[0], ps, num_ps) if variable.ps == -1 else -1
-    is_cut = variable.ps == -1 and tensor.shape == (n_rows, *variable.shape[1:])
-    if num_ps == 1 or not is_cut:
-        into[key] = tensor
-        return
-    whole = into.get(key)
-    if ps == 0 or whole is None:
-        whole = into[key] = torch.empty(variable.shape, dtype=tensor.dtype)
-    rows_of(whole, ps, num_ps).copy_(tensor)
 
 
 def _told(variable: Variable | None) -> str:

@@ -75,6 +75,43 @@ def test_a_server_that_does_not_end_is_named(tmp_path, monkeypatch, capsys):
     assert "ps-0 did not end in 0.5 s after all others" in capsys.readouterr().err
 
 
+def test_a_worker_that_stands_still_is_ended_behind_the_chief(tmp_path, capsys):
+    """It waits for itself: it runs, and Python never gets to the end of it."""
+    text = f"""
+        import json, os, threading
+        from skest.hooks import Hook
+        from tests.distributed._role import run
+
+        class Deadlock(Hook):
+            def after_step(self, run, loss):
+                lock = threading.Lock()
+                lock.acquire()
+                lock.acquire()
+
+        task = json.loads(os.environ["SKEST_CONFIG"])["task"]
+        hooks = [Deadlock()] if task["type"] == "worker" else []
+        run({str(tmp_path / "model")!r}, {{"lease": 2.0, "max_steps": 20}}, hooks=hooks)
+        """
+    options = ["--workers", "2", "--ps", "1", "--log-dir", str(tmp_path / "logs")]
+    assert main([*options, "--grace", "0.5", write(tmp_path, text)]) == 0
+    told = capsys.readouterr().err
+    assert "worker-0 did not end in 0.5 s after the chief, and is ended." in told
+    assert (tmp_path / "model" / "ckpt-20").is_dir()
+
+
+def test_a_worker_without_servers_may_go_on_behind_the_chief(tmp_path):
+    text = """
+        import os, time
+        if '"worker"' in os.environ["SKEST_CONFIG"].partition('"task"')[2]:
+            time.sleep(1)
+            print("done")
+        """
+    logs = tmp_path / "logs"
+    options = ["--workers", "2", "--ps", "0", "--grace", "0.1", "--log-dir", str(logs)]
+    assert main([*options, write(tmp_path, text)]) == 0
+    assert texts(logs)["worker-0"] == "done\n"
+
+
 def test_a_task_that_dies_too_often_ends_all(tmp_path, capsys):
     text = """
         import os, time

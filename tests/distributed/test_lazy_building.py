@@ -20,7 +20,8 @@ class Slots(torch.optim.Optimizer):
     """An optimizer that makes something when it is made."""
 
     def __init__(self, make):
-        self.made = make()
+        super().__init__([torch.zeros(1)], {})
+        self.state[None] = {"made": make()}
 
 
 @pytest.mark.parametrize("value", [0, 0.0, 0.1, 3])
@@ -39,8 +40,10 @@ def test_constants_are_what_they_would_be(value, dtype):
         lambda: torch.zeros(3, out=torch.ones(3)),
     ):
         expected = make()
-        with LazyBuilding(), Allocated() as allocated:
-            found = Slots(make).made
+        with LazyBuilding() as building, Allocated() as allocated:
+            optimizer = Slots(make)
+        building.built([optimizer])
+        found = optimizer.state[None]["made"]
         assert found.shape == expected.shape
         assert found.dtype == expected.dtype
         assert found.requires_grad == expected.requires_grad
@@ -64,6 +67,24 @@ def test_numbers_of_a_model_function_can_be_written_to():
             mask = torch.full_like(like, 2.0, requires_grad=False)
             mask[0] = 0
             assert float(mask.sum()) == 2 * (LARGE - 1)
+
+
+@pytest.mark.parametrize("keeps_draws", [True, False])
+def test_numbers_are_there_for_who_reads_or_writes_them(keeps_draws):
+    table = nn.Parameter(torch.zeros(LARGE))
+    with LazyBuilding(keeps_draws=keeps_draws) as building:
+        mask, slot, both, unread = (torch.full_like(table, 2.0) for _ in range(4))
+        rule = Slots(lambda: slot)
+        rule.state[None] |= {"both": both.mul_(2), "view": unread.detach()}
+        assert float(torch.sum(slot)) == 2 * LARGE
+    building.built([rule])
+    assert torch.equal(mask, torch.full_like(table, 2.0))
+    mask.data[0] = 1  # nobody else has it
+    assert float(mask.detach().sum()) == 2 * LARGE - 1
+    for name, value in [("made", 2), ("both", 4), ("view", 2)]:
+        assert float(rule.state[None][name].detach().sum()) == value * LARGE
+    assert rule.state[None]["view"].untyped_storage().nbytes() == 4
+    assert rule.state[None]["made"].untyped_storage().nbytes() == 4 * LARGE
 
 
 def test_zeros_are_on_the_default_device():

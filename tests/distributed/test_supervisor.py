@@ -36,6 +36,24 @@ def test_tasks_that_end_well_are_not_restarted(tmp_path):
     assert (tmp_path / "logs" / "two.log").read_text() == "__main__ ['--b', 'c']\n"
 
 
+def test_some_tasks_are_ended_for_good(tmp_path):
+    """Also one that does not heed SIGTERM; it is not started again."""
+    stubborn = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+    mark = f"open({str(tmp_path / 'mark')!r}, 'a').write('begun ')\n"
+    with Supervisor() as supervisor:
+        supervisor.start(Task("deaf", script(tmp_path, stubborn + mark + FOREVER)))
+        supervisor.start(Task("other", script(tmp_path, FOREVER)))
+        supervisor.start(Task("done", script(tmp_path, "")))
+        assert supervisor.wait(SECONDS, ["done"])
+        wait_for((tmp_path / "mark").exists)
+        assert not supervisor.wait(0.1, ["deaf", "done"])
+        assert supervisor.end(["deaf", "done"]) == ["deaf"]
+        assert supervisor.pids.keys() == {"other"}
+        assert supervisor.restarts == {"deaf": 0, "other": 0, "done": 0}
+        assert supervisor.end(["deaf", "done"]) == []
+    assert (tmp_path / "mark").read_text() == "begun "
+
+
 def test_a_script_sees_its_directory_and_environment(tmp_path):
     (tmp_path / "neighbour.py").write_text("value = 5")
     task = script(tmp_path, "import neighbour, os; print(os.environ['X'], input)")

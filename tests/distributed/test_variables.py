@@ -6,16 +6,10 @@ import torch
 from torch import nn
 
 from skest.checkpoints import Checkpoint
+from skest.distributed.gathering import gathered, join
 from skest.distributed.rebuilding import rebuilt_optimizer
 from skest.distributed.shard import Shard
-from skest.distributed.variables import (
-    Part,
-    Variables,
-    aliases,
-    gathered,
-    join,
-    split,
-)
+from skest.distributed.variables import Part, Variables, aliases, split
 from skest.row_sparse import RowSparse
 
 
