@@ -159,7 +159,7 @@ def _share(run: Run, num_workers: int) -> SharedTensors:
                 f"{parameter.device}. Set device='cpu'."
             )
         tensors[f"variable:{name}"] = parameter.detach()
-    tensors |= {f"buffer:{name}": b for name, b in run.network.named_buffers()}
+    tensors |= {f"buffer:{name}": b for name, b in _buffers(run)}
     for i, optimizer in enumerate(run.spec.optimizers):
         _make_slots(optimizer)
         slots, options = named_state(optimizer, run.network.named_parameters())
@@ -185,7 +185,7 @@ def _use(run: Run, tensors: dict[str, Tensor]) -> None:
                 "network whatever part of the input it is shown."
             )
         parameter.data = shared
-    for name, buffer in run.network.named_buffers():
+    for name, buffer in _buffers(run):
         shared = tensors.get(f"buffer:{name}")
         # One that follows from the batches that a process is shown is its own.
         if shared is not None and shared.shape == buffer.shape:
@@ -196,6 +196,12 @@ def _use(run: Run, tensors: dict[str, Tensor]) -> None:
         if scope not in ("variable", "buffer"):
             of, _, slot = name.rpartition("/")
             run.spec.optimizers[int(scope)].state[parameters[of]][slot] = shared
+
+
+def _buffers(run: Run) -> list[tuple[str, Tensor]]:
+    """Return what processes begin with; sparse matrices are not drawn at random."""
+    named = run.network.named_buffers()
+    return [(name, b) for name, b in named if b.layout == torch.strided]
 
 
 def _make_slots(optimizer: Optimizer) -> None:

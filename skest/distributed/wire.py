@@ -147,7 +147,7 @@ def pack(message: Message, limit: int, out: Tensor | None = None) -> Tensor:
         raise WireError(
             f"A message of {size:,} bytes, of which {len(control):,} are JSON, is larger "
             f"than the other side takes: {limit:,} bytes, {MAX_CONTROL:,} of JSON. Use "
-            "smaller batches."
+            "smaller batches, or more parameter servers, which share dense variables."
         )
     if out is None or len(out) < size:
         out = torch.empty(size, dtype=torch.uint8)

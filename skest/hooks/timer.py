@@ -22,7 +22,8 @@ class Timer:
     Attributes
     ----------
     steps_per_sec : float or None
-        Speed between the last two events; None before the second.
+        Speed between the last two events; None before the second, and when training
+        went back between them.
 
     Raises
     ------
@@ -57,8 +58,11 @@ class Timer:
         self._last_time = 0.0
 
     def is_due(self, step: int) -> bool:
-        """Tell whether the event is due at `step`; it is, the first time asked."""
-        if self._last_step is None:
+        """Tell whether the event is due at `step`.
+
+        It is, the first time asked, and when training went back behind the last event.
+        """
+        if self._last_step is None or step < self._last_step:
             return True
         if step == self._last_step:
             return False
@@ -83,5 +87,6 @@ class Timer:
             passed = (step - self._last_step, now - self._last_time)
         self._last_step, self._last_time = step, now
         steps, seconds = passed
-        self.steps_per_sec = steps / seconds if seconds > 0 else None
+        is_speed = seconds > 0 and steps >= 0
+        self.steps_per_sec = steps / seconds if is_speed else None
         return passed

@@ -23,6 +23,7 @@ def due_at(timer, steps, clock=None, secs_per_step=0.0):
         (3, range(1, 10), [1, 4, 7]),
         (3, range(5, 12), [5, 8, 11]),  # the first time asked, wherever that is
         (10, [1, 2, 25, 26, 35], [1, 25, 35]),  # steps may be left out
+        (10, [1, 11, 12, 4, 5, 14, 15], [1, 11, 4, 14]),  # servers may be restored
     ],
 )
 def test_every_steps(every, steps, due):
@@ -44,6 +45,8 @@ def test_the_speed_between_two_events():
         (1002.0, 10, 5.0),
         (1003.0, 30, 20.0),
         (1003.0, 40, None),  # the clock has not moved
+        (1004.0, 10, None),  # training went back
+        (1005.0, 20, 10.0),
     ):
         clock.now = now
         timer.mark(step)
