@@ -92,8 +92,10 @@ class RunConfig(FormerArguments):
         "inductor" was asked for, else INFO; for predictions at level DEBUG. So they are
         where Python code reads numbers of tensors or an iterator, changes in a step what
         it reads, such as a count in an attribute or a variable, or draws random numbers
-        of Python or NumPy; where an ``nn.Embedding`` with sparse gradients is used twice
-        or has a ``padding_idx`` (row tables of skest may be); and for ``nn.LSTM`` on a
+        of Python or NumPy; where tensors of a batch require gradients, or variables that
+        no optimizer of the model holds get new ones; where an ``nn.Embedding`` with sparse
+        gradients is used twice or has a ``padding_idx`` (row tables of skest may be); and
+        for ``nn.LSTM`` on a
         CPU. To notice changes, "graph" looks at what the functions and objects of a model
         and of optimizers of one's own refer to: variables, attributes, collections, NumPy
         arrays, generators. It looks before every step if hooks or an optimizer are the
