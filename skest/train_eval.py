@@ -225,8 +225,15 @@ def _check_arguments(
     estimator: Estimator, train_spec: TrainSpec, specs: Sequence[EvalSpec]
 ) -> None:
     if not isinstance(estimator, Estimator):
+        hint = (
+            " Canned models are model functions here, such as "
+            "skest.Estimator(partial(skest.adapters.dnn.dnn_model_fn, head=...))."
+            if hasattr(estimator, "fit")
+            else ""
+        )
         raise TypeError(
-            f"'estimator' must be a skest.Estimator; got {type(estimator).__name__}."
+            "'estimator' must be a skest.Estimator; got "
+            f"{type(estimator).__name__}.{hint}"
         )
     if not isinstance(train_spec, TrainSpec):
         raise TypeError(

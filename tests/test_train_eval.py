@@ -9,7 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from skest import Estimator, EvalSpec, RunConfig, TrainSpec, train_and_evaluate
+from skest import (
+    DNNClassifier,
+    Estimator,
+    EvalSpec,
+    RunConfig,
+    TrainSpec,
+    train_and_evaluate,
+)
 from skest.checkpoint_format import read_checkpoint
 from skest.eval_results import read_eval_results
 from skest.export import BestExporter, Exporter, FinalExporter, LatestExporter
@@ -492,6 +499,11 @@ def test_ctrl_c_breaks_off_the_last_evaluation(tmp_path, caplog):
     ("arguments", "error", "match"),
     [
         ((None, TrainSpec(EVAL), EvalSpec(EVAL)), TypeError, "'estimator' must be a"),
+        (
+            (DNNClassifier(), TrainSpec(EVAL), EvalSpec(EVAL)),
+            TypeError,
+            r"got DNNClassifier\. Canned models are model functions here, such as",
+        ),
         ((make(), EVAL, EvalSpec(EVAL)), TypeError, "'train_spec' must be a skest.Tra"),
         ((make(), TrainSpec(EVAL), EVAL), TypeError, "'eval_spec' must be a skest.Eva"),
         ((make(), TrainSpec(EVAL), [EVAL]), TypeError, "'eval_spec' must be a skest"),
