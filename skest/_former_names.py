@@ -5,9 +5,9 @@ Who ports a program types them. The error of Python says that they are not there
 these tables it says what to write instead.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-__all__ = ["FormerAttributes", "no_attribute"]
+__all__ = ["FormerMethod", "no_attribute"]
 
 _EXPORTS_RAW = (
     "leave it out: an export takes raw columns by name, as the batches have them"
@@ -90,23 +90,16 @@ _ATTRIBUTES: dict[str, dict[str, str]] = {
         "SecondOrStepTimer": "it is called Timer",
         "SessionRunHook": "it is called Hook",
     },
-    "Estimator": {
-        "experimental_export_all_saved_models": "use export(base)",
-        "export_saved_model": "use export(base), which writes an ONNX graph",
-        "export_savedmodel": "use export(base), which writes an ONNX graph",
-    },
 }
 
 
-def no_attribute(owner: str, name: str) -> AttributeError:
-    """Return the error for a name that a module or an object does not have.
+def no_attribute(module: str, name: str) -> AttributeError:
+    """Return the error for a name that a module does not have.
 
     Parameters
     ----------
-    owner : str
-        Name of the module, or of the class of the object.
-    name : str
-        Which name.
+    module, name : str
+        Where it was looked for, and which name.
 
     Examples
     --------
@@ -114,19 +107,29 @@ def no_attribute(owner: str, name: str) -> AttributeError:
     >>> no_attribute("skest.hooks", "NanTensorHook")  # doctest: +ELLIPSIS
     AttributeError("module 'skest.hooks' has no attribute ...; it is called NanLossHook.")
     """
-    subject = f"module {owner!r}" if owner.startswith("skest") else f"{owner!r} object"
-    text = f"{subject} has no attribute {name!r}"
-    hint = _ATTRIBUTES.get(owner, {}).get(name)
+    text = f"module {module!r} has no attribute {name!r}"
+    hint = _ATTRIBUTES.get(module, {}).get(name)
     return AttributeError(text if hint is None else f"{text}; {hint}.")
 
 
-class FormerAttributes:
-    """A base of classes that say what became of methods of their namesakes."""
+class FormerMethod:
+    """Stands in a class where its namesake had a method; to Python it is not there.
 
-    if not TYPE_CHECKING:  # which would take any attribute for one that is there
+    Parameters
+    ----------
+    hint : str
+        What to call instead.
+    """
 
-        def __getattr__(self, name: str) -> Any:
-            """Raise the error; Python asks for what it does not find otherwise."""
-            found = [base.__name__ for base in type(self).__mro__]
-            owner = next((own for own in found if own in _ATTRIBUTES), found[0])
-            raise no_attribute(owner, name)
+    def __init__(self, hint: str) -> None:
+        self._hint, self._name = hint, ""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        """Learn the name of the method."""
+        self._name = name
+
+    def __get__(self, instance: object, owner: type) -> Any:
+        """Raise the error for a missing attribute."""
+        raise AttributeError(
+            f"{owner.__name__!r} object has no attribute {self._name!r}; {self._hint}."
+        )

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from skest._arguments import check_all, check_config, check_steps
-from skest._former_names import FormerAttributes
+from skest._former_names import FormerMethod
 from skest._random import RunRandom
 from skest._resources import resolve_device
 from skest.checkpoint_export import check_format, check_unused, export_checkpoint
@@ -40,10 +40,12 @@ from skest.warm_start_report import WarmStartReport
 
 __all__ = ["Estimator"]
 
+_EXPORT = "use export(base), which writes an ONNX graph"
+
 _logger = logging.getLogger("skest")
 
 
-class Estimator(CheckpointHolder, FormerAttributes):
+class Estimator(CheckpointHolder):
     """Trains, evaluates and predicts with a model that a function describes.
 
     Every call builds the model anew, restores its variables from the latest checkpoint,
@@ -110,6 +112,10 @@ class Estimator(CheckpointHolder, FormerAttributes):
     _example: Any = None
     _warm_start_from: WarmStartSettings | None = None
     _warm_start_report: WarmStartReport | None = None
+
+    export_saved_model = FormerMethod(_EXPORT)
+    export_savedmodel = FormerMethod(_EXPORT)
+    experimental_export_all_saved_models = FormerMethod(_EXPORT)
 
     def __init__(
         self,
