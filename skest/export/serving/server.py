@@ -129,8 +129,8 @@ class ModelServer:
             raise
         for name in self._catalog.waiting:
             _LOGGER.warning(
-                "The directory of %s has no version that can be served yet; it is looked "
-                "through every %g s.",
+                "The directory of %s has no version that can be served yet, a folder that "
+                "estimator.export(directory) writes; it is looked through every %g s.",
                 name,
                 self._poll_seconds,
             )
