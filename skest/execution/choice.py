@@ -151,11 +151,12 @@ def reason_to_stay_eager(
     >>> import torch
     >>> from skest import EstimatorSpec, ModeKeys
     >>> from skest.execution.choice import reason_to_stay_eager
+    >>> from skest.heads import RegressionHead
     >>> network = torch.nn.Linear(2, 1)
     >>> spec = EstimatorSpec(
     ...     ModeKeys.TRAIN,
     ...     network=network,
-    ...     loss=torch.nn.MSELoss(),
+    ...     loss=RegressionHead().compute_loss,
     ...     optimizer=torch.optim.SGD(network.parameters()),
     ... )
     >>> reason_to_stay_eager(spec) is None

@@ -211,8 +211,9 @@ class Replay:
                 self._lent.append((parameter, place))
             else:
                 self._static.append((parameter, place))
-        # The tensors of the batch, as long as it was not compared with others.
-        self._recorded_with = {i: id(v.tensor) for i, v in enumerate(recording.inputs)}
+        # The tensors of the batch, each until it was compared with another one. They are
+        # kept, for a new tensor might get the id of one that is gone.
+        self._recorded_with = {i: v.tensor for i, v in enumerate(recording.inputs)}
         buffers = [] if spec.network is None else spec.network.buffers()
         self.changes = Changes(recording.inputs, calls, storages, buffers)
 
@@ -235,7 +236,7 @@ class Replay:
     def note_comparison(self, tensors: Sequence[Tensor]) -> None:
         """Note that a step with this batch was as an eager one."""
         for i, tensor in enumerate(tensors):
-            if self._recorded_with.get(i) != id(tensor):
+            if self._recorded_with.get(i) is not tensor:
                 self._recorded_with.pop(i, None)
 
     def was_compared_with(self, tensors: Sequence[Tensor]) -> bool:
@@ -245,7 +246,7 @@ class Replay:
         too, and nothing tells the one from the other before there is another tensor.
         """
         recorded = self._recorded_with.items()
-        return not recorded or all([id(tensors[i]) == before for i, before in recorded])
+        return not recorded or all([tensors[i] is before for i, before in recorded])
 
     def gradients(self) -> list[Tensor]:
         """Return the present gradients of the parameters whose gradients it sets."""

@@ -35,7 +35,7 @@ def learning_rates(spec: EstimatorSpec) -> dict[str, float]:
     >>> spec = EstimatorSpec(
     ...     ModeKeys.TRAIN,
     ...     network=network,
-    ...     loss=torch.nn.MSELoss(),
+    ...     loss=lambda labels, logits, features: (labels - logits).square().mean(),
     ...     optimizer=[torch.optim.SGD(m.parameters(), lr=lr) for m, lr in parts],
     ... )
     >>> learning_rates(spec)

@@ -175,7 +175,8 @@ def test_a_server_lost_while_it_writes_is_restored(train, tmp_path, monkeypatch,
         assert names == {"ckpt-0"}
     else:
         assert steps.steps == [1, 2, 3, 4, 1, 2, 3, 4, 5, 6]
-        assert names == {"ckpt-0", "ckpt-6"}
+        # All that happens every few steps happens as soon as training has gone back.
+        assert names == {"ckpt-0", "ckpt-1", "ckpt-5", "ckpt-6"}
 
 
 def test_a_server_that_cannot_write_ends_the_training(train, tmp_path, monkeypatch):

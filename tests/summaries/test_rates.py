@@ -5,12 +5,13 @@ from torch import nn
 
 from skest import EstimatorSpec, ModeKeys
 from skest.summaries.rates import learning_rates
+from tests._models import squared_loss
 
 
 def spec_of(network, *groups):
     optimizer = torch.optim.SGD([{"params": params, "lr": lr} for params, lr in groups])
     return EstimatorSpec(
-        ModeKeys.TRAIN, network=network, loss=nn.MSELoss(), optimizer=optimizer
+        ModeKeys.TRAIN, network=network, loss=squared_loss, optimizer=optimizer
     )
 
 

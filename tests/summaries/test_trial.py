@@ -4,6 +4,7 @@ import torch
 
 from skest import EstimatorSpec, ModeKeys
 from skest._random import RunRandom
+from skest.heads import RegressionHead
 from skest.summaries.trial import without_traces
 from tests._models import NETWORKS, squared_loss
 
@@ -32,7 +33,7 @@ def test_generators_of_others_are_left_alone():
     spec = EstimatorSpec(
         ModeKeys.TRAIN,
         network=network,
-        loss=torch.nn.MSELoss(),
+        loss=RegressionHead().compute_loss,
         optimizer=torch.optim.SGD(network.parameters()),
     )
     state = torch.get_rng_state()

@@ -437,8 +437,8 @@ def test_a_long_list_among_short_ones_takes_what_it_holds(tmp_path, kind):
     rows = pd.DataFrame({"k": [["a", "b"], ["c"]] * 5})
     model = skest.DNNClassifier((2,), feature_columns=[BAGS[kind](words)], max_iter=1)
     model.fit(rows, [0, 1] * 5).export(tmp_path)
-    # 20 * 10 places, and for each row an embedding of 3 numbers or 9 words.
-    enough = 200 + (3 * 20 + 3 * 10 if kind == "embedding" else 9 * 20)
+    # 20 * 10 places of strings, and for each row an embedding of 3 numbers or 9 words.
+    enough = 4 * 200 + (3 * 20 + 3 * 10 if kind == "embedding" else 9 * 20)
     for limit, expected in ((enough, 200), (enough - 1, 413)):
         limits = Limits(max_numbers=limit)
         with ModelServer({"m": tmp_path}, port=0, limits=limits) as server:
