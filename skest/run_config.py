@@ -95,12 +95,11 @@ class RunConfig(FormerArguments):
         of Python or NumPy; where tensors of a batch require gradients, or variables that
         no optimizer of the model holds get new ones; where an ``nn.Embedding`` with sparse
         gradients is used twice or has a ``padding_idx`` (row tables of skest may be); and
-        for ``nn.LSTM`` on a
-        CPU. To notice changes, "graph" looks at what the functions and objects of a model
+        for ``nn.LSTM`` on a CPU. To notice changes, "graph" looks at what the functions and objects of a model
         and of optimizers of one's own refer to: variables, attributes, collections, NumPy
         arrays, generators. It looks before every step if hooks or an optimizer are the
-        user's own, or the input is not a table in memory (`skest.inputs.ArrayDataset`),
-        which takes some time; else after steps that were not replayed, and at the options
+        user's own, or the input is neither a table in memory (`skest.inputs.ArrayDataset`)
+        nor files that are read without a ``map`` or ``filter``, which takes some time; else after steps that were not replayed, and at the options
         of optimizers always. It does not see everything. For example the clock, files,
         other threads, the inside of extension modules, numbers that are read through
         ``torch.utils.dlpack.to_dlpack``, what is found by a name that is a string, and
