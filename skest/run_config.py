@@ -95,18 +95,19 @@ class RunConfig(FormerArguments):
         of Python or NumPy; where tensors of a batch require gradients, or variables that
         no optimizer of the model holds get new ones; where an ``nn.Embedding`` with sparse
         gradients is used twice or has a ``padding_idx`` (row tables of skest may be); and
-        for ``nn.LSTM`` on a CPU. To notice changes, "graph" looks at what the functions and objects of a model
-        and of optimizers of one's own refer to: variables, attributes, collections, NumPy
-        arrays, generators. It looks before every step if hooks or an optimizer are the
-        user's own, or the input is neither a table in memory (`skest.inputs.ArrayDataset`)
-        nor files that are read without a ``map`` or ``filter``, which takes some time; else after steps that were not replayed, and at the options
-        of optimizers always. It does not see everything. For example the clock, files,
-        other threads, the inside of extension modules, numbers that are read through
-        ``torch.utils.dlpack.to_dlpack``, what is found by a name that is a string, and
-        what comes after the first thousand items of a collection or the first 256
-        objects: if a step goes by that and it is the same in the first steps, it is taken
-        for fixed. Predictions and evaluations of such code are replayed for the numbers
-        of rows with which they were compared, until what it reads changes.
+        for ``nn.LSTM`` on a CPU. To notice changes, "graph" looks at what the functions and
+        objects of a model and of optimizers of one's own refer to: variables, attributes,
+        collections, NumPy arrays, generators. It looks before every step if hooks or an
+        optimizer are the user's own, or the input is neither a table in memory
+        (`skest.inputs.ArrayDataset`) nor files that are read without a ``map`` or
+        ``filter``, which takes some time; else after steps that were not replayed, and at
+        the options of optimizers always. It does not see everything. For example the clock,
+        files, other threads, the inside of extension modules, numbers that are read through
+        ``torch.utils.dlpack.to_dlpack``, what is found by a name that is a string, and what
+        comes after the first thousand items of a collection or the first 256 objects: if a
+        step goes by that and it is the same in the first steps, it is taken for fixed.
+        Predictions and evaluations of such code are replayed for the numbers of rows with
+        which they were compared, until what it reads changes.
     num_threads : int or "auto", default="auto"
         Intra-op threads of PyTorch during a call; the caller's setting is restored
         after it. "auto" chooses from the work of a step: one thread for small networks,
