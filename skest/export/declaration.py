@@ -8,7 +8,7 @@ it is given.
 
 import json
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from skest.cluster import TaskConfig
 from skest.exceptions import ArtifactError, ExportError
 from skest.export.artifact import read_artifact, version_at
 from skest.export.external_weights import without_constants
-from skest.export.plain_json import KIND, from_json, to_json
+from skest.export.plain_json import KIND, containers_in, from_json, to_json
 from skest.export.vocabulary_words import columns_of_files, with_words
 from skest.model_fn import model_fn_arguments
 from skest.plain_state import class_named, from_plain, to_plain
@@ -370,16 +370,11 @@ def rebuilt(value: Any) -> Any:
 
 def _check_classes(value: Any) -> None:
     """Refuse descriptions of objects that are no part of an estimator."""
-    parts: Iterable[Any] = ()
     if isinstance(value, dict):
         name = value.get(KIND, "dict")
         if not isinstance(name, str) or not (
             name in ("dict", "path", "tensor") or name.startswith(_CLASSES)
         ):
             raise ValueError(f"it names {name!r}, which is no part of an estimator")
-        parts = value.values()
-    elif isinstance(value, list | tuple | set):
-        parts = value
-    for part in parts:
-        if isinstance(part, dict | list | tuple | set):  # words may be very many
-            _check_classes(part)
+    for part in containers_in(value):
+        _check_classes(part)

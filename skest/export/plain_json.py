@@ -12,11 +12,31 @@ import numpy as np
 
 from skest.exceptions import ExportError
 
-__all__ = ["KIND", "from_json", "to_json"]
+__all__ = ["KIND", "containers_in", "from_json", "to_json"]
 
 #: Key of the kind, as in `skest.plain_state`, whose descriptions are what is written here.
 KIND = "__skest__"
 _AS_THEY_ARE = {str, bool, int, type(None)}
+_CONTAINERS = (dict, list, tuple, set)
+
+
+def containers_in(value: Any) -> list[Any]:
+    """Return the containers that are items of plain data, if it is a container.
+
+    Vocabularies, which are most of what there is, are passed over quickly so.
+
+    Examples
+    --------
+    >>> from skest.export.plain_json import containers_in
+    >>> containers_in({"sizes": (8, 4), "words": ["a", "b"], "n": 2})
+    [(8, 4), ['a', 'b']]
+    """
+    if not isinstance(value, _CONTAINERS):
+        return []
+    items = value.values() if isinstance(value, dict) else value
+    if _AS_THEY_ARE.issuperset(map(type, items)):
+        return []
+    return [item for item in items if isinstance(item, _CONTAINERS)]
 
 
 def to_json(value: Any, where: str) -> Any:

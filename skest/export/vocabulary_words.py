@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from skest.exceptions import ExportError
-from skest.export.plain_json import KIND
+from skest.export.plain_json import KIND, containers_in
 from skest.plain_state import from_plain
 
 __all__ = ["columns_of_files", "with_words"]
@@ -44,26 +44,21 @@ def columns_of_files(value: Any) -> Iterator[dict[str, Any]]:
     value : object
         What `skest.plain_state.to_plain` gives.
     """
-    parts: Any = ()
-    if isinstance(value, dict):
-        if value.get(KIND) == _OF_A_FILE:
-            yield value["state"]
-            return
-        parts = value.values()
-    elif isinstance(value, list | tuple | set):
-        parts = value
-    for part in parts:
+    if isinstance(value, dict) and value.get(KIND) == _OF_A_FILE:
+        yield value["state"]
+        return
+    for part in containers_in(value):
         yield from columns_of_files(part)
 
 
 def _replaced(value: Any, known: dict[Any, list[Any]]) -> Any:
+    if isinstance(value, dict) and value.get(KIND) == _OF_A_FILE:
+        return {KIND: _OF_A_LIST, "state": _of_a_list(value, known)}
+    if not containers_in(value):
+        return value
     if isinstance(value, dict):
-        if value.get(KIND) == _OF_A_FILE:
-            return {KIND: _OF_A_LIST, "state": _of_a_list(value, known)}
         return {key: _replaced(item, known) for key, item in value.items()}
-    if isinstance(value, list | tuple | set):
-        return type(value)(_replaced(item, known) for item in value)
-    return value
+    return type(value)(_replaced(item, known) for item in value)
 
 
 def _of_a_list(column: dict[str, Any], known: dict[Any, list[Any]]) -> dict[str, Any]:
