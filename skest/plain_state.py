@@ -96,7 +96,9 @@ class _Writer:
         return {**description, "state": self.write(value.__getstate__())}
 
     def _dict(self, value: dict[Any, Any]) -> dict[str, Any]:
-        if _KIND not in value and all(type(key) is str for key in value):
+        if _KIND not in value and {str}.issuperset(map(type, value)):
+            if _FREQUENT_LEAVES.issuperset(map(type, value.values())):
+                return dict(value)  # such as the places of words
             return {key: self.write(item) for key, item in value.items()}
         pairs = [(self.write(key), self.write(item)) for key, item in value.items()]
         return {_KIND: _DICT, "items": pairs}
