@@ -20,7 +20,7 @@ from skest.execution.recording import (
     Recording,
     Value,
 )
-from skest.execution.rewriting import quicker_on_cpu
+from skest.execution.rewriting import quicker_on_cpu, with_tensors_for_numbers
 from skest.execution.simplification import Storages, rewritten, simplified
 from skest.execution.watching import options_of_updates, slots_of_updates
 from skest.row_sparse import RowSparse
@@ -191,6 +191,8 @@ class Replay:
             if not (has_update and gradient.tensor.is_sparse)
         }
         calls, (loss, *values) = simplified(calls, [loss, *shown.values()], storages)
+        if program.is_exact:
+            calls = with_tensors_for_numbers(calls)
         self._program = program(recording.inputs, calls, [loss], values, storages)
         self._spec = spec
         self.others = others

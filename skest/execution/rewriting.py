@@ -9,10 +9,20 @@ import torch
 
 from skest.execution.recording import Call, Value
 
-__all__ = ["quicker_on_cpu"]
+__all__ = ["quicker_on_cpu", "with_tensors_for_numbers"]
 
 _aten = torch.ops.aten
 _INTEGERS = {torch.float32: torch.int32, torch.float64: torch.int64}
+_WITH_NUMBERS = (
+    _aten.add.Tensor,
+    _aten.add_.Tensor,
+    _aten.div.Tensor,
+    _aten.div_.Tensor,
+    _aten.mul.Tensor,
+    _aten.mul_.Tensor,
+    _aten.sub.Tensor,
+    _aten.sub_.Tensor,
+)
 
 
 def quicker_on_cpu(calls: Sequence[Call]) -> list[Call]:
@@ -50,6 +60,50 @@ def quicker_on_cpu(calls: Sequence[Call]) -> list[Call]:
         if write is None or not is_on_cpu or not write(call, written):
             written.append(call)
     return written
+
+
+def with_tensors_for_numbers(calls: Sequence[Call]) -> list[Call]:
+    """Write operations with a number of Python on a CPU as those with a tensor.
+
+    It is made once then, and not in every step, which takes longer than a small
+    operation itself. It is rounded as the operations do it.
+
+    Parameters
+    ----------
+    calls : sequence of Call
+        A step that was simplified: equal numbers are no longer seen to be equal.
+
+    Returns
+    -------
+    list of Call
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skest.execution.recording import Recorder
+    >>> from skest.execution.rewriting import with_tensors_for_numbers
+    >>> x = torch.ones(2)
+    >>> with Recorder([x]) as recorder:
+    ...     y = x * 0.5
+    >>> (call,) = with_tensors_for_numbers(recorder.recording.calls)
+    >>> call.args[1].tensor
+    tensor(0.5000)
+    """
+    return [_with_tensor(call) if _has_number(call) else call for call in calls]
+
+
+def _has_number(call: Call) -> bool:
+    if call.function not in _WITH_NUMBERS or not _is_plain(call.args[0]):
+        return False
+    is_on_cpu = call.args[0].tensor.device.type == "cpu"
+    return is_on_cpu and type(call.args[1]) in (int, float)
+
+
+def _with_tensor(call: Call) -> Call:
+    value, number = call.args
+    exact = torch.tensor(number, dtype=torch.float64 if type(number) is float else None)
+    constant = Value(exact.to(value.tensor.dtype), "constant")
+    return Call(call.function, (value, constant), call.kwargs, call.returned)
 
 
 def _write_lookup(call: Call, written: list[Call]) -> bool:
@@ -106,6 +160,27 @@ def _write_zeros(call: Call, written: list[Call]) -> bool:
     return True
 
 
+def _write_mean(call: Call, written: list[Call]) -> bool:
+    """Write a mean of all numbers as what it does: their sum, then a division."""
+    source = call.args[0]
+    if call.kwargs or not _is_plain(source):
+        return False
+    total = Value(torch.empty_like(call.returned.tensor), "result")
+    divided = total, source.tensor.numel()
+    written.append(Call(_aten.sum.default, (source,), {}, total))
+    written.append(Call(_aten.div.Tensor, divided, {}, call.returned))
+    return True
+
+
+def _is_plain(value: Any) -> bool:
+    """Tell whether it is a tensor with numbers of a type that needs no other to compute."""
+    return (
+        isinstance(value, Value)
+        and value.tensor.dtype in _INTEGERS
+        and value.tensor.layout == torch.strided
+    )
+
+
 def _write_stack(call: Call, written: list[Call]) -> bool:
     """Write a stack, which allocates, as what it does: tensors one behind the other."""
     tensors, *dim = call.args
@@ -139,5 +214,6 @@ _QUICKER: Mapping[Any, Callable[[Call, list[Call]], bool]] = MappingProxyType(
         _aten.index_copy_.default: _write_change_of_rows,
         _aten.masked_fill.Scalar: _write_zeros,
         _aten.stack.default: _write_stack,
+        _aten.mean.default: _write_mean,
     }
 )
