@@ -193,6 +193,17 @@ class Recorder(TorchDispatchMode):
         """Return the value that stands for a tensor."""
         return self._named(tensor, "constant")
 
+    def __enter__(self) -> "Recorder":
+        # Compilers fail beside a recorder, and keep in mind that they did.
+        self._stance = torch.compiler.set_stance("force_eager")
+        self._stance.__enter__()
+        super().__enter__()
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        super().__exit__(*exception)
+        self._stance.__exit__(*exception)
+
     def __torch_dispatch__(
         self,
         func: Any,

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-from skest.execution import GraphStep
+from skest.execution import GraphStep, Inference
 from skest.networks import Dropout
 from tests.execution._steps import batches, make_spec, mlp, run_both
 
@@ -39,3 +39,30 @@ def test_a_step_that_fails_in_any_case_fails():
     step(torch.ones(4, 3), torch.ones(4, 1))
     with pytest.raises(RuntimeError, match="cannot be multiplied"):
         step(torch.ones(2, 4), torch.ones(2, 1))
+
+
+class Branches(nn.Module):
+    """Chooses a layer by the numbers of the batch."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.a, self.b = nn.Linear(5, 5), nn.Linear(5, 5)
+
+    def forward(self, x):
+        return torch.cond(x.sum() > 0, self.a, self.b, (x,))
+
+
+def test_a_step_with_branches_of_torch_is_taken_eagerly():
+    step, reports = run_both(lambda: make_spec(mlp(Branches())), batches(6))
+    assert step.n_replayed == 0
+    (report,) = reports
+    assert "taken eagerly: it cannot be recorded" in report
+
+
+def test_predictions_with_branches_of_torch_are_computed_eagerly():
+    network = mlp(Branches()).eval()
+    infer = Inference(lambda data, option: network(data), eager_calls=1)
+    with torch.no_grad():
+        for x, _ in batches(6):
+            assert torch.equal(infer(x, None), network(x))
