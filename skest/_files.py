@@ -9,6 +9,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,6 +17,7 @@ __all__ = [
     "explained",
     "flush",
     "flush_tree",
+    "flushed_meanwhile",
     "published_as",
     "remove_directory",
     "write_file",
@@ -84,10 +86,19 @@ def flush(path: Path) -> None:
 
 
 def flush_tree(directory: Path) -> None:
-    """Flush a directory and everything in it."""
-    for path in directory.rglob("*"):
-        flush(path)
-    flush(directory)
+    """Flush a directory and everything in it, at once: a disk has one wait for all."""
+    with ThreadPoolExecutor() as pool:
+        for _ in pool.map(flush, [directory, *directory.rglob("*")]):
+            pass
+
+
+@contextmanager
+def flushed_meanwhile(directory: Path) -> Iterator[None]:
+    """Flush what is in a directory while the block runs; what that writes is not."""
+    with ThreadPoolExecutor(1) as pool:
+        flushing = pool.submit(flush_tree, directory)
+        yield
+        flushing.result()
 
 
 def remove_directory(path: Path) -> None:
