@@ -50,7 +50,7 @@ class Exported:
     rows : dict of str to list
         Raw cells by input, to test what is written with.
     expected : callable
-        ``expected(rows)`` gives what the model itself predicts for them, by output of the
+        ``expected()`` gives what the model itself predicts for them, by output of the
         signature "predict".
     assets : dict of str to path
         Files to copy into ``assets/``.
@@ -61,7 +61,7 @@ class Exported:
     described: Mapping[str, Any]
     declaration: bytes | None
     rows: Rows
-    expected: Callable[[Rows], Mapping[str, np.ndarray]]
+    expected: Callable[[], Mapping[str, np.ndarray]]
     assets: Mapping[str, str | os.PathLike[str]] = field(default_factory=dict)
 
 
@@ -205,7 +205,7 @@ def _entry(path: Path) -> dict[str, Any]:
 
 def _compare(exported: Exported, directory: Path, atol: float) -> dict[str, Any]:
     """Compare what was written with the model, and write down what it should give."""
-    expected = exported.expected(exported.rows)
+    expected = exported.expected()
     try:
         loaded = load(directory, verify=False, trust_code=True)
     except ArtifactError as error:
