@@ -9,9 +9,9 @@ import os
 import shutil
 import uuid
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Thread
 
 __all__ = [
     "explained",
@@ -86,19 +86,36 @@ def flush(path: Path) -> None:
 
 
 def flush_tree(directory: Path) -> None:
-    """Flush a directory and everything in it, at once: a disk has one wait for all."""
-    with ThreadPoolExecutor() as pool:
-        for _ in pool.map(flush, [directory, *directory.rglob("*")]):
-            pass
+    """Flush a directory and everything in it."""
+    for path in directory.rglob("*"):
+        flush(path)
+    flush(directory)
 
 
 @contextmanager
 def flushed_meanwhile(directory: Path) -> Iterator[None]:
-    """Flush what is in a directory while the block runs; what that writes is not."""
-    with ThreadPoolExecutor(1) as pool:
-        flushing = pool.submit(flush_tree, directory)
+    """Flush what is in a directory while the block runs: `flush_tree` has little left.
+
+    Nothing is flushed here where no thread can begin, as at the end of the interpreter.
+    """
+    errors: list[OSError] = []
+
+    def flushing() -> None:
+        try:
+            flush_tree(directory)
+        except OSError as error:  # a second call would not be told of it
+            errors.append(error)
+
+    thread = Thread(target=flushing)
+    with suppress(RuntimeError):
+        thread.start()
+    try:
         yield
-        flushing.result()
+    finally:
+        if thread.ident is not None:
+            thread.join()
+    if errors:
+        raise errors[0]
 
 
 def remove_directory(path: Path) -> None:

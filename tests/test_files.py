@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 import errno
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -39,6 +41,36 @@ def test_what_was_there_is_flushed_when_the_block_ends(tree, flushed):
     with flushed_meanwhile(tree):
         pass
     assert flushed == there
+
+
+AT_EXIT = """
+import atexit, sys
+from pathlib import Path
+from skest._files import flush_tree, flushed_meanwhile
+
+def at_exit():
+    with flushed_meanwhile(Path(sys.argv[1])):
+        flush_tree(Path(sys.argv[1]))
+    print("flushed")
+
+atexit.register(at_exit)
+"""
+
+
+def test_files_are_flushed_at_the_end_of_the_interpreter(tree):
+    command = [sys.executable, "-c", AT_EXIT, str(tree)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["flushed"], done.stderr
+
+
+def test_no_thread_can_begin(tree, flushed, monkeypatch):
+    def refused(thread):
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    monkeypatch.setattr(_files.Thread, "start", refused)
+    with flushed_meanwhile(tree):
+        pass
+    assert not flushed
 
 
 def test_errors_of_the_disk_are_raised(tree, monkeypatch):
