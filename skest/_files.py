@@ -9,13 +9,15 @@ import os
 import shutil
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Thread
 
 __all__ = [
     "explained",
     "flush",
     "flush_tree",
+    "flushed_meanwhile",
     "published_as",
     "remove_directory",
     "write_file",
@@ -88,6 +90,32 @@ def flush_tree(directory: Path) -> None:
     for path in directory.rglob("*"):
         flush(path)
     flush(directory)
+
+
+@contextmanager
+def flushed_meanwhile(directory: Path) -> Iterator[None]:
+    """Flush what is in a directory while the block runs: `flush_tree` has little left.
+
+    Nothing is flushed here where no thread can begin, as at the end of the interpreter.
+    """
+    errors: list[OSError] = []
+
+    def flushing() -> None:
+        try:
+            flush_tree(directory)
+        except OSError as error:  # a second call would not be told of it
+            errors.append(error)
+
+    thread = Thread(target=flushing)
+    with suppress(RuntimeError):
+        thread.start()
+    try:
+        yield
+    finally:
+        if thread.ident is not None:
+            thread.join()
+    if errors:
+        raise errors[0]
 
 
 def remove_directory(path: Path) -> None:

@@ -20,8 +20,6 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save, save_file
 from torch import Tensor
 
-from skest._files import flush
-
 __all__ = [
     "Rows",
     "TensorInFile",
@@ -93,7 +91,7 @@ class TensorInFile:
 
 
 def write_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Write tensors to a new file with the permissions of the umask, and flush it.
+    """Write tensors to a new file with the permissions of the umask; flush it yourself.
 
     Raises
     ------
@@ -105,7 +103,6 @@ def write_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
     with _errors_of_the_system():
         save_file(dict(tensors), path)
     path.chmod(mode)
-    flush(path)
 
 
 def write_in_blocks(

@@ -23,7 +23,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from skest._files import explained, write_file
+from skest._files import explained, flush, write_file
 from skest._tensor_files import TensorInFile, tensors_in, write_tensors
 from skest.checkpoints import Checkpoint
 from skest.exceptions import CorruptCheckpointError
@@ -250,6 +250,7 @@ def write_checkpoint(
     tensors = {"variables": checkpoint.variables, "optimizer": checkpoint.optimizer}
     for kind, name in TENSOR_FILES.items():
         write_tensors(tensors[kind], directory / name)
+        flush(directory / name)
     state = {
         "format": FORMAT,
         "global_step": checkpoint.global_step,

@@ -506,6 +506,20 @@ def trained(model_dir):
     return Estimator(model_fn, config=config).train(table_fn(), steps=2)
 
 
+def test_all_files_of_a_checkpoint_are_flushed(tmp_path, monkeypatch):
+    flushed, fsync = set(), os.fsync
+
+    def noting(descriptor):
+        fsync(descriptor)
+        flushed.add(os.fstat(descriptor).st_ino)
+
+    monkeypatch.setattr(os, "fsync", noting)
+    saved(tmp_path, 1)
+    there = [path for path in tmp_path.rglob("*") if path.name in FILES]
+    assert len(there) == len(FILES)
+    assert {path.stat().st_ino for path in there} <= flushed
+
+
 @pytest.mark.parametrize("replaces", [False, True])
 def test_a_full_disk_keeps_the_older_checkpoint(tmp_path, monkeypatch, replaces):
     store = saved(tmp_path, 1, 2)

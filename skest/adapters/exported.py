@@ -3,6 +3,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -65,6 +66,7 @@ def as_exported(
     else:
         check_unused(format, input_rank=(input_rank, 2), hashing=(hashing, "graph"))
         model = fitted_program(estimator, format, example)
+    predict = partial(_expected, estimator, model.given)
     core = estimator.estimator_
     declaration: bytes | None = None
     reason: dict[str, str] = {}
@@ -82,21 +84,16 @@ def as_exported(
             for spec in model.given
             if spec.key in forms and forms[spec.key].kind == "int64"
         ]
-        rows = made_up_rows(
-            model.words,
-            model.given,
-            lambda rows: _expected(estimator, model.given, rows),
-            whole,
-        )
+        rows, found = made_up_rows(model.words, model.given, predict, whole)
     else:
-        rows = rows_of(example, model.given)
+        rows, found = rows_of(example, model.given), None
     return Exported(
         model=model,
         variables=core.checkpoint.variables,
         described=described,
         declaration=declaration,
         rows=rows,
-        expected=lambda rows: _expected(estimator, model.given, rows),
+        expected=lambda: predict(rows) if found is None else found,
         assets=assets,
     )
 

@@ -92,7 +92,7 @@ def _made_up(estimator: Any, forms: dict[Any, Form]) -> dict[Any, Any]:
         def features_of(rows: Mapping[str, list[Any]]) -> dict[Any, Any]:
             return {spec.key: cells_of(spec, rows[spec.name]) for spec in specs}
 
-        accepted = made_up_rows(
+        accepted, _ = made_up_rows(
             {}, specs, lambda rows: columns.encode(features_of(rows)), missing=(False,)
         )
         return features_of(accepted)

@@ -8,7 +8,7 @@ it is given.
 
 import json
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from skest.cluster import TaskConfig
 from skest.exceptions import ArtifactError, ExportError
 from skest.export.artifact import read_artifact, version_at
 from skest.export.external_weights import without_constants
-from skest.export.plain_json import KIND, containers_in, from_json, to_json
+from skest.export.plain_json import KIND, descriptions_in, from_json, to_json
 from skest.export.vocabulary_words import columns_of_files, with_words
 from skest.model_fn import model_fn_arguments
 from skest.plain_state import class_named, from_plain, to_plain
@@ -190,11 +190,14 @@ def _core_state(config: RunConfig, checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def _as_json(name: str, state: Mapping[str, Any]) -> bytes:
-    state = with_words(state)
+    descriptions = list(descriptions_in(state))
     try:
-        _check_classes(state)
+        _check_classes(descriptions)
     except ValueError as error:
         raise ExportError(f"{name} can't be described: {error}.") from error
+    columns = columns_of_files(descriptions)
+    if columns:
+        state = with_words(state, columns)
     described = {"schema": _SCHEMA, "estimator": name, "state": to_json(state, name)}
     return json.dumps(described, allow_nan=False, ensure_ascii=False).encode()
 
@@ -289,10 +292,11 @@ def _read_state(content: Mapping[str, Any]) -> dict[str, Any]:
     if content["schema"] != _SCHEMA:
         raise ValueError(f"its schema is {content['schema']!r}, not {_SCHEMA!r}")
     state = from_json(content["state"])
+    descriptions = list(descriptions_in(state))
     if content["estimator"] != _CORE_ESTIMATOR:
-        _check_classes({KIND: content["estimator"]})
-    _check_classes(state)
-    if list(columns_of_files(state)):
+        descriptions.append({KIND: content["estimator"]})
+    _check_classes(descriptions)
+    if columns_of_files(descriptions):
         raise ValueError("it names a vocabulary file; exports have the words of them")
     # Where files are written, and who takes part in a training, whoever trains decides.
     if content["estimator"] != _CORE_ESTIMATOR:
@@ -364,17 +368,15 @@ def rebuilt(value: Any) -> Any:
         If it is something else, or names anything but parts of an estimator.
     """
     description = from_json(value)
-    _check_classes(description)
+    _check_classes(descriptions_in(description))
     return from_plain(description)
 
 
-def _check_classes(value: Any) -> None:
+def _check_classes(descriptions: Iterable[Mapping[str, Any]]) -> None:
     """Refuse descriptions of objects that are no part of an estimator."""
-    if isinstance(value, dict):
-        name = value.get(KIND, "dict")
+    for description in descriptions:
+        name = description[KIND]
         if not isinstance(name, str) or not (
             name in ("dict", "path", "tensor") or name.startswith(_CLASSES)
         ):
             raise ValueError(f"it names {name!r}, which is no part of an estimator")
-    for part in containers_in(value):
-        _check_classes(part)

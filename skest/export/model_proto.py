@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from skest.export.graph import STRING, Graph, Tensor
+from skest.export.graph import STRING, Graph, Node, Tensor
 from skest.export.operators import IR_VERSION, OPSETS
 
 __all__ = ["to_model"]
@@ -52,17 +52,7 @@ def to_model(graph: Graph, metadata: Mapping[str, str] | None = None) -> Any:
     nodes = graph.nodes
     used = {name for node in nodes for name in node.inputs}
     proto = helper.make_graph(
-        [
-            helper.make_node(
-                node.op,
-                node.inputs,
-                node.outputs,
-                name=node.name,
-                domain=node.domain,
-                **{key: _attribute(value) for key, value in node.attributes.items()},
-            )
-            for node in nodes
-        ],
+        [],
         graph.name,
         [_value_info(tensor) for tensor in graph.inputs],
         [_value_info(tensor) for tensor in graph.outputs],
@@ -72,6 +62,8 @@ def to_model(graph: Graph, metadata: Mapping[str, str] | None = None) -> Any:
             if name in used
         ],
     )
+    for node in nodes:
+        _add_node(node, proto)
     domains = ["", *sorted({node.domain for node in nodes} - {""})]
     model = helper.make_model(
         proto,
@@ -90,8 +82,27 @@ def _onnx_type(dtype: np.dtype) -> int:
     return TensorProto.STRING if is_text else helper.np_dtype_to_tensor_dtype(dtype)
 
 
-def _attribute(value: Any) -> Any:
-    return _onnx_type(value) if isinstance(value, np.dtype) else value
+def _add_node(node: Node, graph: Any) -> None:
+    """Add a node in its place: to put one there would copy its vocabulary."""
+    from onnx import AttributeProto, helper
+
+    added = graph.node.add(
+        op_type=node.op,
+        domain=node.domain,
+        name=node.name,
+        input=node.inputs,
+        output=node.outputs,
+    )
+    for name, value in sorted(node.attributes.items()):
+        kinds = set(map(type, value)) if isinstance(value, tuple) else ()
+        if kinds == {str}:
+            words = map(str.encode, value)
+            added.attribute.add(name=name, type=AttributeProto.STRINGS, strings=words)
+        elif kinds == {int}:
+            added.attribute.add(name=name, type=AttributeProto.INTS, ints=value)
+        else:
+            kind = _onnx_type(value) if isinstance(value, np.dtype) else value
+            added.attribute.append(helper.make_attribute(name, kind))
 
 
 def _value_info(tensor: Tensor) -> Any:

@@ -8,6 +8,7 @@ parser can see in the file what was not seen here.
 """
 
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -95,6 +96,12 @@ _SINGLE = {
     *("graph", "ir_version", "domain", "version", "op_type", "name", "key", "value"),
     *("t", "s", "f", "i", "type", "data_type", "data_location", "raw_data"),
 }
+
+# Lists that nodes look up and nobody reads here: most of a file with vocabularies.
+_LOOKED_UP = {"strings", "ints"}
+_SHORT = 128  # bytes: below that a length has one
+_NUMBER_KEY = 8 << 3 | _VARINT
+_NUMBERS = re.compile(rb"(?:\x40[\x80-\xff]{0,8}+[\x00-\x7f])++")  # of 63 bits
 
 _UNKNOWN: tuple[str, set[int]] = ("", set())
 
@@ -257,11 +264,14 @@ def _external(
 def _fields(
     data: memoryview, known: dict[int, tuple[str, set[int]]], message: str
 ) -> Iterator[tuple[str, _Value]]:
-    """Yield the names and values of the fields of a message."""
+    """Yield the names and values of the fields of a message.
+
+    Short items of `_LOOKED_UP` are passed over: a vocabulary has tens of thousands.
+    """
     at, end, seen = 0, len(data), set()
     while at < end:
-        # Nearly all keys have one byte, and a vocabulary tens of thousands of them.
-        key, at = (data[at], at + 1) if data[at] < 0x80 else _varint(data, at)
+        start = at
+        key, at = _varint(data, at)
         wire = key & 7
         name, wires = known.get(key >> 3, _UNKNOWN)
         if wire not in wires:
@@ -273,6 +283,11 @@ def _fields(
             if name in seen:
                 raise ArtifactError(f"The ONNX {message} has the field {name!r} twice.")
             seen.add(name)
+        if name in _LOOKED_UP:
+            after = _after_short_items(data, start, key)
+            if after > start:
+                at = after
+                continue
         if wire == _VARINT:
             value, at = _varint(data, at)
             yield name, value
@@ -285,6 +300,20 @@ def _fields(
             raise ArtifactError(f"The ONNX {message} ends in the middle of {name!r}.")
         yield name, data[at : at + size]
         at += size
+
+
+def _after_short_items(data: memoryview, at: int, key: int) -> int:
+    """Return where items of a list end that have one key and are short.
+
+    What is long, or lies near the end of the data, is left to be read one by one.
+    """
+    if key == _NUMBER_KEY:
+        found = _NUMBERS.match(data, at)
+        return at if found is None else found.end()
+    last = len(data) - 2 - _SHORT  # up to here, what is short ends within the data
+    while at < last and data[at] == key and (size := data[at + 1]) < _SHORT:
+        at += 2 + size
+    return at
 
 
 def _varint(data: memoryview, at: int) -> tuple[int, int]:

@@ -5,14 +5,14 @@ What JSON lacks, as tuples and arrays, is a mapping with a kind.
 """
 
 import base64
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from skest.exceptions import ExportError
 
-__all__ = ["KIND", "containers_in", "from_json", "to_json"]
+__all__ = ["KIND", "containers_in", "descriptions_in", "from_json", "to_json"]
 
 #: Key of the kind, as in `skest.plain_state`, whose descriptions are what is written here.
 KIND = "__skest__"
@@ -20,10 +20,27 @@ _AS_THEY_ARE = {str, bool, int, type(None)}
 _CONTAINERS = (dict, list, tuple, set)
 
 
+def descriptions_in(value: Any) -> Iterator[dict[str, Any]]:
+    """Yield the mappings with a kind that plain data consist of, outer ones first.
+
+    Vocabularies, which are most of what there is, are passed over quickly.
+
+    Examples
+    --------
+    >>> from skest.export.plain_json import KIND, descriptions_in
+    >>> inner = {KIND: "dict", "items": []}
+    >>> plain = {"sizes": (8, 4), "state": {KIND: "path", "of": [inner]}}
+    >>> [description[KIND] for description in descriptions_in(plain)]
+    ['path', 'dict']
+    """
+    if isinstance(value, dict) and KIND in value:
+        yield value
+    for part in containers_in(value):
+        yield from descriptions_in(part)
+
+
 def containers_in(value: Any) -> list[Any]:
     """Return the containers that are items of plain data, if it is a container.
-
-    Vocabularies, which are most of what there is, are passed over quickly so.
 
     Examples
     --------
@@ -79,6 +96,8 @@ def to_json(value: Any, where: str) -> Any:
         items = [to_json(item, f"{where}[{i}]") for i, item in enumerate(value)]
         return {KIND: type(value).__name__, "items": items}
     if type(value) is dict:
+        if _AS_THEY_ARE.issuperset(map(type, value.values())):
+            return value  # such as the places of words
         return {key: to_json(item, f"{where}.{key}") for key, item in value.items()}
     if type(value) is bytes:
         return {KIND: "bytes", "base64": _encoded(value)}

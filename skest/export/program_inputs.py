@@ -89,15 +89,14 @@ def inputs_of_columns(
         return {spec.key: cells_of(spec, rows[spec.name]) for spec in specs}
 
     if features is None:
-        features = features_of(
-            made_up_rows(
-                words,
-                specs,
-                lambda rows: tensors(features_of(rows)),
-                missing=(False,),
-            )
+        _, of_part = made_up_rows(
+            words,
+            specs,
+            lambda rows: tensors(features_of(rows)),
+            missing=(False,),
         )
-    of_part = tensors(features)
+    else:
+        of_part = tensors(features)
     found = {
         tensor_name(part, key): trial
         for part, columns in parts.items()

@@ -85,12 +85,12 @@ def exported_spec(
         )
     else:
         model = build_program(spec, features, format=format)
-    expected = partial(_expected, spec, model)
+    predict = partial(_expected, spec, model)
     if example is None:
-        rows = made_up_rows(model.words, model.given, expected)
+        rows, found = made_up_rows(model.words, model.given, predict)
     else:
         table = example if _is_table(example) else {BARE: np.asarray(example)}
-        rows = rows_of(table, model.inputs)
+        rows, found = rows_of(table, model.inputs), None
     declaration: bytes | None = None
     reason: dict[str, str] = {}
     if format == "onnx":
@@ -102,7 +102,7 @@ def exported_spec(
         described={"estimator": name, "global_step": step, **reason},
         declaration=declaration,
         rows=rows,
-        expected=expected,
+        expected=lambda: predict(rows) if found is None else found,
         assets=assets,
     )
 

@@ -23,8 +23,8 @@ def made_up_rows(
     predict: Callable[[dict[str, list[Any]]], Any],
     whole: Collection[str] = (),
     missing: Sequence[bool] = (True, False),
-) -> dict[str, list[Any]]:
-    """Make rows that a model takes.
+) -> tuple[dict[str, list[Any]], Any]:
+    """Make rows that a model takes; return them, and what `predict` gives for them.
 
     What its columns want of each other, as a weight for each value, is not known here:
     rows that they refuse are followed by simpler ones.
@@ -48,11 +48,9 @@ def made_up_rows(
     for length, gaps in product((None, 1), missing):
         rows = synthetic_rows(known, inputs, missing=gaps, whole=whole, length=length)
         try:
-            predict(rows)
+            return rows, predict(rows)
         except ValueError as error:
             refusal = error
-        else:
-            return rows
     raise ExportError(
         "No rows could be made up to test the export with: the model refuses them, with "
         f"{str(refusal)!r} at last. Pass rows that it takes as 'example'."

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Vocabulary files as lists of their words, for a description that needs no other file."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import Any
 
 from skest.exceptions import ExportError
@@ -14,7 +14,7 @@ _OF_A_FILE = "skest.feature_columns.vocabulary_file:VocabularyFileColumn"
 _OF_A_LIST = "skest.feature_columns.vocabulary:VocabularyListColumn"
 
 
-def with_words(plain: Any) -> Any:
+def with_words(plain: Any, columns: Iterable[dict[str, Any]]) -> Any:
     """Make columns of a vocabulary file columns of a vocabulary list.
 
     Their ids stay as they are, and a fit needs the file no more.
@@ -23,6 +23,8 @@ def with_words(plain: Any) -> Any:
     ----------
     plain : object
         What `skest.plain_state.to_plain` gives; it stays as it is.
+    columns : iterable of dict
+        The `columns_of_files` in it.
 
     Raises
     ------
@@ -30,25 +32,23 @@ def with_words(plain: Any) -> Any:
         If a column was not fitted, and its file cannot be read.
     """
     known: dict[Any, list[Any]] = {}
-    for state in columns_of_files(plain):
+    for state in columns:
         if "vocabulary_" in state:
             known[_source(state)] = list(from_plain(state["vocabulary_"]))
     return _replaced(plain, known)
 
 
-def columns_of_files(value: Any) -> Iterator[dict[str, Any]]:
-    """Yield the states of the columns that take their words from a file.
+def columns_of_files(
+    descriptions: Iterable[dict[str, Any]],
+) -> list[dict[str, Any]]:
+    """Return the states of the columns that take their words from a file.
 
     Parameters
     ----------
-    value : object
-        What `skest.plain_state.to_plain` gives.
+    descriptions : iterable of dict
+        What `skest.export.plain_json.descriptions_in` gives.
     """
-    if isinstance(value, dict) and value.get(KIND) == _OF_A_FILE:
-        yield value["state"]
-        return
-    for part in containers_in(value):
-        yield from columns_of_files(part)
+    return [found["state"] for found in descriptions if found[KIND] == _OF_A_FILE]
 
 
 def _replaced(value: Any, known: dict[Any, list[Any]]) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from skest._files import explained
+from skest._files import explained, flushed_meanwhile
 from skest._tensor_files import write_tensors
 from skest._version import __version__
 from skest.checkpoint_export import check_asset
@@ -50,7 +50,7 @@ class Exported:
     rows : dict of str to list
         Raw cells by input, to test what is written with.
     expected : callable
-        ``expected(rows)`` gives what the model itself predicts for them, by output of the
+        ``expected()`` gives what the model itself predicts for them, by output of the
         signature "predict".
     assets : dict of str to path
         Files to copy into ``assets/``.
@@ -61,7 +61,7 @@ class Exported:
     described: Mapping[str, Any]
     declaration: bytes | None
     rows: Rows
-    expected: Callable[[Rows], Mapping[str, np.ndarray]]
+    expected: Callable[[], Mapping[str, np.ndarray]]
     assets: Mapping[str, str | os.PathLike[str]] = field(default_factory=dict)
 
 
@@ -125,10 +125,11 @@ def write_export(
         _write_files(exported, directory, external)
         manifest = _manifest(exported)
         manifest["parity"] = {"atol": atol}
-        if verify:
+        with flushed_meanwhile(directory):
+            if verify:
+                _write(directory, manifest)
+                manifest["parity"] |= _compare(exported, directory, atol)
             _write(directory, manifest)
-            manifest["parity"] |= _compare(exported, directory, atol)
-        _write(directory, manifest)
 
     advice = "Make room, or see to the permissions; older versions are still there."
     with explained(f"The model was not exported to {str(base)!r}", advice):
@@ -204,7 +205,7 @@ def _entry(path: Path) -> dict[str, Any]:
 
 def _compare(exported: Exported, directory: Path, atol: float) -> dict[str, Any]:
     """Compare what was written with the model, and write down what it should give."""
-    expected = exported.expected(exported.rows)
+    expected = exported.expected()
     try:
         loaded = load(directory, verify=False, trust_code=True)
     except ArtifactError as error:

@@ -165,6 +165,58 @@ def test_broken_bytes(data, message):
         read_onnx(data)
 
 
+def field(number, content):
+    """Return a field of bytes, up to 16,383 of them, as protobuf writes it."""
+    size = len(content)
+    return bytes([number << 3 | 2, size & 0x7F | 0x80, size >> 7]) + content
+
+
+def in_an_attribute(content):
+    """Return a model with one node, `Gather`, whose attribute holds some bytes."""
+    return field(7, field(1, field(4, b"Gather") + field(5, content)))
+
+
+def looked_up():
+    """Return words and ids, short and long, in the lists of an attribute."""
+    draw = random.Random(0)
+    sizes = [
+        *draw.choices(range(5), k=300),
+        127,
+        128,
+        300,
+        *draw.choices(range(5), k=9),
+    ]
+    words = [draw.randbytes(size) for size in sizes]
+    ids = [*range(400), 2**14, 2**63 - 1, -(2**63), -1, *range(9)]
+    return [("strings", words), ("ints", ids)]
+
+
+@pytest.mark.parametrize(("name", "items"), looked_up())
+def test_lists_that_are_passed_over(name, items):
+    content = onnx.AttributeProto(**{name: items}).SerializeToString()
+    assert read_onnx(in_an_attribute(content)).operators == {("", "Gather")}
+    graph = b"\x32\x00"
+    for start in (b"", content):
+        with pytest.raises(ArtifactError, match="field 6 of wire type 2"):
+            read_onnx(in_an_attribute(start + graph + content))
+
+
+@pytest.mark.parametrize(("name", "items"), looked_up())
+def test_lists_that_end_early(name, items):
+    attribute, ends = onnx.AttributeProto(), []
+    for item in items:
+        getattr(attribute, name).append(item)
+        ends.append(attribute.ByteSize())
+    content = attribute.SerializeToString()
+    for end in range(1, len(content)):
+        data = in_an_attribute(content[:end])
+        if end in ends:
+            assert read_onnx(data).operators == {("", "Gather")}
+            continue
+        with pytest.raises(ArtifactError, match="broken number|ends in the middle"):
+            read_onnx(data)
+
+
 def test_never_sees_other_operators_than_onnx():
     """Of mutated bytes both parsers see the same, or this one refuses."""
     draw = random.Random(0)
