@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.distributed import PrefixStore, ProcessGroupGloo, TCPStore
 
-from skest.distributed.addresses import split_address
+from skest.distributed.addresses import is_loopback, split_address
 from skest.distributed.authentication import proof
 from skest.distributed.rendezvous import Listener, client_options, connect
 from skest.distributed.session import RefusedError, Session
@@ -226,3 +226,34 @@ def test_an_answer_that_is_none_is_no_answer(listener, monkeypatch, text):
     monkeypatch.setattr(listener, "_secret", "another")  # nothing is granted
     with pytest.raises(PeerLostError, match="no answer from ps at .*(left|no limit)"):
         session_with(listener)
+
+
+@pytest.mark.parametrize("secret", [None, "secret"])
+@pytest.mark.parametrize("is_local", [True, False])
+def test_a_listener_that_others_reach_without_a_secret_warns(
+    caplog, monkeypatch, secret, is_local
+):
+    def is_loopback(host):
+        assert host == "127.0.0.1"
+        return is_local
+
+    monkeypatch.setattr("skest.distributed.rendezvous.is_loopback", is_loopback)
+    Listener("127.0.0.1:0", secret, SECONDS).stop()
+    warns = "without a secret: whoever reaches it" in caplog.text
+    assert warns == (secret is None and not is_local)
+
+
+@pytest.mark.parametrize(
+    ("host", "is_local"),
+    [("127.0.0.1", True), ("127.8.9.1", True), ("::1", True), ("10.0.0.1", False)],
+)
+def test_which_addresses_are_for_this_machine_alone(host, is_local):
+    assert is_loopback(host) == is_local
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::"])
+def test_a_server_listens_at_one_address(host):
+    with pytest.raises(
+        ValueError, match="all addresses of a machine: the cluster must"
+    ):
+        Listener(f"{host}:0", None, SECONDS)
