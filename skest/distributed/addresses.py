@@ -11,7 +11,7 @@ _BACKLOG = 4096
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Return host and port of ``"host:port"``.
+    """Return host and port of ``"host:port"``; brackets of IPv6 are left out.
 
     Raises
     ------
@@ -23,7 +23,7 @@ def split_address(address: str) -> tuple[str, int]:
         raise ValueError(
             f"The address of a parameter server must be 'host:port'; got {address!r}."
         )
-    return host, int(port)
+    return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 def is_loopback(host: str) -> bool:

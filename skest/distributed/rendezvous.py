@@ -89,7 +89,7 @@ class Listener:
             wait_for_workers=False,
             master_listen_fd=opened.detach(),  # it closes it
         )
-        self.address = f"{host}:{port}"
+        self.address = f"{address.rpartition(':')[0]}:{port}"
         self.incarnation = uuid.uuid4().hex
         self._secret = secret
         self._timeout = timeout

@@ -2,6 +2,7 @@
 import json
 import socket
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from types import SimpleNamespace
 
@@ -257,3 +258,25 @@ def test_a_server_listens_at_one_address(host):
         ValueError, match="all addresses of a machine: the cluster must"
     ):
         Listener(f"{host}:0", None, SECONDS)
+
+
+def test_addresses_of_ipv6_have_brackets():
+    try:
+        opened = Listener("[::1]:0", None, SECONDS)
+    except ValueError:
+        with pytest.raises(OSError, match="."):  # only where there are none
+            socket.create_server(("::1", 0), family=socket.AF_INET6)
+        pytest.skip("no IPv6 here")
+    try:
+        host, port = opened.address.rsplit(":", 1)
+        assert host == "[::1]"
+        assert int(port) > 0
+        with ThreadPoolExecutor() as pool:
+            joined = pool.submit(lambda: opened.accept(LIMIT)[1]())
+            options = client_options(opened.address, SECONDS)
+            session, _ = connect(opened.address, WORKER, LIMIT, None, SECONDS, options)
+            session.send(Message(Op.INFO), SECONDS)
+            receive = joined.result().expect(torch.empty(LIMIT, dtype=torch.uint8))
+            assert receive(SECONDS).code == Op.INFO
+    finally:
+        opened.stop()
