@@ -144,6 +144,11 @@ def _train(
 ) -> None:
     """Train, with evaluations where this process does them."""
     listener = _Listener(evaluations, evaluates=role is Role.ALONE)
+    if role is Role.TRAIN and estimator.config.is_chief:
+        _logger.info(
+            "Checkpoints are evaluated and exported by the evaluator of the cluster, if "
+            "one is started; this task, its chief, does neither."
+        )
     wait_before_training(estimator.config)
     if not went_through_input(estimator, train_spec.max_steps):
         estimator.train(

@@ -2,15 +2,16 @@
 """Addresses of parameter servers: where to listen, and which way leads there."""
 
 import errno
+import ipaddress
 import socket
 
-__all__ = ["listen", "own_address", "split_address"]
+__all__ = ["is_loopback", "listen", "own_address", "split_address"]
 
 _BACKLOG = 4096
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Return host and port of ``"host:port"``.
+    """Return host and port of ``"host:port"``; brackets of IPv6 are left out.
 
     Raises
     ------
@@ -22,7 +23,12 @@ def split_address(address: str) -> tuple[str, int]:
         raise ValueError(
             f"The address of a parameter server must be 'host:port'; got {address!r}."
         )
-    return host, int(port)
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether an IP address is one that only this machine reaches."""
+    return ipaddress.ip_address(host).is_loopback
 
 
 def listen(address: str) -> socket.socket:
@@ -38,13 +44,19 @@ def listen(address: str) -> socket.socket:
     Raises
     ------
     ValueError
-        If the host is another machine.
+        If the host is another machine, or all addresses of this one.
     OSError
         If the port is in use.
     """
     host, port = split_address(address)
     try:
         family, *_, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        if ipaddress.ip_address(place[0]).is_unspecified:
+            raise ValueError(
+                f"A parameter server can't listen at {address!r}, which stands for all "
+                "addresses of a machine: the cluster must have one that other tasks can "
+                "connect to."
+            )
         return socket.create_server(place[:2], family=family, backlog=_BACKLOG)
     except OSError as error:
         if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:

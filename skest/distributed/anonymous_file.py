@@ -4,7 +4,7 @@
 import os
 import tempfile
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import IO, BinaryIO, cast
 
 from skest._files import explained
 
@@ -12,6 +12,7 @@ __all__ = ["anonymous_file"]
 
 _IN_MEMORY = Path("/dev/shm")
 _LEFT_FREE = 64 << 20  # bytes, for others
+_FIRST = 3  # descriptor
 
 
 def anonymous_file(size: int = 0) -> BinaryIO:
@@ -48,7 +49,7 @@ def anonymous_file(size: int = 0) -> BinaryIO:
         f"A training of several processes needs {size:,} bytes in {directory!r}",
         "Make room, or name another directory in the environment variable TMPDIR.",
     ):
-        file = cast(BinaryIO, tempfile.TemporaryFile(dir=directory))
+        file = _beside_standard_streams(tempfile.TemporaryFile(dir=directory))
         try:
             if size and hasattr(os, "posix_fallocate"):
                 # Writing to a mapped file that can't grow would kill the process.
@@ -58,6 +59,20 @@ def anonymous_file(size: int = 0) -> BinaryIO:
             file.close()
             raise
     return file
+
+
+def _beside_standard_streams(file: IO[bytes]) -> BinaryIO:
+    """Return a file under a descriptor that is not used otherwise in a child process.
+
+    It may be one of those in a program that has closed them, as services do.
+    """
+    if file.fileno() >= _FIRST:
+        return cast(BinaryIO, file)
+    import fcntl  # not there on Windows
+
+    with file:
+        own = fcntl.fcntl(file.fileno(), fcntl.F_DUPFD_CLOEXEC, _FIRST)
+    return os.fdopen(own, "w+b")
 
 
 def _free(directory: Path) -> int:

@@ -190,7 +190,8 @@ class AsyncReplica(Replica):
             self._begin_saving(run)
         self._servers.attach(run)
         self._servers.exchange = Exchange(
-            self.client, run.network, spec.optimizers, self._servers.variables
+            *(self.client, run.network, spec.optimizers, self._servers.variables),
+            check=self._check,
         )
         for optimizer in spec.optimizers:
             optimizer.state.clear()  # it is in the servers

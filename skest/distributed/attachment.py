@@ -18,6 +18,7 @@ from skest.distributed.gathering import Gathered, gathered
 from skest.distributed.patience import Patience
 from skest.distributed.remote_checkpoint import restore
 from skest.distributed.rewind import Rewind
+from skest.distributed.server import LIMIT
 from skest.distributed.variables import Variables, split, unique_state
 from skest.distributed.wire import Message, Op
 from skest.exceptions import PeerLostError
@@ -102,10 +103,17 @@ class Attachment:
         return self._variables
 
     def prepare(self, run: Run) -> None:
-        """Find out what the servers will have, at what step; comes before `attach`."""
+        """Find out what the servers will have, at what step; comes before `attach`.
+
+        Raises
+        ------
+        ValueError
+            If that is more than can be sent.
+        """
         self._variables = Variables.of(
             run.network, run.spec.optimizers, len(self.client.addresses)
         )
+        self._variables.check_sizes(LIMIT)
         self._rewind = Rewind(run)
 
     def retried(self, run: Run, ask: Callable[[], Any]) -> Any:

@@ -32,6 +32,9 @@ class Exchange:
         Their options go to the servers when they change.
     variables : Variables
         Of the network.
+    check : callable, default=lambda: None
+        Called again and again while a pull waits for other tasks; may raise an error to
+        end that.
 
     Attributes
     ----------
@@ -45,8 +48,9 @@ class Exchange:
         network: nn.Module,
         optimizers: Sequence[Optimizer],
         variables: Variables,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
-        self._client, self._optimizers = client, optimizers
+        self._client, self._optimizers, self._check = client, optimizers, check
         parameters = dict(network.named_parameters())
         self._values, self._gradients, self._dense = [], [], []
         for ps in range(variables.num_ps):
@@ -84,7 +88,8 @@ class Exchange:
                 return
         wanted = self.rows.wanted(features)
         self.rows.begin_step(wanted)
-        self._begin_pull(wanted.rows, Pull.NOW)()
+        while not self._begin_pull(wanted.rows, Pull.NOW)():
+            self._check()  # it is too far ahead of other tasks
 
     def pull_ahead(self, features: Any) -> None:
         """Ask for what the next `pull` brings, if it is for this very batch."""

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tasks that train with a parameter server: who is there, and how far."""
 
+import math
 import threading
 import time
 from collections import Counter
@@ -128,19 +129,26 @@ class Members:
                 self._all[peer].has_left = True
             self._changed.notify_all()
 
-    def wait_for_others(self, peer: Peer) -> None:
-        """Return when the task is not too far ahead of those that are there."""
+    def wait_for_others(self, peer: Peer, seconds: float = math.inf) -> bool:
+        """Wait until the task is not too far ahead of those that are there.
+
+        Returns whether it is so; it may not be after so many seconds.
+        """
         if self.max_staleness is None:
-            return
+            return True
         with self._changed:
             member = self._all[peer]
-            member.is_waiting = True
+            member.is_waiting, end = True, self._now() + seconds
             try:
                 while self.must_wait(peer):
+                    left = end - self._now()
+                    if left <= 0:
+                        return False
                     # Leases end without a notice.
-                    self._changed.wait(min(1.0, self.lease / 4))
+                    self._changed.wait(min(1.0, self.lease / 4, left))
             finally:
                 member.is_waiting, member.seen = False, self._now()
+        return True
 
     def dismiss(self) -> None:
         """Let nobody wait any more: the server ends."""

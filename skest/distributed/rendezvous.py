@@ -8,6 +8,7 @@ is at the other end of the group.
 """
 
 import json
+import logging
 import os
 import socket
 import uuid
@@ -18,7 +19,12 @@ from typing import Any, TypeGuard
 
 from torch.distributed import PrefixStore, ProcessGroupGloo, TCPStore
 
-from skest.distributed.addresses import listen, own_address, split_address
+from skest.distributed.addresses import (
+    is_loopback,
+    listen,
+    own_address,
+    split_address,
+)
 from skest.distributed.authentication import is_proved, proof
 from skest.distributed.handshake import HELLO_BYTES, introduce, welcome
 from skest.distributed.session import Peer, RefusedError, Session
@@ -26,6 +32,8 @@ from skest.distributed.wire import PROTOCOL, WireError
 from skest.exceptions import PeerLostError
 
 __all__ = ["Listener", "client_options", "connect"]
+
+_logger = logging.getLogger("skest")
 
 _SERVER, _CLIENT = 0, 1
 _GREETING, _REQUESTS, _PREFIX = "skest", "sessions", "session"
@@ -65,6 +73,13 @@ class Listener:
         host, _ = split_address(address)
         opened = listen(address)
         own, port = opened.getsockname()[:2]
+        if secret is None and not is_loopback(own):
+            _logger.warning(
+                "A parameter server listens at %s:%d without a secret: whoever reaches "
+                "it can read and change the model. Set SKEST_SECRET to the same string "
+                "for all tasks.",
+                *(host, port),
+            )
         self._store = TCPStore(
             host,
             port,
@@ -74,7 +89,7 @@ class Listener:
             wait_for_workers=False,
             master_listen_fd=opened.detach(),  # it closes it
         )
-        self.address = f"{host}:{port}"
+        self.address = f"{address.rpartition(':')[0]}:{port}"
         self.incarnation = uuid.uuid4().hex
         self._secret = secret
         self._timeout = timeout

@@ -210,7 +210,10 @@ class ParameterServer:
             if self.members.must_wait(peer, n_ahead=1):
                 return self._reply(Status.LATER)
         elif self.ps == 0 and request.number:
-            self.members.wait_for_others(peer)
+            # Who hears nothing for as long as its timeout takes this server for lost.
+            seconds = self._timeout.total_seconds() / 2
+            if not self.members.wait_for_others(peer, seconds):
+                return self._reply(Status.LATER)
         with self._lock if self._use_locking else contextlib.nullcontext():
             refused = self._refusal(request)
             if refused is not None or self._shard is None:

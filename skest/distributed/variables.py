@@ -5,12 +5,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
 from skest.checkpoints import Checkpoint
 from skest.distributed.placement import place, rows_of
-from skest.distributed.wire import name_of_dtype
+from skest.distributed.wire import dtype_named, name_of_dtype
 from skest.optimizer_state import named_state
 from skest.row_sparse import RowSparse
 
@@ -103,6 +104,37 @@ class Variables:
         """Return those of a kind, all or those with a part on one server."""
         found = [v for v in self.all if v.kind == kind]
         return found if ps is None else [v for v in found if v.ps in (-1, ps)]
+
+    def check_sizes(self, limit: int) -> None:
+        """Raise if the dense variables of a server are too large for a message.
+
+        Parameters
+        ----------
+        limit : int
+            Bytes that a server takes at once: each step sends it all their gradients.
+
+        Raises
+        ------
+        ValueError
+            If there are more.
+        """
+        for ps in range(self.num_ps):
+            sizes = {
+                v.name: torch.Size(v.shape).numel() * dtype_named(v.dtype).itemsize
+                for v in self.of_kind("dense", ps)
+            }
+            if sum(sizes.values()) <= limit:
+                continue
+            largest = max(sizes, key=lambda name: sizes[name])
+            advice = "Use more parameter servers ('num_ps'), which share them"
+            if sizes[largest] > limit:
+                advice = "If it is a table, let it be read by row: sparse=True"
+            raise ValueError(
+                f"Each step would send parameter server {ps} gradients of "
+                f"{sum(sizes.values()):,} bytes, {sizes[largest]:,} of which belong to "
+                f"{largest!r}; it takes at most {limit:,}. {advice}; or use another "
+                "strategy, such as SharedMemory or DataParallel."
+            )
 
     def to_json(self) -> dict[str, Any]:
         """Return what `from_json` takes."""

@@ -65,10 +65,10 @@ class Trainer:
         self.client.initialize(self.variables, parts, step, generation)
         return self
 
-    def begin(self, generation=1):
+    def begin(self, generation=1, **options):
         self.client.generation = generation
         self.exchange = Exchange(
-            self.client, self.network, [self.optimizer], self.variables
+            self.client, self.network, [self.optimizer], self.variables, **options
         )
         return self
 

@@ -320,6 +320,25 @@ def test_an_evaluation_in_training_sees_all_rows(served):
     assert served(2, train) == pytest.approx(train(), rel=1e-6)
 
 
+def test_a_model_is_refused_before_its_steps_if_they_can_not_be_sent(
+    served, monkeypatch
+):
+    monkeypatch.setattr("skest.distributed.attachment.LIMIT", 50)
+    steps = []
+
+    class Count(Hook):
+        def before_step(self, run):
+            steps.append(run.global_step)
+
+    def train():
+        estimator = Estimator(dense_model("sgd"), config=RunConfig(random_seed=3))
+        estimator.train(input_fn, hooks=[Count()], steps=1)
+
+    with pytest.raises(ValueError, match="gradients of .* it takes at most 50"):
+        served(1, train)
+    assert steps == []
+
+
 def test_a_worker_has_the_tables_that_servers_do_not_have(monkeypatch):
     def build():
         torch.manual_seed(3)

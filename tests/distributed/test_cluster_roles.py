@@ -120,8 +120,10 @@ ALL = ["ps", "chief", "worker", "evaluator"]
         ({"max_steps": None, "input_fn": once}, "the input ended"),
     ],
 )
-def test_every_task_ends_by_itself(tasks, tmp_path, options, reason):
-    found = tasks(ALL, **options)
+def test_every_task_ends_by_itself(tasks, tmp_path, caplog, options, reason):
+    with caplog.at_level("INFO", "skest"):
+        found = tasks(ALL, **options)
+    assert caplog.text.count("this task, its chief, does neither") == 1
     store = DirectoryStore(tmp_path)
     assert store.stop_reason() == reason
     metrics, exports = found.pop("evaluator")

@@ -87,6 +87,16 @@ def test_who_is_too_far_ahead_waits_for_the_slowest(release):
     assert not thread.is_alive()
 
 
+def test_nobody_waits_for_longer_than_it_wants():
+    members = Members(lease=60, max_staleness=0)
+    for peer in (FAST, SLOW):
+        members.join(peer)
+    members.pushed(FAST, 0)
+    assert not members.wait_for_others(FAST, seconds=0.01)
+    members.pushed(SLOW, 0)
+    assert members.wait_for_others(FAST, seconds=0.01)
+
+
 def test_who_comes_late_begins_where_the_slowest_is(clock):
     members = Members(lease=10, max_staleness=1, now=clock)
     members.join(FAST)

@@ -2,6 +2,7 @@
 import json
 import socket
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from types import SimpleNamespace
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 from torch.distributed import PrefixStore, ProcessGroupGloo, TCPStore
 
-from skest.distributed.addresses import split_address
+from skest.distributed.addresses import is_loopback, split_address
 from skest.distributed.authentication import proof
 from skest.distributed.rendezvous import Listener, client_options, connect
 from skest.distributed.session import RefusedError, Session
@@ -226,3 +227,56 @@ def test_an_answer_that_is_none_is_no_answer(listener, monkeypatch, text):
     monkeypatch.setattr(listener, "_secret", "another")  # nothing is granted
     with pytest.raises(PeerLostError, match="no answer from ps at .*(left|no limit)"):
         session_with(listener)
+
+
+@pytest.mark.parametrize("secret", [None, "secret"])
+@pytest.mark.parametrize("is_local", [True, False])
+def test_a_listener_that_others_reach_without_a_secret_warns(
+    caplog, monkeypatch, secret, is_local
+):
+    def is_loopback(host):
+        assert host == "127.0.0.1"
+        return is_local
+
+    monkeypatch.setattr("skest.distributed.rendezvous.is_loopback", is_loopback)
+    Listener("127.0.0.1:0", secret, SECONDS).stop()
+    warns = "without a secret: whoever reaches it" in caplog.text
+    assert warns == (secret is None and not is_local)
+
+
+@pytest.mark.parametrize(
+    ("host", "is_local"),
+    [("127.0.0.1", True), ("127.8.9.1", True), ("::1", True), ("10.0.0.1", False)],
+)
+def test_which_addresses_are_for_this_machine_alone(host, is_local):
+    assert is_loopback(host) == is_local
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::"])
+def test_a_server_listens_at_one_address(host):
+    with pytest.raises(
+        ValueError, match="all addresses of a machine: the cluster must"
+    ):
+        Listener(f"{host}:0", None, SECONDS)
+
+
+def test_addresses_of_ipv6_have_brackets():
+    try:
+        opened = Listener("[::1]:0", None, SECONDS)
+    except ValueError:
+        with pytest.raises(OSError, match="."):  # only where there are none
+            socket.create_server(("::1", 0), family=socket.AF_INET6)
+        pytest.skip("no IPv6 here")
+    try:
+        host, port = opened.address.rsplit(":", 1)
+        assert host == "[::1]"
+        assert int(port) > 0
+        with ThreadPoolExecutor() as pool:
+            joined = pool.submit(lambda: opened.accept(LIMIT)[1]())
+            options = client_options(opened.address, SECONDS)
+            session, _ = connect(opened.address, WORKER, LIMIT, None, SECONDS, options)
+            session.send(Message(Op.INFO), SECONDS)
+            receive = joined.result().expect(torch.empty(LIMIT, dtype=torch.uint8))
+            assert receive(SECONDS).code == Op.INFO
+    finally:
+        opened.stop()

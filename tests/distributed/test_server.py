@@ -296,6 +296,25 @@ def test_a_task_that_is_too_far_ahead_waits(trainers):
         assert slow.client.step == 10
 
 
+def test_to_wait_for_others_is_no_failure(trainers, monkeypatch):
+    """It may take longer than an answer may; what fails meanwhile is seen."""
+    monkeypatch.setattr("tests.distributed._training.TIMEOUT", 1.0)
+    looks = threading.Semaphore(0)
+    with LocalServers(max_staleness=0, timeout=1.0) as servers:
+        fast = trainers(servers.addresses, index=0).initialize()
+        fast.begin(check=looks.release)
+        slow = trainers(servers.addresses, index=1).begin()
+        fast.step(IDS)
+        thread = threading.Thread(target=fast.step, args=[IDS])
+        thread.start()
+        for _ in range(3):
+            assert looks.acquire(timeout=10)
+        slow.step(IDS)
+        thread.join(10)
+        assert not thread.is_alive()
+        assert slow.client.ask(0, Message(Op.INFO)).step == 3
+
+
 def test_a_server_ends_when_the_chief_says_so(trainers):
     addresses = []
     is_there = threading.Event()

@@ -2,6 +2,8 @@
 """Tensors in common memory."""
 
 import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -72,6 +74,22 @@ def test_apart_ends_with_an_error_too():
         shared.tensors["w"].fill_(1)
         raise KeyError
     assert shared.tensors["w"].tolist() == [0, 0, 0]
+
+
+def test_anonymous_files_are_no_standard_streams():
+    """A child has other ones, also if this process, as some services, has none."""
+    program = (
+        "import os\n"
+        "from skest.distributed.anonymous_file import anonymous_file\n"
+        "os.close(0)\n"
+        "with anonymous_file(5) as file:\n"
+        "    assert file.fileno() > 2\n"
+        "    file.write(b'hello')\n"
+        "    file.seek(0)\n"
+        "    assert file.read() == b'hello'\n"
+        "    assert not os.get_inheritable(file.fileno())\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_anonymous_files_have_no_name_and_their_room(tmp_path):
