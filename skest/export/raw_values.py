@@ -142,7 +142,13 @@ class Feature:
 
     def _numbers(self, values: Any) -> NDArray[Any]:
         # In an array of texts each would take as much memory as the longest.
-        array = np.asarray(values, dtype=object if _has_texts(values) else None)
+        try:
+            array = np.asarray(values, dtype=object if _has_texts(values) else None)
+        except ValueError:
+            raise ValueError(
+                f"The feature {self.name!r} must have as many values in each row; got "
+                f"lists of several lengths, {shortened(values)}."
+            ) from None
         if array.dtype.kind not in "biuf":
             array = self._objects_of_numbers(values)
         if array.dtype != self.dtype:
