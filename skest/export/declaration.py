@@ -20,7 +20,8 @@ from skest.exceptions import ArtifactError, ExportError
 from skest.export.artifact import read_artifact, version_at
 from skest.export.external_weights import without_constants
 from skest.export.plain_json import KIND, descriptions_in, from_json, to_json
-from skest.export.vocabulary_words import columns_of_files, with_words
+from skest.export.rebuilt_check import check_predicts, check_trained
+from skest.export.vocabulary_words import check_ids, columns_of_files, with_words
 from skest.model_fn import model_fn_arguments
 from skest.plain_state import class_named, from_plain, to_plain
 from skest.run_config import RunConfig
@@ -277,7 +278,12 @@ def to_estimator(
         raise _unfit(directory, error) from error
     _check_function(directory, content["estimator"], state, model_fn)
     try:
-        return _built(content["estimator"], state, model_fn)
+        built = _built(content["estimator"], state, model_fn)
+        if content["estimator"] != _CORE_ESTIMATOR:
+            check_trained(built)
+        if _FUNCTION not in state:  # else what it does with rows is the user's code
+            check_predicts(built, artifact)
+        return built
     except Exception as error:
         raise _unfit(directory, error) from error
 
@@ -298,6 +304,7 @@ def _read_state(content: Mapping[str, Any]) -> dict[str, Any]:
     _check_classes(descriptions)
     if columns_of_files(descriptions):
         raise ValueError("it names a vocabulary file; exports have the words of them")
+    check_ids(state)
     # Where files are written, and who takes part in a training, whoever trains decides.
     if content["estimator"] != _CORE_ESTIMATOR:
         _leave_out_local(state)
@@ -310,6 +317,8 @@ def _checkpoint(weights: bytes, state: Mapping[str, Any]) -> Any:
     # The very bytes whose digest was compared: a mapped file may be written to later.
     variables = without_constants(read_tensors(weights))
     step = state["_core"]["checkpoint"]["state"]["global_step"]
+    if type(step) is not int:
+        raise TypeError(f"its step is {step!r}")
     return to_plain(Checkpoint(step, variables))
 
 

@@ -58,7 +58,7 @@ class Feature:
         TypeError, ValueError
             If a value is not what the feature takes.
         """
-        if isinstance(values, str | bytes) or np.isscalar(values) or values is None:
+        if not isinstance(values, list | np.ndarray) and _is_single(values):
             raise TypeError(
                 f"The feature {self.name!r} must have one value for each row, in a list "
                 f"or an array; got {shortened(values)}."
@@ -142,15 +142,21 @@ class Feature:
 
     def _numbers(self, values: Any) -> NDArray[Any]:
         # In an array of texts each would take as much memory as the longest.
-        array = np.asarray(values, dtype=object if _has_texts(values) else None)
+        try:
+            array = np.asarray(values, dtype=object if _has_texts(values) else None)
+        except ValueError:
+            raise ValueError(
+                f"The feature {self.name!r} must have as many values in each row; got "
+                f"lists of several lengths, {shortened(values)}."
+            ) from None
         if array.dtype.kind not in "biuf":
             array = self._objects_of_numbers(values)
-        if self._is_float():
+        if array.dtype != self.dtype:
+            if not self._is_float():
+                return self._whole(array)
             with np.errstate(over="ignore"):  # it becomes infinite, and is refused
-                return self._finite(array.astype(self.dtype, copy=False))
-        if array.dtype == self.dtype:
-            return array
-        return self._whole(array)
+                array = array.astype(self.dtype)
+        return self._finite(array) if self._is_float() else array
 
     def _objects_of_numbers(self, values: Any) -> NDArray[Any]:
         """Return numbers of any types; if floats are wanted, as such."""
@@ -190,6 +196,8 @@ class Feature:
 
     def _finite(self, array: NDArray[Any]) -> NDArray[Any]:
         """Refuse what feature columns refuse, and a graph cannot."""
+        if np.isfinite(array).all():
+            return array
         if np.isinf(array).any():
             raise ValueError(
                 f"The feature {self.name!r} holds infinity (inf), which is never allowed."
@@ -233,6 +241,8 @@ class Feature:
             array = array[..., np.newaxis]
         elif array.ndim == rank + 1 and array.shape[-1] == 1:
             array = array[..., 0]
+        if self.shape[0] is None and array.shape[1:] == self.shape[1:]:
+            return array
         fits = array.ndim == rank and all(
             size in (None, found)
             for size, found in zip(self.shape, array.shape, strict=True)
@@ -245,6 +255,10 @@ class Feature:
                 f"The feature {self.name!r} has the shape ({shape}); got {array.shape}."
             )
         return array
+
+
+def _is_single(values: Any) -> bool:
+    return isinstance(values, str | bytes) or np.isscalar(values) or values is None
 
 
 def _objects(cells: list[Any], shape: tuple[int, ...]) -> NDArray[Any]:

@@ -108,7 +108,7 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         "max-cells": (Limits.max_cells, "values of a feature in a request"),
         "max-numbers": (
             Limits.max_numbers,
-            "numbers that a network makes of a request",
+            "numbers that a network makes of a request, and those of the answer",
         ),
         "max-running": (Limits.max_running, "requests that are worked on at once"),
         "max-connections": (Limits.max_connections, "open connections"),

@@ -8,7 +8,7 @@ from skest.exceptions import ExportError
 from skest.export.plain_json import KIND, containers_in
 from skest.plain_state import from_plain
 
-__all__ = ["columns_of_files", "with_words"]
+__all__ = ["check_ids", "columns_of_files", "with_words"]
 
 _OF_A_FILE = "skest.feature_columns.vocabulary_file:VocabularyFileColumn"
 _OF_A_LIST = "skest.feature_columns.vocabulary:VocabularyListColumn"
@@ -49,6 +49,24 @@ def columns_of_files(
         What `skest.export.plain_json.descriptions_in` gives.
     """
     return [found["state"] for found in descriptions if found[KIND] == _OF_A_FILE]
+
+
+def check_ids(plain: Any) -> None:
+    """Raise ValueError unless words that columns have learned are counted from 0 on.
+
+    Parameters
+    ----------
+    plain : object
+        What `skest.plain_state.to_plain` gives.
+    """
+    if isinstance(plain, dict) and isinstance(plain.get("vocabulary_"), dict):
+        learned = plain["vocabulary_"]
+        has_pairs = KIND in learned
+        ids = [i for _, i in learned["items"]] if has_pairs else [*learned.values()]
+        if ids != list(range(len(ids))) or not {int}.issuperset(map(type, ids)):
+            raise ValueError("words of a vocabulary must have the ids 0, 1, 2, ...")
+    for part in containers_in(plain):
+        check_ids(part)
 
 
 def _replaced(value: Any, known: dict[Any, list[Any]]) -> Any:

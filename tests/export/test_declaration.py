@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
+import contextlib
+import functools
 import json
+import operator
+import random
 
 import numpy as np
 import pandas as pd
@@ -26,6 +30,11 @@ X = pd.DataFrame(
         "hours": np.arange(ROWS),
     }
 )
+FILES = {
+    "columns": "columns.json",
+    "weights": "weights.safetensors",
+    "warmup": "warmup.json",
+}
 LABELS = np.array(["no", "yes"] * (ROWS // 2), dtype=object)
 NUMBERS = np.linspace(0, 5, ROWS)
 CITY = fc.categorical_column_with_vocabulary_list("city", num_oov_buckets=2)
@@ -63,9 +72,23 @@ def fitted(model, y=LABELS):
 
 
 def exported(directory, model):
-    variables = dict(model.estimator_.checkpoint.variables)
-    more = {"columns.json": declare(model), "weights.safetensors": save(variables)}
-    return _models.write(directory, more=more)
+    return model.export(directory)
+
+
+def forged(version, **contents):
+    """Replace files of a version, and their digests, as who forges them would."""
+    manifest = json.loads((version / "manifest.json").read_text(encoding="utf-8"))
+    for name, content in contents.items():
+        name = FILES[name]
+        manifest["files"].pop(name, None)
+        (version / name).unlink(missing_ok=True)
+        if content is not None:
+            (version / name).write_bytes(content)
+            manifest["files"][name] = _models.entry(content)
+    if "warmup.json" not in manifest["files"]:
+        manifest["parity"]["recorded"] = 0
+    (version / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+    return version
 
 
 @pytest.mark.parametrize(("model", "y"), MODELS.values(), ids=list(MODELS))
@@ -134,16 +157,16 @@ def test_sdca_can_not_go_on_without_its_dual_variables(tmp_path):
 
 
 def test_newest_version(tmp_path):
-    for version, size in [("1", 4), ("2", 8)]:
-        exported(tmp_path / version, fitted(skest.DNNClassifier((size,))))
+    first, _ = (exported(tmp_path, fitted(skest.DNNClassifier((n,)))) for n in (4, 8))
     assert to_estimator(tmp_path).hidden_units == (8,)
-    assert to_estimator(tmp_path / "1").hidden_units == (4,)
+    assert to_estimator(first).hidden_units == (4,)
 
 
 def test_needs_its_files_no_more(tmp_path):
     model = fitted(skest.DNNClassifier((8,)))
-    again = to_estimator(exported(tmp_path, model))
-    weights = tmp_path / "weights.safetensors"
+    version = exported(tmp_path, model)
+    again = to_estimator(version)
+    weights = version / "weights.safetensors"
     with weights.open("r+b") as file:  # in place, as some copy
         file.write(bytes(weights.stat().st_size))
         file.truncate(10)
@@ -152,9 +175,9 @@ def test_needs_its_files_no_more(tmp_path):
 
 
 def test_versions_without_weights(tmp_path):
-    more = {"columns.json": declare(fitted(skest.LinearClassifier()))}
+    version = exported(tmp_path, fitted(skest.LinearClassifier()))
     with pytest.raises(ArtifactError, match=r"no estimator.*weights.safetensors"):
-        to_estimator(_models.write(tmp_path, more=more))
+        to_estimator(forged(version, weights=None))
 
 
 def test_what_says_how_to_train_here_is_left_out(tmp_path):
@@ -213,6 +236,7 @@ def hostile(change):
     return make
 
 
+LIST_COLUMN = "skest.feature_columns.vocabulary:VocabularyListColumn"
 FILE_COLUMN = "skest.feature_columns.vocabulary_file:VocabularyFileColumn"
 
 
@@ -280,13 +304,9 @@ def object_of(name, **more):
 )
 def test_hostile_descriptions_are_refused(tmp_path, change, message):
     model = fitted(skest.LinearClassifier())
-    described = change(json.loads(declare(model)))
-    more = {
-        "columns.json": json.dumps(described).encode(),
-        "weights.safetensors": save(dict(model.estimator_.checkpoint.variables)),
-    }
+    described = json.dumps(change(json.loads(declare(model)))).encode()
     with pytest.raises(ArtifactError, match=message):
-        to_estimator(_models.write(tmp_path, more=more))
+        to_estimator(forged(exported(tmp_path, model), columns=described))
 
 
 def test_no_description_says_where_to_write_or_whom_to_ask(tmp_path):
@@ -301,11 +321,8 @@ def test_no_description_says_where_to_write_or_whom_to_ask(tmp_path):
         parameters.update(config=config, warm_start_from=str(victim))
     state["_core"]["config"] = config
     state["model_dir_"] = str(victim)
-    more = {
-        "columns.json": json.dumps(described).encode(),
-        "weights.safetensors": save(dict(model.estimator_.checkpoint.variables)),
-    }
-    again = to_estimator(_models.write(tmp_path / "version", more=more))
+    version = exported(tmp_path / "versions", model)
+    again = to_estimator(forged(version, columns=json.dumps(described).encode()))
     assert (again.config, again.warm_start_from, again.model_dir_) == (None, None, None)
     core = again.estimator_.config
     assert (core.model_dir, core.task) == (None, TaskConfig())
@@ -315,21 +332,113 @@ def test_no_description_says_where_to_write_or_whom_to_ask(tmp_path):
 
 @pytest.mark.parametrize("content", [b"[]", b"{", b"\xff", b"[" * 100_000])
 def test_descriptions_that_are_no_json(tmp_path, content):
-    more = {"columns.json": content, "weights.safetensors": save({})}
+    version = exported(tmp_path, fitted(skest.LinearClassifier()))
     with pytest.raises(ArtifactError, match="describes no estimator"):
-        to_estimator(_models.write(tmp_path, more=more))
+        to_estimator(forged(version, columns=content))
 
 
 def test_weights_that_are_no_safetensors(tmp_path):
-    model = fitted(skest.LinearClassifier())
-    more = {"columns.json": declare(model), "weights.safetensors": b"x" * 20}
+    version = exported(tmp_path, fitted(skest.LinearClassifier()))
     with pytest.raises(ArtifactError, match="describes no estimator"):
-        to_estimator(_models.write(tmp_path, more=more))
+        to_estimator(forged(version, weights=b"x" * 20))
 
 
 def test_other_weights(tmp_path):
-    model = fitted(skest.LinearClassifier())
-    more = {"columns.json": declare(model), "weights.safetensors": save({})}
-    again = to_estimator(_models.write(tmp_path, more=more))
-    with pytest.raises(ValueError, match="missing in the checkpoint"):
-        again.predict(X)
+    version = exported(tmp_path, fitted(skest.LinearClassifier()))
+    with pytest.raises(ArtifactError, match="missing in the checkpoint"):
+        to_estimator(forged(version, weights=save({})))
+
+
+def places(value, path=()):
+    """Yield where the values of a JSON document are."""
+    inner = enumerate(value) if isinstance(value, list) else ()
+    for key, item in value.items() if isinstance(value, dict) else inner:
+        yield (*path, key)
+        yield from places(item, (*path, key))
+
+
+def damaged(described, draw):
+    """Return a description with another value, or none, in a place that is drawn."""
+    described = json.loads(described)
+    *path, last = draw.choice(list(places(described["state"])))
+    owner = functools.reduce(operator.getitem, path, described["state"])
+    if draw.random() < 0.2:
+        del owner[last]
+    else:
+        owner[last] = draw.choice(
+            [None, -1, 0, 3, 1.5, True, "x", "", [], {}, ["a"], {"a": 1}, [[1]]]
+        )
+    return json.dumps(described).encode()
+
+
+@pytest.mark.parametrize("recorded", [True, False], ids=["recorded", "not_recorded"])
+@pytest.mark.parametrize("name", ["dnn", "linear", "poisson", "wide & deep", "heads"])
+def test_forged_descriptions_are_refused_or_work(tmp_path, name, recorded):
+    """What is let pass predicts and trains; only wrong values are refused later."""
+    model, y = MODELS[name]
+    model = fitted(model, y)
+    version, described = exported(tmp_path, model), declare(model)
+    draw = random.Random(name)
+    if not recorded:
+        forged(version, warmup=None)
+    passed = 0
+    for _ in range(60):
+        forged(version, columns=damaged(described, draw))
+        try:
+            again = to_estimator(version)
+        except ArtifactError:
+            continue
+        passed += 1
+        for call in (lambda e: e.predict(X), lambda e: e.partial_fit(X, y)):
+            with contextlib.suppress(ValueError):
+                call(again)
+    assert 0 < passed < 50
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda s: s.update(n_iter_="two"), "counts .'two'"),
+        (lambda s: s.update(loss_curve_=[True]), "counts .True"),
+        (lambda s: s.update(feature_names_in_=["a", "a", "b"]), "and counts others"),
+        (lambda s: s.update(l2=-1.0), "'l2' parameter of LinearClassifier"),
+        (lambda s: s.update(feature_columns=[]), "non-empty list of feature columns"),
+        (
+            lambda s: s["feature_columns_"]["state"].update(columns_=[["a", 1.5]]),
+            "no attribute",
+        ),
+        (lambda s: s["_target"]["state"].pop("classes"), "no attribute 'classes'"),
+        (lambda s: s.update(_reads_array="x"), "'_reads_array' is 'x'"),
+        (
+            lambda s: s["_core"]["checkpoint"]["state"].update(global_step="1"),
+            "step is '1'",
+        ),
+        (
+            lambda s: s["feature_columns"].append(
+                object_of(LIST_COLUMN, state={"vocabulary_": {"a": 0, "b": None}})
+            ),
+            "ids 0, 1, 2",
+        ),
+    ],
+)
+def test_what_only_a_use_would_find_is_found_before(tmp_path, change, message):
+    column = fc.numeric_column("age", default_value=1.0)
+    model = fitted(skest.LinearClassifier(feature_columns=[column]))
+    described = json.loads(declare(model))
+    change(described["state"])
+    version = forged(exported(tmp_path, model), columns=json.dumps(described).encode())
+    with pytest.raises(ArtifactError, match=f"describes no estimator.*{message}"):
+        to_estimator(version)
+
+
+def test_estimators_that_were_exported_unverified(tmp_path):
+    numbers = np.zeros((6, 2**16 + 1))
+    for model, rows in [
+        (fitted(MODELS["dnn"][0]), X),
+        (skest.LinearRegressor(max_iter=1).fit(numbers, numbers[:, 0]), numbers),
+    ]:
+        version = model.export(tmp_path, verify=False)
+        assert not (version / "warmup.json").exists()
+        np.testing.assert_array_equal(
+            to_estimator(version).predict(rows), model.predict(rows)
+        )

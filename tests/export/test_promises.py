@@ -61,6 +61,7 @@ PROMISES = {
         "export/test_manifest.py::test_any_value_in_any_place_of_a_manifest",
         "export/test_manifest.py::test_any_value_in_any_place_of_a_description",
         "export/test_declaration.py::test_hostile_descriptions_are_refused",
+        "export/test_declaration.py::test_forged_descriptions_are_refused_or_work",
     ],
     "what serves imports neither torch nor scikit-learn, and unpickles nothing": [
         "export/test_runtime.py::test_serving_imports_neither_torch_nor_sklearn",

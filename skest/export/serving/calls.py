@@ -15,7 +15,8 @@ from skest.export.raw_tables import columns_of
 from skest.export.runtime import Model
 from skest.export.serving.errors import RequestError
 from skest.export.serving.limits import Limits
-from skest.export.serving.request_sizes import check_sizes
+from skest.export.serving.memory import lacks_memory
+from skest.export.serving.request_sizes import answer_numbers, check_sizes
 from skest.export.serving.versions import Catalog
 
 __all__ = ["MODEL_PATH", "Call", "Route", "as_json", "signature_of"]
@@ -106,14 +107,15 @@ class Call:
         try:
             columns = columns_of(table, list(inputs), model.parts)
             features = {key: model.features[inputs[key]["tensor"]] for key in columns}
-            check_sizes(columns, features, model.widths, self.limits)
+            answer = answer_numbers(model.signatures, signature)
+            check_sizes(columns, features, model.widths, self.limits, answer)
             return model.run(columns, signature)
         except RecursionError:
             raise RequestError(400, "The values are nested too deeply.") from None
         except (ValueError, TypeError, OverflowError) as error:
             raise RequestError(400, str(error)) from None
         except Exception as error:
-            if not _lacks_memory(error):
+            if not lacks_memory(error):
                 raise
             raise RequestError(
                 503,
@@ -161,12 +163,6 @@ def as_json(document: Any) -> bytes:
             400,
             "The model gives no finite number for these values. Are some very large?",
         ) from None
-
-
-def _lacks_memory(error: Exception) -> bool:
-    """Whether memory was refused; an engine says so by its words only."""
-    texts = ("Failed to allocate memory", "bad_alloc", "bad allocation")
-    return isinstance(error, MemoryError) or any(t in str(error) for t in texts)
 
 
 def _no_number(text: str) -> Any:

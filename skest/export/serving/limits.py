@@ -26,7 +26,8 @@ class Limits:
     max_numbers : int, default=67108864
         Numbers that a network makes of the values of all features (else 413), as the
         manifest says under ``widths``: those of lists that are filled up, of indicators,
-        embeddings and steps of sequences. Hidden layers, and networks that are not
+        embeddings and steps of sequences; and of the answer, of which each value counts
+        as 16. Hidden layers, and networks that are not
         skest's, make more of each row.
     max_running : int, default=64
         Requests that are worked on at once (else 503).

@@ -3,23 +3,35 @@
 
 import functools
 import logging
+import math
 import os
 import re
 import threading
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from skest.export.manifest import MANIFEST
 from skest.export.runtime import Model, load
 from skest.export.serving.errors import RequestError
+from skest.export.serving.memory import lacks_memory
 from skest.versioned_directory import list_versions, version_number
 
 __all__ = ["Catalog", "ModelVersions"]
 
 _LOGGER = logging.getLogger(__name__)
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
+# Another try takes as much memory: meanwhile what is served needs some, too.
+_SECONDS_FOR_MEMORY = 30.0
 _Files = tuple[tuple[str, int, int], ...]
+
+
+class _Refusal(NamedTuple):
+    """Which files were refused, None for any, and when they are tried again."""
+
+    files: _Files | None
+    until: float
 
 
 class ModelVersions:
@@ -50,7 +62,7 @@ class ModelVersions:
         self._load = load
         # Newest first. Replaced as a whole: requests read it while it is refreshed.
         self.served: Mapping[int, Model] = {}
-        self._refused: dict[int, _Files | None] = {}
+        self._refused: dict[int, _Refusal] = {}
 
     @property
     def refused(self) -> list[int]:
@@ -60,7 +72,7 @@ class ModelVersions:
     def refresh(self) -> None:
         """Load versions that are new, and let go of old ones."""
         found = self._find()
-        self._refused = {n: files for n, files in self._refused.items() if n in found}
+        self._refused = {n: why for n, why in self._refused.items() if n in found}
         newest = list(self.served)[:1]
         usable: list[int] = []
         for number in sorted({*found, *newest}, reverse=True):
@@ -80,18 +92,24 @@ class ModelVersions:
 
     def _try(self, number: int, path: Path) -> bool:
         files = _files_of(path)
-        if files is not None and self._refused.get(number) == files:
+        before = self._refused.get(number)
+        known = before is not None and before.files == files is not None
+        if before is not None and known and time.monotonic() < before.until:
             return False
         try:
             model = self._load(path)
         except ImportError:
             raise
         except Exception as error:
-            if number not in self._refused or self._refused[number] != files:
+            refusal = _Refusal(files, math.inf)
+            # What is no fault of the files may be over later.
+            if lacks_memory(error):
+                refusal = _Refusal(files, time.monotonic() + _SECONDS_FOR_MEMORY)
+            elif isinstance(error, OSError):
+                refusal = _Refusal(None, 0.0)
+            if not known:
                 _LOGGER.warning("Version %d is not served: %s", number, error)
-            # What is no fault of the files may be over at the next look.
-            damaged = not isinstance(error, OSError | MemoryError)
-            self._refused[number] = files if damaged else None
+            self._refused[number] = refusal
             return False
         self._refused.pop(number, None)
         # Served at once: older ones may take long to load.

@@ -8,15 +8,18 @@ import time
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import skest
+from skest import export
 from skest.export.serving.errors import RequestError
 from skest.export.serving.http_messages import Inbox, parse_head
 from skest.export.serving.limits import Limits
+from skest.export.serving.request_sizes import answer_numbers
 from skest.export.serving.server import ModelServer
 from tests.export.serving import _single
 from tests.export.serving._clients import (
@@ -437,13 +440,15 @@ def test_a_long_list_among_short_ones_takes_what_it_holds(tmp_path, kind):
     rows = pd.DataFrame({"k": [["a", "b"], ["c"]] * 5})
     model = skest.DNNClassifier((2,), feature_columns=[BAGS[kind](words)], max_iter=1)
     model.fit(rows, [0, 1] * 5).export(tmp_path)
-    # 20 * 10 places of strings, and for each row an embedding of 3 numbers or 9 words.
-    enough = 4 * 200 + (3 * 20 + 3 * 10 if kind == "embedding" else 9 * 20)
+    signatures = export.load(tmp_path).signatures
+    # 20 * 60 places of strings, and for each row an embedding of 3 numbers or 9 words.
+    enough = 4 * 1200 + (3 * 20 + 3 * 60 if kind == "embedding" else 9 * 20)
+    enough += 20 * answer_numbers(signatures, "serving_default")
     for limit, expected in ((enough, 200), (enough - 1, 413)):
         limits = Limits(max_numbers=limit)
         with ModelServer({"m": tmp_path}, port=0, limits=limits) as server:
             client = Client(server)
-            instances = [{"k": ["a"] * 10}] + [{"k": []}] * 19
+            instances = [{"k": ["a"] * 60}] + [{"k": []}] * 19
             status, found = client("/v1/models/m:predict", {"instances": instances})
             assert status == expected, found
             client.close()
@@ -481,6 +486,21 @@ def test_any_head_is_read_or_refused(data):
             assert error.status in (400, 411, 415, 417)
         else:
             assert found.size >= 0
+
+
+def test_an_answer_of_many_classes_is_counted_before_it_is_made(tmp_path):
+    classes = np.arange(500)
+    model = skest.BaselineClassifier(max_iter=1).fit(classes[:, None] * 1.0, classes)
+    model.export(tmp_path)
+    limits = Limits(max_numbers=500 * 50 * 4)
+    with ModelServer({"m": tmp_path}, port=0, limits=limits) as server:
+        client = Client(server)
+        for n_rows, expected in ((4, 200), (10, 413)):
+            document = {"instances": [{"x": [0.0]}] * n_rows}
+            status, found = client("/v1/models/m:predict", document)
+            assert status == expected, found
+        assert "of the 10 rows, the largest part in the answer" in found["error"]
+        client.close()
 
 
 @pytest.mark.parametrize("name", ["max_rows", "max_numbers", "max_running", "timeout"])

@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("onnxruntime")
 from skest.export.serving.errors import RequestError
 from skest.export.serving.limits import Limits
-from skest.export.serving.request_sizes import check_sizes
+from skest.export.serving.request_sizes import answer_numbers, check_sizes
 
 ONE = {"dtype": "string", "shape": [None, 1], "missing": ""}
 LIST = {"dtype": "string", "shape": [None, None], "missing": ""}
@@ -112,3 +112,28 @@ def test_what_the_model_refuses_is_left_to_it():
 def test_other_limits(limits, features, message):
     with pytest.raises(RequestError, match=message.replace("]", r"\]")):
         check_sizes(COLUMNS, {**FEATURES, **features}, [], Limits(**limits))
+
+
+SCORES = {"tensor": "p", "dtype": "float32", "shape": [None, 100_000]}
+NAMES = {"tensor": "c", "dtype": "string", "shape": [None, 100_000]}
+SIGNATURES = {
+    "classify": {"outputs": {"scores": SCORES, "classes": NAMES}},
+    "predict": {"outputs": {"probabilities": SCORES}},
+}
+
+
+def test_numbers_of_an_answer():
+    made = 100_000 * (1 + 4)  # whatever is asked for; a string counts as four
+    assert answer_numbers(SIGNATURES, "predict") == made + 16 * 100_000
+    assert answer_numbers(SIGNATURES, "classify") == made + 16 * 200_000
+    anything = {"tensor": "x", "dtype": "float32", "shape": [None, None, 3]}
+    assert answer_numbers({"a": {"outputs": {"x": anything}}}, "a") == 17 * 3
+
+
+def test_large_answers_to_small_requests():
+    answer = answer_numbers(SIGNATURES, "classify")
+    widths = [{"of": ["one"], "row": 7}]
+    limits = Limits(max_numbers=PADDED + 4 * (7 + answer))
+    check_sizes(COLUMNS, FEATURES, widths, limits, answer)
+    with pytest.raises(RequestError, match="part in the answer; at most .* fewer rows"):
+        check_sizes(COLUMNS, FEATURES, widths, limits, answer + 1)

@@ -4,9 +4,11 @@ import hashlib
 import json
 import shutil
 import threading
+import time
 
 import pytest
 
+from skest.exceptions import ArtifactError
 from skest.export.manifest import MANIFEST
 from skest.export.serving.server import ModelServer
 from skest.export.serving.versions import Catalog, ModelVersions
@@ -60,14 +62,14 @@ class Loads:
 
     def __init__(self, error=None):
         self.count = 0
-        self._error = error
+        self.error = error
 
     def __call__(self, path):
         from skest.export.runtime import load
 
         self.count += 1
-        if self._error:
-            raise self._error
+        if self.error:
+            raise self.error
         return load(path)
 
 
@@ -130,7 +132,7 @@ def test_a_version_that_gives_other_answers_is_not_served(tmp_path):
 
 def test_what_is_no_fault_of_the_files_is_tried_at_every_look(tmp_path, caplog):
     _single.write(tmp_path / "1")
-    loads = Loads(MemoryError("none left"))
+    loads = Loads(OSError("out of reach"))
     versions = ModelVersions(tmp_path, load=loads)
     assert served(versions) == served(versions) == []
     assert loads.count == 2
@@ -140,6 +142,50 @@ def test_what_is_no_fault_of_the_files_is_tried_at_every_look(tmp_path, caplog):
     shutil.rmtree(tmp_path / "1")
     versions.refresh()
     assert versions.refused == []
+
+
+def lacking(error):
+    found = ArtifactError("'warmup.json' does not fit the model")
+    found.__cause__ = error
+    return found
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError("none left"),
+        lacking(RuntimeError("Failed to allocate memory for 8 bytes")),
+        lacking(lacking(MemoryError())),
+    ],
+)
+def test_what_lacked_memory_is_tried_again_after_a_pause(
+    tmp_path, monkeypatch, caplog, error
+):
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    _single.write(tmp_path / "1")
+    loads = Loads(error)
+    versions = ModelVersions(tmp_path, load=loads)
+    assert served(versions) == served(versions) == []
+    assert loads.count == 1 and versions.refused == [1]
+    now += 31
+    assert served(versions) == served(versions) == []
+    assert loads.count == 2
+    assert caplog.text.count("Version 1 is not served") == 1  # the same files
+    loads.error = None
+    assert served(versions) == []
+    now += 31
+    assert served(versions) == [1] and versions.refused == []
+
+
+def test_broken_versions_are_not_tried_again(tmp_path, monkeypatch):
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    _single.write(tmp_path / "1")
+    versions = ModelVersions(tmp_path, load=(loads := Loads(ArtifactError("broken"))))
+    versions.refresh()
+    now += 1e6
+    assert served(versions) == [] and loads.count == 1
 
 
 def test_without_onnxruntime_nothing_starts(tmp_path):
