@@ -120,7 +120,7 @@ def make_inference(
         return compute
     if execution != "auto":
         is_known = reason_to_stay_eager(spec, called) is None
-        watch = functools.partial(Impurity, spec.network, *called, is_trial=True)
+        watch = functools.partial(Impurity, spec.network, *called)
         return Inference(compute, eager_calls=1, watch=None if is_known else watch)
     refusal = functools.partial(reason_to_stay_eager, spec, called)
     return Inference(compute, eager_calls=_EAGER_INFERENCES, refusal=refusal)

@@ -7,7 +7,9 @@ from operator import is_
 from types import TracebackType
 from typing import Any, Self
 
+import torch
 from torch import Tensor, nn
+from torch.autograd.graph import get_gradient_edge
 from torch.overrides import TorchFunctionMode
 
 from skest.execution.remembered import (
@@ -36,9 +38,10 @@ class Impurity:
     """Notices what cannot be repeated from a recording of tensor operations.
 
     That is a call which reads the numbers of tensors by ``tolist``, ``numpy``, ``repr`` or
-    ``torch.tensor([...])``; sets ``Tensor.data``; changes attributes, or what its functions
-    read (see `skest.execution.remembered`); or draws from the random generators of Python
-    and NumPy. Nothing is changed outside of the thread that enters it.
+    ``torch.tensor([...])``, in a backward pass, too; sets ``Tensor.data``; changes
+    attributes, or what its functions read (see `skest.execution.remembered`); or draws from
+    the random generators of Python and NumPy. Nothing is changed outside of the thread that
+    enters it.
 
     Parameters
     ----------
@@ -139,6 +142,8 @@ class _Reading(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         if self.obstacle is None:
+            if func is Tensor.backward and _is_of_a_loss(*args, **(kwargs or {})):
+                return self._backward(args[0])
             name = getattr(func, "__name__", "")
             given = (*args, *(kwargs or {}).values())
             if (
@@ -150,6 +155,21 @@ class _Reading(TorchFunctionMode):
             elif func == _SET_DATA:
                 self.obstacle = "'Tensor.data' is set in a step"
         return func(*args, **(kwargs or {}))
+
+    def _backward(self, loss: Tensor) -> None:
+        """Compute gradients, and look on while hooks and functions of others do so.
+
+        As a tensor, the loss would lead here again.
+        """
+        edge, ones = get_gradient_edge(loss), torch.ones_like(loss)
+        with self:
+            torch.autograd.backward(edge, ones)
+
+
+def _is_of_a_loss(loss: Tensor, **options: Any) -> bool:
+    """Tell whether ``backward`` is called as it is in a step."""
+    is_plain = all([o is None or o is False for o in options.values()])
+    return is_plain and loss.numel() == 1
 
 
 def _lists_tensors(data: Any) -> bool:

@@ -52,10 +52,10 @@ class Inference:
         Called before the first recording; returns the reason why there must be none, or
         None.
     watch : callable, default=None
-        For code that nobody knows: returns the `Impurity` to call the function in, once
-        before a recording. A replay then is used for those numbers of rows only with
-        which it was compared before, because such code may treat many rows differently,
-        and as long as nobody has changed what the code reads.
+        For code that nobody knows: ``watch(is_trial=...)`` returns the `Impurity` to call
+        the function in, until there is a recording. A replay then is used for those numbers
+        of rows only with which it was compared before, because such code may treat many
+        rows differently, and as long as nobody has changed what the code reads.
 
     Attributes
     ----------
@@ -79,7 +79,7 @@ class Inference:
         *,
         eager_calls: int,
         refusal: Callable[[], str | None] | None = None,
-        watch: Callable[[], Impurity] | None = None,
+        watch: Callable[..., Impurity] | None = None,
     ) -> None:
         self.n_replayed = 0
         self._function = function
@@ -127,7 +127,14 @@ class Inference:
         self, key: Hashable, tensors: list[Tensor], data: Any, option: Any
     ) -> Any:
         """Compute a result, and come closer to replaying calls of its kind."""
-        result = self._function(data, option)
+        if self._watch is None:
+            result = self._function(data, option)
+        else:  # what has an effect beside its result must not be called for a trial
+            with self._watch(is_trial=False) as impurity:
+                result = self._function(data, option)
+            if impurity.obstacle is not None:
+                self._stay_eager(impurity.obstacle)
+                return result
         self._seen[key] += 1
         if len(self._seen) > _MOST_KINDS:
             self._stay_eager("the shapes of the batches keep changing")
@@ -171,7 +178,7 @@ class Inference:
         """Return a program that gives the same result, or None if there is none."""
         try:
             if self._watch is not None:
-                with self._watch() as impurity:
+                with self._watch(is_trial=True) as impurity:
                     self._function(data, option)
                 if impurity.obstacle is not None:
                     raise NotRecordableError(impurity.obstacle)

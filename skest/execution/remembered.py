@@ -82,13 +82,16 @@ def remembered(part: Any) -> list[Any]:
 
 
 def remembered_by_modules(modules: Iterable[nn.Module]) -> list[Any]:
-    """Return what functions and containers of modules remember; see `remembered`."""
+    """Return what functions, containers and hooks of modules remember; see `remembered`."""
     found: list[Any] = []
     for module in modules:
         is_known = _is_known(module)
         parts = [] if is_known else [type(module)]
         if isinstance(module, ScriptModule):
             parts += _of_script(module)
+        for parameter in module._parameters.values():
+            if parameter is not None:
+                parts += _hooks_of(parameter)
         for name, value in vars(module).items():
             if name in _OF_ALL_MODULES or type(value) in PLAIN:
                 continue
@@ -221,6 +224,13 @@ def _of_script(module: ScriptModule) -> list[Any]:
     """Return the attributes of a module of TorchScript, which are not in Python."""
     names = module._concrete_type.get_attributes()
     return [getattr(module, name) for name in names]
+
+
+def _hooks_of(tensor: Tensor) -> Iterator[Any]:
+    """Yield the functions that are called when a tensor gets a gradient."""
+    for hooks in (tensor._backward_hooks, tensor._post_accumulate_grad_hooks):
+        if hooks:
+            yield from hooks.values()
 
 
 def _of_classes(kind: type) -> Iterator[Any]:

@@ -374,7 +374,7 @@ def leading_to(
     storages : Storages
         Of `calls`.
     with_effects : bool, default=False
-        Keep also what has an effect that outlives the step.
+        Keep also what has an effect that outlives the step, and what only checks numbers.
 
     Returns
     -------
@@ -385,7 +385,9 @@ def leading_to(
     kept = []
     for call in reversed(calls):
         written = [storages.root(value) for value in call.written]
-        lasts = call.is_random or any(root.kind == "constant" for root in written)
+        is_check = call.returned is None and not written  # it can but fail
+        changes = any(root.kind == "constant" for root in written)
+        lasts = is_check or call.is_random or changes
         if with_effects and lasts:
             needed = True
         elif storages.is_view(call) and not written:

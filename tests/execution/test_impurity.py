@@ -120,6 +120,61 @@ def test_numbers_that_are_read(read, name):
     assert impurity.obstacle == f"'Tensor.{name}' makes Python depend on data"
 
 
+class ReadInBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * float(gradient.numpy().max())
+
+
+def read_by_a_hook(x):
+    y = x * 2
+    y.register_hook(lambda gradient: gradient * max(gradient.tolist()))
+    return y
+
+
+@pytest.mark.parametrize(
+    ("function", "name"),
+    [(ReadInBackward.apply, "numpy"), (read_by_a_hook, "tolist")],
+)
+def test_numbers_that_are_read_in_a_backward_pass(function, name):
+    x, other = torch.ones(2).requires_grad_(), torch.ones(2).requires_grad_()
+    function(other).sum().backward()
+    with Impurity(None) as impurity:
+        function(x).sum().backward()
+    assert impurity.obstacle == f"'Tensor.{name}' makes Python depend on data"
+    assert torch.equal(x.grad, other.grad)
+
+
+def test_backward_passes_with_options_are_taken_as_they_are():
+    x = torch.ones(2).requires_grad_()
+    with Impurity(None) as impurity:
+        y = x * 2
+        y.backward(torch.tensor([1.0, 3.0]), retain_graph=True)
+        with pytest.raises(RuntimeError, match="only for scalar outputs"):
+            y.backward()
+    assert impurity.obstacle is None
+    assert x.grad.tolist() == [2.0, 6.0]
+
+
+@pytest.mark.parametrize(
+    "register", ["register_hook", "register_post_accumulate_grad_hook"]
+)
+def test_changes_of_what_hooks_of_parameters_read(register):
+    network, count = nn.Linear(2, 1), [0]
+
+    def hook(gradient):
+        count[0] += 1
+
+    getattr(network.weight, register)(hook)
+    with Impurity(network) as impurity:
+        network(torch.ones(1, 2)).sum().backward()
+    assert impurity.obstacle == "the model changes in a step what its Python code reads"
+
+
 @pytest.mark.parametrize(
     "make",
     [

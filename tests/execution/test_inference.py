@@ -224,6 +224,19 @@ def test_code_that_reads_numbers_is_called_every_time():
     assert infer.n_replayed == 0
 
 
+def test_code_that_changes_what_it_reads_is_called_once_for_every_result():
+    calls = [0]
+
+    def function(x, _):
+        calls[0] += 1
+        return x * calls[0]
+
+    watch = partial(Impurity, None, function)
+    infer = Inference(function, eager_calls=1, watch=watch)
+    for n in range(1, 6):
+        assert torch.equal(infer(torch.ones(3, 2)), torch.full((3, 2), float(n)))
+
+
 # In an estimator
 
 

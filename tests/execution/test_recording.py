@@ -43,6 +43,22 @@ def test_views_that_lead_back_are_left_out():
     assert assert_repeats(lambda x: x.t().detach().t().view(4, 3) + 1, x) == ["add"]
 
 
+@pytest.mark.parametrize(
+    ("function", "error"),
+    [
+        (torch.linalg.cholesky, "not positive-definite"),
+        (torch.linalg.inv, "singular"),
+        (lambda x: (torch._assert_async((x > 0).any()), x + 1)[1], "nonzero value"),
+    ],
+)
+def test_checks_of_numbers_are_made_in_every_step(function, error):
+    program, _ = programmed(function, torch.eye(3))
+    with pytest.raises(RuntimeError, match=error):
+        function(torch.zeros(3, 3))
+    with pytest.raises(RuntimeError, match=error):
+        program(torch.zeros(3, 3))
+
+
 def test_copies_of_what_nobody_changes_are_left_out():
     names = assert_repeats(lambda x: torch.cat([x.clone()], dim=1).exp(), x)
     assert names == ["exp"]
