@@ -6,7 +6,7 @@ its round.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -166,10 +166,17 @@ def threads(n_threads: int) -> Iterator[None]:
             torch.set_num_threads(before)
 
 
-def measured(suite: Suite, settings: Settings) -> dict[str, Any]:
-    """Return the values of all rounds of a suite, as JSON can hold them."""
+def measured(
+    suite: Suite, settings: Settings, starts: Sequence[str] | None = None
+) -> dict[str, Any]:
+    """Return the values of all rounds of a suite, as JSON can hold them.
+
+    With `starts`, only those of cases whose names begin with one of them.
+    """
     cases = []
     for case in suite.cases(settings):
+        if starts and not case.name.startswith(tuple(starts)):
+            continue
         present = {
             n: c for n, c in case.contenders.items() if not isinstance(c, Absent)
         } | case.bounds

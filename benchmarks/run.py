@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures skest beside other libraries, on the same work and in one run.
 
-``python -m benchmarks.run [--quick] [--busy] [--only NAME ...] [--out FOLDER]`` leaves the
-numbers of each suite as JSON in the folder, and makes the page beside it, with plots, of
-all that is in the folder. Beside a busy process the suites are those of training, unless
-others are named; rounds and contenders are the same as without. tf.estimator and Keras run
-in environments that are made at the first run, see `benchmarks.peers`; ``--no-peers``
-leaves them out.
+``python -m benchmarks.run [--quick] [--busy] [--only NAME ...] [--cases START ...]
+[--out FOLDER]`` leaves the numbers of each suite as JSON in the folder, and makes the page
+beside it, with plots, of all that is in the folder. Beside a busy process the suites are
+those of training, unless others are named; rounds and contenders are the same as without.
+tf.estimator and Keras run in environments that are made at the first run, see
+`benchmarks.peers`; ``--no-peers`` leaves them out.
 """
 
 import argparse
@@ -36,6 +36,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="less work, one round")
     parser.add_argument("--busy", action="store_true", help="beside a busy process")
     parser.add_argument("--only", nargs="+", choices=SUITES, help="which suites")
+    parser.add_argument("--cases", nargs="+", help="which of theirs: how names begin")
     parser.add_argument("--clock", choices=CLOCKS, default="wall")
     parser.add_argument("--out", type=Path, default=report.FOLDER)
     parser.add_argument("--peers", action=argparse.BooleanOptionalAction, default=True)
@@ -75,7 +76,7 @@ def main(arguments: Sequence[str]) -> None:
     for name in given.only:
         start = time.perf_counter()
         with busy(int(given.busy)), threads(1):
-            result = measured(SUITES[name], settings)
+            result = measured(SUITES[name], settings, given.cases)
         minutes = round((time.perf_counter() - start) / 60, 1)
         result["run"] = {**about(given, missing), "minutes": minutes}
         path = given.out / f"{name}{'-busy' * given.busy}.json"

@@ -239,6 +239,19 @@ def test_a_run_leaves_numbers_page_and_plots(tmp_path, monkeypatch, capsys):
     assert "| skest, auto |" in capsys.readouterr().out
 
 
+def test_cases_are_chosen_by_how_their_names_begin():
+    work = {"skest": Timed(lambda: None)}
+    names = ("batch 128", "batch 512, once", "batch 512, twice", "batch 1,024")
+    cases = [Case(name, work, lambda seconds: 1.0, n_rounds=1) for name in names]
+    suite = Suite("s", "S", "", "rows/s", True, lambda settings: cases)
+
+    given = run.parse(["--cases", "batch 128", "batch 512"])
+    found = measured(suite, TINY, given.cases)["cases"]
+    assert [case["name"] for case in found] == list(names[:3])
+    found = measured(suite, TINY, run.parse([]).cases)["cases"]
+    assert [case["name"] for case in found] == list(names)
+
+
 def test_busy_processes_end():
     with busy(1):
         pass
