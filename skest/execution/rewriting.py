@@ -31,7 +31,8 @@ def quicker_on_cpu(calls: Sequence[Call]) -> list[Call]:
     Rows are looked up by `index_select`, which has a variant that allocates nothing;
     tables of one column are looked up in one dimension, by a loop without slices; and
     zeros are set row by row by "and" with bits that are all 0 or all 1, which is done
-    for several numbers at once. All of it gives the same numbers bit for bit.
+    for several numbers at once. A mean is a sum and a division, without what torch calls
+    in between. All of it gives the same numbers bit for bit.
 
     Parameters
     ----------
