@@ -23,7 +23,13 @@ import numpy as np
 from torch import Tensor, nn
 from torch.jit import ScriptModule
 
-__all__ = ["PLAIN", "random_states", "remembered", "remembered_by_modules"]
+__all__ = [
+    "PLAIN",
+    "hooks_of_tensor",
+    "random_states",
+    "remembered",
+    "remembered_by_modules",
+]
 
 # Compared by what they are; all else in what is remembered by which object it is.
 PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None)})
@@ -91,7 +97,7 @@ def remembered_by_modules(modules: Iterable[nn.Module]) -> list[Any]:
             parts += _of_script(module)
         for parameter in module._parameters.values():
             if parameter is not None:
-                parts += _hooks_of(parameter)
+                parts += hooks_of_tensor(parameter)
         for name, value in vars(module).items():
             if name in _OF_ALL_MODULES or type(value) in PLAIN:
                 continue
@@ -226,7 +232,7 @@ def _of_script(module: ScriptModule) -> list[Any]:
     return [getattr(module, name) for name in names]
 
 
-def _hooks_of(tensor: Tensor) -> Iterator[Any]:
+def hooks_of_tensor(tensor: Tensor) -> Iterator[Any]:
     """Yield the functions that are called when a tensor gets a gradient."""
     for hooks in (tensor._backward_hooks, tensor._post_accumulate_grad_hooks):
         if hooks:

@@ -9,7 +9,12 @@ from torch import Tensor, nn
 from torch.nn.modules import module as _modules
 
 from skest._random import is_known_code
-from skest.execution.remembered import PLAIN, remembered, remembered_by_modules
+from skest.execution.remembered import (
+    PLAIN,
+    hooks_of_tensor,
+    remembered,
+    remembered_by_modules,
+)
 from skest.optimizer_steps import has_step_hooks
 from skest.spec import EstimatorSpec
 from skest.training import trained_parameters
@@ -76,12 +81,7 @@ def fixed_parts(spec: EstimatorSpec) -> list[Any]:
         )
     for parameter in parameters:
         found += (parameter.data_ptr(), parameter.requires_grad)
-        for hooks in (
-            parameter._backward_hooks,
-            parameter._post_accumulate_grad_hooks,
-        ):
-            if hooks:
-                found += map(id, hooks.values())
+        found += map(id, hooks_of_tensor(parameter))
     _add_modules(modules, found)
     for part in (*remembered_by_modules(modules), *remembered(spec.loss)):
         if type(part) in PLAIN:
