@@ -17,7 +17,7 @@ from skest.execution.impurity import Impurity
 from skest.execution.inductor import InductorProgram
 from skest.execution.inference import Inference
 from skest.execution.program import Program, StepProgram
-from skest.execution.watching import has_hooks_of_all_modules
+from skest.execution.watching import has_compiled_modules, has_hooks_of_all_modules
 from skest.hooks.base import Hook
 from skest.spec import EstimatorSpec
 from skest.training import Step, train_step, trained_parameters
@@ -167,6 +167,8 @@ def reason_to_stay_eager(
     """
     if has_hooks_of_all_modules():
         return "hooks are registered for all modules"
+    if spec.network is not None and has_compiled_modules(spec.network.modules()):
+        return "torch.compile was called for a module"
     for part in _code_of(spec, (spec.loss,) if called is None else called):
         if not is_known_code(part):
             name = getattr(part, "__qualname__", type(part).__qualname__)

@@ -18,6 +18,7 @@ from skest.execution.remembered import (
     remembered,
     remembered_by_modules,
 )
+from skest.execution.watching import has_compiled_modules
 
 __all__ = ["Impurity", "are_same"]
 
@@ -39,9 +40,9 @@ class Impurity:
 
     That is a call which reads the numbers of tensors by ``tolist``, ``numpy``, ``repr`` or
     ``torch.tensor([...])``, in a backward pass, too; sets ``Tensor.data``; changes
-    attributes, or what its functions read (see `skest.execution.remembered`); or draws from
-    the random generators of Python and NumPy. Nothing is changed outside of the thread that
-    enters it.
+    attributes, or what its functions read (see `skest.execution.remembered`); runs modules
+    that were compiled; or draws from the random generators of Python and NumPy. Nothing is
+    changed outside of the thread that enters it.
 
     Parameters
     ----------
@@ -98,7 +99,9 @@ class Impurity:
         self.obstacle = self.change_since()
         if self.obstacle is not None:
             return
-        if drawn != random_states():
+        if has_compiled_modules(self._modules):
+            self.obstacle = "torch.compile was called for a module"
+        elif drawn != random_states():
             self.obstacle = "the model draws random numbers of Python or NumPy"
         else:
             self.obstacle = self._reading.obstacle

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._ops import HigherOrderOperator
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from skest.execution.kernels import view_variant
@@ -177,6 +178,8 @@ class Recorder(TorchDispatchMode):
     ['aten::add.Tensor', 'aten::sum']
     """
 
+    supports_higher_order_operators = True  # in that it refuses them
+
     def __init__(self, inputs: Sequence[Tensor]) -> None:
         super().__init__()
         # Holds every tensor, so that no two have the same id.
@@ -193,16 +196,13 @@ class Recorder(TorchDispatchMode):
         """Return the value that stands for a tensor."""
         return self._named(tensor, "constant")
 
-    def __enter__(self) -> "Recorder":
-        # Compilers fail beside a recorder, and keep in mind that they did.
-        self._stance = torch.compiler.set_stance("force_eager")
-        self._stance.__enter__()
-        super().__enter__()
-        return self
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Tell torch to run compiled functions as ever.
 
-    def __exit__(self, *exception: Any) -> None:
-        super().__exit__(*exception)
-        self._stance.__exit__(*exception)
+        Otherwise torch runs them without compiling, from then on and in the whole process.
+        """
+        return True
 
     def __torch_dispatch__(
         self,
@@ -211,6 +211,9 @@ class Recorder(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
+        if isinstance(func, HigherOrderOperator):  # torch.cond, or a scan
+            message = f"'torch.{func.name()}' calls Python"
+            raise NotRecordableError(message)
         if func is _MADE and args[0].untyped_storage().resizable():
             return self._made_of_numbers(args[0])
         named_args, named_kwargs = map_leaves(

@@ -21,6 +21,7 @@ from skest.training import trained_parameters
 
 __all__ = [
     "fixed_parts",
+    "has_compiled_modules",
     "has_hooks_of_all_modules",
     "has_hooks_of_updates",
     "options_of_updates",
@@ -50,6 +51,38 @@ def has_hooks_of_all_modules() -> bool:
         or _modules._global_forward_pre_hooks
         or _modules._global_backward_hooks
         or _modules._global_backward_pre_hooks
+    )
+
+
+def has_compiled_modules(modules: Iterable[nn.Module]) -> bool:
+    """Tell whether ``torch.compile`` was called for a module.
+
+    What compiled code does is no sequence of operations that somebody could watch.
+
+    Parameters
+    ----------
+    modules : iterable of torch.nn.Module
+        All of them are looked at, but not the modules in them.
+
+    Returns
+    -------
+    bool
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skest.execution.watching import has_compiled_modules
+    >>> network = torch.nn.Linear(2, 1)
+    >>> has_compiled_modules([network])
+    False
+    >>> has_compiled_modules([torch.compile(network)])
+    True
+    """
+    return any(
+        [
+            m._compiled_call_impl is not None or "_orig_mod" in m._modules
+            for m in modules
+        ]
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch._ops import HigherOrderOperator
 from torch.utils._python_dispatch import TorchDispatchMode
 
 __all__ = ["Node", "record_graph"]
@@ -85,6 +86,8 @@ def record_graph(
 class _Recorder(TorchDispatchMode):
     """Writes down operations as nodes."""
 
+    supports_higher_order_operators = True
+
     def __init__(self, network: nn.Module, inputs: Any) -> None:
         super().__init__()
         self.nodes: list[Node] = []
@@ -127,6 +130,11 @@ class _Recorder(TorchDispatchMode):
             module.register_forward_hook(leave, always_call=True),
         ]
 
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Tell torch to run compiled functions as ever, then and later."""
+        return True
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
@@ -138,11 +146,12 @@ class _Recorder(TorchDispatchMode):
             return returned
         makers = [self._maker(tensor) for tensor in arguments]
         inputs = tuple(dict.fromkeys(name for name in makers if name is not None))
-        if func.is_view and inputs:
+        is_nested = isinstance(func, HigherOrderOperator)  # torch.cond, or a scan
+        if not is_nested and func.is_view and inputs:
             for tensor in results:  # a view is no operation worth a node
                 self._note(tensor, inputs[0])
         else:
-            name = func.overloadpacket.__name__.strip("_")
+            name = func.name() if is_nested else func.overloadpacket.__name__.strip("_")
             self._add(f"{self.scopes[-1]}{name}", name, inputs, results)
         return returned
 

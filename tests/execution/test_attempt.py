@@ -1,10 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
+
 import pytest
 import torch
 from torch import nn
+from torch._higher_order_ops.scan import scan
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from skest.execution import GraphStep, Inference
+from skest.execution.choice import reason_to_stay_eager
+from skest.execution.recording import NotRecordableError, Recorder
 from skest.networks import Dropout
 from tests.execution._steps import batches, make_spec, mlp, run_both
 
@@ -66,3 +72,51 @@ def test_predictions_with_branches_of_torch_are_computed_eagerly():
     with torch.no_grad():
         for x, _ in batches(6):
             assert torch.equal(infer(x, None), network(x))
+
+
+class Steps(nn.Module):
+    """Goes from row to row in a loop of torch."""
+
+    def forward(self, x):
+        def step(state, row):
+            return state + row, (state * row).clone()
+
+        return scan(step, torch.zeros(5), x)[1]
+
+
+@pytest.mark.parametrize("module", [Branches(), Steps()])
+def test_compilers_work_beside_a_recorder_and_after_it(module):
+    x = torch.ones(4, 5)
+    program = torch.export.export(module, (x,), strict=False).module()
+    is_inside, is_left = Event(), Event()
+
+    def refuse():
+        with pytest.raises(NotRecordableError, match="calls Python"), Recorder([x]):
+            is_inside.set()
+            assert is_left.wait(10)
+            module(x)
+
+    with ThreadPoolExecutor() as threads:
+        with Recorder([]):
+            refused = threads.submit(refuse)
+            assert is_inside.wait(10)
+        exported = torch.export.export(module, (x,), strict=False).module()
+        is_left.set()
+        refused.result()
+    for found in (module, exported, torch.export.export(module, (x,)).module()):
+        assert torch.equal(found(x), program(x))
+
+
+@pytest.mark.parametrize("is_in_place", [False, True])
+def test_steps_of_compiled_modules_are_taken_eagerly(is_in_place):
+    def make():
+        layer = nn.Linear(5, 5)
+        if is_in_place:
+            layer.compile(backend="aot_eager")
+            return make_spec(mlp(layer))
+        return make_spec(mlp(torch.compile(layer, backend="aot_eager")))
+
+    step, (report,) = run_both(make, batches(6))
+    assert step.n_replayed == 0
+    assert report.endswith("torch.compile was called for a module.")
+    assert reason_to_stay_eager(make()) == "torch.compile was called for a module"
