@@ -5,13 +5,13 @@ from threading import Event
 import pytest
 import torch
 from torch import nn
-from torch._higher_order_ops.scan import scan
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from skest.execution import GraphStep, Inference
 from skest.execution.choice import reason_to_stay_eager
 from skest.execution.recording import NotRecordableError, Recorder
 from skest.networks import Dropout
+from tests._control_flow import Branches, Loop
 from tests.execution._steps import batches, make_spec, mlp, run_both
 
 
@@ -47,18 +47,6 @@ def test_a_step_that_fails_in_any_case_fails():
         step(torch.ones(2, 4), torch.ones(2, 1))
 
 
-class Branches(nn.Module):
-    """Chooses a layer by the numbers of the batch."""
-
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(0)
-        self.a, self.b = nn.Linear(5, 5), nn.Linear(5, 5)
-
-    def forward(self, x):
-        return torch.cond(x.sum() > 0, self.a, self.b, (x,))
-
-
 def test_a_step_with_branches_of_torch_is_taken_eagerly():
     step, reports = run_both(lambda: make_spec(mlp(Branches())), batches(6))
     assert step.n_replayed == 0
@@ -74,17 +62,7 @@ def test_predictions_with_branches_of_torch_are_computed_eagerly():
             assert torch.equal(infer(x, None), network(x))
 
 
-class Steps(nn.Module):
-    """Goes from row to row in a loop of torch."""
-
-    def forward(self, x):
-        def step(state, row):
-            return state + row, (state * row).clone()
-
-        return scan(step, torch.zeros(5), x)[1]
-
-
-@pytest.mark.parametrize("module", [Branches(), Steps()])
+@pytest.mark.parametrize("module", [Branches(), Loop()])
 def test_compilers_work_beside_a_recorder_and_after_it(module):
     x = torch.ones(4, 5)
     program = torch.export.export(module, (x,), strict=False).module()

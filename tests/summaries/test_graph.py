@@ -3,10 +3,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch._higher_order_ops.scan import scan
 
 from skest.networks import DNN
 from skest.summaries.graph import record_graph
+from tests import _control_flow as control_flow
 
 
 class Branches(nn.Module):
@@ -90,38 +90,17 @@ def test_the_network_is_left_as_it_was_even_by_an_error():
         assert not module._forward_pre_hooks
 
 
-class Steps(nn.Module):
-    """Adds up rows in a loop of torch."""
-
-    def forward(self, x):
-        def step(state, row):
-            return state + row, (state * row).clone()
-
-        return scan(step, torch.zeros(5), x)[1].exp()
-
-
 def test_a_loop_of_torch_is_one_node():
-    steps, x = Steps(), torch.ones(4, 5)
-    nodes = record_graph(steps, x)
+    loop, x = control_flow.Loop(), torch.ones(4, 5)
+    nodes = record_graph(loop, x)
     assert [node.name for node in nodes] == ["features", "zeros", "scan", "exp"]
     assert nodes[-1].inputs == ("scan",)
-    assert steps(x).shape == (4, 5)
-
-
-class Choice(nn.Module):
-    """Chooses a layer by the numbers of the batch."""
-
-    def __init__(self):
-        super().__init__()
-        self.a, self.b = nn.Linear(5, 5), nn.Linear(5, 5)
-
-    def forward(self, x):
-        return torch.cond(x.sum() > 0, self.a, self.b, (x,))
+    assert loop(x).shape == (4, 5)
 
 
 def test_branches_of_torch_work_after_their_graph_could_not_be_recorded():
-    choice, x = Choice(), torch.ones(4, 5)
+    branches, x = control_flow.Branches(), torch.ones(4, 5)
     with pytest.raises(RuntimeError, match="Unsafe side effect"):
-        record_graph(choice, x)
-    choice(x).sum().backward()
-    assert choice.a.weight.grad is not None
+        record_graph(branches, x)
+    branches(x).sum().backward()
+    assert branches.a.weight.grad is not None
