@@ -11,6 +11,9 @@ __all__ = ["batch_tensors", "has_same_tensors", "kind_of_rows"]
 
 
 _LAYOUTS = (torch.strided, torch.sparse_coo)  # of which operations are recorded
+# Unions that are written where they are used are made anew in every step. `Mapping`
+# looks longer than `dict`.
+_SEQUENCES, _MAPPINGS = (tuple, list), (dict, Mapping)
 
 
 def _kind_of_tensor(tensor: Tensor) -> Hashable:
@@ -101,10 +104,10 @@ def _kind(
             return list(tensors).index(id(data))
         tensors[id(data)] = data
         return kind_of(data)
-    if isinstance(data, dict | Mapping):
-        return tuple([(k, _kind(v, tensors, kind_of)) for k, v in data.items()])
-    if isinstance(data, tuple | list):
+    if isinstance(data, _SEQUENCES):
         return tuple([_kind(value, tensors, kind_of) for value in data])
+    if isinstance(data, _MAPPINGS):
+        return tuple([(k, _kind(v, tensors, kind_of)) for k, v in data.items()])
     if data is None:
         return None
     raise TypeError(f"a batch has a {type(data).__name__} beside its tensors")

@@ -24,6 +24,7 @@ _SAME_IN_TORCH = frozenset(
     sum t tanh unsqueeze view where zero
     """.split()
 )
+_MEAN = 1  # the number of this reduction in declarations of PyTorch
 
 
 def function_for(operation: Any) -> Callable[..., Any]:
@@ -39,15 +40,9 @@ def function_for(operation: Any) -> Callable[..., Any]:
     callable
         Takes the arguments of the operation.
     """
-    name = operation.overloadpacket.__name__
-    if operation.namespace != "aten":
-        return operation
-    base = name.removesuffix("_")
-    if base in _SAME_IN_TORCH or base.startswith(("_foreach_", "_fused_")):
-        found = getattr(torch, name, None) or getattr(Tensor, name, None)
-        if found is not None:
-            return found
-    return operation
+    if operation is torch.ops.aten.binary_cross_entropy_with_logits.default:
+        return _binary_cross_entropy
+    return _in_torch(operation) or _unwrapped(operation)
 
 
 @functools.cache
@@ -79,10 +74,8 @@ def out_variant(
         outs = tuple(a.name for a in arguments if a.is_out)
         others = [(a.name, str(a.type)) for a in arguments if not a.is_out]
         if outs and others == wanted and _has_kernel(variant, device_type):
-            function = function_for(operation)
-            if function is not operation and outs == ("out",):
-                return function, outs
-            return variant, outs
+            function = _in_torch(operation) if outs == ("out",) else None
+            return function or _unwrapped(variant), outs
     return None
 
 
@@ -130,6 +123,21 @@ def view_variant(operation: Any) -> Any | None:
     return found if is_view else None
 
 
+def _in_torch(operation: Any) -> Callable[..., Any] | None:
+    """Return the function or method of torch that is an operation of its own, or None."""
+    name = operation.overloadpacket.__name__
+    base = name.removesuffix("_")
+    is_known = base in _SAME_IN_TORCH or base.startswith(("_foreach_", "_fused_"))
+    if operation.namespace != "aten" or not is_known:
+        return None
+    return getattr(torch, name, None) or getattr(Tensor, name, None)
+
+
+def _unwrapped(operation: Any) -> Callable[..., Any]:
+    """Return what an operation calls, past a method in Python that only hands over."""
+    return operation._op if operation.namespace == "aten" else operation
+
+
 def _variant(operation: Any, name: str) -> Any | None:
     """Return the operation of another name that takes the same arguments, or None."""
     packet = getattr(torch.ops.aten, name, None)
@@ -140,6 +148,19 @@ def _variant(operation: Any, name: str) -> Any | None:
         if [(a.name, str(a.type)) for a in variant._schema.arguments] == wanted:
             return variant
     return None
+
+
+def _binary_cross_entropy(
+    logits: Tensor,
+    labels: Tensor,
+    weight: Tensor | None = None,
+    pos_weight: Tensor | None = None,
+    reduction: int = _MEAN,
+) -> Tensor:
+    # The function of torch has other defaults.
+    return torch.binary_cross_entropy_with_logits(
+        logits, labels, weight, pos_weight, reduction
+    )
 
 
 def _sort(

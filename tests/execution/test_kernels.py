@@ -72,3 +72,14 @@ def test_weighted_losses_of_torch_are_replayed():
 
     step, reports = run_both(make, batches(6))
     assert (step.n_replayed, reports) == (3, [])
+
+
+def test_operations_of_others_are_not_taken_for_those_of_torch():
+    with torch.library._scoped_library("skest_kernels", "DEF") as library:
+        library.define("add(Tensor x, Tensor y) -> Tensor")
+        library.define("add.out(Tensor x, Tensor y, *, Tensor(a!) out) -> Tensor(a!)")
+        library.impl("add.out", lambda x, y, out: out.copy_(x), "CPU")
+        operations = torch.ops.skest_kernels.add
+        operation = operations.default
+        assert kernels.function_for(operation) is operation
+        assert kernels.out_variant(operation, "cpu") == (operations.out, ("out",))
