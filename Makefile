@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 # Where the demo finds the Census income table, if it is at hand.
 DATA ?=
+# Tests start many processes; each would compile all of skest again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help install demo test test-slow lint format clean
 

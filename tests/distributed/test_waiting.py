@@ -56,17 +56,17 @@ def sleeping(tmp_path):
     return Task("worker-1", script(tmp_path, "import time; time.sleep(1000)"))
 
 
-def test_one_that_stands_still_again_and_again_is_an_error(tmp_path):
-    silent = {"worker-1": 0.0}
+def test_one_that_stands_still_again_and_again_is_an_error(tmp_path, caplog):
+    silence = Silence()
 
     def silent_for():
-        silent["worker-1"] += 0.2
-        return silent
+        return {"worker-1": silence.of({1: 0})[1]}  # it has begun, and then no more
 
     with Supervisor(max_restarts=0) as supervisor:
         supervisor.start(sleeping(tmp_path))
         with pytest.raises(TaskFailedError, match="killed by SIGKILL, after 0 rest"):
             wait_for_workers(supervisor, ["worker-1"], silent_for, lease=0.2)
+    assert "worker-1 stands still for 0.2 s: it is killed." in caplog.messages
 
 
 def test_one_that_does_not_begin_is_an_error(tmp_path, monkeypatch, caplog):
