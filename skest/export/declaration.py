@@ -19,7 +19,7 @@ from skest.cluster import TaskConfig
 from skest.exceptions import ArtifactError, ExportError
 from skest.export.artifact import read_artifact, version_at
 from skest.export.external_weights import without_constants
-from skest.export.plain_json import KIND, descriptions_in, from_json, to_json
+from skest.export.plain_json import KIND, descriptions_in, from_json, to_json, to_text
 from skest.export.rebuilt_check import check_predicts, check_trained
 from skest.export.vocabulary_words import check_ids, columns_of_files, with_words
 from skest.model_fn import model_fn_arguments
@@ -191,16 +191,16 @@ def _core_state(config: RunConfig, checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def _as_json(name: str, state: Mapping[str, Any]) -> bytes:
-    descriptions = list(descriptions_in(state))
+    text, descriptions = to_text(state, name)
     try:
         _check_classes(descriptions)
     except ValueError as error:
         raise ExportError(f"{name} can't be described: {error}.") from error
     columns = columns_of_files(descriptions)
     if columns:
-        state = with_words(state, columns)
-    described = {"schema": _SCHEMA, "estimator": name, "state": to_json(state, name)}
-    return json.dumps(described, allow_nan=False, ensure_ascii=False).encode()
+        text, _ = to_text(with_words(state, columns), name)
+    head = f'"schema": "{_SCHEMA}", "estimator": {json.dumps(name)}'
+    return f'{{{head}, "state": {text}}}'.encode()
 
 
 def to_estimator(

@@ -5,19 +5,34 @@ What JSON lacks, as tuples and arrays, is a mapping with a kind.
 """
 
 import base64
-from collections.abc import Callable, Iterator, Mapping
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from json.encoder import encode_basestring
 from typing import Any
 
 import numpy as np
 
 from skest.exceptions import ExportError
 
-__all__ = ["KIND", "containers_in", "descriptions_in", "from_json", "to_json"]
+__all__ = [
+    "KIND",
+    "containers_in",
+    "descriptions_in",
+    "from_json",
+    "to_json",
+    "to_text",
+]
 
 #: Key of the kind, as in `skest.plain_state`, whose descriptions are what is written here.
 KIND = "__skest__"
 _AS_THEY_ARE = {str, bool, int, type(None)}
 _CONTAINERS = (dict, list, tuple, set)
+_LONG = 100  # items: a text of their own is worth its while from here on
+# What stands for such a text. In no string there are quotes without a backslash.
+_PLACE = re.compile(rf'{{"{KIND}": "text", "at": (\d+)}}')
+_dumped = partial(json.dumps, allow_nan=False, ensure_ascii=False)
 
 
 def descriptions_in(value: Any) -> Iterator[dict[str, Any]]:
@@ -84,39 +99,128 @@ def to_json(value: Any, where: str) -> Any:
     >>> from_json(to_json({"sizes": (8, 4)}, "params"))
     {'sizes': (8, 4)}
     """
-    if type(value) in _AS_THEY_ARE:
+    return _Writer().write(value, where)
+
+
+def to_text(value: Any, where: str) -> tuple[str, list[dict[str, Any]]]:
+    """Return plain data as the text of JSON, and the `descriptions_in` them.
+
+    The text is that of `to_json`, by one walk, and words that stand in several places are
+    looked at once.
+
+    Parameters
+    ----------
+    value : object
+        Containers, numbers, strings and arrays.
+    where : str
+        What it is, for errors.
+
+    Raises
+    ------
+    ExportError
+        If a part of it is no plain data.
+
+    Examples
+    --------
+    >>> from skest.export.plain_json import KIND, to_text
+    >>> text, descriptions = to_text({"file": {KIND: "path", "path": "/tmp"}}, "params")
+    >>> text
+    '{"file": {"__skest__": "path", "path": "/tmp"}}'
+    >>> descriptions
+    [{'__skest__': 'path', 'path': '/tmp'}]
+    """
+    writer = _TextWriter()
+    outline = _dumped(writer.write(value, where))
+    text = _PLACE.sub(lambda place: writer.texts[int(place[1])], outline)
+    return text, writer.descriptions
+
+
+class _Writer:
+    """Writes plain data as what JSON can hold, and collects the `descriptions_in` them."""
+
+    def __init__(self) -> None:
+        self.descriptions: list[dict[str, Any]] = []
+
+    def write(self, value: Any, where: str) -> Any:
+        if type(value) in _AS_THEY_ARE:
+            return value
+        if type(value) is float:
+            is_number = np.isfinite(value)
+            return value if is_number else {KIND: "float", "value": repr(value)}
+        if type(value) is list:
+            kinds = set(map(type, value))
+            if kinds <= _AS_THEY_ARE:
+                return self.flat(value, kinds)
+            return self._items(value, where)
+        if type(value) in (tuple, set):
+            return {KIND: type(value).__name__, "items": self._items(value, where)}
+        if type(value) is dict:
+            return self._dict(value, where)
+        if type(value) is bytes:
+            return {KIND: "bytes", "base64": _encoded(value)}
+        if isinstance(value, np.ndarray) and value.dtype == object:
+            items = self.write(value.ravel().tolist(), where)
+            return {KIND: "objects", "shape": value.shape, "items": items}
+        if isinstance(value, np.ndarray | np.generic) and not value.dtype.hasobject:
+            return _array(value)
+        raise ExportError(
+            f"{where} is a {type(value).__name__}, which JSON can't describe: an "
+            "estimator that uses it can't be made again from its export."
+        )
+
+    def flat(self, value: Any, kinds: set[type]) -> Any:
+        """Return a list or dictionary, such as a vocabulary, whose items have few kinds."""
         return value
-    if type(value) is float:
-        return value if np.isfinite(value) else {KIND: "float", "value": repr(value)}
-    if type(value) is list:
-        if _AS_THEY_ARE.issuperset(map(type, value)):
-            return value  # such as a vocabulary, which may be long
-        return [to_json(item, f"{where}[{i}]") for i, item in enumerate(value)]
-    if type(value) in (tuple, set):
-        items = [to_json(item, f"{where}[{i}]") for i, item in enumerate(value)]
-        return {KIND: type(value).__name__, "items": items}
-    if type(value) is dict:
-        if _AS_THEY_ARE.issuperset(map(type, value.values())):
-            return value  # such as the places of words
-        return {key: to_json(item, f"{where}.{key}") for key, item in value.items()}
-    if type(value) is bytes:
-        return {KIND: "bytes", "base64": _encoded(value)}
-    if isinstance(value, np.ndarray) and value.dtype == object:
-        items = to_json(value.ravel().tolist(), where)
-        return {KIND: "objects", "shape": value.shape, "items": items}
-    if isinstance(value, np.ndarray | np.generic) and not value.dtype.hasobject:
-        kind = "array" if isinstance(value, np.ndarray) else "scalar"
-        array = np.ascontiguousarray(value)
-        return {
-            KIND: kind,
-            "dtype": array.dtype.str,
-            "shape": np.shape(value),
-            "base64": _encoded(array.tobytes()),
-        }
-    raise ExportError(
-        f"{where} is a {type(value).__name__}, which JSON can't describe: an estimator "
-        "that uses it can't be made again from its export."
-    )
+
+    def _items(self, values: Any, where: str) -> list[Any]:
+        return [self.write(item, f"{where}[{i}]") for i, item in enumerate(values)]
+
+    def _dict(self, value: dict[str, Any], where: str) -> Any:
+        if KIND in value:
+            self.descriptions.append(value)
+        kinds = set(map(type, value.values()))
+        if kinds <= _AS_THEY_ARE:
+            return self.flat(value, kinds)
+        return {key: self.write(item, f"{where}.{key}") for key, item in value.items()}
+
+
+class _TextWriter(_Writer):
+    """Writes long lists of words, and their numbers, as text, with a place for each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+        self._quoted: dict[tuple[str, ...], list[str]] = {}
+
+    def flat(self, value: Any, kinds: set[type]) -> Any:
+        if len(value) < _LONG:
+            return value
+        if type(value) is list and kinds == {str}:
+            text = f"[{', '.join(self._in_quotes(value))}]"
+        elif type(value) is dict and kinds == {int} and set(map(type, value)) == {str}:
+            # json.dumps makes a tuple of each pair, which the garbage collector counts.
+            words = zip(self._in_quotes(value), value.values(), strict=True)
+            text = f"{{{', '.join([f'{word}: {number}' for word, number in words])}}}"
+        else:
+            return value
+        self.texts.append(text)
+        return {KIND: "text", "at": len(self.texts) - 1}
+
+    def _in_quotes(self, words: Iterable[str]) -> list[str]:
+        known = tuple(words)
+        if known not in self._quoted:
+            self._quoted[known] = [*map(encode_basestring, known)]
+        return self._quoted[known]
+
+
+def _array(value: Any) -> dict[str, Any]:
+    array = np.ascontiguousarray(value)
+    return {
+        KIND: "array" if isinstance(value, np.ndarray) else "scalar",
+        "dtype": array.dtype.str,
+        "shape": np.shape(value),
+        "base64": _encoded(array.tobytes()),
+    }
 
 
 def _encoded(data: bytes) -> str:

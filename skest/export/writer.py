@@ -127,9 +127,9 @@ def write_export(
         manifest["parity"] = {"atol": atol}
         with flushed_meanwhile(directory):
             if verify:
-                _write(directory, manifest)
+                _write(directory, manifest, indent=None)  # for `load`; nobody reads it
                 manifest["parity"] |= _compare(exported, directory, atol)
-            _write(directory, manifest)
+            _write(directory, manifest, indent=1)
 
     advice = "Make room, or see to the permissions; older versions are still there."
     with explained(f"The model was not exported to {str(base)!r}", advice):
@@ -187,13 +187,13 @@ def _manifest(exported: Exported) -> dict[str, Any]:
     }
 
 
-def _write(directory: Path, manifest: dict[str, Any]) -> None:
+def _write(directory: Path, manifest: dict[str, Any], indent: int | None) -> None:
     files = manifest["files"]  # what is listed stays as it is, and is read once
     for path in sorted(directory.rglob("*")):
         name = str(path.relative_to(directory))
         if path.is_file() and name not in (MANIFEST, *files):
             files[name] = _entry(path)
-    text = json.dumps(manifest, indent=1, allow_nan=False, ensure_ascii=False)
+    text = json.dumps(manifest, indent=indent, allow_nan=False, ensure_ascii=False)
     (directory / MANIFEST).write_text(text, encoding="utf-8")
 
 

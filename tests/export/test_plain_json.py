@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
 
 from skest.exceptions import ExportError
-from skest.export.plain_json import from_json, to_json
+from skest.export.plain_json import KIND, descriptions_in, from_json, to_json, to_text
 
 LEAVES = (
     st.none() | st.booleans() | st.integers() | st.text() | st.binary() | st.floats()
@@ -48,6 +48,47 @@ def test_objects_come_back():
     assert through_json({"a", "b"}) == {"a", "b"}
 
 
+def text_of(value):
+    return json.dumps(to_json(value, "it"), allow_nan=False, ensure_ascii=False)
+
+
+@given(NESTS)
+def test_text_is_that_of_json(value):
+    assert to_text(value, "it") == (text_of(value), [])
+
+
+WORDS = [
+    f"{i} {c}" for i in range(20) for c in ("", '"', "\\", "\n", "\x00", "ü", "\ud800")
+]
+PLACE = f'{{"{KIND}": "text", "at": 0}}'
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        WORDS,
+        [WORDS, list(WORDS), WORDS[::-1], (WORDS,)],
+        {"places": {word: i for i, word in enumerate(WORDS)}, "words": WORDS},
+        {word: i for i, word in enumerate(WORDS)} | {KIND: 0},
+        dict.fromkeys(WORDS, True),
+        dict.fromkeys(WORDS, 1) | {"last": True},
+        dict.fromkeys(range(200), 1),
+        [[0, 1] * 100, [False, True] * 100, [0.0, 1.0] * 100],
+        [*WORDS, None],
+        [WORDS, [PLACE] * 200, {PLACE: PLACE}, PLACE],
+    ],
+)
+def test_text_of_long_lists(value):
+    assert to_text(value, "it")[0] == text_of(value)
+
+
+def test_descriptions_in_a_text():
+    inner = {KIND: "path", "path": "/tmp"}
+    value = {KIND: "dict", "items": [(inner, {inner["path"]: [inner]}), WORDS]}
+    found = to_text(value, "it")[1]
+    assert found == [value, inner, inner] == list(descriptions_in(value))
+
+
 @pytest.mark.parametrize(
     ("value", "match"),
     [
@@ -58,3 +99,5 @@ def test_objects_come_back():
 def test_what_is_no_data_is_named(value, match):
     with pytest.raises(ExportError, match=match):
         to_json(value, "it")
+    with pytest.raises(ExportError, match=match):
+        to_text(value, "it")
