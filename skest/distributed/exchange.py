@@ -126,20 +126,19 @@ class Exchange:
         What is returned waits, puts them into the network, and tells whether they came.
         """
         with_dense = bool(dense)
-        counts = [len(wanted[n]) if n in wanted else 0 for n in range(len(self.rows))]
         split = {n: self._shares(wanted[n]) for n in sorted(wanted)}
         requests, rooms = {}, {}
         for ps in self._concerned:
-            parts = {n: shares[ps] for n, shares in split.items()}
-            if not with_dense and not any(len(ids) for ids, _ in parts.values()):
-                continue
-            sizes = torch.zeros(len(counts), dtype=torch.int64)
+            counts = [0] * len(self.rows)
+            ids = [shares[ps][0] for shares in split.values()]
             rooms[ps] = len(self._values[ps].buffer) if with_dense else 0
-            for n, (ids, _) in parts.items():
-                sizes[n] = len(ids)
+            for n, of_table in zip(split, ids, strict=True):
+                counts[n] = len(of_table)
                 shape, dtype = self.rows.row_shape(n)
-                rooms[ps] += len(ids) * shape.numel() * dtype.itemsize + 8
-            payload = [sizes, *(ids for ids, _ in parts.values())] if counts else []
+                rooms[ps] += counts[n] * shape.numel() * dtype.itemsize + 8
+            if not with_dense and not any(counts):
+                continue
+            payload = [torch.tensor(counts), *_together(ids)] if counts else []
             requests[ps] = Message(Op.PULL, number=dense, payload=payload)
         finish = self._client.begin(requests, rooms)
 
@@ -208,10 +207,16 @@ class Exchange:
 def _table_gradients(
     tables: Sequence[list[tuple[Tensor, Tensor]] | None], ps: int
 ) -> list[Tensor]:
-    """Return how many rows of each table have a gradient, their ids and values."""
+    """Return how many rows of each table have a gradient, all their ids, and values."""
     if not tables:
         return []
     shares = [None if table is None else table[ps] for table in tables]
     counts = [-1 if share is None else len(share[0]) for share in shares]
-    there = [tensor for share in shares if share is not None for tensor in share]
-    return [torch.tensor(counts), *there]
+    there = [share for share in shares if share is not None]
+    ids, values = [ids for ids, _ in there], [values for _, values in there]
+    return [torch.tensor(counts), *_together(ids), *values]
+
+
+def _together(ids: Sequence[Tensor]) -> list[Tensor]:
+    """Return the ids of several tables as one tensor, if there are any."""
+    return [torch.cat(list(ids))] if ids else []

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from skest.distributed.distinct_rows import distinct_rows
+from skest.distributed.distinct_rows import Distinct, counted_through, distinct_rows
 from skest.distributed.lazy_memory import LazyZeros
 from skest.distributed.variables import Variables, embeddings_of
 from skest.distributed.watched_lookups import MAX_NORM_REFUSED, WatchedLookups
@@ -54,11 +54,14 @@ class Wanted(NamedTuple):
         Ids that will be looked up, whose rows are brought before.
     rows : dict of int to Tensor
         Unique ids by the number of the table.
+    distinct : Distinct or None
+        How these were found, if there are any.
     """
 
     features: Any
     lookups: dict[_Lookup, Tensor]
     rows: dict[int, Tensor]
+    distinct: Distinct | None
 
 
 class RemoteRows:
@@ -90,9 +93,9 @@ class RemoteRows:
         brought_at, scratch = self._marks = [
             _Zeros((self._starts[-1],), torch.int32, device) for _ in range(2)
         ]
-        self._scratch = scratch.tensor
+        self._brought_at, self._scratch = brought_at.tensor, scratch.tensor
         self._tables = [
-            _Table(name, parameters[name], brought_at.tensor[start:])
+            _Table(name, parameters[name], self._brought_at[start:])
             for name, start in zip(names, self._starts, strict=False)
         ]
         self._numbers = {id(t.parameter): i for i, t in enumerate(self._tables)}
@@ -101,7 +104,7 @@ class RemoteRows:
         self._known: dict[int, tuple[str, ...]] = {}
         # What was looked up so far, in the order in which it was met.
         self._plan: dict[tuple[int, tuple[str, ...], bool], None] = {}
-        self._wanted = Wanted(None, {}, {})
+        self._wanted = Wanted(None, {}, {}, None)
         self._handles: list[Any] = []
         self._addresses = {
             t.values.data_ptr(): i
@@ -132,8 +135,12 @@ class RemoteRows:
             if ids is not None:
                 lookups[_Lookup.of(number, ids, with_first)] = ids
                 found.setdefault(number, []).append(_rows(ids, with_first))
-        rows = {n: torch.cat(found[n]) for n in sorted(found)}
-        return Wanted(features, lookups, self._distinct(rows))
+        if not found:
+            return Wanted(features, lookups, {}, None)
+        asked = {n: torch.cat(found[n]) for n in sorted(found)}
+        distinct = self._distinct(asked)
+        rows = dict(zip(asked, distinct.ids, strict=True))
+        return Wanted(features, lookups, rows, distinct)
 
     def begin_step(self, wanted: Wanted) -> None:
         """Forget all rows; those that are wanted will be brought by `put`."""
@@ -177,12 +184,21 @@ class RemoteRows:
 
     def _check_gradients(self) -> None:
         """Raise ValueError if rows have a gradient that were not brought."""
-        brought = [table.rows_came_at() for table in self._tables]
-        if (torch.cat(brought) != self._step).any():
+        ids = {
+            n: found
+            for n, table in enumerate(self._tables)
+            if (found := table.rows_with_gradient()) is not None
+        }
+        if not ids:
+            return
+        through, known = counted_through(ids, self._starts), self._wanted.distinct
+        if known is not None and torch.equal(known.through, through):
+            return  # all of them were brought before the step
+        if (self._brought_at.index_select(0, through) != self._step).any():
             names = [
-                table.name
-                for table, steps in zip(self._tables, brought, strict=True)
-                if (steps != self._step).any()
+                self._tables[n].name
+                for n, found in ids.items()
+                if len(self._tables[n].missing(found, self._step))
             ]
             raise ValueError(
                 f"Rows of the tables {names} in parameter servers were looked up where "
@@ -207,7 +223,8 @@ class RemoteRows:
         several = [n for n, g in gradients.items() if not g.is_coalesced() and g._nnz()]
         if several:
             ids = {n: found[n][0] for n in several}
-            distinct = distinct_rows(ids, self._starts, self._scratch)
+            known = self._wanted.distinct  # most often of the very same ids
+            distinct = distinct_rows(ids, self._starts, self._scratch, known)
             sums = distinct.summed([found[n][1] for n in several])
             pairs = zip(distinct.ids, sums, strict=True)
             found.update(zip(several, pairs, strict=True))
@@ -263,18 +280,15 @@ class RemoteRows:
     ) -> None:
         self._need(number, args[0] if args else kwargs["input"])
 
-    def _distinct(self, ids: dict[int, Tensor]) -> dict[int, Tensor]:
-        """Return every id of each table once."""
-        if not ids:
-            return {}
+    def _distinct(self, ids: dict[int, Tensor]) -> Distinct:
+        """Return every id of each table once; raise IndexError if one is no row of it."""
         found = distinct_rows(ids, self._starts, self._scratch)
-        rows = dict(zip(ids, found.ids, strict=True))
         # What is no row of its table may be one of the next.
         sizes = torch.tensor([len(self._tables[n].values) for n in ids])
         limits = sizes.repeat_interleave(torch.tensor(found.counts))
         if (torch.cat(found.ids) >= limits.to(found.kept.device)).any():
-            raise IndexError(self._beyond(rows))
-        return rows
+            raise IndexError(self._beyond(dict(zip(ids, found.ids, strict=True))))
+        return found
 
     def _beyond(self, rows: dict[int, Tensor]) -> str:
         """Say which ids are no rows of their tables."""
@@ -299,7 +313,8 @@ class RemoteRows:
         table = self._tables[number]
         missing = table.missing(_rows(ids, with_first), self._step)
         if len(missing):
-            self._fetch(self._distinct({number: missing}))
+            (rows,) = self._distinct({number: missing}).ids
+            self._fetch({number: rows})
         self._wanted.lookups[lookup] = ids
 
 
@@ -351,12 +366,10 @@ class _Table:
         self.values.index_copy_(0, ids, rows.to(self.values.device))
         self._brought_at.index_fill_(0, ids, step)
 
-    def rows_came_at(self) -> Tensor:
-        """Return for each row with a gradient the step in which it came."""
+    def rows_with_gradient(self) -> Tensor | None:
+        """Return which rows have a gradient, None if the table has none of rows."""
         grad = self.parameter.grad
-        if grad is None or not grad.is_sparse:
-            return self._brought_at[:0]
-        return self._brought_at.index_select(0, grad._indices()[0])
+        return grad._indices()[0] if grad is not None and grad.is_sparse else None
 
     def gradient(self) -> Tensor | None:
         """Return the gradient, which is one of rows, or None."""

@@ -53,6 +53,8 @@ class Shard:
         self.variables, self.ps = variables, ps
         self._dense = [v for v in variables.of_kind("dense", ps)]
         self._tables = variables.of_kind("table", ps)
+        n_rows = [n_rows_of(v.shape[0], ps, variables.num_ps) for v in self._tables]
+        self._n_rows = torch.tensor(n_rows, dtype=torch.int64)
         self._flat = Flat(self._dense)
         self._parameters = {
             v.name: nn.Parameter(tensor)
@@ -60,8 +62,8 @@ class Shard:
         }
         for v, place in zip(self._dense, self._flat.tensors, strict=True):
             place.copy_(self._given(part.tensors, v, v.shape))
-        for v in self._tables:
-            shape = (n_rows_of(v.shape[0], ps, variables.num_ps), *v.shape[1:])
+        for v, n in zip(self._tables, n_rows, strict=True):
+            shape = (n, *v.shape[1:])
             self._parameters[v.name] = nn.Parameter(self._given(part.tensors, v, shape))
         self.n_bytes = sum(p.nbytes for p in self._parameters.values())
         self._constants = {
@@ -89,8 +91,7 @@ class Shard:
         found = [self._flat.buffer.clone()] if with_dense else []
         if self._tables:
             counts = reader.take([len(self._tables)]).tolist()
-            for v, count in zip(self._tables, counts, strict=True):
-                ids = self._ids(reader, v, count)
+            for v, ids in zip(self._tables, self._ids(reader, counts), strict=True):
                 found.append(self._parameters[v.name].detach().index_select(0, ids))
         return found
 
@@ -212,29 +213,41 @@ class Shard:
                 gradients[v.name] = part
         if self._tables:
             counts = reader.take([len(self._tables)]).tolist()
-            for v, count in zip(self._tables, counts, strict=True):
+            found = self._ids(reader, [max(count, 0) for count in counts])
+            for v, ids, count in zip(self._tables, found, counts, strict=True):
                 if count >= 0:
-                    gradients[v.name] = self._rows(reader, v, count)
+                    gradients[v.name] = self._rows(reader, v, ids)
         return gradients
 
-    def _rows(self, reader: Reader, v: Variable, count: int) -> Tensor:
-        ids = self._ids(reader, v, count)
+    def _rows(self, reader: Reader, v: Variable, ids: Tensor) -> Tensor:
         parameter = self._parameters[v.name]
-        values = reader.take((count, *parameter.shape[1:]), parameter.dtype)
+        values = reader.take((len(ids), *parameter.shape[1:]), parameter.dtype)
         return torch.sparse_coo_tensor(
             *(ids.unsqueeze(0), values, parameter.shape),
             is_coalesced=True,  # no id comes twice
             check_invariants=False,
         )
 
-    def _ids(self, reader: Reader, v: Variable, count: int) -> Tensor:
-        ids, n_rows = reader.take([count]), len(self._parameters[v.name])
-        if count and not 0 <= int(ids.min()) <= int(ids.max()) < n_rows:
+    def _ids(self, reader: Reader, counts: Sequence[int]) -> Sequence[Tensor]:
+        """Return the ids of all tables, so many of each: they come in one piece."""
+        if min(counts) < 0:
+            raise WireError(f"A message has {min(counts)} rows of a table.")
+        ids = reader.take([sum(counts)])
+        limits = self._n_rows.repeat_interleave(torch.tensor(counts))
+        found = ids.split(counts)
+        if ((ids < 0) | (ids >= limits)).any():
+            beyond = [
+                f"{v.name!r} (it has {n_rows})"
+                for v, own, n_rows in zip(
+                    self._tables, found, self._n_rows.tolist(), strict=True
+                )
+                if len(own) and not 0 <= int(own.min()) <= int(own.max()) < n_rows
+            ]
             raise WireError(
-                f"A message has rows of {v.name!r} that parameter server {self.ps} does "
-                f"not have: it has {n_rows}."
+                f"A message has rows that parameter server {self.ps} does not have, of "
+                f"{', '.join(beyond)}."
             )
-        return ids
+        return found
 
 
 def _slots(tensors: Mapping[str, Tensor], i: int) -> dict[str, Tensor]:

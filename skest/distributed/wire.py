@@ -174,9 +174,7 @@ def unpack(buffer: Tensor) -> Message:
     WireError
         If there is no message, or not all of it.
     """
-    magic, code, n_control, n_payload, *numbers = (
-        buffer[:HEADER_BYTES].view(torch.int64).tolist()
-    )
+    magic, code, n_control, n_payload, *numbers = _header_of(buffer)
     if magic != _MAGIC:
         raise WireError("What came is no message of skest.")
     start = HEADER_BYTES + _padded(n_control)
@@ -202,8 +200,8 @@ def unpack(buffer: Tensor) -> Message:
 
 def size_of(buffer: Tensor) -> int:
     """Return the size in bytes of the message at the beginning of a buffer."""
-    header = buffer[:HEADER_BYTES].view(torch.int64)
-    return HEADER_BYTES + _padded(int(header[2])) + int(header[3])
+    _, _, n_control, n_payload, *_ = _header_of(buffer)
+    return HEADER_BYTES + _padded(n_control) + n_payload
 
 
 class Reader:
@@ -255,6 +253,10 @@ def dtype_named(name: Any) -> torch.dtype:
     if name not in _DTYPES:
         raise WireError(f"Variables of type {name!r} can't be sent.")
     return _DTYPES[name]
+
+
+def _header_of(buffer: Tensor) -> list[int]:
+    return buffer[:HEADER_BYTES].view(torch.int64).tolist()
 
 
 def _padded(n_bytes: int) -> int:

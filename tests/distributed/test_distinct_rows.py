@@ -28,3 +28,19 @@ def test_tables_together_are_what_each_is_alone(data):
         assert sorted(kept.tolist()) == sorted(set(own.tolist()))
         expected = torch.zeros(5, *value.shape[1:]).index_add_(0, own, value)
         assert torch.equal(total, expected[kept])
+
+
+def test_what_is_known_is_returned_for_the_same_ids_only():
+    ids = {0: torch.tensor([4, 1, 4]), 1: torch.tensor([1])}
+    scratch = torch.zeros(12, dtype=torch.int32)
+    known = distinct_rows(ids, STARTS, scratch)
+    assert distinct_rows(ids, STARTS, scratch, known) is known
+    for other in (
+        {0: torch.tensor([4, 1, 4])},
+        {0: torch.tensor([4, 1, 3]), 1: torch.tensor([1])},
+        {0: torch.tensor([4, 1, 4]), 2: torch.tensor([1])},
+        {0: ids[0], 1: ids[1], 2: torch.tensor([], dtype=torch.int64)},
+    ):
+        found = distinct_rows(other, STARTS, scratch, known)
+        assert found is not known
+        assert found.given == [len(of_table) for of_table in other.values()]

@@ -50,6 +50,20 @@ def test_gradients_of_equal_ids_are_summed():
     assert found == {4: [2, 2], 1: [1, 1]}
 
 
+@pytest.mark.parametrize("looked_up", [[4, 1, 4], [1, 4, 4], [1]])
+def test_gradients_are_those_of_what_was_looked_up_not_of_what_was_wanted(looked_up):
+    network = nn.Embedding(9, 2, sparse=True)
+    rows = rows_of(network)
+    ids = torch.tensor([4, 1, 4])
+    for _ in range(2):
+        rows.begin_step(rows.wanted(ids))
+        network.zero_grad()
+        network(ids)
+    network(torch.tensor(looked_up)).sum().backward()
+    pairs = zip(*(t.tolist() for t in rows.gradients()[0]), strict=True)
+    assert dict(pairs) == {i: [looked_up.count(i)] * 2 for i in looked_up}
+
+
 def test_a_dense_gradient_of_a_table_is_refused():
     network = nn.Module()
     network.table = row_table(torch.ones(5, 2))

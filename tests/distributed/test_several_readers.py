@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tables in servers that more than one part of a model reads."""
 
+import contextlib
 import functools
 
 import numpy as np
@@ -279,6 +280,27 @@ def test_rows_that_were_looked_up_unseen_are_refused():
     match = r"tables \['first.weight'\] in parameter servers were looked up where"
     with pytest.raises(ValueError, match=match), servers.rows.watched():
         unseen(weight, torch.tensor([3]), -1, False, True).sum().backward()
+
+
+def test_rows_that_were_looked_up_unseen_are_refused_beside_those_that_were_wanted():
+    network = nn.Embedding(9, 3, sparse=True)
+    servers = Ones(network)
+    ids = torch.tensor([3, 5])
+    with servers.rows.watched():  # so that the look-up is known
+        servers.rows.begin_step(servers.rows.wanted(ids))
+        network(ids)
+    match = r"tables \['weight'\] in parameter servers were looked up where"
+    refused = pytest.raises(ValueError, match=match)
+    for read, outcome in (([3, 5], contextlib.nullcontext()), ([5, 6], refused)):
+        wanted = servers.rows.wanted(ids)
+        servers.rows.begin_step(wanted)
+        servers.fetch(wanted.rows)
+        network.zero_grad()
+        with outcome, servers.rows.watched():
+            found = torch.ops.aten.embedding.default(
+                *(network.weight, torch.tensor(read), -1, False, True)
+            )
+            found.sum().backward()
 
 
 class OneModule(TwoModules):

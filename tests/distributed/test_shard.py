@@ -12,7 +12,7 @@ from skest.distributed.shard_files import shard_of
 from skest.distributed.sharded_checkpoint import write_shard
 from skest.distributed.transfer import Arriving, block_of, blocks_of, table_of_contents
 from skest.distributed.variables import Variables, split
-from skest.distributed.wire import Message, Op, Reader
+from skest.distributed.wire import Message, Op, Reader, WireError
 from skest.ftrl import Ftrl
 from skest.row_sparse import RowSparse
 from tests.distributed._allocated import Allocated
@@ -79,6 +79,35 @@ def test_what_arrives_is_not_copied(make):
 def ids_of(*ids):
     flat = torch.cat([torch.tensor([len(ids)]), torch.tensor(ids)]).view(torch.uint8)
     return Reader(Message(Op.PULL, payload=(flat,)))
+
+
+@pytest.mark.parametrize(
+    ("numbers", "match"),
+    [
+        ([-7], "has -7 rows of a table"),
+        ([2, 1, N_ROWS], r"server 0 does not have, of 'weight' \(it has 200000\)"),
+        ([2, -1, 5], r"server 0 does not have, of 'weight' \(it has 200000\)"),
+    ],
+)
+def test_rows_that_a_server_does_not_have_are_refused(numbers, match):
+    _, _, shard = made("adagrad")
+    flat = torch.tensor(numbers).view(torch.uint8)
+    with pytest.raises(WireError, match=match):
+        shard.pull(Reader(Message(Op.PULL, payload=(flat,))), False)
+
+
+def test_of_several_tables_the_one_is_named_whose_rows_are_refused():
+    network = nn.ModuleDict({n: nn.Embedding(4, 2, sparse=True) for n in "ab"})
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    variables = Variables.of(network, [optimizer], 1)
+    shard = Shard(variables, 0, split(variables, network, [optimizer])[0])
+    before = [p.detach().clone() for p in network.parameters()]
+    nothing = torch.zeros(0, dtype=torch.uint8)
+    parts = [nothing, nothing, torch.tensor([1, 1]), torch.tensor([3, 4])]
+    flat = torch.cat([p.view(torch.uint8) for p in [*parts, torch.ones(4)]])
+    with pytest.raises(WireError, match=r"not have, of 'b.weight' \(it has 4\)\."):
+        shard.push(Reader(Message(Op.PUSH, payload=(flat,))), {})
+    assert all(map(torch.equal, network.parameters(), before))
 
 
 @pytest.mark.parametrize("make", OPTIMIZERS)
