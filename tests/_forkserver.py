@@ -8,7 +8,7 @@ PRELOADED = [
     *("skest.estimator", "skest.train_eval", "skest.adapters.dnn", "skest.inputs"),
     *("sklearn.model_selection", "pyarrow.dataset", "pandas", "tests._models"),
     # What the first optimizer imports, and the first exports, also of traced modules.
-    *("torch._dynamo", "onnx", "onnxruntime", "onnxscript", "networkx"),
+    *("torch._dynamo", "onnx", "onnxscript", "networkx"),
     *("skest.export.onnx_graph", "torch.onnx._internal.exporter._core"),
 ]
 

@@ -7,6 +7,7 @@ What JSON lacks, as tuples and arrays, is a mapping with a kind.
 import base64
 import json
 import re
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from json.encoder import encode_basestring
@@ -30,8 +31,6 @@ KIND = "__skest__"
 _AS_THEY_ARE = {str, bool, int, type(None)}
 _CONTAINERS = (dict, list, tuple, set)
 _LONG = 100  # items: a text of their own is worth its while from here on
-# What stands for such a text. In no string there are quotes without a backslash.
-_PLACE = re.compile(rf'{{"{KIND}": "text", "at": (\d+)}}')
 _dumped = partial(json.dumps, allow_nan=False, ensure_ascii=False)
 
 
@@ -131,8 +130,7 @@ def to_text(value: Any, where: str) -> tuple[str, list[dict[str, Any]]]:
     """
     writer = _TextWriter()
     outline = _dumped(writer.write(value, where))
-    text = _PLACE.sub(lambda place: writer.texts[int(place[1])], outline)
-    return text, writer.descriptions
+    return writer.filled(outline), writer.descriptions
 
 
 class _Writer:
@@ -189,7 +187,8 @@ class _TextWriter(_Writer):
 
     def __init__(self) -> None:
         super().__init__()
-        self.texts: list[str] = []
+        self._texts: list[str] = []
+        self._place = uuid.uuid4().hex  # which no data contain
         self._quoted: dict[tuple[str, ...], list[str]] = {}
 
     def flat(self, value: Any, kinds: set[type]) -> Any:
@@ -203,8 +202,13 @@ class _TextWriter(_Writer):
             text = f"{{{', '.join([f'{word}: {number}' for word, number in words])}}}"
         else:
             return value
-        self.texts.append(text)
-        return {KIND: "text", "at": len(self.texts) - 1}
+        self._texts.append(text)
+        return f"{self._place} {len(self._texts) - 1}"
+
+    def filled(self, outline: str) -> str:
+        """Return what `write` returned, as JSON, with the texts in their places."""
+        place = re.compile(f'"{self._place} ([0-9]+)"')
+        return place.sub(lambda found: self._texts[int(found[1])], outline)
 
     def _in_quotes(self, words: Iterable[str]) -> list[str]:
         known = tuple(words)
