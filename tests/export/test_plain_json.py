@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 import json
+from unittest import mock
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
 
 from skest.exceptions import ExportError
+from skest.export import plain_json
 from skest.export.plain_json import KIND, descriptions_in, from_json, to_json, to_text
 
 LEAVES = (
@@ -57,10 +59,62 @@ def test_text_is_that_of_json(value):
     assert to_text(value, "it") == (text_of(value), [])
 
 
+class Word(str):
+    pass
+
+
+class Number(int):
+    pass
+
+
+# Whatever parameters may hold, in containers of one kind of items and of several.
+ANY_TEXT = st.text(st.characters(codec=None)) | st.sampled_from(
+    ['"', "\\", "\ud800", KIND]
+)
+ANY_LEAF = (
+    LEAVES
+    | ANY_TEXT
+    | st.builds(Word, ANY_TEXT)
+    | st.builds(Number, st.integers())
+    | st.builds(np.float32, st.floats(width=32))
+)
+FLAGS = st.booleans() | st.integers(0, 1)
+KEYS = st.builds(Word, ANY_TEXT) | st.none() | st.floats() | st.tuples() | FLAGS
+ANY_NEST = st.recursive(
+    ANY_LEAF,
+    lambda inner: (
+        st.lists(ANY_TEXT | FLAGS)
+        | st.lists(ANY_TEXT)
+        | st.lists(inner)
+        | st.lists(inner).map(tuple)
+        | st.dictionaries(ANY_TEXT, FLAGS)
+        | st.dictionaries(ANY_TEXT | KEYS, FLAGS)
+        | st.dictionaries(ANY_TEXT | KEYS, inner)
+    ),
+    max_leaves=20,
+)
+
+
+def text_or_error(write, value):
+    try:
+        return write(value)
+    except (ExportError, TypeError, ValueError) as error:
+        return type(error), str(error)
+
+
+@settings(deadline=None)
+@given(ANY_NEST)
+def test_any_text_is_that_of_json_or_the_same_error(value):
+    with mock.patch.object(plain_json, "_LONG", 2):  # as if all lists were long
+        found = text_or_error(lambda v: to_text(v, "it")[0], value)
+    assert found == text_or_error(text_of, value)
+
+
 WORDS = [
     f"{i} {c}" for i in range(20) for c in ("", '"', "\\", "\n", "\x00", "ü", "\ud800")
 ]
-PLACE = f'{{"{KIND}": "text", "at": 0}}'
+# What stood for a text once.
+PLACE = {KIND: "text", "at": 0}
 
 
 @pytest.mark.parametrize(
@@ -75,7 +129,7 @@ PLACE = f'{{"{KIND}": "text", "at": 0}}'
         dict.fromkeys(range(200), 1),
         [[0, 1] * 100, [False, True] * 100, [0.0, 1.0] * 100],
         [*WORDS, None],
-        [WORDS, [PLACE] * 200, {PLACE: PLACE}, PLACE],
+        [WORDS, PLACE, [json.dumps(PLACE)] * 200],
     ],
 )
 def test_text_of_long_lists(value):
