@@ -55,6 +55,7 @@ PROMISES = {
     ],
     "hostile and damaged files are refused before anything runs": [
         "export/test_artifact.py::test_hostile_files_are_refused",
+        "export/test_artifact.py::test_hostile_records_are_refused",
         "export/test_artifact.py::test_hostile_graphs_are_refused",
         "export/test_artifact.py::test_hostile_manifests_are_refused",
         "export/test_artifact.py::test_random_damage_is_refused_as_artifact_error",
