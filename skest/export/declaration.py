@@ -21,6 +21,7 @@ from skest.export.artifact import read_artifact, version_at
 from skest.export.external_weights import without_constants
 from skest.export.plain_json import KIND, descriptions_in, from_json, to_json, to_text
 from skest.export.rebuilt_check import check_predicts, check_trained
+from skest.export.unicode_names import explained_unicode
 from skest.export.vocabulary_words import check_ids, columns_of_files, with_words
 from skest.model_fn import model_fn_arguments
 from skest.plain_state import class_named, from_plain, to_plain
@@ -200,7 +201,8 @@ def _as_json(name: str, state: Mapping[str, Any]) -> bytes:
     if columns:
         text, _ = to_text(with_words(state, columns), name)
     head = f'"schema": "{_SCHEMA}", "estimator": {json.dumps(name)}'
-    return f'{{{head}, "state": {text}}}'.encode()
+    with explained_unicode():
+        return f'{{{head}, "state": {text}}}'.encode()
 
 
 def to_estimator(

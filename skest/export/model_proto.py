@@ -8,6 +8,7 @@ import numpy as np
 
 from skest.export.graph import STRING, Graph, Node, Tensor
 from skest.export.operators import IR_VERSION, OPSETS
+from skest.export.unicode_names import explained_unicode
 
 __all__ = ["to_model"]
 
@@ -29,6 +30,8 @@ def to_model(graph: Graph, metadata: Mapping[str, str] | None = None) -> Any:
     ------
     ImportError
         If onnx is not installed.
+    ExportError
+        If a string in it is not valid Unicode.
 
     Examples
     --------
@@ -43,12 +46,19 @@ def to_model(graph: Graph, metadata: Mapping[str, str] | None = None) -> Any:
     ['Mul', 'Identity']
     """
     try:
-        from onnx import helper, numpy_helper
+        import onnx  # noqa: F401
     except ImportError as error:
         raise ImportError(
             "An ONNX graph needs the package onnx; install it by "
             "`pip install 'skest[onnx]'`."
         ) from error
+    with explained_unicode():
+        return _model(graph, metadata or {})
+
+
+def _model(graph: Graph, metadata: Mapping[str, str]) -> Any:
+    from onnx import helper, numpy_helper
+
     nodes = graph.nodes
     used = {name for node in nodes for name in node.inputs}
     proto = helper.make_graph(
@@ -71,7 +81,7 @@ def to_model(graph: Graph, metadata: Mapping[str, str] | None = None) -> Any:
         ir_version=IR_VERSION,
         opset_imports=[helper.make_opsetid(d, OPSETS[d]) for d in domains],
     )
-    helper.set_model_props(model, dict(metadata or {}))
+    helper.set_model_props(model, dict(metadata))
     return model
 
 

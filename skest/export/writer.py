@@ -26,6 +26,7 @@ from skest.export.manifest import MANIFEST, MAX_ATOL, MODEL, SCHEMA, WARMUP
 from skest.export.onnx_graph import OnnxGraph
 from skest.export.program import Program
 from skest.export.runtime import Model, check_recorded_size, load
+from skest.export.unicode_names import explained_unicode
 from skest.versioned_directory import write_version
 
 __all__ = ["Exported", "are_external", "write_export"]
@@ -132,7 +133,8 @@ def write_export(
             _write(directory, manifest, indent=1)
 
     advice = "Make room, or see to the permissions; older versions are still there."
-    with explained(f"The model was not exported to {str(base)!r}", advice):
+    what = f"The model was not exported to {str(base)!r}"
+    with explained(what, advice), explained_unicode():
         return write_version(base, write)
 
 
