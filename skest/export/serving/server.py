@@ -56,7 +56,7 @@ class ModelServer:
     FileNotFoundError
         If there is no such directory.
     ValueError
-        If a name could not stand in an address.
+        If a name could not stand in an address, or there is no such port.
     OSError
         If the address is taken.
 
@@ -87,6 +87,8 @@ class ModelServer:
     ) -> None:
         if not poll_seconds > 0:
             raise ValueError(f"'poll_seconds' must be positive; got {poll_seconds!r}.")
+        if not 0 <= port <= 65535:
+            raise ValueError(f"'port' must be from 0 to 65535; got {port!r}.")
         self._catalog = Catalog(
             models,
             keep_versions,

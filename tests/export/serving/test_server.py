@@ -263,6 +263,7 @@ print(sorted(heavy & set(sys.modules)))
         (["{base}", "{base}"], "Two models are called 'double'"),
         (["a b"], "There is no directory"),
         (["{base}", "--port", "x"], "invalid int value: 'x'"),
+        (["{base}", "--port", "65536"], "'port' must be from 0 to 65535; got 65536"),
         (["{base}", "--max-rows", "0"], "'max_rows' must be positive"),
         (["{base}", "--keep-versions", "0"], "'keep' must be 1 or more"),
     ],
