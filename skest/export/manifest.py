@@ -45,6 +45,10 @@ _DTYPES = {
     *("string", "bool", "float32", "float64"),
     *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
 }
+_CHECKPOINT = (
+    "This is an export with format='checkpoint', which "
+    "`skest.checkpoint_format.read_checkpoint` reads; what runs has another format."
+)
 # What a missing row of a feature is filled with is made in Python, one by one.
 _MAX_CELLS = 2**24
 
@@ -74,9 +78,12 @@ def parsed(data: bytes) -> dict[str, Any]:
         raise ArtifactError(f"{MANIFEST!r} is no JSON: {error}") from None
     schema = manifest.get("schema") if isinstance(manifest, dict) else None
     if schema != SCHEMA:
+        is_checkpoint = (
+            isinstance(manifest, dict) and manifest.get("kind") == "checkpoint"
+        )
         raise ArtifactError(
-            f"{MANIFEST!r} must have the schema {SCHEMA!r}; got {schema!r}. A newer "
-            "skest may read it."
+            f"{MANIFEST!r} must have the schema {SCHEMA!r}; got {schema!r}. "
+            + (_CHECKPOINT if is_checkpoint else "A newer skest may read it.")
         )
     mapping(manifest, "files")
     for name in ("model", "runtime", "parity", "raw"):
