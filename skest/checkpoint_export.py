@@ -18,9 +18,16 @@ from skest.checkpoint_format import read_checkpoint, write_checkpoint
 from skest.checkpoints import Checkpoint
 from skest.versioned_directory import write_version
 
-__all__ = ["check_asset", "check_format", "check_unused", "export_checkpoint"]
+__all__ = [
+    "check_asset",
+    "check_base",
+    "check_format",
+    "check_unused",
+    "export_checkpoint",
+]
 
 _FORMAT = "skest.export/1"
+_MANIFEST = "manifest.json"
 _ASSETS = "assets"
 # What torch looks for.
 _COMPILER = {"darwin": "clang++", "win32": "cl"}.get(sys.platform, "g++")
@@ -54,10 +61,12 @@ def export_checkpoint(
     Raises
     ------
     ValueError
-        If an asset is no file, or has a name that leads out of ``assets/``.
+        If an asset is no file, or has a name that leads out of ``assets/``; or if
+        `export_dir_base` is a version itself.
     OSError
         If it can't be written.
     """
+    check_base(Path(export_dir_base))
     for name, source in assets.items():
         check_asset(name, Path(source))
     exported = Checkpoint(checkpoint.global_step, checkpoint.variables)
@@ -86,7 +95,7 @@ def _write(
         "assets": sorted(assets),
     }
     text = json.dumps(manifest, indent=1)
-    (directory / "manifest.json").write_text(text, encoding="utf-8")
+    (directory / _MANIFEST).write_text(text, encoding="utf-8")
     if verify:
         _verify(checkpoint, directory)
 
@@ -104,6 +113,15 @@ def _verify(checkpoint: Checkpoint, directory: Path) -> None:
 
 def _bytes(value: torch.Tensor) -> torch.Tensor:
     return value.contiguous().flatten().view(torch.uint8)
+
+
+def check_base(base: Path) -> None:
+    """Refuse to write versions into one, which would not be what was exported then."""
+    if (base / _MANIFEST).exists():
+        raise ValueError(
+            f"{str(base)!r} is a version, of which nothing may change. Give the directory "
+            f"of the versions to 'export', {str(base.parent)!r}."
+        )
 
 
 def check_asset(name: str, source: Path) -> None:

@@ -8,7 +8,8 @@ import torch
 from skest import Estimator, RunConfig, checkpoint_export
 from skest.checkpoint_format import read_checkpoint
 from skest.checkpoints import Checkpoint
-from skest.exceptions import NotFittedError
+from skest.exceptions import ArtifactError, NotFittedError
+from skest.export import load
 from skest.versioned_directory import list_versions
 from tests._models import model_fn, table_fn
 
@@ -41,6 +42,16 @@ def test_holds_the_variables_and_a_manifest(tmp_path, estimator):
     assert estimator.evaluate(table_fn(), checkpoint_path=path) == (
         estimator.evaluate(table_fn())
     )
+
+
+def test_neither_runs_nor_takes_versions(tmp_path, estimator):
+    path = estimator.export(tmp_path, **CHECKPOINT)
+    before = sorted(path.iterdir())
+    with pytest.raises(ArtifactError, match="format='checkpoint', which `skest.check"):
+        load(tmp_path)
+    with pytest.raises(ValueError, match="is a version, of which nothing may change"):
+        estimator.export(path, **CHECKPOINT)
+    assert sorted(path.iterdir()) == before
 
 
 def test_another_checkpoint(tmp_path, estimator):

@@ -17,7 +17,7 @@ import torch
 from skest._files import explained, flushed_meanwhile
 from skest._tensor_files import write_tensors
 from skest._version import __version__
-from skest.checkpoint_export import check_asset
+from skest.checkpoint_export import check_asset, check_base
 from skest.exceptions import ArtifactError, ExportError
 from skest.export.artifact import check_file_name
 from skest.export.declaration import DECLARATION, WEIGHTS
@@ -108,7 +108,7 @@ def write_export(
     Raises
     ------
     ValueError
-        If `atol` or the name of an asset is not what may be.
+        If `atol` or the name of an asset is not what may be, or `base` is a version.
     ExportError
         If what was written does not predict what the model does, or cannot be
         written. No version appears then.
@@ -118,6 +118,7 @@ def write_export(
             f"'atol' must be from 0 to {MAX_ATOL}; got {atol!r}. With verify=False the "
             "export is not compared at all."
         )
+    check_base(Path(base))
     for name, source in exported.assets.items():
         check_asset(name, Path(source))
         check_file_name(f"assets/{name}")

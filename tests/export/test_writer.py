@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whole exports: from a fitted estimator to what runs without Python."""
 
+import functools
 import json
 
 import numpy as np
@@ -355,6 +356,18 @@ def test_wrong_arguments(tmp_path):
     with pytest.raises(NotFittedError):
         skest.LinearClassifier().export(tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_version_is_no_directory_of_versions(tmp_path):
+    model = fitted(skest.LinearClassifier())
+    version = model.export(tmp_path / "base")
+    for export_again in (
+        model.export,
+        functools.partial(model.estimator_.export, format="checkpoint"),
+    ):
+        with pytest.raises(ValueError, match=r"is a version, of .* 'export', '.*base'"):
+            export_again(version)
+    export.load(version)
 
 
 def test_infinite_answers_are_recorded_and_compared(tmp_path):
