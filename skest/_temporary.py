@@ -28,9 +28,10 @@ def owned_directory(base: Path) -> Iterator[Path]:
     lock = path.with_name(path.name + _LOCK)
     try:
         with lock.open("w+b", buffering=0) as file:
-            file.write(socket.gethostname().encode())
             with contextlib.suppress(OSError):  # no locks here: a day has to pass
                 acquire(file)
+            # Last, for a file with this name is taken for given up unless it is locked.
+            file.write(socket.gethostname().encode())
             path.mkdir()
             yield path
     finally:
