@@ -12,3 +12,8 @@ settings.load_profile("untimed")
 # A shell lets commands with an ampersand ignore Ctrl-C; what answers it is tested.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items):
+    """Begin with modules that take minutes, or one of two workers waits for them."""
+    items.sort(key=lambda item: "faults" not in item.path.parts)
