@@ -89,6 +89,10 @@ class Clock(Hook):
             self._seen.append((run.global_step, time.perf_counter()))
 
     def end(self, run: Run) -> None:
+        if len(self._seen) < 2:
+            raise RuntimeError(
+                "The other processes took all steps that are measured; take more of them."
+            )
         (first, begin), (last, end) = self._seen[0], self._seen[-1]
         rate = (last - first) * self._examples / (end - begin)
         self._path.write_text(json.dumps({"rate": rate, "steps": last - first}))
