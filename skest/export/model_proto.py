@@ -16,6 +16,7 @@ __all__ = ["to_model"]
 _ROWS = "N"
 
 
+@explained_unicode()
 def to_model(graph: Graph, metadata: Mapping[str, str] | None = None) -> Any:
     """Return a graph as an ``onnx.ModelProto``.
 
@@ -46,19 +47,12 @@ def to_model(graph: Graph, metadata: Mapping[str, str] | None = None) -> Any:
     ['Mul', 'Identity']
     """
     try:
-        import onnx  # noqa: F401
+        from onnx import helper, numpy_helper
     except ImportError as error:
         raise ImportError(
             "An ONNX graph needs the package onnx; install it by "
             "`pip install 'skest[onnx]'`."
         ) from error
-    with explained_unicode():
-        return _model(graph, metadata or {})
-
-
-def _model(graph: Graph, metadata: Mapping[str, str]) -> Any:
-    from onnx import helper, numpy_helper
-
     nodes = graph.nodes
     used = {name for node in nodes for name in node.inputs}
     proto = helper.make_graph(
@@ -81,7 +75,7 @@ def _model(graph: Graph, metadata: Mapping[str, str]) -> Any:
         ir_version=IR_VERSION,
         opset_imports=[helper.make_opsetid(d, OPSETS[d]) for d in domains],
     )
-    helper.set_model_props(model, dict(metadata))
+    helper.set_model_props(model, dict(metadata or {}))
     return model
 
 
