@@ -57,7 +57,7 @@ class Assumptions:
             Whether the code of the optimizers is known, so that nothing but their
             options can change. It takes a microsecond then.
         """
-        if at_a_glance and self._are_values_the_same():
+        if at_a_glance and self.are_values_the_same():
             return False
         self._values = self._option_values()
         before, self._options = self._options, options_of_updates(self._spec)
@@ -76,10 +76,8 @@ class Assumptions:
         before, self._slots = self._slots, slots_of_updates(self._spec)
         return _have_moved(before, self._slots)
 
-    def _option_values(self) -> list[list[Any]]:
-        return [[*group.values()] for o in self._optimizers for group in o.param_groups]
-
-    def _are_values_the_same(self) -> bool:
+    def are_values_the_same(self) -> bool:
+        """Tell whether all options are the very objects that were looked at last."""
         left = iter(self._values)
         for optimizer in self._optimizers:
             for group in optimizer.param_groups:
@@ -89,6 +87,9 @@ class Assumptions:
                 if not all(map(is_, group.values(), values)):
                     return False
         return next(left, None) is None
+
+    def _option_values(self) -> list[list[Any]]:
+        return [[*group.values()] for o in self._optimizers for group in o.param_groups]
 
 
 def _have_moved(

@@ -15,6 +15,7 @@ from skest.execution.cuda_graph import CudaGraphProgram
 from skest.execution.program import Program, StepProgram
 from skest.execution.recording import NotBuiltError, NotRecordableError
 from skest.execution.replay import Replay, recorded_step
+from skest.execution.shortcut import Shortcut
 from skest.execution.verification import compared_only, compared_step
 from skest.execution.watching import has_hooks_of_all_modules, has_hooks_of_updates
 from skest.spec import EstimatorSpec
@@ -113,6 +114,7 @@ class GraphStep:
         self._refusal = refusal
         self._n_changes = 0
         self._assumptions = Assumptions(spec)
+        self._shortcut: Shortcut | None = None
         self._was_replayed = False
         for optimizer in spec.optimizers:
             if not getattr(optimizer, "is_recordable", True):
@@ -121,6 +123,15 @@ class GraphStep:
 
     def __call__(self, features: Any, labels: Any) -> Tensor:
         """Take a step and return the loss, detached, from before the update."""
+        if self._shortcut is not None and not has_hooks_of_all_modules():
+            loss = self._shortcut(features, labels)
+            if loss is not None:
+                self.n_replayed += 1
+                return loss
+        return self._step(features, labels)
+
+    def _step(self, features: Any, labels: Any) -> Tensor:
+        self._shortcut = None
         if not self._is_eager:
             self._forget_what_has_changed()
         if self._is_eager or has_hooks_of_all_modules():
@@ -146,6 +157,10 @@ class GraphStep:
         else:
             self.n_replayed += 1
             loss = replay(tensors)
+            if not self._is_watched and self._cut is None:
+                self._shortcut = Shortcut.find(
+                    replay, self._assumptions, features, labels, tensors
+                )
         if self._with_update and not (replay is not None and replay.has_update):
             if self._assumptions.slots_were_replaced() and self._is_update_recorded():
                 self._update_by_itself()  # other kinds work on those of before

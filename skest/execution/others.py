@@ -54,6 +54,9 @@ class OtherGradients:
             elif id(gradient) in written:
                 self._summed.append((tensor, gradient))
 
+    def __len__(self) -> int:
+        return len(self._summed)
+
     def were_replaced(self) -> bool:
         """Tell whether somebody has set gradients to None, or to other tensors."""
         return any(tensor.grad is not gradient for tensor, gradient in self._summed)

@@ -241,6 +241,11 @@ class Replay:
             if self._recorded_with.get(i) is not tensor:
                 self._recorded_with.pop(i, None)
 
+    @property
+    def is_for_all_batches(self) -> bool:
+        """Whether it was compared with other tensors for each of those in a batch."""
+        return not self._recorded_with
+
     def was_compared_with(self, tensors: Sequence[Tensor]) -> bool:
         """Tell whether it was compared with a batch like this one.
 
@@ -248,7 +253,9 @@ class Replay:
         too, and nothing tells the one from the other before there is another tensor.
         """
         recorded = self._recorded_with.items()
-        return not recorded or all([tensors[i] is before for i, before in recorded])
+        return self.is_for_all_batches or all(
+            [tensors[i] is before for i, before in recorded]
+        )
 
     def gradients(self) -> list[Tensor]:
         """Return the present gradients of the parameters whose gradients it sets."""

@@ -24,6 +24,7 @@ class EpochwiseHook(Hook):
     """
 
     _n_steps = 0  # of the present epoch
+    _n_steps_of_epoch: int | None = None
     _has_begun = False
 
     def begin_epoch(self, run: Run) -> None:
@@ -36,6 +37,7 @@ class EpochwiseHook(Hook):
         """Start to count, from where the table goes on."""
         self._has_begun = False
         self._n_steps = 0
+        self._n_steps_of_epoch = run.steps_per_epoch
         if run.table is not None:
             self._n_steps = run.table.n_skipped % run.table.steps_per_epoch
 
@@ -48,7 +50,7 @@ class EpochwiseHook(Hook):
     def after_step(self, run: Run, loss: Any) -> None:
         """Look whether the epoch is complete."""
         self._n_steps += 1
-        if self._n_steps == run.steps_per_epoch:
+        if self._n_steps == self._n_steps_of_epoch:
             self._close(run)
 
     def end(self, run: Run) -> None:
