@@ -250,6 +250,21 @@ def test_steps_that_fetch_rows_when_code_reads_them_stay_eager(
     assert "'aten::index.Tensor' makes Python or the shape" in record.getMessage()
 
 
+class Unseen(Embedded):
+    def forward(self, features):
+        weight, ids = self.table.weight, features["ids"]
+        return self.out(torch.ops.aten.embedding.default(weight, ids, -1, False, True))
+
+
+def test_a_training_ends_in_which_rows_are_looked_up_unseen(served, monkeypatch):
+    monkeypatch.setattr(f"{__name__}.Embedded", Unseen)
+    train = functools.partial(trained, embedded_model, fn=ids_fn)
+    with pytest.raises(
+        ValueError, match=r"\['table.weight'\] in parameter servers were"
+    ):
+        served(1, train)
+
+
 def test_steps_of_known_code_are_recorded_unasked(served, replayed):
     train = functools.partial(wide_and_deep, "adam", max_iter=9)
     found = served(1, train)
