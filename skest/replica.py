@@ -77,8 +77,11 @@ class Replica:
         initialized. Sets ``run.global_step`` if others have taken steps already.
         """
 
-    def make_step(self, run: Run, make: Callable[[], Step]) -> Step:
-        """Return what takes the steps; `make` returns what does so in one process."""
+    def make_step(self, run: Run, make: Callable[..., Step]) -> Step:
+        """Return what takes the steps; `make` returns what does so in one process.
+
+        ``make(halves=...)`` does so with other `skest.training.Halves` of a step.
+        """
         return make()
 
     def batches(

@@ -3,7 +3,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from torch import Tensor
 
@@ -14,6 +14,8 @@ from skest.spec import EstimatorSpec
 
 __all__ = [
     "INPUT_ENDED",
+    "LOCAL",
+    "Halves",
     "Step",
     "WatchedStep",
     "apply_gradients",
@@ -118,6 +120,7 @@ def train_step(
     labels: Any,
     after_backward: Callable[[], None] | None = None,
     compute: Callable[[EstimatorSpec, Any, Any], Tensor] | None = None,
+    update: Callable[[EstimatorSpec], None] | None = None,
 ) -> Tensor:
     """Update the variables with one batch.
 
@@ -131,6 +134,8 @@ def train_step(
         Called when the gradients are computed, before they are clipped.
     compute : callable, default=None
         Does what `compute_gradients` does, in another way.
+    update : callable, default=None
+        ``update(spec)`` does what `apply_gradients` does, in another way.
 
     Returns
     -------
@@ -147,7 +152,7 @@ def train_step(
     loss = (compute or compute_gradients)(spec, features, labels)
     if after_backward is not None:
         after_backward()
-    apply_gradients(spec)
+    (update or apply_gradients)(spec)
     return loss
 
 
@@ -173,6 +178,29 @@ def clip_trained(spec: EstimatorSpec) -> None:
     """Clip the gradients of all that is trained, if the model says so."""
     if spec.clip_norm is not None:
         clip_gradients(trained_parameters(spec), spec.clip_norm)
+
+
+class Halves(NamedTuple):
+    """What the code of a model does in a step, as `train_step` takes it.
+
+    Parameters
+    ----------
+    compute : callable, default=compute_gradients
+        ``compute(spec, features, labels) -> loss``.
+    update : callable, default=apply_gradients
+        ``update(spec)``.
+    """
+
+    compute: Callable[[EstimatorSpec, Any, Any], Tensor] = compute_gradients
+    update: Callable[[EstimatorSpec], None] = apply_gradients
+
+    def eager(self, spec: EstimatorSpec) -> Step:
+        """Return what takes steps by calling them."""
+        return partial(train_step, spec, compute=self.compute, update=self.update)
+
+
+#: Those of a model whose variables are here.
+LOCAL = Halves()
 
 
 def trained_parameters(spec: EstimatorSpec) -> dict[Tensor, None]:

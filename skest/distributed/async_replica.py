@@ -35,6 +35,7 @@ from skest.replica import Replica
 from skest.spec import EstimatorSpec
 from skest.training import (
     INPUT_ENDED,
+    Halves,
     Step,
     WatchedStep,
     clip_trained,
@@ -201,13 +202,15 @@ class AsyncReplica(Replica):
             self._log = StatusLog(self.client, every_steps, run.global_step)
         self._stop_if_asked(run)
 
-    def make_step(self, run: Run, make: Callable[[], Step]) -> Step:
-        """Return what takes a step: read, compute gradients, send them."""
+    def make_step(self, run: Run, make: Callable[..., Step]) -> Step:
+        """Return what takes a step: read, compute gradients, send them.
 
-        def step(features: Any, labels: Any) -> Tensor:
-            return self._step(run, features, labels, None)
-
-        return step
+        Gradients are recorded if all rows come before they are computed. If some are
+        read by ids that the batch does not have as they are, steps stay eager: to look
+        for rows that are missing depends on data, which the recording tells.
+        """
+        gradients = make(halves=Halves(self._compute_gradients, _leave_to_servers))
+        return functools.partial(self._step, run, gradients)
 
     def batches(
         self, run: Run, batches: Iterator[tuple[Any, Any]]
@@ -219,7 +222,8 @@ class AsyncReplica(Replica):
 
     def make_watched_step(self, run: Run) -> WatchedStep:
         """Return what takes a step and shows its gradients before they are sent."""
-        return functools.partial(self._step, run)
+        gradients = functools.partial(self._compute_gradients, run.spec)
+        return functools.partial(self._step, run, gradients)
 
     def steps_taken(self, run: Run) -> int:
         """Return the global step, as server 0 said."""
@@ -352,21 +356,21 @@ class AsyncReplica(Replica):
     def _step(
         self,
         run: Run,
+        gradients: Step,
         features: Any,
         labels: Any,
-        after_backward: Callable[[], None] | None,
+        after_backward: Callable[[], None] | None = None,
     ) -> Tensor:
-        exchange = self._servers.exchange
-        if exchange is None:
-            raise RuntimeError("A step was asked for before 'begin'.")
+        exchange = self._exchange
 
-        def gradients() -> Tensor:
+        def compute() -> Tensor:
             exchange.pull(features)
             self._pull_ahead(exchange)
-            with exchange.rows.watched():
-                return compute_gradients(run.spec, features, labels)
+            loss = gradients(features, labels)
+            exchange.rows.check_gradients()
+            return loss
 
-        loss: Tensor = self._servers.retried(run, gradients)
+        loss: Tensor = self._servers.retried(run, compute)
         if after_backward is not None:
             after_backward()
         clip_trained(run.spec)
@@ -380,6 +384,18 @@ class AsyncReplica(Replica):
         else:
             self._sending.answered()
         return loss
+
+    def _compute_gradients(
+        self, spec: EstimatorSpec, features: Any, labels: Any
+    ) -> Tensor:
+        with self._exchange.rows.watched():
+            return compute_gradients(spec, features, labels)
+
+    @property
+    def _exchange(self) -> Exchange:
+        if self._servers.exchange is None:
+            raise RuntimeError("A step was asked for before 'begin'.")
+        return self._servers.exchange
 
     def _pull_ahead(self, exchange: Exchange) -> None:
         """Ask for the variables of the next step."""
@@ -417,3 +433,7 @@ class AsyncReplica(Replica):
             self.client.ask_all(message)
         except LOST as error:
             _logger.info("%s", error)
+
+
+def _leave_to_servers(spec: EstimatorSpec) -> None:
+    """Update nothing: servers do, once the gradients were sent."""

@@ -124,7 +124,7 @@ class DataParallelReplica(SynchronousReplica):
             yield batch
         self.agree(run, INPUT_ENDED)
 
-    def make_step(self, run: Run, make: Callable[[], Step]) -> Step:
+    def make_step(self, run: Run, make: Callable[..., Step]) -> Step:
         """Return what takes a step together with the others."""
         return self._step(run)
 

@@ -167,7 +167,7 @@ class LocalChief(Replica):
             self.supervisor.start(self._task(index, last_step))
         self.parts.begin(run)
 
-    def make_step(self, run: Run, make: Callable[[], Step]) -> Step:
+    def make_step(self, run: Run, make: Callable[..., Step]) -> Step:
         """Return what takes a step with the variables that all have."""
         return self.parts.replica.make_step(run, make)
 

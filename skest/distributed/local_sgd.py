@@ -69,7 +69,7 @@ class LocalSGDReplica(SynchronousReplica):
         check_integer(sync_every, "sync_every", "LocalSGDReplica", minimum=1)
         self.sync_every = sync_every
 
-    def make_step(self, run: Run, make: Callable[[], Step]) -> Step:
+    def make_step(self, run: Run, make: Callable[..., Step]) -> Step:
         """Return what takes a step as in one process, and averages if it is time."""
         return self._synchronized(run, make())
 

@@ -8,7 +8,6 @@ rows that it will read are brought there; where nobody wrote, the tensor needs n
 import contextlib
 import mmap
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -167,7 +166,8 @@ class RemoteRows:
     def watched(self) -> Iterator[None]:
         """Fetch rows also where code that nobody knows looks them up.
 
-        Several may read one table, of which only some are modules that are known.
+        Several may read one table, of which only some are modules that are known. Rows
+        that are looked up unseen are found by `check_gradients` afterwards.
         """
         if not self._tables:
             yield
@@ -180,9 +180,8 @@ class RemoteRows:
                 self._is_watching = False
                 while self._unwatched:  # an interrupt passes by the hooks of modules
                     self._after_columns()
-        self._check_gradients()
 
-    def _check_gradients(self) -> None:
+    def check_gradients(self) -> None:
         """Raise ValueError if rows have a gradient that were not brought."""
         ids = {
             n: found
@@ -246,9 +245,8 @@ class RemoteRows:
                 for table, key, with_first in lookups()
                 if id(table) in self._numbers
             ]
-            before = partial(self._before_columns, found)
             self._handles += [
-                module.register_forward_pre_hook(before),
+                module.register_forward_pre_hook(self._before_columns(found)),
                 module.register_forward_hook(self._after_columns, always_call=True),
             ]
         for module in embeddings_of(network):
@@ -257,28 +255,35 @@ class RemoteRows:
                 continue
             if module.max_norm is not None:
                 raise ValueError(MAX_NORM_REFUSED)
-            hook = partial(self._before_embedding, number)
+            hook = self._before_embedding(number)
             handle = module.register_forward_pre_hook(hook, with_kwargs=True)
             self._handles.append(handle)
 
+    # Functions and no partials: what these hold is looked at where steps are recorded.
+
     def _before_columns(
-        self, lookups: list[tuple[int, str, bool]], module: nn.Module, args: Any
-    ) -> None:
-        # It tells of all that it looks up, so that its many calls need not be watched.
-        if self._is_watching:
-            self._unwatched.append(torch._C.DisableTorchFunction())
-            self._unwatched[-1].__enter__()
-        for number, key, with_first in lookups:
-            self._need(number, args[0][key], with_first)
+        self, lookups: list[tuple[int, str, bool]]
+    ) -> Callable[[nn.Module, Any], None]:
+        def hook(module: nn.Module, args: Any) -> None:
+            # It tells of all that it looks up, so that its many calls need not be
+            # watched.
+            if self._is_watching:
+                self._unwatched.append(torch._C.DisableTorchFunction())
+                self._unwatched[-1].__enter__()
+            for number, key, with_first in lookups:
+                self._need(number, args[0][key], with_first)
+
+        return hook
 
     def _after_columns(self, *_: Any) -> None:
         if self._unwatched:
             self._unwatched.pop().__exit__(None, None, None)
 
-    def _before_embedding(
-        self, number: int, module: nn.Module, args: Any, kwargs: Any
-    ) -> None:
-        self._need(number, args[0] if args else kwargs["input"])
+    def _before_embedding(self, number: int) -> Callable[[nn.Module, Any, Any], None]:
+        def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
+            self._need(number, args[0] if args else kwargs["input"])
+
+        return hook
 
     def _distinct(self, ids: dict[int, Tensor]) -> Distinct:
         """Return every id of each table once; raise IndexError if one is no row of it."""

@@ -97,7 +97,7 @@ class SharedMemoryReplica(Replica):
         self._is_here[self._index] = 1
         self._stop_if_asked(run)
 
-    def make_step(self, run: Run, make: Callable[[], Step]) -> Step:
+    def make_step(self, run: Run, make: Callable[..., Step]) -> Step:
         """Return the step of one process, which works in the common memory."""
         step = make()
         if isinstance(step, GraphStep):

@@ -10,13 +10,16 @@ from torch import Tensor
 from skest.execution.impurity import Impurity
 from skest.execution.recording import Recorder
 from skest.spec import EstimatorSpec
-from skest.training import compute_gradients
 
 __all__ = ["recorded_gradients"]
 
 
 def recorded_gradients(
-    spec: EstimatorSpec, features: Any, labels: Any, recorder: Recorder
+    spec: EstimatorSpec,
+    features: Any,
+    labels: Any,
+    recorder: Recorder,
+    compute: Callable[[EstimatorSpec, Any, Any], Tensor],
 ) -> tuple[Tensor, str | None]:
     """Compute gradients, and record that.
 
@@ -32,22 +35,24 @@ def recorded_gradients(
         The batch.
     recorder : Recorder
         Records it.
+    compute : callable
+        `skest.training.compute_gradients`, or what does so in another way.
 
     Returns
     -------
     loss : Tensor of shape ()
-        What `skest.training.compute_gradients` returns.
+        What `compute` returns.
     obstacle : str or None
         Why what was recorded does not hold for other batches, if it does not.
     """
     restore = _undo(spec)
     try:
         with Impurity(spec.network, spec.loss) as impurity, recorder:
-            loss = compute_gradients(spec, features, labels)
+            loss = compute(spec, features, labels)
     except Exception as error:
         restore()
         failure = f"it cannot be recorded: {type(error).__name__}"
-        return compute_gradients(spec, features, labels), failure
+        return compute(spec, features, labels), failure
     return loss, impurity.obstacle or recorder.recording.obstacle
 
 

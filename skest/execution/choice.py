@@ -20,7 +20,7 @@ from skest.execution.program import Program, StepProgram
 from skest.execution.watching import has_compiled_modules, has_hooks_of_all_modules
 from skest.hooks.base import Hook
 from skest.spec import EstimatorSpec
-from skest.training import Step, train_step, trained_parameters
+from skest.training import LOCAL, Halves, Step, trained_parameters
 
 __all__ = ["make_inference", "make_step", "reason_to_stay_eager"]
 
@@ -45,6 +45,7 @@ def make_step(
     n_steps: int | None,
     *,
     is_input_known: bool,
+    halves: Halves = LOCAL,
 ) -> Step:
     """Return what takes the training steps.
 
@@ -61,13 +62,15 @@ def make_step(
     is_input_known : bool
         Whether the input calls no code of the user's between two steps, see
         `skest.execution.known_input`.
+    halves : Halves, default=LOCAL
+        The eager step.
 
     Returns
     -------
     callable
         ``step(features, labels) -> loss``.
     """
-    eager = functools.partial(train_step, spec)
+    eager = halves.eager(spec)
     if execution == "eager":
         return eager
     if any(hook.watches_all_gradients for hook in hooks):
@@ -75,19 +78,25 @@ def make_step(
         return eager
     is_watched = not is_input_known or _is_code_called_between_steps(spec, hooks)
     make = functools.partial(
-        GraphStep, spec, is_watched=is_watched, program=_program_for(spec)
+        GraphStep,
+        spec,
+        is_watched=is_watched,
+        program=_program_for(spec),
+        halves=halves,
     )
+    # What a step needs from servers may be known from the third one on only.
+    first = 1 if halves is LOCAL else 2
     if execution == "graph":
-        return make(eager_steps=1, report=_logger.warning)
+        return make(eager_steps=first, report=_logger.warning)
     if execution == "inductor":
-        return make(eager_steps=1, report=_logger.warning, program=InductorProgram)
+        return make(eager_steps=first, report=_logger.warning, program=InductorProgram)
     if n_steps is not None and n_steps < _WORTH_RECORDING:
         return eager
     reason = reason_to_stay_eager(spec)
     if reason is not None:
         _logger.info("Training steps are taken eagerly: %s.", reason)
         return eager
-    eager_steps = _EAGER_STEPS if n_steps is None else 1
+    eager_steps = _EAGER_STEPS if n_steps is None else first
     refusal = functools.partial(reason_to_stay_eager, spec)
     return make(eager_steps=eager_steps, report=_logger.info, refusal=refusal)
 

@@ -19,7 +19,7 @@ from skest.execution.shortcut import Shortcut
 from skest.execution.verification import compared_only, compared_step
 from skest.execution.watching import has_hooks_of_all_modules, has_hooks_of_updates
 from skest.spec import EstimatorSpec
-from skest.training import train_step
+from skest.training import LOCAL, Halves
 
 __all__ = ["GraphStep"]
 
@@ -60,6 +60,9 @@ class GraphStep:
     refusal : callable, default=None
         Called when somebody has changed something; returns the reason why there must be
         no recordings from then on, or None.
+    halves : Halves, default=LOCAL
+        The eager step. Another update than that of `skest.training` is called and not
+        recorded.
 
     Attributes
     ----------
@@ -97,16 +100,21 @@ class GraphStep:
         program: type[StepProgram] = Program,
         is_watched: bool = True,
         refusal: Callable[[], str | None] | None = None,
+        halves: Halves = LOCAL,
     ) -> None:
         self.n_replayed = 0
         self.apart: Callable[[], AbstractContextManager[None]] | None = None
         self._spec = spec
+        self._halves = halves
+        self._eager = halves.eager(spec)
         self._eager_steps = eager_steps
         self._report = report
         self._program = program
         self._cut = getattr(spec.network, "cut_to_longest", None)
         self._is_eager = False
-        self._with_update = program.takes_update and not spec.lr_schedulers
+        is_recordable = halves.update is LOCAL.update and not spec.lr_schedulers
+        self._is_update_recordable = is_recordable
+        self._with_update = program.takes_update and is_recordable
         self._seen: Counter[Hashable] = Counter()
         self._recorded: dict[Hashable, Replay] = {}
         self._replays: dict[Hashable, Replay] = {}  # recorded, and compared
@@ -135,20 +143,20 @@ class GraphStep:
         if not self._is_eager:
             self._forget_what_has_changed()
         if self._is_eager or has_hooks_of_all_modules():
-            return train_step(self._spec, features, labels)
+            return self._eager(features, labels)
         if self._cut is not None:
             features = self._cut(features)
         try:
             tensors, kind = batch_tensors((features, labels))
         except TypeError as error:
             self._stay_eager(str(error))
-            return train_step(self._spec, features, labels)
+            return self._eager(features, labels)
         replay = self._replays.get(kind)
         if replay is not None and replay.others.were_replaced():
             self._stay_eager(
                 "a gradient of a variable that no optimizer holds was replaced"
             )
-            return train_step(self._spec, features, labels)
+            return self._eager(features, labels)
         if replay is not None and not replay.was_compared_with(tensors):
             replay = None
         self._was_replayed = replay is not None
@@ -179,7 +187,7 @@ class GraphStep:
         comes_often = is_first and self._cut is None
         n_eager = self._eager_steps if comes_often else _EAGER_STEPS_OF_OTHERS
         if self._is_eager or self._seen[kind] <= n_eager:
-            return train_step(self._spec, features, labels)
+            return self._eager(features, labels)
         captures = self._program is CudaGraphProgram  # memory for one kind is enough
         program = Program if captures and not is_first else self._program
         if self._with_update and join_counters(self._spec.optimizers):
@@ -193,6 +201,7 @@ class GraphStep:
             program,
             self._with_update,
             gives_copies=self._is_watched,
+            halves=self._halves,
         )
         if isinstance(replay, NotBuiltError):
             self._fall_back(str(replay))
@@ -212,7 +221,7 @@ class GraphStep:
         else:
             with self.apart():
                 difference = compared_only(*step)
-            loss = train_step(self._spec, features, labels)
+            loss = self._eager(features, labels)
         if difference is None:
             replay.note_comparison(tensors)
             self._replays[kind] = replay
@@ -225,7 +234,7 @@ class GraphStep:
         if self._program.is_exact:
             self._stay_eager(reason)
             return
-        self._program, self._with_update = Program, not self._spec.lr_schedulers
+        self._program, self._with_update = Program, self._is_update_recordable
         self._forget()
         self._report(f"Training steps are not compiled: {reason}.")
 

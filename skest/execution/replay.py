@@ -25,7 +25,7 @@ from skest.execution.simplification import Storages, rewritten, simplified
 from skest.execution.watching import options_of_updates, slots_of_updates
 from skest.row_sparse import RowSparse
 from skest.spec import EstimatorSpec
-from skest.training import apply_gradients, trained_parameters
+from skest.training import Halves, apply_gradients, trained_parameters
 
 __all__ = ["Replay", "recorded_step"]
 
@@ -38,6 +38,7 @@ def recorded_step(
     program: type[StepProgram],
     with_update: bool,
     gives_copies: bool,
+    halves: Halves,
 ) -> tuple[Tensor, "Replay | NotRecordableError"]:
     """Take a training step, and record it for batches of the same kind.
 
@@ -53,9 +54,12 @@ def recorded_step(
     program : type
         What carries out the recorded step, `skest.execution.program.Program`.
     with_update : bool
-        Whether to replay the update as well, if it can be recorded.
+        Whether to replay the update as well, if it can be recorded. It must be
+        `skest.training.apply_gradients` then.
     gives_copies : bool
         See `Replay`.
+    halves : Halves
+        The eager step.
 
     Returns
     -------
@@ -67,7 +71,9 @@ def recorded_step(
     """
     recorder = Recorder(tensors)
     recording = recorder.recording
-    loss, obstacle = recorded_gradients(spec, features, labels, recorder)
+    loss, obstacle = recorded_gradients(
+        spec, features, labels, recorder, halves.compute
+    )
     others = OtherGradients(recording, recorder.values, trained_parameters(spec))
     changes_batch = not has_same_tensors((features, labels), tensors)
     recording.obstacle = (
@@ -84,7 +90,7 @@ def recorded_step(
     if obstacle is None and with_update:
         _record_update(spec, recorder)
     else:
-        apply_gradients(spec)
+        halves.update(spec)
     if obstacle is not None:
         return loss, NotRecordableError(obstacle)
     if recording.obstacle is not None:
@@ -102,6 +108,7 @@ def recorded_step(
             program,
             with_update,
             gives_copies,
+            halves,
         )
     except NotBuiltError as error:
         return loss, error
@@ -150,10 +157,12 @@ class Replay:
     program : type
         What carries out the recorded step.
     has_update : bool
-        Whether the update is recorded; it is done by the optimizers otherwise.
+        Whether the update is recorded.
     gives_copies : bool
         Whether every step has gradients of its own, as eager steps have, for those who
         look at them later. They are in the same tensors after every step otherwise.
+    halves : Halves
+        The eager step, whose update is called if none is recorded.
 
     Attributes
     ----------
@@ -162,6 +171,8 @@ class Replay:
     others : OtherGradients
         As given.
     has_update : bool
+        As given.
+    halves : Halves
         As given.
     is_exact : bool
         Whether an eager step gives the same numbers bit for bit.
@@ -177,6 +188,7 @@ class Replay:
         program: type[StepProgram],
         has_update: bool,
         gives_copies: bool,
+        halves: Halves,
     ) -> None:
         calls = rewritten(recording.calls)
         if program.is_exact:  # a compiler knows better
@@ -195,6 +207,7 @@ class Replay:
             calls = with_tensors_for_numbers(calls)
         self._program = program(recording.inputs, calls, [loss], values, storages)
         self._spec = spec
+        self.halves = halves
         self.others = others
         self.has_update = has_update
         self._gives_copies = gives_copies
@@ -232,7 +245,7 @@ class Replay:
         """
         loss = self.compute(tensors)
         if not self.has_update:
-            apply_gradients(self._spec)
+            self.halves.update(self._spec)
         return loss
 
     def note_comparison(self, tensors: Sequence[Tensor]) -> None:

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from skest.execution.replay import Replay
 from skest.spec import EstimatorSpec
-from skest.training import apply_gradients, compute_gradients
 
 __all__ = ["compared_only", "compared_step"]
 
@@ -56,10 +55,10 @@ def compared_step(
         difference = f"a recorded step cannot be replayed: {reason}"
     changes.restore(ids, before)
     with torch.enable_grad():
-        loss = compute_gradients(spec, features, labels)
+        loss = replay.halves.compute(spec, features, labels)
     covered = changes.cover(ids)
     if replay.has_update:
-        apply_gradients(spec)
+        replay.halves.update(spec)
     if difference is None:
         eager = [loss, *changes.copied(ids), *replay.gradients()]
         found = _difference(replayed, eager, len(replay.gradients()), replay.is_exact)
@@ -69,7 +68,7 @@ def compared_step(
                 f"a recorded step gave other numbers with another batch, {where}"
             )
     if not replay.has_update:
-        apply_gradients(spec)
+        replay.halves.update(spec)
     return loss, difference
 
 

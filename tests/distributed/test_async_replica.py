@@ -10,6 +10,7 @@ from torch import nn
 
 from skest import DNNLinearCombinedClassifier, Estimator, EstimatorSpec, RunConfig
 from skest.distributed.testing import LocalServers
+from skest.execution.replay import Replay
 from skest.feature_columns import (
     categorical_column_with_hash_bucket,
     categorical_column_with_identity,
@@ -125,10 +126,9 @@ def wide_and_deep(optimizer, **options):
         linear_feature_columns=wide,
         dnn_feature_columns=deep,
         dnn_optimizer=optimizer,
-        max_iter=2,
         batch_size=32,
         random_state=0,
-        **options,
+        **{"max_iter": 2, **options},
     )
     estimator.fit(X, (X["a"] % 3 == 0).astype(int))
     return estimator.estimator_.checkpoint
@@ -200,6 +200,76 @@ def classes_fn():
 def test_rows_are_fetched_when_code_reads_them(served, num_ps, model_fn, fn):
     train = functools.partial(trained, model_fn, fn=fn)
     assert_same(served(num_ps, train), train())
+
+
+@pytest.fixture
+def replayed(monkeypatch):
+    """Return a list of one entry for every step that is replayed."""
+    steps, take = [], Replay.__call__
+
+    def count(replay, tensors):
+        steps.append(replay)
+        return take(replay, tensors)
+
+    monkeypatch.setattr(Replay, "__call__", count)
+    return steps
+
+
+@pytest.mark.parametrize("pipeline", [0, 1])
+@pytest.mark.parametrize("num_ps", [1, 2])
+def test_steps_are_replayed_with_the_same_numbers(served, replayed, num_ps, pipeline):
+    def train(execution):
+        return served(
+            num_ps,
+            lambda: wide_and_deep(
+                "adam", dnn_dropout=0.2, batch_norm=True, execution=execution
+            ),
+            pipeline=pipeline,
+        )
+
+    expected = train("eager")
+    assert replayed == []
+    assert_same(train("graph"), expected)
+    assert len(replayed) >= 8
+
+
+def test_gradients_that_are_replayed_are_clipped(served, replayed):
+    train = functools.partial(trained, dense_model("adam"))
+    assert_same(served(2, lambda: train(execution="graph")), train(execution="eager"))
+    assert len(replayed) == 10 - 4
+
+
+def test_steps_that_fetch_rows_when_code_reads_them_stay_eager(
+    served, replayed, caplog
+):
+    train = functools.partial(trained, embedded_model, fn=ids_fn)
+    found = served(2, lambda: train(execution="graph"))
+    assert_same(found, train(execution="eager"))
+    assert replayed == []
+    (record,) = (r for r in caplog.records if "eagerly" in r.getMessage())
+    assert "'aten::index.Tensor' makes Python or the shape" in record.getMessage()
+
+
+class Unseen(Embedded):
+    def forward(self, features):
+        weight, ids = self.table.weight, features["ids"]
+        return self.out(torch.ops.aten.embedding.default(weight, ids, -1, False, True))
+
+
+def test_a_training_ends_in_which_rows_are_looked_up_unseen(served, monkeypatch):
+    monkeypatch.setattr(f"{__name__}.Embedded", Unseen)
+    train = functools.partial(trained, embedded_model, fn=ids_fn)
+    with pytest.raises(
+        ValueError, match=r"\['table.weight'\] in parameter servers were"
+    ):
+        served(1, train)
+
+
+def test_steps_of_known_code_are_recorded_unasked(served, replayed):
+    train = functools.partial(wide_and_deep, "adam", max_iter=9)
+    found = served(1, train)
+    assert len(replayed) > 0
+    assert_same(found, train(execution="eager"))
 
 
 class Gradients(Hook):

@@ -28,7 +28,7 @@ from skest.feature_columns.lookup import combined_rows, row_lookup, row_table
 from skest.networks import RNN, BatchNorm, Dropout
 from skest.optimizers import OPTIMIZERS, make_optimizer
 from skest.row_sparse import RowSparse
-from skest.training import train_step
+from skest.training import Halves, train_step
 from tests.execution._steps import (
     assert_change_counts,
     batches,
@@ -307,6 +307,28 @@ def test_gradients_can_be_read_after_a_step():
             graph.network.parameters(), eager.network.parameters(), strict=True
         ):
             assert torch.equal(ours.grad, theirs.grad)
+
+
+def test_another_update_is_called_after_every_step_and_not_recorded():
+    eager, graph = make_spec(mlp()), make_spec(mlp())
+    updated = []
+
+    def scaled(spec):
+        updated.append(spec)
+        with torch.no_grad():
+            for parameter in spec.network.parameters():
+                parameter -= len(updated) * 0.01 * parameter.grad
+
+    halves = Halves(update=scaled)
+    step = GraphStep(graph, eager_steps=1, report=print, halves=halves)
+    for features, labels in batches(8):
+        loss = step(features, labels)
+        updated.pop()  # it counts again for the other one
+        assert torch.equal(loss, halves.eager(eager)(features, labels))
+        for ours, theirs in zip(state(graph), state(eager), strict=True):
+            assert torch.equal(ours, theirs)
+    assert updated == [eager] * 8
+    assert step.n_replayed == 8 - 3
 
 
 def test_losses_are_tensors_of_their_own():
