@@ -165,7 +165,8 @@ class GraphStep:
         else:
             self.n_replayed += 1
             loss = replay(tensors)
-            if not self._is_watched and self._cut is None:
+            is_whole = replay.has_update or not self._with_update
+            if is_whole and not self._is_watched and self._cut is None:
                 self._shortcut = Shortcut.find(
                     replay, self._assumptions, features, labels, tensors
                 )

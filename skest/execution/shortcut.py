@@ -18,7 +18,7 @@ class Shortcut:
     Between the operations of a step the caches of the processor hold little of Python, so
     that each look takes two or three times as long as by itself. If no code of others is
     called between two steps, nothing can change but the kind of the batch and the options
-    of the optimizers.
+    of the optimizers, which are read in every step unless the update is recorded.
 
     Parameters
     ----------
@@ -41,6 +41,7 @@ class Shortcut:
     ) -> None:
         self._replay = replay
         self._assumptions = assumptions
+        self._reads_options = not replay.has_update
         self._names = [*features]
         self._kinds = [_kind_of(tensor) for tensor in (*features.values(), labels)]
 
@@ -63,9 +64,8 @@ class Shortcut:
         tensors : list of Tensor
             All tensors in it, each once.
         """
-        if not (replay.has_update and replay.is_for_all_batches) or replay.others:
-            return None
-        if type(features) is not dict:
+        is_same_every_time = replay.is_for_all_batches and not replay.others
+        if not is_same_every_time or type(features) is not dict:
             return None
         parts = [*features.values(), labels]
         if [*map(id, parts)] != [*map(id, tensors)]:
@@ -80,10 +80,10 @@ class Shortcut:
         if (
             [_kind_of(tensor) for tensor in tensors] != self._kinds
             or [*features] != self._names
-            or not self._assumptions.are_values_the_same()
+            or not (self._reads_options or self._assumptions.are_values_the_same())
         ):
             return None
-        return self._replay.compute(tensors)
+        return self._replay(tensors)
 
 
 def _kind_of(tensor: Tensor) -> tuple[Any, ...]:

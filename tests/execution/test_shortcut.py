@@ -128,7 +128,25 @@ def test_a_tensor_that_is_in_every_batch_is_compared_first(n_short):
     assert n_short() == 20 - 8 - 2
 
 
-def test_options_that_change_end_it(n_short):
+def test_rates_that_follow_a_schedule_are_read_in_every_step(n_short):
+    def scheduled():
+        network = Sum()
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+        schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+        return make_spec(network, optimizer=optimizer, lr_scheduler=schedule)
+
+    eager, graph = scheduled(), scheduled()
+    step = GraphStep(graph, eager_steps=1, report=print, is_watched=False)
+    for i in range(12):
+        assert torch.equal(step(*batch(i)), train_step(eager, *batch(i)))
+        for spec in (eager, graph):
+            spec.lr_schedulers[0].step()
+    for ours, theirs in zip(state(graph), state(eager), strict=True):
+        assert torch.equal(ours, theirs)
+    assert n_short() == 8
+
+
+def test_options_that_change_are_seen(n_short):
     eager, graph = make(), make()
     step = GraphStep(graph, eager_steps=1, report=print, is_watched=False)
     for i in range(16):
@@ -139,7 +157,8 @@ def test_options_that_change_end_it(n_short):
         assert torch.equal(step(*batch(i)), train_step(eager, *batch(i)))
         for ours, theirs in zip(state(graph), state(eager), strict=True):
             assert torch.equal(ours, theirs)
-    assert n_short() == 4  # the optimizer takes its steps by itself from then on
+    # Only gradients are recorded anew, and the optimizer takes its steps itself.
+    assert n_short() == 4 + 8 - 3
 
 
 def test_hooks_of_all_modules_are_called(n_short):
