@@ -109,12 +109,12 @@ def test_overlapping_threads_get_the_callers_setting_back(first_to_leave):
         with IntraOpThreads.limited_to(8, wanted="auto"):
             found["inside"] = torch.get_num_threads()
             entered.set()
-            assert leave.wait(10)
+            assert leave.wait(60)
         found["outside"] = torch.get_num_threads()
 
     with IntraOpThreads.limited_to(1, wanted="auto"):
         thread = in_thread(other)  # it starts with the limit of this thread
-        assert entered.wait(10)
+        assert entered.wait(60)
         if first_to_leave == "other":
             leave.set()
             thread.join()

@@ -6,7 +6,7 @@ from datetime import timedelta
 from skest.distributed.rendezvous import client_options, connect
 from skest.distributed.session import Peer
 
-SECONDS = timedelta(seconds=5)
+SECONDS = timedelta(seconds=30)  # a machine may be busy, or wait for a name server
 LIMIT = 1 << 20
 WORKER = Peer("worker", 3)
 

@@ -35,5 +35,5 @@ def listener():
     thread.start()
     yield listener
     listener.stop()
-    thread.join(5)
+    thread.join(60)
     assert not thread.is_alive()

@@ -260,10 +260,12 @@ def test_a_request_larger_than_the_limit_is_not_sent(trainers):
 @pytest.mark.parametrize("secret", [None, "another"])
 def test_who_does_not_know_the_secret_gets_no_session(secret):
     with LocalServers(secret="the secret") as servers:
-        client = PSClient(servers.addresses, Peer("worker", 0), secret, timeout=5)
+        client = PSClient(servers.addresses, Peer("worker", 0), secret, timeout=30)
         with pytest.raises(RefusedError, match="does not prove the shared secret"):
             client.connect()
-        client = PSClient(servers.addresses, Peer("worker", 0), "the secret", timeout=5)
+        client = PSClient(
+            servers.addresses, Peer("worker", 0), "the secret", timeout=30
+        )
         client.connect()
         assert client.ask(0, Message(Op.INFO)).code == Status.OK
         client.close()
@@ -284,13 +286,13 @@ def test_a_task_that_is_too_far_ahead_waits(trainers):
         thread = threading.Thread(target=work)
         thread.start()
         for _ in range(bound + 1):
-            assert done.acquire(timeout=5)
+            assert done.acquire(timeout=60)
         assert not done.acquire(timeout=0.2)
         slow.step(IDS)
-        assert done.acquire(timeout=5)
+        assert done.acquire(timeout=60)
         assert not done.acquire(timeout=0.1)
         # From now on the slow one is silent, and its lease ends.
-        thread.join(timeout=10)
+        thread.join(timeout=60)
         assert not thread.is_alive()
         slow.step(IDS)  # it may come back
         assert slow.client.step == 10
@@ -308,9 +310,9 @@ def test_to_wait_for_others_is_no_failure(trainers, monkeypatch):
         thread = threading.Thread(target=fast.step, args=[IDS])
         thread.start()
         for _ in range(3):
-            assert looks.acquire(timeout=10)
+            assert looks.acquire(timeout=60)
         slow.step(IDS)
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive()
         assert slow.client.ask(0, Message(Op.INFO)).step == 3
 
@@ -327,11 +329,11 @@ def test_a_server_ends_when_the_chief_says_so(trainers):
         target=serve_parameters, args=["127.0.0.1:0"], kwargs={"announce": announce}
     )
     thread.start()
-    assert is_there.wait(10)
+    assert is_there.wait(60)
     client = trainers(addresses).client
     client.ask(0, Message(Op.SHUTDOWN))
     client.close()
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive()
 
 

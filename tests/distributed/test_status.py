@@ -87,7 +87,7 @@ def test_nobody_waits_for_an_observer():
         observer.look()
         thread = threading.Thread(target=lambda: [worker.step(IDS) for _ in range(3)])
         thread.start()
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive()
         stats = worker.client.ask(0, Message(Op.STATS)).control
         assert stats["active"] == []

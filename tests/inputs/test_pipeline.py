@@ -349,7 +349,7 @@ def test_prefetch_reads_no_further_than_asked(n_ahead):
 
     iterator = iter(Pipeline(source).prefetch(n_ahead))
     assert next(iterator) == 0
-    assert at_limit.wait(10)
+    assert at_limit.wait(60)
     assert not threading.Event().wait(0.02)
     assert taken == list(range(n_ahead + 1))
     iterator.close()

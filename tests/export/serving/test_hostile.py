@@ -369,14 +369,14 @@ def test_too_many_requests(small, monkeypatch):
 
     def slow(*arguments):
         busy.set()
-        assert go.wait(10)
+        assert go.wait(60)
         return run(*arguments)
 
     monkeypatch.setattr(model, "run", slow)
     document = {"instances": [1]}
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(Client(small), "/v1/models/double:predict", document)
-        assert busy.wait(10)
+        assert busy.wait(60)
         client = Client(small)
         status, answer = client("/v1/models/double:predict", document)
         assert status == 503 and "busy" in answer["error"]

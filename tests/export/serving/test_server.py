@@ -55,7 +55,7 @@ def test_ipv6(base):
 def test_health_is_answered_while_models_are_loaded(base, monkeypatch):
     server = ModelServer({"double": base}, port=0)
     go, refresh = threading.Event(), server._catalog.refresh
-    monkeypatch.setattr(server._catalog, "refresh", lambda: go.wait(10) and refresh())
+    monkeypatch.setattr(server._catalog, "refresh", lambda: go.wait(60) and refresh())
     with ThreadPoolExecutor(1) as pool:
         started = pool.submit(server.start)
         ask = Client(server)
@@ -104,7 +104,7 @@ class Blocked:
 
         def slow(*arguments):
             self.busy.set()
-            assert self.go.wait(10)
+            assert self.go.wait(60)
             return run(*arguments)
 
         monkeypatch.setattr(model, "run", slow)
@@ -118,7 +118,7 @@ def test_running_requests_are_finished(base, monkeypatch):
     with ThreadPoolExecutor(2) as pool:
         client = Client(server)
         answer = pool.submit(client, PREDICT, {"instances": [1]})
-        assert blocked.busy.wait(10)
+        assert blocked.busy.wait(60)
         stopped = pool.submit(server.stop)
         until(lambda: not server.ready)
         status, document = probe("/v2/health/ready")
@@ -144,7 +144,7 @@ def test_the_time_to_stop_is_bounded(base, monkeypatch):
         body = json.dumps({"instances": [1]}).encode()
         request = f"POST {PREDICT} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}"
         connection.sendall(request.encode() + b"\r\n\r\n" + body)
-        assert blocked.busy.wait(10)
+        assert blocked.busy.wait(60)
         assert server.stop(grace=0.1) is False
         blocked.go.set()
 
@@ -178,7 +178,7 @@ def test_a_process_whose_requests_take_too_long_ends_at_once(base):
         connection.sendall(post(PREDICT, b'{"instances": [1]}'))
         assert process.stdout.readline() == "at work\n"
         process.terminate()
-        printed, log = process.communicate(timeout=20)
+        printed, log = process.communicate(timeout=60)
     assert process.returncode == 1
     assert printed == ""
     assert "Traceback" not in log
@@ -209,7 +209,7 @@ def test_a_process_stops_when_it_is_asked_to(process, base, number):
     _single.write(base / "1700000001", 5.0)
     until(lambda: ask(PREDICT, {"instances": [1]})[1] == {"predictions": [[5.0]]})
     process.send_signal(number)
-    _, log = process.communicate(timeout=20)
+    _, log = process.communicate(timeout=60)
     assert process.returncode == 0
     assert "Traceback" not in log
     assert "Version 1700000001 of" in log
@@ -233,7 +233,7 @@ def test_clients_of_a_process_that_stops_get_whole_answers_or_none(process):
         process.terminate()
         for end in ends:
             assert end.result() is None
-    process.communicate(timeout=20)
+    process.communicate(timeout=60)
     assert process.returncode == 0
     assert set.union(*statuses) <= {200, 503}
 
