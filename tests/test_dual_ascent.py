@@ -88,6 +88,7 @@ def dual_objective(loss, examples, optimizer, l1, l2):
     return (entropy * c).sum() - penalty
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize(("l1", "l2"), [(0.0, 1.0), (0.0, 0.1), (0.7, 0.5)])
 @pytest.mark.parametrize("with_factors", [False, True])

@@ -209,6 +209,7 @@ def test_importing_skest_is_cheap():
     assert imported_with("numpy", heavy) == ["numpy"]
 
 
+@pytest.mark.slow
 def test_a_process_that_trains_alone_imports_nothing_of_several():
     several = [f"skest.distributed.{n}" for n in ("replicas", "server", "supervisor")]
     assert imported_with("skest.adapters.dnn, skest.train_eval", several) == []

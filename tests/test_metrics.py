@@ -168,6 +168,7 @@ def test_auc_of_any_scores_while_points_are_kept() -> None:
 # State
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", LABELLED)
 @given(sample=data(2), cut=st.integers(0, 40))
 def test_splits_and_merges_do_not_matter(
@@ -185,6 +186,7 @@ def test_splits_and_merges_do_not_matter(
     assert_allclose(second.compute(), of(make(), parts[1]), atol=1e-12)
 
 
+@pytest.mark.slow
 @given(data())
 @pytest.mark.parametrize("curve", ["ROC", "PR"])
 @pytest.mark.parametrize("buckets", [2, 5, 1024])

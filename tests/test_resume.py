@@ -103,6 +103,7 @@ def context():
     return _forkserver.context()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("input_name", "network"),
     [("table", "torch_dropout"), ("pipeline", "skest_dropout")],
@@ -205,6 +206,7 @@ def losses(estimator, input_fn, **options):
     return recorder.losses
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [

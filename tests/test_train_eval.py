@@ -247,6 +247,7 @@ def test_training_again_from_an_older_checkpoint_has_its_own_results(tmp_path):
     assert read_checkpoint(again[1]).global_step == 20
 
 
+@pytest.mark.slow
 def test_the_network_is_gone_when_the_end_is_evaluated(tmp_path):
     networks, alive = [], []
 
@@ -326,6 +327,7 @@ def test_results_of_another_evaluation_are_not_returned(tmp_path, caplog):
     assert again(steps=1, throttle_secs=0, name="other") == (one, True)
 
 
+@pytest.mark.slow
 def test_an_input_that_ended_is_not_gone_through_again(tmp_path):
     def again(max_steps=None, num_epochs=2, **options):
         return train_and_evaluate(

@@ -264,6 +264,7 @@ def test_in_a_pipeline():
     assert not hasattr(model, "_parent_callback_ctx")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_jobs", [1, 2])
 def test_in_a_grid_search(n_jobs):
     monitor = ScoringMonitor(scoring="accuracy")

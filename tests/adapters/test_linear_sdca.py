@@ -32,6 +32,7 @@ def all_weights(model):
     return np.append(model.intercept_, model.coef_)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("l2", [0.5, 5.0])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_classifier_is_logistic_regression(table, weight, l2, weighted):

@@ -37,6 +37,7 @@ def huber_location(y):
     return grid[loss.argmin()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("params", "statistic", "scale"),
     [

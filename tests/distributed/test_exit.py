@@ -42,6 +42,7 @@ def open_session(address, index):
     return client
 
 
+@pytest.mark.slow
 def test_a_server_ends_well_whatever_tasks_do_meanwhile(process):
     """Sessions are closed before its end, during it, and not at all."""
     address = process.stdout.readline().strip()

@@ -75,6 +75,7 @@ def test_a_server_that_does_not_end_is_named(tmp_path, monkeypatch, capsys):
     assert "ps-0 did not end in 0.5 s after all others" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_worker_that_stands_still_is_ended_behind_the_chief(tmp_path, capsys):
     """It waits for itself: it runs, and Python never gets to the end of it."""
     text = f"""

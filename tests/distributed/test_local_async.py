@@ -71,6 +71,7 @@ def test_both_train(tmp_path, monkeypatch):
     assert "RES_OPTIONS" not in os.environ
 
 
+@pytest.mark.slow
 def test_a_hook_stops_all():
     start = time.monotonic()
     estimator, _ = train(stop)

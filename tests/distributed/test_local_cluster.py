@@ -59,6 +59,7 @@ def test_both_train_and_the_last_step_is_exact(tmp_path):
     assert "stopped at step 30" in (tmp_path / "logs" / "worker-1.log").read_text()
 
 
+@pytest.mark.slow
 def test_the_chief_waits_for_the_input_of_the_others():
     def finite(input_context):
         return slow_batches(30)
@@ -71,6 +72,7 @@ def test_the_chief_waits_for_the_input_of_the_others():
     assert 70 <= estimator.checkpoint.global_step <= 71
 
 
+@pytest.mark.slow
 def test_a_killed_process_is_restarted():
     def kill(run, replica):
         os.kill(replica.supervisor.pids["worker-1"], signal.SIGKILL)
@@ -277,6 +279,7 @@ def test_no_guard_is_needed(tmp_path, way):
     assert int(n_steps) >= 40
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_nothing_is_left_by_a_killed_parent(tmp_path):
     text = """

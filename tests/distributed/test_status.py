@@ -126,6 +126,7 @@ def test_an_empty_secret_is_none(monkeypatch, capsys):
     assert "not initialized yet" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_command_writes_nothing_but_the_table():
     command = [sys.executable, "-m", "skest.distributed.status", "--timeout", "1"]
     done = subprocess.run(

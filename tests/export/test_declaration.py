@@ -371,6 +371,7 @@ def damaged(described, draw):
     return json.dumps(described).encode()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recorded", [True, False], ids=["recorded", "not_recorded"])
 @pytest.mark.parametrize("name", ["dnn", "linear", "poisson", "wide & deep", "heads"])
 def test_forged_descriptions_are_refused_or_work(tmp_path, name, recorded):
@@ -431,6 +432,7 @@ def test_what_only_a_use_would_find_is_found_before(tmp_path, change, message):
         to_estimator(version)
 
 
+@pytest.mark.slow
 def test_estimators_that_were_exported_unverified(tmp_path):
     numbers = np.zeros((6, 2**16 + 1))
     for model, rows in [

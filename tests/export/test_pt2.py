@@ -89,6 +89,7 @@ NAMES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_families_and_heads_on_a_mixed_table(name, tmp_path):
     estimator, target = MODELS[name]

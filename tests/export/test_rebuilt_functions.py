@@ -61,6 +61,7 @@ def of_class(estimator_class, columns=None):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "X", "y"),
     [
@@ -147,6 +148,7 @@ def without_params(features, labels, mode):
     return None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model_fn", "error", "match"),
     [

@@ -405,6 +405,7 @@ OWN_COLUMNS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("X", "y", "columns"),
     [

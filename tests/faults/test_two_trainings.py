@@ -59,6 +59,7 @@ FORKS = SCRIPT.replace("import sys, time", "import os, sys, time").replace(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 def test_a_child_that_outlives_a_killed_training_keeps_no_lock(tmp_path):
     command = [sys.executable, "-c", FORKS, str(tmp_path)]
