@@ -37,7 +37,6 @@ class EpochwiseHook(Hook):
         """Start to count, from where the table goes on."""
         self._has_begun = False
         self._n_steps = 0
-        self._n_steps_of_epoch = run.steps_per_epoch
         if run.table is not None:
             self._n_steps = run.table.n_skipped % run.table.steps_per_epoch
 
@@ -45,6 +44,7 @@ class EpochwiseHook(Hook):
         """Look whether an epoch begins."""
         if not self._has_begun:
             self._has_begun = True
+            self._n_steps_of_epoch = run.steps_per_epoch
             self.begin_epoch(run)
 
     def after_step(self, run: Run, loss: Any) -> None:

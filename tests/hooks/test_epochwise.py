@@ -68,3 +68,14 @@ def test_boundaries_stay_where_they_are_in_the_middle_of_the_input(estimator, st
     begins = [step, *ends[:-1]]
     expected = zip(begins, ends, strict=True)
     assert hook.calls == [c for b, e in expected for c in (("begin", b), ("end", e))]
+
+
+def test_epochs_end_where_a_hook_has_a_begin_of_its_own(estimator):
+    class Beginning(Recorder):
+        def begin(self, run):
+            self.calls.append(("run", run.global_step))
+
+    hook = Beginning()
+    estimator.train(table_fn(batch_size=8, num_epochs=2), hooks=[hook])
+    epochs = [("begin", 0), ("end", 3), ("begin", 3), ("end", 6)]
+    assert hook.calls == [("run", 0), *epochs]
