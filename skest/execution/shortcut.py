@@ -76,9 +76,13 @@ class Shortcut:
 
     def __call__(self, features: dict[str, Tensor], labels: Tensor) -> Tensor | None:
         """Take the step and return the loss, or do nothing and return None."""
-        tensors = [*features.values(), labels]
+        try:
+            tensors = [*features.values(), labels]
+            kinds = [_kind_of(tensor) for tensor in tensors]
+        except (AttributeError, RuntimeError):  # not of tensors alone, or sparse
+            return None
         if (
-            [_kind_of(tensor) for tensor in tensors] != self._kinds
+            kinds != self._kinds
             or [*features] != self._names
             or not (self._reads_options or self._assumptions.are_values_the_same())
         ):

@@ -93,8 +93,9 @@ def more_features(i):
         other_order,
         more_features,
         lambda i: batch(i, b=torch.eye(4, 2).to_sparse()),
+        lambda i: batch(i, b=tuple(batch(-i - 1)[0].values())),
     ],
-    ids=["rows", "type", "strides", "order", "names", "sparse"],
+    ids=["rows", "type", "strides", "order", "names", "sparse", "nested"],
 )
 def test_batches_of_other_kinds_take_their_own_way(other, n_short):
     data = [other(i) if i % 5 == 4 else batch(i) for i in range(150)]
