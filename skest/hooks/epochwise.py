@@ -24,7 +24,6 @@ class EpochwiseHook(Hook):
     """
 
     _n_steps = 0  # of the present epoch
-    _n_steps_of_epoch: int | None = None
     _has_begun = False
 
     def begin_epoch(self, run: Run) -> None:
@@ -44,13 +43,12 @@ class EpochwiseHook(Hook):
         """Look whether an epoch begins."""
         if not self._has_begun:
             self._has_begun = True
-            self._n_steps_of_epoch = run.steps_per_epoch
             self.begin_epoch(run)
 
     def after_step(self, run: Run, loss: Any) -> None:
         """Look whether the epoch is complete."""
         self._n_steps += 1
-        if self._n_steps == self._n_steps_of_epoch:
+        if self._n_steps == run.steps_per_epoch:
             self._close(run)
 
     def end(self, run: Run) -> None:
