@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["batch_tensors", "has_same_tensors", "kind_of_rows"]
+__all__ = ["batch_tensors", "has_same_tensors", "kind_of_rows", "kind_of_tensor"]
 
 
 _LAYOUTS = (torch.strided, torch.sparse_coo)  # of which operations are recorded
@@ -16,7 +16,8 @@ _LAYOUTS = (torch.strided, torch.sparse_coo)  # of which operations are recorded
 _SEQUENCES, _MAPPINGS = (tuple, list), (dict, Mapping)
 
 
-def _kind_of_tensor(tensor: Tensor) -> Hashable:
+def kind_of_tensor(tensor: Tensor) -> Hashable:
+    """Return what counts of a tensor, or raise TypeError if it requires gradients."""
     if tensor.requires_grad:  # somebody may want them
         raise TypeError("a batch has a tensor that requires gradients")
     signs = tensor.is_conj(), tensor.is_neg()
@@ -29,7 +30,7 @@ def kind_of_rows(tensor: Tensor) -> Hashable:
 
 
 def batch_tensors(
-    data: Any, kind_of: Callable[[Tensor], Hashable] = _kind_of_tensor
+    data: Any, kind_of: Callable[[Tensor], Hashable] = kind_of_tensor
 ) -> tuple[list[Tensor], Hashable]:
     """Take a nest of dictionaries, tuples and lists of tensors apart.
 

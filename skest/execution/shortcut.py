@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from skest.execution.assumptions import Assumptions
+from skest.execution.batch import kind_of_tensor
 from skest.execution.replay import Replay
 
 __all__ = ["Shortcut"]
@@ -43,7 +44,9 @@ class Shortcut:
         self._assumptions = assumptions
         self._reads_options = not replay.has_update
         self._names = [*features]
-        self._kinds = [_kind_of(tensor) for tensor in (*features.values(), labels)]
+        self._kinds = [
+            kind_of_tensor(tensor) for tensor in (*features.values(), labels)
+        ]
 
     @staticmethod
     def find(
@@ -78,8 +81,8 @@ class Shortcut:
         """Take the step and return the loss, or do nothing and return None."""
         try:
             tensors = [*features.values(), labels]
-            kinds = [_kind_of(tensor) for tensor in tensors]
-        except (AttributeError, RuntimeError):  # not of tensors alone, or sparse
+            kinds = [kind_of_tensor(tensor) for tensor in tensors]
+        except (AttributeError, RuntimeError, TypeError):  # of a kind of its own
             return None
         if (
             kinds != self._kinds
@@ -88,7 +91,3 @@ class Shortcut:
         ):
             return None
         return self._replay(tensors)
-
-
-def _kind_of(tensor: Tensor) -> tuple[Any, ...]:
-    return tensor.shape, tensor.stride(), tensor.dtype

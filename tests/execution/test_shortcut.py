@@ -175,6 +175,20 @@ def test_hooks_of_all_modules_are_called(n_short):
     assert n_short() == 4 + 5
 
 
+def test_a_batch_that_requires_gradients_gets_them(n_short):
+    reports = []
+    step = GraphStep(make(), eager_steps=1, report=reports.append, is_watched=False)
+    for i in range(8):
+        step(*batch(i))
+    assert n_short() == 4
+    features, labels = batch(8)
+    step({**features, "a": features["a"].requires_grad_()}, labels)
+    assert features["a"].grad is not None
+    (report,) = reports
+    assert "a batch has a tensor that requires gradients" in report
+    assert n_short() == 4
+
+
 def test_gradients_are_set_in_every_step():
     eager, graph = make(), make()
     step = GraphStep(graph, eager_steps=1, report=print, is_watched=False)
