@@ -8,18 +8,15 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any, TypeVar
 
-import torch
-from torch.optim import Optimizer
-
 from skest._random import RunRandom
 from skest.inputs.array_dataset import count_rows
 from skest.keys import ModeKeys
-from skest.optimizer_state import check_members
+from skest.optimizer_state import check_members, follow_parameters
 from skest.out_of_memory import explained_out_of_memory
 from skest.run_config import RunConfig
 from skest.spec import EstimatorSpec
 
-__all__ = ["ModelFn", "follow_parameters", "model_fn_arguments", "pure_model_fn"]
+__all__ = ["ModelFn", "model_fn_arguments", "pure_model_fn"]
 
 _F = TypeVar("_F", bound=Callable[..., EstimatorSpec])
 
@@ -219,14 +216,3 @@ def _call(
     config: RunConfig | None = None,
 ) -> EstimatorSpec:
     return model_fn(features, labels, mode, config or default_config)
-
-
-def follow_parameters(optimizer: Optimizer) -> None:
-    """Move slots that exist from construction on to where their variables are now.
-
-    A slot of the shape of its variable gets its device and floating type.
-    """
-    for parameter, slots in optimizer.state.items():
-        for name, slot in slots.items():
-            if isinstance(slot, torch.Tensor) and slot.shape == parameter.shape:
-                slots[name] = slot.to(parameter)

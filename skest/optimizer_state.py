@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
+from torch.torch_version import TorchVersion
 
 from skest.exceptions import CheckpointMismatchError
 from skest.row_sparse import RowSparse
@@ -16,6 +17,7 @@ __all__ = [
     "IMPLEMENTATION_OPTIONS",
     "NamedParameters",
     "check_members",
+    "follow_parameters",
     "group_options",
     "load_named_state",
     "named_state",
@@ -184,6 +186,38 @@ def check_members(optimizer: Optimizer, network: nn.Module) -> None:
                 "so it would train something else. Make it of network.parameters(), or "
                 "add to the network the module that has this parameter."
             )
+
+
+def follow_parameters(optimizer: Optimizer) -> None:
+    """Move slots that exist from construction on to where their variables are now.
+
+    A slot of the shape of its variable gets its device and floating type. A fused update
+    counts its steps on the device of the variable; where a device has no such update of
+    the rule, torch chooses another implementation.
+    """
+    for group in optimizer.param_groups:
+        if group.get("fused") and not all(
+            _has_fused(optimizer, parameter) for parameter in group["params"]
+        ):
+            group["fused"] = None
+        for parameter in group["params"]:
+            slots = optimizer.state.get(parameter, {})
+            for name, slot in slots.items():
+                if not isinstance(slot, Tensor):
+                    continue
+                if name == "step" and not slot.ndim:
+                    if group.get("fused"):
+                        slots[name] = slot.to(parameter.device)
+                elif slot.shape == parameter.shape:
+                    slots[name] = slot.to(parameter)
+
+
+def _has_fused(optimizer: Optimizer, parameter: Tensor) -> bool:
+    """Tell whether the rule of an optimizer has a fused update on a device."""
+    rule = optimizer.inner if isinstance(optimizer, RowSparse) else optimizer
+    if parameter.device.type != "cuda" or not isinstance(rule, torch.optim.Adagrad):
+        return True
+    return TorchVersion(torch.__version__) >= "2.12"
 
 
 def _named_groups(

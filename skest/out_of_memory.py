@@ -34,7 +34,7 @@ def explained_out_of_memory(
         In place of the one that the block raised on a GPU.
     MemoryError
         In place of the RuntimeError that PyTorch raises where the memory of the machine
-        is at its end.
+        is at its end, be the device a GPU or not.
 
     Examples
     --------
@@ -58,7 +58,9 @@ def explained_out_of_memory(
             "can't allocate memory" not in str(error)
         ):
             raise
-        raise MemoryError(_message(error, n_rows, device, network)) from error
+        raise MemoryError(
+            _message(error, n_rows, torch.device("cpu"), network)
+        ) from error
 
 
 def _message(

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from skest import Estimator, EstimatorSpec
-from skest.model_fn import follow_parameters, model_fn_arguments
+from skest.model_fn import model_fn_arguments
 
 
 class Model:
@@ -65,18 +65,6 @@ def test_wrong_model_functions_are_refused(model_fn, params, error, message):
 
 def test_empty_params_need_no_place():
     assert model_fn_arguments(lambda features, mode: None, {}) == ("features", "mode")
-
-
-def test_slots_follow_their_parameters():
-    layer = torch.nn.Linear(2, 1)
-    adagrad = torch.optim.Adagrad(layer.parameters(), initial_accumulator_value=0.5)
-    layer.double()
-    follow_parameters(adagrad)
-    slots = adagrad.state[layer.weight]
-    assert slots["sum"].dtype == torch.float64
-    assert slots["sum"].tolist() == [[0.5, 0.5]]
-    layer(torch.ones(1, 2, dtype=torch.float64)).sum().backward()
-    adagrad.step()
 
 
 @pytest.mark.parametrize("given", ["one", "several"])

@@ -4,9 +4,10 @@
 import numpy as np
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from skest.exceptions import CheckpointMismatchError
-from skest.optimizer_state import load_named_state, named_state
+from skest.optimizer_state import follow_parameters, load_named_state, named_state
 from skest.optimizers import make_optimizer
 from tests._optimizers import NAMES, Network, saved, train, weights
 
@@ -185,3 +186,40 @@ def test_what_no_checkpoint_can_hold(where):
         optimizer.state[network.late] = {"history": [torch.zeros(3)]}
     with pytest.raises(TypeError, match=f"{where} is of type .* which no checkpoint"):
         named_state(optimizer, network.named_parameters())
+
+
+def test_slots_follow_their_parameters():
+    layer = torch.nn.Linear(2, 1)
+    adagrad = torch.optim.Adagrad(layer.parameters(), initial_accumulator_value=0.5)
+    layer.double()
+    follow_parameters(adagrad)
+    slots = adagrad.state[layer.weight]
+    assert slots["sum"].dtype == torch.float64
+    assert slots["sum"].tolist() == [[0.5, 0.5]]
+    layer(torch.ones(1, 2, dtype=torch.float64)).sum().backward()
+    adagrad.step()
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_a_fused_update_counts_its_steps_where_its_parameters_are(fused):
+    parameter = torch.nn.Parameter(torch.ones(2, device="meta"))
+    optimizer = torch.optim.Adagrad([parameter])
+    optimizer.param_groups[0]["fused"] = fused
+    follow_parameters(optimizer)
+    step = optimizer.state[parameter]["step"]
+    assert step.device.type == ("meta" if fused else "cpu")
+
+
+@pytest.mark.parametrize(
+    ("version", "fused"), [("2.11.0+cu130", None), ("2.12.0", True)]
+)
+def test_an_update_is_fused_where_the_device_has_such_a_one(
+    version, fused, monkeypatch
+):
+    monkeypatch.setattr(torch, "__version__", version)
+    with FakeTensorMode():
+        parameter = torch.nn.Parameter(torch.ones(2, device="cuda"))
+        optimizer = torch.optim.Adagrad([parameter])
+        optimizer.param_groups[0]["fused"] = True
+        follow_parameters(optimizer)
+    assert optimizer.param_groups[0]["fused"] is fused

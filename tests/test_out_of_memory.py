@@ -57,6 +57,14 @@ def test_the_error_of_a_gpu_keeps_its_type():
         raise torch.OutOfMemoryError("tried to allocate 1 GiB")
 
 
+def test_the_memory_of_the_machine_can_end_beside_a_gpu():
+    with (
+        pytest.raises(MemoryError, match="^The memory of cpu is at its end"),
+        explained_out_of_memory(5, torch.device("cuda"), None),
+    ):
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+
+
 def test_other_errors_pass():
     with (
         pytest.raises(RuntimeError, match="^shapes differ$"),

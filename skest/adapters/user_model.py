@@ -18,7 +18,8 @@ from skest.feature_columns.columns import FeatureColumns
 from skest.heads.base import Head
 from skest.heads.single_task import SingleTaskHead
 from skest.keys import ModeKeys
-from skest.model_fn import ModelFn, follow_parameters, model_fn_arguments
+from skest.model_fn import ModelFn, model_fn_arguments
+from skest.optimizer_state import follow_parameters
 from skest.run_config import RunConfig
 from skest.spec import EstimatorSpec
 

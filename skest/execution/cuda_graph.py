@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`CudaGraphProgram`: a recorded step that the driver repeats as one CUDA graph."""
 
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
@@ -14,6 +15,26 @@ from skest.execution.simplification import Storages
 __all__ = ["CudaGraphProgram", "reason_not_to_capture"]
 
 _WARM_UPS = 3  # libraries choose their algorithms and reserve memory in the first calls
+
+
+class _OwnStreams(threading.local):
+    """The streams of a thread, one for each GPU, on which its steps are captured.
+
+    All programs of a thread share them: cuBLAS reserves memory for every stream that ever
+    multiplied matrices, 32 MiB on an H100, and keeps it. Threads do not, as what one
+    launches while another captures would get into the graph.
+    """
+
+    def __init__(self) -> None:
+        self._streams: dict[torch.device, torch.cuda.Stream] = {}
+
+    def on(self, device: torch.device) -> torch.cuda.Stream:
+        if device not in self._streams:
+            self._streams[device] = torch.cuda.Stream(device)
+        return self._streams[device]
+
+
+_own_streams = _OwnStreams()
 
 
 class CudaGraphProgram:
@@ -79,7 +100,8 @@ class CudaGraphProgram:
             return self._replayed(inputs)
 
     def _on_side_stream(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        current, side = torch.cuda.current_stream(), torch.cuda.Stream()
+        current = torch.cuda.current_stream()
+        side = _own_streams.on(inputs[0].device)
         side.wait_stream(current)
         with torch.cuda.stream(side):
             returned = self._program(*inputs)
@@ -94,7 +116,11 @@ class CudaGraphProgram:
         graph = torch.cuda.CUDAGraph()
         try:
             # Other threads may go on with what they do.
-            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            with torch.cuda.graph(
+                graph,
+                stream=_own_streams.on(inputs[0].device),
+                capture_error_mode="thread_local",
+            ):
                 self._returned = self._program(*self._inputs)
         except RuntimeError as error:
             self.obstacle = f"{type(error).__name__} when a step was captured"
