@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training on a GPU: skest beside PyTorch by hand, eager and with torch.compile.
 
-``python -m benchmarks.gpu [--quick]`` prints tables of the work of `benchmarks.run`, dense
-and wide & deep, on the device "cuda". Without one it says so and ends with status 2.
+``python -m benchmarks.gpu [--quick] [--write]`` prints tables of the work of
+`benchmarks.run`, dense and wide & deep, on the device "cuda"; with ``--write`` they also
+become ``docs/benchmarks/gpu.md``, beside the numbers as JSON. Without a GPU it says so and
+ends with status 2.
 """
 
 import argparse
+import datetime
+import json
+import shlex
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -18,7 +23,23 @@ from benchmarks import machine, report, tables
 from benchmarks.contenders import by_hand, with_skest
 from benchmarks.measure import Case, Settings, Suite, Timed, measured, threads
 
+OUT = report.FOLDER / "gpu"
 TEXT = "A whole `fit`, compiling included, with the device `cuda`."
+PAGE = """\
+<!-- Written by benchmarks/gpu.py. -->
+# On a GPU
+
+skest beside PyTorch by hand, on the same tables as on the [CPU](../benchmarks.md); by hand,
+too, the table is on the GPU before the first step. In parentheses: how many times as fast
+as the first row.
+
+{tables}
+
+## Measured with
+
+- {gpu}
+{measured_with}
+"""
 
 
 def contenders(
@@ -45,7 +66,7 @@ def case(
         f"{name}, {n_examples:,} examples",
         found,
         lambda seconds: n_examples / seconds,
-        n_rounds=settings.choose(5, 1, 1),
+        n_rounds=settings.choose(3, 1, 1),
     )
 
 
@@ -64,7 +85,7 @@ def dense(settings: Settings, device: str = "cuda") -> Iterable[Case]:
 
 def wide_deep(settings: Settings, device: str = "cuda") -> Iterable[Case]:
     """Return a case for each size of batches."""
-    n_rows = settings.choose(512_000, 51_200, 256)
+    n_rows = settings.choose(102_400, 51_200, 256)
     n_epochs = settings.choose(3, 2, 1)
     table = tables.mixed(n_rows)
     for batch_size in settings.choose((512, 8_192), (512,), (128,)):
@@ -88,20 +109,50 @@ def main(arguments: Sequence[str]) -> int:
     """Print the tables and return the status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu")
     parser.add_argument("--quick", action="store_true", help="less work, one round")
+    parser.add_argument("--write", action="store_true", help="write the page")
     given = parser.parse_args(arguments)
     if not torch.cuda.is_available():
         print("There is no CUDA device here.", file=sys.stderr)
         return 2
     # torch.optim.Adagrad with sparse gradients warns of checks that it does not make.
     warnings.filterwarnings("ignore", "Sparse invariant checks", UserWarning)
-    versions = ", ".join(f"{n} {v}" for n, v in machine.versions().items())
-    print(f"{torch.cuda.get_device_name()}; {machine.machine()}; {versions}")
     settings = Settings("quick" if given.quick else "full")
+    run = {
+        "command": shlex.join(["python", "-m", "benchmarks.gpu", *arguments]),
+        "date": datetime.date.today().isoformat(),
+        "commit": machine.commit(),
+        "machine": machine.machine(),
+        "versions": machine.versions(),
+        "clock": "wall",
+        "busy": False,
+        "missing": {},
+    }
+    results = []
     for suite in SUITES:
         with threads(1):
-            result = measured(suite, settings)
+            result = {**measured(suite, settings), "run": run}
         print(f"\n{suite.title}: {suite.text}\n\n{report.table(result)}", flush=True)
+        results.append(result)
+    text = page(results)
+    print(f"\n{text}")
+    if given.write:
+        OUT.mkdir(parents=True, exist_ok=True)
+        (OUT / "numbers.json").write_text(json.dumps(results, indent=1) + "\n")
+        OUT.with_suffix(".md").write_text(text, encoding="utf-8")
     return 0
+
+
+def page(results: Sequence[report.Result]) -> str:
+    """Return the page in Markdown."""
+    tables = [
+        f"## {result['title']}\n\n{result['text']}\n\n{report.table(result)}"
+        for result in results
+    ]
+    return PAGE.format(
+        tables="\n\n".join(tables),
+        gpu=torch.cuda.get_device_name(),
+        measured_with=report.measured_with(results),
+    )
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from skest.keys import ModeKeys
 from skest.model_fn import ModelFn
 from skest.run_config import RunConfig
 from skest.spec import EstimatorSpec
+from skest.strategies import SharedMemory
 
 __all__ = ["ModelBuilder", "encoded_batches", "restore"]
 
@@ -46,7 +47,10 @@ class ModelBuilder:
     @property
     def device(self) -> torch.device:
         """Where models are built; raises ValueError if it is not there."""
-        return resolve_device(self.config.device)
+        device = self.config.device
+        if isinstance(self.config.train_distribute, SharedMemory) and device == "auto":
+            return torch.device("cpu")  # whose memory it is
+        return resolve_device(device)
 
     def open_source(
         self,

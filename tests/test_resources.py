@@ -13,6 +13,7 @@ from skest._resources import (
     resolve_device,
     threads_for,
 )
+from skest.distributed import SharedMemory
 from tests._models import At, model_fn, raising, table_fn
 
 
@@ -39,6 +40,13 @@ def test_devices(device):
 def test_auto_is_what_there_is():
     expected = "cuda" if torch.cuda.is_available() else "cpu"
     assert resolve_device("auto").type == expected
+
+
+def test_shared_memory_is_that_of_the_cpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    config = RunConfig(train_distribute=SharedMemory(num_workers=2))
+    estimator = Estimator(lambda features, labels, mode: None, config=config)
+    assert estimator._builder.device == torch.device("cpu")
 
 
 @pytest.mark.parametrize("device", ["gpu", "", 3.5, None])

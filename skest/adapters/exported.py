@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from skest.adapters.core import core_on_cpu
 from skest.adapters.onnx_graph import classes_of, fitted_onnx
 from skest.adapters.program import fitted_program
 from skest.adapters.user_model import BARE_KEY
 from skest.checkpoint_export import check_format, check_unused
+from skest.estimator import Estimator
 from skest.export.class_outputs import LABELS, with_class_outputs
 from skest.export.declaration import declaration_or_reason, declare
 from skest.export.inputs import InputSpec
@@ -66,8 +68,9 @@ def as_exported(
     else:
         check_unused(format, input_rank=(input_rank, 2), hashing=(hashing, "graph"))
         model = fitted_program(estimator, format, example)
-    predict = partial(_expected, estimator, model.given)
-    core = estimator.estimator_
+    # What is exported runs on a CPU; cuDNN computes with fewer digits.
+    core: Any = core_on_cpu(estimator)
+    predict = partial(_expected, estimator, core, model.given)
     declaration: bytes | None = None
     reason: dict[str, str] = {}
     if format == "onnx":
@@ -99,16 +102,17 @@ def as_exported(
 
 
 def _expected(
-    estimator: Any, inputs: Sequence[InputSpec], rows: Mapping[str, list[Any]]
+    estimator: Any,
+    core: Estimator,
+    inputs: Sequence[InputSpec],
+    rows: Mapping[str, list[Any]],
 ) -> dict[str, np.ndarray]:
     """Return the predictions of the head, by the names that the graph gives them."""
     features = {spec.key: cells_of(spec, rows[spec.name]) for spec in inputs}
     if BARE_KEY in estimator._input_forms:
         features = {BARE_KEY: features[BARE]}
     size = estimator._predict_batch_size
-    predictions = by_output(
-        estimator.estimator_.predict_table(features, batch_size=size)
-    )
+    predictions = by_output(core.predict_table(features, batch_size=size))
     target = estimator._target
     named = with_class_outputs(target.head(None), predictions, classes_of(target))
     if "class_ids" in predictions:

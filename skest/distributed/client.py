@@ -55,6 +55,9 @@ class PSClient:
         Whether the chief asks all tasks to stop, as server 0 said last.
     bytes_sent, bytes_received : int
         All messages so far.
+    pin_memory : bool
+        Whether messages are written into, and read from, memory that a GPU reaches
+        without a copy in between; initially False.
     """
 
     def __init__(
@@ -71,6 +74,7 @@ class PSClient:
         self._timeout = timedelta(seconds=timeout)
         self._sessions: list[Session] = []
         self._inboxes: dict[int, list[Tensor]] = {}
+        self.pin_memory = False
         self.bytes_sent = self.bytes_received = 0
 
     def connect(self) -> None:
@@ -125,7 +129,7 @@ class PSClient:
             inbox = self._inbox(ps, room)
             receive = session.expect(inbox)
             message = request._replace(generation=self.generation, room=room)
-            session.send(message, self._timeout)
+            session.send(message, self._timeout, pin_memory=self.pin_memory)
             waiting[ps] = (receive, inbox)
 
         def finish(more_seconds: float = 0.0) -> dict[int, Message]:
@@ -237,7 +241,8 @@ class PSClient:
             inbox = free.pop()
             if len(inbox) >= room:
                 return inbox
-        return torch.empty(room, dtype=torch.uint8)  # pages not used are no memory
+        # Unless it is pinned, pages not used are no memory.
+        return torch.empty(room, dtype=torch.uint8, pin_memory=self.pin_memory)
 
     def _check(self, ps: int, reply: Message) -> None:
         name = f"The ps at {self.addresses[ps]}"

@@ -52,6 +52,7 @@ class Exchange:
     ) -> None:
         self._client, self._optimizers, self._check = client, optimizers, check
         parameters = dict(network.named_parameters())
+        client.pin_memory = any(p.is_cuda for p in parameters.values())
         self._values, self._gradients, self._dense = [], [], []
         for ps in range(variables.num_ps):
             of_ps = variables.of_kind("dense", ps)

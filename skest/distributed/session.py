@@ -63,8 +63,19 @@ class Session:
         self._expected: Any = None
         self.bytes_sent = self.bytes_received = 0
 
-    def send(self, message: Message, timeout: timedelta) -> None:
+    def send(
+        self, message: Message, timeout: timedelta, *, pin_memory: bool = False
+    ) -> None:
         """Send a message; returns while it is on its way.
+
+        Parameters
+        ----------
+        message : Message
+            What to send.
+        timeout : timedelta
+            How long to wait until the message before is taken.
+        pin_memory : bool, default=False
+            See `skest.distributed.wire.pack`.
 
         Raises
         ------
@@ -74,7 +85,7 @@ class Session:
             If the message is larger than `limit`.
         """
         self._wait(self._sent, timeout)  # its buffer is used again
-        packed = pack(message, self.limit, self._outbox)
+        packed = pack(message, self.limit, self._outbox, pin_memory=pin_memory)
         if self._outbox is None or len(packed) > len(self._outbox):
             self._outbox = packed
         self._sent = self._begin("send", packed)

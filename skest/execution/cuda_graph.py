@@ -106,8 +106,7 @@ class CudaGraphProgram:
         with torch.cuda.stream(side):
             returned = self._program(*inputs)
         current.wait_stream(side)
-        for tensor in returned:  # they are the side stream's, and used on this one
-            tensor.record_stream(current)
+        # Their memory is the side stream's, which waits for this one before it goes on.
         return returned
 
     def _capture(self, inputs: Sequence[Tensor]) -> None:

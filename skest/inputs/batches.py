@@ -18,6 +18,7 @@ from skest.inputs.array_dataset import ArrayDataset, check_same_rows, count_rows
 from skest.inputs.pipeline import Pipeline
 from skest.inputs.resumable import Resumable
 from skest.inputs.seeded_loader import SeededLoader
+from skest.inputs.transfer import Transfer
 
 __all__ = ["Source", "check_batches", "tensor_batches"]
 
@@ -254,7 +255,8 @@ def tensor_batches(
         return chain.from_iterable(map(batches_of, pieces))
     if source.table is not None:
         return batches_of(source.table)
-    return (_to(encoded(*batch), device) for batch in source.batches())
+    move = _mover(device)
+    return (move(encoded(*batch)) for batch in source.batches())
 
 
 def _common_rows(data: Any) -> int | None:
@@ -270,16 +272,17 @@ def _table_batches(
     table: ArrayDataset, features: Any, labels: Any, device: torch.device
 ) -> Iterator[tuple[Any, Any]]:
     fits = _fits(features, device)
-    place = _Once(partial(_to, device=device)) if fits else _as_it_is
+    to_device = partial(_to, device=device)
+    place, move = (_Once(to_device), to_device) if fits else (_as_it_is, _mover(device))
     data = _map_leaves((features, labels), place)
     for rows in _together(table, data):
         if isinstance(rows, slice) and rows.stop - rows.start == table.n_rows:
-            yield _to(data, device)
+            yield move(data)
         elif isinstance(rows, slice):
-            yield _to(_map_leaves(data, _Once(partial(_rows_of, rows))), device)
+            yield move(_map_leaves(data, _Once(partial(_rows_of, rows))))
         else:
             index = torch.from_numpy(np.concatenate(rows))
-            taken = _to(_map_leaves(data, _Once(partial(_rows_of, index))), device)
+            taken = move(_map_leaves(data, _Once(partial(_rows_of, index))))
             sizes = [len(own) for own in rows]
             yield from _cut(taken, len(rows), _Once(partial(_parts, sizes)))
 
@@ -407,6 +410,21 @@ def _to(data: Any, device: torch.device) -> Any:
     return _map_leaves(
         data, lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf
     )
+
+
+def _mover(device: torch.device) -> Callable[[Any], Any]:
+    """Return what brings one batch after the other to the device."""
+    if device.type != "cuda":
+        return partial(_to, device=device)
+    transfer = Transfer(device)
+
+    def move(data: Any) -> Any:
+        transfer.wait_for_steps()
+        return _map_leaves(
+            data, lambda leaf: transfer(leaf) if isinstance(leaf, Tensor) else leaf
+        )
+
+    return move
 
 
 def _split(element: Any) -> tuple[Any, Any]:

@@ -77,6 +77,27 @@ def test_work_of_the_gpu_on_the_cpu(suite):
                 assert contender.measure(TINY) > 0
 
 
+def test_the_page_of_a_gpu_names_it(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")
+    run = {"command": "c", "date": "d", "commit": "e", "machine": "m", "clock": "wall"}
+    case = {
+        "name": "batch 8",
+        "values": {"by hand": [1.0], "skest": [2.0]},
+        "notes": {},
+    }
+    result = {
+        "title": "Training",
+        "text": "A fit.",
+        "unit": "examples/s",
+        "more_is_better": True,
+        "cases": [case],
+        "run": {**run, "versions": {"torch": "2"}, "missing": {}},
+    }
+    text = gpu.page([result])
+    assert "| skest | **2** (2.00) |" in text
+    assert "- a GPU\n- `c`, d, commit e: m; torch 2." in text
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_without_a_gpu(capsys):
     assert gpu.main([]) == 2

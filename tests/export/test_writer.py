@@ -226,7 +226,7 @@ def test_such_columns_in_other_forms(tmp_path, name, options):
 
 
 def test_rows_that_can_not_be_made_up(tmp_path, monkeypatch):
-    def refuses(estimator, inputs, rows):
+    def refuses(*given):
         raise ValueError("of a column")
 
     model = fitted(skest.LinearClassifier())

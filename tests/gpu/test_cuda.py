@@ -21,6 +21,8 @@ from skest import (
     RunConfig,
 )
 from skest.distributed import AsyncParameterServer, SharedMemory
+from skest.distributed.wire import Message, Op, pack
+from skest.execution.cuda_graph import CudaGraphProgram
 from skest.inputs import ArrayDataset
 from skest.optimizers import OPTIMIZERS
 
@@ -188,6 +190,78 @@ def test_workers_of_a_cluster_compute_on_the_gpu(people, strategy):
         config=RunConfig(train_distribute=strategy),
     ).fit(X, y)
     assert model.score(X, y) > 0.8
+
+
+@pytest.mark.parametrize("execution", ["eager", "graph"])
+def test_a_table_that_does_not_fit_is_sent_batch_by_batch(
+    people, execution, monkeypatch
+):
+    X, y = people[0][["age", "word"]], people[1]
+    sent = []
+    pin = torch.Tensor.pin_memory
+    monkeypatch.setattr(
+        torch.Tensor, "pin_memory", lambda t: sent.append(len(t)) or pin(t)
+    )
+
+    def predicted(fits):
+        monkeypatch.setattr("skest.inputs.batches._fits", lambda *given: fits)
+        model = DNNLinearCombinedClassifier(
+            (16,),
+            batch_size=32,
+            max_iter=20,
+            execution=execution,
+            random_state=0,
+            device="cuda",
+        )
+        return model.fit(X, y).predict_proba(X)
+
+    expected = predicted(True)
+    assert sent == []
+    np.testing.assert_allclose(predicted(False), expected, rtol=1e-3, atol=1e-3)
+    assert sent
+
+
+@pytest.mark.parametrize("model", [RNNClassifier(8, max_iter=3, random_state=0)])
+def test_what_is_exported_is_compared_on_the_cpu(people, model, tmp_path):
+    X, y = people[0][["visits"]], people[1]
+    model.set_params(device="cuda").fit(X, y).export(tmp_path, example=X[:20])
+
+
+def test_recorded_steps_of_wide_and_deep_are_captured(people, monkeypatch):
+    X, y = people[0][["age", "word"]], people[1]
+    captured = []
+    capture = CudaGraphProgram._capture
+
+    def noting(self, inputs):
+        capture(self, inputs)
+        captured.append(self.obstacle)
+
+    monkeypatch.setattr(CudaGraphProgram, "_capture", noting)
+    DNNLinearCombinedClassifier(
+        (16,),
+        dnn_optimizer="adam",
+        execution="graph",
+        max_iter=5,
+        random_state=0,
+        device="cuda",
+    ).fit(X, y)
+    assert captured == [None]
+
+
+def test_messages_are_written_from_a_gpu_into_pinned_memory():
+    tensors = [torch.arange(5.0), torch.arange(3)]
+    expected = pack(Message(Op.PUSH, payload=tensors), 2**20)
+    on_gpu = [t.cuda() for t in tensors]
+    found = pack(Message(Op.PUSH, payload=on_gpu), 2**20, pin_memory=True)
+    assert found.is_pinned()
+    assert torch.equal(found[: len(expected)], expected)
+
+
+def test_memory_is_shared_by_processes_of_the_cpu(people):
+    X, y = people[0][["age", "word"]], people[1]
+    config = RunConfig(train_distribute=SharedMemory(num_workers=2))
+    model = DNNClassifier((16,), optimizer="adam", max_iter=60, config=config)
+    assert model.fit(X, y).score(X, y) > 0.6
 
 
 def test_workers_that_share_memory_do_not_compute_on_a_gpu(people):
