@@ -183,6 +183,24 @@ def test_strings_with_nul_and_unicode_stay_distinct(form: str) -> None:
     assert cells.distinct[cells.codes].tolist() == values
 
 
+def test_strings_that_pandas_takes_for_others_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    factorize = pd.factorize
+
+    def cutting(values: Any) -> tuple[Any, Any]:
+        """Do as pandas before 3.1 does."""
+        codes, _ = factorize(np.array([v.partition("\0")[0] for v in values]))
+        _, first = np.unique(codes, return_index=True)
+        return codes, values[first]
+
+    monkeypatch.setattr(pd, "factorize", cutting)
+    monkeypatch.setattr("skest.feature_columns.cells._CUTS_AT_NUL", True)
+    match = r"'c' holds 'a\\x00b', which pandas .* takes for 'a': .*'pandas>=3\.1'"
+    with pytest.raises(ValueError, match=match):
+        Table({"c": np.array(["b", "a", "a\0b"], dtype=object)}).factorized("c")
+
+
 def test_all_missing_is_neither_strings_nor_integers() -> None:
     cells = Table(pd.DataFrame({"c": [np.nan, np.nan]})).factorized("c")
     assert cells.codes.tolist() == [-1, -1]
