@@ -153,7 +153,12 @@ class Model:
             return self._session.run(names, cells)
         raw = {name: self._features[name].feed(c) for name, c in cells.items()}
         _check_rows(raw)
-        return self._session.run(names, self._client.feeds(raw))
+        feeds = self._client.feeds(raw)
+        if any(map(len, raw.values())):
+            return self._session.run(names, feeds)
+        # To sort no rows ends the process of ONNX Runtime before 1.31.
+        one = {name: _row_of_nothing(values) for name, values in feeds.items()}
+        return [found[:0] for found in self._session.run(names, one)]
 
     def predict(self, table: Any) -> Any:
         """Predict as the estimator's ``predict``.
@@ -283,6 +288,12 @@ def load(
     if verify and WARMUP in artifact.texts:
         _check_warmup(model, artifact.texts[WARMUP])
     return model
+
+
+def _row_of_nothing(values: NDArray[Any]) -> NDArray[Any]:
+    """Return a row of zeros, or of empty strings, like those of an array."""
+    nothing = "" if values.dtype == object else 0
+    return np.full((1, *values.shape[1:]), nothing, values.dtype)
 
 
 def _check_rows(feeds: Mapping[str, NDArray[Any]]) -> None:

@@ -57,6 +57,19 @@ def test_no_rows(model):
     assert model.predict_proba(nothing).shape == (0, 2)
 
 
+def test_no_rows_do_not_reach_the_engine(model, monkeypatch):
+    sizes, session = [], model._session
+
+    class Noting:
+        def run(self, names, feeds):
+            sizes.extend(len(values) for values in feeds.values())
+            return session.run(names, feeds)
+
+    monkeypatch.setattr(model, "_session", Noting())
+    assert model.predict_proba({name: [] for name in ROWS}).shape == (0, 2)
+    assert set(sizes) == {1}
+
+
 def test_a_row_alone_gives_what_it_gives_among_others(model):
     table = pd.DataFrame(ROWS)
     single = [model.predict_proba(table[i : i + 1])[0] for i in range(3)]
