@@ -158,10 +158,10 @@ Hook, default=()
                 f"EstimatorSpec of mode '{self.mode}' lacks {' and '.join(missing)}; "
                 f"it needs {', '.join(_REQUIRED[self.mode])}."
             )
-        missing_lrs = missing_function_lrs(self.optimizers, self.lr_schedulers)
+        schedulers = _as_tuple(self.lr_scheduler)
+        missing_lrs = missing_function_lrs(self.optimizers, schedulers)
         if missing_lrs:
-            schedulers = (*self.lr_schedulers, *missing_lrs)
-            object.__setattr__(self, "lr_scheduler", schedulers)
+            object.__setattr__(self, "lr_scheduler", (*schedulers, *missing_lrs))
 
     @cached_property
     def predicts_by_key(self) -> bool:
@@ -206,7 +206,7 @@ Hook, default=()
                     f"a sequence of them; got {type(optimizer).__name__}. Names and "
                     "classes become one with skest.optimizers.make_optimizer."
                 )
-        for scheduler in self.lr_schedulers:
+        for scheduler in _as_tuple(self.lr_scheduler):
             check_lr_scheduler(scheduler)
         if self.clip_norm is not None:
             check_positive(self.clip_norm, "clip_norm", "an EstimatorSpec")
@@ -229,7 +229,7 @@ Hook, default=()
         """The optimizers as a tuple, possibly empty."""
         return _as_tuple(self.optimizer)
 
-    @property
+    @cached_property  # asked for in every step
     def lr_schedulers(self) -> tuple[LRScheduler, ...]:
         """The learning-rate schedulers as a tuple, possibly empty."""
         return _as_tuple(self.lr_scheduler)

@@ -206,6 +206,7 @@ def _take_steps(
                     hooks,
                     n_steps,
                     is_input_known=is_known_input(source, spec),
+                    has_table=source.table is not None,
                 ),
             ),
             replica.steps_taken,

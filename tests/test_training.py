@@ -53,6 +53,18 @@ def test_hooks_are_called_in_their_order():
     assert log == [(call, name) for call in calls for name in "ab"]
 
 
+def test_methods_that_a_hook_gets_when_it_begins_are_called():
+    calls = []
+
+    class Late(Hook):
+        def begin(self, run):
+            self.before_step = lambda run: calls.append(("before", run.global_step))
+            self.after_step = lambda run, loss: calls.append(("after", run.global_step))
+
+    train_loop(Run(make_spec(), RunConfig()), make_batches(2), [Late()])
+    assert calls == [("before", 0), ("after", 1), ("before", 1), ("after", 2)]
+
+
 def test_a_stop_takes_effect_before_the_next_step_and_takes_no_batch():
     run, hook, batches = Run(make_spec(), RunConfig()), Recorder(), make_batches(5)
     train_loop(run, batches, [StopAtStepHook(num_steps=2), hook])

@@ -45,6 +45,7 @@ def make_step(
     n_steps: int | None,
     *,
     is_input_known: bool,
+    has_table: bool = False,
     halves: Halves = LOCAL,
 ) -> Step:
     """Return what takes the training steps.
@@ -62,6 +63,8 @@ def make_step(
     is_input_known : bool
         Whether the input calls no code of the user's between two steps, see
         `skest.execution.known_input`.
+    has_table : bool, default=False
+        Whether all batches are rows of one table.
     halves : Halves, default=LOCAL
         The eager step.
 
@@ -81,6 +84,7 @@ def make_step(
         GraphStep,
         spec,
         is_watched=is_watched,
+        has_table=has_table,
         program=_program_for(spec),
         halves=halves,
     )

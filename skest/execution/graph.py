@@ -57,6 +57,8 @@ class GraphStep:
         runs in which no code of others is called between two steps: only options of
         optimizers are looked at in every step, and all else after steps that were not
         replayed, in which code of the model was called.
+    has_table : bool, default=False
+        Whether all batches are rows of one table, that differ in their number only.
     refusal : callable, default=None
         Called when somebody has changed something; returns the reason why there must be
         no recordings from then on, or None.
@@ -99,6 +101,7 @@ class GraphStep:
         report: Callable[[str], None],
         program: type[StepProgram] = Program,
         is_watched: bool = True,
+        has_table: bool = False,
         refusal: Callable[[], str | None] | None = None,
         halves: Halves = LOCAL,
     ) -> None:
@@ -119,6 +122,7 @@ class GraphStep:
         self._recorded: dict[Hashable, Replay] = {}
         self._replays: dict[Hashable, Replay] = {}  # recorded, and compared
         self._is_watched = is_watched
+        self._has_table = has_table
         self._refusal = refusal
         self._n_changes = 0
         self._assumptions = Assumptions(spec)
@@ -168,7 +172,12 @@ class GraphStep:
             is_whole = replay.has_update or not self._with_update
             if is_whole and not self._is_watched and self._cut is None:
                 self._shortcut = Shortcut.find(
-                    replay, self._assumptions, features, labels, tensors
+                    replay,
+                    self._assumptions,
+                    features,
+                    labels,
+                    tensors,
+                    self._has_table,
                 )
         if self._with_update and not (replay is not None and replay.has_update):
             if self._assumptions.slots_were_replaced() and self._is_update_recorded():

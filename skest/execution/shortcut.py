@@ -19,7 +19,8 @@ class Shortcut:
     Between the operations of a step the caches of the processor hold little of Python, so
     that each look takes two or three times as long as by itself. If no code of others is
     called between two steps, nothing can change but the kind of the batch and the options
-    of the optimizers, which are read in every step unless the update is recorded.
+    of the optimizers, which are read in every step unless the update is recorded. Batches
+    of one table differ in their number of rows only.
 
     Parameters
     ----------
@@ -28,9 +29,11 @@ class Shortcut:
     assumptions : Assumptions
         Knows the options of the optimizers.
     features : dict of str to Tensor
-        The last batch, as the other parameter.
+        The last batch, as the next parameter.
     labels : Tensor
         See `features`.
+    of_table : bool
+        Whether all batches are rows of one table.
     """
 
     def __init__(
@@ -39,10 +42,13 @@ class Shortcut:
         assumptions: Assumptions,
         features: dict[str, Tensor],
         labels: Tensor,
+        of_table: bool,
     ) -> None:
         self._replay = replay
         self._assumptions = assumptions
         self._reads_options = not replay.has_update
+        self._is_alike = self._has_as_many_rows if of_table else self._is_of_same_kind
+        self._n_rows = len(labels)
         self._names = [*features]
         self._kinds = [
             kind_of_tensor(tensor) for tensor in (*features.values(), labels)
@@ -55,6 +61,7 @@ class Shortcut:
         features: Any,
         labels: Any,
         tensors: list[Tensor],
+        of_table: bool,
     ) -> "Shortcut | None":
         """Return the short way through a step if there is one.
 
@@ -66,6 +73,8 @@ class Shortcut:
             The last batch, of any structure.
         tensors : list of Tensor
             All tensors in it, each once.
+        of_table
+            See the class.
         """
         is_same_every_time = replay.is_for_all_batches and not replay.others
         if not is_same_every_time or type(features) is not dict:
@@ -75,19 +84,22 @@ class Shortcut:
             return None
         if any(tensor.layout != torch.strided for tensor in tensors):
             return None
-        return Shortcut(replay, assumptions, features, labels)
+        return Shortcut(replay, assumptions, features, labels, of_table)
 
     def __call__(self, features: dict[str, Tensor], labels: Tensor) -> Tensor | None:
         """Take the step and return the loss, or do nothing and return None."""
+        if not self._is_alike(features, labels):
+            return None
+        if not (self._reads_options or self._assumptions.are_values_the_same()):
+            return None
+        return self._replay([*features.values(), labels])
+
+    def _has_as_many_rows(self, features: dict[str, Tensor], labels: Tensor) -> bool:
+        return len(labels) == self._n_rows
+
+    def _is_of_same_kind(self, features: dict[str, Tensor], labels: Tensor) -> bool:
         try:
-            tensors = [*features.values(), labels]
-            kinds = [kind_of_tensor(tensor) for tensor in tensors]
+            kinds = [kind_of_tensor(tensor) for tensor in (*features.values(), labels)]
         except (AttributeError, RuntimeError, TypeError):  # of a kind of its own
-            return None
-        if (
-            kinds != self._kinds
-            or [*features] != self._names
-            or not (self._reads_options or self._assumptions.are_values_the_same())
-        ):
-            return None
-        return self._replay(tensors)
+            return False
+        return kinds == self._kinds and [*features] == self._names

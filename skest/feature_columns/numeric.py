@@ -13,6 +13,7 @@ from sklearn.preprocessing import MinMaxScaler
 from skest._checks import check_choice
 from skest._former_arguments import former_arguments
 from skest.feature_columns.base import DenseColumn, check_key
+from skest.feature_columns.extremes import extremes
 from skest.feature_columns.finite import is_finite
 from skest.feature_columns.layout import copied_by_rows
 from skest.feature_columns.moments import mean_and_scale
@@ -241,8 +242,10 @@ class NumericColumn(DenseColumn):
         values, missing = self._read(table, copy=False)
         learned: dict[str, Any] = {}
         if self.indicate_missing == "auto":
-            gaps = _counted(missing, sample_weight)
-            learned["indicated_"] = np.flatnonzero(gaps.any(axis=0))
+            learned["indicated_"] = np.arange(0)
+            if missing.any():  # to look at each column takes long
+                gaps = _counted(missing, sample_weight)
+                learned["indicated_"] = np.flatnonzero(gaps.any(axis=0))
         if self.default_value == "mean" or self.normalizer in _SCALERS:
             self._check_present(missing, sample_weight)
             mean, scale = table.learned(
@@ -360,8 +363,8 @@ class NumericColumn(DenseColumn):
             values, missing = self._read(table, copy=False)
             if not missing.any():
                 # If the least and the greatest number can be scaled, all others can.
-                extremes = np.stack([values.min(axis=0), values.max(axis=0)])
-                table = Table({self.key: extremes.reshape(2, *self.cell_shape)})
+                cells = extremes(values).reshape(2, *self.cell_shape)
+                table = Table({self.key: cells})
         self.encode(table)
 
     def values(self, table: Table) -> tuple[np.ndarray, np.ndarray]:

@@ -47,6 +47,8 @@ class Run:
         The encoded batch of the present training step.
     table : ArrayDataset or None
         What is trained on, as it is before encoding; None if the input is a stream.
+    steps_per_epoch : int or None
+        Steps to go through the table once; None if the input is a stream.
     held_out : ArrayDataset or None
         Rows to validate on, in the same form, if somebody held some out.
     stop_reason : str or None
@@ -84,6 +86,7 @@ class Run:
         self.in_step = False
         self.batch: tuple[Any, Any] | None = None
         self.table = table
+        self.steps_per_epoch = None if table is None else table.steps_per_epoch
         self.held_out: ArrayDataset | None = None
         self.stop_reason: str | None = None
         self.save_by: Callable[[Run, Callable[[Any], None]], None] | None = None
@@ -100,11 +103,6 @@ class Run:
         if self.spec.network is None:  # EstimatorSpec requires one in every mode
             raise RuntimeError("The EstimatorSpec of this run has no network.")
         return self.spec.network
-
-    @property
-    def steps_per_epoch(self) -> int | None:
-        """Steps to go through the table once; None if the input is a stream."""
-        return None if self.table is None else self.table.steps_per_epoch
 
     @property
     def raw_batch(self) -> tuple[Any, Any] | None:

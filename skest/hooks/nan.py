@@ -50,7 +50,7 @@ class NanLossHook(Hook):
 
     def after_step(self, run: Run, loss: Any) -> None:
         """Look at the loss, or note it to look at several together."""
-        if loss.device.type == "cpu":
+        if loss.is_cpu:
             if math.isnan(loss.item()):
                 self._tell(run, run.global_step, run.batch)
             return

@@ -12,6 +12,7 @@ from skest import (
     LinearClassifier,
 )
 from skest import feature_columns as fc
+from skest.adapters.targets import classes
 from skest.hooks import Hook
 from tests.adapters.conftest import make
 
@@ -308,3 +309,36 @@ def test_several_targets_of_a_classifier(classifier_class, blobs, several):
     message = r"shape \(120, 2\).*skest.MultiHeadEstimator.*MultiOutputClassifier"
     with pytest.raises(ValueError, match=message):
         make(classifier_class).fit(X, several(y))
+
+
+@pytest.mark.parametrize(
+    ("y", "message"),
+    [
+        ([0.5, 1.25, 0.0, 1.0], "Unknown label type: continuous"),
+        ([[0], [1, 0], [1], [0]], "legacy multi-label data representation"),
+        ([0, 1, 2, 0], r"not among the classes: \[2\]"),
+        ([0.0, 1.0, np.nan, 0.0], "Input y contains NaN"),
+    ],
+    ids=["continuous", "lists", "unknown", "missing"],
+)
+def test_labels_to_validate_on_are_of_the_classes(y, message):
+    values = np.empty(4, dtype=object) if isinstance(y[0], list) else np.array(y)
+    values[:] = y
+    X = np.arange(8.0).reshape(4, 2)
+    model = DNNClassifier((2,), max_iter=1, early_stopping=True)
+    with pytest.raises(ValueError, match=message):
+        model.fit(X, [0, 1, 0, 1], X_val=X, y_val=values)
+
+
+def test_scores_of_what_are_no_classes_are_refused():
+    X = np.arange(8.0).reshape(4, 2)
+    model = DNNClassifier((2,), max_iter=1).fit(X, [0, 1, 0, 1])
+    with pytest.raises(ValueError, match="continuous"):
+        model.evaluate(X, [0.5, 1.25, 0.0, 1.0])
+
+
+def test_the_kind_of_labels_is_looked_at_once_in_a_fit(monkeypatch):
+    looked_at = []
+    monkeypatch.setattr(classes, "check_classification_targets", looked_at.append)
+    DNNClassifier((2,), max_iter=1).fit(np.arange(8.0).reshape(4, 2), [0, 1, 0, 1])
+    assert len(looked_at) == 1

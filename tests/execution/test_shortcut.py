@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook
 
-from skest.execution import GraphStep
+from skest.execution import GraphStep, shortcut
 from skest.execution.shortcut import Shortcut
 from skest.training import train_step
 from tests.execution._steps import make_spec, run_both, state
@@ -58,6 +58,21 @@ def test_steps_of_known_runs_go_the_short_way(n_short):
     # Of 12 steps one is eager, one is recorded, one compared; one is replayed with all
     # looks.
     assert (step.n_replayed, n_short()) == (9, 8)
+
+
+def test_batches_of_a_table_are_known_by_their_rows(n_short, monkeypatch):
+    data = [batch(i, 3 if i % 5 == 4 else 4) for i in range(150)]
+    looked_at = []
+    kind_of_tensor = shortcut.kind_of_tensor
+    monkeypatch.setattr(
+        shortcut, "kind_of_tensor", lambda t: looked_at.append(t) or kind_of_tensor(t)
+    )
+    step, reports = run_both(make, data, is_watched=False, has_table=True)
+    assert reports == []
+    # One step of three rows in five, and the one behind it, are replayed with all looks.
+    n_ways = step.n_replayed - n_short()
+    assert 0 < n_ways < n_short()
+    assert len(looked_at) == 3 * n_ways  # to know those of the next step
 
 
 def test_watched_steps_do_not(n_short):

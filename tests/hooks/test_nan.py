@@ -263,6 +263,7 @@ class Elsewhere(torch.Tensor):
     """A tensor that says it is on a GPU, and counts how often somebody waits for it."""
 
     n_waits = 0
+    is_cpu = False
 
     @property
     def device(self):

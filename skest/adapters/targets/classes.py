@@ -46,6 +46,7 @@ class ClassTarget(Target):
     def learn(self, y: Any, *, gaps: bool = False, classes: Any = None) -> None:
         """Learn the classes; `classes` are all of them if `y` may lack some."""
         _, known = self._column(y, gaps)
+        check_classification_targets(known)
         self.classes = np.unique(known if classes is None else np.asarray(classes))
         if len(self.classes) < 2:
             raise ValueError(
@@ -69,10 +70,15 @@ class ClassTarget(Target):
         self, y: Any, *, gaps: bool = False, strict: bool = True
     ) -> NDArray[Any]:
         """Return the positions of the classes; with gaps as floats, NaN where missing."""
-        codes, labels = pd.factorize(self._column(y, gaps)[0])
+        column, known = self._column(y, gaps)
+        if column.dtype.kind == "O":  # which may hold what cannot be looked up
+            check_classification_targets(known)
+        codes, labels = pd.factorize(column)
         id_of = {label: i for i, label in enumerate(self.classes.tolist())}
         ids = np.array([id_of.get(label, _UNKNOWN) for label in labels.tolist()], int)
         unknown = [label for label in labels.tolist() if label not in id_of]
+        if unknown:  # others are as those that were learned, and checked then
+            check_classification_targets(known)
         if unknown and strict:
             raise ValueError(
                 f"y contains labels that are not among the classes: {unknown}; "
@@ -114,7 +120,6 @@ class ClassTarget(Target):
                 known = pd.Series(known).infer_objects().to_numpy()
         _refuse_missing(known)
         _refuse_dates(known)
-        check_classification_targets(known)
         return y, known
 
 
