@@ -97,12 +97,14 @@ class Exchange:
         self._ahead = wanted, self._begin_pull(wanted.rows, Pull.AHEAD)
 
     def push(self) -> None:
-        """Send the gradients that the network has, and wait until they are applied.
+        """Send the gradients that the network has, and wait until they are taken.
+
+        Servers apply them before they do anything else that is asked for afterwards.
 
         Raises
         ------
         PeerLostError, StaleGenerationError
-            If they were, or may have been, not applied everywhere.
+            If they were, or may have been, not taken everywhere.
         """
         tables = [self._by_server(found) for found in self.rows.gradients()]
         options = self._changed_options()
