@@ -216,7 +216,8 @@ class AsyncReplica(Replica):
         self, run: Run, batches: Iterator[tuple[Any, Any]]
     ) -> Iterator[tuple[Any, Any]]:
         """Return the batches, of which the next one can be seen if that is of use."""
-        if self._strategy.pipeline:
+        # Nobody sees that a table in memory is read one batch further.
+        if self._strategy.pipeline or run.table is not None:
             batches = self._next = LookAhead(batches)
         return batches
 
@@ -365,7 +366,8 @@ class AsyncReplica(Replica):
 
         def compute() -> Tensor:
             exchange.pull(features)
-            self._pull_ahead(exchange)
+            if self._strategy.pipeline:
+                self._with_next(exchange.pull_ahead)
             loss = gradients(features, labels)
             exchange.rows.check_gradients()
             return loss
@@ -375,7 +377,7 @@ class AsyncReplica(Replica):
             after_backward()
         clip_trained(run.spec)
         try:
-            exchange.push()
+            exchange.push(functools.partial(self._find_next, exchange))
         except LOST as error:
             # Some servers may have applied it: it is not sent again.
             _logger.warning("The gradients of a step are lost: %s", error)
@@ -397,11 +399,16 @@ class AsyncReplica(Replica):
             raise RuntimeError("A step was asked for before 'begin'.")
         return self._servers.exchange
 
-    def _pull_ahead(self, exchange: Exchange) -> None:
-        """Ask for the variables of the next step."""
+    def _with_next(self, use: Callable[[Any], None]) -> None:
+        """Do something with the features of the next batch, if that can be seen."""
         batch = None if self._next is None else self._next.peek()
         if batch is not None:
-            exchange.pull_ahead(batch[0])
+            use(batch[0])
+
+    def _find_next(self, exchange: Exchange) -> None:
+        """Find the rows of the next step, unless they are asked for already."""
+        if not self._strategy.pipeline:
+            self._with_next(exchange.find)
 
     def _stop_if_asked(self, run: Run) -> None:
         if self.client.is_stopping and not self.is_chief:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a worker and the parameter servers exchange in a step."""
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -84,11 +85,11 @@ class Exchange:
         ahead, self._ahead = self._ahead, None
         if ahead is not None and ahead[0].features is features:
             wanted, finish = ahead
-            self.rows.begin_step(wanted)
-            if finish():
-                return
-        wanted = self.rows.wanted(features)
+        else:
+            wanted, finish = self.rows.wanted(features), _never_asked
         self.rows.begin_step(wanted)
+        if finish():
+            return
         while not self._begin_pull(wanted.rows, Pull.NOW)():
             self._check()  # it is too far ahead of other tasks
 
@@ -97,13 +98,25 @@ class Exchange:
         wanted = self.rows.wanted(features)
         self._ahead = wanted, self._begin_pull(wanted.rows, Pull.AHEAD)
 
-    def push(self) -> None:
-        """Send the gradients that the network has, and wait until they are applied.
+    def find(self, features: Any) -> None:
+        """Find the rows that the next `pull` asks for, if it is for this very batch."""
+        with contextlib.suppress(IndexError):  # it is that of the pull
+            self._ahead = self.rows.wanted(features), _never_asked
+
+    def push(self, meanwhile: Callable[[], None] = lambda: None) -> None:
+        """Send the gradients that the network has, and wait until they are taken.
+
+        Servers apply them before they do anything else that is asked for afterwards.
+
+        Parameters
+        ----------
+        meanwhile : callable, default=lambda: None
+            Called before the wait.
 
         Raises
         ------
         PeerLostError, StaleGenerationError
-            If they were, or may have been, not applied everywhere.
+            If they were, or may have been, not taken everywhere.
         """
         tables = [self._by_server(found) for found in self.rows.gradients()]
         options = self._changed_options()
@@ -116,7 +129,9 @@ class Exchange:
             )
             for ps in self._concerned
         }
-        replies = self._client.begin(requests)()
+        finish = self._client.begin(requests)
+        meanwhile()
+        replies = finish()
         self.staleness = replies[0].number
 
     def _begin_pull(
@@ -203,6 +218,10 @@ class Exchange:
         changed = [entry for entry in now if entry not in self._told]
         self._told = now
         return changed
+
+
+def _never_asked() -> bool:
+    return False
 
 
 def _table_gradients(

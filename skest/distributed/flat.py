@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Many tensors in one buffer, so that they travel as one."""
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -36,10 +37,10 @@ class Flat:
         self, variables: Sequence[Variable], device: torch.device | str = "cpu"
     ) -> None:
         dtypes = [dtype_named(v.dtype) for v in variables]
-        shapes = [torch.Size(v.shape) for v in variables]
+        shapes = [v.shape for v in variables]
         ends = [0]
         for dtype, shape in zip(dtypes, shapes, strict=True):
-            size = shape.numel() * dtype.itemsize
+            size = math.prod(shape) * dtype.itemsize
             ends.append(ends[-1] + -(-size // _ALIGNMENT) * _ALIGNMENT)
         self.buffer = torch.zeros(ends[-1], dtype=torch.uint8, device=device)
         self._layout = list(zip(ends[:-1], dtypes, shapes, strict=True))
@@ -48,7 +49,7 @@ class Flat:
     def parts(self, buffer: Tensor) -> list[Tensor]:
         """Return the tensors in another buffer of the same size."""
         return [
-            buffer[start : start + shape.numel() * dtype.itemsize]
+            buffer[start : start + math.prod(shape) * dtype.itemsize]
             .view(dtype)
             .view(shape)
             for start, dtype, shape in self._layout

@@ -221,20 +221,34 @@ class ParameterServer:
             found = self._shard.pull(Reader(request), bool(request.number))
             return self._reply(number=self._n_updates, payload=found)
 
-    def push(self, peer: Peer, request: Message, options: dict[Any, Any]) -> Message:
-        """Apply gradients."""
+    def push(
+        self,
+        peer: Peer,
+        request: Message,
+        options: dict[Any, Any],
+        answer: Callable[[Message], None],
+    ) -> None:
+        """Answer, and apply gradients then: their task need not wait for that.
+
+        Who waits for updates finds them applied afterwards. What is wrong with a request
+        is raised before the answer; an error behind it is one of the optimizer.
+        """
         with self._lock:  # an optimizer takes one step at a time
             refused = self._refusal(request)
             if refused is not None or self._shard is None:
                 self.members.refused(peer)
-                return refused or self._reply(Status.NOT_READY)
-            self._shard.push(Reader(request), options)
+                answer(refused or self._reply(Status.NOT_READY))
+                return
+            gradients = self._shard.gradients(Reader(request))
+            self._shard.set_options(options)
             staleness = self._n_updates - request.number
             self._n_updates += 1
             self.step += 1
-            reply = self._reply(number=staleness, control=self._notice)
-        self.members.pushed(peer, staleness)
-        return reply
+            self.members.pushed(peer, staleness)
+            try:
+                answer(self._reply(number=staleness, control=self._notice))
+            finally:  # they count, whether the task is still there or not
+                self._shard.update(gradients)
 
     def snapshot(self, kinds: list[str]) -> tuple[Message, FrozenPart | None]:
         """Keep variables as they are now, while gradients go on being applied."""
@@ -306,6 +320,8 @@ class _Conversation:
         self._snapshot: FrozenPart | None = None
         self._left_to_fetch = 0
         self._options: dict[tuple[int, int], dict[str, Any]] = {}
+        self._has_answered = False
+        self._error = ""
 
     def run(self) -> None:
         """Answer until the task leaves, breaks off, or says what is not allowed."""
@@ -320,31 +336,45 @@ class _Conversation:
             )
             self._server.members.heard(self._peer, new_in, new_out)
             seen_in, seen_out = session.bytes_received, session.bytes_sent
-            error = None
-            try:
-                reply = self._answer(request)
-            except Exception as problem:  # whatever it is, others go on
-                error = f"{type(problem).__name__}: {problem}"
-                reply = Message(Status.REFUSED, control={"error": error})
             if not HEADER_BYTES <= request.room:
                 raise WireError("A request has no room for its reply.")
             session.limit = request.room
-            session.send(reply, self._server._timeout)
-            if error is not None:
-                raise WireError(error)
+            # Nobody shall wait for this task where variables are locked.
+            session.settle(self._server._timeout)
+            self._handle(request)
             if request.code == Op.SHUTDOWN:
                 self._server.stop()
             if request.code in (Op.BYE, Op.SHUTDOWN):
                 self._server.members.left(self._peer)
 
+    def _handle(self, request: Message) -> None:
+        """Answer a request; an error behind the answer is that to the next request."""
+        self._has_answered = False
+        try:
+            if not self._error:
+                self._take(request)
+        except Exception as problem:  # whatever it is, others go on
+            self._error = f"{type(problem).__name__}: {problem}"
+        if self._error and not self._has_answered:
+            self._send(Message(Status.REFUSED, control={"error": self._error}))
+            raise WireError(self._error)
+
+    def _send(self, reply: Message) -> None:
+        self._session.send(reply, self._server._timeout)
+        self._has_answered = True
+
+    def _take(self, request: Message) -> None:
+        if request.code != Op.PUSH:
+            self._send(self._answer(request))
+            return
+        for i, j, values in request.control.get("options", ()):
+            self._options.setdefault((i, j), {}).update(values)
+        self._server.push(self._peer, request, self._options, self._send)
+
     def _answer(self, request: Message) -> Message:
         server, code, control = self._server, request.code, request.control
         if code == Op.PULL:
             return server.pull(self._peer, request)
-        if code == Op.PUSH:
-            for i, j, values in control.get("options", ()):
-                self._options.setdefault((i, j), {}).update(values)
-            return server.push(self._peer, request, self._options)
         if code == Op.INIT:
             self._arriving = Arriving(control["tensors"], control["optimizers"])
             self._ready = (control, self._arriving.complete)

@@ -63,6 +63,17 @@ class Session:
         self._expected: Any = None
         self.bytes_sent = self.bytes_received = 0
 
+    def settle(self, timeout: timedelta) -> None:
+        """Wait until what was sent before is taken, so that `send` need not wait for it.
+
+        Raises
+        ------
+        PeerLostError
+            If the other process is gone, or did not take it in time.
+        """
+        sent, self._sent = self._sent, None
+        self._wait(sent, timeout)
+
     def send(
         self, message: Message, timeout: timedelta, *, pin_memory: bool = False
     ) -> None:
@@ -84,7 +95,7 @@ class Session:
         WireError
             If the message is larger than `limit`.
         """
-        self._wait(self._sent, timeout)  # its buffer is used again
+        self.settle(timeout)  # the buffer is used again
         packed = pack(message, self.limit, self._outbox, pin_memory=pin_memory)
         if self._outbox is None or len(packed) > len(self._outbox):
             self._outbox = packed

@@ -95,27 +95,45 @@ class Shard:
                 found.append(self._parameters[v.name].detach().index_select(0, ids))
         return found
 
-    @torch.no_grad()
-    def push(self, reader: Reader, options: Mapping[tuple[int, int], Any]) -> None:
-        """Update the variables with gradients.
+    def gradients(self, reader: Reader) -> dict[str, Tensor]:
+        """Return gradients by the names of the variables that have one.
 
         Parameters
         ----------
         reader : Reader
-            Takes what `skest.distributed.client` sends.
-        options : dict
-            Options of parameter groups, by the number of the optimizer and of its group.
+            Takes what `skest.distributed.exchange` sends.
 
         Raises
         ------
         WireError
-            If it is not what this shard expects; nothing is changed then.
+            If it is not what this shard expects.
         """
-        gradients = self._read(reader)
+        gradients = {}
+        present = reader.take([len(self._dense)], torch.uint8).tolist()
+        flat = reader.take([len(self._flat.buffer)], torch.uint8)
+        for v, part, is_there in zip(
+            self._dense, self._flat.parts(flat), present, strict=True
+        ):
+            if is_there:
+                gradients[v.name] = part
+        if self._tables:
+            counts = reader.take([len(self._tables)]).tolist()
+            found = self._ids(reader, [max(count, 0) for count in counts])
+            for v, ids, count in zip(self._tables, found, counts, strict=True):
+                if count >= 0:
+                    gradients[v.name] = self._rows(reader, v, ids)
+        return gradients
+
+    def set_options(self, options: Mapping[tuple[int, int], Any]) -> None:
+        """Set options of parameter groups, by the number of optimizer and group."""
         for (i, j), values in options.items():
             optimizer = self._optimizers[i]
             if optimizer is not None:
                 set_group_options(optimizer.param_groups[j], values)
+
+    @torch.no_grad()
+    def update(self, gradients: Mapping[str, Tensor]) -> None:
+        """Update the variables with what `gradients` returned."""
         for name, gradient in gradients.items():
             for kept in self._kept.get(name, ()):
                 kept.keep(gradient._indices()[0])
@@ -141,7 +159,7 @@ class Shard:
         kinds : sequence of str
             Of `Variable`.
         lock : context manager
-            Held now, by who calls `push`, and while rows are read.
+            Held now, by who calls `update`, and while rows are read.
         """
         names = {
             v.name for kind in kinds for v in self.variables.of_kind(kind, self.ps)
@@ -200,24 +218,6 @@ class Shard:
                 f"got {got}."
             )
         return given.to(dtype_named(v.dtype)).contiguous()
-
-    def _read(self, reader: Reader) -> dict[str, Tensor]:
-        """Return gradients by the names of the variables that have one."""
-        gradients = {}
-        present = reader.take([len(self._dense)], torch.uint8).tolist()
-        flat = reader.take([len(self._flat.buffer)], torch.uint8)
-        for v, part, is_there in zip(
-            self._dense, self._flat.parts(flat), present, strict=True
-        ):
-            if is_there:
-                gradients[v.name] = part
-        if self._tables:
-            counts = reader.take([len(self._tables)]).tolist()
-            found = self._ids(reader, [max(count, 0) for count in counts])
-            for v, ids, count in zip(self._tables, found, counts, strict=True):
-                if count >= 0:
-                    gradients[v.name] = self._rows(reader, v, ids)
-        return gradients
 
     def _rows(self, reader: Reader, v: Variable, ids: Tensor) -> Tensor:
         parameter = self._parameters[v.name]

@@ -7,6 +7,7 @@ unpickled. Integers and tensors are those of the machine, as gloo sends them.
 """
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from typing import Any, NamedTuple
@@ -169,7 +170,7 @@ def pack(
     for tensor, n_bytes in zip(message.payload, sizes, strict=True):
         if n_bytes:
             place = out[start : start + n_bytes].view(tensor.dtype)
-            place.view(tensor.shape).copy_(tensor)
+            place.view_as(tensor).copy_(tensor)
         start += _padded(n_bytes)
     return out[:size]
 
@@ -233,14 +234,14 @@ class Reader:
         WireError
             If the payload ends before.
         """
-        size = torch.Size(shape)
-        end = self._start + size.numel() * dtype.itemsize
+        end = self._start + math.prod(shape) * dtype.itemsize
         if min(shape, default=0) < 0 or end > len(self._bytes):
             raise WireError(
                 f"A message has {len(self._bytes)} bytes of tensors, too few for one of "
                 f"shape {tuple(shape)}."
             )
-        found = self._bytes[self._start : end].view(dtype).view(size)
+        # To view as a torch.Size takes three times as long.
+        found = self._bytes[self._start : end].view(dtype).view(tuple(shape))
         self._start += _padded(end - self._start)
         return found
 

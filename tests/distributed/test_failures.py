@@ -15,6 +15,8 @@ from skest.checkpoint_store import DirectoryStore
 from skest.distributed.async_replica import AsyncReplica
 from skest.distributed.client import PSClient
 from skest.distributed.server import ParameterServer
+from skest.distributed.session import RefusedError
+from skest.distributed.shard import Shard
 from skest.distributed.testing import LocalServers
 from skest.exceptions import PeerLostError
 from skest.hooks import Hook
@@ -372,6 +374,35 @@ def test_servers_with_another_model_are_refused(monkeypatch):
         monkeypatch.setattr("skest.estimator.Replica", lambda: make)
         with pytest.raises(ValueError, match="more: constant float32 .* here, none"):
             Estimator(other).train(input_fn, steps=1)
+
+
+@pytest.mark.parametrize("role", ["chief", "worker"])
+@pytest.mark.parametrize("failing", [4, N_STEPS])
+def test_an_update_that_fails_is_told_also_after_the_last_step(
+    monkeypatch, role, failing
+):
+    """It was answered before, and the next request may be that of who leaves."""
+    update, n_updates = Shard.update, []
+
+    def fail(shard, gradients):
+        n_updates.append(shard)
+        if len(n_updates) == failing:
+            raise RuntimeError("no such step")
+        update(shard, gradients)
+
+    with LocalServers(1) as servers:
+        last = N_STEPS
+        if role == "worker":
+            last = 2 * N_STEPS
+            with monkeypatch.context() as patch:
+                for ending in ("finish", "leave"):
+                    patch.setattr(AsyncReplica, ending, _stay)
+                train(patch, servers.addresses, [("chief", 0)])
+        make = replica(servers.addresses, role)
+        monkeypatch.setattr("skest.estimator.Replica", lambda: make)
+        monkeypatch.setattr(Shard, "update", fail)
+        with pytest.raises(RefusedError, match="refuses: RuntimeError: no such step"):
+            Estimator(plain_model).train(input_fn, max_steps=last)
 
 
 def _stay(self, run):

@@ -8,6 +8,8 @@ import pytest
 import torch
 
 from skest import Estimator, RunConfig
+from skest.distributed.exchange import Exchange
+from skest.distributed.remote_rows import RemoteRows
 from skest.distributed.testing import LocalServers
 from skest.distributed.wire import Message, Op
 from skest.hooks import Hook
@@ -29,9 +31,9 @@ IDS = [torch.tensor(ids) for ids in ([0, 3, 3], [6, 1], [3, 2], [5, 5], [0, 6])]
 def served(monkeypatch):
     """Return ``served(train, n)``, which trains with n servers and ``pipeline=1``."""
 
-    def run(train, num_ps=2):
+    def run(train, num_ps=2, pipeline=1):
         with LocalServers(num_ps) as servers, monkeypatch.context() as patch:
-            make = functools.partial(replica, servers.addresses, pipeline=1)
+            make = functools.partial(replica, servers.addresses, pipeline=pipeline)
             patch.setattr("skest.estimator.Replica", make)
             (task,) = [train(), *servers.servers[0].members.to_json()][1:]
             return task["staleness"]
@@ -200,3 +202,59 @@ def test_no_worker_is_further_ahead_than_it_may_be(bound):
     # A push is counted here a moment after the server did so: one more at most.
     assert max(spreads) <= bound + 2
     assert sum(clocks) == 2 * n_steps
+
+
+def test_rows_that_were_found_before_are_asked_for_by_the_same_batch_only(monkeypatch):
+    looked = []
+    wanted = RemoteRows.wanted
+
+    def watched(rows, features):
+        looked.append(features)
+        return wanted(rows, features)
+
+    monkeypatch.setattr(RemoteRows, "wanted", watched)
+    with LocalServers() as servers:
+        trainer = Trainer(servers.addresses).initialize().begin()
+        for ids in IDS[:2]:
+            trainer.pull(ids)
+            trainer.compute(ids)
+        trainer.exchange.push(lambda: trainer.exchange.find(IDS[2]))
+        before = len(looked)
+        trainer.pull(IDS[2])
+        assert len(looked) == before
+        trainer.compute(IDS[2])
+        trainer.exchange.push(lambda: trainer.exchange.find(IDS[3]))
+        trainer.step(IDS[4])
+        assert looked[-2] is IDS[3]
+        assert looked[-1] is IDS[4]
+        bad = torch.tensor([99])
+        trainer.exchange.push(lambda: trainer.exchange.find(bad))
+        with pytest.raises(IndexError, match="99 is out of bounds"):
+            trainer.pull(bad)
+        trainer.close()
+
+
+@pytest.mark.parametrize("is_table", [True, False])
+def test_without_a_pipeline_only_tables_in_memory_are_read_ahead(
+    served, monkeypatch, is_table
+):
+    """Who gives an iterable may see how far it is read."""
+    found, n_read = [], []
+    find = Exchange.find
+
+    def watched(exchange, features):
+        found.append(features)
+        find(exchange, features)
+
+    def batches():
+        for batch in ids_fn():
+            n_read.append(batch)
+            yield batch
+
+    monkeypatch.setattr(Exchange, "find", watched)
+    fn = ids_fn if is_table else batches
+    trained(tied_model, steps=5, fn=fn)
+    n_local, n_read[:] = len(n_read), []
+    served(functools.partial(trained, tied_model, steps=5, fn=fn), pipeline=0)
+    assert len(found) == (5 if is_table else 0)
+    assert len(n_read) == n_local

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+import contextlib
 import socket
 import threading
 import time
@@ -347,7 +348,7 @@ def test_counting_has_what_the_tests_say():
 
 
 def test_updates_wait_for_each_other_also_without_locking(trainers, monkeypatch):
-    apply, at_work, most = Shard.push, [], []
+    apply, at_work, most = Shard.update, [], []
 
     def slowly(shard, *given):
         at_work.append(shard)
@@ -356,7 +357,7 @@ def test_updates_wait_for_each_other_also_without_locking(trainers, monkeypatch)
         apply(shard, *given)
         at_work.pop()
 
-    monkeypatch.setattr(Shard, "push", slowly)
+    monkeypatch.setattr(Shard, "update", slowly)
     with LocalServers(use_locking=False) as servers:
         trainers(servers.addresses, "chief").initialize()
         workers = [trainers(servers.addresses, index=i).begin() for i in range(2)]
@@ -366,3 +367,104 @@ def test_updates_wait_for_each_other_also_without_locking(trainers, monkeypatch)
         for thread in threads:
             thread.join()
     assert most == [1, 1]
+
+
+@contextlib.contextmanager
+def held_back(monkeypatch):
+    """Yield an event; updates wait for it."""
+    update, may_go_on = Shard.update, threading.Event()
+
+    def later(shard, gradients):
+        assert may_go_on.wait(60)
+        update(shard, gradients)
+
+    monkeypatch.setattr(Shard, "update", later)
+    try:
+        yield may_go_on
+    finally:
+        may_go_on.set()
+
+
+@pytest.mark.parametrize("ask", ["pull", "snapshot"])
+def test_a_task_does_not_wait_for_its_update_but_who_reads_does(
+    trainers, monkeypatch, ask
+):
+    with LocalServers() as servers, held_back(monkeypatch) as may_go_on:
+        chief = trainers(servers.addresses, "chief").initialize().begin()
+        worker = trainers(servers.addresses).begin()
+        worker.step(IDS)
+        assert worker.client.step == 1
+        pushes = [t["pushes"] for t in servers.servers[0].members.to_json()]
+        assert pushes == [0, 1]
+        seen = []
+
+        def read():
+            if ask == "pull":
+                chief.pull(IDS)
+                seen.append(chief.network.dense.tolist())
+            else:
+                seen.append(state_of(chief)[1].tolist())
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        reader.join(0.2)
+        assert seen == []
+        may_go_on.set()
+        reader.join(60)
+        assert seen == [[1.0] * 3]
+
+
+@pytest.mark.parametrize("request_", [Op.INFO, Op.BYE, Op.SNAPSHOT, Op.STOP, Op.STATS])
+def test_an_error_of_an_update_refuses_the_next_request(
+    trainers, monkeypatch, request_
+):
+    update = Shard.update
+
+    def failing(shard, gradients):
+        if threading.current_thread() in failing.threads:
+            raise RuntimeError("no such step")
+        failing.threads.append(threading.current_thread())
+        update(shard, gradients)
+
+    failing.threads = []
+    monkeypatch.setattr(Shard, "update", failing)
+    with LocalServers() as servers:
+        good = trainers(servers.addresses, index=0).initialize().begin()
+        bad = trainers(servers.addresses, index=1).begin()
+        bad.step(IDS)
+        bad.step(IDS)
+        with pytest.raises(RefusedError, match="RuntimeError: no such step"):
+            bad.client.ask(0, Message(request_, control={"kinds": []}))
+        with pytest.raises(PeerLostError):
+            bad.client.ask(0, Message(Op.INFO))
+        good.step(IDS)
+        assert state_of(good)[1].tolist() == [2.0] * 3
+
+
+def test_nobody_waits_for_a_task_that_does_not_take_an_answer(trainers):
+    """It may have asked for more, and have been stopped."""
+    n_rows = 1 << 21  # more bytes than a connection holds
+    with LocalServers() as servers:
+        network = Counting(n_rows)
+        good = trainers(servers.addresses, index=0, network=network)
+        good.initialize().begin()
+        options = client_options(servers.addresses[0], SECONDS)
+        how = (LIMIT, None, SECONDS, options)
+        still, _ = connect(servers.addresses[0], Peer("worker", 1), *how)
+        ids = torch.arange(n_rows)
+        room = {"generation": 1, "room": LIMIT}
+        pull = Message(Op.PULL, **room, payload=[torch.tensor([n_rows]), ids])
+        still.send(pull, SECONDS)
+        gradients = [
+            torch.ones(1, dtype=torch.uint8),
+            torch.ones(16).view(torch.uint8),
+            torch.tensor([-1]),
+        ]
+        still.send(Message(Op.PUSH, **room, payload=gradients), SECONDS)
+        good.step(IDS)
+        assert good.client.step == 1
+        inbox = torch.empty(1 << 26, dtype=torch.uint8)
+        for expected in (0, 2):
+            reply = still.expect(inbox)(SECONDS)
+            assert reply.step == expected
+        still.close()

@@ -53,7 +53,7 @@ def push(shard, *ids):
     nothing = torch.zeros(0, dtype=torch.uint8)
     parts = [nothing, nothing, torch.tensor([len(ids)]), ids, values]
     flat = torch.cat([p.reshape(-1).view(torch.uint8) for p in parts])
-    shard.push(Reader(Message(Op.PUSH, payload=(flat,))), {})
+    shard.update(shard.gradients(Reader(Message(Op.PUSH, payload=(flat,)))))
 
 
 def values(frozen):
@@ -106,7 +106,7 @@ def test_of_several_tables_the_one_is_named_whose_rows_are_refused():
     parts = [nothing, nothing, torch.tensor([1, 1]), torch.tensor([3, 4])]
     flat = torch.cat([p.view(torch.uint8) for p in [*parts, torch.ones(4)]])
     with pytest.raises(WireError, match=r"not have, of 'b.weight' \(it has 4\)\."):
-        shard.push(Reader(Message(Op.PUSH, payload=(flat,))), {})
+        shard.gradients(Reader(Message(Op.PUSH, payload=(flat,))))
     assert all(map(torch.equal, network.parameters(), before))
 
 

@@ -89,7 +89,7 @@ class Strikes:
         self.watch(checkpoint_store, "write_checkpoint", "saves", after=True)
         self.watch(ParameterServer, "initialize", "is initialized")
         self.watch(ParameterServer, "snapshot", "is saved")
-        self.watch(Shard, "push", "has applied", after=True)
+        self.watch(Shard, "update", "has applied", after=True)
         self.watch(evaluation_run, "restore", "restores")
         self.watch(evaluation_run, "record_evaluation", "records")
 
