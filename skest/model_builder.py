@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from skest._random import RunRandom
-from skest._resources import resolve_device
 from skest.checkpoints import Checkpoint
 from skest.inputs.batches import Source, tensor_batches
 from skest.inputs.input_context import InputContext
@@ -18,7 +17,7 @@ from skest.keys import ModeKeys
 from skest.model_fn import ModelFn
 from skest.run_config import RunConfig
 from skest.spec import EstimatorSpec
-from skest.strategies import SharedMemory
+from skest.strategies import device_with
 
 __all__ = ["ModelBuilder", "encoded_batches", "restore"]
 
@@ -47,10 +46,7 @@ class ModelBuilder:
     @property
     def device(self) -> torch.device:
         """Where models are built; raises ValueError if it is not there."""
-        device = self.config.device
-        if isinstance(self.config.train_distribute, SharedMemory) and device == "auto":
-            return torch.device("cpu")  # whose memory it is
-        return resolve_device(device)
+        return device_with(self.config.train_distribute, self.config.device)
 
     def open_source(
         self,

@@ -191,9 +191,9 @@ def check_members(optimizer: Optimizer, network: nn.Module) -> None:
 def follow_parameters(optimizer: Optimizer) -> None:
     """Move slots that exist from construction on to where their variables are now.
 
-    A slot of the shape of its variable gets its device and floating type. A fused update
-    counts its steps on the device of the variable; where a device has no such update of
-    the rule, torch chooses another implementation.
+    A slot of the shape of its variable gets its device and floating type. An update that
+    is fused or capturable counts its steps on the device of the variable; where a device
+    has no fused update of the rule, torch chooses another implementation.
     """
     for group in optimizer.param_groups:
         if group.get("fused") and not all(
@@ -206,7 +206,7 @@ def follow_parameters(optimizer: Optimizer) -> None:
                 if not isinstance(slot, Tensor):
                     continue
                 if name == "step" and not slot.ndim:
-                    if group.get("fused"):
+                    if group.get("fused") or group.get("capturable"):
                         slots[name] = slot.to(parameter.device)
                 elif slot.shape == parameter.shape:
                     slots[name] = slot.to(parameter)
@@ -215,9 +215,10 @@ def follow_parameters(optimizer: Optimizer) -> None:
 def _has_fused(optimizer: Optimizer, parameter: Tensor) -> bool:
     """Tell whether the rule of an optimizer has a fused update on a device."""
     rule = optimizer.inner if isinstance(optimizer, RowSparse) else optimizer
-    if parameter.device.type != "cuda" or not isinstance(rule, torch.optim.Adagrad):
+    device = parameter.device.type
+    if device == "cpu" or not isinstance(rule, torch.optim.Adagrad):
         return True
-    return TorchVersion(torch.__version__) >= "2.12"
+    return device == "cuda" and TorchVersion(torch.__version__) >= "2.12"
 
 
 def _named_groups(

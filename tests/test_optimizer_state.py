@@ -200,25 +200,35 @@ def test_slots_follow_their_parameters():
     adagrad.step()
 
 
-@pytest.mark.parametrize("fused", [True, False])
-def test_a_fused_update_counts_its_steps_where_its_parameters_are(fused):
-    parameter = torch.nn.Parameter(torch.ones(2, device="meta"))
-    optimizer = torch.optim.Adagrad([parameter])
-    optimizer.param_groups[0]["fused"] = fused
-    follow_parameters(optimizer)
-    step = optimizer.state[parameter]["step"]
-    assert step.device.type == ("meta" if fused else "cpu")
+@pytest.mark.parametrize(
+    ("option", "device"), [("fused", "cuda"), ("capturable", "cuda"), (None, "cpu")]
+)
+def test_some_updates_count_their_steps_where_their_parameters_are(option, device):
+    with FakeTensorMode():
+        parameter = torch.nn.Parameter(torch.ones(2, device="cuda"))
+        optimizer = torch.optim.Adam([parameter])
+        optimizer.param_groups[0][option] = True
+        optimizer.state[parameter] = {"step": torch.tensor(0.0)}
+        follow_parameters(optimizer)
+        assert optimizer.state[parameter]["step"].device.type == device
 
 
 @pytest.mark.parametrize(
-    ("version", "fused"), [("2.11.0+cu130", None), ("2.12.0", True)]
+    ("device", "version", "fused"),
+    [
+        ("cpu", "2.11.0", True),
+        ("cuda", "2.11.0+cu130", None),
+        ("cuda", "2.12.0", True),
+        ("mps", "2.12.0", None),
+        ("xpu", "2.12.0", None),
+    ],
 )
 def test_an_update_is_fused_where_the_device_has_such_a_one(
-    version, fused, monkeypatch
+    device, version, fused, monkeypatch
 ):
     monkeypatch.setattr(torch, "__version__", version)
     with FakeTensorMode():
-        parameter = torch.nn.Parameter(torch.ones(2, device="cuda"))
+        parameter = torch.nn.Parameter(torch.ones(2, device=device))
         optimizer = torch.optim.Adagrad([parameter])
         optimizer.param_groups[0]["fused"] = True
         follow_parameters(optimizer)

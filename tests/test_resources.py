@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 import threading
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from skest import Estimator, RunConfig
+from skest import DNNRegressor, Estimator, RunConfig
 from skest._resources import (
     FLOP_PER_THREAD,
     IntraOpThreads,
@@ -13,6 +15,8 @@ from skest._resources import (
     resolve_device,
     threads_for,
 )
+from skest.adapters.core import core_on_cpu
+from skest.adapters.features import ARRAY_KEY
 from skest.distributed import SharedMemory
 from tests._models import At, model_fn, raising, table_fn
 
@@ -47,6 +51,24 @@ def test_shared_memory_is_that_of_the_cpu(monkeypatch):
     config = RunConfig(train_distribute=SharedMemory(num_workers=2))
     estimator = Estimator(lambda features, labels, mode: None, config=config)
     assert estimator._builder.device == torch.device("cpu")
+
+
+@pytest.mark.parametrize(
+    ("strategy", "dtype"), [(SharedMemory(num_workers=2), "float64"), (None, "float32")]
+)
+def test_numbers_are_as_exact_as_on_the_device_of_the_training(
+    strategy, dtype, monkeypatch
+):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    model = DNNRegressor(config=RunConfig(train_distribute=strategy))
+    assert model._choose_dtype({ARRAY_KEY: np.zeros((2, 1))}) == dtype
+
+
+def test_a_model_on_the_cpu_needs_no_other_to_be_exported(monkeypatch):
+    config = RunConfig(train_distribute=SharedMemory(num_workers=2))
+    core = Estimator(lambda features, labels, mode: None, config=config)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert core_on_cpu(SimpleNamespace(estimator_=core)) is core
 
 
 @pytest.mark.parametrize("device", ["gpu", "", 3.5, None])

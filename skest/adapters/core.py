@@ -7,13 +7,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from skest._resources import device_or_auto, resolve_device
+from skest._resources import device_or_auto
 from skest.adapters.features import WEIGHT_KEY
 from skest.adapters.target_scale import scaled_target_model_fn
 from skest.checkpoints import Checkpoint
 from skest.estimator import Estimator
 from skest.run_config import RunConfig
 from skest.spec import EstimatorSpec
+from skest.strategies import device_with
 from skest.warm_start import WarmStartSettings
 
 __all__ = ["bound_model_fn", "core_as_fitted", "core_on_cpu", "new_core"]
@@ -77,9 +78,10 @@ def core_as_fitted(
 def core_on_cpu(model: Any) -> Estimator:
     """Return the core of a fitted model, or if that computes elsewhere one like it."""
     core: Estimator = model.estimator_
-    if resolve_device(core.config.device).type == "cpu":
+    config = core.config
+    if device_with(config.train_distribute, config.device).type == "cpu":
         return core
-    config = core.config.replace(device="cpu")
+    config = config.replace(device="cpu")
     return core_as_fitted(model, config, core.checkpoint, weighted=False)
 
 

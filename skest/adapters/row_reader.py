@@ -15,7 +15,6 @@ from sklearn.utils import get_tags
 
 from skest._compat import check_sample_weight
 from skest._random import seed_sequence
-from skest._resources import resolve_device
 from skest.adapters.distinct import distinct_rows
 from skest.adapters.features import (
     ARRAY_KEY,
@@ -30,6 +29,7 @@ from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.infer import infer_feature_columns
 from skest.feature_columns.numeric_frame import with_feature_names
 from skest.inputs.array_dataset import take_rows
+from skest.strategies import device_with
 
 __all__ = ["RowReader", "as_feature_columns"]
 
@@ -201,7 +201,8 @@ class RowReader(BaseEstimator, metaclass=ABCMeta):
         """
         if self.dtype != "auto":
             return str(self.dtype)
-        on_cpu = resolve_device(self._setting("device")).type == "cpu"
+        strategy = None if self.config is None else self.config.train_distribute
+        on_cpu = device_with(strategy, self._setting("device")).type == "cpu"
         array: Any = features.get(ARRAY_KEY)
         is_matrix = isinstance(array, np.ndarray) or issparse(array)
         is_double = is_matrix and array.ndim == 2 and array.dtype == np.float64

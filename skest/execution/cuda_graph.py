@@ -3,11 +3,13 @@
 
 import threading
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from skest.execution.memory import dense_parts
 from skest.execution.program import Program
 from skest.execution.recording import Call, Value
 from skest.execution.simplification import Storages
@@ -106,7 +108,10 @@ class CudaGraphProgram:
         with torch.cuda.stream(side):
             returned = self._program(*inputs)
         current.wait_stream(side)
-        # Their memory is the side stream's, which waits for this one before it goes on.
+        # Their memory is the side stream's, and they are used on this one. Others may have
+        # the same side stream: there are 32, which PyTorch gives out in turn.
+        for part in chain.from_iterable(map(dense_parts, returned)):
+            part.record_stream(current)
         return returned
 
     def _capture(self, inputs: Sequence[Tensor]) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from skest.execution.recording import Call, Value
 from skest.execution.simplification import Storages
 
-__all__ = ["Arena", "is_dense", "last_uses"]
+__all__ = ["Arena", "dense_parts", "is_dense", "last_uses"]
 
 
 class Arena:
@@ -64,6 +64,19 @@ def is_dense(tensor: Tensor) -> bool:
             return False
         expected *= size
     return True
+
+
+def dense_parts(tensor: Tensor) -> tuple[Tensor, ...]:
+    """Return a tensor, or if it is sparse its ids and its values.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skest.execution.memory import dense_parts
+    >>> dense_parts(torch.eye(3)[2].to_sparse())
+    (tensor([[2]]), tensor([1.]))
+    """
+    return (tensor._indices(), tensor._values()) if tensor.is_sparse else (tensor,)
 
 
 def last_uses(

@@ -40,7 +40,7 @@ class Transfer:
             return leaf.to(self._device)
         current = torch.cuda.current_stream(self._device)
         with torch.cuda.stream(self._stream):
-            there = leaf.pin_memory().to(self._device, non_blocking=True)
+            there = _pinned(leaf).to(self._device, non_blocking=True)
         current.wait_stream(self._stream)
         there.record_stream(current)
         return there
@@ -50,3 +50,12 @@ class Transfer:
         self._steps.append(torch.cuda.current_stream(self._device).record_event())
         if len(self._steps) > _STEPS_AHEAD:
             self._steps.popleft().synchronize()
+
+
+def _pinned(leaf: Tensor) -> Tensor:
+    """Return a copy in pinned memory, which nobody else writes into.
+
+    `Tensor.pin_memory` returns a tensor that is pinned as it is, takes as much memory for
+    a column as for its table, and refuses one that repeats a number by a stride of 0.
+    """
+    return torch.empty_like(leaf, pin_memory=True).copy_(leaf)

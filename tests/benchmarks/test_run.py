@@ -77,7 +77,7 @@ def test_work_of_the_gpu_on_the_cpu(suite):
                 assert contender.measure(TINY) > 0
 
 
-def test_the_page_of_a_gpu_names_it(monkeypatch):
+def test_the_page_of_a_gpu_names_it_and_the_number_of_fits(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")
     run = {"command": "c", "date": "d", "commit": "e", "machine": "m", "clock": "wall"}
     case = {
@@ -95,7 +95,10 @@ def test_the_page_of_a_gpu_names_it(monkeypatch):
     }
     text = gpu.page([result])
     assert "| skest | **2** (2.00) |" in text
+    assert "a figure is of one fit." in text
     assert "- a GPU\n- `c`, d, commit e: m; torch 2." in text
+    case["values"] = {"by hand": [1.0, 2.0, 3.0]}
+    assert "a figure is the median of 3 fits." in gpu.page([result])
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")

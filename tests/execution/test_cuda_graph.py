@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is captured as a CUDA graph, and on a GPU that it gives the same numbers."""
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
 import torch
 
+from skest.execution import cuda_graph
 from skest.execution.choice import make_step
 from skest.execution.cuda_graph import CudaGraphProgram, reason_not_to_capture
 from skest.execution.program import Program
 from skest.execution.recording import Call, Value
+from skest.execution.simplification import Storages
 from tests.execution._steps import batches, make_spec, mlp, run_both
 
 needs_cuda = pytest.mark.skipif(
@@ -59,6 +62,27 @@ def test_on_a_cpu_steps_are_replayed_as_usual():
 def test_no_step_on_a_cpu_is_made_for_a_graph():
     step = make_step("graph", make_spec(mlp()), [], None, is_input_known=True)
     assert step._program is Program
+
+
+def test_memory_of_another_stream_is_kept_until_the_present_one_has_used_it(
+    monkeypatch,
+):
+    current, side = (SimpleNamespace(wait_stream=lambda other: None) for _ in range(2))
+    dense, sparse = torch.ones(2), torch.eye(2).to_sparse()
+    recorded = []
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: current)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
+    monkeypatch.setattr(cuda_graph._own_streams, "on", lambda device: side)
+    monkeypatch.setattr(
+        torch.Tensor,
+        "record_stream",
+        lambda tensor, stream: recorded.append((tensor.data_ptr(), stream)),
+    )
+    program = CudaGraphProgram([], [], [], [], Storages([]))
+    program._program = lambda x: (dense, sparse)
+    assert program._on_side_stream([torch.ones(1)]) == (dense, sparse)
+    parts = [dense, sparse._indices(), sparse._values()]
+    assert recorded == [(part.data_ptr(), current) for part in parts]
 
 
 @needs_cuda

@@ -24,6 +24,8 @@ from skest.distributed import AsyncParameterServer, SharedMemory
 from skest.distributed.wire import Message, Op, pack
 from skest.execution.cuda_graph import CudaGraphProgram
 from skest.inputs import ArrayDataset
+from skest.inputs.batches import Source, tensor_batches
+from skest.inputs.transfer import Transfer
 from skest.optimizers import OPTIMIZERS
 
 pytestmark = pytest.mark.skipif(
@@ -198,9 +200,9 @@ def test_a_table_that_does_not_fit_is_sent_batch_by_batch(
 ):
     X, y = people[0][["age", "word"]], people[1]
     sent = []
-    pin = torch.Tensor.pin_memory
+    send = Transfer.__call__
     monkeypatch.setattr(
-        torch.Tensor, "pin_memory", lambda t: sent.append(len(t)) or pin(t)
+        Transfer, "__call__", lambda self, t: sent.append(len(t)) or send(self, t)
     )
 
     def predicted(fits):
@@ -219,6 +221,21 @@ def test_a_table_that_does_not_fit_is_sent_batch_by_batch(
     assert sent == []
     np.testing.assert_allclose(predicted(False), expected, rtol=1e-3, atol=1e-3)
     assert sent
+
+
+def test_batches_may_repeat_a_number_and_be_used_again_by_their_owner():
+    buffer = torch.empty(8, 3).pin_memory()
+    one = torch.ones(1)
+
+    def batches():
+        for number in range(50):
+            yield buffer.fill_(number), one.expand(8)
+
+    found = tensor_batches(
+        Source(batches()), None, None, torch.device("cuda"), torch.float32
+    )
+    sums = [(x.sum(), y.sum()) for x, y in found]
+    assert [(x.item(), y.item()) for x, y in sums] == [(24 * n, 8) for n in range(50)]
 
 
 @pytest.mark.parametrize("model", [RNNClassifier(8, max_iter=3, random_state=0)])
