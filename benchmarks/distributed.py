@@ -8,10 +8,8 @@ as JSON. tf.estimator runs in an environment that is made at the first run, see
 """
 
 import argparse
-import datetime
 import json
 import os
-import shlex
 import statistics
 import subprocess
 import sys
@@ -385,16 +383,7 @@ def main(arguments: Sequence[str]) -> None:
     with threads(1):
         result = measured(suite, settings)
         costs = measured_costs(settings)
-    result["run"] = {
-        "command": shlex.join(["python", "-m", "benchmarks.distributed", *arguments]),
-        "date": datetime.date.today().isoformat(),
-        "commit": machine.commit(),
-        "machine": machine.machine(),
-        "versions": machine.versions(),
-        "clock": "wall",
-        "busy": False,
-        "missing": missing,
-    }
+    result["run"] = machine.about("benchmarks.distributed", arguments, missing=missing)
     text = page(result, costs)
     print(text)
     if given.write:

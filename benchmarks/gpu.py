@@ -8,9 +8,7 @@ ends with status 2.
 """
 
 import argparse
-import datetime
 import json
-import shlex
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -118,16 +116,7 @@ def main(arguments: Sequence[str]) -> int:
     # torch.optim.Adagrad with sparse gradients warns of checks that it does not make.
     warnings.filterwarnings("ignore", "Sparse invariant checks", UserWarning)
     settings = Settings("quick" if given.quick else "full")
-    run = {
-        "command": shlex.join(["python", "-m", "benchmarks.gpu", *arguments]),
-        "date": datetime.date.today().isoformat(),
-        "commit": machine.commit(),
-        "machine": machine.machine(),
-        "versions": machine.versions(),
-        "clock": "wall",
-        "busy": False,
-        "missing": {},
-    }
+    run = machine.about("benchmarks.gpu", arguments)
     results = []
     for suite in SUITES:
         with threads(1):

@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a measurement was made on, and with which versions."""
 
+import datetime
 import os
 import platform
+import shlex
 import subprocess
+from collections.abc import Iterable, Mapping
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
-__all__ = ["commit", "machine", "versions"]
+__all__ = ["about", "commit", "machine", "versions"]
 
 LIBRARIES = ("torch", "scikit-learn", "skorch", "numpy", "pandas")
 ROOT = Path(__file__).parents[1]
@@ -45,3 +49,27 @@ def commit() -> str:
         command, cwd=ROOT, capture_output=True, text=True, check=False
     )
     return done.stdout.strip() or "unknown"
+
+
+def about(
+    module: str,
+    arguments: Iterable[str],
+    *,
+    clock: str = "wall",
+    busy: bool = False,
+    missing: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """Return what is to be known of a run of ``python -m module arguments``.
+
+    `missing` says why contenders are not in it.
+    """
+    return {
+        "command": shlex.join(["python", "-m", module, *arguments]),
+        "date": datetime.date.today().isoformat(),
+        "commit": commit(),
+        "machine": machine(),
+        "versions": versions(),
+        "clock": clock,
+        "busy": busy,
+        "missing": dict(missing or {}),
+    }

@@ -10,10 +10,8 @@ tf.estimator and Keras run in environments that are made at the first run, see
 """
 
 import argparse
-import datetime
 import json
 import os
-import shlex
 import sys
 import time
 import warnings
@@ -48,16 +46,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 def about(given: argparse.Namespace, missing: dict[str, str]) -> dict[str, Any]:
     """Return what is to be known of a run."""
     own = [*sys.argv[1:]] if sys.argv[0].endswith("run.py") else []
-    return {
-        "command": shlex.join(["python", "-m", "benchmarks.run", *own]),
-        "date": datetime.date.today().isoformat(),
-        "commit": machine.commit(),
-        "machine": machine.machine(),
-        "versions": machine.versions(),
-        "clock": given.clock,
-        "busy": given.busy,
-        "missing": missing,
-    }
+    options = {"clock": given.clock, "busy": given.busy, "missing": missing}
+    return machine.about("benchmarks.run", own, **options)
 
 
 def main(arguments: Sequence[str]) -> None:

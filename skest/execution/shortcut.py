@@ -48,7 +48,7 @@ class Shortcut:
         self._assumptions = assumptions
         self._reads_options = not replay.has_update
         self._is_alike = self._has_as_many_rows if of_table else self._is_of_same_kind
-        self._n_rows = len(labels)
+        self._n_rows = len(labels) if of_table else 0
         self._names = [*features]
         self._kinds = [
             kind_of_tensor(tensor) for tensor in (*features.values(), labels)

@@ -404,12 +404,17 @@ def _map_leaves(data: Any, function: Callable[[Any], Any]) -> Any:
     return function(data)
 
 
+def _map_tensors(data: Any, function: Callable[[Tensor], Any]) -> Any:
+    """Apply `function` to all tensors of a nest; other leaves stay."""
+    return _map_leaves(
+        data, lambda leaf: function(leaf) if isinstance(leaf, Tensor) else leaf
+    )
+
+
 def _to(data: Any, device: torch.device) -> Any:
     if device.type == "cpu":
         return data
-    return _map_leaves(
-        data, lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf
-    )
+    return _map_tensors(data, lambda leaf: leaf.to(device))
 
 
 def _mover(device: torch.device) -> Callable[[Any], Any]:
@@ -420,9 +425,7 @@ def _mover(device: torch.device) -> Callable[[Any], Any]:
 
     def move(data: Any) -> Any:
         transfer.wait_for_steps()
-        return _map_leaves(
-            data, lambda leaf: transfer(leaf) if isinstance(leaf, Tensor) else leaf
-        )
+        return _map_tensors(data, transfer)
 
     return move
 
