@@ -9,7 +9,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-__all__ = ["INTERRUPTED", "broken_off_by_interrupt", "stopping_on_interrupt"]
+__all__ = [
+    "INTERRUPTED",
+    "answering_interrupts_afterwards",
+    "broken_off_by_interrupt",
+    "stopping_on_interrupt",
+]
 
 INTERRUPTED = "interrupted by Ctrl-C"
 
@@ -71,6 +76,28 @@ def broken_off_by_interrupt(request_stop: Callable[[str], None]) -> Iterator[Non
         raise
     else:
         signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def answering_interrupts_afterwards() -> Iterator[None]:
+    """Let Ctrl-C wait until the end of the block, for short work that would hide it.
+
+    A handler runs where C code calls Python, and some C code puts an error of its own in
+    the place of the KeyboardInterrupt.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if not _in_main_thread() or not callable(before):
+        yield
+        return
+
+    came: list[FrameType | None] = []
+    signal.signal(signal.SIGINT, lambda signum, frame: came.append(frame))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if came:
+            before(signal.SIGINT, came[0])
 
 
 class _AskToStop:

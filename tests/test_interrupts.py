@@ -11,6 +11,7 @@ import pytest
 from skest import DNNClassifier, Estimator, LinearRegressor, RunConfig
 from skest._interrupts import (
     INTERRUPTED,
+    answering_interrupts_afterwards,
     broken_off_by_interrupt,
     stopping_on_interrupt,
 )
@@ -66,6 +67,30 @@ def test_a_block_is_broken_off(within_training):
         with pytest.raises(KeyboardInterrupt):
             ctrl_c()
     assert signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.mark.parametrize("within", [stopping_on_interrupt, broken_off_by_interrupt])
+def test_short_work_is_done_before_ctrl_c_is_answered(within):
+    before, asked, done = signal.getsignal(signal.SIGINT), [], []
+    with within(asked.append):
+        with answering_interrupts_afterwards():
+            ctrl_c()
+            ctrl_c()  # both are one
+            done.append(1)
+        done.append(2)
+    assert asked == [INTERRUPTED]
+    assert done == ([1, 2] if within is stopping_on_interrupt else [1])
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_ctrl_c_and_an_error_of_short_work():
+    with (
+        pytest.raises(KeyboardInterrupt) as caught,
+        answering_interrupts_afterwards(),
+    ):
+        ctrl_c()
+        raise OSError("the disk is gone")
+    assert "the disk is gone" in str(caught.value.__context__)
 
 
 @pytest.mark.parametrize("context", [stopping_on_interrupt, broken_off_by_interrupt])
