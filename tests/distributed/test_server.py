@@ -12,6 +12,7 @@ from torch import nn
 
 from skest.distributed import transfer
 from skest.distributed.client import PSClient, StaleGenerationError
+from skest.distributed.members import Members
 from skest.distributed.rendezvous import client_options, connect
 from skest.distributed.server import LIMIT, serve_parameters
 from skest.distributed.session import Peer, RefusedError
@@ -297,6 +298,34 @@ def test_a_task_that_is_too_far_ahead_waits(trainers):
         assert not thread.is_alive()
         slow.step(IDS)  # it may come back
         assert slow.client.step == 10
+
+
+def test_who_waited_reads_what_the_others_did_meanwhile_on_all_servers(
+    trainers, monkeypatch
+):
+    """Only server 0 lets it wait; the others have answered before."""
+    wait = Members.wait_for_others
+    is_waiting, may_go_on = threading.Event(), threading.Event()
+
+    def longer(members, *given):
+        is_waiting.set()
+        wait(members, *given)
+        assert may_go_on.wait(60)
+
+    monkeypatch.setattr(Members, "wait_for_others", longer)
+    with LocalServers(2, max_staleness=0) as servers:
+        fast = trainers(servers.addresses, index=0).initialize().begin()
+        slow = trainers(servers.addresses, index=1).begin()
+        fast.step(IDS)
+        thread = threading.Thread(target=fast.pull, args=[IDS])
+        thread.start()
+        assert is_waiting.wait(60)
+        slow.step(IDS)
+        may_go_on.set()
+        thread.join(60)
+        assert fast.network.dense.tolist() == [2] * 3
+        rows = fast.network.table.weight[[0, 3, 6]]
+        assert rows.tolist() == [[2] * 2, [4] * 2, [2] * 2]
 
 
 def test_to_wait_for_others_is_no_failure(trainers, monkeypatch):
