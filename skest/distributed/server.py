@@ -240,9 +240,9 @@ class ParameterServer:
             gradients = self._shard.gradients(Reader(request))
             self._shard.set_options(options)
             staleness = self._n_updates - request.number
+            self.members.pushed(peer, staleness)
             self._n_updates += 1
             self.step += 1
-            self.members.pushed(peer, staleness)
             try:
                 answer(self._reply(number=staleness, control=self._notice))
             finally:  # they count, whether the task is still there or not
@@ -353,6 +353,8 @@ class _Conversation:
                 self._take(request)
         except Exception as problem:  # whatever it is, others go on
             self._error = f"{type(problem).__name__}: {problem}"
+            if self._has_answered:  # the task may not ask for anything more
+                _logger.error("An update by %s failed: %s", self._peer, self._error)
         if self._error and not self._has_answered:
             self._send(Message(Status.REFUSED, control={"error": self._error}))
             raise WireError(self._error)
