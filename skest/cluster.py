@@ -31,7 +31,8 @@ class ClusterSpec:
     Raises
     ------
     ValueError
-        If there are tasks but no chief, or more than one, or an address is malformed.
+        If there are tasks but no chief, or more than one, an address is malformed, or
+        two parameter servers have the same.
     TypeError
         If `jobs` is no mapping of names to lists of strings.
 
@@ -61,6 +62,12 @@ class ClusterSpec:
             raise ValueError(
                 "A cluster must have exactly one task of the job 'chief' (or 'master'); "
                 f"got {n_chiefs} beside the jobs {sorted(self._jobs)}. Such as {_EXAMPLE}."
+            )
+        servers = self.job_tasks("ps")
+        if len(set(servers)) < len(servers):
+            raise ValueError(
+                "Each parameter server must have an address of its own, on one host "
+                f"another port; got {servers}."
             )
 
     @property
@@ -95,7 +102,10 @@ class ClusterSpec:
         """
         tasks = self.job_tasks(job)
         if not tasks:
-            raise ValueError(f"A cluster of {self.jobs} has no job {job!r}.")
+            raise ValueError(
+                f"A cluster of {self.jobs} has no job {job!r}: add it to the cluster, or "
+                "let the task be of one that is there."
+            )
         if not 0 <= index < len(tasks):
             raise ValueError(
                 f"Task {index} of the job {job!r} is not in the cluster, which has "

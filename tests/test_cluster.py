@@ -79,6 +79,11 @@ def test_addresses(address):
         ),
         ({"chief": ["c:1", "c:2"]}, ValueError, "exactly one task .*got 2"),
         ({"chief": ["c:1"], "master": ["c:2"]}, ValueError, "exactly one.*got 2"),
+        (
+            {"chief": ["c:1"], "ps": ["p:1", "p:1"]},
+            ValueError,
+            r"an address of its own.*got \['p:1', 'p:1'\]",
+        ),
     ],
 )
 def test_wrong_clusters_are_refused(jobs, error, message):
@@ -89,7 +94,7 @@ def test_wrong_clusters_are_refused(jobs, error, message):
 @pytest.mark.parametrize(
     ("job", "index", "message"),
     [
-        ("helper", 0, "has no job 'helper'"),
+        ("helper", 0, "has no job 'helper': add it"),
         ("worker", 2, "Task 2 of the job 'worker' is not in the cluster, which has 2"),
         ("worker", -1, "Task -1 of the job 'worker' is not"),
     ],

@@ -129,26 +129,20 @@ class Members:
                 self._all[peer].has_left = True
             self._changed.notify_all()
 
-    def wait_for_others(self, peer: Peer, seconds: float = math.inf) -> bool:
+    def wait_for_others(self, peer: Peer, seconds: float = math.inf) -> None:
         """Wait until the task is not too far ahead of those that are there.
 
-        Returns whether it is so; it may not be after so many seconds.
+        After so many seconds it may still be.
         """
-        if self.max_staleness is None:
-            return True
         with self._changed:
             member = self._all[peer]
             member.is_waiting, end = True, self._now() + seconds
             try:
-                while self.must_wait(peer):
-                    left = end - self._now()
-                    if left <= 0:
-                        return False
+                while self.must_wait(peer) and (left := end - self._now()) > 0:
                     # Leases end without a notice.
                     self._changed.wait(min(1.0, self.lease / 4, left))
             finally:
                 member.is_waiting, member.seen = False, self._now()
-        return True
 
     def dismiss(self) -> None:
         """Let nobody wait any more: the server ends."""

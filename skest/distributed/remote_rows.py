@@ -201,8 +201,10 @@ class RemoteRows:
             ]
             raise ValueError(
                 f"Rows of the tables {names} in parameter servers were looked up where "
-                "that is not seen, such as in a scripted or compiled module. Look them "
-                "up with torch.nn.functional.embedding or a torch.nn.Embedding in Python."
+                "that is not seen, such as in a scripted or compiled module, or ids of a "
+                "batch were changed by NumPy or '.data'. Look them up with "
+                "torch.nn.functional.embedding or a torch.nn.Embedding in Python, and "
+                "change ids with functions of torch."
             )
 
     def gradients(self) -> list[tuple[Tensor, Tensor] | None]:

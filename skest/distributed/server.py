@@ -205,15 +205,13 @@ class ParameterServer:
 
     def pull(self, peer: Peer, request: Message) -> Message:
         """Return dense variables and rows of tables."""
-        if self.ps == 0 and request.number == Pull.AHEAD:
-            # To wait here would hold up the gradients behind this request.
-            if self.members.must_wait(peer, n_ahead=1):
-                return self._reply(Status.LATER)
-        elif self.ps == 0 and request.number:
-            # Who hears nothing for as long as its timeout takes this server for lost.
-            seconds = self._timeout.total_seconds() / 2
-            if not self.members.wait_for_others(peer, seconds):
-                return self._reply(Status.LATER)
+        is_ahead = request.number == Pull.AHEAD
+        if self.ps == 0 and request.number and self.members.must_wait(peer, is_ahead):
+            if not is_ahead:  # to wait would hold up the gradients behind this request
+                # Who hears nothing for as long as its timeout takes this for lost.
+                self.members.wait_for_others(peer, self._timeout.total_seconds() / 2)
+            # Other servers did not wait: what they answered is from before that.
+            return self._reply(Status.LATER)
         with self._lock if self._use_locking else contextlib.nullcontext():
             refused = self._refusal(request)
             if refused is not None or self._shard is None:
@@ -242,9 +240,9 @@ class ParameterServer:
             gradients = self._shard.gradients(Reader(request))
             self._shard.set_options(options)
             staleness = self._n_updates - request.number
+            self.members.pushed(peer, staleness)
             self._n_updates += 1
             self.step += 1
-            self.members.pushed(peer, staleness)
             try:
                 answer(self._reply(number=staleness, control=self._notice))
             finally:  # they count, whether the task is still there or not
@@ -355,6 +353,8 @@ class _Conversation:
                 self._take(request)
         except Exception as problem:  # whatever it is, others go on
             self._error = f"{type(problem).__name__}: {problem}"
+            if self._has_answered:  # the task may not ask for anything more
+                _logger.error("An update by %s failed: %s", self._peer, self._error)
         if self._error and not self._has_answered:
             self._send(Message(Status.REFUSED, control={"error": self._error}))
             raise WireError(self._error)

@@ -40,6 +40,31 @@ def test_ids_that_were_found_in_the_features_are_asked_for_before_the_next_step(
     assert len(fetched) == 1
 
 
+@pytest.mark.parametrize("how", ["torch", "numpy"])
+def test_ids_that_change_after_they_were_found(how):
+    network = nn.Embedding(9, 2, sparse=True)
+    fetched = []
+
+    def fetch(wanted):
+        fetched.append(wanted[0].tolist())
+        rows.put(0, wanted[0], torch.ones(len(wanted[0]), 2))
+
+    rows = rows_of(network, fetch)
+    ids = torch.tensor([4])
+    rows.begin_step(rows.wanted(ids))
+    network(ids)
+    wanted = rows.wanted(ids)
+    (ids if how == "torch" else ids.numpy())[0] = 7
+    rows.begin_step(wanted)
+    network(ids).sum().backward()
+    if how == "torch":
+        rows.check_gradients()
+        assert fetched == [[4], [7]]
+    else:
+        with pytest.raises(ValueError, match=r"changed by NumPy or '\.data'"):
+            rows.check_gradients()
+
+
 def test_gradients_of_equal_ids_are_summed():
     network = nn.Embedding(9, 2, sparse=True)
     rows = rows_of(network)

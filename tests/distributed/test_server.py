@@ -12,6 +12,7 @@ from torch import nn
 
 from skest.distributed import transfer
 from skest.distributed.client import PSClient, StaleGenerationError
+from skest.distributed.members import OBSERVER, Members
 from skest.distributed.rendezvous import client_options, connect
 from skest.distributed.server import LIMIT, serve_parameters
 from skest.distributed.session import Peer, RefusedError
@@ -299,6 +300,34 @@ def test_a_task_that_is_too_far_ahead_waits(trainers):
         assert slow.client.step == 10
 
 
+def test_who_waited_reads_what_the_others_did_meanwhile_on_all_servers(
+    trainers, monkeypatch
+):
+    """Only server 0 lets it wait; the others have answered before."""
+    wait = Members.wait_for_others
+    is_waiting, may_go_on = threading.Event(), threading.Event()
+
+    def longer(members, *given):
+        is_waiting.set()
+        wait(members, *given)
+        assert may_go_on.wait(60)
+
+    monkeypatch.setattr(Members, "wait_for_others", longer)
+    with LocalServers(2, max_staleness=0) as servers:
+        fast = trainers(servers.addresses, index=0).initialize().begin()
+        slow = trainers(servers.addresses, index=1).begin()
+        fast.step(IDS)
+        thread = threading.Thread(target=fast.pull, args=[IDS])
+        thread.start()
+        assert is_waiting.wait(60)
+        slow.step(IDS)
+        may_go_on.set()
+        thread.join(60)
+        assert fast.network.dense.tolist() == [2] * 3
+        rows = fast.network.table.weight[[0, 3, 6]]
+        assert rows.tolist() == [[2] * 2, [4] * 2, [2] * 2]
+
+
 def test_to_wait_for_others_is_no_failure(trainers, monkeypatch):
     """It may take longer than an answer may; what fails meanwhile is seen."""
     monkeypatch.setattr("tests.distributed._training.TIMEOUT", 1.0)
@@ -439,6 +468,30 @@ def test_an_error_of_an_update_refuses_the_next_request(
             bad.client.ask(0, Message(Op.INFO))
         good.step(IDS)
         assert state_of(good)[1].tolist() == [2.0] * 3
+
+
+def test_an_error_of_an_update_is_logged_though_its_task_is_gone(
+    trainers, monkeypatch, caplog
+):
+    def failing(shard, gradients):
+        raise RuntimeError("no such step")
+
+    monkeypatch.setattr(Shard, "update", failing)
+    with LocalServers() as servers:
+        worker = trainers(servers.addresses, index=1).initialize().begin()
+        worker.step(IDS)
+        worker.close()
+    assert "An update by worker 1 failed: RuntimeError: no such step" in caplog.text
+
+
+def test_who_only_looks_takes_no_step(trainers):
+    with LocalServers() as servers:
+        chief = trainers(servers.addresses, "chief").initialize()
+        observer = trainers(servers.addresses, OBSERVER).begin()
+        with pytest.raises(RefusedError, match="observer"):
+            observer.step(IDS)
+        step, dense, _ = state_of(chief)
+        assert (step, dense.tolist()) == (0, [0] * 3)
 
 
 def test_nobody_waits_for_a_task_that_does_not_take_an_answer(trainers):
