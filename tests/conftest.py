@@ -2,6 +2,7 @@
 """What holds for all tests."""
 
 import gc
+import os
 import signal
 
 from hypothesis import settings
@@ -9,6 +10,10 @@ from hypothesis import settings
 # How long an example takes depends on what else the machine does; speed is not tested.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
+
+# Every connection with a store asks for the name of its peer; without a name server, 5 s
+# are lost now and then. A process reads it once, when it first looks up a name.
+os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
 
 # A shell lets commands with an ampersand ignore Ctrl-C; what answers it is tested.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -256,7 +256,6 @@ def test_the_callers_hooks_and_arrays_stay_as_they_were():
 @pytest.fixture
 def no_collector():
     """Switch the collector off: only counted references may keep a network."""
-    gc.collect()
     gc.disable()
     yield
     gc.enable()
