@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from skest._random import RunRandom
+from skest._resources import resolve_device
 from skest.checkpoints import Checkpoint
 from skest.inputs.batches import Source, tensor_batches
 from skest.inputs.input_context import InputContext
@@ -17,9 +18,9 @@ from skest.keys import ModeKeys
 from skest.model_fn import ModelFn
 from skest.run_config import RunConfig
 from skest.spec import EstimatorSpec
-from skest.strategies import device_with
+from skest.strategies import SharedMemory, Strategy
 
-__all__ = ["ModelBuilder", "encoded_batches", "restore"]
+__all__ = ["ModelBuilder", "device_with", "encoded_batches", "restore"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,3 +137,15 @@ def encoded_batches(
     """
     encoders = (spec.encode, spec.encode_labels)
     return tensor_batches(source, *encoders, device, spec.dtype, **options)
+
+
+def device_with(strategy: Strategy | None, device: Any) -> torch.device:
+    """Return what `device` of a `RunConfig` names beside its ``train_distribute``.
+
+    With `SharedMemory`, "auto" is the CPU, whose memory it is. Other strategies, and None,
+    leave it to `skest._resources.resolve_device`.
+    """
+    is_auto = isinstance(device, str) and device == "auto"
+    if is_auto and isinstance(strategy, SharedMemory):
+        return torch.device("cpu")
+    return resolve_device(device)

@@ -2,15 +2,13 @@
 """Strategies: how the tasks of a training share its work.
 
 They are descriptions for ``RunConfig(train_distribute=)``; the model does not change.
+What starts and looks after processes knows of no more, so that none imports PyTorch.
 """
 
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
-
-import torch
+from typing import TypeAlias
 
 from skest._checks import check_integer, check_positive
-from skest._resources import resolve_device
 
 __all__ = [
     "AsyncParameterServer",
@@ -18,7 +16,6 @@ __all__ = [
     "LocalSGD",
     "SharedMemory",
     "Strategy",
-    "device_with",
 ]
 
 _DAY = 86_400
@@ -202,15 +199,3 @@ def _check_seconds(seconds: float, name: str, owner: str) -> None:
 
 #: What ``RunConfig(train_distribute=)`` takes.
 Strategy: TypeAlias = AsyncParameterServer | SharedMemory | DataParallel | LocalSGD
-
-
-def device_with(strategy: Strategy | None, device: Any) -> torch.device:
-    """Return what `device` of a `RunConfig` names beside its ``train_distribute``.
-
-    With `SharedMemory`, "auto" is the CPU, whose memory it is. Other strategies, and None,
-    leave it to `skest._resources.resolve_device`.
-    """
-    is_auto = isinstance(device, str) and device == "auto"
-    if is_auto and isinstance(strategy, SharedMemory):
-        return torch.device("cpu")
-    return resolve_device(device)

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What holds for all tests."""
 
+import gc
+import os
 import signal
 
 from hypothesis import settings
@@ -8,6 +10,10 @@ from hypothesis import settings
 # How long an example takes depends on what else the machine does; speed is not tested.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
+
+# Every connection with a store asks for the name of its peer; without a name server, 5 s
+# are lost now and then. A process reads it once, when it first looks up a name.
+os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
 
 # A shell lets commands with an ampersand ignore Ctrl-C; what answers it is tested.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -17,3 +23,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 def pytest_collection_modifyitems(items):
     """Begin with modules that take minutes, or one of two workers waits for them."""
     items.sort(key=lambda item: "faults" not in item.path.parts)
+
+
+def pytest_collection_finish():
+    """Spare the garbage collector a million objects, tests above all, that stay anyway."""
+    gc.freeze()

@@ -4,8 +4,6 @@
 import gc
 import itertools
 import pickle
-import subprocess
-import sys
 import threading
 import weakref
 
@@ -19,6 +17,7 @@ from skest.checkpoint_format import read_checkpoint
 from skest.exceptions import NanLossDuringTrainingError
 from skest.hooks import CheckpointSaverHook
 from skest.networks import DNN
+from tests import _forkserver
 from tests._models import (
     NETWORKS,
     At,
@@ -100,20 +99,20 @@ def test_a_checkpoint_in_the_middle_holds_the_random_streams(tmp_path, network):
     assert_same_checkpoint(again.train(input_fn).checkpoint, whole.checkpoint)
 
 
+def go_on(model_dir):
+    input_fn = in_order()
+    for _ in range(4):
+        next(input_fn())
+    make(model_dir, network="torch_dropout", optimizer="adam").train(input_fn)
+
+
 def test_another_process_goes_on(tmp_path):
     whole = make(network="torch_dropout", optimizer="adam").train(in_order())
     make(tmp_path, network="torch_dropout", optimizer="adam").train(in_order(), steps=4)
-    script = (
-        "import sys\n"
-        "from tests.test_estimator_state import in_order, make\n"
-        "input_fn = in_order()\n"
-        "for _ in range(4):\n"
-        "    next(input_fn())\n"
-        "make(sys.argv[1], network='torch_dropout', optimizer='adam').train(input_fn)\n"
-    )
-    subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path)], check=True, timeout=120
-    )
+    process = _forkserver.context().Process(target=go_on, args=(tmp_path,))
+    process.start()
+    process.join()
+    assert process.exitcode == 0
     assert_same_checkpoint(make(tmp_path).checkpoint, whole.checkpoint)
 
 
@@ -257,7 +256,6 @@ def test_the_callers_hooks_and_arrays_stay_as_they_were():
 @pytest.fixture
 def no_collector():
     """Switch the collector off: only counted references may keep a network."""
-    gc.collect()
     gc.disable()
     yield
     gc.enable()

@@ -209,6 +209,11 @@ def test_importing_skest_is_cheap():
     assert imported_with("numpy", heavy) == ["numpy"]
 
 
+def test_starting_processes_and_asking_for_their_state_needs_no_pytorch():
+    names = "skest.distributed.launch, skest.distributed.task, skest.distributed.status"
+    assert imported_with(names, ["torch"]) == []
+
+
 @pytest.mark.slow
 def test_a_process_that_trains_alone_imports_nothing_of_several():
     several = [f"skest.distributed.{n}" for n in ("replicas", "server", "supervisor")]

@@ -12,9 +12,9 @@ from skest.adapters.features import WEIGHT_KEY
 from skest.adapters.target_scale import scaled_target_model_fn
 from skest.checkpoints import Checkpoint
 from skest.estimator import Estimator
+from skest.model_builder import device_with
 from skest.run_config import RunConfig
 from skest.spec import EstimatorSpec
-from skest.strategies import device_with
 from skest.warm_start import WarmStartSettings
 
 __all__ = ["bound_model_fn", "core_as_fitted", "core_on_cpu", "new_core"]

@@ -29,7 +29,7 @@ from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.infer import infer_feature_columns
 from skest.feature_columns.numeric_frame import with_feature_names
 from skest.inputs.array_dataset import take_rows
-from skest.strategies import device_with
+from skest.model_builder import device_with
 
 __all__ = ["RowReader", "as_feature_columns"]
 

@@ -32,34 +32,43 @@ from skest.heads import PoissonRegressionHead, RegressionHead
 from skest.sdca import LinearSDCA
 from tests.adapters import _model_fns as model_fns
 
-# Small networks and fewer epochs than the defaults, so that a run takes minutes. The
-# defaults themselves are checked below.
+# Small networks, and as many epochs as the checks need, at a learning rate for so few: a
+# run takes minutes. The defaults themselves are checked below. Steps are replayed where
+# there are 60 and more: in mini-batches, and of some regressors.
 ESTIMATORS = [
     BaselineClassifier(),
     BaselineRegressor(),
-    DNNClassifier((16,), max_iter=40),
-    DNNRegressor((16,), max_iter=60),
+    DNNClassifier((16,), learning_rate=0.2, max_iter=15),
+    DNNRegressor((16,), learning_rate=0.2, max_iter=20),
     LinearClassifier(max_iter=60),
     LinearRegressor(),
-    DNNLinearCombinedClassifier((16,), max_iter=40),
+    DNNLinearCombinedClassifier((16,), dnn_learning_rate=0.2, max_iter=15),
     DNNLinearCombinedRegressor((16,), max_iter=60),
-    RNNClassifier(16, max_iter=40),
+    RNNClassifier(16, learning_rate=0.1, max_iter=20),
     RNNRegressor(16, max_iter=60),
     LinearRegressor(loss="huber"),
-    DNNRegressor((16,), loss="quantile", max_iter=60),
+    DNNRegressor((16,), loss="quantile", learning_rate=0.2, max_iter=20),
     BaselineEstimator(),
-    DNNEstimator(hidden_units=(16,), max_iter=40),
-    DNNEstimator(RegressionHead(), (16,), max_iter=60),
+    DNNEstimator(hidden_units=(16,), learning_rate=0.2, max_iter=15),
+    DNNEstimator(RegressionHead(), (16,), learning_rate=0.2, max_iter=20),
     LinearEstimator(PoissonRegressionHead()),
-    DNNLinearCombinedEstimator(dnn_hidden_units=(16,), max_iter=40),
-    MultiHeadEstimator((16,), max_iter=40),
+    DNNLinearCombinedEstimator(
+        dnn_hidden_units=(16,), dnn_learning_rate=0.2, max_iter=15
+    ),
+    MultiHeadEstimator((16,), learning_rate=0.2, max_iter=15),
     # Mini-batches, drawn in proportion to the weights.
-    DNNClassifier((16,), batch_size=8, sampling="weighted", max_iter=80),
+    DNNClassifier((16,), batch_size=8, sampling="weighted", max_iter=20),
     DNNRegressor(
-        (16,), batch_size=8, sampling="weighted", dtype="float32", max_iter=60
+        (16,), batch_size=8, sampling="weighted", dtype="float32", max_iter=20
     ),
     DNNClassifier(
-        (16,), dtype="float32", dropout=0.2, batch_norm=True, sampling="weighted"
+        (16,),
+        dtype="float32",
+        dropout=0.2,
+        batch_norm=True,
+        sampling="weighted",
+        learning_rate=0.2,
+        max_iter=40,
     ),
     # Without an end before the optimum: the order of the rows, which weights replace in
     # one of the checks, matters until there.

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings for tests with sockets, and a listener."""
+"""A listener."""
 
-import os
 import queue
 import threading
 
@@ -11,10 +10,6 @@ from skest.distributed.rendezvous import Listener
 from skest.distributed.wire import WireError
 from skest.exceptions import PeerLostError
 from tests.distributed._listening import LIMIT, SECONDS
-
-# Every store connection asks for the name of its peer; without a name server, 5 s are lost
-# now and then.
-os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
 
 
 @pytest.fixture

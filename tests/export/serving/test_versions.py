@@ -252,8 +252,9 @@ def test_new_versions_come_while_clients_ask(tmp_path):
     found = []
 
     def hammer(server):
-        ask, last = Client(server), 0.0
-        while not done.is_set():
+        ask, last, is_last = Client(server), 0.0, False
+        while not is_last:
+            is_last = done.is_set()
             status, answer = ask("/v1/models/factor:predict", {"instances": [1]})
             assert status == 200
             (value,) = answer["predictions"][0]
