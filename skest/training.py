@@ -87,6 +87,7 @@ def train_loop(
             run.loss = _watched_step(run, wanting, watched_step)
         else:
             run.loss = step(*batch)
+        run.n_taken += 1
         move_to_step(run, steps_taken(run) if steps_taken else run.global_step + 1)
         run.in_step = False
         for call in after_step:

@@ -34,12 +34,16 @@ class Run:
     model_dir : Path or None
         Directory of checkpoints; None if they are in memory.
     start_step, global_step : int
-        Training steps taken before this call, and until now.
+        Training steps taken before this call, and until now; asynchronous workers count
+        those of all.
+    n_taken : int
+        Training steps that this process has taken in this call, a batch each.
     loss : Tensor or None
         Loss of the last step, on the device; reading its value waits for the device.
-    unread_losses : dict of int to (Tensor, batch)
-        Losses and batches of steps, by their number, that `NanLossHook` has still to look
-        at, or has found to be NaN; to look at each would stop a GPU in every step.
+    unread_losses : dict of int to (Tensor, batch, int)
+        Losses, batches and `n_taken` of steps, by their number, that `NanLossHook` has
+        still to look at, or has found to be NaN; to look at each would stop a GPU in every
+        step.
     in_step : bool
         Whether a training step has begun and not ended, so that some variables may be
         updated and some not. It stays True behind an error inside a step.
@@ -81,8 +85,9 @@ class Run:
         self.model_dir = model_dir
         self.start_step = global_step
         self.global_step = global_step
+        self.n_taken = 0
         self.loss: Tensor | None = None
-        self.unread_losses: dict[int, tuple[Tensor, Any]] = {}
+        self.unread_losses: dict[int, tuple[Tensor, Any, int]] = {}
         self.in_step = False
         self.batch: tuple[Any, Any] | None = None
         self.table = table
@@ -110,13 +115,13 @@ class Run:
 
         To find it among the rows of a table takes time; it is for errors.
         """
-        return self.raw_batch_of(self.global_step)
+        return self.raw_batch_of(self.n_taken)
 
-    def raw_batch_of(self, step: int) -> tuple[Any, Any] | None:
-        """Return the batch of a step of this run; streams know but the last."""
-        if self._raw_batch is None or (self.table is None and step != self.global_step):
+    def raw_batch_of(self, n_taken: int) -> tuple[Any, Any] | None:
+        """Return the batch of the step with this `n_taken`; streams know but the last."""
+        if self._raw_batch is None or (self.table is None and n_taken != self.n_taken):
             return None
-        return self._raw_batch(step - self.start_step)
+        return self._raw_batch(n_taken)
 
     @property
     def should_stop(self) -> bool:
@@ -187,9 +192,9 @@ class Run:
             self.save_by(self, self._save)
 
 
-def nan_steps(losses: Mapping[int, tuple[Tensor, Any]]) -> list[int]:
+def nan_steps(losses: Mapping[int, tuple[Tensor, Any, int]]) -> list[int]:
     """Return the steps whose losses are NaN, waiting for the device once."""
-    is_nan = torch.stack([loss for loss, _ in losses.values()]).isnan().tolist()
+    is_nan = torch.stack([loss for loss, *_ in losses.values()]).isnan().tolist()
     return [step for step, found in zip(losses, is_nan, strict=True) if found]
 
 

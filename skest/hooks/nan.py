@@ -52,9 +52,9 @@ class NanLossHook(Hook):
         """Look at the loss, or note it to look at several together."""
         if loss.is_cpu:
             if math.isnan(loss.item()):
-                self._tell(run, run.global_step, run.batch)
+                self._tell(run, run.global_step, run.batch, run.n_taken)
             return
-        run.unread_losses[run.global_step] = (loss, run.batch)
+        run.unread_losses[run.global_step] = (loss, run.batch, run.n_taken)
         if len(run.unread_losses) >= _LOSSES_AT_ONCE:
             self._look(run)
 
@@ -68,13 +68,15 @@ class NanLossHook(Hook):
         if not found:
             run.unread_losses.clear()
             return
-        _, batch = run.unread_losses[found[0]]
-        self._tell(run, found[0], batch)
+        _, batch, n_taken = run.unread_losses[found[0]]
+        self._tell(run, found[0], batch, n_taken)
 
-    def _tell(self, run: Run, step: int, batch: tuple[Any, Any] | None) -> None:
+    def _tell(
+        self, run: Run, step: int, batch: tuple[Any, Any] | None, n_taken: int
+    ) -> None:
         message = f"The loss of step {step} is NaN."
         if batch is not None:
-            raw, _ = run.raw_batch_of(step) or (None, None)
+            raw, _ = run.raw_batch_of(n_taken) or (None, None)
             try:
                 message += " " + report_on_batch(*batch, raw)
             except Exception as error:  # of cells of any kind; the loss matters more

@@ -175,10 +175,14 @@ def test_what_encoding_has_broken_is_told_by_its_position():
         estimator.train(lambda: ArrayDataset(features, y, batch_size=4))
 
 
-def test_the_raw_batch_of_a_run():
+@pytest.mark.parametrize("n_others", [0, 2])
+def test_the_raw_batch_of_a_run(n_others):
     found = []
 
     class Looks(Recorder):
+        def before_step(self, run):
+            run.global_step += n_others  # steps of other workers
+
         def begin(self, run):
             found.append(run.raw_batch is None or len(run.raw_batch[1]))
 
@@ -249,8 +253,9 @@ def test_cells_that_no_report_can_read_leave_the_error_as_it_is():
     features = torch.full((2, 1), float("nan"))
     run = SimpleNamespace(
         global_step=3,
+        n_taken=3,
         batch=(features, None),
-        raw_batch_of=lambda step: (Odd(a=1), None),
+        raw_batch_of=lambda n_taken: (Odd(a=1), None),
     )
     with pytest.raises(NanLossDuringTrainingError, match=r"loss of step 3 is NaN\.$"):
         NanLossHook().after_step(run, torch.tensor(float("nan")))
