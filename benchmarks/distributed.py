@@ -205,7 +205,7 @@ def cases(settings: Settings, only: Sequence[str] = ()) -> Iterable[Case]:
     n_rounds = settings.choose(3, 1, 1)
     for name, pause, n_batches in (
         ("all equal", 0.0, settings.choose(2_000, 300, 40)),
-        (f"one sleeps {1000 * PAUSE:.0f} ms a step", PAUSE, 400),
+        (f"one sleeps {1000 * PAUSE:.0f} ms a step", PAUSE, 1_000),
     ):
         n_batches = settings.choose(n_batches, min(n_batches, 300), 40)
         contenders: dict[str, Any] = {
