@@ -34,7 +34,7 @@ from tests.adapters import _model_fns as model_fns
 
 # Small networks, and as many epochs as the checks need, at a learning rate for so few: a
 # run takes minutes. The defaults themselves are checked below. Steps are replayed where
-# there are 60 and more: in mini-batches, and of some regressors.
+# there are 60 and more (in mini-batches, and of some regressors) and with "graph".
 ESTIMATORS = [
     BaselineClassifier(),
     BaselineRegressor(),
@@ -47,7 +47,9 @@ ESTIMATORS = [
     RNNClassifier(16, learning_rate=0.1, max_iter=20),
     RNNRegressor(16, max_iter=60),
     LinearRegressor(loss="huber"),
-    DNNRegressor((16,), loss="quantile", learning_rate=0.2, max_iter=20),
+    DNNRegressor(
+        (16,), loss="quantile", learning_rate=0.2, max_iter=20, execution="graph"
+    ),
     BaselineEstimator(),
     DNNEstimator(hidden_units=(16,), learning_rate=0.2, max_iter=15),
     DNNEstimator(RegressionHead(), (16,), learning_rate=0.2, max_iter=20),
