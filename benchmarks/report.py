@@ -29,7 +29,9 @@ and Keras, on the same work: the same rows, sizes of batches, optimizer and numb
 `python -m benchmarks.run` measures, makes this page and leaves the raw numbers in
 `{folder}/`.
 
-- The contenders take turns, and what is printed are medians of several rounds.
+- The contenders take turns, and what is printed are medians of several rounds. In a round
+  all but tf.estimator and Keras, which take longer, do the work again until 2 seconds have
+  passed: the clock of a machine that others share changes all the time.
 - In parentheses: how many times as good as the contender in the first row, the median over
   the rounds; more than 1 is better than it. The best of each column is bold. What is in
   italics is no contender, but a bound for all of them: it does only a part of the work.

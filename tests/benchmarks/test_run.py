@@ -12,6 +12,7 @@ from benchmarks import gpu, machine, plots, report, run
 from benchmarks.busy import busy
 from benchmarks.contenders import in_their_own
 from benchmarks.measure import (
+    CLOCKS,
     Absent,
     Case,
     Reported,
@@ -121,11 +122,22 @@ def test_contenders_take_turns_and_warm_up():
     }
     case = Case("case", contenders, lambda seconds: 10 / seconds, n_rounds=2)
     suite = Suite("s", "S", "", "rows/s", True, lambda settings: [case])
-    (result,) = measured(suite, Settings())["cases"]
+    (result,) = measured(suite, TINY)["cases"]
     assert calls == ["first", "first", "elsewhere", "first", "elsewhere"]
     assert result["values"]["elsewhere"] == [20.0, 20.0]
     assert list(result["values"]) == ["first", "elsewhere"]
     assert result["notes"] == {"absent": "no such model", "elsewhere": "alone"}
+
+
+@pytest.mark.parametrize(
+    ("size", "calls", "n_made"), [("full", 1, 5), ("full", 7, 7), ("quick", 1, 1)]
+)
+def test_a_measurement_lasts_two_seconds(monkeypatch, size, calls, n_made):
+    made = []
+    monkeypatch.setitem(CLOCKS, "wall", lambda: 0.4 * len(made))
+    seconds = Timed(lambda: made.append(1), calls=calls).measure(Settings(size))
+    assert len(made) == n_made
+    assert seconds == pytest.approx(0.4)
 
 
 def test_threads_are_those_of_the_contender_and_restored():
