@@ -42,6 +42,15 @@ class Settings:
     n_threads: int = 1
     peers: frozenset[str] = frozenset()
 
+    @property
+    def least_seconds(self) -> float:
+        """How long a measurement in this process lasts at least.
+
+        The clock of a machine that others share changes every few seconds: a fit of half
+        a second beside one of four meets either its best or its worst.
+        """
+        return float(self.choose(2.0, 0.0, 0.0))
+
     def choose(self, full: Any, quick: Any, tiny: Any) -> Any:
         """Return what belongs to the size."""
         return {"full": full, "quick": quick, "tiny": tiny}[self.size]
@@ -57,14 +66,9 @@ class Contender(Protocol):
         """Do the work once and return seconds, or MiB."""
 
 
-# The clock of a machine that others share changes every few seconds: a fit of half a second
-# beside one of four meets either its best or its worst.
-_LEAST_SECONDS = 2.0
-
-
 @dataclass(frozen=True)
 class Timed:
-    """Work in this process; `calls` of them, or 2 seconds of them, make a measurement."""
+    """Work in this process, which is done `calls` times, or more often if it is short."""
 
     work: Callable[[], object]
     n_threads: int = 1
@@ -75,10 +79,9 @@ class Timed:
     def measure(self, settings: Settings) -> float:
         """Return the seconds of one call."""
         clock = CLOCKS[settings.clock]
-        least, n_calls = settings.choose(_LEAST_SECONDS, 0.0, 0.0), 0
         with threads(self.n_threads):
-            start = clock()
-            while n_calls < self.calls or clock() - start < least:
+            start, n_calls = clock(), 0
+            while n_calls < self.calls or clock() - start < settings.least_seconds:
                 self.work()
                 n_calls += 1
             return (clock() - start) / n_calls

@@ -29,9 +29,7 @@ and Keras, on the same work: the same rows, sizes of batches, optimizer and numb
 `python -m benchmarks.run` measures, makes this page and leaves the raw numbers in
 `{folder}/`.
 
-- The contenders take turns, and what is printed are medians of several rounds. In a round
-  all but tf.estimator and Keras, which take longer, do the work again until 2 seconds have
-  passed: the clock of a machine that others share changes all the time.
+- The contenders take turns, and what is printed are medians of several rounds.
 - In parentheses: how many times as good as the contender in the first row, the median over
   the rounds; more than 1 is better than it. The best of each column is bold. What is in
   italics is no contender, but a bound for all of them: it does only a part of the work.
@@ -140,6 +138,8 @@ def measured_with(results: Iterable[Result]) -> str:
         versions = ", ".join(f"{name} {v}" for name, v in run["versions"].items())
         missing = "".join(f"; without {n}: {why}" for n, why in run["missing"].items())
         clock = "" if run["clock"] == "wall" else ", processor time"
+        if least := run.get("least_seconds"):
+            clock += f", {least:g} s at least of all but tf.estimator and Keras"
         lines.append(
             f"`{run['command']}`, {run['date']}, commit {run['commit']}{clock}: "
             f"{run['machine']}; {versions}{missing}."

@@ -68,7 +68,11 @@ def main(arguments: Sequence[str]) -> None:
         with busy(int(given.busy)), threads(1):
             result = measured(SUITES[name], settings, given.cases)
         minutes = round((time.perf_counter() - start) / 60, 1)
-        result["run"] = {**about(given, missing), "minutes": minutes}
+        result["run"] = {
+            **about(given, missing),
+            "minutes": minutes,
+            "least_seconds": settings.least_seconds,
+        }
         path = given.out / f"{name}{'-busy' * given.busy}.json"
         path.write_text(json.dumps(result, indent=1) + "\n")
         print(
