@@ -111,7 +111,7 @@ def test_another_process_goes_on(tmp_path):
     make(tmp_path, network="torch_dropout", optimizer="adam").train(in_order(), steps=4)
     process = _forkserver.context().Process(target=go_on, args=(tmp_path,))
     process.start()
-    process.join()
+    process.join(120)
     assert process.exitcode == 0
     assert_same_checkpoint(make(tmp_path).checkpoint, whole.checkpoint)
 

@@ -206,7 +206,11 @@ class ParameterServer:
     def pull(self, peer: Peer, request: Message) -> Message:
         """Return dense variables and rows of tables."""
         is_ahead = request.number == Pull.AHEAD
-        if self.ps == 0 and request.number and self.members.must_wait(peer, is_ahead):
+        if (
+            self.ps == 0
+            and request.number
+            and self.members.must_wait(peer, int(is_ahead))
+        ):
             if not is_ahead:  # to wait would hold up the gradients behind this request
                 # Who hears nothing for as long as its timeout takes this for lost.
                 self.members.wait_for_others(peer, self._timeout.total_seconds() / 2)
