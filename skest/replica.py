@@ -21,8 +21,8 @@ class Replica:
 
     It is the seam for `skest.distributed`: the loop in `skest.training` and the code of
     models do not know which replica is at work. Its methods are called in the order in
-    which they stand here, `steps_taken` after every step. It is a context manager that
-    calls `close`.
+    which they stand here, `steps_taken` after every step if `counts_steps`. It is a
+    context manager that calls `close`.
 
     Attributes
     ----------
@@ -97,6 +97,11 @@ class Replica:
     def steps_taken(self, run: Run) -> int:
         """Return the global step, after this process has taken one more step."""
         return run.global_step + 1
+
+    @property
+    def counts_steps(self) -> bool:
+        """Whether `steps_taken` does more than to add 1, and is called at every step."""
+        return type(self).steps_taken is not Replica.steps_taken
 
     def capture(self, run: Run, capture: Callable[[Run], Any]) -> Any:
         """Return a checkpoint; `capture` returns that of the state in this process."""

@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The step loop of training, with hooks around it."""
 
+import math
+import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
@@ -28,10 +32,18 @@ __all__ = [
     "trained_parameters",
 ]
 
+# Fewer are not worth it. Hooks that look at the time are called soon enough.
+_FEWEST_TOGETHER = 2
+_SECONDS_TOGETHER = 0.1
+_AROUND_STEPS = ("before_step", "after_backward", "after_step")
+
 #: Why a training stopped that nobody stopped.
 INPUT_ENDED = "the input ended"
 
 Step: TypeAlias = Callable[[Any, Any], Tensor]
+Together: TypeAlias = Callable[
+    [], AbstractContextManager[Callable[[Any, Any], Tensor | None]] | None
+]
 WatchedStep: TypeAlias = Callable[[Any, Any, Callable[[], None]], Tensor]
 
 
@@ -58,7 +70,9 @@ def train_loop(
         ``step(features, labels) -> loss`` does what `train_step` does, in another way;
         see `skest.execution`. None is `train_step`.
     steps_taken : callable, default=None
-        ``steps_taken(run)`` returns the global step after a step; None counts one more.
+        ``steps_taken(run)`` returns the global step after a step. None counts one more,
+        and lets a `step` with a method ``together``, as that of
+        `skest.execution.graph.GraphStep`, take several steps at once.
     finish : callable, default=None
         ``finish(run)`` is called after the last step, before the ``end`` of the hooks.
     watched_step : callable, default=None
@@ -71,16 +85,23 @@ def train_loop(
     watching = [hook for hook in hooks if hook.watches_gradients]
     for hook in hooks:
         hook.begin(run)
-    before_step = _overridden("before_step", hooks)
-    after_step = _overridden("after_step", hooks)
+    before = [h.before_step for h in hooks if _overrides(h, "before_step")]
+    after = [h.after_step for h in hooks if _overrides(h, "after_step")]
+    called = [h for h in hooks if any(map(partial(_overrides, h), _AROUND_STEPS))]
+    together = None if steps_taken else getattr(step, "together", None)
     while not run.should_stop:
-        batch = next(batches, None)
+        n_before = run.n_taken
+        batch = _take_together(run, batches, called, together) if together else None
+        if run.n_taken > n_before and (batch is None or run.should_stop):
+            continue
+        if batch is None:
+            batch = next(batches, None)
         if batch is None:
             run.request_stop(INPUT_ENDED)
             break
         run.batch = batch
-        for call in before_step:
-            call(run)
+        for before_step in before:
+            before_step(run)
         wanting = watching and [hook for hook in watching if hook.wants_gradients(run)]
         run.in_step = True
         if wanting:
@@ -90,23 +111,63 @@ def train_loop(
         run.n_taken += 1
         move_to_step(run, steps_taken(run) if steps_taken else run.global_step + 1)
         run.in_step = False
-        for call in after_step:
-            call(run, run.loss)
+        for after_step in after:
+            after_step(run, run.loss)
     if finish is not None:
         finish(run)
     for hook in hooks:
         hook.end(run)
 
 
-def _overridden(name: str, hooks: Sequence[Hook]) -> list[Callable[..., None]]:
-    """Return a method of those hooks that have one of their own.
+def _take_together(
+    run: Run,
+    batches: Iterator[tuple[Any, Any]],
+    hooks: Sequence[Hook],
+    together: Together,
+) -> tuple[Any, Any] | None:
+    """Take steps around which no hook has to be called, if there are any.
+
+    Returns the batch behind them if it is of another kind: its step is not taken.
+    """
+    context = together()
+    if context is None:
+        return None
+    n_steps = min((hook.free_steps(run) for hook in hooks), default=sys.maxsize)
+    if n_steps < _FEWEST_TOGETHER:
+        return None
+    losses: list[Tensor] = []
+    batch, end = None, time.monotonic() + _SECONDS_TOGETHER
+    with context as take:
+        while len(losses) < n_steps and not run.should_stop:
+            batch = next(batches, None)
+            if batch is None:
+                break
+            run.in_step = True
+            loss = take(*batch)
+            run.in_step = False
+            if loss is None:
+                break
+            losses.append(loss)
+            run.batch, batch = batch, None
+            run.n_taken += 1
+            run.global_step += 1
+            if math.isnan(loss.item()) or time.monotonic() > end:
+                break
+    if losses:
+        run.loss = losses[-1]
+        for hook in hooks:
+            hook.after_steps(run, losses)
+    return batch
+
+
+def _overrides(hook: Hook, name: str) -> bool:
+    """Tell whether a hook has a method of its own.
 
     Between the operations of a step even a call that does nothing takes half a
     microsecond.
     """
-    methods = [getattr(hook, name) for hook in hooks]
-    unused = getattr(Hook, name)
-    return [m for m in methods if getattr(m, "__func__", None) is not unused]
+    method = getattr(hook, name)
+    return getattr(method, "__func__", None) is not getattr(Hook, name)
 
 
 def move_to_step(run: Run, step: int) -> None:

@@ -209,7 +209,7 @@ def _take_steps(
                     has_table=source.table is not None,
                 ),
             ),
-            replica.steps_taken,
+            replica.steps_taken if replica.counts_steps else None,
             replica.finish,
             replica.make_watched_step(run),
         )

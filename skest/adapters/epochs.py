@@ -2,7 +2,7 @@
 """`EpochHook`: what happens once an epoch in ``fit``."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
@@ -127,6 +127,11 @@ class EpochHook(Progress):
             self._score.begin(run)
             if run.start_step:
                 self._keep_best(run, self._score(run))
+
+    def after_steps(self, run: Run, losses: Sequence[Tensor]) -> None:
+        """Note the losses."""
+        self._losses.extend(losses[:-1])
+        super().after_steps(run, losses)
 
     def after_step(self, run: Run, loss: Tensor) -> None:
         """Note the loss."""

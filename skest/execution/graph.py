@@ -2,8 +2,8 @@
 """`GraphStep`: training steps that are recorded once and replayed."""
 
 from collections import Counter
-from collections.abc import Callable, Hashable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from torch import Tensor
@@ -141,6 +141,33 @@ class GraphStep:
                 self.n_replayed += 1
                 return loss
         return self._step(features, labels)
+
+    def together(
+        self,
+    ) -> AbstractContextManager[Callable[[Any, Any], Tensor | None]] | None:
+        """Return a context for several steps, if all that is left to do is to replay them.
+
+        In it, nothing but the next batch of the table may be asked for between two steps.
+        ``take(features, labels)`` returns the loss, or does nothing and returns None if
+        the batch is of another kind than the last one.
+        """
+        shortcut = self._shortcut
+        if shortcut is None or not shortcut.may_be_together:
+            return None
+        return None if has_hooks_of_all_modules() else self._together(shortcut)
+
+    @contextmanager
+    def _together(
+        self, shortcut: Shortcut
+    ) -> Iterator[Callable[[Any, Any], Tensor | None]]:
+        with shortcut.together() as replayed:
+
+            def take(features: Any, labels: Any) -> Tensor | None:
+                loss = replayed(features, labels)
+                self.n_replayed += loss is not None
+                return loss
+
+            yield take
 
     def _step(self, features: Any, labels: Any) -> Tensor:
         self._shortcut = None

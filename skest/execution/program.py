@@ -2,7 +2,8 @@
 """Turns a recorded step into a function that does the same for other batches."""
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, ClassVar, Protocol
 
 import torch
@@ -124,6 +125,12 @@ class Program:
                 return self._step(*inputs)
             finally:
                 torch._C._set_grad_enabled(had_gradients)
+
+    @contextmanager
+    def together(self) -> Iterator[Callable[..., tuple[Tensor, ...]]]:
+        """Return what takes steps one after the other, for less than calls of this."""
+        with torch._C._AutoDispatchBelowAutograd(), torch.no_grad():
+            yield self._step
 
 
 class _Writer:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A training step that was recorded, and its comparison with an eager one."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain
 from typing import Any
 
@@ -12,7 +13,7 @@ from skest.execution.batch import has_same_tensors
 from skest.execution.changes import Changes
 from skest.execution.impurity import are_same
 from skest.execution.others import OtherGradients
-from skest.execution.program import StepProgram
+from skest.execution.program import Program, StepProgram
 from skest.execution.recording import (
     NotBuiltError,
     NotRecordableError,
@@ -279,6 +280,35 @@ class Replay:
     def compute(self, tensors: Sequence[Tensor]) -> Tensor:
         """Take the recorded part of the step and return the loss."""
         returned = self._program(*tensors)
+        self._set_gradients(returned)
+        return returned[0]
+
+    @property
+    def has_whole_steps(self) -> bool:
+        """Whether `together` can be used: nothing is done between two programs."""
+        return self.has_update and isinstance(self._program, Program)
+
+    @contextmanager
+    def together(self) -> Iterator[Callable[..., Tensor]]:
+        """Return what takes whole steps, with the tensors of a batch, one after the other.
+
+        Gradients are those of the last one when the context is left.
+        """
+        if not isinstance(self._program, Program):
+            raise TypeError(f"{type(self._program).__name__} takes single steps only.")
+        returned: tuple[Tensor, ...] = ()
+        with self._program.together() as program:
+
+            def step(*tensors: Tensor) -> Tensor:
+                nonlocal returned
+                returned = program(*tensors)
+                return returned[0]
+
+            yield step
+        if returned:
+            self._set_gradients(returned)
+
+    def _set_gradients(self, returned: tuple[Tensor, ...]) -> None:
         for parameter, gradient in self._static:
             if gradient is not None and self._gives_copies:
                 gradient = gradient.clone()
@@ -288,4 +318,3 @@ class Replay:
             parameter.grad = gradient.clone()
         for parameter, position in self._fresh:
             parameter.grad = returned[position]
-        return returned[0]

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`Shortcut`: the short way through a step that is replayed again and again."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -49,6 +51,7 @@ class Shortcut:
         self._reads_options = not replay.has_update
         self._is_alike = self._has_as_many_rows if of_table else self._is_of_same_kind
         self._n_rows = len(labels) if of_table else 0
+        self._of_table = of_table
         self._names = [*features]
         self._kinds = [
             kind_of_tensor(tensor) for tensor in (*features.values(), labels)
@@ -93,6 +96,27 @@ class Shortcut:
         if not (self._reads_options or self._assumptions.are_values_the_same()):
             return None
         return self._replay([*features.values(), labels])
+
+    @property
+    def may_be_together(self) -> bool:
+        """Whether steps may be taken with nothing between them but the next batch."""
+        return (
+            self._of_table
+            and self._replay.has_whole_steps
+            and self._assumptions.are_values_the_same()
+        )
+
+    @contextmanager
+    def together(self) -> Iterator[Callable[[Any, Any], Tensor | None]]:
+        """Return what does as a call of this, while nothing else is done."""
+        with self._replay.together() as replayed:
+
+            def step(features: dict[str, Tensor], labels: Tensor) -> Tensor | None:
+                if len(labels) != self._n_rows:
+                    return None
+                return replayed(*features.values(), labels)
+
+            yield step
 
     def _has_as_many_rows(self, features: dict[str, Tensor], labels: Tensor) -> bool:
         return len(labels) == self._n_rows

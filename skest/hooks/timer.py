@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`Timer`: every so many steps or seconds."""
 
+import sys
 import time
 from collections.abc import Callable
 
@@ -71,6 +72,17 @@ class Timer:
         return self._every_secs is not None and (
             self._clock() - self._last_time >= self._every_secs
         )
+
+    def steps_left(self, step: int) -> int:
+        """Return in how many steps after `step` the event may be due, 1 at least.
+
+        Where seconds count nobody knows: it is the largest number there is.
+        """
+        if self._last_step is None or step < self._last_step:
+            return 1
+        if self._every_steps is None:
+            return sys.maxsize
+        return max(1, self._last_step + self._every_steps - step)
 
     def mark(self, step: int) -> tuple[int, float]:
         """Note that the event happens now.

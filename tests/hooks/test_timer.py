@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+import sys
+
 import pytest
 
 from skest.hooks import Timer
@@ -28,6 +30,17 @@ def due_at(timer, steps, clock=None, secs_per_step=0.0):
 )
 def test_every_steps(every, steps, due):
     assert due_at(Timer(every_steps=every), steps) == due
+
+
+def test_the_steps_that_are_left():
+    timer = Timer(every_steps=10)
+    assert timer.steps_left(3) == 1  # nobody has asked yet
+    timer.mark(5)
+    assert [timer.steps_left(step) for step in (5, 6, 14, 15, 20)] == [10, 9, 1, 1, 1]
+    assert timer.steps_left(4) == 1  # training went back
+    timer = Timer(every_secs=10)
+    timer.mark(5)
+    assert timer.steps_left(6) == sys.maxsize
 
 
 def test_every_secs():
