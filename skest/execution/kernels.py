@@ -24,6 +24,7 @@ _SAME_IN_TORCH = frozenset(
     sum t tanh unsqueeze view where zero
     """.split()
 )
+_THRESHOLD_BACKWARD = torch.ops.aten.threshold_backward.grad_input._op
 _MEAN = 1  # the number of this reduction in declarations of PyTorch
 
 
@@ -88,6 +89,8 @@ def in_place_variant(operation: Any, device_type: str) -> Callable[..., Any] | N
     operation, device_type
         As for `out_variant`.
     """
+    if operation is torch.ops.aten.threshold_backward.default and device_type == "cpu":
+        return _threshold_backward_
     variant = _variant(operation, f"{operation.overloadpacket.__name__}_")
     if variant is None or not _has_kernel(variant, device_type):
         return None
@@ -170,6 +173,11 @@ def _sort(
     torch.ops.aten.sort.values_stable(
         tensor, stable=False, dim=dim, descending=descending, **out
     )
+
+
+def _threshold_backward_(gradient: Tensor, source: Tensor, threshold: float) -> Tensor:
+    # Goes through the elements one by one, so that the gradient may be written over.
+    return _THRESHOLD_BACKWARD(gradient, source, threshold, grad_input=gradient)
 
 
 def _overloads(packet: Any) -> list[Any]:

@@ -83,3 +83,18 @@ def test_operations_of_others_are_not_taken_for_those_of_torch():
         operation = operations.default
         assert kernels.function_for(operation) is operation
         assert kernels.out_variant(operation, "cpu") == (operations.out, ("out",))
+
+
+@pytest.mark.parametrize("n_rows", [1, 7, 64])
+def test_gradients_of_relu_are_written_over(n_rows):
+    special = [float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 1.0, -1.0]
+    outputs, gradients = torch.cartesian_prod(*[torch.tensor(special)] * 2).T
+    outputs, gradients = outputs.repeat(n_rows), gradients.repeat(n_rows)
+    operation = _aten.threshold_backward.default
+    expected = operation(gradients, outputs, 0)
+    place = gradients.data_ptr()
+    written = kernels.in_place_variant(operation, "cpu")(gradients, outputs, 0)
+    assert written is gradients and written.data_ptr() == place
+    # The very bits: 0.0 and -0.0 are equal, NaN is not.
+    assert torch.equal(written.view(torch.int32), expected.view(torch.int32))
+    assert kernels.in_place_variant(operation, "cuda") is None
