@@ -152,7 +152,7 @@ class GraphStep:
         the batch is of another kind than the last one.
         """
         shortcut = self._shortcut
-        if shortcut is None or not shortcut.may_be_together:
+        if shortcut is None or not shortcut.is_for_several:
             return None
         return None if has_hooks_of_all_modules() else self._together(shortcut)
 

@@ -36,6 +36,12 @@ class Shortcut:
         See `features`.
     of_table : bool
         Whether all batches are rows of one table.
+
+    Attributes
+    ----------
+    is_for_several : bool
+        Whether steps may be taken with nothing between them but the next batch, see
+        `together`.
     """
 
     def __init__(
@@ -48,10 +54,10 @@ class Shortcut:
     ) -> None:
         self._replay = replay
         self._assumptions = assumptions
+        self.is_for_several = of_table and replay.has_whole_steps
         self._reads_options = not replay.has_update
         self._is_alike = self._has_as_many_rows if of_table else self._is_of_same_kind
         self._n_rows = len(labels) if of_table else 0
-        self._of_table = of_table
         self._names = [*features]
         self._kinds = [
             kind_of_tensor(tensor) for tensor in (*features.values(), labels)
@@ -97,26 +103,18 @@ class Shortcut:
             return None
         return self._replay([*features.values(), labels])
 
-    @property
-    def may_be_together(self) -> bool:
-        """Whether steps may be taken with nothing between them but the next batch."""
-        return (
-            self._of_table
-            and self._replay.has_whole_steps
-            and self._assumptions.are_values_the_same()
-        )
-
     @contextmanager
     def together(self) -> Iterator[Callable[[Any, Any], Tensor | None]]:
-        """Return what does as a call of this, while nothing else is done."""
+        """Return what does as a call of this, while nothing else is done between calls."""
+        is_ready = self._assumptions.are_values_the_same()
         with self._replay.together() as replayed:
 
-            def step(features: dict[str, Tensor], labels: Tensor) -> Tensor | None:
-                if len(labels) != self._n_rows:
+            def take(features: dict[str, Tensor], labels: Tensor) -> Tensor | None:
+                if not is_ready or len(labels) != self._n_rows:
                     return None
                 return replayed(*features.values(), labels)
 
-            yield step
+            yield take
 
     def _has_as_many_rows(self, features: dict[str, Tensor], labels: Tensor) -> bool:
         return len(labels) == self._n_rows
