@@ -64,7 +64,7 @@ def case(settings: Settings, batch_size: int) -> Case:
         lambda seconds: n_rows * n_epochs / seconds,
         x=batch_size,
         # Ratios of this size are aims; those of a round are as far apart as 6 and 10.
-        n_rounds=settings.choose(9 if batch_size == 128 else 5, 1, 1),
+        n_rounds=settings.choose(9 if batch_size == 128 else 3, 1, 1),
         bounds={PRODUCTS: Timed(partial(products.multiply, X, batch_size, n_epochs))},
     )
 
