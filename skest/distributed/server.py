@@ -78,6 +78,8 @@ class ParameterServer:
         The global step; that of server 0 counts.
     generation : int
         How often the variables were initialized or restored; 0 is never.
+    use_locking : bool
+        As given; may be set while tasks train.
     """
 
     def __init__(
@@ -103,7 +105,7 @@ class ParameterServer:
         self._model_dir = None if model_dir is None else Path(model_dir)
         self._shard: Shard | None = None
         self._lock = threading.RLock()
-        self._use_locking = use_locking
+        self.use_locking = use_locking
         self._is_stopping = False
         self._stopped = threading.Event()
         self._started = time.monotonic()
@@ -216,7 +218,7 @@ class ParameterServer:
                 self.members.wait_for_others(peer, self._timeout.total_seconds() / 2)
             # Other servers did not wait: what they answered is from before that.
             return self._reply(Status.LATER)
-        with self._lock if self._use_locking else contextlib.nullcontext():
+        with self._lock if self.use_locking else contextlib.nullcontext():
             refused = self._refusal(request)
             if refused is not None or self._shard is None:
                 return refused or self._reply(Status.NOT_READY)
