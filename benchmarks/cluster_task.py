@@ -11,6 +11,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +132,15 @@ def model_fn(
         training_hooks=[StartTogether(folder, work["n_workers"], pause)],
         training_chief_hooks=[clock],
     )
+
+
+def prepare(
+    folder: Path, work: Mapping[str, Any], table: Mapping[str, np.ndarray]
+) -> None:
+    """Leave in a folder what `main` reads there."""
+    (folder / "work.json").write_text(json.dumps(work))
+    for name, column in table.items():
+        np.save(folder / f"{name}.npy", column, allow_pickle=False)
 
 
 def main(folder: Path) -> None:

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import machine, peers, report, server_costs
+from benchmarks import cluster_task, locking_cost, machine, peers, report, server_costs
 from benchmarks.contenders import in_their_own
 from benchmarks.measure import Case, Reported, Settings, Suite, measured, threads
 
@@ -151,10 +151,12 @@ def work_of(settings: Settings) -> dict[str, Any]:
     }
 
 
-def train(work: Mapping[str, Any], n_batches: int, pause: float, way: Way) -> Any:
-    """Train in processes, and return what the chief measured."""
+def job_of(
+    work: Mapping[str, Any], n_batches: int, pause: float, way: Way
+) -> dict[str, Any]:
+    """Return what `benchmarks.cluster_task` does."""
     together = way.n_workers if way.is_synchronous else 1
-    given = {
+    return {
         **work,
         "strategy": way.strategy,
         "options": dict(way.options),
@@ -164,15 +166,17 @@ def train(work: Mapping[str, Any], n_batches: int, pause: float, way: Way) -> An
         "max_steps": n_batches // together,
         "pause": pause,
     }
+
+
+def train(work: Mapping[str, Any], n_batches: int, pause: float, way: Way) -> Any:
+    """Train in processes, and return what the chief measured."""
+    job = job_of(work, n_batches, pause, way)
     variables = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    script = ROOT / "benchmarks" / "cluster_task.py"
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        (folder / "work.json").write_text(json.dumps(given))
-        for key, array in make_table(work).items():
-            np.save(folder / f"{key}.npy", array, allow_pickle=False)
+        cluster_task.prepare(folder, job, make_table(work))
         done = subprocess.run(
-            [sys.executable, *way.command, str(script), name],
+            [sys.executable, *way.command, cluster_task.__file__, name],
             env=variables,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -276,8 +280,6 @@ def bounds(result: Mapping[str, Any], costs: Mapping[str, Any]) -> list[Bound]:
         (f"{HOGWILD} to one process, recorded", 1.6, 0, HOGWILD, LOCAL),
     ]
     found = [Bound(what, asked, ratio(result, *pair)) for what, asked, *pair in least]
-    speed_up = ratio(result, 0, UNLOCKED, ASYNC)
-    lock = None if speed_up is None else 100 * (1 - 1 / speed_up)
     dense, sparse = costs["bytes, dense"], costs["bytes, sparse"]
     return [
         *found,
@@ -286,12 +288,12 @@ def bounds(result: Mapping[str, Any], costs: Mapping[str, Any]) -> list[Bound]:
             "a new worker attaches, after imports", 0.5, costs["attach"], False, " s"
         ),
         Bound("the end of a killed ps is seen", 1, costs["notice"], False, " s"),
-        Bound("cost of reads that wait for updates", 5, lock, False, " %"),
+        Bound("cost of reads that wait for updates", 5, costs["locking"], False, " %"),
     ]
 
 
 def measured_costs(settings: Settings) -> dict[str, Any]:
-    """Return what is no rate, in bytes and seconds; medians of some rounds."""
+    """Return what is no rate of `WAYS`; medians of some rounds."""
     work = work_of(settings)
     table = make_table(work)
 
@@ -304,6 +306,9 @@ def measured_costs(settings: Settings) -> dict[str, Any]:
     n_steps = settings.choose(1_000, 200, 20)
     small = work | {"n_ids": 1, "hidden": [4], "batch_size": 8}
     busy = server_costs.seconds_of_server
+    endless = job_of(work, sys.maxsize, 0.0, asynchronous(ASYNC, 2))
+    turns = (settings.choose(75, 5, 1), settings.choose(0.4, 0.4, 0.05))
+    rates = locking_cost.measured_rates(endless, table, *turns)
     return {
         "server": busy(work, table, n_steps),
         "server, small": busy(small, table, n_steps),
@@ -311,6 +316,7 @@ def measured_costs(settings: Settings) -> dict[str, Any]:
         "bytes, dense": traffic(sparse=False),
         "attach": median(attach),
         "notice": median(server_costs.seconds_to_notice),
+        "locking": locking_cost.cost_in_percent(rates),
     }
 
 
@@ -343,7 +349,10 @@ def page(result: Mapping[str, Any], costs: Mapping[str, Any]) -> str:
             "In parentheses: how many times as fast as the first row.\n",
             f"{report.table(dict(result))}\n",
             "## What is asked\n",
-            "Ratios of rates within their round, the median over the rounds.\n",
+            "Ratios of rates within their round, the median over the rounds. One training\n"
+            "of 2 workers, 1 ps tells the cost of reads that wait for updates: rates of\n"
+            "two trainings differ too much. Reads wait and do not wait there in turns of\n"
+            "less than a second, four of which make a round.\n",
             *rows,
             f"\nA step sends and receives {sparse:.3g} MB; {dense:.3g} MB with dense "
             "gradients of the tables.",

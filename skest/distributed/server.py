@@ -78,6 +78,8 @@ class ParameterServer:
         The global step; that of server 0 counts.
     generation : int
         How often the variables were initialized or restored; 0 is never.
+    use_locking : bool
+        As given; may be set while tasks train.
     """
 
     def __init__(
@@ -103,7 +105,7 @@ class ParameterServer:
         self._model_dir = None if model_dir is None else Path(model_dir)
         self._shard: Shard | None = None
         self._lock = threading.RLock()
-        self._use_locking = use_locking
+        self.use_locking = use_locking
         self._is_stopping = False
         self._stopped = threading.Event()
         self._started = time.monotonic()
@@ -216,12 +218,14 @@ class ParameterServer:
                 self.members.wait_for_others(peer, self._timeout.total_seconds() / 2)
             # Other servers did not wait: what they answered is from before that.
             return self._reply(Status.LATER)
-        with self._lock if self._use_locking else contextlib.nullcontext():
+        with self._lock if self.use_locking else contextlib.nullcontext():
             refused = self._refusal(request)
             if refused is not None or self._shard is None:
                 return refused or self._reply(Status.NOT_READY)
+            # Counted first: who does not wait may be given a part of the next update.
+            n_updates = self._n_updates
             found = self._shard.pull(Reader(request), bool(request.number))
-            return self._reply(number=self._n_updates, payload=found)
+            return self._reply(number=n_updates, payload=found)
 
     def push(
         self,
@@ -245,12 +249,12 @@ class ParameterServer:
             self._shard.set_options(options)
             staleness = self._n_updates - request.number
             self.members.pushed(peer, staleness)
-            self._n_updates += 1
             self.step += 1
             try:
                 answer(self._reply(number=staleness, control=self._notice))
             finally:  # they count, whether the task is still there or not
                 self._shard.update(gradients)
+                self._n_updates += 1
 
     def snapshot(self, kinds: list[str]) -> tuple[Message, FrozenPart | None]:
         """Keep variables as they are now, while gradients go on being applied."""
@@ -282,11 +286,12 @@ class ParameterServer:
 
     def stats(self, peer: Peer) -> Message:
         """Return what is known of tasks, and how much memory is in use."""
+        tasks = self.members.to_json()
         known = {
             "ps": self.ps,
-            "tasks": self.members.to_json(),
+            "tasks": tasks,
             "active": self.members.active(but=peer),
-            "updates": self._n_updates,
+            "updates": sum(task["pushes"] for task in tasks),
             "up_for": time.monotonic() - self._started,
             "variable_bytes": 0 if self._shard is None else self._shard.n_bytes,
             "memory_bytes": resident_bytes(),

@@ -3,7 +3,7 @@ import json
 
 import pytest
 
-from benchmarks import distributed, server_costs
+from benchmarks import distributed, locking_cost, server_costs
 from benchmarks.measure import Absent, Settings
 
 TINY = Settings("tiny")
@@ -60,12 +60,41 @@ def test_times_of_server_costs():
     assert spent is None or 0 <= spent < 1
 
 
+def test_cost_of_reads_that_wait():
+    slower_and_slower = [90.0, 98.0, 94.0, 82.0]  # 86 to 96
+    assert locking_cost.cost_in_percent(slower_and_slower) == pytest.approx(100 / 9.6)
+    disturbed = [90.0, 100.0, 100.0, 90.0, 1.0, 100.0, 100.0, 1.0]
+    disturbed += [95.0, 100.0, 100.0, 95.0]
+    assert locking_cost.cost_in_percent(disturbed) == pytest.approx(10)
+    assert locking_cost.cost_in_percent([101.0, 100.0, 100.0, 101.0]) < 0
+
+
+ENDLESS = distributed.job_of(WORK, 10**9, 0.0, WAYS[distributed.ASYNC])
+
+
+@pytest.mark.slow
+def test_rates_in_turns():
+    table = distributed.make_table(WORK)
+    rates = locking_cost.measured_rates(ENDLESS, table, 2, 0.2)
+    assert len(rates) == 8
+    assert min(rates) > 0
+
+
+@pytest.mark.slow
+def test_workers_that_end_in_a_turn_are_an_error():
+    table = distributed.make_table(WORK)
+    with pytest.raises(RuntimeError, match="(?s)A process ended:.*'sync_every'"):
+        locking_cost.measured_rates(
+            ENDLESS | {"strategy": "LocalSGD", "options": {"sync_every": 0}},
+            *(table, 1, 0.1),
+        )
+
+
 def result():
     peer = distributed.TENSORFLOW.format(2, "s")
     values = {
         distributed.EAGER: [100.0, 100.0],
         distributed.ASYNC: [90.0, 180.0],
-        distributed.UNLOCKED: [100.0, 200.0],
         peer: [100.0, 100.0],
     }
     return {
@@ -94,6 +123,7 @@ COSTS = {
     "bytes, dense": 1e8,
     "attach": 0.02,
     "notice": 2.0,
+    "locking": 10.0,
 }
 
 

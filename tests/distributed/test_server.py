@@ -443,6 +443,49 @@ def test_a_task_does_not_wait_for_its_update_but_who_reads_does(
         assert seen == [[1.0] * 3]
 
 
+def test_an_update_that_a_reader_did_not_wait_for_makes_it_stale(trainers, monkeypatch):
+    with LocalServers(use_locking=False) as servers:
+        chief = trainers(servers.addresses, "chief").initialize().begin()
+        worker = trainers(servers.addresses).begin()
+        with held_back(monkeypatch) as may_go_on:
+            worker.step(IDS)
+            chief.pull(IDS)
+            assert chief.network.dense.tolist() == [0.0] * 3
+            may_go_on.set()
+        chief.compute(IDS)
+        chief.exchange.push()
+        assert chief.exchange.staleness == 1
+
+
+def test_an_update_that_ends_while_a_reader_copies_makes_it_stale(
+    trainers, monkeypatch
+):
+    pull = Shard.pull
+
+    def slowly(shard, reader, with_dense):
+        found = pull(shard, reader, with_dense)
+        if slowly.meanwhile:
+            slowly.meanwhile.pop()()
+        return found
+
+    slowly.meanwhile = []
+    monkeypatch.setattr(Shard, "pull", slowly)
+    with LocalServers(use_locking=False) as servers:
+        chief = trainers(servers.addresses, "chief").initialize().begin()
+        worker = trainers(servers.addresses).begin()
+
+        def update():
+            worker.step(IDS)
+            state_of(worker)  # answered behind the update
+
+        slowly.meanwhile.append(update)
+        chief.pull(IDS)
+        assert chief.network.dense.tolist() == [0.0] * 3
+        chief.compute(IDS)
+        chief.exchange.push()
+        assert chief.exchange.staleness == 1
+
+
 @pytest.mark.parametrize("request_", [Op.INFO, Op.BYE, Op.SNAPSHOT, Op.STOP, Op.STATS])
 def test_an_error_of_an_update_refuses_the_next_request(
     trainers, monkeypatch, request_
