@@ -144,17 +144,17 @@ def _take_together(
                 break
             run.in_step = True
             loss = take(*batch)
-            run.in_step = False
             if loss is None:
+                run.in_step = False
                 break
             losses.append(loss)
-            run.batch, batch = batch, None
+            run.loss, run.batch, batch = loss, batch, None
             run.n_taken += 1
             run.global_step += 1
+            run.in_step = False
             if math.isnan(loss.item()) or time.monotonic() > end:
                 break
     if losses:
-        run.loss = losses[-1]
         for hook in hooks:
             hook.after_steps(run, losses)
     return batch

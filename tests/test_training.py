@@ -403,6 +403,39 @@ def test_an_error_in_one_of_several_steps_leaves_the_count_of_those_before(error
     assert hook.calls == ["begin"]
 
 
+class Interrupted(Run):
+    """A run that Ctrl-C comes into just before its `at`-th change."""
+
+    at, n_changes = math.inf, 0
+
+    def __setattr__(self, name, value):
+        super().__setattr__("n_changes", self.n_changes + 1)
+        if self.n_changes >= self.at:
+            raise KeyboardInterrupt
+        super().__setattr__(name, value)
+
+
+def test_ctrl_c_between_two_lines_leaves_no_step_that_is_half_noted():
+    """It is inside a step, of which nothing is saved then, or all of it is noted."""
+    n_changes, n_inside = Interrupted(make_spec(), RunConfig()).n_changes, 0
+    while True:
+        run = Interrupted(make_spec(), RunConfig())
+        run.at = n_changes
+        step = Together([1.0, 2.0, math.nan])
+        losses = [None, *step.losses]
+        try:
+            train_loop(run, sized(4, 4, 4), [Free(lambda step: sys.maxsize)], step)
+        except KeyboardInterrupt:
+            n_inside += run.in_step
+        else:
+            break
+        n_taken = len(step.batched)
+        assert run.in_step or (run.global_step, run.n_taken) == (n_taken, n_taken)
+        assert run.in_step or run.loss is losses[n_taken]
+        n_changes += 1
+    assert n_inside
+
+
 def test_steps_that_others_count_are_taken_one_by_one():
     step, run = Together(), Run(make_spec(), RunConfig())
     counts = iter([3, 8])

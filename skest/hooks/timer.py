@@ -76,13 +76,15 @@ class Timer:
     def steps_left(self, step: int) -> int:
         """Return in how many steps after `step` the event may be due, 1 at least.
 
-        Where seconds count nobody knows: it is the largest number there is.
+        Where seconds count it is 1 when they have passed. Before that nobody knows: it is
+        the largest number there is.
         """
-        if self._last_step is None or step < self._last_step:
+        last = self._last_step
+        if last is None or step < last or self.is_due(step + 1):
             return 1
         if self._every_steps is None:
             return sys.maxsize
-        return max(1, self._last_step + self._every_steps - step)
+        return last + self._every_steps - step
 
     def mark(self, step: int) -> tuple[int, float]:
         """Note that the event happens now.

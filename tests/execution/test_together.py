@@ -3,6 +3,7 @@
 
 import contextlib
 import logging
+import math
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import torch
 from skest import DNNClassifier, Estimator, EstimatorSpec, ModeKeys, RunConfig
 from skest.exceptions import NanLossDuringTrainingError
 from skest.execution import GraphStep
-from skest.hooks import StepCounterHook
+from skest.hooks import StepCounterHook, SummarySaverHook
 from skest.inputs import ArrayDataset
 from tests._models import Recorder, squared_loss, table
 from tests.summaries._events import scalars
@@ -35,6 +36,8 @@ def stretches(monkeypatch):
         found.append(step.n_replayed - before)
 
     monkeypatch.setattr(GraphStep, "_together", counted)
+    # However busy the machine is.
+    monkeypatch.setattr("skest.training._SECONDS_TOGETHER", math.inf)
     return found
 
 
@@ -121,6 +124,15 @@ def test_hooks_act_at_the_same_steps(stretches, tmp_path, caplog):
     # Up to the next line of the log (7), summary (9), checkpoint (25) or smaller batch.
     assert max(stretches) <= 7
     assert sum(stretches) > 40
+
+
+def test_summaries_are_written_when_seconds_have_passed(
+    stretches, monkeypatch, tmp_path
+):
+    monkeypatch.setattr("skest.training._SECONDS_TOGETHER", -1.0)
+    at_once = SummarySaverHook(save_secs=1e-9, output_dir=tmp_path)
+    trained("graph", [at_once], steps=40)
+    assert [*scalars(tmp_path)["loss"]] == [*range(1, 41)]
 
 
 def test_a_step_counter_is_told_in_time(stretches):
