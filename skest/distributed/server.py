@@ -104,7 +104,8 @@ class ParameterServer:
         self._orphan_timeout = orphan_timeout
         self._model_dir = None if model_dir is None else Path(model_dir)
         self._shard: Shard | None = None
-        self._lock = threading.RLock()
+        self._lock = threading.RLock()  # of what is read
+        self._updating = threading.Lock()  # taken before the other one
         self.use_locking = use_locking
         self._is_stopping = False
         self._stopped = threading.Event()
@@ -199,7 +200,7 @@ class ParameterServer:
             shard = Shard(variables, self.ps, part)
         except Exception as error:  # whatever it is, the chief shall raise it
             return Message(Status.REFUSED, control={"error": str(error)})
-        with self._lock:
+        with self._updating, self._lock:
             if generation <= self.generation:
                 return self._reply(Status.STALE)
             self._shard, self.generation, self.step = shard, generation, step
@@ -239,22 +240,23 @@ class ParameterServer:
         Who waits for updates finds them applied afterwards. What is wrong with a request
         is raised before the answer; an error behind it is one of the optimizer.
         """
-        with self._lock:  # an optimizer takes one step at a time
+        with self._updating:  # an optimizer takes one step at a time
             refused = self._refusal(request)
             if refused is not None or self._shard is None:
                 self.members.refused(peer)
                 answer(refused or self._reply(Status.NOT_READY))
                 return
             gradients = self._shard.gradients(Reader(request))
-            self._shard.set_options(options)
-            staleness = self._n_updates - request.number
-            self.members.pushed(peer, staleness)
-            self.step += 1
-            try:
-                answer(self._reply(number=staleness, control=self._notice))
-            finally:  # they count, whether the task is still there or not
-                self._shard.update(gradients)
-                self._n_updates += 1
+            with self._lock:  # not before: reads need not wait for what is above
+                self._shard.set_options(options)
+                staleness = self._n_updates - request.number
+                self.members.pushed(peer, staleness)
+                self.step += 1
+                try:
+                    answer(self._reply(number=staleness, control=self._notice))
+                finally:  # they count, whether the task is still there or not
+                    self._shard.update(gradients)
+                    self._n_updates += 1
 
     def snapshot(self, kinds: list[str]) -> tuple[Message, FrozenPart | None]:
         """Keep variables as they are now, while gradients go on being applied."""

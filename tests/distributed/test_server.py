@@ -399,17 +399,19 @@ def test_updates_wait_for_each_other_also_without_locking(trainers, monkeypatch)
 
 
 @contextlib.contextmanager
-def held_back(monkeypatch):
-    """Yield an event; updates wait for it."""
-    update, may_go_on = Shard.update, threading.Event()
+def held_back(monkeypatch, what="update"):
+    """Yield an event that updates, or parts of them, wait for, and one that says so."""
+    method = getattr(Shard, what)
+    may_go_on, is_waiting = threading.Event(), threading.Event()
 
-    def later(shard, gradients):
+    def later(shard, given):
+        is_waiting.set()
         assert may_go_on.wait(60)
-        update(shard, gradients)
+        return method(shard, given)
 
-    monkeypatch.setattr(Shard, "update", later)
+    monkeypatch.setattr(Shard, what, later)
     try:
-        yield may_go_on
+        yield may_go_on, is_waiting
     finally:
         may_go_on.set()
 
@@ -418,7 +420,7 @@ def held_back(monkeypatch):
 def test_a_task_does_not_wait_for_its_update_but_who_reads_does(
     trainers, monkeypatch, ask
 ):
-    with LocalServers() as servers, held_back(monkeypatch) as may_go_on:
+    with LocalServers() as servers, held_back(monkeypatch) as (may_go_on, _):
         chief = trainers(servers.addresses, "chief").initialize().begin()
         worker = trainers(servers.addresses).begin()
         worker.step(IDS)
@@ -443,11 +445,46 @@ def test_a_task_does_not_wait_for_its_update_but_who_reads_does(
         assert seen == [[1.0] * 3]
 
 
+def test_who_reads_does_not_wait_for_gradients_to_be_looked_at(trainers, monkeypatch):
+    with LocalServers() as servers:
+        chief = trainers(servers.addresses, "chief").initialize().begin()
+        worker = trainers(servers.addresses).begin()
+        step = threading.Thread(target=worker.step, args=[IDS])
+        with held_back(monkeypatch, "gradients") as (_, is_waiting):
+            step.start()
+            assert is_waiting.wait(60)
+            chief.pull(IDS)
+            assert chief.network.dense.tolist() == [0.0] * 3
+        step.join()
+        assert state_of(chief)[1].tolist() == [1.0] * 3
+
+
+def test_gradients_that_are_looked_at_are_applied_to_the_same_variables(
+    trainers, monkeypatch
+):
+    with LocalServers() as servers:
+        (server,) = servers.servers
+        chief = trainers(servers.addresses, "chief").initialize()
+        worker = trainers(servers.addresses).begin()
+        step = threading.Thread(target=worker.step, args=[IDS])
+        replace = threading.Thread(target=chief.initialize, args=[2])
+        with held_back(monkeypatch, "gradients") as (_, is_waiting):
+            step.start()
+            assert is_waiting.wait(60)
+            replace.start()
+            replace.join(0.2)
+            assert server.generation == 1
+        step.join()
+        replace.join()
+        assert (worker.client.step, server.generation) == (1, 2)
+        assert state_of(chief)[1].tolist() == [0.0] * 3
+
+
 def test_an_update_that_a_reader_did_not_wait_for_makes_it_stale(trainers, monkeypatch):
     with LocalServers(use_locking=False) as servers:
         chief = trainers(servers.addresses, "chief").initialize().begin()
         worker = trainers(servers.addresses).begin()
-        with held_back(monkeypatch) as may_go_on:
+        with held_back(monkeypatch) as (may_go_on, _):
             worker.step(IDS)
             chief.pull(IDS)
             assert chief.network.dense.tolist() == [0.0] * 3
