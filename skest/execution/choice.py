@@ -212,6 +212,8 @@ def _program_for(spec: EstimatorSpec) -> type[StepProgram]:
 
 def _is_known_hook(hook: Hook) -> bool:
     """Tell whether a hook, and what it holds, is not of the user's making."""
+    if any(callable(getattr(Hook, name, None)) for name in vars(hook)):
+        return False  # a method was replaced
     held = [hook, *vars(hook).values()]
     held += [item for part in held if isinstance(part, list | tuple) for item in part]
     origins = [

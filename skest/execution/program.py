@@ -120,8 +120,8 @@ class Program:
         # The layer of autograd costs every call time even if it has nothing to do. And
         # `torch.no_grad` takes as long to enter and leave as two small operations.
         with torch._C._AutoDispatchBelowAutograd():
-            torch._C._set_grad_enabled(False)
             try:
+                torch._C._set_grad_enabled(False)
                 return self._step(*inputs)
             finally:
                 torch._C._set_grad_enabled(had_gradients)
@@ -129,8 +129,14 @@ class Program:
     @contextmanager
     def together(self) -> Iterator[Callable[..., tuple[Tensor, ...]]]:
         """Return what takes steps one after the other, for less than calls of this."""
-        with torch._C._AutoDispatchBelowAutograd(), torch.no_grad():
-            yield self._step
+        had_gradients = torch.is_grad_enabled()
+        # With `torch.no_grad`, a signal while it is left would leave gradients off.
+        with torch._C._AutoDispatchBelowAutograd():
+            try:
+                torch._C._set_grad_enabled(False)
+                yield self._step
+            finally:
+                torch._C._set_grad_enabled(had_gradients)
 
 
 class _Writer:

@@ -18,6 +18,7 @@ from skest.hooks import (
     CheckpointSaverHook,
     Hook,
     NanLossHook,
+    StepCounterHook,
 )
 from skest.losses import quantile_error
 from skest.networks import CELL_TYPES, RNN
@@ -197,6 +198,12 @@ class OwnSGD(torch.optim.SGD):
     pass
 
 
+def with_another_method():
+    hook = StepCounterHook(every_steps=100)
+    hook.after_step = StepCounterHook(every_steps=1).after_step
+    return hook
+
+
 @pytest.mark.parametrize(
     ("hooks", "changes", "is_input_known", "is_watched"),
     [
@@ -209,6 +216,7 @@ class OwnSGD(torch.optim.SGD):
             True,
             True,
         ),
+        ([with_another_method()], {}, True, True),
         ([], {"loss": mean_square}, True, False),
         ([], {"optimizer": OwnSGD}, True, True),
     ],

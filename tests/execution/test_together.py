@@ -4,6 +4,7 @@
 import contextlib
 import logging
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -181,7 +182,7 @@ def test_other_code_than_that_of_skest_is_called_around_every_step(stretches):
     assert stretches == []
 
 
-def test_autograd_is_as_before_behind_an_error():
+def recorded():
     network = Named(2, 1)
     spec = EstimatorSpec(
         ModeKeys.TRAIN,
@@ -194,6 +195,11 @@ def test_autograd_is_as_before_behind_an_error():
     assert step.together() is None
     for value in range(4):
         step({"x": torch.full((3, 2), float(value))}, torch.zeros(3))
+    return network, step
+
+
+def test_autograd_is_as_before_behind_an_error():
+    network, step = recorded()
     context = step.together()
     with pytest.raises(OSError, match="broken"), context as take:
         assert take({"x": torch.ones(2, 2)}, torch.zeros(2)) is None
@@ -201,3 +207,31 @@ def test_autograd_is_as_before_behind_an_error():
         raise OSError("broken")
     assert torch.is_grad_enabled()
     assert network({"x": torch.ones(1, 2)}).requires_grad
+
+
+def test_autograd_is_as_before_behind_a_signal():
+    """Signals are answered where a function begins."""
+    network, step = recorded()
+    batch = {"x": torch.ones(3, 2)}, torch.zeros(3)
+
+    def interrupt(frame, event, argument):
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+
+    n_calls, is_interrupted = 0, True
+    while is_interrupted:
+        left = iter(range(n_calls))
+        is_interrupted = False
+        before = sys.gettrace()
+        sys.settrace(interrupt)
+        try:
+            with step.together() as take:
+                take(*batch)
+        except KeyboardInterrupt:
+            is_interrupted = True
+        finally:
+            sys.settrace(before)
+        assert torch.is_grad_enabled()
+        assert network(batch[0]).requires_grad
+        n_calls += 1
+    assert n_calls > 10
