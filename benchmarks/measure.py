@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures contenders that do the same work, one after the other, in several rounds.
+"""Measures contenders that do the same work, one after the other or side by side.
 
 Whatever else slows the machine down then slows all of them, and a ratio is taken within
 its round.
@@ -13,6 +13,8 @@ from typing import Any, Protocol
 
 import torch
 from threadpoolctl import threadpool_limits
+
+from benchmarks.turns import seconds_in_turns
 
 CLOCKS: Mapping[str, Callable[[], float]] = {
     "wall": time.perf_counter,
@@ -68,13 +70,17 @@ class Contender(Protocol):
 
 @dataclass(frozen=True)
 class Timed:
-    """Work in this process, which is done `calls` times, or more often if it is short."""
+    """Work in this process, which is done `calls` times, or more often if it is short.
+
+    `starts_processes` says that it does so: their time counts on the wall only.
+    """
 
     work: Callable[[], object]
     n_threads: int = 1
     calls: int = 1
     note: str = ""
     warms_up: bool = True
+    starts_processes: bool = False
 
     def measure(self, settings: Settings) -> float:
         """Return the seconds of one call."""
@@ -127,6 +133,8 @@ class Case:
     bounds : dict of str to Contender, default={}
         What does only the part of the work that no contender can do without. It is
         measured like them, and is none of them.
+    in_turns : bool, default=False
+        Whether work of one thread is measured side by side, see `benchmarks.turns`.
     """
 
     name: str
@@ -135,6 +143,7 @@ class Case:
     x: float | None = None
     n_rounds: int = 5
     bounds: Mapping[str, Contender] = field(default_factory=dict)
+    in_turns: bool = False
 
 
 @dataclass(frozen=True)
@@ -190,18 +199,20 @@ def measured(
         present = {
             n: c for n, c in case.contenders.items() if not isinstance(c, Absent)
         } | case.bounds
+        for contender in present.values():
+            if contender.warms_up:
+                contender.measure(settings)
         values: dict[str, list[float]] = {name: [] for name in present}
-        for number in range(-1, case.n_rounds):
+        for _ in range(case.n_rounds):
+            found = _in_turns(present, settings) if case.in_turns else {}
             for name, contender in present.items():
-                if number < 0 and not contender.warms_up:
-                    continue
-                value = case.value(contender.measure(settings))
-                if number >= 0:
-                    values[name].append(float(f"{value:.6g}"))
+                if name not in found:
+                    found[name] = contender.measure(settings)
+                values[name].append(float(f"{case.value(found[name]):.6g}"))
         bounds = {name: values.pop(name) for name in case.bounds}
         notes = {name: c.note for name, c in case.contenders.items() if c.note}
-        found = {"values": values, "bounds": bounds, "notes": notes}
-        cases.append({"name": case.name, "x": case.x, **found})
+        report = {"values": values, "bounds": bounds, "notes": notes}
+        cases.append({"name": case.name, "x": case.x, **report})
     return {
         "name": suite.name,
         "title": suite.title,
@@ -211,3 +222,18 @@ def measured(
         "x_label": suite.x_label,
         "cases": cases,
     }
+
+
+def _in_turns(
+    contenders: Mapping[str, Contender], settings: Settings
+) -> dict[str, float]:
+    """Return the seconds of those that are work of one thread and nothing else."""
+    works = {
+        name: contender.work
+        for name, contender in contenders.items()
+        if isinstance(contender, Timed)
+        and contender.n_threads == 1
+        and not contender.starts_processes
+    }
+    with threads(1):
+        return seconds_in_turns(works, settings.least_seconds)

@@ -29,7 +29,11 @@ and Keras, on the same work: the same rows, sizes of batches, optimizer and numb
 `python -m benchmarks.run` measures, makes this page and leaves the raw numbers in
 `{folder}/`.
 
-- The contenders take turns, and what is printed are medians of several rounds.
+- The contenders take turns, and what is printed are medians of several rounds. In training,
+  those of this environment are under way side by side, each in a process that goes on for
+  50 ms whenever it is its turn, and their processor time counts: the clock of a machine
+  that others share halves and doubles within seconds, and so all meet the same one. What
+  is in other environments, compiles, or has more than one thread, is timed on the wall.
 - In parentheses: how many times as good as the contender in the first row, the median over
   the rounds; more than 1 is better than it. The best of each column is bold. What is in
   italics is no contender, but a bound for all of them: it does only a part of the work.

@@ -40,7 +40,8 @@ def case(settings: Settings, batch_size: int) -> Case:
 
     def skest(execution: str) -> Timed:
         work = partial(with_skest.fit_dense, *arguments, execution=execution)
-        return Timed(work, settings.n_threads)
+        compiles = execution == "inductor"
+        return Timed(work, settings.n_threads, starts_processes=compiles)
 
     executions = ["auto", "eager", "graph"]
     if settings.size == "full" and batch_size in (128, 8192):
@@ -63,8 +64,8 @@ def case(settings: Settings, batch_size: int) -> Case:
         },
         lambda seconds: n_rows * n_epochs / seconds,
         x=batch_size,
-        # Ratios of this size are aims; those of a round are as far apart as 6 and 10.
-        n_rounds=settings.choose(9 if batch_size == 128 else 3, 1, 1),
+        n_rounds=settings.choose(5 if batch_size == 128 else 3, 1, 1),
+        in_turns=True,
         bounds={PRODUCTS: Timed(partial(products.multiply, X, batch_size, n_epochs))},
     )
 

@@ -64,6 +64,7 @@ def case(settings: Settings, batch_size: int, n_epochs: int) -> Case:
         # The shorter of two trainings with the same batches is no point of the line.
         x=None if (batch_size, n_epochs) == (512, 1) else batch_size,
         n_rounds=settings.choose(3 if batch_size == IN_FULL else 2, 1, 1),
+        in_turns=True,
     )
 
 

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+import multiprocessing
+import time
+
+import pytest
+
+from benchmarks.measure import Case, Reported, Settings, Suite, Timed, measured
+from benchmarks.turns import seconds_in_turns
+
+
+def spend(seconds):
+    def work():
+        end = time.process_time() + seconds
+        while time.process_time() < end:
+            pass
+
+    return work
+
+
+def test_seconds_are_those_of_the_processor_in_a_call():
+    found = seconds_in_turns({"short": spend(0.02), "long": spend(0.2)}, 0.1)
+    assert [*found] == ["short", "long"]
+    assert 0.02 <= found["short"] < found["long"]
+    assert found["long"] >= 0.2
+    assert multiprocessing.active_children() == []
+
+
+def test_sleep_takes_no_seconds():
+    works = {"sleeper": lambda: time.sleep(0.02), "worker": spend(0.02)}
+    found = seconds_in_turns(works, 0.2)
+    assert found["sleeper"] < found["worker"]
+
+
+def test_an_error_ends_the_measurement(capfd):
+    def broken():
+        raise OSError("broken")
+
+    with pytest.raises(RuntimeError, match="'broken' ended with the error above"):
+        seconds_in_turns({"long": spend(60), "broken": broken}, 0.0)
+    assert "OSError: broken" in capfd.readouterr().err
+    assert multiprocessing.active_children() == []
+
+
+def test_only_work_of_one_thread_in_one_process_is_measured_in_turns(monkeypatch):
+    seen = []
+
+    def in_turns(works, least_seconds):
+        seen.append([*works])
+        return dict.fromkeys(works, 1.0)
+
+    monkeypatch.setattr("benchmarks.measure.seconds_in_turns", in_turns)
+    contenders = {
+        "own": Timed(lambda: None),
+        "threads": Timed(lambda: None, n_threads=2),
+        "compiler": Timed(lambda: None, starts_processes=True),
+        "other": Reported(lambda: {"wall": 3.0}),
+    }
+    case = Case("case", contenders, in_turns=True, n_rounds=2)
+    suite = Suite("suite", "", "", "s", False, lambda settings: [case])
+    (found,) = measured(suite, Settings(size="tiny"))["cases"]
+    assert seen == 2 * [["own"]]
+    assert found["values"]["own"] == [1.0, 1.0]
+    assert found["values"]["other"] == [3.0, 3.0]
+    assert max(found["values"]["threads"] + found["values"]["compiler"]) < 1
