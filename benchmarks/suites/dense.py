@@ -64,7 +64,7 @@ def case(settings: Settings, batch_size: int) -> Case:
         },
         lambda seconds: n_rows * n_epochs / seconds,
         x=batch_size,
-        n_rounds=settings.choose(5 if batch_size == 128 else 3, 1, 1),
+        n_rounds=settings.choose(5 if batch_size == 128 else 2, 1, 1),
         in_turns=True,
         bounds={PRODUCTS: Timed(partial(products.multiply, X, batch_size, n_epochs))},
     )
