@@ -211,7 +211,8 @@ def measured(
                 values[name].append(float(f"{case.value(found[name]):.6g}"))
         bounds = {name: values.pop(name) for name in case.bounds}
         notes = {name: c.note for name, c in case.contenders.items() if c.note}
-        report = {"values": values, "bounds": bounds, "notes": notes}
+        report: dict[str, Any] = {"values": values, "bounds": bounds, "notes": notes}
+        report["in_turns"] = case.in_turns
         cases.append({"name": case.name, "x": case.x, **report})
     return {
         "name": suite.name,

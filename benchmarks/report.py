@@ -33,7 +33,8 @@ and Keras, on the same work: the same rows, sizes of batches, optimizer and numb
   those of this environment are under way side by side, each in a process that goes on for
   50 ms whenever it is its turn, and their processor time counts: the clock of a machine
   that others share halves and doubles within seconds, and so all meet the same one. What
-  is in other environments, compiles, or has more than one thread, is timed on the wall.
+  is in other environments, compiles, or has more than one thread, is timed on the wall;
+  so is all in runs that are not called "side by side" at the end.
 - In parentheses: how many times as good as the contender in the first row, the median over
   the rounds; more than 1 is better than it. The best of each column is bold. What is in
   italics is no contender, but a bound for all of them: it does only a part of the work.
@@ -82,8 +83,8 @@ thread, stays below it.
 {table}
 """
 BESIDE = """\
-Beside one process that keeps a core busy (skest chooses its threads itself among those of
-all cores, the others have one unless it says otherwise):
+Beside one process that keeps a core busy (all have one thread unless it says otherwise;
+for this work skest chooses one, too, where it is offered more):
 """
 
 
@@ -144,6 +145,8 @@ def measured_with(results: Iterable[Result]) -> str:
         clock = "" if run["clock"] == "wall" else ", processor time"
         if least := run.get("least_seconds"):
             clock += f", {least:g} s at least of all but tf.estimator and Keras"
+        if any(case.get("in_turns") for case in result["cases"]):
+            clock += ", side by side"
         lines.append(
             f"`{run['command']}`, {run['date']}, commit {run['commit']}{clock}: "
             f"{run['machine']}; {versions}{missing}."

@@ -37,7 +37,7 @@ def case(settings: Settings, batch_size: int, n_epochs: int) -> Case:
     def skest(execution: str, optimizer: str = "adagrad") -> Timed:
         own = {"execution": execution, "linear_optimizer": optimizer}
         work = partial(with_skest.fit_wide_deep, *arguments, **options, **own)
-        return Timed(work, settings.n_threads)
+        return Timed(work)
 
     return Case(
         f"batch {batch_size:,}, {n_rows:,} rows {times(n_epochs)}",
