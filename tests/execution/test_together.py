@@ -13,6 +13,7 @@ import torch
 from skest import DNNClassifier, Estimator, EstimatorSpec, ModeKeys, RunConfig
 from skest.exceptions import NanLossDuringTrainingError
 from skest.execution import GraphStep
+from skest.execution.program import Program
 from skest.hooks import StepCounterHook, SummarySaverHook
 from skest.inputs import ArrayDataset
 from tests._models import Recorder, squared_loss, table
@@ -182,7 +183,7 @@ def test_other_code_than_that_of_skest_is_called_around_every_step(stretches):
     assert stretches == []
 
 
-def recorded():
+def recorded(program=Program):
     network = Named(2, 1)
     spec = EstimatorSpec(
         ModeKeys.TRAIN,
@@ -191,11 +192,36 @@ def recorded():
         optimizer=torch.optim.SGD(network.parameters(), lr=0.1),
     )
     options = {"is_watched": False, "has_table": True, "eager_steps": 1}
-    step = GraphStep(spec, report=print, **options)
+    step = GraphStep(spec, report=print, program=program, **options)
     assert step.together() is None
     for value in range(4):
         step({"x": torch.full((3, 2), float(value))}, torch.zeros(3))
     return network, step
+
+
+class SingleSteps:
+    """A program of another kind, as those of CUDA graphs are."""
+
+    is_exact, takes_update = True, True
+
+    def __init__(self, *recorded):
+        self._program = Program(*recorded)
+        self.source, self.places = self._program.source, self._program.places
+
+    def __call__(self, *inputs):
+        return self._program(*inputs)
+
+
+def test_other_programs_take_single_steps():
+    _, step = recorded(SingleSteps)
+    assert step.n_replayed == 1
+    assert step.together() is None
+    (replay,) = step._replays.values()
+    with (
+        pytest.raises(TypeError, match="SingleSteps takes single steps only"),
+        replay.together(),
+    ):
+        pass
 
 
 def test_autograd_is_as_before_behind_an_error():
