@@ -134,6 +134,12 @@ def model_fn(
     )
 
 
+def environment() -> dict[str, str]:
+    """Return the variables of a process that runs this script: it has one thread."""
+    root = Path(__file__).parents[1]
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(root)}
+
+
 def prepare(
     folder: Path, work: Mapping[str, Any], table: Mapping[str, np.ndarray]
 ) -> None:

@@ -9,7 +9,6 @@ as JSON. tf.estimator runs in an environment that is made at the first run, see
 
 import argparse
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -27,7 +26,6 @@ from benchmarks.contenders import in_their_own
 from benchmarks.measure import Case, Reported, Settings, Suite, measured, threads
 
 FOLDER = report.FOLDER / "distributed"
-ROOT = Path(__file__).parents[1]
 PAUSE = 0.05
 TEXT = """\
 A network of 256 and 128 units on 13 numbers and 8 columns of ids, each with an embedding of
@@ -171,13 +169,12 @@ def job_of(
 def train(work: Mapping[str, Any], n_batches: int, pause: float, way: Way) -> Any:
     """Train in processes, and return what the chief measured."""
     job = job_of(work, n_batches, pause, way)
-    variables = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         cluster_task.prepare(folder, job, make_table(work))
         done = subprocess.run(
             [sys.executable, *way.command, cluster_task.__file__, name],
-            env=variables,
+            env=cluster_task.environment(),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -7,7 +7,6 @@ are the number of turns and their seconds.
 """
 
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -67,8 +66,7 @@ def measured_rates(
     RuntimeError
         If one of the processes ends before.
     """
-    root = Path(__file__).parents[1]
-    variables = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(root)}
+    variables = cluster_task.environment()
     n_turns = len(_WAITS) * n_rounds
     processes: list[subprocess.Popen[bytes]] = []
     with tempfile.TemporaryDirectory() as name:
