@@ -30,7 +30,8 @@ def owned_directory(base: Path) -> Iterator[Path]:
         with lock.open("w+b", buffering=0) as file:
             with contextlib.suppress(OSError):  # no locks here: a day has to pass
                 acquire(file)
-            # Last, for a file with this name is taken for given up unless it is locked.
+            # Behind the lock, for whoever finds a name without a lock takes it for given
+            # up; and before the directory, so that an empty file stands for nothing yet.
             file.write(socket.gethostname().encode())
             path.mkdir()
             yield path
@@ -62,14 +63,17 @@ def _remove(path: Path) -> None:
 def _is_given_up(path: Path) -> bool:
     """Tell whether the owner was a process of this machine, and is gone.
 
-    A lock alone is what it leaves before it makes its directory, or when that is renamed.
+    A lock alone is what it leaves before it makes its directory, or when that is renamed;
+    an empty one, of whatever machine, is not even locked yet. A living process whose lock
+    is removed there goes on without it: what it leaves, if it is killed, stays for a day.
     """
     directory = path.with_name(path.name.removesuffix(_LOCK))
     lock = directory.with_name(directory.name + _LOCK)
     if (path == lock and directory.exists()) or not lock.is_file():
         return False
     with lock.open("r+b", buffering=0) as file:
-        if file.read() != socket.gethostname().encode():
+        owner = file.read()
+        if owner != socket.gethostname().encode() and (owner or directory.exists()):
             return False
         acquire(file)  # an OSError if it is held
         release(file)

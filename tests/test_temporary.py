@@ -23,6 +23,15 @@ with owned_directory(Path(sys.argv[1])) as path:
     time.sleep(60)
 """
 
+DYING = """
+import os, sys
+from pathlib import Path
+from skest import _temporary
+{} = lambda *args, **kwargs: os._exit(9)
+with _temporary.owned_directory(Path(sys.argv[1])) as path:
+    path.rename(path.with_name("1"))
+"""
+
 
 @pytest.fixture
 def owner(tmp_path):
@@ -71,14 +80,55 @@ def test_what_a_killed_process_left_is_swept(tmp_path, owner):
 
 
 @pytest.mark.parametrize("is_held", [True, False])
-def test_a_lock_alone_is_swept_when_nobody_holds_it(tmp_path, is_held):
+# Nothing is written in it yet between the moments it is made and locked.
+@pytest.mark.parametrize("content", [socket.gethostname(), ""])
+def test_a_lock_alone_is_swept_when_nobody_holds_it(tmp_path, content, is_held):
     lock = tmp_path / ".tmp-abc.lock"
-    lock.write_text(socket.gethostname())
+    lock.write_text(content)
     with lock.open("r+b") as file:
         if is_held:
             acquire(file)
         sweep(tmp_path)
     assert lock.exists() == is_held
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        "_temporary.acquire",
+        "_temporary.socket.gethostname",
+        "Path.mkdir",
+        "Path.rename",
+        "_temporary.shutil.rmtree",
+        "Path.unlink",
+    ],
+)
+def test_nothing_is_left_wherever_a_process_ended(tmp_path, last):
+    command = [sys.executable, "-c", DYING.format(last), str(tmp_path)]
+    assert subprocess.run(command, check=False).returncode == 9
+    assert any(name.startswith(".tmp-") for name in names(tmp_path))
+    sweep(tmp_path)
+    assert set(names(tmp_path)) <= {"1"}
+
+
+def test_a_directory_whose_lock_is_empty_is_kept(tmp_path):
+    (tmp_path / ".tmp-abc").mkdir()
+    (tmp_path / ".tmp-abc.lock").touch()
+    sweep(tmp_path)
+    assert names(tmp_path) == [".tmp-abc", ".tmp-abc.lock"]
+
+
+def test_an_owner_whose_lock_was_taken_for_given_up_goes_on(tmp_path, monkeypatch):
+    def too_late(file):
+        monkeypatch.setattr(_temporary, "acquire", acquire)
+        sweep(tmp_path)
+        assert names(tmp_path) == []
+
+    monkeypatch.setattr(_temporary, "acquire", too_late)
+    with owned_directory(tmp_path) as path:
+        sweep(tmp_path)
+        assert names(tmp_path) == [path.name]
+    assert names(tmp_path) == []
 
 
 def test_what_another_machine_left_is_swept_after_a_day(tmp_path, monkeypatch, owner):
