@@ -60,7 +60,7 @@ class Session:
         self.name = name
         self._outbox: Tensor | None = None
         self._sent: Any = None
-        self._expected: Any = None
+        self._expected: dict[Any, Tensor] = {}
         self.bytes_sent = self.bytes_received = 0
 
     def settle(self, timeout: timedelta) -> None:
@@ -116,10 +116,14 @@ class Session:
             ``receive(timeout)`` waits for the message, whose payload is in `inbox`.
             It raises PeerLostError or WireError.
         """
-        work = self._expected = self._begin("recv", inbox)
+        work = self._begin("recv", inbox)
+        # Kept also if nobody calls what is returned, as after Ctrl-C: gloo would take
+        # nothing more from the connection.
+        self._expected[work] = inbox
 
         def receive(timeout: timedelta) -> Message:
             self._wait(work, timeout)
+            self._expected.pop(work, None)
             message = unpack(inbox)
             self.bytes_received += size_of(inbox)
             return message
@@ -128,14 +132,16 @@ class Session:
 
     def close(self) -> None:
         """Let go of the connection; the other process sees it at once."""
-        self._group = self._sent = self._expected = None
+        self._group = self._sent = None
+        self._expected = {}
 
     def break_off(self) -> None:
         """Let a thread fail that waits for the next message, unless it has come."""
         # When one wait was in vain gloo gives up the connection, and all waits for it.
         # Its `abort` does not end them.
         with contextlib.suppress(PeerLostError):
-            self._wait(self._expected, _MOMENT)
+            for work in list(self._expected):
+                self._wait(work, _MOMENT)
 
     def _begin(self, what: str, buffer: Tensor) -> Any:
         if self._group is None:

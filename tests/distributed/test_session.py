@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+import gc
 from datetime import timedelta
 
 import pytest
@@ -24,6 +25,17 @@ def test_messages_go_both_ways(listener):
         assert receive[0](SECONDS).step == -value
     assert ours.bytes_sent == theirs.bytes_received == before[0] + 3 * (64 + 40)
     assert ours.bytes_received == theirs.bytes_sent == before[1] + 3 * 64
+
+
+def test_a_message_that_nobody_waits_for_is_not_taken_for_the_next_one(listener):
+    ours, _ = session_with(listener)
+    _, theirs = listener.sessions.get(timeout=30)
+    ours.expect(torch.empty(LIMIT, dtype=torch.uint8))  # and an error, such as Ctrl-C
+    gc.collect()
+    receive = ours.expect(torch.empty(LIMIT, dtype=torch.uint8))
+    for step in (1, 2):
+        theirs.send(Message(0, step=step), SECONDS)
+    assert receive(timedelta(seconds=5)).step == 2
 
 
 def test_the_end_of_a_session_is_seen_at_once(listener):
