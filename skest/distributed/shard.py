@@ -134,11 +134,11 @@ class Shard:
     @torch.no_grad()
     def update(self, gradients: Mapping[str, Tensor]) -> None:
         """Update the variables with what `gradients` returned."""
-        for name, gradient in gradients.items():
-            for kept in self._kept.get(name, ()):
-                kept.keep(gradient._indices()[0])
-            self._parameters[name].grad = gradient
         try:
+            for name, gradient in gradients.items():
+                for kept in self._kept.get(name, ()):
+                    kept.keep(gradient._indices()[0])
+                self._parameters[name].grad = gradient
             for optimizer in self._optimizers:
                 if optimizer is not None:
                     optimizer.step()
@@ -230,10 +230,15 @@ class Shard:
 
     def _ids(self, reader: Reader, counts: Sequence[int]) -> Sequence[Tensor]:
         """Return the ids of all tables, so many of each: they come in one piece."""
-        if min(counts) < 0:
-            raise WireError(f"A message has {min(counts)} rows of a table.")
+        numbers = torch.tensor(counts)
+        # Rows of more ids would take more memory than the tables do.
+        if min(counts) < 0 or (numbers > self._n_rows).any():
+            raise WireError(
+                f"A message names {counts} rows of tables, of which parameter server "
+                f"{self.ps} has {self._n_rows.tolist()}; each may be named once."
+            )
         ids = reader.take([sum(counts)])
-        limits = self._n_rows.repeat_interleave(torch.tensor(counts))
+        limits = self._n_rows.repeat_interleave(numbers)
         found = ids.split(counts)
         if ((ids < 0) | (ids >= limits)).any():
             beyond = [

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from skest.distributed.frozen_rows import FrozenRows
+from skest.distributed.frozen_rows import FrozenRows, KeptRows
 from skest.distributed.shard import Shard
 from skest.distributed.shard_files import shard_of
 from skest.distributed.sharded_checkpoint import write_shard
@@ -16,6 +16,7 @@ from skest.distributed.wire import Message, Op, Reader, WireError
 from skest.ftrl import Ftrl
 from skest.row_sparse import RowSparse
 from tests.distributed._allocated import Allocated
+from tests.distributed._training import Counting
 
 N_ROWS, WIDTH = 200_000, 16
 TABLE_BYTES = N_ROWS * WIDTH * 4
@@ -84,7 +85,8 @@ def ids_of(*ids):
 @pytest.mark.parametrize(
     ("numbers", "match"),
     [
-        ([-7], "has -7 rows of a table"),
+        ([-7], r"names \[-7\] rows of tables, of which parameter server 0 has"),
+        ([N_ROWS + 1, *[0] * (N_ROWS + 1)], r"has \[200000\]; each may be named once"),
         ([2, 1, N_ROWS], r"server 0 does not have, of 'weight' \(it has 200000\)"),
         ([2, -1, 5], r"server 0 does not have, of 'weight' \(it has 200000\)"),
     ],
@@ -108,6 +110,30 @@ def test_of_several_tables_the_one_is_named_whose_rows_are_refused():
     with pytest.raises(WireError, match=r"not have, of 'b.weight' \(it has 4\)\."):
         shard.gradients(Reader(Message(Op.PUSH, payload=(flat,))))
     assert all(map(torch.equal, network.parameters(), before))
+
+
+def test_an_update_that_fails_leaves_nothing_to_the_next_one(monkeypatch):
+    network = Counting()
+    optimizer = torch.optim.Adagrad(network.parameters())
+    variables = Variables.of(network, [optimizer], 1)
+    shard = Shard(variables, 0, split(variables, network, [optimizer])[0])
+    kept = shard.frozen(["table"], LOCK)
+    rows = torch.sparse_coo_tensor([[3]], torch.ones(1, 2), (7, 2), is_coalesced=True)
+
+    def fails(kept, ids):
+        raise MemoryError("no room for rows")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(KeptRows, "keep", fails)
+        with pytest.raises(MemoryError, match="no room for rows"):
+            shard.update({"dense": torch.ones(3), "table.weight": rows})
+    shard.update({"table.weight": rows})
+    found = values(shard.frozen(["dense", "table"], LOCK))
+    assert found["variable:dense"].tolist() == [0.0] * 3
+    assert found["variable:table.weight"].any(dim=1).tolist() == [
+        n == 3 for n in range(7)
+    ]
+    assert not values(kept)["variable:table.weight"].any()
 
 
 @pytest.mark.parametrize("make", OPTIMIZERS)
