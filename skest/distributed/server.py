@@ -42,6 +42,7 @@ LIMIT = 1 << 28
 _FOREVER = timedelta(days=365)
 _FAREWELL = 2.0
 _GLANCE = 0.01
+_MOST = 1 << 62  # so that messages, which have 64 bits for a number, hold some more
 
 
 class ParameterServer:
@@ -194,7 +195,7 @@ class ParameterServer:
 
     def initialize(self, control: Mapping[str, Any], part: Part) -> Message:
         """Begin with the variables of a part."""
-        generation, step = control["generation"], control["step"]
+        generation, step = (_count(control, key) for key in ("generation", "step"))
         try:
             variables = Variables.from_json(control["variables"])
             shard = Shard(variables, self.ps, part)
@@ -426,6 +427,16 @@ class _Conversation:
             self._snapshot = None
             return server.info()
         raise WireError(f"There is no request {code} here.")
+
+
+def _count(control: Mapping[str, Any], key: str) -> int:
+    """Return what every answer will have, so that a bad one would end all sessions."""
+    found = control[key]
+    if type(found) is not int or not 0 <= found <= _MOST:
+        raise WireError(
+            f"Variables must come with a {key} from 0 to {_MOST}; got {found!r}."
+        )
+    return found
 
 
 def serve_parameters(

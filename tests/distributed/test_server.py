@@ -152,6 +152,21 @@ def test_variables_are_not_replaced_by_those_of_an_earlier_generation(trainers):
             chief.initialize(generation=2)
 
 
+@pytest.mark.parametrize(
+    "bad",
+    [{"generation": (1 << 62) + 1}, {"step": 1 << 63}, {"step": -1}, {"step": "1"}],
+)
+def test_numbers_that_no_answer_can_have_are_refused(trainers, bad):
+    (key,) = bad
+    with LocalServers() as servers:
+        good = trainers(servers.addresses, index=0).initialize().begin()
+        evil = trainers(servers.addresses, index=1)
+        with pytest.raises(RefusedError, match=f"must come with a {key} from 0 to"):
+            evil.initialize(**{"generation": 2, **bad})
+        good.step(IDS)
+        assert (good.client.step, servers.servers[0].generation) == (1, 1)
+
+
 def test_a_server_without_variables_is_not_ready(trainers):
     with LocalServers() as servers:
         trainer = trainers(servers.addresses).begin(generation=0)
@@ -186,6 +201,9 @@ BAD = {
     "too few ids": Message(Op.PULL, 1, number=1, payload=[torch.tensor([7])]),
     "a negative number of ids": Message(Op.PULL, 1, payload=[torch.tensor([-7])]),
     "ids of no row": Message(Op.PULL, 1, payload=[torch.tensor([1, 999])]),
+    "ids again and again": Message(
+        Op.PULL, 1, payload=[torch.tensor([8]), torch.zeros(8, dtype=torch.int64)]
+    ),
     "ids below zero": Message(Op.PULL, 1, payload=[torch.tensor([1, -1])]),
     "options of no optimizer": Message(
         Op.PUSH,
