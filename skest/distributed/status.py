@@ -46,9 +46,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     from skest.distributed.observer import Observer
 
     observer = Observer(addresses, secret_of_cluster(), options.timeout)
+    is_answered = False
     try:
         while True:
             status = observer.look()
+            is_answered = status["step"] is not None
             print(json.dumps(status) if options.json else as_table(status), flush=True)
             if options.watch is None:
                 break
@@ -59,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         pass
     finally:
         observer.close()
-    return int(status["step"] is None)
+    return int(not is_answered)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -164,6 +164,15 @@ def test_the_command_looks_again_until_ctrl_c(training, monkeypatch, capsys):
     assert pauses == [0.5] * 3
 
 
+def test_ctrl_c_while_nobody_has_answered(monkeypatch, capsys):
+    def look(observer):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("skest.distributed.observer.Observer.look", look)
+    assert main(["--ps", "127.0.0.1:1"]) == 1
+    assert capsys.readouterr().out == ""
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
