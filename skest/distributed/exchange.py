@@ -67,11 +67,8 @@ class Exchange:
             self._gradients.append(gradients)
         self._num_ps = variables.num_ps
         self.rows = RemoteRows(network, variables, self._fetch)
-        # The step counts on server 0; others may have nothing to do.
-        self._concerned = [
-            ps for ps in range(self._num_ps) if ps == 0 or self._dense[ps] or self.rows
-        ]
-        self._versions = dict.fromkeys(self._concerned, 0)
+        # Also of servers that have no variables: one that hears of nobody for long ends.
+        self._versions = [0] * self._num_ps
         self._told: list[list[Any]] = []
         self._ahead: tuple[Wanted, Callable[[], bool]] | None = None
         self.staleness = 0
@@ -127,7 +124,7 @@ class Exchange:
                 control={"options": options} if options else {},
                 payload=[*self._dense_gradients(ps), *_table_gradients(tables, ps)],
             )
-            for ps in self._concerned
+            for ps in range(self._num_ps)
         }
         finish = self._client.begin(requests)
         meanwhile()
@@ -144,7 +141,7 @@ class Exchange:
         with_dense = bool(dense)
         split = {n: self._shares(wanted[n]) for n in sorted(wanted)}
         requests, rooms = {}, {}
-        for ps in self._concerned:
+        for ps in range(self._num_ps):
             counts = [0] * len(self.rows)
             ids = [shares[ps][0] for shares in split.values()]
             rooms[ps] = len(self._values[ps].buffer) if with_dense else 0

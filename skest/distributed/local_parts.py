@@ -3,6 +3,7 @@
 
 import contextlib
 import functools
+import math
 import os
 import secrets
 import time
@@ -236,6 +237,8 @@ class InServers:
             "max_staleness": strategy.max_staleness,
             "use_locking": strategy.use_locking,
             "timeout": strategy.timeout,
+            # They end with this process, which may be stopped or busy for long.
+            "orphan_timeout": math.inf,
         }
         job = self._closing.enter_context(write_job(serve_part, options))
         for ps in range(strategy.num_ps):

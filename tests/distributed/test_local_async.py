@@ -2,6 +2,7 @@
 """Trainings with parameter servers that start their processes on this machine."""
 
 import contextlib
+import math
 import os
 import pickle
 import signal
@@ -10,6 +11,7 @@ import sys
 import textwrap
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -23,6 +25,7 @@ from skest import (
     RunConfig,
 )
 from skest.distributed import AsyncParameterServer, SharedMemory
+from skest.distributed.job import read_job
 from skest.distributed.local_parts import InServers
 from skest.exceptions import TaskFailedError
 from skest.feature_columns import numeric_column
@@ -140,6 +143,21 @@ def test_the_chief_waits_for_the_input_of_the_worker():
     assert estimator.stop_reason == "the input ended"
     estimator.train(finite, steps=10)
     assert 40 <= estimator.checkpoint.global_step <= 41
+
+
+def test_servers_do_not_end_while_the_chief_is_stopped_or_busy():
+    tasks = []
+    parts = InServers(
+        AsyncParameterServer(1, 2), SimpleNamespace(start=tasks.append), 1.0
+    )
+    try:
+        parts.prepare(SimpleNamespace(model_dir=None))
+        for task in tasks:
+            job = task.arguments[task.arguments.index("--job") + 1]
+            assert read_job(int(job)).keywords["orphan_timeout"] == math.inf
+        assert len(tasks) == 2
+    finally:
+        parts.close()
 
 
 def test_there_are_no_servers_before_it_begins():

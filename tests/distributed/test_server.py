@@ -113,6 +113,27 @@ def test_every_push_counts_once(trainers, num_ps, n_workers, use_locking):
             assert tasks[0]["staleness"] == [[0, n_steps]]
 
 
+class Dense(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.dense = nn.Parameter(torch.zeros(3))
+
+    def forward(self, ids):
+        return self.dense.sum()
+
+
+def test_servers_without_variables_hear_of_steps_too(trainers):
+    """They would end as those of whom nobody wants anything."""
+    with LocalServers(3) as servers:
+        worker = trainers(servers.addresses, network=Dense()).initialize().begin()
+        for _ in range(2):
+            worker.step(IDS)
+        for ps in range(3):
+            (task,) = worker.client.ask(ps, Message(Op.STATS)).control["tasks"]
+            assert task["pushes"] == 2
+        assert worker.client.step == 2
+
+
 def test_staleness_counts_updates_between_pull_and_push(trainers):
     with LocalServers() as servers:
         first = trainers(servers.addresses, index=0).initialize().begin()
