@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The variables in one parameter server, and the rule that updates them."""
 
+import operator
 import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -54,7 +55,7 @@ class Shard:
         self._dense = [v for v in variables.of_kind("dense", ps)]
         self._tables = variables.of_kind("table", ps)
         n_rows = [n_rows_of(v.shape[0], ps, variables.num_ps) for v in self._tables]
-        self._n_rows = torch.tensor(n_rows, dtype=torch.int64)
+        self._n_rows, self._limits = n_rows, torch.tensor(n_rows, dtype=torch.int64)
         self._flat = Flat(self._dense)
         self._parameters = {
             v.name: nn.Parameter(tensor)
@@ -230,21 +231,20 @@ class Shard:
 
     def _ids(self, reader: Reader, counts: Sequence[int]) -> Sequence[Tensor]:
         """Return the ids of all tables, so many of each: they come in one piece."""
-        numbers = torch.tensor(counts)
         # Rows of more ids would take more memory than the tables do.
-        if min(counts) < 0 or (numbers > self._n_rows).any():
+        if min(counts) < 0 or any(map(operator.gt, counts, self._n_rows)):
             raise WireError(
                 f"A message names {counts} rows of tables, of which parameter server "
-                f"{self.ps} has {self._n_rows.tolist()}; each may be named once."
+                f"{self.ps} has {self._n_rows}; each may be named once."
             )
         ids = reader.take([sum(counts)])
-        limits = self._n_rows.repeat_interleave(numbers)
+        limits = self._limits.repeat_interleave(torch.tensor(counts))
         found = ids.split(counts)
         if ((ids < 0) | (ids >= limits)).any():
             beyond = [
                 f"{v.name!r} (it has {n_rows})"
                 for v, own, n_rows in zip(
-                    self._tables, found, self._n_rows.tolist(), strict=True
+                    self._tables, found, self._n_rows, strict=True
                 )
                 if len(own) and not 0 <= int(own.min()) <= int(own.max()) < n_rows
             ]
