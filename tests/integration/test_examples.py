@@ -15,7 +15,8 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 DATA = EXAMPLES.parents[1] / "shared" / "data"
 CENSUS, BIKES, YEAST = (DATA / n for n in ("adult", "bike_sharing", "yeast"))
 
-pytestmark = pytest.mark.slow
+# `run` has a limit of its own, which leaves room on a busy machine.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(660)]
 
 
 def run(example, *arguments):
