@@ -45,8 +45,8 @@ def expand_nodes(text: str) -> list[str]:
     names = _NAME.findall(text)
     if not names or ",".join(names) != text:
         raise ValueError(
-            "A list of SLURM nodes must be names with ranges in brackets, such as "
-            f"'node[01-03,7],login1'; got {text!r}."
+            "A list of SLURM nodes (SLURM_JOB_NODELIST) must be names with ranges in "
+            f"brackets, such as 'node[01-03,7],login1'; got {text!r}."
         )
     hosts: list[str] = []
     for name in names:

@@ -387,7 +387,10 @@ def test_torchrun_inside_of_slurm_decides():
         (torchrun(0, 2, SKEST_PORT="0"), "SKEST_PORT must be an integer of 1 to 65535"),
         (slurm(5), "SLURM_PROCID must be an integer of 0 to 4"),
         (slurm(0, SLURM_NTASKS="²"), "SLURM_NTASKS must be an integer of at least 1"),
-        (slurm(0, SLURM_JOB_NODELIST=""), "must be names with ranges"),
+        (
+            slurm(0, SLURM_JOB_NODELIST=""),
+            "SLURM_JOB_NODELIST.* must be names with ranges",
+        ),
         (slurm(0, SKEST_NUM_PS="5"), "must be less than SLURM_NTASKS=5"),
         (slurm(1, SLURM_NODEID="1", SLURM_LOCALID="0"), "--distribution=block"),
         (slurm(1, SLURM_LOCALID="0"), "by block it would be number 1 on node 0"),

@@ -116,7 +116,8 @@ class Listener:
             Who asked.
         join : callable
             Makes the session; raises PeerLostError or WireError if that fails, or if
-            it is another one who comes. Call it in a thread of its own.
+            it is another one who comes, and DistError if the server itself cannot be
+            reached. Call it in a thread of its own.
             None instead of both after `stop`.
         """
         while True:

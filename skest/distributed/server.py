@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.distributed import DistError
 
 from skest.distributed.frozen_rows import FrozenPart
 from skest.distributed.members import Members
@@ -158,8 +159,12 @@ class ParameterServer:
     def _accept(self) -> None:
         while not self._stopped.is_set():
             accepted = self._listener.accept(LIMIT)
-            if accepted is not None:
+            if accepted is None:
+                continue
+            try:
                 self._start(self._serve, *accepted)
+            except RuntimeError as error:  # there may be room for it later
+                _logger.warning("There is no session with %s: %s", accepted[0], error)
 
     def _start(self, work: Callable[..., None], *args: Any) -> None:
         self._threads = [t for t in self._threads if t.is_alive()]
@@ -171,7 +176,7 @@ class ParameterServer:
         """Answer one task until it leaves; whatever it does, others go on."""
         try:
             session = join()
-        except (PeerLostError, WireError) as error:
+        except (PeerLostError, WireError, DistError) as error:
             _logger.info("There is no session with %s: %s", peer, error)
             return
         self.members.join(peer)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from skest.distributed import transfer
+from skest.distributed import rendezvous, transfer
 from skest.distributed.client import PSClient, StaleGenerationError
 from skest.distributed.members import OBSERVER, Members
 from skest.distributed.rendezvous import client_options, connect
@@ -20,6 +20,7 @@ from skest.distributed.shard import Shard
 from skest.distributed.testing import LocalServers
 from skest.distributed.wire import Message, Op, Status
 from skest.exceptions import PeerLostError
+from tests._models import raising
 from tests.distributed._training import Counting, Trainer
 
 IDS = torch.tensor([0, 3, 3, 6])
@@ -286,6 +287,23 @@ def test_garbage_at_the_port_harms_nobody(trainers):
         for garbage in (b"GET / HTTP/1.1\r\n\r\n", bytes(4096), b"\xff" * 4096):
             with socket.create_connection((host, int(port)), timeout=5) as connection:
                 connection.sendall(garbage)
+        good.step(IDS)
+        trainers(servers.addresses, index=1).begin().step(IDS)
+
+
+def test_who_finds_no_room_in_a_server_does_not_shut_it_for_others(trainers):
+    with LocalServers() as servers:
+        good = trainers(servers.addresses).initialize().begin()
+        short = timedelta(seconds=0.5)
+        how = (LIMIT, None, short, client_options(servers.addresses[0], short))
+        for where, name, error in (
+            (threading.Thread, "start", RuntimeError("can't start new thread")),
+            (rendezvous, "_clone", torch.distributed.DistNetworkError("no sockets")),
+        ):
+            with pytest.MonkeyPatch.context() as patched:
+                patched.setattr(where, name, raising(error))
+                with pytest.raises(PeerLostError, match="no answer"):
+                    connect(servers.addresses[0], Peer("worker", 1), *how)
         good.step(IDS)
         trainers(servers.addresses, index=1).begin().step(IDS)
 
