@@ -20,6 +20,7 @@ __all__ = [
     "flushed_meanwhile",
     "published_as",
     "remove_directory",
+    "remove_leftovers",
     "write_file",
 ]
 
@@ -116,6 +117,18 @@ def flushed_meanwhile(directory: Path) -> Iterator[None]:
             thread.join()
     if errors:
         raise errors[0]
+
+
+def remove_leftovers(path: Path) -> None:
+    """Remove what killed processes left of writing or deleting `path`.
+
+    No other process may be writing it.
+    """
+    for left in path.parent.glob(f".tmp-{path.name}-*"):
+        if left.is_dir():
+            shutil.rmtree(left, ignore_errors=True)
+        else:
+            left.unlink(missing_ok=True)
 
 
 def remove_directory(path: Path) -> None:

@@ -12,7 +12,7 @@ from types import FrameType
 __all__ = [
     "INTERRUPTED",
     "answering_interrupts_afterwards",
-    "broken_off_by_interrupt",
+    "do_until_interrupt",
     "stopping_on_interrupt",
 ]
 
@@ -47,35 +47,49 @@ def stopping_on_interrupt(request_stop: Callable[[str], None]) -> Iterator[None]
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-@contextmanager
-def broken_off_by_interrupt(request_stop: Callable[[str], None]) -> Iterator[None]:
-    """Make Ctrl-C end the block at once, quietly, for work that can be done again.
+def do_until_interrupt(
+    work: Callable[[], object], request_stop: Callable[[str], None]
+) -> None:
+    """Do work that Ctrl-C ends at once, quietly, and that can be done again.
 
     It may stand inside `stopping_on_interrupt`, where that was the first Ctrl-C, and in
-    the same threads and programs.
+    the same threads and programs. Elsewhere the work is done as if alone.
 
     Parameters
     ----------
+    work : callable
+        What to do.
     request_stop : callable
-        Called with `INTERRUPTED` if the block was broken off.
+        Called with `INTERRUPTED` if there was a Ctrl-C.
     """
     before = signal.getsignal(signal.SIGINT)
     if not _in_main_thread() or not (
-        before is signal.default_int_handler or isinstance(before, _AskToStop)
+        before is signal.default_int_handler
+        or isinstance(before, _AskToStop | _BreakOff)
     ):
-        yield
+        work()
         return
 
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    # What it raises is raised inside this block only, wherever Ctrl-C comes.
+    handler = _BreakOff()
+    signal.signal(signal.SIGINT, handler)
     try:
-        yield
+        handler.is_at_work = True
+        if not handler.came:
+            work()
+        handler.is_at_work = False
     except KeyboardInterrupt:
+        handler.came = True
+    except Exception:
+        # Some C code puts an error of its own in the place of the KeyboardInterrupt.
+        if not handler.came:
+            raise
+    finally:
+        handler.is_at_work = False
+        signal.signal(signal.SIGINT, before)
+    if handler.came:  # perhaps unnoticed, as in a destructor
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         request_stop(INTERRUPTED)
-    except BaseException:
-        signal.signal(signal.SIGINT, before)
-        raise
-    else:
-        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager
@@ -98,6 +112,19 @@ def answering_interrupts_afterwards() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
         if came:
             before(signal.SIGINT, came[0])
+
+
+class _BreakOff:
+    """Raises KeyboardInterrupt while there is work, and knows if there was a Ctrl-C."""
+
+    def __init__(self) -> None:
+        self.is_at_work = False
+        self.came = False
+
+    def __call__(self, signum: int, frame: FrameType | None) -> None:
+        self.came = True
+        if self.is_at_work:
+            raise KeyboardInterrupt
 
 
 class _AskToStop:

@@ -29,7 +29,7 @@ def owned_directory(base: Path) -> Iterator[Path]:
     try:
         with lock.open("w+b", buffering=0) as file:
             with contextlib.suppress(OSError):  # no locks here: a day has to pass
-                acquire(file)
+                acquire(file, wait=True)  # `sweep` may hold it for a moment
             # Behind the lock, for whoever finds a name without a lock takes it for given
             # up; and before the directory, so that an empty file stands for nothing yet.
             file.write(socket.gethostname().encode())

@@ -23,7 +23,13 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from skest._files import explained, published_as, remove_directory, write_file
+from skest._files import (
+    explained,
+    published_as,
+    remove_directory,
+    remove_leftovers,
+    write_file,
+)
 from skest.checkpoint_format import (
     FORMAT,
     STATE,
@@ -386,8 +392,8 @@ class DirectoryStore:
                 path.rename(self.model_dir / retired[1])
             elif retired or path.name.startswith(".tmp-ckpt-"):
                 shutil.rmtree(path, ignore_errors=True)
-            elif path.name.startswith((f".tmp-{_POINTER}-", f".tmp-{_STOPPED}-")):
-                path.unlink(missing_ok=True)
+        for name in (_POINTER, _STOPPED):
+            remove_leftovers(self.model_dir / name)
 
 
 def _fields(text: str) -> dict[str, Any]:

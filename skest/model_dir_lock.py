@@ -85,11 +85,10 @@ def training_lock(model_dir: Path) -> Iterator[Callable[[], None]]:
                 before.get("pid"),
                 before.get("host"),
             )
-        _write(
-            file, {"pid": os.getpid(), "host": socket.gethostname(), "since": _now()}
-        )
-        _open_files.add(file)
+        owner = {"pid": os.getpid(), "host": socket.gethostname(), "since": _now()}
         try:
+            _write(file, owner)
+            _open_files.add(file)
             yield check
         finally:
             _open_files.discard(file)

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """`train_and_evaluate`: training, with evaluations and exports along the way."""
 
+import functools
 import logging
 from collections.abc import Sequence
 from typing import Any
 
-from skest._interrupts import INTERRUPTED, broken_off_by_interrupt
+from skest._interrupts import INTERRUPTED, do_until_interrupt
 from skest.estimator import Estimator
 from skest.hooks.base import Run
 from skest.hooks.checkpoint import CheckpointListener
@@ -158,10 +159,11 @@ def _train(
             saving_listeners=[*as_tuple(train_spec.saving_listeners), listener],
         )
     if role is Role.ALONE and not listener.interrupted:
-        with broken_off_by_interrupt(_log_what_is_left):
-            finish_evaluations(
-                estimator, evaluations, train_spec.max_steps, listener.made_steps
-            )
+        finish = functools.partial(
+            finish_evaluations,
+            *(estimator, evaluations, train_spec.max_steps, listener.made_steps),
+        )
+        do_until_interrupt(finish, _log_what_is_left)
 
 
 class _Listener(CheckpointListener):
@@ -203,14 +205,16 @@ class _Listener(CheckpointListener):
             )
             run.request_stop(reason)
 
-        with broken_off_by_interrupt(stop):
-            for evaluation in self._evaluations:
-                if not evaluation.is_due(run.global_step):
-                    continue
-                if self._evaluates:
-                    evaluation.run(run.global_step, is_final=False)
-                elif evaluation.asks_for_checkpoints:
-                    evaluation.begin(run.global_step)
+        do_until_interrupt(functools.partial(self._evaluate, run.global_step), stop)
+
+    def _evaluate(self, step: int) -> None:
+        for evaluation in self._evaluations:
+            if not evaluation.is_due(step):
+                continue
+            if self._evaluates:
+                evaluation.run(step, is_final=False)
+            elif evaluation.asks_for_checkpoints:
+                evaluation.begin(step)
 
     def end(self, run: Run) -> None:
         """Note what became of the training; the run itself is let go of."""

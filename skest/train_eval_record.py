@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from skest._files import write_file
+from skest._files import remove_leftovers, write_file
 
 __all__ = ["Record", "Result"]
 
@@ -123,6 +123,7 @@ class Record:
         }
         try:
             content = json.dumps(self._content, indent=1, default=operator.index)
+            remove_leftovers(self._model_dir / _FILE)
             write_file(self._model_dir / _FILE, content.encode())
         except (OSError, TypeError, ValueError) as error:
             _logger.warning(

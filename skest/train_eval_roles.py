@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
 
-from skest._interrupts import INTERRUPTED, broken_off_by_interrupt
+from skest._interrupts import INTERRUPTED, do_until_interrupt
 from skest.checkpoint_store import DirectoryStore
 from skest.distributed.end_of_training import EndOfTraining
 from skest.distributed.strategy_choice import strategy_of
@@ -86,7 +86,8 @@ def evaluate_along(
             "Give all tasks the same model_dir."
         )
     training = _Training(estimator.model_dir, max_steps, start_delay_secs)
-    with broken_off_by_interrupt(_log_interruption):
+
+    def follow() -> None:
         is_done = went_through_input(estimator, max_steps)
         while not is_done and training.is_early():
             time.sleep(_PAUSE)
@@ -98,6 +99,8 @@ def evaluate_along(
         if training.reason != INTERRUPTED:
             made_steps = training.has_changed
             finish_evaluations(estimator, [*evaluations], max_steps, made_steps)
+
+    do_until_interrupt(follow, _log_interruption)
 
 
 class _Training:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from skest._files import flush, flush_tree, remove_directory
+from skest._files import flush, flush_tree, remove_directory, remove_leftovers
 from skest._temporary import owned_directory, sweep
 
 __all__ = [
@@ -62,12 +62,21 @@ def write_version(
     base = Path(base)
     base.mkdir(parents=True, exist_ok=True)
     sweep(base)
+    _finish_removals(base)
     with owned_directory(base) as temporary:
         write(temporary)
         flush_tree(temporary)
         version = _publish(temporary, base, clock)
     flush(base)
     return version
+
+
+def _finish_removals(base: Path) -> None:
+    """Delete what is left of versions that a killed process was deleting."""
+    for path in base.glob(".tmp-*-*"):
+        number = path.name.split("-")[1]
+        if version_number(number) is not None:
+            remove_leftovers(base / number)
 
 
 def _publish(temporary: Path, base: Path, clock: Callable[[], float]) -> Path:

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
+import contextlib
+import itertools
 import logging
 import os
 import signal
+import sys
 import threading
 import warnings
 
@@ -12,7 +15,7 @@ from skest import DNNClassifier, Estimator, LinearRegressor, RunConfig
 from skest._interrupts import (
     INTERRUPTED,
     answering_interrupts_afterwards,
-    broken_off_by_interrupt,
+    do_until_interrupt,
     stopping_on_interrupt,
 )
 from skest.feature_columns import numeric_column
@@ -45,41 +48,104 @@ def test_the_first_asks_and_the_second_raises(caplog):
     assert "training stops after this step" in caplog.text
 
 
-@pytest.mark.parametrize("within_training", [False, True])
-def test_a_block_is_broken_off(within_training):
+def within_training(work, asked):
+    with stopping_on_interrupt(asked):
+        work()
+
+
+@pytest.mark.parametrize("within", [within_training, do_until_interrupt])
+def test_work_is_broken_off(within):
     before, asked = signal.getsignal(signal.SIGINT), []
-    outer = stopping_on_interrupt if within_training else broken_off_by_interrupt
-    with outer(raising(AssertionError)):
+
+    def broken_off():
+        ctrl_c()
+        asked.append("not reached")
+
+    def work():
         inside = signal.getsignal(signal.SIGINT)
-        with broken_off_by_interrupt(asked.append):
-            pass
-        with (
-            pytest.raises(OSError, match="another"),
-            broken_off_by_interrupt(asked.append),
-        ):
-            raise OSError("another")
+        do_until_interrupt(lambda: None, asked.append)
+        with pytest.raises(OSError, match="another"):
+            do_until_interrupt(raising(OSError("another")), asked.append)
         assert signal.getsignal(signal.SIGINT) is inside
         assert asked == []
-        with broken_off_by_interrupt(asked.append):
-            ctrl_c()
-            asked.append("not reached")
+        do_until_interrupt(broken_off, asked.append)
         assert asked == [INTERRUPTED]
         with pytest.raises(KeyboardInterrupt):
             ctrl_c()
+
+    within(work, raising(AssertionError))
     assert signal.getsignal(signal.SIGINT) is before
 
 
-@pytest.mark.parametrize("within", [stopping_on_interrupt, broken_off_by_interrupt])
-def test_short_work_is_done_before_ctrl_c_is_answered(within):
+def swallowed():
+    with contextlib.suppress(KeyboardInterrupt):
+        ctrl_c()
+
+
+def replaced():
+    try:
+        ctrl_c()
+    except KeyboardInterrupt:
+        raise RuntimeError("could not determine the shape") from None
+
+
+@pytest.mark.parametrize("work", [swallowed, replaced])
+def test_a_ctrl_c_that_other_code_has_hidden_counts(work):
+    before, asked = signal.getsignal(signal.SIGINT), []
+    within_training(lambda: do_until_interrupt(work, asked.append), asked.append)
+    assert asked == [INTERRUPTED]
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def press_before_operation(number, function, *arguments):
+    """Call a function, with Ctrl-C before its n-th operation; tell if it has so many."""
+    operations = itertools.count()
+
+    def trace(frame, event, arg):
+        frame.f_trace_opcodes = True
+        if event == "opcode" and next(operations) == number:
+            sys.settrace(None)
+            ctrl_c()
+        return trace
+
+    tracing = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        function(*arguments)
+    finally:
+        sys.settrace(tracing)
+    return next(operations) > number
+
+
+def test_ctrl_c_at_any_moment_asks_once():
+    before = signal.getsignal(signal.SIGINT)
+    for number in itertools.count():
+        asked = []
+        with stopping_on_interrupt(asked.append):
+            was_pressed = press_before_operation(
+                number, do_until_interrupt, lambda: None, asked.append
+            )
+        assert asked == [INTERRUPTED] * was_pressed
+        assert signal.getsignal(signal.SIGINT) is before
+        if not was_pressed:
+            break
+    assert number > 50
+
+
+def test_short_work_is_done_before_ctrl_c_is_answered():
     before, asked, done = signal.getsignal(signal.SIGINT), [], []
-    with within(asked.append):
+
+    def work():
         with answering_interrupts_afterwards():
             ctrl_c()
             ctrl_c()  # both are one
             done.append(1)
         done.append(2)
-    assert asked == [INTERRUPTED]
-    assert done == ([1, 2] if within is stopping_on_interrupt else [1])
+
+    within_training(work, asked.append)
+    assert (asked, done) == ([INTERRUPTED], [1, 2])
+    do_until_interrupt(work, asked.append)
+    assert (asked, done) == ([INTERRUPTED] * 2, [1, 2, 1])
     assert signal.getsignal(signal.SIGINT) is before
 
 
@@ -93,13 +159,12 @@ def test_ctrl_c_and_an_error_of_short_work():
     assert "the disk is gone" in str(caught.value.__context__)
 
 
-@pytest.mark.parametrize("context", [stopping_on_interrupt, broken_off_by_interrupt])
-def test_a_handler_of_the_program_stays_in_force(context):
+@pytest.mark.parametrize("within", [within_training, do_until_interrupt])
+def test_a_handler_of_the_program_stays_in_force(within):
     heard, before = [], signal.getsignal(signal.SIGINT)
     signal.signal(signal.SIGINT, lambda *_: heard.append(1))
     try:
-        with context(raising(AssertionError)):
-            ctrl_c()
+        within(ctrl_c, raising(AssertionError))
     finally:
         signal.signal(signal.SIGINT, before)
     assert heard == [1]

@@ -80,6 +80,21 @@ def test_what_a_killed_process_left_is_no_lock(tmp_path, caplog):
     assert "of process 123 on there, was killed" in caplog.text
 
 
+def test_ctrl_c_at_the_beginning_is_no_kill(tmp_path, monkeypatch, caplog):
+    write = model_dir_lock._write
+
+    def interrupted(file, content):
+        write(file, content)
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(model_dir_lock, "_write", interrupted)
+    with pytest.raises(KeyboardInterrupt), training_lock(tmp_path):
+        pass
+    with training_lock(tmp_path):
+        assert "was killed" not in caplog.text
+
+
 @pytest.mark.parametrize("content", ["", "[]", "{", '{"pid'])
 def test_a_file_of_something_else(tmp_path, content):
     (tmp_path / "training.lock").write_text(content)

@@ -4,6 +4,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -119,7 +120,7 @@ def test_a_directory_whose_lock_is_empty_is_kept(tmp_path):
 
 
 def test_an_owner_whose_lock_was_taken_for_given_up_goes_on(tmp_path, monkeypatch):
-    def too_late(file):
+    def too_late(file, wait):
         monkeypatch.setattr(_temporary, "acquire", acquire)
         sweep(tmp_path)
         assert names(tmp_path) == []
@@ -129,6 +130,25 @@ def test_an_owner_whose_lock_was_taken_for_given_up_goes_on(tmp_path, monkeypatc
         sweep(tmp_path)
         assert names(tmp_path) == [path.name]
     assert names(tmp_path) == []
+
+
+def test_an_owner_has_its_lock_though_another_sweep_looks_at_it(tmp_path, monkeypatch):
+    timers = []
+
+    def looked_at(file, wait=False):
+        monkeypatch.setattr(_temporary, "acquire", acquire)
+        sweeping = open(file.name, "r+b")
+        acquire(sweeping)
+        timers.append(threading.Timer(0.1, sweeping.close))
+        timers[0].start()
+        acquire(file, wait)
+
+    monkeypatch.setattr(_temporary, "acquire", looked_at)
+    with owned_directory(tmp_path) as path:
+        timers[0].join()
+        sweep(tmp_path)
+        assert len(names(tmp_path)) == 2
+        assert path.exists()
 
 
 def test_what_another_machine_left_is_swept_after_a_day(tmp_path, monkeypatch, owner):
@@ -157,7 +177,7 @@ def test_other_leftovers_are_swept_after_a_day(tmp_path):
 
 
 def test_without_locks_a_directory_is_held_for_a_day(tmp_path, monkeypatch):
-    def no_locks(file):
+    def no_locks(file, wait=False):
         raise OSError(38, "Function not implemented")
 
     monkeypatch.setattr(_temporary, "acquire", no_locks)

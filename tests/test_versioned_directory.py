@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+import shutil
 import threading
 from pathlib import Path
 
@@ -73,6 +74,22 @@ def test_a_number_that_another_process_took_meanwhile(tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "rename", racing)
     assert write_version(tmp_path, write, FakeClock(5)).name == "7"
     assert names(tmp_path) == ["5", "6", "7"]
+
+
+def test_what_a_process_was_deleting_is_deleted(tmp_path, monkeypatch):
+    """It was killed behind the renaming; owners of the others may live."""
+    others = [".tmp-best.json-abc", ".tmp-abc"]
+    for name in others:
+        (tmp_path / name).mkdir()
+    write_version(tmp_path, write, FakeClock(5))
+    write_version(tmp_path, write, FakeClock(6))
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "rmtree", raising(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            remove_old_versions(tmp_path, 1)
+    assert len(list(tmp_path.iterdir())) == 4
+    write_version(tmp_path, write, FakeClock(7))
+    assert {path.name for path in tmp_path.iterdir()} == {"6", "7", *others}
 
 
 def test_a_failing_disk_is_no_race(tmp_path, monkeypatch):

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import torch
 from joblib.parallel import get_active_backend
 
-from skest._interrupts import INTERRUPTED, broken_off_by_interrupt
+from skest._interrupts import INTERRUPTED, do_until_interrupt
 from skest._random import seed_sequence
 from skest.checkpoint_store import CheckpointStore
 from skest.checkpoints import Checkpoint
@@ -153,8 +153,7 @@ class LocalChief(Replica):
 
         Ctrl-C breaks it off: there is no step yet that would have to be finished.
         """
-        with broken_off_by_interrupt(run.request_stop):
-            self._begin(run)
+        do_until_interrupt(functools.partial(self._begin, run), run.request_stop)
         if run.stop_reason == INTERRUPTED:
             raise KeyboardInterrupt
 
@@ -199,10 +198,10 @@ class LocalChief(Replica):
         """Wait for the others, which stop at once if this process was made to stop."""
         self.supervisor.check()
         if run.stop_reason == INPUT_ENDED:
-            with broken_off_by_interrupt(
-                functools.partial(setattr, run, "stop_reason")
-            ):
-                self._wait_for_input_of_others(run)
+            do_until_interrupt(
+                functools.partial(self._wait_for_input_of_others, run),
+                functools.partial(setattr, run, "stop_reason"),
+            )
         self.parts.stop_others(run)
         if not self.parts.is_alone(run):  # who has not begun will not
             if not self.supervisor.wait(_SECONDS_TO_STOP, self._workers):

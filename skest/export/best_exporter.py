@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from skest._files import write_file
+from skest._files import remove_leftovers, write_file
 from skest.export.exporters import Exportable, LatestExporter
 from skest.keys import MetricKeys
 from skest.versioned_directory import list_versions
@@ -106,6 +106,7 @@ class BestExporter(LatestExporter):
         is_the_final_export: bool,
     ) -> Path | None:
         """Export if the result is the best one."""
+        remove_leftovers(export_path / _BEST)
         versions = [path.name for path in list_versions(export_path)]
         best = _best_result(export_path / _BEST, versions) if versions else None
         if not self._is_new_best(best, eval_result):

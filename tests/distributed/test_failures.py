@@ -269,7 +269,7 @@ def test_a_server_that_comes_back_is_told_that_all_shall_stop(monkeypatch, tmp_p
             monkeypatch, servers.addresses, roles, [StopChief()], **options
         )
     assert lost
-    assert chief.checkpoint.global_step < 10
+    assert chief.checkpoint.global_step < N_STEPS * len(roles)  # what nobody stopped
 
 
 def test_a_worker_waits_only_so_long_for_the_chief(monkeypatch):

@@ -131,8 +131,8 @@ def test_a_task_that_dies_too_often_ends_all(tmp_path, capsys):
 def test_ctrl_c_and_sigterm_let_tasks_save(tmp_path, number):
     text = """
         import time
-        print("begin", flush=True)
         try:
+            print("begin", flush=True)
             time.sleep(1000)
         except KeyboardInterrupt:
             print("saved", flush=True)

@@ -18,7 +18,7 @@ from sklearn.model_selection import GridSearchCV
 
 from skest import DNNClassifier, Estimator, RunConfig
 from skest.distributed import AsyncParameterServer, SharedMemory
-from skest.distributed.local_cluster import train_locally
+from skest.distributed.local_cluster import LocalChief, train_locally
 from skest.distributed.local_parts import InMemory, InServers
 from skest.exceptions import NanLossDuringTrainingError
 from tests.distributed._local import (
@@ -115,20 +115,24 @@ def test_ctrl_c_while_processes_start_is_answered_at_once(monkeypatch, parts, st
 
 
 @pytest.mark.slow
-def test_ctrl_c_while_the_chief_waits_for_the_others():
+def test_ctrl_c_while_the_chief_waits_for_the_others(monkeypatch):
     def unequal(input_context):
         index = input_context.input_pipeline_id
         return slow_batches(ENDLESS if index else 5)
 
-    def press():
-        time.sleep(4)  # the chief has long been through its input then
-        os.kill(os.getpid(), signal.SIGINT)
+    wait, timers = LocalChief._wait_for_input_of_others, []
 
+    def pressed(chief, run):
+        press = threading.Timer(0.5, os.kill, [os.getpid(), signal.SIGINT])
+        timers.append(press)
+        press.start()
+        wait(chief, run)
+
+    monkeypatch.setattr(LocalChief, "_wait_for_input_of_others", pressed)
     estimator = Estimator(linear_model_fn, config=shared(2))
-    thread = threading.Thread(target=press)
-    thread.start()
     estimator.train(unequal)
-    thread.join()
+    (press,) = timers
+    press.join()
     assert estimator.stop_reason == "interrupted by Ctrl-C"
     assert estimator.checkpoint.global_step >= 5
 

@@ -143,8 +143,8 @@ def test_no_task_outlives_the_process_that_sees_to_it(ray, tmp_path):
 @pytest.mark.slow
 def test_ctrl_c_lets_tasks_save(ray, tmp_path):
     def work():
-        (tmp_path / "begun").touch()
         try:
+            (tmp_path / "begun").touch()
             time.sleep(1000)
         except KeyboardInterrupt:
             (tmp_path / "saved").touch()

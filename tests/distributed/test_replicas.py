@@ -209,8 +209,8 @@ def test_a_worker_that_comes_too_late_ends(tmp_path, caplog):
         train_distribute=AsyncParameterServer(timeout=1.0),
     )
     timer = threading.Timer(1.0, note_end, [tmp_path, 2])
-    timer.start()
     start = time.monotonic()
+    timer.start()
     with caplog.at_level(logging.INFO, "skest"):
         Estimator(model_fn, config=settings).train(input_fn)
     assert 0.9 < time.monotonic() - start < 30

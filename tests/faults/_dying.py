@@ -15,9 +15,11 @@ OPERATIONS = [
     (_tensor_files, "save_file"),
     (Path, "chmod"),
     (Path, "mkdir"),
+    (Path, "open"),
     (Path, "rename"),
     (Path, "replace"),
     (Path, "touch"),
+    (Path, "unlink"),
 ]
 
 

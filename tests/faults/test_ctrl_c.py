@@ -71,7 +71,9 @@ def wait_for_steps(model_dir):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
-@pytest.mark.parametrize("n_times", [1, pytest.param(5, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "n_times", [1, pytest.param(5, marks=[pytest.mark.slow, pytest.mark.timeout(900)])]
+)
 def test_ctrl_c_keeps_a_checkpoint_and_returns(tmp_path, n_times):
     delays, steps = random.Random(0), [0]
     for _ in range(n_times):

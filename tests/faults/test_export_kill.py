@@ -3,6 +3,7 @@
 
 import importlib.util
 import random
+import signal
 import time
 
 import numpy as np
@@ -12,9 +13,11 @@ from torch import nn
 
 import skest
 from skest import export
+from skest.export import BestExporter
 from skest.heads import BinaryClassHead
-from skest.versioned_directory import list_versions
+from skest.versioned_directory import list_versions, write_version
 from tests import _forkserver
+from tests.faults._dying import save_until
 
 X = np.random.default_rng(0).normal(size=(40, 5)).astype(np.float32)
 Y = X[:, 0] > 0
@@ -101,3 +104,39 @@ def test_every_visible_version_loads(tmp_path, make, n_kills, longest):
     assert export.latest(tmp_path) == newest
     assert export.load(tmp_path).path == newest
     assert [p.name for p in tmp_path.iterdir() if not p.name.isdecimal()] == []
+
+
+class Writes:
+    """Exports a file, which takes no time."""
+
+    def export(self, base, **options):
+        return write_version(base, lambda path: (path / "file").write_text("whole"))
+
+
+def export_best(base, loss):
+    exporter = BestExporter(exports_to_keep=1, format="checkpoint")
+    result = {"global_step": 1, "loss": loss}
+    exporter.export(Writes(), base, base, result, False)
+
+
+def test_every_moment_of_exporting_the_best(tmp_path):
+    """And of deleting the version before."""
+    context = _forkserver.context()
+    for n_operations in range(1000):
+        base = tmp_path / str(n_operations)
+        export_best(base, 3.0)
+        process = context.Process(
+            target=save_until, args=(n_operations, export_best, base, 2.0)
+        )
+        process.start()
+        process.join()
+        versions = list_versions(base)
+        assert versions
+        assert {(path / "file").read_text() for path in versions} == {"whole"}
+        export_best(base, 1.0)
+        (newest,) = list_versions(base)
+        assert {path.name for path in base.iterdir()} == {newest.name, "best.json"}
+        if process.exitcode == 0:
+            break
+        assert process.exitcode == -signal.SIGKILL
+    assert n_operations > 10
