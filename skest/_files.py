@@ -19,6 +19,7 @@ __all__ = [
     "flush_tree",
     "flushed_meanwhile",
     "published_as",
+    "remove",
     "remove_directory",
     "remove_leftovers",
     "write_file",
@@ -125,10 +126,15 @@ def remove_leftovers(path: Path) -> None:
     No other process may be writing it.
     """
     for left in path.parent.glob(f".tmp-{path.name}-*"):
-        if left.is_dir():
-            shutil.rmtree(left, ignore_errors=True)
-        else:
-            left.unlink(missing_ok=True)
+        remove(left)
+
+
+def remove(path: Path) -> None:
+    """Delete a file, or a directory as far as that is possible, if it is there."""
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def remove_directory(path: Path) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from skest._file_locks import acquire, release
+from skest._files import remove
 
 __all__ = ["owned_directory", "sweep"]
 
@@ -49,15 +50,8 @@ def sweep(base: Path) -> None:
     for path in base.glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):  # it is held, or another one was faster
             if _is_old(path) or _is_given_up(path):
-                _remove(path)
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
-    path.with_name(path.name + _LOCK).unlink(missing_ok=True)
+                remove(path)
+                path.with_name(path.name + _LOCK).unlink(missing_ok=True)
 
 
 def _is_given_up(path: Path) -> bool:
