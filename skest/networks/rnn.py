@@ -58,7 +58,9 @@ class RNN(nn.Module):
     As the network of ``tf.estimator.experimental.RNNClassifier``. Initial values are
     those of Keras: input kernels Glorot-uniform and recurrent kernels orthogonal, the
     gates of a layer being one matrix; biases zero, but one for the forget gate of an
-    LSTM. Where Keras has one bias, torch has the sum of two, and both are trained.
+    LSTM. Layers of torch add a second bias, ``bias_hh_l0``. As in Keras it is trained in
+    a GRU only, where it is no second summand of the same; in the others it stays as it
+    is, which is zero unless a checkpoint brings another.
     """
 
     def __init__(
@@ -132,7 +134,11 @@ def _layer(
     layer = CELL_TYPES[cell_type](
         n_in, n_out, batch_first=True, device="meta", dtype=dtype
     )
-    return layer.to_empty(device="cpu")
+    layer.to_empty(device="cpu")
+    if cell_type != "gru":
+        # Trained as well, it would double the steps of the sum of both.
+        layer.get_parameter("bias_hh_l0").requires_grad_(False)
+    return layer
 
 
 def _initialize(layer: nn.RNNBase, generator: torch.Generator | None) -> None:
