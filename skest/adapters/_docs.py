@@ -108,9 +108,9 @@ default=None
         default.
     linear_optimizer : str, class, callable or list, default="ftrl"
         Of the linear model.
-    linear_learning_rate : float, callable, "auto" or None, default="auto"
-        "auto" is ``min(0.05, 1 / sqrt(n_columns))``; the others as for
-        `dnn_learning_rate`.
+    linear_learning_rate : float, callable, "auto" or None, default=0.05
+        "auto" is that of TensorFlow, ``min(0.005, 1 / sqrt(n_columns))``; the others as
+        for `dnn_learning_rate`.
     linear_sparse_combiner : {"sum", "mean", "sqrtn"}, default="sum"
         How the weights of several values in one cell are combined.
     l1, l2 : float, default=0.0

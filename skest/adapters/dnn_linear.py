@@ -45,7 +45,7 @@ __all__ = [
     "dnn_linear_combined_model_fn",
 ]
 
-_MAX_LINEAR_LEARNING_RATE = 0.05
+_MAX_LINEAR_LEARNING_RATE = 0.005
 
 
 @pure_model_fn
@@ -65,7 +65,7 @@ def dnn_linear_combined_model_fn(
     dnn_optimizer: OptimizersLike = "adagrad",
     dnn_learning_rate: float | RateFunction | None = 0.05,
     linear_optimizer: OptimizersLike = "ftrl",
-    linear_learning_rate: float | str | RateFunction | None = "auto",
+    linear_learning_rate: float | str | RateFunction | None = 0.05,
     linear_sparse_combiner: str = "sum",
     l1: float = 0.0,
     l2: float = 0.0,
@@ -287,7 +287,7 @@ class DNNLinearCombinedClassifier(_Combined, SkestClassifier):
         dnn_optimizer: Any = "adagrad",
         dnn_learning_rate: float | RateFunction | None = 0.05,
         linear_optimizer: Any = "ftrl",
-        linear_learning_rate: float | str | RateFunction | None = "auto",
+        linear_learning_rate: float | str | RateFunction | None = 0.05,
         linear_sparse_combiner: str = "sum",
         l1: float = 0.0,
         l2: float = 0.0,
@@ -407,7 +407,7 @@ class DNNLinearCombinedRegressor(_Combined, SkestRegressor):
         dnn_optimizer: Any = "adagrad",
         dnn_learning_rate: float | RateFunction | None = 0.05,
         linear_optimizer: Any = "ftrl",
-        linear_learning_rate: float | str | RateFunction | None = "auto",
+        linear_learning_rate: float | str | RateFunction | None = 0.05,
         linear_sparse_combiner: str = "sum",
         l1: float = 0.0,
         l2: float = 0.0,
@@ -528,7 +528,7 @@ class DNNLinearCombinedEstimator(_Combined, SkestHeadEstimator):
         dnn_optimizer: Any = "adagrad",
         dnn_learning_rate: float | RateFunction | None = 0.05,
         linear_optimizer: Any = "ftrl",
-        linear_learning_rate: float | str | RateFunction | None = "auto",
+        linear_learning_rate: float | str | RateFunction | None = 0.05,
         linear_sparse_combiner: str = "sum",
         l1: float = 0.0,
         l2: float = 0.0,

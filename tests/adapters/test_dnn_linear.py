@@ -96,3 +96,24 @@ def test_momentum_of_batch_normalisation(momentum):
     np.testing.assert_allclose(values(names), end, rtol=1e-4, atol=1e-6)
     got = values(["dnn.batch_norm_0.running_mean", "dnn.batch_norm_0.running_var"])
     np.testing.assert_allclose(got, [mean, variance], rtol=1e-4, atol=1e-6)
+
+
+def test_auto_is_the_rate_of_the_original():
+    def rates(n_columns, **options):
+        columns = fc.FeatureColumns(
+            [fc.numeric_column(str(i)) for i in range(n_columns)]
+        )
+        spec = dnn_linear_combined_model_fn(
+            {str(i): np.ones(2) for i in range(n_columns)},
+            np.ones(2),
+            "train",
+            head=RegressionHead(),
+            linear_columns=columns,
+            dnn_columns=None,
+            dnn_hidden_units=[2],
+            **options,
+        )
+        return [o.param_groups[0]["lr"] for o in spec.optimizers]
+
+    assert rates(4) == [0.05]
+    assert rates(4, linear_learning_rate="auto") == [0.005]

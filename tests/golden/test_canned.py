@@ -111,11 +111,12 @@ def with_tensorflow_auc(function):
 
 def combined_arguments(left, is_v1):
     linear = columns(left.pop("linear_feature_columns", None))
+    wide = left.pop("linear_optimizer", "Ftrl")
     rate = min(0.005, (len(linear.columns) if linear else 1) ** -0.5)
     return {
         "linear_columns": linear,
-        "linear_optimizer": optimizer(left.pop("linear_optimizer", "Ftrl"), rate),
-        "linear_learning_rate": None,
+        "linear_optimizer": wide if wide == "Ftrl" else optimizer(wide, rate),
+        "linear_learning_rate": "auto",
         "linear_sparse_combiner": left.pop("linear_sparse_combiner", "sum"),
         "dnn_columns": columns(left.pop("dnn_feature_columns", None)),
         "dnn_hidden_units": left.pop("dnn_hidden_units", ()),
@@ -143,14 +144,12 @@ def dnn_arguments(left, is_v1):
 
 
 def linear_arguments(left, is_v1):
-    features = columns(left.pop("feature_columns"))
-    by_name = left.pop("optimizer", "Ftrl")
-    rate = 0.2 if by_name else min(0.2, len(features.columns) ** -0.5)
+    given = left.pop("optimizer", "Ftrl")
     return {
-        "columns": features,
+        "columns": columns(left.pop("feature_columns")),
         "sparse_combiner": left.pop("sparse_combiner", "sum"),
-        "optimizer": optimizer(by_name or "Ftrl", rate),
-        "learning_rate": None,
+        "optimizer": "ftrl" if given is None else optimizer(given, 0.2),
+        "learning_rate": "auto",
     }
 
 
