@@ -58,11 +58,12 @@ class RunConfig(FormerArguments):
         Steps between two summaries of training: event files in `model_dir` for
         TensorBoard, written if there is a `model_dir` and the package tensorboard. None
         or 0 writes none, and none of evaluations.
-    save_checkpoints_steps : int, default=None
+    save_checkpoints_steps : int or None, default="auto"
         Steps between two checkpoints.
-    save_checkpoints_secs : float, seconds, default=None
+    save_checkpoints_secs : float, seconds, or None, default="auto"
         Time between two checkpoints. If neither this nor `save_checkpoints_steps` is
-        given, it is 600. Zero for either means "only at the end of the call".
+        given, it is 600, else None. None for both, or zero, means "only at the end of
+        the call".
     keep_checkpoint_max : int or None, default=5
         How many of the newest checkpoints stay in `model_dir`; None or 0 keeps all.
     keep_checkpoint_every_n_hours : float, hours, default=10000
@@ -153,8 +154,8 @@ class RunConfig(FormerArguments):
     model_dir: str | os.PathLike[str] | None = None
     random_seed: int | None = None
     save_summary_steps: int | None = 100
-    save_checkpoints_steps: int | None = None
-    save_checkpoints_secs: float | None = None
+    save_checkpoints_steps: int | None = "auto"  # type: ignore[assignment]
+    save_checkpoints_secs: float | None = "auto"  # type: ignore[assignment]
     keep_checkpoint_max: int | None = 5
     keep_checkpoint_every_n_hours: float = 10_000
     keep_best: KeepBest | None = None
@@ -174,6 +175,7 @@ class RunConfig(FormerArguments):
             raise ValueError(
                 "'model_dir' must not be empty; pass None to keep checkpoints in memory."
             )
+        self._choose_save_interval()
         if self.save_checkpoints_steps is not None and (
             self.save_checkpoints_secs is not None
         ):
@@ -202,6 +204,14 @@ class RunConfig(FormerArguments):
         if self.num_threads != "auto":
             _check_number("num_threads", self.num_threads, Integral, minimum=1)
         self._check_distribution()
+
+    def _choose_save_interval(self) -> None:
+        steps, secs = self.save_checkpoints_steps, self.save_checkpoints_secs
+        if steps == "auto":
+            object.__setattr__(self, "save_checkpoints_steps", None)
+        if secs == "auto":
+            chosen = _SAVE_SECS_DEFAULT if steps == "auto" else None
+            object.__setattr__(self, "save_checkpoints_secs", chosen)
 
     def _check_distribution(self) -> None:
         if not isinstance(self.train_distribute, Strategy | None):
@@ -292,15 +302,6 @@ class RunConfig(FormerArguments):
     def service(self) -> Mapping[str, Any] | None:
         """What the environment tells about a service of the platform."""
         return self.task.service
-
-    @property
-    def checkpoint_secs(self) -> float | None:
-        """Seconds between two checkpoints, or None if steps decide."""
-        if self.save_checkpoints_steps is not None:
-            return None
-        if self.save_checkpoints_secs is None:
-            return _SAVE_SECS_DEFAULT
-        return self.save_checkpoints_secs
 
     def replace(self, **changes: Any) -> "RunConfig":
         """Return a copy with some fields changed.

@@ -50,7 +50,7 @@ def training_hooks(
         others += _summary_hooks(config.save_summary_steps)
     savers = [hook for hook in others if isinstance(hook, CheckpointSaverHook)]
     if not savers:
-        steps, secs = config.save_checkpoints_steps, config.checkpoint_secs
+        steps, secs = config.save_checkpoints_steps, config.save_checkpoints_secs
         if config.model_dir is None:
             steps = secs = None  # a copy in memory serves only the end of the call
         savers = [CheckpointSaverHook(steps or None, secs or None)]

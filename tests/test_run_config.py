@@ -37,10 +37,13 @@ def test_is_frozen_and_can_be_pickled():
         ({"save_checkpoints_steps": 0}, None),
         ({"save_checkpoints_secs": 2.5}, 2.5),
         ({"save_checkpoints_secs": 0}, 0),
+        ({"save_checkpoints_steps": None}, None),
+        ({"save_checkpoints_secs": None}, None),
+        ({"save_checkpoints_steps": None, "save_checkpoints_secs": None}, None),
     ],
 )
 def test_time_decides_about_checkpoints_unless_steps_do(args, secs):
-    assert RunConfig(**args).checkpoint_secs == secs
+    assert RunConfig(**args).save_checkpoints_secs == secs
 
 
 @pytest.mark.parametrize(

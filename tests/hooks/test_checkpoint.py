@@ -55,6 +55,7 @@ def train(tmp_path):
         # tf.estimator saves nothing here.
         (RunConfig(save_checkpoints_steps=0), 5, [5]),
         (RunConfig(save_checkpoints_secs=0), 5, [5]),
+        (RunConfig(save_checkpoints_steps=None, save_checkpoints_secs=None), 5, [5]),
     ],
 )
 def test_what_is_saved_and_heard(train, config, steps, saved):
