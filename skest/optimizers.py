@@ -14,6 +14,7 @@ from torch.optim.optimizer import Optimizer, ParamsT
 from skest._checks import check_not_negative, check_positive
 from skest.ftrl import Ftrl
 from skest.optimizer_state import IMPLEMENTATION_OPTIONS, NamedParameters
+from skest.proximal_adagrad import ProximalAdagrad
 from skest.row_sparse import RowSparse
 from skest.schedules import RateFunction, attach_rate_function, rate_at
 
@@ -49,6 +50,7 @@ OPTIMIZERS: Mapping[str, NamedOptimizer] = MappingProxyType(
         "adamw": NamedOptimizer(torch.optim.AdamW, 0.001, _ADAM),
         "ftrl": NamedOptimizer(Ftrl, 0.001, {}),
         "momentum": NamedOptimizer(torch.optim.SGD, 0.01, {"momentum": 0.9}),
+        "proximaladagrad": NamedOptimizer(ProximalAdagrad, 0.001, {}),
         "rmsprop": NamedOptimizer(
             torch.optim.RMSprop, 0.001, {"alpha": 0.9, "eps": 1e-7}
         ),
@@ -83,8 +85,9 @@ def make_optimizer(
         Strength of weight decay, >= 0. It always replaces the default of a class, so
         that AdamW does not decay unless told so.
     **options
-        Further arguments of the class, in the spelling of torch.optim or of
-        `skest.ftrl.Ftrl`; ``lr`` is `learning_rate`.
+        Further arguments of the class, in the spelling of torch.optim,
+        `skest.ftrl.Ftrl` or `skest.proximal_adagrad.ProximalAdagrad`; ``lr`` is
+        `learning_rate`.
 
     Returns
     -------
@@ -104,20 +107,22 @@ def make_optimizer(
 
     Notes
     -----
-    Names and defaults are those of ``tf.keras.optimizers.legacy``; "adamw" and
-    "momentum" are added, the latter with the customary 0.9.
+    Names and defaults are those of ``tf.keras.optimizers.legacy``; "adamw", "momentum"
+    with the customary 0.9, and "ProximalAdagrad" of TensorFlow's first version are added.
 
-    ======== =================== ===== =============================================
-    name     class               rate  options
-    ======== =================== ===== =============================================
-    adagrad  torch.optim.Adagrad 0.001 initial_accumulator_value=0.1, eps=1e-7
-    adam     torch.optim.Adam    0.001 betas=(0.9, 0.999), eps=1e-7
-    adamw    torch.optim.AdamW   0.001 betas=(0.9, 0.999), eps=1e-7
-    ftrl     skest.ftrl.Ftrl     0.001 initial_accumulator_value=0.1, lr_power=-0.5
-    momentum torch.optim.SGD     0.01  momentum=0.9
-    rmsprop  torch.optim.RMSprop 0.001 alpha=0.9, eps=1e-7
-    sgd      torch.optim.SGD     0.01
-    ======== =================== ===== =============================================
+    =============== =================== ===== ======================================
+    name            class               rate  options
+    =============== =================== ===== ======================================
+    adagrad         torch.optim.Adagrad 0.001 initial_accumulator_value=0.1, eps=1e-7
+    adam            torch.optim.Adam    0.001 betas=(0.9, 0.999), eps=1e-7
+    adamw           torch.optim.AdamW   0.001 betas=(0.9, 0.999), eps=1e-7
+    ftrl            skest.ftrl.Ftrl     0.001 initial_accumulator_value=0.1,
+                                              lr_power=-0.5
+    momentum        torch.optim.SGD     0.01  momentum=0.9
+    proximaladagrad skest's own         0.001 initial_accumulator_value=0.1
+    rmsprop         torch.optim.RMSprop 0.001 alpha=0.9, eps=1e-7
+    sgd             torch.optim.SGD     0.01
+    =============== =================== ===== ======================================
 
     Two epsilons are placed differently. Adam adds it to the bias-corrected root of the
     second moment, Keras to the uncorrected one; RMSprop with momentum adds it to the
@@ -393,7 +398,7 @@ def _implementation(
     cls: type[Optimizer], leaves: list[Tensor], options: dict[str, Any]
 ) -> dict[str, bool]:
     """Choose the fastest exact implementation on a CPU; elsewhere leave it to torch."""
-    if cls is Ftrl or options.keys() & IMPLEMENTATION_OPTIONS:
+    if cls in (Ftrl, ProximalAdagrad) or options.keys() & IMPLEMENTATION_OPTIONS:
         return {}
     if any(leaf.device.type != "cpu" for leaf in leaves):
         return {}

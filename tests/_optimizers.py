@@ -8,7 +8,8 @@ from torch import nn
 
 from skest.optimizer_state import named_state
 
-NAMES = ["adagrad", "adam", "adamw", "ftrl", "momentum", "rmsprop", "sgd"]
+NAMES = ["adagrad", "adam", "adamw", "ftrl", "momentum", "proximaladagrad"]
+NAMES += ["rmsprop", "sgd"]
 
 
 class Network(nn.Module):

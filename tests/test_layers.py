@@ -28,7 +28,7 @@ LAYERS = [
     {"run_config", "keep_best", "spec", "_arguments"}
     | {"cluster", "ranks", "slurm", "strategies"},
     {"losses", "metrics", "optimizers", "optimizer_state"}
-    | {"dual_ascent", "ftrl", "row_sparse"},
+    | {"dual_ascent", "ftrl", "proximal_adagrad", "row_sparse"},
     {"feature_columns"},
     {"heads"},
     {"networks", "sdca"},

@@ -11,6 +11,7 @@ from torch import nn
 
 from skest.ftrl import Ftrl
 from skest.optimizers import make_optimizer, make_optimizers
+from skest.proximal_adagrad import ProximalAdagrad
 from skest.row_sparse import RowSparse
 from skest.schedules import missing_function_lrs
 from tests._optimizers import NAMES, Network, train, weights
@@ -30,6 +31,11 @@ optim = torch.optim
         ("adamw", optim.AdamW, {"lr": 0.001, "eps": 1e-7, "weight_decay": 0.0}),
         ("ftrl", Ftrl, {"lr": 0.001, "initial_accumulator_value": 0.1, "l1": 0.0}),
         ("momentum", optim.SGD, {"lr": 0.01, "momentum": 0.9}),
+        (
+            "proximaladagrad",
+            ProximalAdagrad,
+            {"lr": 0.001, "initial_accumulator_value": 0.1, "l1": 0.0, "l2": 0.0},
+        ),
         ("rmsprop", optim.RMSprop, {"lr": 0.001, "alpha": 0.9, "eps": 1e-7}),
         ("sgd", optim.SGD, {"lr": 0.01, "momentum": 0}),
     ],
@@ -174,7 +180,7 @@ def test_implementation_can_be_chosen():
 @pytest.mark.parametrize("name", NAMES)
 def test_implementations_agree(name, tables):
     ours, plain = Network(tables), Network(tables)
-    options = {} if name == "ftrl" else {"foreach": False}
+    options = {} if name in ("ftrl", "proximaladagrad") else {"foreach": False}
     train(ours, make_optimizer(name, ours.parameters(), 0.05), 0, 5)
     train(plain, make_optimizer(name, plain.parameters(), 0.05, **options), 0, 5)
     torch.testing.assert_close(weights(ours), weights(plain))

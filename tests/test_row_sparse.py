@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from skest.ftrl import Ftrl
+from skest.proximal_adagrad import ProximalAdagrad
 from skest.row_sparse import RowSparse
 
 optim = torch.optim
@@ -25,6 +26,7 @@ ROWWISE = {
     "adagrad_fused": functools.partial(optim.Adagrad, lr=0.1, eps=1e-7, fused=True),
     "ftrl": functools.partial(Ftrl, lr=0.1, l1=0.05),
     "momentum": functools.partial(optim.SGD, lr=0.1, momentum=0.9, nesterov=True),
+    "proximal_adagrad": functools.partial(ProximalAdagrad, lr=0.1, l1=0.05, l2=0.1),
     "rmsprop": functools.partial(
         optim.RMSprop, lr=0.1, momentum=0.5, centered=True, eps=1e-3
     ),

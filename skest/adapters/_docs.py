@@ -65,7 +65,7 @@ default="ftrl"
         "auto" is ``min(0.2, 1 / sqrt(n_columns))``; a function of the global step makes a
         schedule; None is the optimizer's own default.
     l1, l2 : float, default=0.0
-        L1 and L2 penalties of "ftrl".
+        L1 and L2 penalties of "ftrl" and "proximaladagrad".
     weight_decay : float, default=0.0
         L2 penalty of other optimizers.
     <schedule>""",
@@ -114,7 +114,7 @@ default=None
     linear_sparse_combiner : {"sum", "mean", "sqrtn"}, default="sum"
         How the weights of several values in one cell are combined.
     l1, l2 : float, default=0.0
-        Penalties of the linear model, if its optimizer is "ftrl".
+        Penalties of the linear model, if its optimizer is "ftrl" or "proximaladagrad".
     weight_decay : float, default=0.0
         L2 penalty of the DNN's optimizer.
     <schedule>""",

@@ -153,11 +153,12 @@ def auto_learning_rate(
 
 def ftrl_penalties(optimizer: Any, l1: float, l2: float) -> dict[str, float]:
     """Return the penalties as arguments of the optimizer."""
-    if isinstance(optimizer, str) and optimizer.lower() == "ftrl":
+    if isinstance(optimizer, str) and optimizer.lower() in ("ftrl", "proximaladagrad"):
         return {"l1": l1, "l2": l2}
     if l1 or l2:
         raise ValueError(
-            f"'l1' and 'l2' need the optimizer \"ftrl\"; got {optimizer!r}. "
+            "'l1' and 'l2' need the optimizer \"ftrl\" or \"proximaladagrad\"; got "
+            f"{optimizer!r}. "
             "Use 'weight_decay' for an L2 penalty with it."
         )
     return {}

@@ -13,6 +13,7 @@ from torch.optim.optimizer import Optimizer
 from skest.distributed.lazy_building import LazyBuilding
 from skest.ftrl import Ftrl
 from skest.optimizer_state import load_named_state
+from skest.proximal_adagrad import ProximalAdagrad
 from skest.row_sparse import RowSparse
 
 __all__ = ["rebuilt_optimizer"]
@@ -76,8 +77,9 @@ def rebuilt_optimizer(
 
 def _class(module: str, name: str) -> type[Optimizer]:
     """Find a class of optimizers among those that are loaded already."""
-    if name == Ftrl.__name__:
-        return Ftrl
+    for own in (Ftrl, ProximalAdagrad):
+        if name == own.__name__:
+            return own
     source = (
         torch.optim if module.startswith("torch.optim.") else sys.modules.get(module)
     )

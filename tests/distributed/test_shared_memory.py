@@ -13,6 +13,7 @@ from skest.distributed.shared_memory import SharedMemoryReplica
 from skest.execution.graph import GraphStep
 from skest.ftrl import Ftrl
 from skest.hooks.base import Run
+from skest.proximal_adagrad import ProximalAdagrad
 from skest.row_sparse import RowSparse
 from skest.spec import EstimatorSpec
 from skest.training import train_step
@@ -25,6 +26,7 @@ OPTIMIZERS = {
     "adamw": torch.optim.AdamW,
     "ftrl": Ftrl,
     "momentum": lambda params, lr: torch.optim.SGD(params, lr=lr, momentum=0.9),
+    "proximal_adagrad": ProximalAdagrad,
     "rmsprop": torch.optim.RMSprop,
     "sgd": torch.optim.SGD,
 }
