@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+import functools
 import threading
 
 import pytest
@@ -10,15 +11,18 @@ from skest.distributed.gathering import gathered, join
 from skest.distributed.rebuilding import rebuilt_optimizer
 from skest.distributed.shard import Shard
 from skest.distributed.variables import Part, Variables, aliases, split
+from skest.proximal_adagrad import ProximalAdagrad
 from skest.row_sparse import RowSparse
 
+ADAM = functools.partial(torch.optim.Adam, lr=0.1, foreach=True)
 
-def trained(n_rows=5):
+
+def trained(n_rows=5, make=ADAM):
     torch.manual_seed(0)
     network = nn.Sequential(nn.Embedding(n_rows, 3, sparse=True), nn.Linear(3, 3))
     network.append(nn.Linear(3, 3))
     network[2].weight = network[1].weight
-    optimizer = RowSparse(torch.optim.Adam(network.parameters(), lr=0.1, foreach=True))
+    optimizer = RowSparse(make(network.parameters()))
     network(torch.tensor([0, n_rows - 1])).sum().backward()
     optimizer.step()
     return network, optimizer
@@ -33,9 +37,10 @@ def whole(frozen):
     return Part(frozen.optimizers, found)
 
 
+@pytest.mark.parametrize("make", [ADAM, ProximalAdagrad], ids=["adam", "proximal"])
 @pytest.mark.parametrize("num_ps", [1, 2, 3, 7])
-def test_what_is_split_and_held_by_servers_is_joined_again(num_ps):
-    network, optimizer = trained()
+def test_what_is_split_and_held_by_servers_is_joined_again(num_ps, make):
+    network, optimizer = trained(make=make)
     expected = Checkpoint.capture(network, 3, [optimizer])
     variables = Variables.of(network, [optimizer], num_ps)
     assert Variables.from_json(variables.to_json()) == variables
