@@ -172,6 +172,7 @@ class SkestEstimator(CallbackSupportMixin, DocLinkMixin, RowReader, FormerArgume
         train = train._replace(features=features, weight=weight)
         if not resume:
             self._start(train)
+        train = self._with_cross_fitted(train, seed)
         given = (X, y, sample_weight)
         self._train(train, held_out, int(self.max_iter), seed, given, resume=resume)
 
@@ -191,10 +192,12 @@ class SkestEstimator(CallbackSupportMixin, DocLinkMixin, RowReader, FormerArgume
             self._check_resumed()
         rows = self._check_rows(X, y, sample_weight, classes, reset=not resume)
         rows = rows._replace(weight=self._balanced_weight(rows))
+        seed = self._seed()
         if not resume:
             self._start(rows)
+            rows = self._with_cross_fitted(rows, seed)
         given = (X, y, sample_weight)
-        self._train(rows, None, 1, self._seed(), given, resume=resume)
+        self._train(rows, None, 1, seed, given, resume=resume)
 
     def _check_resumed(self) -> None:
         """Refuse changes of parameters that an earlier fit cannot go on with."""
@@ -217,9 +220,20 @@ class SkestEstimator(CallbackSupportMixin, DocLinkMixin, RowReader, FormerArgume
         for parameter, kind in self._column_parameters.items():
             columns = self._given_columns(parameter, kind, rows.features)
             if columns is not None:
-                columns = columns.fit(table, sample_weight=rows.weight)
+                columns = columns.fit(table, rows.labels, sample_weight=rows.weight)
                 columns = with_source_statistics(self, parameter, columns)
             setattr(self, f"{parameter}_", columns)
+
+    def _with_cross_fitted(self, rows: Rows, seed: int | None) -> Rows:
+        """Return rows to train on, from whose labels columns have learned."""
+        beside: dict[Any, Any] = {}
+        for parameter in self._column_parameters:
+            columns = getattr(self, f"{parameter}_")
+            if columns is not None:
+                beside |= columns.cross_fitted(
+                    rows.features, rows.labels, rows.weight, seed
+                )
+        return rows._replace(features=rows.features | beside) if beside else rows
 
     def _forget(self, rows: Rows) -> None:
         """Begin a training, with the scale of its labels."""

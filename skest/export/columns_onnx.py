@@ -44,6 +44,7 @@ from skest.feature_columns.sequence import (
 )
 from skest.feature_columns.shared import SharedEmbeddingColumn
 from skest.feature_columns.sparse_matrix import SparseMatrixColumn
+from skest.feature_columns.target_statistics import TargetStatisticsColumn
 from skest.feature_columns.vocabulary import VocabularyColumn
 from skest.feature_columns.weighted import WeightedCategoricalColumn
 
@@ -185,6 +186,15 @@ def _(column: SparseMatrixColumn, inputs: Inputs) -> Encoded:
         column.encoded_key: EveryId(column.num_buckets),
         column.weight_key: scaled,
     }
+
+
+@_encoded.register
+def _(column: TargetStatisticsColumn, inputs: Inputs) -> Encoded:
+    ids = _ids(column.categorical, inputs).values.squeeze(-1)
+    statistics = inputs.graph.constant(column.statistics_)
+    # The last row is for cells without id.
+    last = len(column.statistics_) - 1
+    return {column.encoded_key: statistics.take(where(ids < 0, last, ids))}
 
 
 # Categories

@@ -26,6 +26,7 @@ from skest.feature_columns.sequence import (
 from skest.feature_columns.shared import SharedEmbeddingColumn
 from skest.feature_columns.sparse_matrix import SparseMatrixColumn
 from skest.feature_columns.table import Key
+from skest.feature_columns.target_statistics import TargetStatisticsColumn
 from skest.feature_columns.vocabulary import VocabularyColumn, VocabularyListColumn
 from skest.feature_columns.vocabulary_file import VocabularyFileColumn
 from skest.feature_columns.weighted import WeightedCategoricalColumn
@@ -45,6 +46,7 @@ _KNOWN = (
     SequenceNumericColumn,
     SharedEmbeddingColumn,
     SparseMatrixColumn,
+    TargetStatisticsColumn,
     VocabularyFileColumn,
     VocabularyListColumn,
     WeightedCategoricalColumn,
@@ -165,7 +167,7 @@ def _(column: CrossedColumn) -> list[Demand]:
 
 
 @_demands.register
-def _(column: OverCategorical) -> list[Demand]:
+def _(column: OverCategorical | TargetStatisticsColumn) -> list[Demand]:
     return demands(column.categorical)
 
 

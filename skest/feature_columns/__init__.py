@@ -38,6 +38,10 @@ from skest.feature_columns.sequence import (
 )
 from skest.feature_columns.shared import SharedEmbeddingColumn, shared_embeddings
 from skest.feature_columns.sparse_matrix import SparseMatrixColumn
+from skest.feature_columns.target_statistics import (
+    TargetStatisticsColumn,
+    target_statistics_column,
+)
 from skest.feature_columns.vocabulary import (
     VocabularyListColumn,
     categorical_column_with_vocabulary_list,
@@ -70,6 +74,7 @@ __all__ = [
     "SequenceNumericColumn",
     "SharedEmbeddingColumn",
     "SparseMatrixColumn",
+    "TargetStatisticsColumn",
     "VocabularyFileColumn",
     "VocabularyListColumn",
     "WeightedCategoricalColumn",
@@ -89,6 +94,7 @@ __all__ = [
     "sequence_categorical_column_with_vocabulary_list",
     "sequence_numeric_column",
     "shared_embeddings",
+    "target_statistics_column",
     "weighted_categorical_column",
 ]
 

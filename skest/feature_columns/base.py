@@ -160,8 +160,8 @@ class FeatureColumn(DocLinkMixin, FeaturesIn, TransformerMixin, BaseEstimator):
         ----------
         X : DataFrame, dict of arrays or array of shape (n_rows, n_features)
             Training data; see `skest.feature_columns.table.Table`.
-        y : None
-            Not used.
+        y : array-like, default=None
+            What is to be predicted; few columns learn from it.
         sample_weight : array-like of shape (n_rows,), default=None
             Weights of the rows.
 
@@ -178,7 +178,7 @@ class FeatureColumn(DocLinkMixin, FeaturesIn, TransformerMixin, BaseEstimator):
             another fit would lose. What an earlier fit learned stays.
         """
         self.check_refit()
-        table = Table(X)
+        table = Table(X).with_target(y)
         if sample_weight is not None:
             sample_weight = check_sample_weight(
                 sample_weight,
@@ -226,6 +226,27 @@ class FeatureColumn(DocLinkMixin, FeaturesIn, TransformerMixin, BaseEstimator):
         if not self.__sklearn_is_fitted__():
             self._validate()
         return self._encoded(self._table(X))
+
+    def cross_fitted(
+        self,
+        table: Table,
+        sample_weight: np.ndarray | None,
+        generator: np.random.Generator,
+    ) -> dict[str, np.ndarray]:
+        """Return what rows that `fit` learned labels from need beside their cells.
+
+        See `FeatureColumns.cross_fitted`.
+
+        Parameters
+        ----------
+        table : Table
+            Training data, with their target.
+        sample_weight : ndarray of float64, shape (n_rows,), or None
+            Weight of each row.
+        generator : numpy.random.Generator
+            Source of all random numbers.
+        """
+        return {}
 
     def matrix(self, table: Table) -> Matrix:
         """Return the plain matrix of shape (n_rows, n_outputs), maybe sparse."""

@@ -154,7 +154,7 @@ class FeatureColumns(DocLinkMixin, FeaturesIn, TransformerMixin, BaseComposition
         X : DataFrame, dict of arrays or array of shape (n_rows, n_features)
             Training data; see `skest.feature_columns.table.Table`.
         y : array-like, default=None
-            Passed on to the columns, none of which uses it so far.
+            What is to be predicted; few columns learn from it.
         sample_weight : array-like of shape (n_rows,), default=None
             Weights of the rows.
 
@@ -183,6 +183,49 @@ class FeatureColumns(DocLinkMixin, FeaturesIn, TransformerMixin, BaseComposition
         self.columns_ = fitted
         self._remember_features(table)
         return self
+
+    def cross_fitted(
+        self, X: Any, y: Any, sample_weight: Any = None, seed: int | None = None
+    ) -> dict[str, np.ndarray]:
+        """Return what rows that `fit` learned labels from need beside their cells.
+
+        Where a column learns from labels, as `target_statistics_column` does, rows to
+        train on must not be encoded by what their own labels taught. Estimators of
+        scikit-learn's kind see to it; for an `input_fn`, put these columns beside the
+        others, and `encode` takes them.
+
+        Parameters
+        ----------
+        X, y, sample_weight
+            As in `fit`.
+        seed : int or None, default=None
+            Of the folds; None takes one from the operating system.
+
+        Returns
+        -------
+        dict of str to ndarray
+            Columns for X, if it is a dict; empty if no column needs some.
+
+        Examples
+        --------
+        >>> from skest.feature_columns import (
+        ...     FeatureColumns,
+        ...     categorical_column_with_vocabulary_list,
+        ...     target_statistics_column,
+        ... )
+        >>> town = categorical_column_with_vocabulary_list("town")
+        >>> columns = FeatureColumns([target_statistics_column(town)])
+        >>> X, y = {"town": ["Bern", "Oslo"] * 5}, [0.0, 1.0] * 5
+        >>> features = X | columns.fit(X, y).cross_fitted(X, y, seed=0)
+        >>> columns.encode(features)["town_target_statistics"].shape
+        torch.Size([10, 2])
+        """
+        table = self._table(X).with_target(y)
+        generator = np.random.default_rng(seed)
+        found: dict[str, np.ndarray] = {}
+        for column in self.active:
+            found |= column.cross_fitted(table, sample_weight, generator)
+        return found
 
     def encode(self, X: Any, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
         """Turn raw cells into what the network takes.

@@ -22,6 +22,7 @@ from skest.feature_columns.lookup import (
     row_table,
 )
 from skest.feature_columns.numeric import NumericColumn
+from skest.feature_columns.target_statistics import TargetStatisticsColumn
 
 __all__ = [
     "CountsOutput",
@@ -526,7 +527,7 @@ def _refuse_sequence(column: FeatureColumn, module: str) -> None:
 
 
 def _output_of(column: DenseColumn) -> ValuesOutput | CountsOutput | EmbeddingOutput:
-    if isinstance(column, NumericColumn):
+    if isinstance(column, NumericColumn | TargetStatisticsColumn):
         return ValuesOutput(column.name, column.encoded_key)
     if isinstance(column, EmbeddingColumn):
         return EmbeddingOutput(

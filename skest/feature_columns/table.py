@@ -72,6 +72,9 @@ class Table:
         Names of the columns of a frame whose names are all strings.
     whole_key : str or None
         Key of all columns of an array together.
+    target : object
+        What is to be predicted of the rows, if columns may learn from it, see
+        `with_target`.
 
     Raises
     ------
@@ -94,6 +97,7 @@ class Table:
     n_features: int | None
     feature_names: np.ndarray | None
     whole_key: str | None
+    target: Any
     _source: Mapping[Any, Any] | pd.DataFrame
     _cells: dict[Key, Cells]
     _factorized: dict[tuple[Key, str | None], Factorized]
@@ -112,7 +116,7 @@ class Table:
         table = super().__new__(cls)
         table._cells, table._factorized = {}, {}
         table._flat, table._aliases, table._learned = {}, {}, {}
-        table.feature_names = table.whole_key = None
+        table.feature_names = table.whole_key = table.target = None
         if scipy.sparse.issparse(X):  # first, for one kind of them is a Mapping
             table._view_sparse(X)
         elif isinstance(X, Mapping):
@@ -188,6 +192,9 @@ class Table:
 
     def __len__(self) -> int:
         return self.n_rows
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._source
 
     @property
     def keys(self) -> list[Key]:
@@ -320,8 +327,17 @@ class Table:
             self._learned[what] = sample_weight, result
         return result
 
+    def with_target(self, y: Any) -> "Table":
+        """Return the table for columns that also learn from `y`; what was read is shared.
+
+        It is not checked here, for few columns look at it.
+        """
+        table = object.__new__(Table)
+        vars(table).update(vars(self), target=y)
+        return table
+
     def beside(self, others: Mapping[Key, Any]) -> "Table":
-        """Return the table of a dict with other columns, too; what was read is shared."""
+        """Return the table with other columns, too; what was read is shared."""
         table = object.__new__(Table)
         vars(table).update(vars(self))
         read = {key: read_column(cells, key) for key, cells in others.items()}

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.metrics import log_loss, roc_auc_score
+from sklearn.preprocessing import TargetEncoder
+
+from skest import DNNClassifier, DNNRegressor
+from skest.feature_columns import (
+    FeatureColumns,
+    categorical_column_with_hash_bucket,
+    categorical_column_with_vocabulary_list,
+    target_statistics_column,
+)
+
+
+def column_of(key: str = "c", **settings: Any) -> Any:
+    vocabulary = categorical_column_with_vocabulary_list(key)
+    return target_statistics_column(vocabulary, **settings)
+
+
+def levels_of(rng: np.random.Generator, n_rows: int = 300) -> np.ndarray:
+    """Return levels of one row and of many."""
+    return rng.zipf(1.6, n_rows).clip(max=99).astype(str).astype(object)
+
+
+def means_of(column: Any, X: Any) -> np.ndarray:
+    """Return the means before they were standardised."""
+    encoded = column.encode(X)[column.name]
+    return (encoded * column.scale_ + column.center_)[:, :-1]
+
+
+@pytest.mark.parametrize("smooth", ["auto", 0.0, 7.5])
+@pytest.mark.parametrize("kind", ["continuous", "binary", "multiclass"])
+def test_means_are_those_of_target_encoder(
+    rng: np.random.Generator, kind: str, smooth: Any
+) -> None:
+    levels = levels_of(rng)
+    y: Any = {
+        "continuous": rng.normal(1e3, 1, 300),
+        "binary": rng.choice(["no", "yes"], 300, p=[0.8, 0.2]),
+        "multiclass": rng.integers(0, 4, 300),
+    }[kind]
+    column = column_of(smooth=smooth).fit({"c": levels}, y)
+    new = {"c": np.append(levels, "unknown")}
+    encoder = TargetEncoder(smooth=smooth, target_type=kind)
+    expected = encoder.fit(levels[:, np.newaxis], y).transform(new["c"][:, np.newaxis])
+    assert_allclose(means_of(column, new), expected, rtol=1e-6, atol=1e-6)
+
+
+def test_counts_and_missing_cells() -> None:
+    column = column_of().fit({"c": ["a", "a", "a", None]}, [1.0, 2.0, 3.0, 4.0])
+    encoded = column.encode({"c": ["a", None, "unknown"]})[column.name]
+    counts = np.expm1(encoded * column.scale_ + column.center_)[:, -1]
+    assert_allclose(counts, [3, 1, 1], rtol=1e-6)  # without id, as what is missing
+
+
+def test_a_weight_is_a_number_of_rows(rng: np.random.Generator) -> None:
+    levels, y = levels_of(rng), rng.normal(size=300)
+    weight = rng.integers(0, 4, 300)
+    weighted = column_of().fit({"c": levels}, y, sample_weight=weight)
+    repeated = column_of().fit({"c": levels.repeat(weight)}, y.repeat(weight))
+    X = {"c": np.array([*repeated.categorical_column_.vocabulary], dtype=object)}
+    assert_allclose(means_of(weighted, X), means_of(repeated, X), atol=1e-6)
+    assert_allclose(weighted.scale_, repeated.scale_)
+
+
+@pytest.mark.parametrize(
+    ("y", "size"),
+    [
+        (None, 1),
+        (np.zeros((40, 3)), 4),
+        (np.eye(40, 2, dtype=np.uint8), 3),
+        ({"a": np.arange(40) % 2, "b": np.where(np.arange(40) < 3, np.nan, 1.0)}, 3),
+        (np.arange(40), 33),
+        (np.array([[1], [2, 3]] * 20, dtype=object), 1),
+    ],
+    ids=["none", "numbers", "labels", "heads", "many classes", "lists"],
+)
+def test_targets_of_all_kinds(y: Any, size: int) -> None:
+    X = {"c": np.array([*"abcd"] * 10, dtype=object)}
+    columns = FeatureColumns([column_of()]).fit(X, y)
+    assert columns.active[0].size == size == len(columns.get_feature_names_out())
+    beside = columns.cross_fitted(X, y, seed=0)
+    for features in (X, X | beside):
+        encoded = columns.encode(features)["c_target_statistics"]
+        assert encoded.shape == (40, size)
+        assert encoded.isfinite().all()
+
+
+def test_a_label_is_not_in_what_stands_for_its_row(rng: np.random.Generator) -> None:
+    X, y = {"c": levels_of(rng)}, rng.normal(size=300)
+    columns = FeatureColumns([column_of()]).fit(X, y)
+    changed = y.copy()
+    changed[7] += 100
+    before, after = (columns.cross_fitted(X, own, seed=1) for own in (y, changed))
+    (before,), (after,) = before.values(), after.values()
+    assert_array_equal(before[7], after[7])
+    assert (before != after).any()
+
+
+def noise(rng: np.random.Generator) -> tuple[pd.DataFrame, np.ndarray]:
+    levels = pd.Series(rng.integers(0, 500, 2000)).astype(str)
+    return pd.DataFrame({"c": levels}), rng.integers(0, 2, 2000)
+
+
+@pytest.mark.parametrize("warm_start", [False, True])
+def test_nothing_leaks_in_fit(rng: np.random.Generator, warm_start: bool) -> None:
+    X, y = noise(rng)
+    model = DNNClassifier(
+        feature_columns=[column_of()],
+        hidden_units=(32,),
+        max_iter=5,
+        warm_start=warm_start,
+        random_state=0,
+    ).fit(X, y)
+    if warm_start:
+        model.fit(X, y)
+    X_new, y_new = noise(rng)
+    probabilities = model.predict_proba(X_new)
+    assert 0.45 < roc_auc_score(y_new, probabilities[:, 1]) < 0.55
+    assert log_loss(y_new, probabilities) < 0.72  # of one who knows nothing: .693
+    assert model.loss_ > 0.68
+
+
+def test_what_is_held_out_teaches_nothing(rng: np.random.Generator) -> None:
+    X, y = noise(rng)
+    model = DNNClassifier(
+        feature_columns=[column_of()],
+        hidden_units=(32,),
+        max_iter=3,
+        early_stopping=True,
+        random_state=0,
+    ).fit(X, y)
+    assert max(model.validation_scores_) < 0.6
+    (column,) = model.feature_columns_.active
+    logs = column.statistics_[:, -1] * column.scale_[-1] + column.center_[-1]
+    assert_allclose(np.expm1(logs).sum(), 1800, rtol=1e-4)  # rows to train on
+
+
+def test_partial_fit_and_levels_that_tell_the_label(rng: np.random.Generator) -> None:
+    effect = rng.normal(size=50)
+    levels = rng.integers(0, 50, 1000)
+    X = pd.DataFrame({"c": levels.astype(str).astype(object)})
+    y = effect[levels]
+    model = DNNRegressor(feature_columns=[column_of()], random_state=0)
+    for _ in range(5):
+        model.partial_fit(X, y)
+    assert model.score(X, y) > 0.9
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: target_statistics_column("c"), TypeError, "must be a categorical"),
+        (lambda: column_of(smooth=-1), ValueError, "'smooth' .* 'auto' or a number"),
+        (
+            lambda: column_of().fit({"c": [["a", "b"]]}, [1.0]),
+            ValueError,
+            "one category in each cell; got 2. Use an embedding_column",
+        ),
+    ],
+)
+def test_what_is_refused(make: Any, error: Any, message: str) -> None:
+    with pytest.raises(error, match=message):
+        make()
+
+
+def test_export(tmp_path: Any, rng: np.random.Generator) -> None:
+    export = pytest.importorskip("skest.export")
+    pytest.importorskip("onnxruntime")
+    X = pd.DataFrame({"c": levels_of(rng), "d": levels_of(rng)})
+    hashed = categorical_column_with_hash_bucket("d", 30)
+    columns = [column_of(), target_statistics_column(hashed)]
+    model = DNNClassifier(feature_columns=columns, max_iter=2, random_state=0)
+    model.fit(X, rng.integers(0, 3, 300))
+    version = model.export(tmp_path)
+    new = pd.DataFrame({"c": ["1", "unknown", None], "d": ["2", None, "x"]})
+    expected = model.predict_proba(new)
+    assert_allclose(export.load(version).predict_proba(new), expected, atol=1e-6)
+    again = export.to_estimator(version)
+    assert_allclose(again.predict_proba(new), expected, atol=1e-6)
