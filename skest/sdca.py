@@ -17,7 +17,9 @@ from skest.feature_columns.base import CategoricalColumn
 from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.dense import EmbeddingColumn
 from skest.feature_columns.hashing import int64_keys
+from skest.feature_columns.interpolation import CodeOutput
 from skest.feature_columns.modules import LinearFeatures
+from skest.feature_columns.piecewise import PiecewiseLinearColumn
 from skest.feature_columns.sparse_matrix import SparseMatrixColumn
 from skest.feature_columns.table import Table
 from skest.heads.binary_class import BinaryClassHead
@@ -303,8 +305,17 @@ def _example_ids(features: Any, id_column: str) -> Tensor:
 def _parameters(columns: FeatureColumns, network: LinearFeatures) -> list[nn.Parameter]:
     """Return the parameters in the order of `Examples`: dense ones, then looked up."""
     by_column = network.column_parameters()
-    dense = [p for name, p in by_column.items() if name not in _looked_up(columns)]
-    return [network.bias, *dense, *(by_column[name] for name in _looked_up(columns))]
+    names = [*network.multiplied, *_piecewise(columns), *_looked_up(columns)]
+    return [network.bias, *(by_column[name] for name in names)]
+
+
+def _piecewise(columns: FeatureColumns) -> dict[str, PiecewiseLinearColumn]:
+    """Return the piecewise-linear columns, by their names."""
+    return {
+        column.name: column
+        for column in columns.active
+        if isinstance(column, PiecewiseLinearColumn)
+    }
 
 
 def _looked_up(columns: FeatureColumns) -> dict[str, CategoricalColumn]:
@@ -327,6 +338,9 @@ def _examples(
     dense = network.bias.new_ones(len(labels), 1)
     if network.dense is not None:
         dense = torch.cat([dense, network.dense(features)], dim=1)
+    for column in _piecewise(columns).values():
+        code = CodeOutput.of(column)(features, dense.dtype)
+        dense = torch.cat([dense, code], dim=1)
     looked_up = list(_looked_up(columns).values())
     return Examples(
         features[_IDS_KEY],

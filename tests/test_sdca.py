@@ -49,6 +49,7 @@ JOB = fc.categorical_column_with_identity("job", 3)
 COLUMNS = [
     fc.numeric_column("x", shape=(2,)),
     fc.bucketized_column(fc.numeric_column("age"), [30, 40, 50]),
+    fc.piecewise_linear_column(fc.numeric_column("age"), [20, 30, 50]),
     fc.indicator_column(JOB),
     fc.crossed_column(["city", "job"], 7),
     CITY,
@@ -131,6 +132,23 @@ def test_the_dual_of_an_example_is_found_again():
     for name, value in weights(model).items():
         torch.testing.assert_close(value, before[name], rtol=0, atol=1e-9)
     assert len(model.get_variable_value("bias/duals")) == 20
+
+
+def test_a_one_hot_code_is_a_bucket():
+    """The weights of a piecewise-linear column are those of dense numbers."""
+    features, labels = table(IDS["integers"])
+    age = fc.numeric_column("age")
+    code = fc.piecewise_linear_column(age, [0, 30, 40], encoding="onehot")
+    buckets = fc.bucketized_column(age, [30, 40])
+    models = [
+        estimator(columns=[column]).train(batches(features, labels), steps=20)
+        for column in (code, buckets)
+    ]
+    mine, others = (
+        next(v for n, v in weights(m).items() if n.endswith("_weights")) for m in models
+    )
+    assert mine.any()
+    torch.testing.assert_close(mine, others)
 
 
 def test_evaluation_and_prediction_need_no_ids():

@@ -17,7 +17,6 @@ from skest.feature_columns.lookup import clipped
 from skest.feature_columns.modules import (
     CountsOutput,
     DenseFeatures,
-    EmbeddingOutput,
     LinearFeatures,
     SequenceFeatures,
     ValuesOutput,
@@ -97,7 +96,7 @@ def linear_features(
 
 
 def _output(
-    output: ValuesOutput | CountsOutput | EmbeddingOutput,
+    output: Any,
     module: DenseFeatures | SequenceFeatures,
     scope: Scope,
     encoded: Mapping[str, Any],

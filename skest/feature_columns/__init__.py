@@ -27,6 +27,10 @@ from skest.feature_columns.modules import (
     SequenceFeatures,
 )
 from skest.feature_columns.numeric import NumericColumn, numeric_column
+from skest.feature_columns.piecewise import (
+    PiecewiseLinearColumn,
+    piecewise_linear_column,
+)
 from skest.feature_columns.sequence import (
     SequenceCategoricalColumn,
     SequenceNumericColumn,
@@ -69,6 +73,7 @@ __all__ = [
     "IndicatorColumn",
     "LinearFeatures",
     "NumericColumn",
+    "PiecewiseLinearColumn",
     "SequenceCategoricalColumn",
     "SequenceFeatures",
     "SequenceNumericColumn",
@@ -88,6 +93,7 @@ __all__ = [
     "indicator_column",
     "infer_feature_columns",
     "numeric_column",
+    "piecewise_linear_column",
     "sequence_categorical_column_with_hash_bucket",
     "sequence_categorical_column_with_identity",
     "sequence_categorical_column_with_vocabulary_file",

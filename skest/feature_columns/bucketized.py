@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`bucketized_column`: numbers cut at boundaries."""
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,13 +8,17 @@ import numpy as np
 import pandas as pd
 
 from skest.feature_columns.base import CategoricalColumn, DenseColumn, FittedPart
-from skest.feature_columns.numeric import NumericColumn, can_hold
+from skest.feature_columns.edges import (
+    Known,
+    check_boundaries,
+    known_numbers,
+    learned_starts,
+)
+from skest.feature_columns.numeric import NumericColumn
 from skest.feature_columns.quantiles import Distribution
 from skest.feature_columns.table import Key, Table
 
 __all__ = ["BucketizedColumn", "bucketized_column"]
-
-_QUANTILES = re.compile(r"quantiles:([1-9][0-9]*)")
 
 
 def bucketized_column(
@@ -33,12 +36,13 @@ def bucketized_column(
     ----------
     source_column : NumericColumn
         With a shape of one dimension, and without indicators of missing numbers.
-    boundaries : sequence of float, or "quantiles:N"
+    boundaries : sequence of float, "quantiles:N", "distinct:N" or "tree:N"
         Strictly increasing boundaries; "quantiles:10" learns the deciles of the
         training data. They are numbers that occur, and weights count as repetitions.
         Equal ones count once, so that there may be fewer. In place of one that is the
         least number, and so would have nothing below it, comes the next greater number:
-        of an amount that is mostly 0, the first bucket holds the zeros.
+        of an amount that is mostly 0, the first bucket holds the zeros. The other two
+        learn as `piecewise_linear_column` does, with elements of a cell taken together.
 
     Returns
     -------
@@ -156,32 +160,7 @@ class BucketizedColumn(DenseColumn, CategoricalColumn):
                 f"The source of {owner} must have indicate_missing=False; indicators "
                 "cannot be cut into buckets. Use another numeric column for them."
             )
-        if isinstance(self.boundaries, str):
-            if not _QUANTILES.fullmatch(self.boundaries) or self._n_quantiles < 2:
-                raise ValueError(
-                    f"'boundaries' of {owner} must be numbers or 'quantiles:N' with N "
-                    f"of at least 2; got {self.boundaries!r}."
-                )
-            return
-        boundaries = np.asarray(self.boundaries)
-        numbers = boundaries.ndim == 1 and boundaries.dtype.kind in "iuf"
-        if not numbers or boundaries.size == 0:
-            raise ValueError(
-                f"'boundaries' of {owner} must be a non-empty list of numbers, or "
-                f"'quantiles:N'; got {self.boundaries!r}."
-            )
-        if not (np.isfinite(boundaries).all() and (np.diff(boundaries) > 0).all()):
-            raise ValueError(
-                f"'boundaries' of {owner} must be finite and sorted, each greater than "
-                f"the one before; got {self.boundaries!r}."
-            )
-        dtype = self.source_column.dtype
-        for end in np.ceil(boundaries[[0, -1]]).tolist():
-            if not can_hold(dtype, end):
-                raise ValueError(
-                    f"'boundaries' of {owner} must be in the range of the dtype of its "
-                    f"source, {np.dtype(dtype)}; got {end}."
-                )
+        check_boundaries(self.boundaries, owner, self.source_column.dtype, least=1)
 
     @property
     def _n_quantiles(self) -> int:
@@ -194,22 +173,13 @@ class BucketizedColumn(DenseColumn, CategoricalColumn):
             return learned | {"boundaries_": self.cuts}
         values, missing = source.values(table)
         known = ~missing if source.default_value is None else np.ones_like(missing)
-        weights = None
-        if sample_weight is not None:
-            known &= (sample_weight > 0)[:, np.newaxis]
-            weights = np.broadcast_to(sample_weight[:, np.newaxis], known.shape)[known]
-        if not known.any():
-            raise ValueError(
-                f"Column {source.key!r} has no numbers to learn boundaries from. Give "
-                "'boundaries' as numbers, or leave the column out."
-            )
-        distribution = Distribution.of(values[known], weights)
-        levels = np.arange(1, self._n_quantiles) / self._n_quantiles
-        positions = distribution.quantiles(levels)
-        n_distinct = len(distribution.distinct)
-        positions = np.unique(positions.clip(min(1, n_distinct - 1)))
-        boundaries = distribution.distinct[positions].astype(source.dtype)
-        return learned | {"boundaries_": boundaries}
+        numbers = known_numbers(values, known, sample_weight, table.target, source.key)
+        if self.boundaries.startswith("quantiles:"):
+            boundaries = _quantiles(numbers, self._n_quantiles)
+        else:
+            starts = learned_starts(self.boundaries, numbers)
+            boundaries = starts[min(1, len(starts) - 1) :]  # nothing is below the first
+        return learned | {"boundaries_": boundaries.astype(source.dtype)}
 
     def ids(self, table: Table) -> tuple[np.ndarray, np.ndarray]:
         """Return the ids; every cell holds a value, since NaN has a bucket."""
@@ -232,3 +202,10 @@ class BucketizedColumn(DenseColumn, CategoricalColumn):
             return [str(bucket) for bucket in buckets]
         elements = range(self.source_column.n_elements)
         return [f"{element}_{bucket}" for element in elements for bucket in buckets]
+
+
+def _quantiles(numbers: Known, n: int) -> np.ndarray:
+    distribution = Distribution.of(numbers.values, numbers.weights)
+    positions = distribution.quantiles(np.arange(1, n) / n)
+    first = min(1, len(distribution.distinct) - 1)
+    return distribution.distinct[np.unique(positions.clip(first))]

@@ -5,7 +5,7 @@ import functools
 import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Generator, Tensor, nn
@@ -14,6 +14,7 @@ from skest._checks import check_choice, check_integer
 from skest.feature_columns.base import CategoricalColumn, DenseColumn, FeatureColumn
 from skest.feature_columns.columns import FeatureColumns, as_feature_columns
 from skest.feature_columns.dense import EmbeddingColumn
+from skest.feature_columns.interpolation import CodeOutput, grouped
 from skest.feature_columns.joint_lookup import Lookup, looked_up
 from skest.feature_columns.lookup import (
     COMBINERS,
@@ -22,12 +23,14 @@ from skest.feature_columns.lookup import (
     row_table,
 )
 from skest.feature_columns.numeric import NumericColumn
+from skest.feature_columns.piecewise import PiecewiseLinearColumn
 from skest.feature_columns.target_statistics import TargetStatisticsColumn
 
 __all__ = [
     "CountsOutput",
     "DenseFeatures",
     "EmbeddingOutput",
+    "InterpolatedOutput",
     "LinearFeatures",
     "RowLookup",
     "SequenceFeatures",
@@ -99,6 +102,19 @@ class EmbeddingOutput(NamedTuple):
         return Lookup(table, ids, self.combiner, self.max_norm, factors)
 
 
+class InterpolatedOutput(NamedTuple):
+    """Output of a piecewise-linear column with a table."""
+
+    column: str
+    key: str
+    size: int
+
+
+_Output = (
+    ValuesOutput | CountsOutput | EmbeddingOutput | CodeOutput | InterpolatedOutput
+)
+
+
 class RowLookup(NamedTuple):
     """One look-up of rows that a module makes in every forward pass.
 
@@ -129,9 +145,10 @@ class _ColumnFeatures(nn.Module):
     ) -> None:
         super().__init__()
         self.dtype = dtype
-        self.outputs: list[ValuesOutput | CountsOutput | EmbeddingOutput] = []
+        self.outputs: list[_Output] = []
         self._lookups: Counter[str] = Counter()  # by name of the table
         self.out_features = 0
+        interpolated: list[PiecewiseLinearColumn] = []
         for column in _sorted_by_name(columns):
             if not isinstance(column, DenseColumn):
                 raise ValueError(
@@ -144,6 +161,15 @@ class _ColumnFeatures(nn.Module):
             if isinstance(column, EmbeddingColumn):
                 self._register_table(column, generator, initialize)
                 self._lookups[column.table_name] += 1
+            elif isinstance(column, PiecewiseLinearColumn) and column.dimension:
+                interpolated.append(column)
+                zeros = torch.zeros(
+                    sum(column.code_sizes), column.dimension, dtype=dtype
+                )
+                self.register_parameter(
+                    parameter_name(column.name), nn.Parameter(zeros)
+                )
+        self.interpolations: Any = nn.ModuleList(grouped(interpolated))
 
     def _register_table(
         self, column: EmbeddingColumn, generator: Generator | None, initialize: bool
@@ -184,11 +210,22 @@ class _ColumnFeatures(nn.Module):
             ]
         )
 
+    def _interpolated(self, encoded: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        found: dict[str, Tensor] = {}
+        for group in self.interpolations:
+            tables = [self.get_parameter(parameter_name(n)) for n in group.columns]
+            parts = group(tables, encoded).split(group.n_elements, dim=1)
+            found |= zip(group.columns, (p.flatten(1) for p in parts), strict=True)
+        return found
+
     def _concatenated(self, encoded: Mapping[str, Tensor]) -> Tensor:
         vectors = iter(self._embedded(encoded) if self._lookups else ())
+        interpolated = self._interpolated(encoded)
         outputs = [
             next(vectors)
             if isinstance(output, EmbeddingOutput)
+            else interpolated[output.column]
+            if isinstance(output, InterpolatedOutput)
             else output(encoded, self.dtype)
             for output in self.outputs
         ]
@@ -448,6 +485,7 @@ class LinearFeatures(nn.Module):
         self.bias = nn.Parameter(torch.zeros(units, dtype=dtype))
         self.looked_up: list[tuple[str, str, str | None, str]] = []
         dense: list[FeatureColumn] = []
+        interpolated: list[PiecewiseLinearColumn] = []
         for column in _sorted_by_name(columns):
             _refuse_sequence(column, "LinearFeatures")
             if isinstance(column, CategoricalColumn):
@@ -456,11 +494,16 @@ class LinearFeatures(nn.Module):
                 combiner = "sum" if column.is_summed else sparse_combiner
                 keys = (column.encoded_key, column.weight_key)
                 self.looked_up.append((column.name, *keys, combiner))
+            elif isinstance(column, PiecewiseLinearColumn):
+                zeros = torch.zeros(sum(column.code_sizes), units, dtype=dtype)
+                weights = nn.Parameter(zeros)
+                interpolated.append(column)
             elif isinstance(column, DenseColumn):
                 weights = nn.Parameter(torch.zeros(column.size, units, dtype=dtype))
                 dense.append(column)
             self.register_parameter(parameter_name(column.name), weights)
         self.multiplied = [column.name for column in dense]
+        self.interpolations: Any = nn.ModuleList(grouped(interpolated))
         self.dense = (
             DenseFeatures(dense, dtype, generator, initialize) if dense else None
         )
@@ -489,6 +532,9 @@ class LinearFeatures(nn.Module):
         ]
         for weights in looked_up(lookups):
             logits = logits + weights
+        for group in self.interpolations:
+            tables = [self._parameter(name) for name in group.columns]
+            logits = logits + group(tables, encoded).sum(1)
         if self.dense is not None:
             stacked = torch.cat([self._parameter(name) for name in self.multiplied])
             logits = logits + self.dense(encoded) @ stacked
@@ -504,6 +550,7 @@ class LinearFeatures(nn.Module):
     def column_parameters(self) -> dict[str, nn.Parameter]:
         """Return the weights of shape (num_buckets or size, units) by column name."""
         names = [name for name, *_ in self.looked_up] + self.multiplied
+        names += [name for group in self.interpolations for name in group.columns]
         return {name: self._parameter(name) for name in sorted(names)}
 
     def _parameter(self, column_name: str) -> nn.Parameter:
@@ -526,7 +573,11 @@ def _refuse_sequence(column: FeatureColumn, module: str) -> None:
         )
 
 
-def _output_of(column: DenseColumn) -> ValuesOutput | CountsOutput | EmbeddingOutput:
+def _output_of(column: DenseColumn) -> _Output:
+    if isinstance(column, PiecewiseLinearColumn):
+        if column.dimension is None:
+            return CodeOutput.of(column)
+        return InterpolatedOutput(column.name, column.encoded_key, column.size)
     if isinstance(column, NumericColumn | TargetStatisticsColumn):
         return ValuesOutput(column.name, column.encoded_key)
     if isinstance(column, EmbeddingColumn):

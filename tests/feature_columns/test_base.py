@@ -26,6 +26,7 @@ from skest.feature_columns import (
     embedding_column,
     indicator_column,
     numeric_column,
+    piecewise_linear_column,
 )
 from skest.feature_columns.base import as_dense
 
@@ -37,6 +38,7 @@ def all_columns() -> dict[str, Any]:
         "numeric": number,
         "indicated": numeric_column("x", default_value=0, indicate_missing="auto"),
         "bucketized": bucketized_column(number, "quantiles:4"),
+        "piecewise": piecewise_linear_column(number, "distinct:4"),
         "identity": categorical_column_with_identity("n", 9),
         "vocabulary": vocabulary,
         "hash bucket": categorical_column_with_hash_bucket("c", 9),

@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`piecewise_linear_column`: functions of a number that bend at edges, or jump there."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from skest._checks import check_choice, check_integer
+from skest.feature_columns.base import DenseColumn, FittedPart
+from skest.feature_columns.edges import (
+    check_boundaries,
+    known_numbers,
+    learned_edges,
+    learned_starts,
+)
+from skest.feature_columns.numeric import NumericColumn
+from skest.feature_columns.table import Key, Table
+
+__all__ = ["PiecewiseLinearColumn", "piecewise_linear_column"]
+
+_ENCODINGS = ("ple", "hat", "onehot")
+
+
+def piecewise_linear_column(
+    source_column: NumericColumn,
+    boundaries: Sequence[float] | str = "distinct:48",
+    dimension: int | None = 8,
+    encoding: str = "ple",
+) -> "PiecewiseLinearColumn":
+    """Let a network see numbers as trees do: by the bin they are in, and where in it.
+
+    A network of scaled numbers is smooth and learns thresholds slowly; here each bin has
+    weights of its own. Put the scaled number beside this column (`numeric_column`): it
+    goes on beyond the outermost edges, where this column stays as it is at the edge.
+
+    Parameters
+    ----------
+    source_column : NumericColumn
+        Without indicators of missing numbers. Each element of a cell has its own edges.
+    boundaries : sequence of float, or str, default="distinct:48"
+        The edges, two or more, strictly increasing: numbers, or how to learn them.
+        "distinct:N" takes quantiles of the distinct values, and each value if there are
+        no more than N; "quantiles:N" takes quantiles of the rows, of which many are equal
+        where a number occurs often; "tree:N" takes the thresholds of a decision tree with
+        N leaves, which predicts y from this element alone. Weights count as repetitions.
+        Bins are merged if they are narrower than 1e-6 of the range or have fewer than 20
+        rows; a value with so many rows keeps its edge.
+    dimension : int or None, default=8
+        Into how many numbers a network turns each element, by a table that it learns and
+        that starts at zero. None gives it the code itself.
+    encoding : {"ple", "hat", "onehot"}, default="ple"
+        The code of x between edges b and c, at the fraction f = (x - b) / (c - b): "ple"
+        has a number for each bin, 1 in those below, f in its own, 0 in those above; "hat"
+        has a number for each edge, 1 - f for b, f for c and 0 for others; "onehot" has a
+        number for each edge, 1 for b and 0 for others.
+
+    Returns
+    -------
+    PiecewiseLinearColumn
+
+    Raises
+    ------
+    ValueError, TypeError
+        If a parameter is wrong.
+
+    Notes
+    -----
+    Piecewise-linear encoding is that of Gorishniy, Rubachev and Babenko (2022), "On
+    Embeddings for Numerical Features in Tabular Deep Learning", arXiv:2203.05556, section
+    3; there, the first and last bin go on outside of the edges. A table that starts at
+    zero beside the scaled number is version "B" of TabM (arXiv:2410.24210). The same
+    functions can be learned from all three codes if edges are many, but in other ways:
+    "ple" shares what it learns between bins and is safe, "hat" and "onehot" learn bin by
+    bin, which is faster and takes more rows.
+
+    A cell is encoded as its bin and fraction, whatever the number of edges. A network
+    looks up what the table makes of the two ends of the bin.
+
+    A missing number for which the source has no value gives zeros. `transform` gives the
+    code, whatever `dimension` is.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skest.feature_columns import numeric_column, piecewise_linear_column
+    >>> column = piecewise_linear_column(numeric_column("age"), [0, 20, 40, 80])
+    >>> column.transform({"age": np.array([5.0, 60.0, np.nan])})
+    array([[0.25, 0.  , 0.  ],
+           [1.  , 1.  , 0.5 ],
+           [0.  , 0.  , 0.  ]], dtype=float32)
+    >>> column.get_feature_names_out()
+    array(['age_ple_0', 'age_ple_1', 'age_ple_2'], dtype=object)
+    """
+    return PiecewiseLinearColumn(
+        source_column, boundaries, dimension, encoding
+    ).validated()
+
+
+class PiecewiseLinearColumn(DenseColumn):
+    """Column made by `piecewise_linear_column`, where the parameters are documented.
+
+    Attributes
+    ----------
+    source_column_ : NumericColumn
+        The fitted source.
+    edges_ : list of ndarray, of length n_elements
+        Edges of each element, given or learned.
+    """
+
+    source = FittedPart("source_column")
+
+    def __init__(
+        self,
+        source_column: NumericColumn,
+        boundaries: Sequence[float] | str = "distinct:48",
+        dimension: int | None = 8,
+        encoding: str = "ple",
+    ) -> None:
+        self.source_column = source_column
+        self.boundaries = boundaries
+        self.dimension = dimension
+        self.encoding = encoding
+
+    @property
+    def name(self) -> str:
+        """Name of the source, ``_`` and the encoding."""
+        return f"{self.source_column.name}_{self.encoding}"
+
+    @property
+    def feature_keys(self) -> tuple[Key, ...]:
+        """The key of the source."""
+        return self.source_column.feature_keys
+
+    @property
+    def encoded_key(self) -> str:
+        """Key of the bins: the name and ``_ids``."""
+        return f"{self.name}_ids"
+
+    @property
+    def weight_key(self) -> str:
+        """Key of the fractions: the name and ``_weights``."""
+        return f"{self.name}_weights"
+
+    @property
+    def allows_missing(self) -> bool:
+        """True: missing numbers give zeros."""
+        return True
+
+    @property
+    def needs_fit(self) -> bool:
+        """Whether edges, or something of the source, are to be learned."""
+        return isinstance(self.boundaries, str) or super().needs_fit
+
+    @property
+    def edges(self) -> list[np.ndarray]:
+        """Edges of each element, numbers of the dtype of the source or of float64."""
+        if "edges_" not in vars(self) and not isinstance(self.boundaries, str):
+            given = np.asarray(self.boundaries).astype(self._float)
+            return [given] * self.source_column.n_elements
+        return self._learned("edges_", "give 'boundaries' as numbers")
+
+    @property
+    def _float(self) -> np.dtype:
+        """Type in which fractions are computed."""
+        return np.promote_types(self.source_column.dtype, np.float32)
+
+    @property
+    def code_sizes(self) -> list[int]:
+        """How many numbers the code of each element has."""
+        n_ends = 1 if self.encoding == "ple" else 0
+        return [len(edges) - n_ends for edges in self.edges]
+
+    @property
+    def size(self) -> int:
+        """Numbers for all elements: `dimension` for each, or the code."""
+        if self.dimension is None:
+            return sum(self.code_sizes)
+        return self.dimension * self.source_column.n_elements
+
+    def _validate(self) -> None:
+        source = self.source_column
+        if not isinstance(source, NumericColumn) or source.length_key is not None:
+            raise TypeError(
+                "'source_column' of a piecewise-linear column must come from "
+                f"numeric_column; got {source!r}."
+            )
+        source.validated()
+        owner = f"piecewise-linear column {source.name!r}"
+        if source.indicate_missing:
+            raise ValueError(
+                f"The source of {owner} must have indicate_missing=False; indicators "
+                "have no bins. Use another numeric column for them."
+            )
+        check_boundaries(self.boundaries, owner, source.dtype, least=2)
+        if not isinstance(self.boundaries, str):
+            with np.errstate(over="ignore"):
+                widths = np.diff(np.asarray(self.boundaries).astype(self._float))
+            if not (np.isfinite(widths) & (widths > 0)).all():
+                raise ValueError(
+                    f"'boundaries' of {owner} must be different numbers, not too far "
+                    f"apart, in {self._float}; got {self.boundaries!r}."
+                )
+        if self.dimension is not None:
+            check_integer(self.dimension, "dimension", owner, minimum=1)
+        check_choice(self.encoding, "encoding", owner, _ENCODINGS)
+
+    def _learn(self, table: Table, sample_weight: np.ndarray | None) -> dict[str, Any]:
+        source = self.source_column.fitted(table, sample_weight)
+        learned: dict[str, Any] = {"source_column_": source}
+        if not isinstance(self.boundaries, str):
+            return learned | {"edges_": self.edges}
+        values, missing = source.values(table)
+        known = ~missing if source.default_value is None else np.ones_like(missing)
+        edges = []
+        for element in range(source.n_elements):
+            one = slice(element, element + 1)
+            numbers = known_numbers(
+                values[:, one], known[:, one], sample_weight, table.target, source.key
+            )
+            learn = learned_starts if self.encoding == "onehot" else learned_edges
+            edges.append(learn(self.boundaries, numbers).astype(self._float))
+        return learned | {"edges_": edges}
+
+    def _encoded(self, table: Table) -> dict[str, np.ndarray]:
+        values, missing = self.source.values(table)
+        ids = np.empty(values.shape, dtype=np.int64)
+        fractions = np.zeros(values.shape, dtype=self._float)
+        for element, edges in enumerate(self.edges):
+            x = values[:, element].astype(self._float, copy=False)
+            n_bins = len(edges) - (self.encoding != "onehot")
+            bins = np.searchsorted(edges, x, side="right") - 1
+            ids[:, element] = bins = bins.clip(0, n_bins - 1)
+            if self.encoding != "onehot":
+                starts = edges[bins]
+                with np.errstate(over="ignore"):  # outside of the edges
+                    share = (x - starts) / (edges[bins + 1] - starts)
+                fractions[:, element] = share.clip(0, 1)
+        if self.source.default_value is None and missing.any():
+            ids[missing] = -1
+            fractions[missing] = 0
+        return {self.encoded_key: ids, self.weight_key: fractions}
+
+    def _matrix(self, table: Table) -> np.ndarray:
+        encoded = self._encoded(table)
+        ids, fractions = encoded[self.encoded_key], encoded[self.weight_key]
+        blocks = []
+        for element, size in enumerate(self.code_sizes):
+            # From the place of each number of the code to that of x.
+            ahead = ids[:, [element]] - np.arange(size) + fractions[:, [element]]
+            if self.encoding == "ple":
+                code = ahead.clip(0, 1)
+            else:
+                code = (1 - np.abs(ahead)).clip(min=0)
+            blocks.append(code.astype(self._float))
+        return np.hstack(blocks)
+
+    def _output_names(self) -> list[str]:
+        return [
+            f"{name}_{self.encoding}_{i}"
+            for name, size in zip(
+                self.source._element_names, self.code_sizes, strict=True
+            )
+            for i in range(size)
+        ]
