@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["KERAS", "TENSORFLOW", "Environment", "run"]
+__all__ = ["BOOSTING", "KERAS", "PYTABKIT", "TENSORFLOW", "Environment", "run"]
 
 SCRIPTS = Path(__file__).parent / "peers"
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -95,6 +95,8 @@ TENSORFLOW = Environment(
     "tensorflow-2.15", ("tensorflow-cpu==2.15.1", "numpy==1.26.4"), python="3.11"
 )
 KERAS = Environment("keras-3", ("keras==3.11.3", "tensorflow-cpu==2.20.0"))
+BOOSTING = Environment("boosting", ("lightgbm==4.7.0", "catboost==1.2.10"))
+PYTABKIT = Environment("pytabkit", ("pytabkit[models]==1.7.3", "torch==2.13.0"))
 
 
 def environments_folder() -> Path:

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The models of `benchmarks.quality`: as constructed, with a careful preprocessing."""
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from sklearn.compose import TransformedTargetRegressor, make_column_transformer
+from sklearn.ensemble import (
+    HistGradientBoostingClassifier,
+    HistGradientBoostingRegressor,
+)
+from sklearn.impute import SimpleImputer
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.metrics import (
+    accuracy_score,
+    f1_score,
+    log_loss,
+    roc_auc_score,
+    root_mean_squared_error,
+)
+from sklearn.multioutput import MultiOutputClassifier
+from sklearn.neural_network import MLPClassifier, MLPRegressor
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import (
+    OneHotEncoder,
+    OrdinalEncoder,
+    StandardScaler,
+    TargetEncoder,
+)
+
+import skest
+
+__all__ = ["ABLATIONS", "MODELS", "scores"]
+
+# What each ingredient of a default DNN is undone with.
+ABLATIONS: dict[str, dict[str, Any]] = {
+    "adagrad for all": {"optimizer": "adagrad", "learning_rate": 0.05},
+    "two layers of 32": {"hidden_units": (32, 32)},
+}
+_MOST_LEVELS = 255  # that gradient boosting takes as categories
+
+Make = Callable[[str, pd.DataFrame, int], Any]
+
+
+def _strings(X: pd.DataFrame) -> list[str]:
+    return list(X.columns.difference(X.select_dtypes("number").columns, sort=False))
+
+
+def _scaled(X: pd.DataFrame) -> Any:
+    strings = _strings(X)
+    return make_column_transformer(
+        (OneHotEncoder(min_frequency=2, handle_unknown="infrequent_if_exist"), strings),
+        remainder=make_pipeline(SimpleImputer(), StandardScaler()),
+    )
+
+
+def _linear(task: str, X: pd.DataFrame, seed: int) -> Any:
+    model: Any = Ridge() if task == "numbers" else LogisticRegression(max_iter=1000)
+    model = MultiOutputClassifier(model) if task == "labels" else model
+    return make_pipeline(_scaled(X), model)
+
+
+def _mlp(task: str, X: pd.DataFrame, seed: int) -> Any:
+    options: dict[str, Any] = {"early_stopping": True, "random_state": seed}
+    if task != "numbers":
+        return make_pipeline(_scaled(X), MLPClassifier(**options))
+    model = TransformedTargetRegressor(
+        MLPRegressor(**options), transformer=StandardScaler()
+    )
+    return make_pipeline(_scaled(X), model)
+
+
+def _boosting(task: str, X: pd.DataFrame, seed: int) -> Any:
+    many = [name for name in _strings(X) if X[name].nunique() > _MOST_LEVELS]
+    few = [name for name in _strings(X) if name not in many]
+    codes = OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=np.nan)
+    encoder = make_column_transformer(
+        (codes, few),
+        (TargetEncoder(random_state=seed), many),
+        remainder="passthrough",
+    )
+    options = {"categorical_features": list(range(len(few))), "random_state": seed}
+    if task == "numbers":
+        return make_pipeline(encoder, HistGradientBoostingRegressor(**options))
+    model: Any = HistGradientBoostingClassifier(**options)
+    return make_pipeline(
+        encoder, MultiOutputClassifier(model) if task == "labels" else model
+    )
+
+
+def _skest(name: str, task: str, X: pd.DataFrame, seed: int, **options: Any) -> Any:
+    kind = "Regressor" if task == "numbers" else "Classifier"
+    return getattr(skest, name + kind)(random_state=seed, **options)
+
+
+MODELS: dict[str, Make] = {
+    "skest, DNN": partial(_skest, "DNN"),
+    "skest, wide & deep": partial(_skest, "DNNLinearCombined"),
+    "linear": _linear,
+    "MLP": _mlp,
+    "boosting": _boosting,
+    **{
+        f"DNN: {name}": partial(_skest, "DNN", **options)
+        for name, options in ABLATIONS.items()
+    },
+}
+
+
+def scores(
+    task: str, y: Any, predicted: Any, classes: Iterable[Any]
+) -> dict[str, float]:
+    """Return "loss", which is to be small, and what else is usual for the task.
+
+    `predicted` are numbers, or probabilities: a row for each row, a column for each of
+    `classes` or labels.
+    """
+    if task == "numbers":
+        return {"loss": root_mean_squared_error(y, predicted)}
+    if task == "labels":
+        loss = np.mean([log_loss(a, b) for a, b in zip(y.T, predicted.T, strict=True)])
+        f1 = f1_score(y, predicted > 0.5, average="micro")
+        return {"loss": float(loss), "f1": float(f1)}
+    names = np.asarray(list(classes))
+    found = {
+        "loss": log_loss(y, predicted, labels=names),
+        "accuracy": accuracy_score(y, names[predicted.argmax(axis=1)]),
+    }
+    if len(names) == 2:
+        found["auc"] = float(roc_auc_score(y == names[1], predicted[:, 1]))
+    return found

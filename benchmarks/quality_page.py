@@ -1,0 +1,307 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page of `benchmarks.quality`: means over seeds, ranks, aims and a picture."""
+
+import json
+import math
+import operator
+import statistics
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.figure import Figure
+
+from benchmarks import machine, report
+
+__all__ = ["FOLDER", "differs", "load", "mean_ratio", "ranks", "spread", "write"]
+
+FOLDER = report.FOLDER / "quality"
+OFFICIAL = "adult, official"
+BASE = "boosting"  # what losses are related to
+DEFAULT = "skest, DNN"  # what the ablated are related to
+Results = dict[tuple[str, str, int, int], dict[str, Any]]
+Scores = dict[str, dict[str, dict[int, dict[str, float]]]]  # by table, model, seed
+
+PAGE = """\
+<!-- Written by benchmarks/quality.py. -->
+# Quality of predictions
+
+Estimators as they are constructed, on tables that nobody tuned them for: no argument is
+given but the seed, which moves the split (a quarter held out), too. skest gets the table as
+it was read. For scikit-learn's models numbers are imputed and scaled and strings are
+one-hot; "linear" is `LogisticRegression(max_iter=1000)` or `Ridge`, "MLP" has early
+stopping and, in regression, a scaled target; "boosting" is `HistGradientBoosting…` with its
+own categories, and target means for columns of more than 255 levels.
+{rows:,} rows of each part at
+most, except in "{official}", which is the whole official split. One thread.
+
+Means over the seeds, ± their standard errors. The loss is the logarithmic one for classes
+and labels, RMSE for numbers. `python -m benchmarks.quality --write` makes this page.
+
+## What was aimed at
+
+{aims}
+
+## All tables
+
+Mean rank by loss (1 is best) and the mean of the ratios to the loss of boosting, over the
+tables that a model was measured on; processor seconds of a fit.
+
+{overall}
+
+![Loss relative to boosting](quality/quality.svg)
+
+## Loss
+
+{loss}
+
+## Accuracy, AUC, micro F1
+
+{other}
+
+## Processor seconds of a fit
+
+{seconds}
+
+## What each ingredient is worth
+
+The loss relative to that of `DNN…` as constructed, with one ingredient undone each; more
+than 1 says that it helps.
+
+{ablations}
+
+## Measured with
+
+{machine}; commits {commits}.
+"""
+
+
+def load(path: Path) -> Results:
+    """Return the results in a file; of several for the same, the last."""
+    if not path.exists():
+        return {}
+    lines = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+    return {(r["table"], r["model"], r["seed"], r["rows"]): r for r in lines}
+
+
+def by_table(results: Results, n_rows: int) -> Scores:
+    """Return results with so many rows by table, model and seed."""
+    found: Scores = {}
+    for (table, model, seed, rows), result in results.items():
+        if rows == n_rows:
+            found.setdefault(table, {}).setdefault(model, {})[seed] = result
+    return found
+
+
+def spread(values: Iterable[float]) -> tuple[float, float]:
+    """Return the mean and its standard error, NaN for a single value."""
+    own = list(values)
+    error = statistics.stdev(own) / math.sqrt(len(own)) if len(own) > 1 else math.nan
+    return statistics.fmean(own), error
+
+
+def mean(scores: dict[int, dict[str, float]], name: str = "loss") -> float:
+    """Return the mean over seeds."""
+    return statistics.fmean(result[name] for result in scores.values())
+
+
+def differs(
+    one: dict[int, dict[str, float]], other: dict[int, dict[str, float]]
+) -> tuple[float, float]:
+    """Return by how much the first one's loss is larger, seed by seed, as `spread`."""
+    return spread(one[s]["loss"] - other[s]["loss"] for s in one.keys() & other.keys())
+
+
+def ranks(losses: dict[str, float]) -> dict[str, float]:
+    """Return the rank of each loss; equal ones share the mean of theirs."""
+    return {
+        name: 1
+        + sum(other < loss for other in losses.values())
+        + (sum(other == loss for other in losses.values()) - 1) / 2
+        for name, loss in losses.items()
+    }
+
+
+def mean_ratio(tables: Scores, model: str, base: str) -> float:
+    """Return the mean over tables of the ratio of mean losses."""
+    return statistics.fmean(_ratios(tables, model, base).values() or [math.nan])
+
+
+def _ratios(tables: Scores, model: str, base: str) -> dict[str, float]:
+    relative = {}
+    for table, found in tables.items():
+        one, other = found.get(model, {}), found.get(base, {})
+        if seeds := one.keys() & other.keys():
+            losses = (
+                sum(results[s]["loss"] for s in seeds) for results in (one, other)
+            )
+            relative[table] = operator.truediv(*losses)
+    return relative
+
+
+def aims(tables: Scores, model: str) -> list[str]:
+    """Return what a model of skest was to reach, a line each."""
+    lines = []
+
+    def line(what: str, found: str, is_reached: bool) -> None:
+        said = "reached" if is_reached else "**not reached**"
+        lines.append(f"| {model} | {what} | {found} | {said} |")
+
+    worse = []
+    for table, found in tables.items():
+        for other in {"linear", "MLP"} & found.keys() if model in found else ():
+            by, error = differs(found[model], found[other])
+            if by > (error if error == error else 0):
+                worse.append(f"{table} ({other})")
+    what = "nowhere worse than linear or MLP by more than one standard error"
+    line(what, "; ".join(sorted(worse)) or "nowhere", not worse)
+    relative = _ratios(tables, model, BASE)
+    if relative:
+        ratio, better = (
+            mean_ratio(tables, model, BASE),
+            sum(r < 1 for r in relative.values()),
+        )
+        line("mean loss relative to boosting ≤ 1.00", f"{ratio:.3f}", ratio <= 1)
+        half = f"{better} of {len(relative)}"
+        line("better than boosting on half", half, 2 * better >= len(relative))
+    if _ratios(tables, model, "CatBoost"):
+        ratio = mean_ratio(tables, model, "CatBoost")
+        line("the next mark: relative to CatBoost", f"{ratio:.3f}", ratio <= 1)
+    if official := tables.get(OFFICIAL, {}).get(model):
+        for name, aim in (("auc", 0.9265), ("accuracy", 0.8715)):
+            value = mean(official, name)
+            line(f"{OFFICIAL}: {name} ≥ {aim}", f"{value:.4f}", value >= aim)
+    times = [mean(f[model], "seconds") for f in tables.values() if model in f]
+    if times:
+        median, most = statistics.median(times), max(times)
+        line("median fit ≤ 10 s", f"{median:.1f} s", median <= 10)
+        line("no table above 30 s", f"{most:.1f} s", most <= 30)
+    return lines
+
+
+def _markdown(heads: list[str], rows: Iterable[list[str]]) -> str:
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _scores(
+    tables: Scores, models: list[str], names: tuple[str, ...], best: Any
+) -> str:
+    rows = []
+    for table, found in tables.items():
+        for name in names:
+            own = {
+                model: spread(r[name] for r in results.values())
+                for model, results in found.items()
+                if model in models and all(name in r for r in results.values())
+            }
+            if not own:
+                continue
+            top = best(value for value, _ in own.values())
+            cells = {}
+            for model, (value, error) in own.items():
+                text = f"{value:.4g}" + (f" ± {error:.2g}" if error == error else "")
+                cells[model] = f"**{text}**" if value == top else text
+            head = table if len(names) == 1 else f"{table}, {name}"
+            rows.append([head, *(cells.get(model, "") for model in models)])
+    return _markdown(["", *models], rows)
+
+
+def _overall(tables: Scores, models: list[str]) -> str:
+    by_rank: dict[str, list[float]] = {}
+    for found in tables.values():
+        losses = {model: mean(found[model]) for model in models if model in found}
+        for model, rank in ranks(losses).items():
+            by_rank.setdefault(model, []).append(rank)
+    rows = []
+    for model in models:
+        relative = _ratios(tables, model, BASE)
+        times = [mean(f[model], "seconds") for f in tables.values() if model in f]
+        numbers = [
+            f"{statistics.fmean(by_rank[model]):.2f}",
+            f"{mean_ratio(tables, model, BASE):.3f}",
+            f"{sum(r < 1 for r in relative.values())} of {len(relative)}",
+            f"{statistics.median(times):.2f}",
+            f"{max(times):.1f}",
+        ]
+        rows.append([model, *numbers])
+    heads = [
+        "",
+        "rank",
+        "relative loss",
+        "better than boosting",
+        "s, median",
+        "s, most",
+    ]
+    return _markdown(heads, rows)
+
+
+def _ablations(tables: Scores, models: list[str]) -> str:
+    rows = [
+        [
+            model.removeprefix("DNN: "),
+            *(f"{r[t]:.3f}" if t in r else "" for t in tables),
+            f"{mean_ratio(tables, model, DEFAULT):.3f}",
+        ]
+        for model in models
+        for r in [_ratios(tables, model, DEFAULT)]
+    ]
+    return _markdown(["undone", *tables, "mean"], rows) if rows else "Not measured yet."
+
+
+def draw(tables: Scores, models: list[str], path: Path) -> None:
+    """Draw losses relative to boosting, a row for each table, a mark for each model."""
+    with matplotlib.rc_context({"svg.hashsalt": "quality", "font.size": 9}):
+        figure = Figure(figsize=(7, 1.2 + 0.3 * len(tables)), layout="constrained")
+        axes = figure.subplots()
+        for model in models:
+            relative = _ratios(tables, model, BASE)
+            marker, size = ("o", 8) if model.startswith("skest") else ("s", 4)
+            axes.plot(
+                list(relative.values()),
+                [list(tables).index(table) for table in relative],
+                marker,
+                markersize=size,
+                label=model,
+                alpha=0.8,
+            )
+        axes.axvline(1, color="0.8", zorder=0)
+        axes.set(xscale="log", xlabel="loss relative to boosting (less is better)")
+        axes.set_yticks(range(len(tables)), list(tables))
+        axes.invert_yaxis()
+        axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
+        figure.savefig(path, metadata={"Date": None})
+
+
+def write(path: Path, n_rows: int) -> Path:
+    """Write the page of a file of results beside its folder, and the picture into it."""
+    results = load(path)
+    tables = by_table(results, n_rows)
+    names = list(dict.fromkeys(model for found in tables.values() for model in found))
+    ablated = [name for name in names if name.startswith("DNN: ")]
+    models = [name for name in names if name not in ablated]
+    lines = [
+        line
+        for name in models
+        if name.startswith("skest")
+        for line in aims(tables, name)
+    ]
+    commits = dict.fromkeys(result["commit"] for result in results.values())
+    text = PAGE.format(
+        rows=n_rows,
+        official=OFFICIAL,
+        aims="\n".join(["| | aim | found | |", "|---|---|---|---|", *lines]),
+        overall=_overall(tables, models),
+        loss=_scores(tables, models, ("loss",), min),
+        other=_scores(tables, models, ("accuracy", "auc", "f1"), max),
+        seconds=_scores(tables, models, ("seconds",), min),
+        ablations=_ablations(tables, ablated),
+        machine=machine.machine(),
+        commits=", ".join(commits),
+    )
+    draw(tables, models, path.parent / "quality.svg")
+    page = path.parent.with_suffix(".md")
+    page.write_text(text, encoding="utf-8")
+    print("\n".join(lines))
+    return page

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+import json
+
+import numpy as np
+import pytest
+
+from benchmarks import quality, quality_page
+from benchmarks.quality_models import scores
+from benchmarks.quality_tables import DATA, TABLES
+
+
+def results(**losses):
+    """Losses of each model, a seed each, on a table."""
+    return {
+        model.replace("_", " "): {
+            i: {"loss": x, "seconds": 1.0} for i, x in enumerate(own)
+        }
+        for model, own in losses.items()
+    }
+
+
+def test_means_have_their_standard_errors():
+    assert quality_page.spread([1.0, 2.0, 3.0]) == (2.0, pytest.approx(1 / 3**0.5))
+    assert str(quality_page.spread([2.0])[1]) == "nan"
+
+
+def test_models_are_compared_seed_by_seed():
+    found = results(one=[1.0, 3.0, 9.0], other=[2.0, 4.0])
+    assert quality_page.differs(found["one"], found["other"]) == (-1.0, 0.0)
+    assert quality_page.mean_ratio({"t": found}, "one", "other") == pytest.approx(4 / 6)
+
+
+def test_equal_losses_share_a_rank():
+    assert quality_page.ranks({"a": 0.2, "b": 0.1, "c": 0.2}) == {
+        "a": 2.5,
+        "b": 1,
+        "c": 2.5,
+    }
+
+
+def test_what_was_not_reached_is_said():
+    tables = {
+        "good": results(skest=[1.0, 1.1], boosting=[1.0, 1.2], linear=[2.0, 2.0]),
+        "bad": results(skest=[2.0, 2.1], boosting=[1.0, 1.0], linear=[1.0, 1.0]),
+    }
+    lines = quality_page.aims(tables, "skest")
+    nowhere = next(line for line in lines if "nowhere worse" in line)
+    assert nowhere.endswith("| bad (linear) | **not reached** |")
+    assert any("half | 1 of 2 | reached" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("task", "y", "predicted", "found"),
+    [
+        ("numbers", [0.0, 2.0], [1.0, 1.0], {"loss": 1.0}),
+        (
+            "classes",
+            ["a", "b"],
+            [[0.5, 0.5], [0.5, 0.5]],
+            {"loss": np.log(2), "auc": 0.5},
+        ),
+        ("labels", [[0, 1], [1, 0]], [[0.5, 0.5]] * 2, {"loss": np.log(2), "f1": 0.0}),
+    ],
+)
+def test_scores_of_a_task(task, y, predicted, found):
+    own = scores(task, np.array(y), np.array(predicted), ["a", "b"])
+    assert {name: own[name] for name in found} == pytest.approx(found)
+
+
+def test_the_seed_moves_the_split():
+    first, second = (TABLES["iris"].split(seed, n_rows=30) for seed in (0, 1))
+    assert len(first.X) == len(first.X_test) == 30
+    assert not np.array_equal(first.X.index, second.X.index)
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason="needs ../shared/data")
+def test_blanks_and_labels_are_read():
+    X, _ = TABLES["telco"].load()
+    assert X["TotalCharges"].isna().sum() == 11
+    assert TABLES["yeast"].load()[1].shape == (2417, 14)
+
+
+def test_an_interrupted_run_goes_on(tmp_path, monkeypatch, capsys):
+    fits = []
+    monkeypatch.setattr(
+        quality,
+        "fitted",
+        lambda model, task, split, seed: (
+            fits.append(seed) or {"loss": 1.0, "seconds": 1.0, "accuracy": 0.5}
+        ),
+    )
+    out = tmp_path / "quality"
+    options = ["--tables", "iris", "--models", "linear", "--out", str(out), "--seeds"]
+    quality.main([*options, "1"])
+    quality.main([*options, "2", "--write"])
+    assert fits == [0, 1]
+    lines = (out / "results.jsonl").read_text().splitlines()
+    assert [json.loads(line)["seed"] for line in lines] == [0, 1]
+    assert "| iris | **1 ± 0** |" in (tmp_path / "quality.md").read_text()
