@@ -5,12 +5,17 @@ import hashlib
 import hmac
 import os
 
-__all__ = ["is_proved", "proof", "secret_of_cluster"]
+__all__ = ["is_proved", "may_lack_secret", "proof", "secret_of_cluster"]
 
 
 def secret_of_cluster() -> str | None:
     """Return the environment variable ``SKEST_SECRET``; None if it is empty or not set."""
     return os.environ.get("SKEST_SECRET") or None
+
+
+def may_lack_secret() -> bool:
+    """Tell whether ``SKEST_WITHOUT_SECRET=1`` lets all who reach a server in."""
+    return os.environ.get("SKEST_WITHOUT_SECRET") == "1"
 
 
 def proof(secret: str | None, *said: str) -> str:

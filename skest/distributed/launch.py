@@ -4,15 +4,17 @@
 ``python -m skest.distributed.launch --workers 4 --ps 2 --evaluator train.py ARGUMENT...``
 starts a chief, three workers, two parameter servers and an evaluator, each of which runs
 the script. Who it is, it reads from the environment variable ``SKEST_CONFIG``, as
-`skest.RunConfig` does. A task that dies is restarted, the others go on. Ctrl-C reaches
-chief, workers and evaluator as if each was alone; a second one ends them at once. When
-the chief has ended, the training has: workers that go on nevertheless are ended.
+`skest.RunConfig` does. All share a random secret, unless ``SKEST_SECRET`` is set. A task
+that dies is restarted, the others go on. Ctrl-C reaches chief, workers and evaluator as
+if each was alone; a second one ends them at once. When the chief has ended, the training
+has: workers that go on nevertheless are ended.
 """
 
 import argparse
 import contextlib
 import json
 import os
+import secrets
 import signal
 import socket
 import sys
@@ -20,6 +22,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 
+from skest.distributed.authentication import secret_of_cluster
 from skest.distributed.supervisor import Supervisor, Task, res_options
 from skest.exceptions import TaskFailedError
 
@@ -61,8 +64,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         for task in tasks:
             supervisor.start(task)
         if servers := " ".join(cluster.get("ps", ())):
+            how = "" if secret_of_cluster() else " (with one SKEST_SECRET set for both)"
             print(
-                "To see how it is going: python -m skest.distributed.status --ps "
+                f"To see how it is going{how}: python -m skest.distributed.status --ps "
                 f"{servers}",
                 file=sys.stderr,
             )
@@ -135,7 +139,7 @@ def local_cluster(num_workers: int, num_ps: int) -> dict[str, list[str]]:
 
 
 def environ_of(
-    cluster: Mapping[str, Sequence[str]], kind: str, index: int
+    cluster: Mapping[str, Sequence[str]], kind: str, index: int, secret: str
 ) -> dict[str, str]:
     """Return what the environment of a task has beside that of who starts it.
 
@@ -145,17 +149,20 @@ def environ_of(
         Addresses by type of task.
     kind, index : str, int
         Type and number of the task.
+    secret : str
+        Shared by all tasks.
 
     Returns
     -------
     dict of str to str
-        ``SKEST_CONFIG``, and settings that are not in the environment yet.
+        ``SKEST_CONFIG``, ``SKEST_SECRET``, and settings that are not in the environment
+        yet.
     """
     task = {"cluster": cluster, "task": {"type": kind, "index": index}}
     own = res_options()
     if kind == "ps" and "OMP_NUM_THREADS" not in os.environ:
         own["OMP_NUM_THREADS"] = "1"
-    return {**own, "SKEST_CONFIG": json.dumps(task)}
+    return {**own, "SKEST_CONFIG": json.dumps(task), "SKEST_SECRET": secret}
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -236,8 +243,9 @@ def _tasks(cluster: dict[str, list[str]], options: argparse.Namespace) -> list[T
     if options.evaluator:
         roles.append(("evaluator", 0))
     arguments = ["--script", str(options.script), *options.arguments]
+    secret = secret_of_cluster() or secrets.token_hex()
     return [
-        Task(f"{kind}-{index}", arguments, environ_of(cluster, kind, index))
+        Task(f"{kind}-{index}", arguments, environ_of(cluster, kind, index, secret))
         for kind, index in roles
     ]
 

@@ -116,11 +116,11 @@ def launch(
             made = ray.remote(_Place).options(**options, max_concurrency=2)
             actors[name] = made.remote(max_restarts, log_dir and os.fspath(log_dir))
         cluster = _cluster(actors, start_timeout)
-        environ = {"SKEST_SECRET": secret_of_cluster() or secrets.token_hex()}
+        secret = secret_of_cluster() or secrets.token_hex()
         running = {
             actor.run.remote(
                 "-".join(map(str, name)),
-                {**environ_of(cluster, *name), **environ},
+                environ_of(cluster, *name, secret),
                 work,
             ): name
             for name, actor in actors.items()

@@ -17,7 +17,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, TypeGuard
 
-from torch.distributed import PrefixStore, ProcessGroupGloo, TCPStore
+from torch.distributed import PrefixStore, ProcessGroupGloo, QueueEmptyError, TCPStore
 
 from skest.distributed.addresses import (
     is_loopback,
@@ -25,7 +25,7 @@ from skest.distributed.addresses import (
     own_address,
     split_address,
 )
-from skest.distributed.authentication import is_proved, proof
+from skest.distributed.authentication import is_proved, may_lack_secret, proof
 from skest.distributed.handshake import HELLO_BYTES, introduce, welcome
 from skest.distributed.session import Peer, RefusedError, Session
 from skest.distributed.wire import PROTOCOL, WireError
@@ -64,7 +64,8 @@ class Listener:
     Raises
     ------
     ValueError
-        If the host is another machine.
+        If the host is another machine, or other machines reach it and there is no
+        secret, unless ``SKEST_WITHOUT_SECRET=1`` is in the environment.
     OSError
         If the port is in use.
     """
@@ -73,12 +74,13 @@ class Listener:
         host, _ = split_address(address)
         opened = listen(address)
         own, port = opened.getsockname()[:2]
-        if secret is None and not is_loopback(own):
-            _logger.warning(
-                "A parameter server listens at %s:%d without a secret: whoever reaches "
-                "it can read and change the model. Set SKEST_SECRET to the same string "
-                "for all tasks.",
-                *(host, port),
+        if secret is None and not is_loopback(own) and not may_lack_secret():
+            opened.close()
+            raise ValueError(
+                f"A parameter server does not listen at {host}:{port} without a secret: "
+                "whoever reaches it could read and change the model. Set SKEST_SECRET to "
+                "the same string for all tasks, or SKEST_WITHOUT_SECRET=1 where all who "
+                "reach it are trusted."
             )
         self._store = TCPStore(
             host,
@@ -121,7 +123,13 @@ class Listener:
             None instead of both after `stop`.
         """
         while True:
-            text = bytes(self._waiting.queue_pop(_REQUESTS))
+            try:
+                text = bytes(self._waiting.queue_pop(_REQUESTS))
+            except QueueEmptyError:  # the store is open: somebody took it before
+                _logger.warning(
+                    "Somebody takes requests for sessions of %s.", self.address
+                )
+                continue
             if not text:
                 return None
             try:

@@ -19,7 +19,8 @@ ROOT = Path(__file__).parents[2]
 TELL = """
     import json, os, sys
     config = json.loads(os.environ["SKEST_CONFIG"])
-    print(json.dumps([config, sys.argv[1:], os.environ.get("OMP_NUM_THREADS")]))
+    print(json.dumps([config, sys.argv[1:], os.environ.get("OMP_NUM_THREADS"),
+                      os.environ["SKEST_SECRET"]]))
     """
 
 
@@ -36,7 +37,9 @@ def test_each_task_is_told_who_it_is(tmp_path, monkeypatch):
     assert main([*options, write(tmp_path, TELL), "--rate", "3"]) == 0
     told = {path.stem: json.loads(path.read_text()) for path in logs.iterdir()}
     assert set(told) == {"chief-0", "worker-0", "worker-1", "ps-0", "evaluator-0"}
-    for name, (config, arguments, threads) in told.items():
+    (secret,) = {told[name][3] for name in told}
+    assert len(secret) == 64
+    for name, (config, arguments, threads, _) in told.items():
         kind, index = name.split("-")
         assert config["task"] == {"type": kind, "index": int(index)}
         assert config["cluster"] == told["chief-0"][0]["cluster"]
@@ -53,6 +56,13 @@ def test_the_addresses_of_the_servers_are_told(tmp_path, capsys):
     assert told + "\n" in capsys.readouterr().err
     assert main(["--workers", "1", "--ps", "0", write(tmp_path, TELL)]) == 0
     assert "status" not in capsys.readouterr().err
+
+
+def test_the_secret_of_the_environment_is_that_of_the_tasks(tmp_path, monkeypatch):
+    monkeypatch.setenv("SKEST_SECRET", "of all")
+    options = ["--workers", "1", "--ps", "0", "--log-dir", str(tmp_path)]
+    assert main([*options, write(tmp_path, TELL)]) == 0
+    assert json.loads((tmp_path / "chief-0.log").read_text())[3] == "of all"
 
 
 @pytest.mark.parametrize(("workers", "ps"), [(1, 0), (2, 1), (4, 3)])

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+import contextlib
 import json
 import socket
 import uuid
@@ -231,17 +232,28 @@ def test_an_answer_that_is_none_is_no_answer(listener, monkeypatch, text):
 
 @pytest.mark.parametrize("secret", [None, "secret"])
 @pytest.mark.parametrize("is_local", [True, False])
-def test_a_listener_that_others_reach_without_a_secret_warns(
-    caplog, monkeypatch, secret, is_local
-):
-    def is_loopback(host):
-        assert host == "127.0.0.1"
-        return is_local
+@pytest.mark.parametrize("told", ["", "1"])
+def test_a_listener_that_others_reach_has_a_secret(monkeypatch, secret, is_local, told):
+    monkeypatch.setattr("skest.distributed.rendezvous.is_loopback", lambda _: is_local)
+    monkeypatch.setenv("SKEST_WITHOUT_SECRET", told)
+    if secret or is_local or told:
+        Listener("127.0.0.1:0", secret, SECONDS).stop()
+        return
+    expected = (
+        "at 127.0.0.1:.* without a secret: .* Set SKEST_SECRET .*WITHOUT_SECRET=1"
+    )
+    with pytest.raises(ValueError, match=expected):
+        Listener("127.0.0.1:0", secret, SECONDS)
 
-    monkeypatch.setattr("skest.distributed.rendezvous.is_loopback", is_loopback)
-    Listener("127.0.0.1:0", secret, SECONDS).stop()
-    warns = "without a secret: whoever reaches it" in caplog.text
-    assert warns == (secret is None and not is_local)
+
+def test_who_takes_requests_of_others_does_not_end_the_listener(listener):
+    store = store_of(listener)
+    for _ in range(300):
+        store.queue_push("sessions", "j")
+        with contextlib.suppress(RuntimeError):
+            store.queue_pop("sessions", False)
+    session_with(listener)
+    assert listener.sessions.get(timeout=30)[0] == WORKER
 
 
 @pytest.mark.parametrize(
