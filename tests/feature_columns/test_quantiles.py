@@ -67,8 +67,9 @@ def test_one_number_is_mapped_to_zero() -> None:
     assert learned(np.array([1.0, 3.0, 5.0])).tolist() == [0, 0, 0]
 
 
-def test_numbers_that_are_nearly_the_same() -> None:
-    values = np.array([0.0, np.nextafter(0.0, 1)])
+@pytest.mark.parametrize("low, high", [(0.0, 1e-300), (1.0, np.nextafter(1.0, 2))])
+def test_numbers_that_are_nearly_the_same(low: float, high: float) -> None:
+    values = np.array([low, high])
     assert UniformMap.learned(values, None)(values).tolist() == [0, 1]
 
 
