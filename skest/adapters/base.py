@@ -172,7 +172,7 @@ class SkestEstimator(CallbackSupportMixin, DocLinkMixin, RowReader, FormerArgume
         train = train._replace(features=features, weight=weight)
         if not resume:
             self._start(train)
-        train = self._with_cross_fitted(train, seed)
+        train = self._as_training_rows(train, seed)
         given = (X, y, sample_weight)
         self._train(train, held_out, int(self.max_iter), seed, given, resume=resume)
 
@@ -195,7 +195,7 @@ class SkestEstimator(CallbackSupportMixin, DocLinkMixin, RowReader, FormerArgume
         seed = self._seed()
         if not resume:
             self._start(rows)
-            rows = self._with_cross_fitted(rows, seed)
+            rows = self._as_training_rows(rows, seed)
         given = (X, y, sample_weight)
         self._train(rows, None, 1, seed, given, resume=resume)
 
@@ -224,13 +224,13 @@ class SkestEstimator(CallbackSupportMixin, DocLinkMixin, RowReader, FormerArgume
                 columns = with_source_statistics(self, parameter, columns)
             setattr(self, f"{parameter}_", columns)
 
-    def _with_cross_fitted(self, rows: Rows, seed: int | None) -> Rows:
+    def _as_training_rows(self, rows: Rows, seed: int | None) -> Rows:
         """Return rows to train on, from whose labels columns have learned."""
         beside: dict[Any, Any] = {}
         for parameter in self._column_parameters:
             columns = getattr(self, f"{parameter}_")
             if columns is not None:
-                beside |= columns.cross_fitted(
+                beside |= columns.training_features(
                     rows.features, rows.labels, rows.weight, seed
                 )
         return rows._replace(features=rows.features | beside) if beside else rows

@@ -157,7 +157,8 @@ def ids_meaning(column: FeatureColumn) -> Meaning:
         # Another number of buckets spreads values in another way.
         n_oov = column.num_oov_buckets
         oov = [("out of vocabulary", n_oov, i) for i in range(n_oov)]
-        return Meaning("vocabulary", [*column.vocabulary, *oov])
+        missing = [("missing",)] * column.missing_bucket
+        return Meaning("vocabulary", [*column.vocabulary, *oov, *missing])
     if isinstance(column, IdentityColumn):
         return Meaning("identity", range(column.num_buckets))
     kind: tuple[Hashable, ...] = (type(column).__name__,)

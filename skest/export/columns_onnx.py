@@ -218,7 +218,12 @@ def _(column: KeyedCategoricalColumn, inputs: Inputs) -> Ids:
         ids = cells.buckets(column.hash_bucket_size)
         return Ids(ids, ids >= 0, cells.width)
     present = _is_none_of(cells.values, cells.missing)
-    return Ids(_ids_of(column, cells, present), present, cells.width)
+    ids = _ids_of(column, cells, present)
+    if isinstance(column, VocabularyColumn) and column.missing_bucket:
+        none = present.cast(np.int64).max(axis=1, keepdims=True).equals(0)
+        first = _positions(ids, 0).equals(0)
+        ids = where(none & first, column.num_buckets - 1, ids)
+    return Ids(ids, present, cells.width)
 
 
 def _is_none_of(values: Value, missing: tuple[Any, ...]) -> Value:

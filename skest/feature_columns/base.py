@@ -227,15 +227,15 @@ class FeatureColumn(DocLinkMixin, FeaturesIn, TransformerMixin, BaseEstimator):
             self._validate()
         return self._encoded(self._table(X))
 
-    def cross_fitted(
+    def training_features(
         self,
         table: Table,
         sample_weight: np.ndarray | None,
         generator: np.random.Generator,
     ) -> dict[str, np.ndarray]:
-        """Return what rows that `fit` learned labels from need beside their cells.
+        """Return what rows to train on have in place of what `encode` gives.
 
-        See `FeatureColumns.cross_fitted`.
+        See `FeatureColumns.training_features`.
 
         Parameters
         ----------

@@ -184,22 +184,22 @@ class FeatureColumns(DocLinkMixin, FeaturesIn, TransformerMixin, BaseComposition
         self._remember_features(table)
         return self
 
-    def cross_fitted(
+    def training_features(
         self, X: Any, y: Any, sample_weight: Any = None, seed: int | None = None
     ) -> dict[str, np.ndarray]:
-        """Return what rows that `fit` learned labels from need beside their cells.
+        """Return what rows to train on have in place of what `encode` gives.
 
-        Where a column learns from labels, as `target_statistics_column` does, rows to
-        train on must not be encoded by what their own labels taught. Estimators of
-        scikit-learn's kind see to it; for an `input_fn`, put these columns beside the
-        others, and `encode` takes them.
+        A column that learns from labels, as `target_statistics_column` does, must not
+        encode a row by what its own label taught, and one with an `unknown_rate` hides
+        values. Estimators of scikit-learn's kind see to it; for an `input_fn`, put these
+        columns beside the others, and `encode` takes them.
 
         Parameters
         ----------
         X, y, sample_weight
             As in `fit`.
         seed : int or None, default=None
-            Of the folds; None takes one from the operating system.
+            Of all that is random; None takes one from the operating system.
 
         Returns
         -------
@@ -216,7 +216,7 @@ class FeatureColumns(DocLinkMixin, FeaturesIn, TransformerMixin, BaseComposition
         >>> town = categorical_column_with_vocabulary_list("town")
         >>> columns = FeatureColumns([target_statistics_column(town)])
         >>> X, y = {"town": ["Bern", "Oslo"] * 5}, [0.0, 1.0] * 5
-        >>> features = X | columns.fit(X, y).cross_fitted(X, y, seed=0)
+        >>> features = X | columns.fit(X, y).training_features(X, y, seed=0)
         >>> columns.encode(features)["town_target_statistics"].shape
         torch.Size([10, 2])
         """
@@ -224,7 +224,7 @@ class FeatureColumns(DocLinkMixin, FeaturesIn, TransformerMixin, BaseComposition
         generator = np.random.default_rng(seed)
         found: dict[str, np.ndarray] = {}
         for column in self.active:
-            found |= column.cross_fitted(table, sample_weight, generator)
+            found |= column.training_features(table, sample_weight, generator)
         return found
 
     def encode(self, X: Any, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:

@@ -26,6 +26,15 @@ class OverCategorical(FeatureColumn):
         fitted = self.categorical_column.fitted(table, sample_weight)
         return {"categorical_column_": fitted}
 
+    def training_features(
+        self,
+        table: Table,
+        sample_weight: np.ndarray | None,
+        generator: np.random.Generator,
+    ) -> dict[str, np.ndarray]:
+        """Return those of the categorical column."""
+        return self.categorical.training_features(table, sample_weight, generator)
+
     @property
     def has_inverse(self) -> bool:
         """Whether the categorical column has an inverse."""

@@ -32,8 +32,9 @@ def target_statistics_column(
     all rows, and no rows.
 
     What a row's own label went into would tell the label. An estimator of skest trains
-    on means that were learned without the row, in 5 folds (`cross_fitted`), and so does
-    `fit_transform`; predictions take those of all training rows.
+    on means that were learned without the row, in 5 folds, by way of
+    `FeatureColumns.training_features`; predictions take those of all training rows, as
+    does `transform`.
 
     Parameters
     ----------
@@ -179,16 +180,16 @@ class TargetStatisticsColumn(DenseColumn):
         return np.column_stack([*means, np.log1p(counts)])
 
     @property
-    def _cross_fitted_key(self) -> str:
-        return f"__cross_fitted_{self.name}__"
+    def _training_key(self) -> str:
+        return f"__training_{self.name}__"
 
-    def cross_fitted(
+    def training_features(
         self,
         table: Table,
         sample_weight: np.ndarray | None,
         generator: np.random.Generator,
     ) -> dict[str, np.ndarray]:
-        """Return what is learned for each fold of the rows from the other folds."""
+        """Return for each fold of the rows what is learned from the other folds."""
         levels = self._levels(self.categorical, table)
         values = _numbers_of(table.target, self.classes_, table.n_rows)
         fold = generator.permutation(np.arange(table.n_rows) % _FOLDS)
@@ -202,14 +203,14 @@ class TargetStatisticsColumn(DenseColumn):
             # As many rows as all folds have, for those that predictions meet have them.
             raw[:, -1] = np.log1p(np.expm1(raw[:, -1]) * (_FOLDS / (_FOLDS - 1)))
             result[inside] = ((raw - self.center_) / self.scale_)[levels[inside]]
-        return {self._cross_fitted_key: result}
+        return {self._training_key: result}
 
     def _encoded(self, table: Table) -> dict[str, np.ndarray]:
         return {self.encoded_key: self._matrix(table)}
 
     def _matrix(self, table: Table) -> np.ndarray:
-        if self._cross_fitted_key in table:
-            return table.numbers(self._cross_fitted_key)
+        if self._training_key in table:
+            return table.numbers(self._training_key)
         return self._fitted_statistics[self._levels(self.categorical, table)]
 
     def _output_names(self) -> list[str]:

@@ -48,6 +48,8 @@ class VocabularyColumn(KeyedCategoricalColumn):
     dtype: str | None
     default_value: int | None
     num_oov_buckets: int
+    missing_bucket: bool = False
+    unknown_rate: float = 0.0
 
     @property
     def vocabulary(self) -> dict[Any, int]:
@@ -56,7 +58,12 @@ class VocabularyColumn(KeyedCategoricalColumn):
 
     @property
     def num_buckets(self) -> int:
-        """Size of the vocabulary, and buckets for other values."""
+        """Size of the vocabulary, and buckets for other values and missing ones."""
+        return self._missing_id + self.missing_bucket
+
+    @property
+    def _missing_id(self) -> int:
+        """Id of missing cells, if they have a bucket."""
         return len(self.vocabulary) + self.num_oov_buckets
 
     def _validate_unknown(self, owner: str) -> None:
@@ -68,6 +75,18 @@ class VocabularyColumn(KeyedCategoricalColumn):
             raise ValueError(
                 f"{owner} has both 'num_oov_buckets' and 'default_value', which give an "
                 "id to the same values; use one of them."
+            )
+
+        check_choice(self.missing_bucket, "missing_bucket", owner, (False, True))
+        if not 0 <= self.unknown_rate < 1:
+            raise ValueError(
+                f"'unknown_rate' of {owner} must be a number from 0 to less than 1; got "
+                f"{self.unknown_rate!r}."
+            )
+        if self.unknown_rate and not self.num_oov_buckets:
+            raise ValueError(
+                f"'unknown_rate' of {owner} needs a bucket for values that count as "
+                "unknown. Set num_oov_buckets=1."
             )
 
     @property
@@ -110,6 +129,37 @@ class VocabularyColumn(KeyedCategoricalColumn):
             ids[unknown] = self._default_id
         return ids
 
+    def ids(self, table: Table) -> tuple[np.ndarray, np.ndarray]:
+        """Return the ids; of a row without value, the first may be the missing one."""
+        ids, present = super().ids(table)
+        if self.missing_bucket:
+            ids[~present.any(axis=1), 0] = self._missing_id
+        return ids, present
+
+    @property
+    def _training_key(self) -> str:
+        return f"__training_{self.encoded_key}__"
+
+    def training_features(
+        self,
+        table: Table,
+        sample_weight: np.ndarray | None,
+        generator: np.random.Generator,
+    ) -> dict[str, np.ndarray]:
+        """Return ids of which some are as if their values were unknown."""
+        if not self.unknown_rate:
+            return {}
+        ids, present = self.ids(table)
+        hidden = present & (generator.random(ids.shape) < self.unknown_rate)
+        buckets = generator.integers(self.num_oov_buckets, size=ids.shape)
+        ids = np.where(hidden, len(self.vocabulary) + buckets, ids)
+        return {self._training_key: ids}
+
+    def _encoded(self, table: Table) -> dict[str, np.ndarray]:
+        if self._training_key in table:
+            return {self.encoded_key: table.column(self._training_key)}
+        return super()._encoded(table)
+
     def _distinct_ids(self, table: Table, distinct: np.ndarray) -> np.ndarray:
         vocabulary = self.vocabulary
         unknown = (self.num_oov_buckets, self._default_id)
@@ -123,15 +173,17 @@ class VocabularyColumn(KeyedCategoricalColumn):
         return ids
 
     def _categories_of(self, ids: np.ndarray) -> np.ndarray:
-        values = [*self.vocabulary, *[None] * self.num_oov_buckets]
+        others = self.num_oov_buckets + self.missing_bucket
+        values = [*self.vocabulary, *[None] * others]
         return np.array(values, dtype=object)[ids]
 
     def _bucket_names(self) -> list[str]:
         names = {str(value): None for value in self.vocabulary}
-        stem, buckets = "oov", range(self.num_oov_buckets)
-        while any(f"{stem}{i}" in names for i in buckets):
-            stem = f"_{stem}"  # a value has the name of a bucket
-        return [*names, *(f"{stem}{i}" for i in buckets)]
+        others = [f"oov{i}" for i in range(self.num_oov_buckets)]
+        others += ["missing"] * self.missing_bucket
+        while any(name in names for name in others):
+            others = [f"_{name}" for name in others]  # a value has the name of a bucket
+        return [*names, *others]
 
 
 def categorical_column_with_vocabulary_list(
@@ -144,12 +196,18 @@ def categorical_column_with_vocabulary_list(
     max_categories: int | None = None,
     *,
     delimiter: str | None = None,
+    missing_bucket: bool = False,
+    unknown_rate: float = 0.0,
 ) -> "VocabularyListColumn":
     """Strings or integers of a vocabulary, given or learned.
 
     The id of a value is its position in the vocabulary. A value that is not in it has
     no id, unless `default_value` or `num_oov_buckets` give it one. A missing cell (None,
-    NaN, "" or the integer -1) never has an id.
+    NaN, "" or the integer -1) has none, unless `missing_bucket` gives it one.
+
+    For an embedding of many levels, ``num_oov_buckets=1, min_frequency=5,
+    missing_bucket=True, unknown_rate=0.01`` trains one vector for what is rare or
+    unknown, and one for what is missing.
 
     Parameters
     ----------
@@ -180,6 +238,11 @@ def categorical_column_with_vocabulary_list(
     delimiter : str or None, default=None
         Where strings are split into several values, e.g. "|" for "a|b|c"; empty parts
         are missing. Without, a cell has several values if it is a list.
+    missing_bucket : bool, default=False
+        Whether a cell without a value has an id of its own, the last one.
+    unknown_rate : float, default=0.0
+        Share of the values that count as unknown in the training of an estimator, drawn
+        once for each `fit`, so that the bucket of `num_oov_buckets` is trained.
 
     Returns
     -------
@@ -218,6 +281,8 @@ def categorical_column_with_vocabulary_list(
         min_frequency,
         max_categories,
         delimiter=delimiter,
+        missing_bucket=missing_bucket,
+        unknown_rate=unknown_rate,
     ).validated()
 
 
@@ -241,6 +306,8 @@ class VocabularyListColumn(VocabularyColumn):
         max_categories: int | None = None,
         *,
         delimiter: str | None = None,
+        missing_bucket: bool = False,
+        unknown_rate: float = 0.0,
     ) -> None:
         self.key = key
         self.vocabulary_list = vocabulary_list
@@ -250,6 +317,8 @@ class VocabularyListColumn(VocabularyColumn):
         self.min_frequency = min_frequency
         self.max_categories = max_categories
         self.delimiter = delimiter
+        self.missing_bucket = missing_bucket
+        self.unknown_rate = unknown_rate
 
     @property
     def vocabulary(self) -> dict[Any, int]:
@@ -274,7 +343,7 @@ class VocabularyListColumn(VocabularyColumn):
         if self.dtype is not None:
             return self.dtype
         known = vars(self).get("vocabulary_", self.vocabulary_list)
-        if known is None:
+        if known is None or len(known) == 0:
             return None
         return _kind_of_values([next(iter(known))])  # all are of one kind
 
@@ -355,7 +424,7 @@ class VocabularyListColumn(VocabularyColumn):
             order = _sorted_order(distinct)  # of values as frequent, the first count
             most_frequent = order[np.argsort(-frequency[order], kind="stable")]
             distinct = distinct[most_frequent[: self.max_categories]]
-        if len(distinct) == 0:
+        if len(distinct) == 0 and not self.num_oov_buckets:
             raise ValueError(
                 f"Column {self.key!r} has no value that occurs often enough "
                 f"(min_frequency={self.min_frequency}), so there is no vocabulary to "

@@ -50,6 +50,12 @@ CATEGORICAL = {
     "vocabulary, learned": vocabulary("string", max_categories=5),
     "vocabulary, default": vocabulary("string", WORDS, default_value=1),
     "vocabulary, buckets": vocabulary("string", WORDS, num_oov_buckets=5),
+    "vocabulary, missing": vocabulary("string", WORDS, missing_bucket=True),
+    "vocabulary, rare and missing": vocabulary(
+        "string", num_oov_buckets=1, min_frequency=10**6, missing_bucket=True
+    ),
+    "bag, missing": vocabulary("words", WORDS, num_oov_buckets=1, missing_bucket=True),
+    "integers, missing": vocabulary("integer", [1, 5], missing_bucket=True),
     "vocabulary of integers": vocabulary("integer", [1, 5, -3, INT64.max, INT64.min]),
     "integers, default": vocabulary("integer", [1, 5, 7], default_value=0),
     "integers, buckets": vocabulary("integer", [1, 5], num_oov_buckets=7),

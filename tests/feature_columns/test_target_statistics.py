@@ -84,7 +84,7 @@ def test_targets_of_all_kinds(y: Any, size: int) -> None:
     X = {"c": np.array([*"abcd"] * 10, dtype=object)}
     columns = FeatureColumns([column_of()]).fit(X, y)
     assert columns.active[0].size == size == len(columns.get_feature_names_out())
-    beside = columns.cross_fitted(X, y, seed=0)
+    beside = columns.training_features(X, y, seed=0)
     for features in (X, X | beside):
         encoded = columns.encode(features)["c_target_statistics"]
         assert encoded.shape == (40, size)
@@ -96,7 +96,7 @@ def test_a_label_is_not_in_what_stands_for_its_row(rng: np.random.Generator) -> 
     columns = FeatureColumns([column_of()]).fit(X, y)
     changed = y.copy()
     changed[7] += 100
-    before, after = (columns.cross_fitted(X, own, seed=1) for own in (y, changed))
+    before, after = (columns.training_features(X, own, seed=1) for own in (y, changed))
     (before,), (after,) = before.values(), after.values()
     assert_array_equal(before[7], after[7])
     assert (before != after).any()

@@ -6,10 +6,17 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
 from sklearn.exceptions import NotFittedError
 from sklearn.utils import murmurhash3_32
 
-from skest.feature_columns import categorical_column_with_vocabulary_list
+from skest import DNNClassifier
+from skest.feature_columns import (
+    FeatureColumns,
+    categorical_column_with_vocabulary_list,
+    embedding_column,
+    indicator_column,
+)
 from skest.feature_columns.table import Table
 from skest.feature_columns.vocabulary import VocabularyColumn
 
@@ -332,3 +339,70 @@ def test_columns_with_other_options_have_ids_of_their_own(options, ids):
     plain, other = make("c").fit(table), make("c", **options).fit(table)
     assert plain.encode(table)["c_ids"].ravel().tolist() == [1, 0, 1]
     assert other.encode(table)["c_ids"].ravel().tolist() == ids
+
+
+def test_rare_unknown_and_missing_values_have_ids() -> None:
+    cells = np.array(["a", "a", "b", "c", None], dtype=object)
+    settings: Any = {"num_oov_buckets": 1, "min_frequency": 2, "missing_bucket": True}
+    column = categorical_column_with_vocabulary_list("c", **settings).fit({"c": cells})
+    new = {"c": np.append(cells, "new")}
+    assert column.encode(new)["c_ids"].ravel().tolist() == [0, 0, 1, 1, 2, 1]
+    assert column.inverse([0, 1, 2]).tolist() == ["a", None, None]
+    assert column.get_feature_names_out().tolist() == ["c_a", "c_oov0", "c_missing"]
+    assert column.transform(new).shape == (6, 3)
+
+
+def test_all_values_may_be_rare() -> None:
+    column = categorical_column_with_vocabulary_list(
+        "c", num_oov_buckets=1, min_frequency=2
+    ).fit({"c": ["a", "b"]})
+    assert column.encode({"c": ["a", "c", None]})["c_ids"].ravel().tolist() == [0, 0, -1]
+
+
+def test_values_hidden_in_training(rng: np.random.Generator) -> None:
+    X = {"c": rng.integers(0, 20, 5000).astype(str).astype(object)}
+    X["c"][:100] = None
+    column = categorical_column_with_vocabulary_list(
+        "c", num_oov_buckets=1, unknown_rate=0.1, missing_bucket=True
+    )
+    columns = FeatureColumns([embedding_column(column, 2), indicator_column(column)])
+    beside = columns.fit(X).training_features(X, None, seed=0)
+    plain, hidden = (columns.encode(own)["c_ids"] for own in (X, X | beside))
+    assert (plain < 20).sum() == 4900
+    assert (plain[:100] == hidden[:100]).all()  # what is missing stays so
+    assert 400 < (hidden != plain).sum() < 600
+    assert (hidden[hidden != plain] == 20).all()
+    again = columns.training_features(X, None, seed=0)
+    assert_array_equal(*(next(iter(own.values())) for own in (beside, again)))
+
+
+def test_the_vectors_of_unknown_and_missing_are_trained(
+    rng: np.random.Generator,
+) -> None:
+    X = {"c": rng.integers(0, 20, 300).astype(str).astype(object)}
+    X["c"][:10] = None
+    column = categorical_column_with_vocabulary_list(
+        "c", num_oov_buckets=1, unknown_rate=0.05, missing_bucket=True
+    )
+    start = 3.0
+    embedding = embedding_column(
+        column, 2, initializer=lambda table, _: table.fill_(start)
+    )
+    model = DNNClassifier(feature_columns=[embedding], max_iter=2, random_state=0)
+    model.fit(X, rng.integers(0, 2, 300))
+    table = model.feature_columns_.active[0].weights_
+    assert table.shape == (22, 2)
+    assert (table != start).any(axis=1).all()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"unknown_rate": 1.0, "num_oov_buckets": 1}, "from 0 to less than 1; got 1.0"),
+        ({"unknown_rate": 0.1}, "needs a bucket .* num_oov_buckets=1"),
+        ({"missing_bucket": "yes"}, "'missing_bucket' .* one of"),
+    ],
+)
+def test_wrong_settings_of_unknown_and_missing(settings: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        categorical_column_with_vocabulary_list("c", **settings)
