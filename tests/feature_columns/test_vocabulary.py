@@ -356,7 +356,11 @@ def test_all_values_may_be_rare() -> None:
     column = categorical_column_with_vocabulary_list(
         "c", num_oov_buckets=1, min_frequency=2
     ).fit({"c": ["a", "b"]})
-    assert column.encode({"c": ["a", "c", None]})["c_ids"].ravel().tolist() == [0, 0, -1]
+    assert column.encode({"c": ["a", "c", None]})["c_ids"].ravel().tolist() == [
+        0,
+        0,
+        -1,
+    ]
 
 
 def test_values_hidden_in_training(rng: np.random.Generator) -> None:
