@@ -38,6 +38,7 @@ from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.crossed import CrossedColumn
 from skest.feature_columns.nested import CategoricalOver, OverCategorical
 from skest.feature_columns.numeric import NumericColumn
+from skest.feature_columns.piecewise import PiecewiseLinearColumn
 from skest.feature_columns.sequence import (
     SequenceCategoricalColumn,
     SequenceNumericColumn,
@@ -142,6 +143,37 @@ def _(column: NumericColumn, inputs: Inputs) -> Encoded:
 def _flat_cells(column: NumericColumn, inputs: Inputs) -> Value:
     raw = inputs.numbers(column.key)
     return raw.flatten() if len(column.cell_shape) > 1 else raw
+
+
+@_encoded.register
+def _(column: PiecewiseLinearColumn, inputs: Inputs) -> Encoded:
+    source = column.source
+    raw = _flat_cells(source, inputs)
+    values = filled_and_scaled(source, raw).cast(column._float)
+    n_edges = [len(edges) for edges in column.edges]
+    # Edges that an element has not are beyond all numbers.
+    edges = np.full((source.n_elements, max(n_edges)), np.inf, column._float)
+    for row, own in zip(edges, column.edges, strict=True):
+        row[: len(own)] = own
+    last = np.array(n_edges) - (1 if column.encoding == "onehot" else 2)
+    found = n_reached(values, edges, row=source.n_elements) - 1
+    bins = found.graph.add("Min", found.maximum(0), found.constant(last))
+    if column.encoding == "onehot":
+        fractions = values.constant(0).expanded(bins.length(0), source.n_elements)
+    else:
+        with np.errstate(invalid="ignore"):
+            widths = np.diff(edges, append=np.inf)
+        places = bins + edges.shape[1] * np.arange(source.n_elements)
+        starts, width = (
+            values.constant(a.ravel()).take(places) for a in (edges, widths)
+        )
+        zero, one = values.constant(0), values.constant(1)
+        fractions = values.graph.add("Clip", (values - starts) / width, zero, one)
+    if source.default_value is None and raw.dtype.kind == "f":
+        missing = raw.is_nan()
+        bins, fractions = where(missing, -1, bins), where(missing, 0, fractions)
+    ids = Ids(bins, bins >= 0, source.n_elements)
+    return {column.encoded_key: ids, column.weight_key: fractions}
 
 
 @_encoded.register

@@ -19,6 +19,7 @@ from skest.feature_columns.dense import EmbeddingColumn, IndicatorColumn
 from skest.feature_columns.nested import OverCategorical
 from skest.feature_columns.numeric import NumericColumn
 from skest.feature_columns.numeric_frame import NumericFrameColumn
+from skest.feature_columns.piecewise import PiecewiseLinearColumn
 from skest.feature_columns.sequence import (
     SequenceCategoricalColumn,
     SequenceNumericColumn,
@@ -42,6 +43,7 @@ _KNOWN = (
     IndicatorColumn,
     NumericColumn,
     NumericFrameColumn,
+    PiecewiseLinearColumn,
     SequenceCategoricalColumn,
     SequenceNumericColumn,
     SharedEmbeddingColumn,
@@ -138,7 +140,16 @@ def _(column: SparseMatrixColumn) -> list[Demand]:
 
 @_demands.register
 def _(column: BucketizedColumn) -> list[Demand]:
-    return [demand._replace(may_miss=True) for demand in demands(column.source)]
+    return _that_may_miss(column.source)
+
+
+@_demands.register
+def _(column: PiecewiseLinearColumn) -> list[Demand]:
+    return _that_may_miss(column.source)
+
+
+def _that_may_miss(source: NumericColumn) -> list[Demand]:
+    return [demand._replace(may_miss=True) for demand in demands(source)]
 
 
 @_demands.register

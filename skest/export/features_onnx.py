@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The modules with the tables of feature columns, in an ONNX graph."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import groupby
 from typing import Any
 
@@ -13,10 +13,12 @@ from skest.export.graph import Value, concat, where
 from skest.export.numbers_onnx import Numbers, computed
 from skest.export.scope import Scope
 from skest.export.widths import note_width
+from skest.feature_columns.interpolation import CodeOutput, Interpolation
 from skest.feature_columns.lookup import clipped
 from skest.feature_columns.modules import (
     CountsOutput,
     DenseFeatures,
+    InterpolatedOutput,
     LinearFeatures,
     SequenceFeatures,
     ValuesOutput,
@@ -33,7 +35,18 @@ def dense_features(
     module: DenseFeatures, scope: Scope, encoded: Mapping[str, Any]
 ) -> Value:
     """Return the outputs of dense columns side by side."""
-    outputs = [_output(output, module, scope, encoded) for output in module.outputs]
+    interpolated: dict[str, Value] = {}
+    for group, values in _interpolated(module, scope, encoded):
+        ends = np.cumsum(group.n_elements)
+        for name, n, end in zip(group.columns, group.n_elements, ends, strict=True):
+            own = values.take(np.arange(end - n, end), axis=1)
+            interpolated[name] = own.flatten()
+    outputs = [
+        interpolated[output.column]
+        if isinstance(output, InterpolatedOutput)
+        else _output(output, module, scope, encoded)
+        for output in module.outputs
+    ]
     dtype = _numpy_dtype(module.dtype)
     side_by_side = []
     # Neighbours whose numbers are computed alike take as many nodes as one of them.
@@ -82,6 +95,8 @@ def linear_features(
         factors = encoded[weight_key] if weight_key else None
         _note_width(encoded[key], module.get_parameter(parameter).shape[1], True)
         terms.append(_combined_rows(table, encoded[key], combiner, factors))
+    for _, values in _interpolated(module, scope, encoded):
+        terms.append(values.sum(axis=1))
     if module.dense is not None:
         names = map(parameter_name, module.multiplied)
         stacked = torch.cat([module.get_parameter(name) for name in names])
@@ -95,6 +110,32 @@ def linear_features(
     return logits
 
 
+def _interpolated(
+    module: DenseFeatures | SequenceFeatures | LinearFeatures,
+    scope: Scope,
+    encoded: Mapping[str, Any],
+) -> Iterator[tuple[Interpolation, Value]]:
+    """Yield what computes piecewise-linear columns, and the result, as in `forward`."""
+    for i, group in enumerate(module.interpolations):
+        tables = [module.get_parameter(parameter_name(name)) for name in group.columns]
+        knots = group.knots(tables)
+        values = scope.inside(f"interpolations.{i}").weight("knots", knots)
+        for key, n in zip(group.keys, group.n_elements, strict=True):
+            note_width(encoded[key].values, row=2 * n * knots.shape[1])
+        ids = concat([encoded[key].values for key in group.keys], axis=1)
+        ends = [
+            values.take(ids + e)
+            for e in group.ends.reshape(-1, sum(group.n_elements)).numpy()
+        ]
+        if len(ends) == 1:
+            yield group, ends[0]
+            continue
+        start, end = ends
+        fractions = concat([encoded[key] for key in group.weight_keys], axis=1)
+        fraction = fractions.cast(start.dtype).unsqueeze(-1)
+        yield group, start + fraction * (end - start)
+
+
 def _output(
     output: Any,
     module: DenseFeatures | SequenceFeatures,
@@ -105,6 +146,9 @@ def _output(
     entry = encoded[output.key]
     if isinstance(output, ValuesOutput):
         return entry
+    if isinstance(output, CodeOutput):
+        fractions = encoded[output.weight_key].cast(_numpy_dtype(module.dtype))
+        return _code(output, entry.values, fractions)
     factors = encoded[output.weight_key] if output.weight_key else None
     with scope.graph.scope(output.column):
         if isinstance(output, CountsOutput):
@@ -118,6 +162,19 @@ def _output(
             rows = clipped(table, output.max_norm)
             weight = scope.weight(name, rows, f"_at_most_{output.max_norm:g}")
         return _combined_rows(weight, entry, output.combiner, factors)
+
+
+def _code(output: CodeOutput, ids: Value, fractions: Value) -> Value:
+    """Return the code of numbers; as `CodeOutput`."""
+    note_width(ids, row=2 * sum(output.sizes))
+    elements = np.repeat(np.arange(len(output.sizes)), output.sizes)
+    places = np.concatenate([np.arange(size) for size in output.sizes])
+    ahead = (ids.take(elements, axis=1) - places).cast(fractions.dtype)
+    ahead = ahead + fractions.take(elements, axis=1)
+    zero, one = ahead.constant(0), ahead.constant(1)
+    if output.encoding != "ple":
+        ahead = one - ahead.graph.add("Abs", ahead)
+    return ahead.graph.add("Clip", ahead, zero, one)
 
 
 def _counts(

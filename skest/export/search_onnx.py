@@ -27,7 +27,7 @@ def n_reached(
     ----------
     values : Value
         Numbers.
-    ends : ndarray of shape (n_ends,)
+    ends : ndarray of shape (n_ends,), or (n, n_ends) for n values along the last axis
         Sorted. They become a tree of constants in the type of the values, of which each
         level divides what the one before has left into equal parts.
     row, place : int, default=0
@@ -48,7 +48,8 @@ def n_reached(
     >>> [node.op for node in graph.added], found.dtype
     (['Unsqueeze', 'Less', 'Not', 'Cast', 'ReduceSum'], dtype('int64'))
     """
-    n_levels, n_parts = _shape_of_tree(len(ends))
+    n_ends = ends.shape[-1]
+    n_levels, n_parts = _shape_of_tree(n_ends)
     compared = n_parts - 1
     note_width(values, row=row * compared, place=place * compared, transient=True)
     each = values.unsqueeze(-1)
@@ -58,13 +59,19 @@ def n_reached(
         starts = n_parts * n_below * np.arange(n_parts**level)[:, np.newaxis]
         places = starts + n_below * np.arange(1, n_parts) - 1
         # Behind the last end it is repeated: whoever reaches it reaches these, too.
-        table = ends[np.minimum(places, len(ends) - 1)]
-        near = table[0] if found is None else values.constant(table).take(found)
+        table = ends[..., np.minimum(places, n_ends - 1)]
+        if found is None:
+            near = table[..., 0, :]
+        else:
+            own = found
+            if ends.ndim > 1:
+                own = found + n_parts**level * np.arange(len(ends))
+            near = values.constant(table.reshape(-1, compared)).take(own)
         # Not `each >= near`, which NaN would fail.
         part = (~(each < near)).cast(np.int64).sum(axis=-1)
         found = part if found is None else found * n_parts + part
-    if n_parts**n_levels - 1 > len(ends):
-        found = found.graph.add("Min", found, found.constant(len(ends)))
+    if n_parts**n_levels - 1 > n_ends:
+        found = found.graph.add("Min", found, found.constant(n_ends))
     return found
 
 

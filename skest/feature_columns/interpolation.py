@@ -117,17 +117,22 @@ class Interpolation(nn.Module):
         -------
         Tensor of shape (n_rows, n_elements of all columns, dimension)
         """
-        table = F.pad(torch.cat(list(tables)), (0, 0, 1, 0))
-        knots = F.embedding(self.rows, table)
-        if self.encoding == "ple":
-            knots = knots.cumsum(1)
+        knots = self.knots(tables)
         ids = torch.cat([encoded[key] for key in self.keys], dim=1)
-        found = F.embedding(ids + self.ends, knots.flatten(0, 1))
+        found = F.embedding(ids + self.ends, knots)
         if self.encoding == "onehot":
             return found
         fractions = torch.cat([encoded[key] for key in self.weight_keys], dim=1)
         start, end = found.unbind()
-        return torch.lerp(start, end, fractions.to(table.dtype).unsqueeze(-1))
+        return torch.lerp(start, end, fractions.to(knots.dtype).unsqueeze(-1))
+
+    def knots(self, tables: Sequence[Tensor]) -> Tensor:
+        """Return the values at the edges, those of one element after the other."""
+        table = F.pad(torch.cat(list(tables)), (0, 0, 1, 0))
+        knots = F.embedding(self.rows, table)
+        if self.encoding == "ple":
+            knots = knots.cumsum(1)
+        return knots.flatten(0, 1)
 
 
 def grouped(columns: Sequence[PiecewiseLinearColumn]) -> list[Interpolation]:

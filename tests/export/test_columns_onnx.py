@@ -16,6 +16,7 @@ from skest.feature_columns import (
     embedding_column,
     indicator_column,
     numeric_column,
+    piecewise_linear_column,
     sequence_categorical_column_with_hash_bucket,
     sequence_categorical_column_with_identity,
     sequence_categorical_column_with_vocabulary_list,
@@ -120,6 +121,17 @@ OTHERS = {
     "formula": numeric_column("vector", 3, normalizer=lambda x: (x - 3) / 2 * x + 1),
     "formula of two axes": numeric_column("matrix", (2, 2), normalizer=np.square),
     "integers": numeric_column("month", dtype="int64"),
+    "bins": piecewise_linear_column(numeric_column("float"), "distinct:5"),
+    "bins, filled": piecewise_linear_column(filled, EDGES, encoding="hat"),
+    "bins of elements": piecewise_linear_column(
+        numeric_column("matrix", (2, 2), normalizer="standard"), "quantiles:3"
+    ),
+    "bins of integers": piecewise_linear_column(
+        numeric_column("month", dtype="int32"), [1.5, 4, 7.25], encoding="onehot"
+    ),
+    "many bins": piecewise_linear_column(
+        numeric_column("vector", 3, dtype="float64"), np.arange(-99, 99, 1.5)
+    ),
     "integers, filled": numeric_column("month", dtype="int32", default_value=4),
     "weighted": weighted_categorical_column(vocabulary("words", WORDS), "weights"),
     "weighted by integers": weighted_categorical_column(

@@ -26,6 +26,7 @@ from skest.feature_columns import (
     embedding_column,
     indicator_column,
     numeric_column,
+    piecewise_linear_column,
     sequence_categorical_column_with_identity,
     sequence_numeric_column,
     shared_embeddings,
@@ -92,6 +93,24 @@ def assert_same_logits(columns, network, X, dtype=torch.float32, atol=1e-5):
 
 def fitted(columns, X):
     return FeatureColumns(columns).fit(X)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("encoding", ["ple", "hat", "onehot"])
+def test_piecewise_linear_columns(encoding, dtype):
+    X = raw_columns(40)
+    sources = [numeric_column("float"), numeric_column("vector", 3)]
+    given = [
+        piecewise_linear_column(source, [-1, 0, 0.5, 2], dimension, encoding)
+        for source, dimension in zip(sources, (3, 3), strict=True)
+    ]
+    code = piecewise_linear_column(numeric_column("month"), [0, 5, 9], None, encoding)
+    columns = dict.fromkeys(["linear", "dnn"], fitted([size, *given, code], X))
+    network = Combined(
+        LinearFeatures(columns["linear"], 2, dtype=dtype),
+        DNN(DenseFeatures(columns["dnn"], dtype=dtype), (7, 5), 2, dtype=dtype),
+    )
+    assert_same_logits(columns, network, X, dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
