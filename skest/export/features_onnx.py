@@ -36,9 +36,9 @@ def dense_features(
 ) -> Value:
     """Return the outputs of dense columns side by side."""
     interpolated: dict[str, Value] = {}
-    for group, values in _interpolated(module, scope, encoded):
-        ends = np.cumsum(group.n_elements)
-        for name, n, end in zip(group.columns, group.n_elements, ends, strict=True):
+    for several, values in _interpolated(module, scope, encoded):
+        ends = np.cumsum(several.n_elements)
+        for name, n, end in zip(several.columns, several.n_elements, ends, strict=True):
             own = values.take(np.arange(end - n, end), axis=1)
             interpolated[name] = own.flatten()
     outputs = [

@@ -9,10 +9,11 @@ import numpy as np
 from skest.export.graph import Value, concat, where
 from skest.export.normalizers_onnx import normalized
 from skest.feature_columns.numeric import NumericColumn
+from skest.feature_columns.quantiles import CLIPPED
 
 __all__ = ["Numbers", "computed", "filled_and_scaled", "with_indicators"]
 
-_SCALERS = ("standard", "minmax")
+_SCALERS = ("standard", "minmax", "robust")
 
 
 class Numbers(NamedTuple):
@@ -28,6 +29,8 @@ class Numbers(NamedTuple):
         What takes the place of missing numbers; without, NaN stays.
     center, scale : ndarray of shape (n_elements,), or None
         What is subtracted, and what the difference is divided by.
+    is_clipped : bool
+        Whether the result is smoothly clipped.
     """
 
     raw: Value
@@ -35,11 +38,13 @@ class Numbers(NamedTuple):
     fill: np.ndarray | None
     center: np.ndarray | None
     scale: np.ndarray | None
+    is_clipped: bool = False
 
     @property
     def steps(self) -> tuple[Any, ...]:
         """The same for numbers that can be computed together."""
-        return self.raw.dtype, self.dtype, self.fill is None, self.center is None
+        scaling = self.center is None, self.is_clipped
+        return self.raw.dtype, self.dtype, self.fill is None, *scaling
 
     @classmethod
     def of(cls, column: NumericColumn, raw: Value) -> "Numbers":
@@ -53,7 +58,8 @@ class Numbers(NamedTuple):
         if column.normalizer in _SCALERS:
             remedy = "give no 'normalizer' or a callable"
             center, scale = (column._learned(n, remedy) for n in ("center_", "scale_"))
-        return cls(raw, np.dtype(column.dtype), fill, center, scale)
+        is_clipped = column.normalizer == "robust"
+        return cls(raw, np.dtype(column.dtype), fill, center, scale, is_clipped)
 
 
 def computed(parts: Sequence[Numbers]) -> Value:
@@ -69,7 +75,15 @@ def computed(parts: Sequence[Numbers]) -> Value:
             values = where(values.is_nan(), _joined(parts, "fill"), values)
     if first.center is not None:
         values = (values - _joined(parts, "center")) / _joined(parts, "scale")
-    return values
+    return _smoothly_clipped(values) if first.is_clipped else values
+
+
+def _smoothly_clipped(values: Value) -> Value:
+    """As `skest.feature_columns.quantiles.smoothly_clipped`."""
+    low, high = values.constant(-CLIPPED), values.constant(CLIPPED)
+    values = values.graph.add("Clip", values, low, high)
+    third = values / 3
+    return values / (third * third + 1).sqrt()
 
 
 def _joined(parts: Sequence[Numbers], name: str) -> np.ndarray:

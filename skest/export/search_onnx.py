@@ -60,6 +60,7 @@ def n_reached(
         places = starts + n_below * np.arange(1, n_parts) - 1
         # Behind the last end it is repeated: whoever reaches it reaches these, too.
         table = ends[..., np.minimum(places, n_ends - 1)]
+        near: Any
         if found is None:
             near = table[..., 0, :]
         else:

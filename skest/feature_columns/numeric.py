@@ -3,7 +3,7 @@
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from numbers import Integral, Real
 from typing import Any, NoReturn
 
@@ -17,14 +17,18 @@ from skest.feature_columns.extremes import extremes
 from skest.feature_columns.finite import is_finite
 from skest.feature_columns.layout import copied_by_rows
 from skest.feature_columns.moments import mean_and_scale
-from skest.feature_columns.quantiles import UniformMap
+from skest.feature_columns.quantiles import (
+    UniformMap,
+    median_and_spread,
+    smoothly_clipped,
+)
 from skest.feature_columns.table import Key, Table
 
 __all__ = ["NumericColumn", "can_hold", "numeric_column"]
 
 _DTYPES = ("float32", "float64", "int32", "int64")
-_SCALERS = ("standard", "minmax", "quantile")
-_RISING = (None, "standard", "minmax")  # keep the order of numbers
+_SCALERS = ("standard", "minmax", "quantile", "robust")
+_RISING = (None, "standard", "minmax", "robust")  # keep the order of numbers
 # Ends of keys under which other things than numbers are encoded, and of those that avoid
 # them: so "city_ids" may be a column of numbers beside the categories "city".
 _RESERVED = re.compile("_(ids|length|weights|values|numbers)$")
@@ -58,10 +62,12 @@ def numeric_column(
         Type in which cells are held and scaled. Networks take floats: `encode` turns
         integers into float64, which is not exact beyond 2**53, while `transform` gives
         integers.
-    normalizer : {"standard", "minmax", "quantile"}, callable or None, default=None
+    normalizer : {"standard", "minmax", "quantile", "robust"} or callable, default=None
         "standard" subtracts the mean and divides by the standard deviation of the
         training data, "minmax" maps their range to [0, 1], "quantile" spreads them
-        evenly over [0, 1], as `sklearn.preprocessing.QuantileTransformer` does; missing
+        evenly over [0, 1], as `sklearn.preprocessing.QuantileTransformer` does, "robust"
+        subtracts the median, divides by the distance of the quartiles, and takes
+        ``x / sqrt(1 + (x / 3) ** 2)``, which is between -3 and 3, of the result; missing
         numbers are left out of the statistics. A callable is TensorFlow's
         ``normalizer_fn``: it takes and returns an array of shape (n_rows, *shape) and
         treats each row by itself.
@@ -93,6 +99,10 @@ def numeric_column(
     Min cut off numbers out of range, Less and ReduceSum count the inner knots at or below
     a number, Gather takes the ends of its interval, and Sub, Div, Mul and Add interpolate.
 
+    "robust" scales as RealMLP does (Holzmüller, Grinsztajn and Steinwart 2024, "Better by
+    Default", arXiv:2407.04491). Where the quartiles are equal, it divides by half of the
+    range. Quartiles are numbers that occur, and weights count as repetitions.
+
     Examples
     --------
     >>> import numpy as np
@@ -115,7 +125,8 @@ class NumericColumn(DenseColumn):
         Learned means, if ``default_value="mean"``.
     center_, scale_ : ndarray of float64, shape (n_elements,)
         The output is ``(x - center_) / scale_``, computed in `dtype`, if `normalizer`
-        is "standard" (mean, standard deviation) or "minmax" (minimum, range).
+        is "standard" (mean, standard deviation), "minmax" (minimum, range) or "robust"
+        (median, distance of the quartiles), where it is clipped then.
     quantile_maps_ : list of UniformMap, of length n_elements
         The map of each element, if `normalizer` is "quantile".
     indicated_ : ndarray of int64
@@ -271,24 +282,18 @@ class NumericColumn(DenseColumn):
             range_scaler = MinMaxScaler().fit(known[counted])
             learned["center_"] = range_scaler.data_min_
             learned["scale_"] = 1 / range_scaler.scale_
-        elif self.normalizer == "quantile":
-            learned["quantile_maps_"] = self._learned_maps(
-                values, missing, sample_weight
-            )
-        return learned
-
-    def _learned_maps(
-        self, values: np.ndarray, missing: np.ndarray, weight: np.ndarray | None
-    ) -> list[UniformMap]:
-        counted = _counted(~missing, weight)
-        maps = []
-        for element, rows in enumerate(counted.T):
-            weights = None if weight is None else weight[rows]
-            learned = UniformMap.learned(values[rows, element], weights)
+        elif self.normalizer in ("quantile", "robust"):
+            elements = list(_elements(values, missing, sample_weight))
             with np.errstate(over="ignore"):
-                self._check_statistics(np.diff(learned.knots))
-            maps.append(learned)
-        return maps
+                if self.normalizer == "quantile":
+                    maps = [UniformMap.learned(*element) for element in elements]
+                    for learned_map in maps:
+                        self._check_statistics(np.diff(learned_map.knots))
+                    return learned | {"quantile_maps_": maps}
+                scales = np.array([median_and_spread(*e) for e in elements], np.float64)
+            self._check_statistics(scales)
+            learned["center_"], learned["scale_"] = scales.T.copy()
+        return learned
 
     def _check_statistics(self, scale: np.ndarray) -> None:
         if not np.isfinite(scale).all():
@@ -405,6 +410,8 @@ class NumericColumn(DenseColumn):
                     f"is scaled in {values.dtype}. Replace it, clip the column, or use "
                     "dtype='float64'."
                 )
+        if self.normalizer == "robust":
+            values = smoothly_clipped(values)
         return values, missing
 
     def _are_finite(self, values: np.ndarray, missing: np.ndarray) -> bool:
@@ -466,6 +473,14 @@ class NumericColumn(DenseColumn):
 def _counted(cells: np.ndarray, weight: np.ndarray | None) -> np.ndarray:
     """Return which of some cells are in rows that count, those of positive weight."""
     return cells if weight is None else cells & (weight > 0)[:, np.newaxis]
+
+
+def _elements(
+    values: np.ndarray, missing: np.ndarray, weight: np.ndarray | None
+) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
+    """Yield the numbers of each element that count, and their weights."""
+    for element, rows in enumerate(_counted(~missing, weight).T):
+        yield values[rows, element], None if weight is None else weight[rows]
 
 
 def can_hold(dtype: Any, value: float) -> bool:

@@ -11,10 +11,18 @@ import numpy as np
 
 from skest.feature_columns.weights import summable
 
-__all__ = ["Distribution", "UniformMap"]
+__all__ = [
+    "CLIPPED",
+    "Distribution",
+    "UniformMap",
+    "median_and_spread",
+    "smoothly_clipped",
+]
 
 # As many as QuantileTransformer of scikit-learn takes.
 _N_KNOTS = 1000
+#: Beyond this, `smoothly_clipped` numbers are 3 in any type, and squares stay finite.
+CLIPPED = 1e9
 
 
 class Distribution(NamedTuple):
@@ -111,3 +119,45 @@ class UniformMap(NamedTuple):
         width[width == 0] = 1  # a constant
         slope = images[right] - images[left]
         return images[left] + (values - knots[left]) / width * slope
+
+
+def median_and_spread(
+    values: np.ndarray, weights: np.ndarray | None
+) -> tuple[float, float]:
+    """Return the median and the distance of the quartiles.
+
+    Where the quartiles are equal, it is half of the range instead, and 1 of a constant.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skest.feature_columns.quantiles import median_and_spread
+    >>> median_and_spread(np.array([1.0, 2.0, 4.0, 9.0]), None)
+    (2.0, 3.0)
+    >>> median_and_spread(np.array([0.0, 0.0, 0.0, 0.0, 8.0]), None)
+    (0.0, 4.0)
+    """
+    levels = np.array([0.25, 0.5, 0.75])
+    if weights is None:
+        low, median, high = np.quantile(values, levels, method="inverted_cdf")
+    else:
+        distribution = Distribution.of(values, weights)
+        low, median, high = distribution.distinct[distribution.quantiles(levels)]
+    spread = float(high) - float(low)
+    if spread == 0:
+        spread = (float(values.max()) - float(values.min())) / 2
+    return float(median), spread or 1.0
+
+
+def smoothly_clipped(values: np.ndarray) -> np.ndarray:
+    """Return numbers from -3 to 3 that differ little from those near 0.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skest.feature_columns.quantiles import smoothly_clipped
+    >>> smoothly_clipped(np.array([-0.3, 4.0, 1e300])).round(2)
+    array([-0.3,  2.4,  3. ])
+    """
+    values = values.clip(-CLIPPED, CLIPPED)
+    return values / np.sqrt(1 + np.square(values / 3))

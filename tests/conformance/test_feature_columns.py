@@ -31,6 +31,7 @@ READ_ARRAYS = [
     fc.numeric_column(0, normalizer="standard"),
     fc.numeric_column("x0", normalizer="minmax", dtype="float64"),
     fc.numeric_column("x0", normalizer="quantile"),
+    fc.numeric_column("x0", normalizer="robust"),
     fc.numeric_column("x0", normalizer=np.arctan),
     fc.numeric_column("x0", default_value="mean", indicate_missing="auto"),
     fc.bucketized_column(fc.numeric_column("x0"), [-1.0, 0.0, 1.0]),

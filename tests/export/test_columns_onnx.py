@@ -114,6 +114,10 @@ OTHERS = {
     "minmax": numeric_column(
         "float", default_value=0.5, normalizer="minmax", dtype="float64"
     ),
+    "robust": numeric_column("vector", 3, normalizer="robust"),
+    "robust, filled": numeric_column(
+        "float", default_value="mean", normalizer="robust", indicate_missing=True
+    ),
     "quantile": numeric_column("vector", 3, normalizer="quantile"),
     "quantile, filled": numeric_column(
         "float", default_value=0.0, normalizer="quantile", indicate_missing="auto"

@@ -28,6 +28,7 @@ from tests.export._running import run
 KINDS = [
     {"normalizer": "standard", "default_value": "mean"},
     {"normalizer": "minmax", "default_value": 3.0},
+    {"normalizer": "robust", "default_value": 3.0},
     {"normalizer": "standard", "default_value": 0.5, "indicate_missing": True},
     {"normalizer": "quantile", "default_value": 0.5},
     {"normalizer": "standard", "default_value": "mean", "dtype": "float64"},
