@@ -41,7 +41,7 @@ def dense_features(
         for name, n, end in zip(several.columns, several.n_elements, ends, strict=True):
             own = values.take(np.arange(end - n, end), axis=1)
             interpolated[name] = own.flatten()
-    outputs = [
+    outputs: list[Any] = [
         interpolated[output.column]
         if isinstance(output, InterpolatedOutput)
         else _output(output, module, scope, encoded)
