@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of the arguments of `skest.Estimator`."""
+"""Checks of the arguments of `skest.Estimator` and of what it is given."""
 
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
 from skest.run_config import RunConfig
 
-__all__ = ["check_all", "check_config", "check_steps"]
+__all__ = ["Several", "as_tuple", "check_all", "check_config", "check_steps"]
+
+T = TypeVar("T")
+Several: TypeAlias = Iterable[T] | T | None
 
 
 def check_config(
@@ -53,13 +56,23 @@ def check_steps(**named: int | None) -> None:
             raise ValueError(f"'{name}' must be positive; got {value}.")
 
 
-def check_all(values: Iterable[Any], kind: type, name: str) -> list[Any]:
+def as_tuple(values: Several[T]) -> tuple[T, ...]:
+    """Return one object, several or none (None, as in TensorFlow) as a tuple."""
+    if values is None:
+        return ()
+    return tuple(values) if isinstance(values, Iterable) else (values,)
+
+
+def check_all(
+    values: Several[Any], kind: type, name: str, owner: str | None = None
+) -> list[Any]:
     """Return a list; raise TypeError if something in it is of another class."""
-    values = list(values)
-    for value in values:
+    objects = list(as_tuple(values))
+    for value in objects:
         if not isinstance(value, kind):
+            package = ".".join(kind.__module__.split(".")[:2])
             raise TypeError(
-                f"'{name}' must be instances of skest.hooks.{kind.__name__}; "
-                f"got {value!r}."
+                f"'{name}'{f' of {owner}' if owner else ''} must be instances of "
+                f"{package}.{kind.__name__}; got {value!r}."
             )
-    return values
+    return objects

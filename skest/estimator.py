@@ -5,11 +5,11 @@ import contextlib
 import functools
 import logging
 import os
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from skest._arguments import check_all, check_config, check_steps
+from skest._arguments import Several, check_all, check_config, check_steps
 from skest._former_names import FormerMethod
 from skest._random import RunRandom
 from skest._resources import resolve_device
@@ -157,10 +157,10 @@ class Estimator(CheckpointHolder):
     def train(
         self,
         input_fn: Callable[..., Any],
-        hooks: Iterable[Hook] = (),
+        hooks: Several[Hook] = (),
         steps: int | None = None,
         max_steps: int | None = None,
-        saving_listeners: Iterable[CheckpointListener] = (),
+        saving_listeners: Several[CheckpointListener] = (),
     ) -> "Estimator":
         """Train the model, going on from the latest checkpoint if there is one.
 
@@ -172,14 +172,14 @@ class Estimator(CheckpointHolder):
         input_fn : callable
             Returns an `ArrayDataset` or an iterable of ``(features, labels)`` batches.
             It may name ``mode``, ``params``, ``config`` and ``input_context``.
-        hooks : iterable of Hook, default=()
+        hooks : Hook or iterable of Hook, default=()
             Run around every step.
         steps : int, default=None
             Steps to take in this call.
         max_steps : int, default=None
             Global step to stop at. If a checkpoint has reached it, nothing happens.
             With neither, training ends with the input.
-        saving_listeners : iterable of CheckpointListener, default=()
+        saving_listeners : CheckpointListener or iterable of them, default=()
             Called around every checkpoint.
 
         Returns
@@ -238,7 +238,7 @@ class Estimator(CheckpointHolder):
         self,
         input_fn: Callable[..., Any],
         steps: int | None = None,
-        hooks: Iterable[Hook] = (),
+        hooks: Several[Hook] = (),
         checkpoint_path: str | os.PathLike[str] | Checkpoint | None = None,
         name: str | None = None,
     ) -> dict[str, float]:
@@ -250,7 +250,7 @@ class Estimator(CheckpointHolder):
             As for `train`.
         steps : int, default=None
             Batches to evaluate; None takes all.
-        hooks : iterable of Hook, default=()
+        hooks : Hook or iterable of Hook, default=()
             Run around every step.
         checkpoint_path : str, path or Checkpoint, default=None
             The checkpoint to evaluate, or its directory; None is the latest.
@@ -283,7 +283,7 @@ class Estimator(CheckpointHolder):
         self,
         input_fn: Callable[..., Any],
         predict_keys: Sequence[str] | str | None = None,
-        hooks: Iterable[Hook] = (),
+        hooks: Several[Hook] = (),
         checkpoint_path: str | os.PathLike[str] | Checkpoint | None = None,
         yield_single_examples: bool = True,
     ) -> Iterator[dict[str, Any]]:
@@ -295,7 +295,7 @@ class Estimator(CheckpointHolder):
             As for `train`; labels are ignored.
         predict_keys : str or sequence of str, default=None
             The predictions wanted; None is all.
-        hooks : iterable of Hook, default=()
+        hooks : Hook or iterable of Hook, default=()
             Run around every step.
         checkpoint_path : str, path or Checkpoint, default=None
             The checkpoint to use, or its directory; None is the latest.

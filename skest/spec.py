@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from skest._arguments import Several, as_tuple
 from skest._checks import check_positive
 from skest._former_arguments import FormerArguments
 from skest.keys import MetricKeys, ModeKeys
@@ -25,6 +26,13 @@ _REQUIRED = {
     ModeKeys.EVAL: ("network", "loss"),
     ModeKeys.PREDICT: ("network", "predictions"),
 }
+_HOOKS = (
+    "training_hooks",
+    "training_chief_hooks",
+    "evaluation_hooks",
+    "prediction_hooks",
+)
+_HOOK_METHODS = ("begin", "before_step", "free_steps", "after_step", "end")
 _CALLED_WITH = {
     "loss": ("labels", "logits", "features"),
     "predictions": ("logits",),
@@ -84,8 +92,8 @@ class EstimatorSpec(FormerArguments):
         Signatures of the exported model: `skest.export.ClassificationOutput`,
         `RegressionOutput` or `PredictOutput`, which name predictions by key. Of several,
         one is called "serving_default".
-    training_hooks, training_chief_hooks, evaluation_hooks, prediction_hooks : sequence of \
-Hook, default=()
+    training_hooks, training_chief_hooks, evaluation_hooks, prediction_hooks : Hook or \
+iterable of Hook, default=()
         Hooks of the model, run after those of the caller.
     lr_scheduler : torch.optim.lr_scheduler.LRScheduler or sequence of them, default=None
         Stepped once after every training step. Optimizers of
@@ -137,10 +145,10 @@ Hook, default=()
     eval_metrics: Mapping[str, Any] | None = None
     update_metrics: Callable[[dict[str, Any], Any, Any, Any], None] | None = None
     export_outputs: Mapping[str, Any] | None = None
-    training_hooks: Sequence[Any] = ()
-    training_chief_hooks: Sequence[Any] = ()
-    evaluation_hooks: Sequence[Any] = ()
-    prediction_hooks: Sequence[Any] = ()
+    training_hooks: Any = ()  # here and below: tuples, when the object is made
+    training_chief_hooks: Any = ()
+    evaluation_hooks: Any = ()
+    prediction_hooks: Any = ()
     lr_scheduler: LRScheduler | Sequence[LRScheduler] | None = None
     clip_norm: float | None = None
     summaries: Callable[[Any, Any, Any], Mapping[str, Tensor]] | None = None
@@ -151,6 +159,8 @@ Hook, default=()
                 f"'mode' must be one of {', '.join(map(repr, _MODES))}; "
                 f"got {self.mode!r}. Pass on the mode that model_fn was called with."
             )
+        for name in _HOOKS:
+            object.__setattr__(self, name, _hooks(name, getattr(self, name)))
         self._check_types()
         missing = [n for n in _REQUIRED[self.mode] if _is_empty(getattr(self, n))]
         if missing:
@@ -233,6 +243,18 @@ Hook, default=()
     def lr_schedulers(self) -> tuple[LRScheduler, ...]:
         """The learning-rate schedulers as a tuple, possibly empty."""
         return _as_tuple(self.lr_scheduler)
+
+
+def _hooks(name: str, hooks: Several[Any]) -> tuple[Any, ...]:
+    """Return hooks as a tuple, if they have what a `skest.hooks.Hook` has."""
+    for hook in (objects := as_tuple(hooks)):
+        methods = [getattr(hook, method, None) for method in _HOOK_METHODS]
+        if isinstance(hook, type) or not all(map(callable, methods)):
+            raise TypeError(
+                f"'{name}' of an EstimatorSpec must be instances of skest.hooks.Hook; "
+                f"got {hook!r}."
+            )
+    return objects
 
 
 def _check_call(name: str, function: Any, arguments: tuple[str, ...]) -> None:

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
+from skest._arguments import as_tuple
 from skest._interrupts import INTERRUPTED, do_until_interrupt
 from skest.estimator import Estimator
 from skest.hooks.base import Run
@@ -21,7 +22,7 @@ from skest.train_eval_roles import (
     role_of,
     wait_before_training,
 )
-from skest.train_eval_specs import EvalSpec, TrainSpec, as_tuple
+from skest.train_eval_specs import EvalSpec, TrainSpec
 
 __all__ = ["train_and_evaluate"]
 

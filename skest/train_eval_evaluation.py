@@ -4,10 +4,11 @@
 import logging
 from pathlib import Path
 
+from skest._arguments import as_tuple
 from skest.estimator import Estimator
 from skest.hooks.timer import Timer
 from skest.train_eval_record import Record, Result
-from skest.train_eval_specs import EvalSpec, as_tuple
+from skest.train_eval_specs import EvalSpec
 from skest.training import INPUT_ENDED
 
 __all__ = ["Evaluation", "finish_evaluations", "went_through_input"]

@@ -1,19 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """`TrainSpec` and `EvalSpec`: the arguments of `train_and_evaluate`."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeVar
+from typing import Any
 
+from skest._arguments import Several, check_all
 from skest._checks import check_directory_name, check_integer, check_not_negative
 from skest.export.exporters import Exporter
 from skest.hooks.base import Hook
 from skest.hooks.checkpoint import CheckpointListener
 
-__all__ = ["EvalSpec", "TrainSpec", "as_tuple"]
-
-T = TypeVar("T")
-Several: TypeAlias = Iterable[T] | T | None
+__all__ = ["EvalSpec", "TrainSpec"]
 
 
 @dataclass(frozen=True)
@@ -126,23 +124,10 @@ class EvalSpec:
             check_integer(self.eval_every_steps, "eval_every_steps", "EvalSpec", 1)
 
 
-def as_tuple(values: Several[T]) -> tuple[T, ...]:
-    """Return one object, several or none as a tuple."""
-    if values is None:
-        return ()
-    return tuple(values) if isinstance(values, Iterable) else (values,)
-
-
 def _set_all(spec: TrainSpec | EvalSpec, name: str, kind: type) -> None:
     """Make a tuple of a field, and check what is in it."""
-    values = as_tuple(getattr(spec, name))
-    for value in values:
-        if not isinstance(value, kind):
-            raise TypeError(
-                f"'{name}' of {type(spec).__name__} must be objects of "
-                f"{kind.__module__}.{kind.__name__}; got {value!r}."
-            )
-    object.__setattr__(spec, name, values)
+    values = check_all(getattr(spec, name), kind, name, type(spec).__name__)
+    object.__setattr__(spec, name, tuple(values))
 
 
 def _check_input_fn(input_fn: Any, owner: str) -> None:

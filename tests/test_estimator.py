@@ -297,6 +297,21 @@ def test_an_empty_input_trains_nothing(caplog):
     assert "Training made no steps: the input has no batch" in caplog.text
 
 
+def test_none_and_a_single_hook_are_lists_of_hooks():
+    seen = []
+
+    class Counting(Hook):
+        def end(self, run):
+            seen.append(run.mode)
+
+    estimator = Estimator(model_fn)
+    for hooks in (None, Counting()):
+        estimator.train(table_fn(), hooks=hooks, saving_listeners=None)
+        estimator.evaluate(table_fn(), hooks=hooks)
+        list(estimator.predict(table_fn(), hooks=hooks))
+    assert seen == [ModeKeys.TRAIN, ModeKeys.EVAL, ModeKeys.PREDICT]
+
+
 def test_hooks_may_be_any_iterable_and_come_before_those_of_the_model():
     log = []
 

@@ -6,6 +6,8 @@ import torch
 from torch import nn
 
 from skest import EstimatorSpec, ModeKeys
+from skest.heads import RegressionHead
+from skest.hooks import Hook
 from skest.optimizers import make_optimizer
 from skest.schedules import FunctionLR
 from tests._models import Mean, squared_loss
@@ -18,6 +20,12 @@ COMPLETE = {
     "optimizer": OPTIMIZER,
     "predictions": dict,
 }
+HOOKS = (
+    "training_hooks",
+    "training_chief_hooks",
+    "evaluation_hooks",
+    "prediction_hooks",
+)
 MODES = (ModeKeys.TRAIN, ModeKeys.EVAL, ModeKeys.PREDICT)
 
 
@@ -75,6 +83,11 @@ def test_unknown_modes_are_refused(mode):
         ("clip_norm", "1", "'clip_norm' of an EstimatorSpec must be a .*got '1'"),
         ("clip_norm", True, "'clip_norm' of an EstimatorSpec must be a .*got True"),
         ("eval_metrics", {"m": 3.0}, "The metric 'm' must have .*update and compute"),
+        *(
+            (field, value, f"'{field}' .*instances of skest.hooks.Hook; got")
+            for field in HOOKS
+            for value in (3, [3], [Hook], [Hook(), "hook"])
+        ),
     ],
 )
 def test_wrong_types_are_refused_by_name(field, value, message):
@@ -98,6 +111,18 @@ def test_wrong_types_are_refused_by_name(field, value, message):
 def test_functions_take_what_they_are_called_with(field, value, message):
     with pytest.raises(TypeError, match=message):
         EstimatorSpec(ModeKeys.TRAIN, **{**COMPLETE, field: value})
+
+
+@pytest.mark.parametrize("field", HOOKS)
+def test_hooks_may_be_one_or_several_or_none(field):
+    hook = Hook()
+    for given, expected in [(None, ()), (hook, (hook,)), (iter([hook]), (hook,))]:
+        spec = EstimatorSpec(ModeKeys.TRAIN, **COMPLETE, **{field: given})
+        assert getattr(spec, field) == expected
+    spec = RegressionHead().create_estimator_spec(
+        [[0.0]], ModeKeys.TRAIN, NETWORK, [0.0], OPTIMIZER, **{field: None}
+    )
+    assert getattr(spec, field) == ()
 
 
 @pytest.mark.parametrize("name", ["loss", "global_step"])

@@ -43,7 +43,7 @@ def test_one_or_several_or_none(spec, field, make):
         assert getattr(spec(INPUT_FN, **{field: given}), field) == expected
     for wrong in (3, [3], "abc"):
         with pytest.raises(
-            TypeError, match=f"'{field}' of {spec.__name__} must be obj"
+            TypeError, match=f"'{field}' of {spec.__name__} must be inst"
         ):
             spec(INPUT_FN, **{field: wrong})
 

@@ -197,7 +197,7 @@ default=None
         How training steps are carried out, see `skest.RunConfig`. "graph" records a step
         once and repeats it, with the same numbers in less time; "auto" does so where it
         is safe and pays.
-    hooks : sequence of `skest.hooks.Hook`, default=()
+    hooks : sequence of `skest.hooks.Hook` or None, default=()
         Run around every training step. Callbacks of scikit-learn are no parameter: they
         are given to `set_callbacks`.
     config : RunConfig, default=None

@@ -94,7 +94,7 @@ class SkestEstimator(CallbackSupportMixin, DocLinkMixin, RowReader, FormerArgume
         "dtype": [StrOptions({"auto", "float32", "float64"})],
         "device": [str, torch.device],
         "execution": [StrOptions(set(EXECUTIONS))],
-        "hooks": [tuple, list],
+        "hooks": [tuple, list, None],
         "config": [RunConfig, None],
         "verbose": ["verbose"],
     }

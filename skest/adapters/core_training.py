@@ -75,15 +75,16 @@ class CoreTraining:
             How long it lasts at most.
         """
         model, core = self._model, self.core
+        own_hooks = model.hooks or ()
 
         def fitted_at(run: Run) -> dict[str, Any]:
             return self._fitted_at(run, progress)
 
         callbacks = CallbackHook.of(model, given, fitted_at, steps_per_epoch, n_epochs)
-        all_hooks = [progress, *callbacks, *model.hooks, *hooks]
+        all_hooks = [progress, *callbacks, *own_hooks, *hooks]
         core.train(input_fn, hooks=all_hooks, steps=steps, max_steps=max_steps)
         warn_if_interrupted(model, core)
-        chosen = any(hook.chose_variables for hook in model.hooks)
+        chosen = any(hook.chose_variables for hook in own_hooks)
         if progress.best is not None and not chosen:
             core.checkpoint = progress.best
         if not self._resume:

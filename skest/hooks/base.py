@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """`Hook`, and the `Run` that hooks are called with."""
 
+import inspect
 import math
 import os
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -17,7 +19,13 @@ from skest.run_config import RunConfig
 from skest.spec import EstimatorSpec
 from skest.summaries.writer import SummaryWriter
 
-__all__ = ["Hook", "Run", "nan_steps"]
+__all__ = ["Hook", "Run", "check_overrides", "nan_steps"]
+
+_FORMER = {
+    "after_create_session": "begin(self, run)",
+    "before_run": "before_step(self, run)",
+    "after_run": "after_step(self, run, loss)",
+}
 
 
 class Run:
@@ -198,11 +206,34 @@ def nan_steps(losses: Mapping[int, tuple[Tensor, Any, int]]) -> list[int]:
     return [step for step, found in zip(losses, is_nan, strict=True) if found]
 
 
+def check_overrides(kind: type, base: type) -> None:
+    """Raise TypeError if a method of a subclass can't be called as that of its base."""
+    for name, method in vars(kind).items():
+        called = vars(base).get(name)
+        if not (isinstance(method, FunctionType) and isinstance(called, FunctionType)):
+            continue
+        arguments = inspect.signature(called).parameters
+        signature = inspect.signature(method)
+        try:
+            signature.bind(*arguments)
+        except TypeError as error:
+            raise TypeError(
+                f"{kind.__name__}.{name} takes {signature}, but it is called with "
+                f"({', '.join(arguments)}). Write it as {name}({', '.join(arguments)})."
+            ) from error
+
+
 class Hook:
     """Code that runs at fixed points of a run; override what is needed.
 
     `end` is called when the loop has ended by itself or by `Run.request_stop`, and not
     after an exception, as ``SessionRunHook.end`` in TensorFlow.
+
+    Raises
+    ------
+    TypeError
+        Where a subclass is defined, if it has a method of ``SessionRunHook`` that has
+        another name here, or one that takes other arguments.
 
     Examples
     --------
@@ -215,6 +246,17 @@ class Hook:
     #: Whether `end` put variables into the network that training is to be left with, even
     #: where ``fit`` would go back to its own best epoch.
     chose_variables = False
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Refuse methods that nobody would call, or not with what they take."""
+        super().__init_subclass__(**kwargs)
+        for former, present in _FORMER.items():
+            if hasattr(cls, former):
+                raise TypeError(
+                    f"{cls.__name__} has the method {former!r} of TensorFlow's "
+                    f"SessionRunHook, which is never called here. Write {present}."
+                )
+        check_overrides(cls, Hook)
 
     def begin(self, run: Run) -> None:
         """Run once, when the model is built and restored, before the first step."""

@@ -6,7 +6,8 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from skest.hooks.base import Hook, Run
+from skest._arguments import Several, check_all
+from skest.hooks.base import Hook, Run, check_overrides
 from skest.hooks.timer import Timer
 
 __all__ = ["CheckpointListener", "CheckpointSaverHook"]
@@ -15,8 +16,13 @@ __all__ = ["CheckpointListener", "CheckpointSaverHook"]
 class CheckpointListener:
     """Code that runs around every checkpoint; override what is needed.
 
-    As ``tf.estimator.CheckpointSaverListener``.
+    As ``tf.estimator.CheckpointSaverListener``, but all methods take the `Run`.
     """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Refuse methods that take something else, before training calls them."""
+        super().__init_subclass__(**kwargs)
+        check_overrides(cls, CheckpointListener)
 
     def begin(self, run: Run) -> None:
         """Run once, before the first step."""
@@ -44,13 +50,15 @@ class CheckpointSaverHook(Hook):
         Steps between two checkpoints.
     save_secs : float, seconds, default=None
         Time between two checkpoints. With neither, there is one at the end only.
-    listeners : iterable of CheckpointListener, default=()
+    listeners : CheckpointListener or iterable of them, default=()
         Called around every save.
 
     Raises
     ------
     ValueError
         If both intervals are given, or one is not positive.
+    TypeError
+        If a listener is none.
 
     Notes
     -----
@@ -66,11 +74,11 @@ class CheckpointSaverHook(Hook):
         self,
         save_steps: int | None = None,
         save_secs: float | None = None,
-        listeners: Iterable[CheckpointListener] = (),
+        listeners: Several[CheckpointListener] = (),
     ) -> None:
         self._intervals = (save_steps, save_secs)
         self._timer = self._new_timer()
-        self.listeners = list(listeners)
+        self.listeners = check_all(listeners, CheckpointListener, "listeners")
         self._saved_step: int | None = None
         self._saved_as_finished = False
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """`InMemoryEvaluatorHook`."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, Protocol
 
+from skest._arguments import Several, check_all
 from skest._checks import check_integer
 from skest.hooks.base import Hook, Run
 from skest.hooks.timer import Timer
@@ -16,7 +17,7 @@ class _Evaluates(Protocol):
         self,
         input_fn: Callable[..., Any],
         steps: int | None = None,
-        hooks: Iterable[Hook] = (),
+        hooks: Several[Hook] = (),
         checkpoint_path: Any = None,
         name: str | None = None,
     ) -> dict[str, float]: ...
@@ -36,7 +37,7 @@ class InMemoryEvaluatorHook(Hook):
         As for ``evaluate``.
     steps : int, default=None
         Batches to evaluate; None takes all.
-    hooks : iterable of Hook, default=()
+    hooks : Hook or iterable of Hook, default=()
         Run around every step of an evaluation.
     name : str, default=None
         Names the evaluation, as for ``evaluate``.
@@ -51,8 +52,8 @@ class InMemoryEvaluatorHook(Hook):
     Raises
     ------
     TypeError, ValueError
-        If `estimator` is no Estimator, `input_fn` no function, or `every_n_iter` no
-        positive integer.
+        If `estimator` is no Estimator, `input_fn` no function, a hook none, or
+        `every_n_iter` no positive integer.
 
     Notes
     -----
@@ -84,7 +85,7 @@ class InMemoryEvaluatorHook(Hook):
         estimator: _Evaluates,
         input_fn: Callable[..., Any],
         steps: int | None = None,
-        hooks: Iterable[Hook] = (),
+        hooks: Several[Hook] = (),
         name: str | None = None,
         every_n_iter: int = 100,
     ) -> None:
@@ -98,7 +99,7 @@ class InMemoryEvaluatorHook(Hook):
         self._estimator = estimator
         self._input_fn = input_fn
         self._steps = steps
-        self._hooks = list(hooks)
+        self._hooks = check_all(hooks, Hook, "hooks")
         self._name = name
         self._every_n_iter = every_n_iter
         self._timer = Timer(every_steps=every_n_iter)
