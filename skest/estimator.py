@@ -241,7 +241,7 @@ class Estimator(CheckpointHolder):
         hooks: Several[Hook] = (),
         checkpoint_path: str | os.PathLike[str] | Checkpoint | None = None,
         name: str | None = None,
-    ) -> dict[str, float]:
+    ) -> dict[str, Any]:
         """Evaluate a checkpoint, and record the result in `eval_dir` if there is one.
 
         Parameters
@@ -259,8 +259,9 @@ class Estimator(CheckpointHolder):
 
         Returns
         -------
-        dict of str to float
-            Metrics, "loss" (mean over batches) and "global_step".
+        dict of str to float, or to ndarray where a metric computes several numbers
+            Metrics, "loss" (mean over batches) and "global_step". Arrays are returned,
+            but not recorded.
 
         Raises
         ------

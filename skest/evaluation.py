@@ -36,7 +36,7 @@ def evaluate_loop(
     hooks: Sequence[Hook] = (),
     steps: int | None = None,
     infer: Infer | None = None,
-) -> dict[str, float]:
+) -> dict[str, Any]:
     """Evaluate the network of a run; it is left in the mode that it was in.
 
     Parameters
@@ -54,7 +54,7 @@ def evaluate_loop(
 
     Returns
     -------
-    dict of str to float
+    dict of str to float, or to ndarray where a metric computes several numbers
         Metrics by name; "loss", the unweighted mean of the losses of the batches as
         TensorFlow has it; and "global_step".
 
@@ -62,6 +62,8 @@ def evaluate_loop(
     ------
     ValueError
         If there is no batch.
+    TypeError
+        If a metric computes no numbers.
     """
     was_training = run.network.training
     run.network.eval()
@@ -88,7 +90,7 @@ def evaluate_loop(
         raise ValueError("The input of evaluate has no batch; at least one is needed.")
     for hook in hooks:
         hook.end(run)
-    results = {name: _result(metric) for name, metric in metrics.items()}
+    results = {name: _result(name, metric) for name, metric in metrics.items()}
     results[MetricKeys.LOSS] = torch.stack(losses).double().mean().item()
     results[MetricKeys.GLOBAL_STEP] = run.global_step
     return dict(sorted(results.items()))
@@ -157,7 +159,8 @@ def as_arrays(predictions: Any, keys: Sequence[str] | None) -> dict[str, Any]:
     if not isinstance(predictions, dict | Mapping):
         raise TypeError(
             "'predictions' of an EstimatorSpec must return a dictionary; "
-            f"got {type(predictions).__name__}."
+            f"got {type(predictions).__name__}. Give it a name: "
+            'lambda logits: {"logits": logits}.'
         )
     arrays = {name: _as_array(value) for name, value in predictions.items()}
     if keys is None:
@@ -219,9 +222,18 @@ def split_rows(predictions: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         yield {name: value[i] for name, value in predictions.items()}
 
 
-def _result(metric: Any) -> float:
-    value = (metric[0] if isinstance(metric, tuple) else metric).compute()
-    return float(value)
+def _result(name: str, metric: Any) -> Any:
+    computed = (metric[0] if isinstance(metric, tuple) else metric).compute()
+    try:
+        value = _as_array(computed)
+    except ValueError:  # a list of arrays that differ in shape
+        value = np.asarray(None)
+    if value.dtype.kind not in "biuf":
+        raise TypeError(
+            f"The metric {name!r} must compute a number or an array of numbers; got "
+            f"{type(computed).__name__}. Make a metric of each number."
+        )
+    return value if value.ndim else float(value)
 
 
 def _as_array(value: Any) -> Any:

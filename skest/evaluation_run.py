@@ -5,6 +5,7 @@ import contextlib
 import functools
 import logging
 from pathlib import Path
+from typing import Any
 
 from skest._random import RunRandom
 from skest._resources import IntraOpThreads, dense_size, threads_for
@@ -31,7 +32,7 @@ def run_evaluation(
     steps: int | None = None,
     name: str | None = None,
     eval_dir: Path | None = None,
-) -> dict[str, float]:
+) -> dict[str, Any]:
     """Build the model, evaluate it with the variables of a checkpoint, note the result.
 
     Parameters
@@ -53,7 +54,7 @@ def run_evaluation(
 
     Returns
     -------
-    dict of str to float
+    dict of str to float or ndarray
         See `skest.evaluation.evaluate_loop`.
 
     Raises

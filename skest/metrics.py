@@ -39,8 +39,8 @@ class Metric(ABC):
         """Add a batch."""
 
     @abstractmethod
-    def compute(self) -> float:
-        """Return the value of all batches since the start or the last `reset`."""
+    def compute(self) -> Any:
+        """Return the number, or the array, of all batches since the last `reset`."""
 
     @abstractmethod
     def reset(self) -> None:

@@ -34,8 +34,11 @@ _HOOKS = (
 )
 _HOOK_METHODS = ("begin", "before_step", "free_steps", "after_step", "end")
 _CALLED_WITH = {
+    "encode": ("features",),
+    "encode_labels": ("labels",),
     "loss": ("labels", "logits", "features"),
     "predictions": ("logits",),
+    "update_metrics": ("eval_metrics", "labels", "logits", "features"),
     "summaries": ("labels", "logits", "features"),
 }
 _RESERVED_METRICS = (MetricKeys.LOSS, MetricKeys.GLOBAL_STEP)
@@ -193,20 +196,6 @@ iterable of Hook, default=()
                 "'network' of an EstimatorSpec must be a torch.nn.Module; "
                 f"got {type(self.network).__name__}."
             )
-        for name in (
-            "encode",
-            "encode_labels",
-            "loss",
-            "predictions",
-            "update_metrics",
-            "summaries",
-        ):
-            value = getattr(self, name)
-            if value is not None and not callable(value):
-                raise TypeError(
-                    f"'{name}' of an EstimatorSpec must be a function; "
-                    f"got {type(value).__name__}."
-                )
         for name, arguments in _CALLED_WITH.items():
             _check_call(name, getattr(self, name), arguments)
         for optimizer in self.optimizers:
@@ -258,7 +247,13 @@ def _hooks(name: str, hooks: Several[Any]) -> tuple[Any, ...]:
 
 
 def _check_call(name: str, function: Any, arguments: tuple[str, ...]) -> None:
-    """Raise TypeError if a function does not take so many arguments."""
+    """Raise TypeError if something is no function of so many arguments, nor None."""
+    if function is not None and not callable(function):
+        raise TypeError(
+            f"'{name}' of an EstimatorSpec must be a function; got "
+            f"{type(function).__name__}. Give {name}({', '.join(arguments)}), which is "
+            "called for every batch."
+        )
     try:
         # A module takes anything, and hands it to its method forward.
         signature = inspect.signature(getattr(function, "forward", function))
@@ -283,7 +278,8 @@ def _check_export_outputs(outputs: Any) -> None:
             f"{outputs!r}. Give outputs of skest.export by the name of the signature."
         )
     for name, output in outputs.items():
-        if not (hasattr(output, "method") and hasattr(output, "outputs")):
+        named = getattr(output, "outputs", None)
+        if not (hasattr(output, "method") and isinstance(named, Mapping)):
             raise TypeError(
                 f"The signature {name!r} of 'export_outputs' must be a "
                 "ClassificationOutput, RegressionOutput or PredictOutput of skest.export; "

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from skest._files import remove_leftovers, write_file
 
 __all__ = ["Record", "Result"]
@@ -24,13 +26,13 @@ class Result(NamedTuple):
 
     Attributes
     ----------
-    metrics : dict of str to float
+    metrics : dict of str to float or ndarray
         What ``Estimator.evaluate`` returned.
     exports : dict of str to (Path or None)
         What the exporters returned, by their names.
     """
 
-    metrics: dict[str, float] | None
+    metrics: dict[str, Any] | None
     exports: Mapping[str, Path | None]
 
 
@@ -85,7 +87,11 @@ class Record:
             }
             is_whole = all(path is None or path.exists() for path in exports.values())
             is_same = saved["settings"] == settings and set(exporters) == set(exports)
-            return Result(saved["metrics"], exports) if is_same and is_whole else None
+            metrics = {
+                name: np.asarray(value) if isinstance(value, list) else value
+                for name, value in saved["metrics"].items()
+            }
+            return Result(metrics, exports) if is_same and is_whole else None
         except _NO_RECORD:
             return None
 
@@ -122,10 +128,11 @@ class Record:
             "evaluations": evaluations,
         }
         try:
-            content = json.dumps(self._content, indent=1, default=operator.index)
+            plain = operator.methodcaller("tolist")  # what is of NumPy
+            content = json.dumps(self._content, indent=1, default=plain)
             remove_leftovers(self._model_dir / _FILE)
             write_file(self._model_dir / _FILE, content.encode())
-        except (OSError, TypeError, ValueError) as error:
+        except (OSError, AttributeError, TypeError, ValueError) as error:
             _logger.warning(
                 "The results are not recorded for a repeated call: %s", error
             )

@@ -59,6 +59,48 @@ def test_metrics_with_inputs_and_update_metrics():
     assert evaluate_loop(run, [batch([1.0, 3.0])])["m"] == 4.0
 
 
+class Computes:
+    """A metric of one result, whatever it is given."""
+
+    def __init__(self, result):
+        self.result = result
+
+    def update(self, logits, labels):
+        pass
+
+    def compute(self):
+        return self.result
+
+
+@pytest.mark.parametrize(
+    ("computed", "expected"),
+    [
+        (torch.tensor([[1, 2]]), np.array([[1, 2]])),
+        (np.float32([0.5]), np.float32([0.5])),
+        ([torch.tensor(1.0), torch.tensor(2.0)], np.float32([1.0, 2.0])),
+        (torch.tensor(True), 1.0),
+        (np.int64(3), 3.0),
+    ],
+)
+def test_metrics_compute_numbers_or_arrays_of_them(computed, expected):
+    run = eval_run(eval_metrics={"m": Computes(computed)})
+    found = evaluate_loop(run, [batch([1.0])])["m"]
+    assert type(found) is type(expected)
+    np.testing.assert_array_equal(found, expected, strict=True)
+
+
+@pytest.mark.parametrize(
+    "computed", ["high", None, {"a": 1.0}, (np.ones(2), np.ones(3))]
+)
+def test_a_metric_that_computes_no_numbers_is_named(computed):
+    run = eval_run(eval_metrics={"m": Computes(computed)})
+    kind = type(computed).__name__
+    with pytest.raises(
+        TypeError, match=f"metric 'm' must compute .*; got {kind}. Make"
+    ):
+        evaluate_loop(run, [batch([1.0])])
+
+
 def test_hooks_and_stop():
     hook = Recorder()
     stop = At(9, lambda run: run.request_stop("enough"))
@@ -140,7 +182,9 @@ def test_predictions_are_told_the_keys_if_they_ask():
 def test_wrong_predictions_are_refused():
     with pytest.raises(ValueError, match="names 'q', 'r', but the predictions are 'a'"):
         predict_batch(predict_spec(lambda z: {"a": z}), torch.ones(1), ["q", "a", "r"])
-    with pytest.raises(TypeError, match="must return a dictionary; got Tensor"):
+    with pytest.raises(
+        TypeError, match="must return a dictionary; got Tensor. Give it"
+    ):
         predict_batch(predict_spec(lambda z: z), torch.ones(1), None)
 
 

@@ -73,6 +73,21 @@ def test_unknown_modes_are_refused(mode):
         ("encode_labels", 1, "'encode_labels' .*must be a function; got int"),
         ("loss", 0.5, "'loss' .*must be a function; got float"),
         ("predictions", {"a": 1}, "'predictions' .*must be a function; got dict"),
+        *(
+            (
+                field,
+                torch.zeros(3),
+                f"got Tensor. Give {field}.{call}., which is called",
+            )
+            for field, call in [
+                ("encode", "features"),
+                ("encode_labels", "labels"),
+                ("loss", "labels, logits, features"),
+                ("predictions", "logits"),
+                ("update_metrics", "eval_metrics, labels, logits, features"),
+                ("summaries", "labels, logits, features"),
+            ]
+        ),
         ("update_metrics", [], "'update_metrics' .*must be a function; got list"),
         ("summaries", {}, "'summaries' .*must be a function; got dict"),
         ("optimizer", "adam", "must be a torch.optim.Optimizer.*make_optimizer"),
@@ -104,6 +119,8 @@ def test_wrong_types_are_refused_by_name(field, value, message):
             r"\(labels, logits, features\), by position",
         ),
         ("loss", nn.MSELoss(), r"'loss' .* takes \(input: .*Give a function of labels"),
+        ("encode", lambda features, labels: {}, r"'encode' .* as encode\(features\)"),
+        ("update_metrics", lambda m: None, r"'update_metrics' .* takes \(m\)\."),
         ("predictions", lambda: {}, r"as predictions\(logits\), .* takes \(\)\."),
         ("summaries", lambda x: {}, r"'summaries' .* that is given takes \(x\)\."),
     ],

@@ -4,6 +4,7 @@ import logging
 import shutil
 import signal
 import weakref
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from skest import (
     DNNClassifier,
     Estimator,
     EvalSpec,
+    KeepBest,
     RunConfig,
     TrainSpec,
     train_and_evaluate,
@@ -20,10 +22,17 @@ from skest import (
 from skest.checkpoint_format import read_checkpoint
 from skest.eval_results import read_eval_results
 from skest.export import BestExporter, Exporter, FinalExporter, LatestExporter
-from skest.hooks import CheckpointListener, EarlyStoppingHook, Hook, StopAtStepHook
+from skest.hooks import (
+    CheckpointListener,
+    EarlyStoppingHook,
+    Hook,
+    StopAtStepHook,
+    stop_if_higher_hook,
+)
 from skest.versioned_directory import list_versions
 from tests._models import (
     At,
+    Mean,
     Recorder,
     assert_same_checkpoint,
     model_fn,
@@ -228,6 +237,42 @@ def test_a_finished_training_returns_its_results_again(tmp_path):
     metrics, exports = run(tmp_path / "b")
     assert metrics == first[0]
     assert all(path.is_dir() for path in exports)
+
+
+class ByFeature(Mean):
+    """A metric that computes an array."""
+
+    def compute(self):
+        return np.full((2, 3), super().compute(), np.float32)
+
+
+def test_arrays_among_the_metrics_are_returned_and_not_recorded(tmp_path):
+    def with_array(features, labels, mode, params):
+        spec = model_fn(features, labels, mode, params)
+        return replace(spec, eval_metrics={"mean": Mean(), "by": ByFeature()})
+
+    def again(metric):
+        return train_and_evaluate(
+            Estimator(with_array, tmp_path),
+            TrainSpec(ENDLESS, 5),
+            EvalSpec(EVAL, exporters=BestExporter(metric=metric, **CHECKPOINT)),
+        )
+
+    for metrics, exports in (again("mean"), again("mean")):
+        np.testing.assert_allclose(metrics["by"], np.full((2, 3), metrics["mean"]))
+        assert exports[0].is_dir()
+    estimator = Estimator(with_array, tmp_path)
+    recorded = read_eval_results(estimator.eval_dir())[5]
+    assert list(recorded) == ["global_step", "loss", "mean"]
+    by_array = stop_if_higher_hook(estimator, "by", 1.0)
+    with pytest.raises(ValueError, match="'by', but the evaluations .* have 'global"):
+        estimator.train(ENDLESS, [by_array], steps=1)
+    config = RunConfig(keep_best=KeepBest(1, "by"))
+    with pytest.raises(ValueError, match="'by', but the evaluation has only 'global"):
+        Estimator(with_array, tmp_path, config).evaluate(EVAL)
+    shutil.rmtree(tmp_path / "export")
+    with pytest.raises(ValueError, match="compares the 'by' .* is only 'global_step'"):
+        again("by")
 
 
 def test_nothing_is_written_when_nothing_is_left_to_do(tmp_path, monkeypatch):

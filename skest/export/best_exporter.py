@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from skest._files import remove_leftovers, write_file
 from skest.export.exporters import Exportable, LatestExporter
 from skest.keys import MetricKeys
@@ -140,17 +142,18 @@ def _is_better(
 
 
 def _value(metric: str, result: Mapping[str, float]) -> float:
-    if metric not in result:
+    numbers = [name for name, value in result.items() if np.ndim(value) == 0]
+    if metric not in numbers:
         raise ValueError(
             f"BestExporter compares the {metric!r} of evaluations, but there is only "
-            f"{', '.join(map(repr, result))}. Pass another 'metric' or 'compare_fn'."
+            f"{', '.join(map(repr, numbers))}. Pass another 'metric' or 'compare_fn'."
         )
     return result[metric]
 
 
 def _plain(result: Mapping[str, Any]) -> Result:
-    """Return a result with numbers of Python, as JSON has them."""
-    return {k: v.item() if hasattr(v, "item") else v for k, v in result.items()}
+    """Return a result with numbers of Python, as JSON has them, and lists of them."""
+    return {k: v.tolist() if hasattr(v, "tolist") else v for k, v in result.items()}
 
 
 def _best_result(path: Path, versions: list[str]) -> Result | None:

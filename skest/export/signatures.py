@@ -64,6 +64,24 @@ Tensors = Mapping[str, TensorInfo]
 T = TypeVar("T", TensorInfo, str)
 
 
+def _check_output(output: Any, outputs: Any) -> None:
+    """Raise unless outputs of a signature are names of predictions, or tensors."""
+    kind = type(output).__name__
+    if not isinstance(outputs, Mapping):
+        raise TypeError(
+            f"'tensors' of {kind} must be a dictionary of predictions by their names in "
+            f"the signature, such as {{'chance': 'probabilities'}}; got {outputs!r}."
+        )
+    for name, value in outputs.items():
+        if not (isinstance(name, str) and isinstance(value, str | TensorInfo)):
+            raise TypeError(
+                f"{kind} must name predictions by their keys, which are strings; got "
+                f"{value!r} for {name!r}."
+            )
+    if not outputs:
+        raise ValueError(f"{kind} must name at least one prediction; got none.")
+
+
 @dataclass(frozen=True)
 class ClassificationOutput(Generic[T]):
     """Classes and their scores (``tf.estimator.export.ClassificationOutput``).
@@ -75,6 +93,11 @@ class ClassificationOutput(Generic[T]):
     scores : TensorInfo, or str
         Floats of the same shape. None leaves them out, but not both.
 
+    Raises
+    ------
+    TypeError, ValueError
+        If it does not name predictions, or none.
+
     Examples
     --------
     >>> from skest.export import ClassificationOutput
@@ -84,6 +107,9 @@ class ClassificationOutput(Generic[T]):
     classes: T | None = None
     scores: T | None = None
     method: ClassVar[str] = "classify"
+
+    def __post_init__(self) -> None:
+        _check_output(self, self.outputs)
 
     @property
     def outputs(self) -> dict[str, T]:
@@ -101,6 +127,11 @@ class RegressionOutput(Generic[T]):
     value : TensorInfo, or str
         Floats of shape (n_rows, n_numbers).
 
+    Raises
+    ------
+    TypeError, ValueError
+        If it does not name predictions, or none.
+
     Examples
     --------
     >>> from skest.export import RegressionOutput
@@ -109,6 +140,9 @@ class RegressionOutput(Generic[T]):
 
     value: T
     method: ClassVar[str] = "regress"
+
+    def __post_init__(self) -> None:
+        _check_output(self, self.outputs)
 
     @property
     def outputs(self) -> dict[str, T]:
@@ -125,6 +159,11 @@ class PredictOutput(Generic[T]):
     tensors : dict of str to TensorInfo, or to str
         By their names in the signature.
 
+    Raises
+    ------
+    TypeError, ValueError
+        If it does not name predictions, or none.
+
     Examples
     --------
     >>> from skest.export import PredictOutput
@@ -133,6 +172,9 @@ class PredictOutput(Generic[T]):
 
     tensors: dict[str, T]
     method: ClassVar[str] = "predict"
+
+    def __post_init__(self) -> None:
+        _check_output(self, self.tensors)
 
     @property
     def outputs(self) -> dict[str, T]:
@@ -283,10 +325,6 @@ def given_signatures(
 
 def _resolved(name: str, output: Any, predictions: Tensors) -> dict[str, TensorInfo]:
     resolved: dict[str, TensorInfo] = {}
-    if not output.outputs:
-        raise ExportError(
-            f"The signature {name!r} of 'export_outputs' has no output; name a prediction."
-        )
     for part, key in output.outputs.items():
         if key not in predictions:
             raise ExportError(

@@ -4,6 +4,9 @@
 import logging
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from skest.eval_results import append_eval_result, eval_dir_of, read_eval_results
 from skest.hooks.base import Run
@@ -16,7 +19,7 @@ _logger = logging.getLogger("skest")
 
 
 def record_evaluation(
-    run: Run, eval_dir: Path | None, results: Mapping[str, float]
+    run: Run, eval_dir: Path | None, results: Mapping[str, Any]
 ) -> None:
     """Record the result of an evaluation in a directory, and as summaries.
 
@@ -28,16 +31,18 @@ def record_evaluation(
         The evaluation; its writer is that of `eval_dir`.
     eval_dir : Path or None
         As ``Estimator.eval_dir`` returns it; None records nothing.
-    results : dict of str to float
-        As ``Estimator.evaluate`` returns them.
+    results : dict of str to float or ndarray
+        As ``Estimator.evaluate`` returns them; only numbers are recorded.
 
     Raises
     ------
     ValueError
-        If the configuration keeps the best checkpoints by a metric that is not there.
+        If the configuration keeps the best checkpoints by a metric that is no number
+        among them.
     """
     if eval_dir is None:
         return
+    results = {name: value for name, value in results.items() if np.ndim(value) == 0}
     rule = run.config.keep_best
     if rule is not None and eval_dir.name == eval_dir_of(Path(), rule.eval_name).name:
         rule.check(results)

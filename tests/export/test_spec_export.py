@@ -224,7 +224,6 @@ def test_the_outputs_that_were_asked_for(tmp_path):
             "'k' for its 'classes', which must be of type",
         ),
         ({"a": RegressionOutput("k")}, "must be of type float; it is int64"),
-        ({"a": PredictOutput({})}, "'a' of 'export_outputs' has no output; name"),
     ],
 )
 def test_outputs_that_are_not_there(tmp_path, outputs, match):
@@ -243,6 +242,7 @@ def test_outputs_that_are_not_there(tmp_path, outputs, match):
             "'export_outputs' of an EstimatorSpec must be a dictionary; got 3",
         ),
         ({"a": 3}, TypeError, "signature 'a' of 'export_outputs' must be a Class"),
+        ({"a": PredictOutput}, TypeError, "signature 'a' of 'export_outputs' must be"),
         (
             {"a": RegressionOutput("x"), "b": RegressionOutput("x")},
             ValueError,
@@ -253,6 +253,45 @@ def test_outputs_that_are_not_there(tmp_path, outputs, match):
 def test_outputs_that_are_wrong(outputs, error, match):
     with pytest.raises(error, match=match):
         of_tensors(export_outputs=outputs)(TENSORS, None, "infer")
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "match"),
+    [
+        (
+            lambda: PredictOutput("x"),
+            TypeError,
+            "'tensors' of PredictOutput must be a d",
+        ),
+        (lambda: PredictOutput(["x"]), TypeError, r"as \{'chance': .* got \['x'\]"),
+        (lambda: PredictOutput({"a": ["x"]}), TypeError, r"got \['x'\] for 'a'"),
+        (
+            lambda: PredictOutput({0: "x"}),
+            TypeError,
+            "which are strings; got 'x' for 0",
+        ),
+        (
+            lambda: RegressionOutput(["x"]),
+            TypeError,
+            r"RegressionOutput .* got \['x'\]",
+        ),
+        (
+            lambda: RegressionOutput(torch.zeros(2)),
+            TypeError,
+            "must name predictions by",
+        ),
+        (lambda: ClassificationOutput(["x"]), TypeError, r"got \['x'\] for 'classes'"),
+        (
+            ClassificationOutput,
+            ValueError,
+            "ClassificationOutput must name at least one",
+        ),
+        (lambda: PredictOutput({}), ValueError, "must name at least one prediction"),
+    ],
+)
+def test_outputs_name_predictions(make, error, match):
+    with pytest.raises(error, match=match):
+        make()
 
 
 def test_what_features_are_like(tmp_path):

@@ -63,7 +63,9 @@ def test_a_hook_does_nothing_by_itself():
 )
 def test_methods_of_session_run_hooks_are_refused(former, present):
     method = {former: lambda self, run_context: None}
-    with pytest.raises(TypeError, match=f"'{former}' .* never called.* Write {present}"):
+    with pytest.raises(
+        TypeError, match=f"'{former}' .* never called.* Write {present}"
+    ):
         type("Ported", (Hook,), method)
     with pytest.raises(TypeError, match=f"Ported has the method '{former}'"):
         type("Ported", (type("Mixin", (), method), Hook), {})
