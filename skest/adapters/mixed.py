@@ -22,12 +22,13 @@ from skest.adapters.targets.several import SeveralTargets
 from skest.feature_columns.columns import FeatureColumns
 from skest.heads.base import Head
 from skest.heads.multi_head import MultiHead
+from skest.heads.multi_label import MultiLabelHead, as_cells
 from skest.heads.poisson import PoissonRegressionHead
 from skest.heads.regression import RegressionHead
 from skest.heads.single_label import SingleLabelHead
 from skest.heads.single_task import SingleTaskHead
 
-__all__ = ["SkestHeadEstimator", "SkestMixedEstimator"]
+__all__ = ["SkestHeadEstimator", "SkestMixedEstimator", "cells_by_head"]
 
 
 def _has_probabilities(estimator: "SkestMixedEstimator") -> bool:
@@ -186,6 +187,14 @@ class SkestMixedEstimator(StreamTrained):
         return tags
 
 
+def cells_by_head(y: Any, heads: Any) -> Any:
+    """Return a dictionary of labels; lists of classes are no matrix for their heads."""
+    if not (isinstance(y, Mapping) and isinstance(heads, Mapping)):
+        return y
+    is_cells = {key for key, head in heads.items() if isinstance(head, MultiLabelHead)}
+    return {key: as_cells(v) if key in is_cells else v for key, v in y.items()}
+
+
 def _is_equal(a: Any, b: Any) -> bool:
     try:
         return bool(a == b)
@@ -231,6 +240,13 @@ class SkestHeadEstimator(SkestMixedEstimator):
             return several_targets(y, "auto", None, owner)
         (values,) = columns.values()
         return infer_target(values, owner)
+
+    def _target_rows(self, y: Any) -> Any:
+        if isinstance(self.head, MultiLabelHead):
+            y = as_cells(y)
+        elif isinstance(self.head, MultiHead):
+            y = cells_by_head(y, {head.name: head for head in self.head.heads})
+        return super()._target_rows(y)
 
     def _heads_of_user(self) -> list[Head]:
         return [] if self.head is None else [self.head]

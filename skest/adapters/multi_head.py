@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from skest._compat import StrOptions
 from skest.adapters._docs import with_shared_docs
 from skest.adapters.dnn import DNNParameters
-from skest.adapters.mixed import SkestMixedEstimator
+from skest.adapters.mixed import SkestMixedEstimator, cells_by_head
 from skest.adapters.targets.base import Target
 from skest.adapters.targets.infer import several_targets
 from skest.heads.base import Head
@@ -160,6 +160,9 @@ class MultiHeadEstimator(DNNParameters, SkestMixedEstimator):
 
     def _new_target(self, y: Any) -> Target:
         return several_targets(y, self.heads, self.head_weights, type(self).__name__)
+
+    def _target_rows(self, y: Any) -> Any:
+        return super()._target_rows(cells_by_head(y, self.heads))
 
     def _heads_of_user(self) -> list[Head]:
         entries = self.heads.values() if isinstance(self.heads, dict) else self.heads

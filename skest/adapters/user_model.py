@@ -15,7 +15,7 @@ from skest.adapters.derived_predictions import DerivedPredictions
 from skest.adapters.features import WEIGHT_KEY
 from skest.evaluation import update_metrics
 from skest.feature_columns.columns import FeatureColumns
-from skest.heads.base import Head
+from skest.heads.base import Head, RegularizedHead
 from skest.heads.single_task import SingleTaskHead
 from skest.keys import ModeKeys
 from skest.model_fn import ModelFn, model_fn_arguments
@@ -175,7 +175,7 @@ class _RowLoss:
 def _weighing(spec: EstimatorSpec, is_weighted: bool) -> EstimatorSpec:
     """Let the weights of the rows reach the loss, and features look as given."""
     head = _owner(spec.loss)
-    if is_weighted and isinstance(head, SingleTaskHead):
+    if is_weighted and isinstance(getattr(head, "head", head), SingleTaskHead):
         return _with_weighted_head(spec, head)
     return replace(
         spec,
@@ -184,7 +184,9 @@ def _weighing(spec: EstimatorSpec, is_weighted: bool) -> EstimatorSpec:
     )
 
 
-def _with_weighted_head(spec: EstimatorSpec, head: SingleTaskHead) -> EstimatorSpec:
+def _with_weighted_head(
+    spec: EstimatorSpec, head: SingleTaskHead | RegularizedHead
+) -> EstimatorSpec:
     if head.weight_column is not None:
         raise ValueError(
             f"There are sample weights, but {head!r} of model_fn reads weights from a "

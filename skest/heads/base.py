@@ -5,18 +5,20 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from numbers import Real
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
+from skest._former_arguments import former_arguments
 from skest.heads.labels import check_given
 from skest.heads.weights import WeightColumn
 from skest.keys import MetricKeys, ModeKeys
 from skest.metrics import Metric
 from skest.spec import EstimatorSpec
 
-__all__ = ["REGULARIZATION_LOSS", "Head"]
+__all__ = ["REGULARIZATION_LOSS", "Head", "RegularizedHead"]
 
 REGULARIZATION_LOSS = "regularization_loss"
 
@@ -180,6 +182,12 @@ class Head(ABC):
     def check_network(self, network: nn.Module) -> None:  # noqa: B027
         """Raise ValueError if a network to train does not go with the head."""
 
+    @former_arguments(
+        logits="give the 'network' that computes them",
+        train_op_fn="give the 'optimizer'",
+        trainable_variables="give the 'optimizer' the parameters that it is to train",
+        update_ops="leave it out: batch normalization updates its averages in forward",
+    )
     def create_estimator_spec(
         self,
         features: Any,
@@ -195,6 +203,7 @@ class Head(ABC):
         lr_scheduler: Any = None,
         clip_norm: float | None = None,
         summaries: _Summaries | None = None,
+        regularization_losses: Sequence[Any] | None = None,
     ) -> EstimatorSpec:
         """Return the model that consists of a network and this head.
 
@@ -211,6 +220,10 @@ prediction_hooks, lr_scheduler, clip_norm
             As in `skest.EstimatorSpec`.
         summaries : callable, default=None
             As there, written beside the "loss/<name>" of a head that has a name.
+        regularization_losses : sequence of callable or scalar, default=None
+            Functions such as ``lambda: 0.01 * network.weight.square().sum()``, called in
+            every step, or constants. Their sum is added to the loss, of training and of
+            evaluation, and is the metric "regularization_loss".
         encode : callable, default=None
             Raw features to a dictionary of tensors. None means that the features are
             numbers already; the weights, too, then are one of them, and what a
@@ -225,22 +238,28 @@ prediction_hooks, lr_scheduler, clip_norm
         ValueError
             If labels are missing to train or evaluate, or the network is to be trained
             and does not go with the head.
+        TypeError
+            If a regularization loss is neither a function nor a constant, or an argument
+            is one of TensorFlow's.
         """
         if mode == ModeKeys.TRAIN:
             self.check_network(network)
         if mode != ModeKeys.PREDICT:
             check_given(labels, self._title)
             encode = self._with_own_features(encode)
+        head: Any = self
+        if regularization_losses:
+            head = RegularizedHead(self, regularization_losses)
         return EstimatorSpec(
             mode,
             network=network,
             encode=encode,
             encode_labels=partial(self.encode_labels, ndim=None),
-            loss=self.compute_loss,
+            loss=head.compute_loss,
             predictions=self.predictions,
             optimizer=optimizer,
-            eval_metrics=self.metrics(),
-            update_metrics=self.update_metrics,
+            eval_metrics=self.metrics(regularization_losses),
+            update_metrics=head.update_metrics,
             summaries=_joined(self._summaries, summaries),
             training_hooks=training_hooks,
             training_chief_hooks=training_chief_hooks,
@@ -291,6 +310,57 @@ prediction_hooks, lr_scheduler, clip_norm
             if repr(value) != repr(default):  # arrays have no truth value
                 shown.append(f"{parameter.name}={value!r}")
         return f"{type(self).__name__}({', '.join(shown)})"
+
+
+class RegularizedHead:
+    """A head whose loss has further terms, such as penalties of the variables.
+
+    Parameters
+    ----------
+    head : Head
+        Its loss is what the terms are added to.
+    losses : sequence of callable or scalar
+        The terms. A tensor that was computed from variables is none: the variables
+        change, it does not, and has a gradient once only.
+    """
+
+    def __init__(self, head: Any, losses: Any) -> None:
+        self.head = head
+        self.losses = tuple(losses) if isinstance(losses, Sequence) else (losses,)
+        for loss in self.losses:
+            is_fixed = isinstance(loss, Tensor) and not loss.requires_grad
+            if not (callable(loss) or isinstance(loss, Real) or is_fixed):
+                raise TypeError(
+                    "'regularization_losses' must be functions without arguments, such "
+                    "as lambda: 0.01 * network.weight.square().sum(), or constants; got "
+                    f"{loss!r}."
+                )
+
+    def __repr__(self) -> str:
+        return repr(self.head)
+
+    @property
+    def weight_column(self) -> Any:
+        """That of the head."""
+        return self.head.weight_column
+
+    def adapted(self, **changes: Any) -> "RegularizedHead":
+        """Return a copy of which the head is adapted."""
+        return RegularizedHead(self.head.adapted(**changes), self.losses)
+
+    def compute_loss(self, labels: Any, logits: Any, features: Any = None) -> Tensor:
+        """Return the loss of the head, and the sum of the terms."""
+        loss: Tensor = self.head.compute_loss(labels, logits, features)
+        return loss + sum(self._terms())
+
+    def update_metrics(
+        self, eval_metrics: Any, labels: Any, logits: Any, features: Any
+    ) -> None:
+        """Add a batch to the metrics of the head, and to that of the terms."""
+        self.head.update_metrics(eval_metrics, labels, logits, features, self._terms())
+
+    def _terms(self) -> list[Any]:
+        return [loss() if callable(loss) else loss for loss in self.losses]
 
 
 def _joined(*functions: _Summaries | None) -> _Summaries | None:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from skest.heads.labels import with_columns
+from skest.heads.multi_label import MultiLabelHead, as_cells
 from skest.heads.single_task import SingleTaskHead
 
 __all__ = ["encode_with_gaps", "labels_and_known", "whole_ids"]
@@ -58,6 +59,8 @@ def encode_with_gaps(
     """
     if isinstance(labels, Mapping) and labels.keys() == {_LABELS, _KNOWN}:
         return dict(labels)
+    if isinstance(head, MultiLabelHead):
+        labels = as_cells(labels)
     array = _as_array(labels)
     if array is not None and head._label_dimension == 1:
         array = with_columns(array, 1, head._title, ndim)

@@ -32,9 +32,10 @@ from skest.keys import MetricKeys, PredictionKeys
 from skest.losses import sigmoid_cross_entropy
 from skest.metrics import AUC, Mean, Metric
 
-__all__ = ["MultiLabelHead"]
+__all__ = ["MultiLabelHead", "as_cells"]
 
 _PROBABILITY_MEAN = "probability_mean"
+_INDICATORS = "Give indicators as an array: np.asarray(labels)."
 _LISTS = (list, tuple, set, frozenset, np.ndarray)
 
 
@@ -44,11 +45,15 @@ class MultiLabelHead(SingleTaskHead):
     The loss of an example is the mean of the sigmoid cross-entropies of its classes.
     Labels are one of:
 
-    - indicators, an array or SciPy sparse matrix of shape (n, n_classes) with values 0
-      and 1, or probabilities in between;
-    - lists of class ids, one per example, as a Series or array of dtype object, or a
-      list of lists of different lengths;
-    - lists of class names, if there is a vocabulary.
+    - indicators: an array, DataFrame or SciPy sparse matrix of shape (n, n_classes) with
+      values 0 and 1, or probabilities in between;
+    - lists of class ids, one per example: a list of lists, or a Series or array of dtype
+      object that holds lists. ``[[0, 1], [1, 0]]`` are classes 0 and 1 twice,
+      ``np.array([[0, 1], [1, 0]])`` is class 1 and class 0;
+    - lists of class names in the same way, if there is a vocabulary.
+
+    `skest.inputs.ArrayDataset` and `skest.inputs.numpy_input_fn` make arrays of lists;
+    give them lists of ids as a Series.
 
     Predictions are logits, probabilities and classes (the names of all classes);
     metrics are average_loss, auc and auc_precision_recall, three for each threshold,
@@ -89,7 +94,7 @@ class MultiLabelHead(SingleTaskHead):
     >>> head.encode_labels([["emu", "cat"], ["dog"]])
     tensor([[1, 0, 1],
             [0, 1, 0]], dtype=torch.uint8)
-    >>> head.loss([[1, 0, 1], [0, 1, 0]], torch.zeros(2, 3))
+    >>> head.loss(torch.tensor([[1, 0, 1], [0, 1, 0]]), torch.zeros(2, 3))
     tensor(0.6931)
     """
 
@@ -172,7 +177,7 @@ class MultiLabelHead(SingleTaskHead):
             labels = labels.toarray()
         elif isinstance(labels, Tensor):
             labels = labels.to_dense()
-        cells = None if isinstance(labels, Tensor) else _lists(labels)
+        cells = None if isinstance(labels, Tensor) else _lists(as_cells(labels))
         if cells is None:
             return super().encode_labels(labels, ndim)
         return as_tensor(self._indicators(cells), labels)
@@ -192,11 +197,17 @@ class MultiLabelHead(SingleTaskHead):
             ids = numbers(
                 vocabulary_ids(values, self.label_vocabulary, self._title), self._title
             )
-            if ids.dtype.kind == "f":
+            if ids.dtype.kind == "f" or ids.ndim > 1:
                 raise ValueError(
-                    f"{self._title} needs lists of integer class ids; got {first(values)}."
+                    f"{self._title} needs lists of integer class ids; got {first(values)}. "
+                    f"{_INDICATORS}"
                 )
             check_range(ids, self.n_classes - 1, self._title, "ids of classes")
+            if ids.max() < 2 < self.n_classes == min(map(len, cells)):
+                raise ValueError(
+                    f"{self._title} needs lists of class ids; got {cells[0]!r}, which is "
+                    f"0 or 1 for each of the {self.n_classes} classes. {_INDICATORS}"
+                )
             indicators[rows, ids] = 1
         return indicators
 
@@ -247,17 +258,19 @@ class MultiLabelHead(SingleTaskHead):
         return inputs
 
 
+def as_cells(labels: Any) -> Any:
+    """Return a list of lists as an array of them, so that nobody takes it for a matrix."""
+    if isinstance(labels, list | tuple) and any(isinstance(c, _LISTS) for c in labels):
+        return np.fromiter(labels, dtype=object, count=len(labels))
+    return labels
+
+
 def _lists(labels: Any) -> Any:
-    """Return labels that are one list per example, None if they are an array."""
+    """Return labels that are one list per example, None if they are indicators."""
     array = labels.to_numpy() if hasattr(labels, "to_numpy") else labels
-    if isinstance(array, list | tuple):
-        try:
-            array = np.asarray(array)
-        except ValueError:  # rows of different lengths
-            return array
     if not isinstance(array, np.ndarray) or len(array) == 0:
         return None
     if array.ndim == 1:
-        return array if isinstance(array[0], _LISTS) else None
+        return array if any(isinstance(cell, _LISTS) for cell in array) else None
     # A row without any entry is an empty list, whatever the type.
     return array if array.ndim == 2 and (array.size == 0 or is_text(array)) else None

@@ -198,6 +198,29 @@ def test_class_weight(pairs):
     assert (heavy.predict(X) == "yes").sum() > (plain.predict(X) == "yes").sum()
 
 
+@pytest.mark.parametrize("weight", [None, 2.0])
+def test_weights_go_with_regularization_losses(pairs, weight):
+    def model_fn(features, labels, mode, params):
+        network = nn.Linear(features.shape[1], 1)
+        return params["head"].create_estimator_spec(
+            features,
+            mode,
+            network,
+            labels,
+            torch.optim.SGD(network.parameters(), lr=0.1),
+            regularization_losses=[lambda: 5 * network.weight.square().sum()],
+        )
+
+    X, y = pairs
+    weights = None if weight is None else np.full(len(y), weight)
+    model = make(model_fn, max_iter=30).fit(X, y, sample_weight=weights)
+    assert np.abs(model.estimator_.get_variable_value("weight")).max() < 0.1
+    found = model.evaluate(X, y)
+    assert found["loss"] == pytest.approx(
+        found["average_loss"] + found["regularization_loss"]
+    )
+
+
 def test_a_loss_of_one_number_cannot_be_weighed(pairs):
     X, y = pairs
 

@@ -13,7 +13,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skest.heads import BinaryClassHead, Head, MultiClassHead, MultiLabelHead
+from skest import DNNEstimator, MultiHeadEstimator
+from skest.heads import (
+    BinaryClassHead,
+    Head,
+    MultiClassHead,
+    MultiHead,
+    MultiLabelHead,
+)
 
 NAMES = ["cat", "dog", "emu"]
 
@@ -181,8 +188,9 @@ def test_names_of_the_classes() -> None:
 @pytest.mark.parametrize(
     "labels",
     [
-        [[1, 0, 1], [0, 0, 0], [0, 1, 0]],
+        np.array([[1, 0, 1], [0, 0, 0], [0, 1, 0]]),
         np.array([[1, 0, 1], [0, 0, 0], [0, 1, 0]], dtype=bool),
+        np.array([[1, 0, 1], [0, 0, 0], [0, 1, 0]], dtype=object),
         scipy.sparse.csr_matrix([[1, 0, 1], [0, 0, 0], [0, 1, 0]]),
         scipy.sparse.coo_array([[1, 0, 1], [0, 0, 0], [0, 1, 0]]),
         pd.DataFrame([[1, 0, 1], [0, 0, 0], [0, 1, 0]], columns=NAMES),
@@ -209,7 +217,7 @@ def test_forms_of_multi_label(labels: Any) -> None:
         objects([np.array(["emu", "cat"]), np.array([]), np.array(["dog"])]),
         pd.Series([["emu", "cat"], [], ["dog"]]),
         pl.Series([["emu", "cat"], [], ["dog"]]),
-        [[1, 0, 1], [0, 0, 0], [0, 1, 0]],
+        np.array([[1, 0, 1], [0, 0, 0], [0, 1, 0]]),
     ],
     ids=lambda labels: type(labels).__name__,
 )
@@ -226,8 +234,43 @@ def test_rows_of_equal_length() -> None:
     assert ids.tolist() == [[1, 1, 1], [1, 0, 0]]
 
 
+def test_lists_are_ids_and_arrays_are_indicators() -> None:
+    head = MultiLabelHead(2)
+    for lists in (
+        [[0, 1], [1, 0]],
+        ([0, 1], [1]),
+        [np.array([0, 1]), np.array([1, 0])],
+    ):
+        expected = [[1, 1], [int(len(lists[1]) == 2), 1]]
+        series = pd.Series(list(lists))
+        assert head.encode_labels(lists).tolist() == expected
+        assert head.encode_labels(series).tolist() == expected
+    pairs = [[0, 1], [1, 0]]
+    for indicators in (np.array(pairs), pd.DataFrame(pairs), torch.tensor(pairs)):
+        assert head.encode_labels(indicators).tolist() == pairs
+
+
+def test_lists_are_ids_in_a_multi_head_and_in_fit() -> None:
+    head = MultiLabelHead(3, name="a")
+    lists = [[0, 1], [1, 2]]
+    for known in (lists, [*lists, None]):
+        encoded = MultiHead([head]).encode_labels({"a": known})["a"]
+        encoded = encoded["labels"] if len(known) == 3 else encoded
+        assert encoded[:2].tolist() == [[1, 1, 0], [0, 1, 1]]
+    model = DNNEstimator(head, (2,), max_iter=60, learning_rate=0.5, random_state=0)
+    X = np.array([[-1.0], [1.0]] * 20, dtype=np.float32)
+    assert model.fit(X, lists * 20).predict(X[:2]).tolist() == [[1, 1, 0], [0, 1, 1]]
+    assert model.score(X, lists * 20) == 1.0
+    several = [
+        DNNEstimator(MultiHead([head]), (2,), max_iter=1),
+        MultiHeadEstimator((2,), heads={"a": head}, max_iter=1),
+    ]
+    for model in several:
+        assert model.fit(X, {"a": lists * 20}).predict(X[:2])["a"].shape == (2, 3)
+
+
 def test_probabilities_as_labels() -> None:
-    encoded = MultiLabelHead(2).encode_labels([[0.25, 1.0]])
+    encoded = MultiLabelHead(2).encode_labels(np.array([[0.25, 1.0]]))
     assert encoded.tolist() == [[0.25, 1.0]] and encoded.dtype == torch.float64
 
 
@@ -244,11 +287,23 @@ def test_lists_and_indicators_agree(cells: list[set[int]]) -> None:
     ("labels", "error", "match"),
     [
         (
-            [[0, 2, 0]],
+            np.array([[0, 2, 0]]),
             ValueError,
             r"in \[0, 1\], 0 or 1 for every class; got 2 in row 0",
         ),
-        ([[0, 1]], ValueError, r"shape \(n, 3\); got \(1, 2\)"),
+        (np.array([[0, 1]]), ValueError, r"shape \(n, 3\); got \(1, 2\)"),
+        (
+            [[1, 0, 1], [0, 0, 0]],
+            ValueError,
+            r"got \[1, 0, 1\], which is 0 or 1 for each",
+        ),
+        (pd.Series([[0, 0, 1]]), ValueError, "3 classes. Give indicators as an array"),
+        (
+            [[0.5, 0.2, 1.0]],
+            ValueError,
+            "class ids; got 0.5. Give indicators as an array",
+        ),
+        ([[[0, 1], [1, 2]]], ValueError, "needs lists of integer class ids; got 0"),
         ([0, 1, 2], ValueError, r"shape \(n, 3\); got \(3,\)"),
         ([[0, 3], []], ValueError, r"in \[0, 2\], ids of classes; got 3"),
         ([[-1], []], ValueError, "ids of classes; got -1"),
@@ -256,6 +311,7 @@ def test_lists_and_indicators_agree(cells: list[set[int]]) -> None:
         ([["cat"], []], ValueError, "Name the classes with 'label_vocabulary'"),
         ([["cat"], ["dog"]], ValueError, "Name the classes with 'label_vocabulary'"),
         (objects([[0], None]), TypeError, "a NoneType among the lists of classes"),
+        ([None, [0]], TypeError, "a NoneType among the lists of classes"),
         (objects([[0], "cat"]), TypeError, "a str among the lists of classes"),
     ],
 )

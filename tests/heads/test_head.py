@@ -15,16 +15,19 @@ import torch
 from numpy.testing import assert_allclose
 from torch import Tensor
 
+from skest import Estimator, RunConfig
 from skest.feature_columns.numeric import numeric_column
 from skest.heads import (
     BinaryClassHead,
     Head,
     LogisticRegressionHead,
     MultiClassHead,
+    MultiHead,
     MultiLabelHead,
     PoissonRegressionHead,
     RegressionHead,
 )
+from skest.inputs import ArrayDataset
 from skest.keys import ModeKeys
 from skest.losses import absolute_error, quantile_error
 from skest.metrics import AUC
@@ -35,7 +38,7 @@ HEADS: dict[str, tuple[Make, Any]] = {
     "multi_class": (functools.partial(MultiClassHead, 3), [2, 0, 1]),
     "multi_label": (
         functools.partial(MultiLabelHead, 3),
-        [[0, 1, 1], [0, 0, 0], [1, 0, 0]],
+        np.array([[0, 1, 1], [0, 0, 0], [1, 0, 0]]),
     ),
     "regression": (RegressionHead, [0.5, -1.0, 3.0]),
     "regression_2": (
@@ -286,6 +289,72 @@ def test_regularization_losses() -> None:
     metrics = head.metrics([0.5])
     head.update_metrics(metrics, [1.0], logits, regularization_losses=[0.5])
     assert metrics["regularization_loss/price"].compute() == 0.5
+
+
+def shrinking(features: Any, labels: Any, mode: str, params: Any) -> Any:
+    """A model whose only gradient is that of its penalty, if features are zeros."""
+    head = params["head"]
+    network = torch.nn.Linear(1, head.logits_dimension, bias=False)
+    torch.nn.init.constant_(network.weight, 2.0)
+    return head.create_estimator_spec(
+        features,
+        mode,
+        network,
+        labels,
+        torch.optim.SGD(network.parameters(), lr=0.1),
+        regularization_losses=[lambda: network.weight.square().sum() / 2, 0.25],
+    )
+
+
+@pytest.mark.parametrize("execution", ["eager", "graph", "auto"])
+@pytest.mark.parametrize(
+    ("head", "labels", "name"),
+    [
+        (RegressionHead(), [1.0] * 4, ""),
+        (BinaryClassHead(name="a"), [1] * 4, "/a"),
+        (MultiHead([RegressionHead(name="a")]), {"a": [1.0] * 4}, "/a"),
+    ],
+)
+def test_regularization_losses_of_a_spec(
+    head: Head, labels: Any, name: str, execution: str
+) -> None:
+    config = RunConfig(execution=execution)
+    estimator = Estimator(shrinking, config=config, params={"head": head})
+    data = ArrayDataset(np.zeros((4, 1), np.float32), labels, num_epochs=70)
+    estimator.train(lambda: data, steps=4 if execution != "auto" else 70)
+    steps = estimator.checkpoint.global_step
+    weight = estimator.get_variable_value("weight")
+    assert_allclose(weight, [[2 * 0.9**steps]], rtol=1e-5)
+    found = estimator.evaluate(lambda: data, steps=1)
+    penalty = weight.item() ** 2 / 2 + 0.25
+    assert_allclose(found[f"regularization_loss{name}"], penalty, rtol=1e-6)
+    assert_allclose(found["loss"], found[f"average_loss{name}"] + penalty, rtol=1e-6)
+    assert set(found) > set(head.metrics([1.0]))
+
+
+@pytest.mark.parametrize("loss", [torch.ones((), requires_grad=True) * 2, "l2", None])
+def test_a_regularization_loss_can_be_computed_anew(loss: Any) -> None:
+    network = torch.nn.Linear(1, 1)
+    with pytest.raises(TypeError, match="must be functions without arguments, such as"):
+        RegressionHead().create_estimator_spec(
+            {}, ModeKeys.EVAL, network, [1.0], regularization_losses=[loss]
+        )
+
+
+@pytest.mark.parametrize(
+    ("former", "hint"),
+    [
+        ("logits", "give the 'network'"),
+        ("train_op_fn", "give the 'optimizer'"),
+        ("trainable_variables", "give the 'optimizer' the parameters"),
+        ("update_ops", "leave it out: batch norm"),
+    ],
+)
+def test_former_arguments_of_a_spec(former: str, hint: str) -> None:
+    create = RegressionHead().create_estimator_spec
+    match = f"create_estimator_spec has no argument '{former}'; {hint}"
+    with pytest.raises(TypeError, match=match):
+        create({}, ModeKeys.TRAIN, **{former: None})
 
 
 # A user's own loss

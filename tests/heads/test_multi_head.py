@@ -118,7 +118,7 @@ HEADS: list[tuple[Head, Any]] = [
     (RegressionHead(name="a"), [0.5, 1.0, -3.0]),
     (RegressionHead(2, name="a"), [[0.5, 1.0], [2.0, 3.0], [0.0, -1.0]]),
     (PoissonRegressionHead(name="a"), [5, 0, 2]),
-    (MultiLabelHead(3, name="a"), [[1, 0, 1], [0, 0, 0], [0, 1, 0]]),
+    (MultiLabelHead(3, name="a"), np.array([[1, 0, 1], [0, 0, 0], [0, 1, 0]])),
 ]
 
 
@@ -132,7 +132,7 @@ def test_a_missing_label_is_one_of_weight_zero(
     gaps = pd.DataFrame(labels).astype(object)
     gaps.iloc[[i for i in range(3) if i not in known]] = None
     given = {"a": gaps.to_numpy() if gaps.shape[1] > 1 else gaps[0]}
-    present = {"a": [labels[i] for i in known]}
+    present = {"a": np.asarray(labels)[known]}
     multi = MultiHead([head])
     metrics, expected = multi.metrics(), multi.metrics()
     multi.update_metrics(metrics, given, logits)
