@@ -14,6 +14,10 @@ __all__ = ["ClusterSpec", "TaskConfig", "task_from_env"]
 
 _CHIEFS = ("chief", "master")
 _ADDRESS = re.compile(r"(?:\[[0-9A-Fa-f:.]+(?:%\w+)?\]|[^\s:/\[\]]+):([0-9]{1,5})")
+_ONE_EVALUATES = (
+    "A cluster with a 'master' has no 'evaluator', because the master evaluates and "
+    "exports by itself. Call the master 'chief', or leave out the evaluator."
+)
 _EXAMPLE = '{"chief": ["h0:2222"], "worker": ["h1:2222"], "ps": ["h2:2222"]}'
 
 
@@ -31,8 +35,8 @@ class ClusterSpec:
     Raises
     ------
     ValueError
-        If there are tasks but no chief, or more than one, an address is malformed, or
-        two parameter servers have the same.
+        If there are tasks but no chief, or more than one, a "master" beside an
+        "evaluator", an address is malformed, or two parameter servers have the same.
     TypeError
         If `jobs` is no mapping of names to lists of strings.
 
@@ -55,7 +59,8 @@ class ClusterSpec:
                 f"{_EXAMPLE}; got {type(jobs).__name__}."
             )
         given = {job: _addresses(job, tasks) for job, tasks in (jobs or {}).items()}
-        given.pop("evaluator", None)
+        if given.pop("evaluator", ()) and given.get("master"):
+            raise ValueError(_ONE_EVALUATES)
         self._jobs = {job: tasks for job, tasks in given.items() if tasks}
         n_chiefs = sum(self.num_tasks(job) for job in _CHIEFS)
         if self._jobs and n_chiefs != 1:
@@ -151,7 +156,7 @@ class TaskConfig:
     Raises
     ------
     ValueError
-        If the cluster has no such task, or there is none for it.
+        If the cluster has no such task, there is none for it, or `model_dir` is empty.
     TypeError
         If an argument has the wrong type.
 
@@ -183,6 +188,11 @@ class TaskConfig:
         if not isinstance(self.cluster, ClusterSpec):
             raise TypeError(
                 f"'cluster' of a task must be a ClusterSpec; got {self.cluster!r}."
+            )
+        if self.model_dir == "":
+            raise ValueError(
+                '"model_dir" of SKEST_CONFIG or TF_CONFIG must not be empty. Name the '
+                "directory of checkpoints that all tasks share, or leave it out."
             )
         if self.type == "evaluator":
             if self.cluster or self.index < 0:
@@ -333,12 +343,14 @@ def _task_of_json(config: dict[str, Any], variable: str) -> TaskConfig:
     cluster = ClusterSpec(_object(config.get("cluster"), f'"cluster" of {variable}'))
     task = _object(config.get("task"), f'"task" of {variable}')
     for key in ("type", "index") if cluster else ():
-        if task.get(key) is None:
+        if task.get(key) in (None, ""):
             raise ValueError(
                 f'"task" of {variable} must have "{key}", because there is a "cluster"; '
                 f'got {task}. Such as {{"type": "worker", "index": 0}}.'
             )
     type_ = _string(task, "type", variable) or "worker"
+    if type_ == "evaluator" and cluster.num_tasks("master"):
+        raise ValueError(_ONE_EVALUATES)
     service = config.get("service")
     if service is not None:
         service = _object(service, f'"service" of {variable}')
@@ -346,10 +358,10 @@ def _task_of_json(config: dict[str, Any], variable: str) -> TaskConfig:
         type_,
         _index(task.get("index", 0), variable),
         ClusterSpec() if type_ == "evaluator" else cluster,
-        model_dir=_string(config, "model_dir", variable) or None,
+        model_dir=_string(config, "model_dir", variable),
         service=service,
-        session_master=_string(config, "session_master", variable),
-        eval_session_master=_string(config, "eval_session_master", variable),
+        session_master=_string(config, "session_master", variable) or "",
+        eval_session_master=_string(config, "eval_session_master", variable) or "",
     )
 
 
@@ -379,11 +391,11 @@ def _object(value: Any, where: str) -> dict[str, Any]:
     return value or {}
 
 
-def _string(config: Mapping[str, Any], key: str, variable: str) -> str:
+def _string(config: Mapping[str, Any], key: str, variable: str) -> str | None:
     value = config.get(key)
     if not isinstance(value, str | None):
         raise TypeError(f'"{key}" of {variable} must be a string; got {value!r}.')
-    return value or ""
+    return value
 
 
 def _index(value: Any, variable: str) -> int:

@@ -76,7 +76,8 @@ def train_and_evaluate(
         If an argument has the wrong type.
     ValueError
         If specifications or exporters have the same name, if there are exporters and no
-        ``model_dir``, or if the input of training has no batch.
+        ``model_dir``, if this is an evaluator of another index than 0, or if the input of
+        training has no batch.
 
     Notes
     -----
@@ -257,6 +258,13 @@ def _check_arguments(
         )
     if not specs:
         raise ValueError("'eval_spec' must hold at least one EvalSpec; got none.")
+    task = estimator.config.task
+    if task.type == "evaluator" and task.index > 0:
+        raise ValueError(
+            "train_and_evaluate has one evaluator, that of index 0; this task is evaluator "
+            f"{task.index}, and would write the same files. Do not start it; several "
+            "evaluations are a list of EvalSpec."
+        )
     exporters = [e.name for spec in specs for e in as_tuple(spec.exporters)]
     _check_distinct("EvalSpec", [spec.name for spec in specs])
     _check_distinct("exporter", exporters)

@@ -224,6 +224,24 @@ def test_what_else_is_read():
         ({"session_master": 1}, TypeError, '"session_master" of .* must be a string'),
         ({"cluster": JOBS}, ValueError, 'must have "type", because there is'),
         (
+            {"cluster": JOBS, "task": {"type": "", "index": 0}},
+            ValueError,
+            'must have "type", because there is',
+        ),
+        ({"model_dir": ""}, ValueError, '"model_dir" of .* must not be empty. Name'),
+        *(
+            (
+                {"cluster": cluster, "task": {"type": type_, "index": 0}},
+                ValueError,
+                "a 'master' has no 'evaluator', .* Call the master 'chief'",
+            )
+            for type_, cluster in [
+                ("evaluator", {"master": ["m:1"]}),
+                ("evaluator", {"master": ["m:1"], "evaluator": ["e:1"]}),
+                ("master", {"master": ["m:1"], "evaluator": ["e:1"]}),
+            ]
+        ),
+        (
             {"cluster": JOBS, "task": {"type": "ps"}},
             ValueError,
             'must have "index", because there is',

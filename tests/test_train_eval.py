@@ -592,6 +592,15 @@ def test_wrong_arguments(arguments, error, match):
         train_and_evaluate(*arguments)
 
 
+def test_a_second_evaluator_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("TF_CONFIG", '{"task": {"type": "evaluator", "index": 1}}')
+    estimator = Estimator(model_fn, tmp_path, RunConfig())
+    with pytest.raises(
+        ValueError, match="one evaluator, .* is evaluator 1, .* a list of"
+    ):
+        train_and_evaluate(estimator, TrainSpec(ENDLESS, 5), EvalSpec(EVAL))
+
+
 def test_numbers_may_be_of_numpy(tmp_path):
     def run():
         return train_and_evaluate(

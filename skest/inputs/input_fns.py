@@ -63,7 +63,11 @@ def numpy_input_fn(
 
     Notes
     -----
-    As ``tf.compat.v1.estimator.inputs.numpy_input_fn``.
+    As ``tf.compat.v1.estimator.inputs.numpy_input_fn``, but a batch ends with the epoch: 10
+    rows in batches of 4, gone through three times, are 9 batches. The original has 8 that
+    run over the end of an epoch, as has
+    ``Pipeline(ArrayDataset(x, y)).unbatch().repeat(3).batch(4)``. So no batch has more rows
+    than there are.
 
     Examples
     --------
@@ -131,7 +135,7 @@ def pandas_input_fn(
     Notes
     -----
     As ``tf.compat.v1.estimator.inputs.pandas_input_fn``, but labels are always given as
-    `y` and never looked for in `x`.
+    `y` and never looked for in `x`, and a batch ends with the epoch, see `numpy_input_fn`.
 
     Examples
     --------

@@ -8,6 +8,7 @@ import pytest
 from skest import RunConfig
 from skest.inputs import (
     ArrayDataset,
+    Pipeline,
     generator_input_fn,
     numpy_input_fn,
     pandas_input_fn,
@@ -55,6 +56,16 @@ class TestTables:
             make(x, Y[:2], shuffle=False)
         with pytest.raises(ValueError, match="'batch_size'"):
             make(x, Y, batch_size=0, shuffle=False)
+
+
+def test_a_batch_ends_with_the_epoch_and_that_of_a_pipeline_does_not():
+    x, y = np.arange(10.0), np.arange(10)
+    ours = numpy_input_fn(x, y, batch_size=4, num_epochs=3, shuffle=False)()
+    as_in_tensorflow = Pipeline(ArrayDataset(x, y)).unbatch().repeat(3).batch(4)
+    for batches, sizes in [(ours, [4, 4, 2] * 3), (as_in_tensorflow, [4] * 7 + [2])]:
+        assert [len(labels) for _, labels in batches] == sizes
+        rows = np.concatenate([features for features, _ in batches])
+        np.testing.assert_array_equal(rows, np.tile(x, 3))
 
 
 def test_pandas_checks():
