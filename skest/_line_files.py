@@ -9,7 +9,7 @@ from pathlib import Path
 from skest._file_locks import UNSUPPORTED, acquire, release
 from skest._files import flush
 
-__all__ = ["append_line"]
+__all__ = ["append_line", "is_part_of_object"]
 
 
 def append_line(path: Path, line: bytes) -> None:
@@ -17,7 +17,8 @@ def append_line(path: Path, line: bytes) -> None:
 
     What stands behind the last end of a line, because a process was killed while it
     wrote, is removed first; a whole object of JSON, of which an editor took the end of the
-    line, gets it back. If the line can't be written the file ends as it did.
+    line, gets it back, and so does what no process wrote, for readers to complain of. If
+    the line can't be written the file ends as it did.
     """
     is_new = not path.exists()
     flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0)
@@ -54,19 +55,25 @@ def _end_of_whole_lines(file: FileIO) -> tuple[int, bytes]:
     file.seek(0)
     content = file.read()
     size = content.rfind(b"\n") + 1
-    if _is_object(content[size:]):
+    if not is_part_of_object(content[size:]):
         return len(content), b"\n"
     if size < len(content):
         file.truncate(size)
     return size, b""
 
 
-def _is_object(line: bytes) -> bool:
-    """Tell whether a line is whole; a part of an object is none, one of a number is."""
+def is_part_of_object(line: bytes) -> bool:
+    """Tell whether a process may have got as far as this with an object of JSON.
+
+    A whole object is not a part, whatever follows it, and what no process wrote is none.
+    """
+    if not line:
+        return True
     try:
-        return isinstance(json.loads(line), dict)
+        json.JSONDecoder().raw_decode(line.decode(errors="replace"))
     except ValueError:
-        return False
+        return line.startswith(b"{") and b"\0" not in line
+    return False
 
 
 def _write_all(file: FileIO, content: bytes) -> None:

@@ -2,21 +2,25 @@
 """The results of evaluations, in a file of the evaluation directory.
 
 ``results.jsonl`` has one line for every evaluation, oldest first:
-``{"time": 1700000000.0, "metrics": {"global_step": 10, "loss": 0.5, ...}}``. A step may
-be evaluated again; its last line counts. NaN and infinities are written as Python's
-`json` does. Several processes may add lines at once. A last line without its end is of a
-process that was killed, or is just being written: it is not read, and the next one takes
-its place, unless it is whole but for its end. Empty lines are skipped.
+``{"time": 1700000000.0, "metrics": {"global_step": 10, "loss": 0.5, ...}, "crc32": 1}``.
+``crc32`` is that of the line without it, so that no damage passes for a result; lines of
+earlier releases have none. A step may be evaluated again; its last line counts. NaN and
+infinities are written as Python's `json` does. Several processes may add lines at once. A
+last line without its end is of a process that was killed, or is just being written: it is
+not read, and the next one takes its place, unless it is whole but for its end. Empty lines
+are skipped.
 """
 
 import json
 import os
+import re
 import time
+import zlib
 from collections.abc import Hashable, Mapping
 from pathlib import Path
 
 from skest._checks import check_directory_name
-from skest._line_files import append_line
+from skest._line_files import append_line, is_part_of_object
 from skest.keys import MetricKeys
 
 __all__ = [
@@ -27,6 +31,7 @@ __all__ = [
 ]
 
 _RESULTS = "results.jsonl"
+_CHECKED = re.compile(rb'(.*), "crc32": ([0-9]{1,10})\}')
 
 
 def eval_dir_of(model_dir: Path, name: str | None) -> Path:
@@ -53,8 +58,9 @@ def append_eval_result(eval_dir: Path, metrics: Mapping[str, float]) -> None:
         As ``Estimator.evaluate`` returns them.
     """
     eval_dir.mkdir(parents=True, exist_ok=True)
-    line = json.dumps({"time": time.time(), "metrics": dict(metrics)})
-    append_line(eval_dir / _RESULTS, line.encode())
+    line = json.dumps({"time": time.time(), "metrics": dict(metrics)}).encode()
+    checked = b'%s, "crc32": %d}' % (line[:-1], zlib.crc32(line))
+    append_line(eval_dir / _RESULTS, checked)
 
 
 def read_eval_results(
@@ -75,7 +81,7 @@ def read_eval_results(
     Raises
     ------
     ValueError
-        If a line of the file is not what an evaluation has written.
+        If a line of the file is not what an evaluation has written: it is damaged.
 
     Examples
     --------
@@ -87,19 +93,36 @@ def read_eval_results(
     if not path.exists():
         return {}
     results: dict[int, dict[str, float]] = {}
-    lines = path.read_bytes().split(b"\n")[:-1]  # behind the last end is no whole line
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
+    *lines, rest = path.read_bytes().split(b"\n")
+    if not is_part_of_object(rest):
+        lines.append(rest)
+    for number, line in enumerate(map(bytes.strip, lines), start=1):
+        if not line:
             continue
         try:
-            metrics = json.loads(line)["metrics"]
+            metrics = _metrics_of(line)
             results[metrics[MetricKeys.GLOBAL_STEP]] = metrics
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(
-                f"Line {number} of {str(path)!r} is not the result of an evaluation: "
-                f"{line[:80].decode(errors='replace')!r}. Delete it."
+                f"Line {number} of {str(path)!r} is not the result of an evaluation, or "
+                f"is damaged: {line[:80].decode(errors='replace')!r}. Delete it."
             ) from error
     return dict(sorted(results.items()))
+
+
+def _metrics_of(line: bytes) -> dict[str, float]:
+    checked = _CHECKED.fullmatch(line)
+    if checked:
+        line = checked[1] + b"}"
+        if zlib.crc32(line) != int(checked[2]):
+            raise ValueError("its checksum differs")
+    # Bytes that are no UTF-8 would be taken for that of which they remind `json`.
+    entry = json.loads(line.decode())
+    unknown = set(entry) - {"time", "metrics"}
+    if unknown or not isinstance(entry["metrics"], dict):
+        raise ValueError(f"it has {sorted(unknown)} or no mapping 'metrics'")
+    metrics: dict[str, float] = entry["metrics"]
+    return metrics
 
 
 def version_of_eval_results(eval_dir: str | os.PathLike[str]) -> Hashable:

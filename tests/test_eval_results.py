@@ -147,3 +147,42 @@ def test_a_line_of_something_else(tmp_path, line):
         ValueError, match="Line 2 of .*results.jsonl' is not the result"
     ):
         read_eval_results(tmp_path)
+
+
+def test_no_damage_changes_the_results_without_a_word(tmp_path):
+    for step, loss in ((10, 0.5), (20, 0.25)):
+        append_eval_result(tmp_path, {"global_step": step, "loss": loss})
+    path = tmp_path / "results.jsonl"
+    content, results = path.read_bytes(), read_eval_results(tmp_path)
+
+    def check(damaged):
+        path.write_bytes(damaged)
+        try:
+            assert read_eval_results(tmp_path) == results
+        except ValueError as error:
+            assert str(path) in str(error)
+
+    for place in range(len(content)):
+        flipped = bytearray(content)
+        flipped[place] ^= 1 << place % 8
+        check(flipped)
+        if place % 10 == 0:
+            check(content[:place].ljust(len(content), b"\0"))
+            check(content[:place] + bytes(20) + content[place + 20 :])
+
+
+@pytest.mark.parametrize("damage", [b"*", b"\0", b"\x8a"])
+def test_damage_at_the_end_is_not_taken_for_a_process_that_was_killed(tmp_path, damage):
+    append_eval_result(tmp_path, {"global_step": 1})
+    path = tmp_path / "results.jsonl"
+    path.write_bytes(path.read_bytes()[:-1] + damage)
+    append_eval_result(tmp_path, {"global_step": 2})
+    with pytest.raises(ValueError, match="Line 1 of .* or is damaged"):
+        read_eval_results(tmp_path)
+
+
+def test_lines_of_earlier_releases_have_no_checksum(tmp_path):
+    path = tmp_path / "results.jsonl"
+    path.write_text('{"time": 1.0, "metrics": {"global_step": 1, "loss": 0.5}}\n')
+    append_eval_result(tmp_path, {"global_step": 2, "loss": 0.25})
+    assert [m["loss"] for m in read_eval_results(tmp_path).values()] == [0.5, 0.25]
