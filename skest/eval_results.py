@@ -18,6 +18,7 @@ import time
 import zlib
 from collections.abc import Hashable, Mapping
 from pathlib import Path
+from typing import Any
 
 from skest._checks import check_directory_name
 from skest._line_files import append_line, is_part_of_object
@@ -110,7 +111,7 @@ def read_eval_results(
     return dict(sorted(results.items()))
 
 
-def _metrics_of(line: bytes) -> dict[str, float]:
+def _metrics_of(line: bytes) -> Any:
     checked = _CHECKED.fullmatch(line)
     if checked:
         line = checked[1] + b"}"
@@ -121,8 +122,7 @@ def _metrics_of(line: bytes) -> dict[str, float]:
     unknown = set(entry) - {"time", "metrics"}
     if unknown or not isinstance(entry["metrics"], dict):
         raise ValueError(f"it has {sorted(unknown)} or no mapping 'metrics'")
-    metrics: dict[str, float] = entry["metrics"]
-    return metrics
+    return entry["metrics"]
 
 
 def version_of_eval_results(eval_dir: str | os.PathLike[str]) -> Hashable:

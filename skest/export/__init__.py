@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         PredictOutput,
         RegressionOutput,
     )
+    from skest.export.trial import Trial
 
 __all__ = [
     "BestExporter",
@@ -39,6 +40,7 @@ __all__ = [
     "OnnxGraph",
     "PredictOutput",
     "RegressionOutput",
+    "Trial",
     "build_onnx",
     "latest",
     "load",
@@ -56,6 +58,7 @@ _MODULES = {
     "OnnxGraph": "onnx_graph",
     "PredictOutput": "signatures",
     "RegressionOutput": "signatures",
+    "Trial": "trial",
     "build_onnx": "onnx_graph",
     "latest": "artifact",
     "load": "runtime",

@@ -19,7 +19,9 @@ from skest.exceptions import ArtifactError
 from skest.export.manifest import (
     FILES,
     MANIFEST,
+    MAX_JSON_BYTES,
     MODEL,
+    WARMUP,
     check_signatures,
     format_of,
     parsed,
@@ -36,7 +38,6 @@ __all__ = [
     "version_at",
 ]
 
-_MAX_MANIFEST = 16 * 2**20
 _NAME = re.compile(r"(assets/)?[A-Za-z0-9][\w.-]{0,127}", re.ASCII)
 
 
@@ -51,6 +52,7 @@ class Artifact:
 
     path: Path
     manifest: dict[str, Any]
+    manifest_sha256: str
     model: bytes
     external: tuple[ExternalData, ...] = ()
     weights: Mapping[str, bytes] = field(default_factory=dict)
@@ -133,7 +135,7 @@ def read_artifact(
     ArtifactError
         If anything is not as it should be.
     """
-    manifest = _read_manifest(path, trusted_manifest_sha256)
+    manifest, manifest_sha256 = _read_manifest(path, trusted_manifest_sha256)
     file = FILES[format_of(manifest)]
     if file != MODEL and not trust_code:
         raise _untrusted(path, manifest)
@@ -162,7 +164,8 @@ def read_artifact(
         check_signatures(manifest, content.inputs, content.outputs)
     else:
         check_signatures(manifest, list(manifest["features"]), None)
-    return Artifact(path, manifest, model, tuple(content.external), tensors, texts)
+    external = tuple(content.external)
+    return Artifact(path, manifest, manifest_sha256, model, external, tensors, texts)
 
 
 def _untrusted(path: Path, manifest: Mapping[str, Any]) -> ArtifactError:
@@ -174,23 +177,31 @@ def _untrusted(path: Path, manifest: Mapping[str, Any]) -> ArtifactError:
     )
 
 
-def _read_manifest(path: Path, trusted: str | Collection[str] | None) -> dict[str, Any]:
+def _read_manifest(
+    path: Path, trusted: str | Collection[str] | None
+) -> tuple[dict[str, Any], str]:
+    """Return the manifest of a version, and its digest."""
     try:
         size = _regular(path / MANIFEST).st_size
     except FileNotFoundError:
         raise ArtifactError(
             f"{str(path)!r} is no exported model: it has no {MANIFEST!r}."
         ) from None
-    if size > _MAX_MANIFEST:
-        raise ArtifactError(f"{MANIFEST!r} has {size} bytes; {_MAX_MANIFEST} may be.")
+    _check_json_size(MANIFEST, size)
     data = _read(path / MANIFEST, size)
+    digest = _digest(data)
     trusted = [trusted] if isinstance(trusted, str) else trusted
-    if trusted is not None and _digest(data) not in map(str.lower, trusted):
+    if trusted is not None and digest not in map(str.lower, trusted):
         raise ArtifactError(
-            f"{MANIFEST!r} of {str(path)!r} has the digest {_digest(data)}, not a "
-            "trusted one. Fetch the model again from where it comes from."
+            f"{MANIFEST!r} of {str(path)!r} has the digest {digest}, not a trusted one. "
+            "Fetch the model again from where it comes from."
         )
-    return parsed(data)
+    return parsed(data), digest
+
+
+def _check_json_size(name: str, size: int) -> None:
+    if size > MAX_JSON_BYTES:
+        raise ArtifactError(f"{name!r} has {size} bytes; {MAX_JSON_BYTES} may be.")
 
 
 def check_file_name(name: str) -> None:
@@ -227,6 +238,7 @@ def _check_files(
         raise ArtifactError(
             f"The files have {sum(sizes.values())} bytes, more than max_bytes={max_bytes}."
         )
+    _check_json_size(WARMUP, sizes.get(WARMUP, 0))
     for name in _names(path):
         if name not in {*sizes, MANIFEST}:
             raise ArtifactError(f"{str(path / name)!r} is not listed in {MANIFEST!r}.")

@@ -19,6 +19,7 @@ __all__ = [
     "FILES",
     "MANIFEST",
     "MAX_ATOL",
+    "MAX_JSON_BYTES",
     "MODEL",
     "PROGRAM",
     "SCHEMA",
@@ -32,6 +33,8 @@ __all__ = [
 
 # More than rounding: recorded answers would be compared with nothing.
 MAX_ATOL = 0.01
+# Of the manifest, and of recorded rows: parsed, JSON takes up to 25 times its memory.
+MAX_JSON_BYTES = 16 * 2**20
 SCHEMA = "skest.export/1"
 MANIFEST = "manifest.json"
 MODEL = "model.onnx"

@@ -9,7 +9,19 @@ import numpy as np
 from skest.exceptions import ArtifactError
 from skest.export.artifact import Artifact
 
-__all__ = ["onnx_session"]
+__all__ = ["engine", "onnx_session"]
+
+
+def engine() -> Any:
+    """Return the module of ONNX Runtime, which is imported when it is needed."""
+    try:
+        import onnxruntime
+    except ImportError:
+        raise ImportError(
+            "Exported models run on ONNX Runtime. Install it by "
+            "`pip install 'skest[onnx]'`."
+        ) from None
+    return onnxruntime
 
 
 def onnx_session(artifact: Artifact, num_threads: int) -> Any:
@@ -30,13 +42,7 @@ def onnx_session(artifact: Artifact, num_threads: int) -> Any:
     ImportError
         If ``onnxruntime`` is not installed.
     """
-    try:
-        import onnxruntime
-    except ImportError:
-        raise ImportError(
-            "Exported models run on ONNX Runtime. Install it by "
-            "`pip install 'skest[onnx]'`."
-        ) from None
+    onnxruntime = engine()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = num_threads
     options.inter_op_num_threads = 1

@@ -15,10 +15,11 @@ from skest.exceptions import ArtifactError
 from skest.export.artifact import Artifact, read_artifact, version_at
 from skest.export.client_hashing import ClientInputs
 from skest.export.manifest import WARMUP
-from skest.export.onnx_session import onnx_session
+from skest.export.onnx_session import engine, onnx_session
 from skest.export.padded_sizes import cell_lengths, values_in_item
 from skest.export.raw_tables import columns_of, names_taken
 from skest.export.raw_values import Feature
+from skest.export.trial import Trial
 
 __all__ = ["Model", "check_recorded_size", "load"]
 
@@ -229,6 +230,7 @@ def load(
     max_bytes: int = 16 * 2**30,
     num_threads: int = 1,
     trust_code: bool = False,
+    trial: Trial | None = None,
 ) -> Model:
     """Load an exported model, after checking it.
 
@@ -256,6 +258,12 @@ def load(
         Load a model of the formats "pt2" and "aoti", too, of which the file can run any
         code. Do so only for what you exported yourself or whose `trusted_manifest_sha256`
         you know; all its digests are compared before torch reads it.
+    trial : Trial, optional
+        Load the model in a process of its own first, within these limits, as `skest
+        serve` does: a graph of allowed operators can still end the process that loads it,
+        or hold it for long. It takes some tenths of a second, loading a small model some
+        thousandths: by default there is no trial. Formats that can run code are trusted,
+        and not tried.
 
     Returns
     -------
@@ -265,13 +273,15 @@ def load(
     Raises
     ------
     ArtifactError
-        If the model is damaged, or not what an export of skest may be; or if it can run
-        code, and `trust_code` is False.
+        If the model is damaged, or not what an export of skest may be; if it can run
+        code, and `trust_code` is False; or if it fails its `trial`.
     FileNotFoundError
         If there is no such directory.
     ImportError
         If ``onnxruntime`` is not installed.
     """
+    if not isinstance(trial, Trial | None):
+        raise TypeError(f"'trial' must be a skest.export.Trial or None; got {trial!r}.")
     directory = Path(path)
     if not directory.is_dir():
         raise FileNotFoundError(f"There is no directory {str(directory)!r}.")
@@ -279,6 +289,9 @@ def load(
         version_at(directory), verify, trusted_manifest_sha256, max_bytes, trust_code
     )
     if artifact.format == "onnx":
+        engine()  # Without it nothing is wrong with the model.
+        if trial is not None:
+            trial.run(artifact, verify, max_bytes)
         session: Any = onnx_session(artifact, num_threads)
     else:
         from skest.export.program_runtime import load_program  # imports torch

@@ -18,6 +18,7 @@ from pathlib import Path
 from skest.export.manifest import MANIFEST
 from skest.export.serving.limits import Limits
 from skest.export.serving.server import ModelServer
+from skest.export.trial import Trial
 from skest.versioned_directory import version_number
 
 __all__ = ["main"]
@@ -62,6 +63,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = _PROG) -> int:
             num_threads=options.num_threads,
             trusted_manifest_sha256=options.trusted_manifest_sha256,
             max_bytes=options.max_bytes,
+            trial=Trial(seconds=options.trial_seconds, memory=options.trial_memory),
         ).start()
     except (ImportError, OSError, ValueError) as error:
         parser.error(str(error))
@@ -102,6 +104,15 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         "num-threads": (1, "threads within one call of a model"),
         "grace": (10.0, "seconds that running requests have when the server stops"),
         "max-bytes": (16 * 2**30, "bytes of a version"),
+        "trial-seconds": (
+            Trial.seconds,
+            "seconds of the processor in which a new version must load in a process of "
+            "its own, before it is served",
+        ),
+        "trial-memory": (
+            Trial.memory,
+            "bytes of memory that it may take there, besides four times those of its files",
+        ),
         "max-request-bytes": (Limits.max_request_bytes, "bytes of a request's body"),
         "max-header-bytes": (Limits.max_header_bytes, "bytes of a request's headers"),
         "max-rows": (Limits.max_rows, "rows of a request"),

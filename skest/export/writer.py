@@ -22,7 +22,14 @@ from skest.exceptions import ArtifactError, ExportError
 from skest.export.artifact import check_file_name
 from skest.export.declaration import DECLARATION, WEIGHTS
 from skest.export.external_weights import move_weights
-from skest.export.manifest import MANIFEST, MAX_ATOL, MODEL, SCHEMA, WARMUP
+from skest.export.manifest import (
+    MANIFEST,
+    MAX_ATOL,
+    MAX_JSON_BYTES,
+    MODEL,
+    SCHEMA,
+    WARMUP,
+)
 from skest.export.onnx_graph import OnnxGraph
 from skest.export.program import Program
 from skest.export.runtime import Model, check_recorded_size, load
@@ -255,8 +262,11 @@ def _record(
             n_rows //= 2
             continue
         recorded["outputs"] = {n: _listed(v[:n_rows]) for n, v in found.items()}
-        text = json.dumps(recorded, allow_nan=False, ensure_ascii=False)
-        (directory / WARMUP).write_text(text, encoding="utf-8")
+        text = json.dumps(recorded, allow_nan=False, ensure_ascii=False).encode()
+        if len(text) > MAX_JSON_BYTES:
+            n_rows //= 2
+            continue
+        (directory / WARMUP).write_bytes(text)
         break
     return n_rows
 

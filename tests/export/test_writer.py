@@ -407,3 +407,13 @@ def test_no_more_rows_are_recorded_than_are_taken(tmp_path, n_values):
     if recorded.exists():
         inputs = json.loads(recorded.read_text())["inputs"]
         assert [len(cells) for cells in inputs.values()] == [100, 100]
+
+
+def test_no_larger_file_of_rows_is_written_than_is_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(writer, "MAX_JSON_BYTES", 600)
+    X = np.arange(16.0).reshape(16, 1)
+    model = skest.LinearRegressor(max_iter=1).fit(X, X[:, 0])
+    version = model.export(tmp_path)
+    recorded = export.load(version).manifest["parity"]["recorded"]
+    assert 0 < recorded < 16
+    assert (version / "warmup.json").stat().st_size <= 600

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 from numpy.typing import NDArray
 
 from skest.export.manifest import without_duplicates
+from skest.export.memory import lacks_memory
 from skest.export.raw_tables import columns_of
 from skest.export.runtime import Model
 from skest.export.serving.errors import RequestError
 from skest.export.serving.limits import Limits
-from skest.export.serving.memory import lacks_memory
 from skest.export.serving.request_sizes import answer_numbers, check_sizes
 from skest.export.serving.versions import Catalog
 

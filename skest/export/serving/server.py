@@ -16,10 +16,12 @@ from skest.export.serving.connection import Connection, Running
 from skest.export.serving.errors import RequestError
 from skest.export.serving.limits import Limits
 from skest.export.serving.versions import Catalog
+from skest.export.trial import Trial
 
 __all__ = ["ModelServer"]
 
 _LOGGER = logging.getLogger(__name__)
+_TRIAL = Trial()
 
 
 class ModelServer:
@@ -50,6 +52,10 @@ class ModelServer:
         appear in the directories are refused.
     max_bytes : int, default=16 GiB
         Larger versions are refused.
+    trial : Trial, optional
+        What a new version may take in a process of its own, where it is loaded first: one
+        that ends this process, or takes too much, is not served. By default `Trial()`;
+        None loads versions at once.
 
     Raises
     ------
@@ -84,6 +90,7 @@ class ModelServer:
         num_threads: int = 1,
         trusted_manifest_sha256: str | Collection[str] | None = None,
         max_bytes: int = 16 * 2**30,
+        trial: Trial | None = _TRIAL,
     ) -> None:
         if not poll_seconds > 0:
             raise ValueError(f"'poll_seconds' must be positive; got {poll_seconds!r}.")
@@ -95,6 +102,7 @@ class ModelServer:
             num_threads,
             trusted_manifest_sha256=trusted_manifest_sha256,
             max_bytes=max_bytes,
+            trial=trial,
         )
         with explained(
             f"There can be no server at {host}:{port}", "Choose another port or host."

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from skest.export.manifest import MANIFEST
+from skest.export.memory import lacks_memory
 from skest.export.runtime import Model, load
 from skest.export.serving.errors import RequestError
-from skest.export.serving.memory import lacks_memory
 from skest.versioned_directory import list_versions, version_number
 
 __all__ = ["Catalog", "ModelVersions"]

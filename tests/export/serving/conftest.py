@@ -3,8 +3,17 @@ import pytest
 
 from skest.export.serving.limits import Limits
 from skest.export.serving.server import ModelServer
+from skest.export.trial import Trial
 from tests.export import _models
 from tests.export.serving._clients import Client
+
+
+@pytest.fixture(scope="package", autouse=True)
+def without_trials():
+    """Each takes a process: tests/export/test_trial.py has them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Trial, "run", lambda *_: None)
+        yield
 
 
 @pytest.fixture(scope="package")

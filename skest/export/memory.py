@@ -16,7 +16,7 @@ def lacks_memory(error: BaseException) -> bool:
 
     Examples
     --------
-    >>> from skest.export.serving.memory import lacks_memory
+    >>> from skest.export.memory import lacks_memory
     >>> lacks_memory(MemoryError()), lacks_memory(RuntimeError("std::bad_alloc"))
     (True, True)
     """

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+import json
+import sys
+
+import pytest
+
+pytest.importorskip("onnxruntime")
+from skest import export
+from skest.exceptions import ArtifactError
+from tests.export import _hostile, _models
+from tests.export.serving import _single
+from tests.export.serving._clients import Client
+
+
+def test_a_version_that_passes_runs_here(tmp_path):
+    model = export.load(_single.write(tmp_path / "1"), trial=export.Trial())
+    assert model(x=[3.0])["outputs"].tolist() == [[6.0]]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of Linux")
+@pytest.mark.parametrize(
+    ("kind", "what"),
+    [
+        ("omits", "ends the process with SIG"),
+        ("memory", "takes more than [0-9]+ bytes of memory; if you trust it"),
+        ("time", "takes more than 1 seconds; if you trust it, allow it more"),
+    ],
+)
+def test_what_takes_a_process_down_or_too_much_is_refused(tmp_path, kind, what):
+    version = _hostile.write(tmp_path / "1", kind)
+    limits = export.Trial(seconds=1, memory=2**30)
+    with pytest.raises(ArtifactError, match=f"a process of its own, it {what}"):
+        export.load(version, trial=limits)
+
+
+def test_a_server_outlives_a_version_that_would_end_it(tmp_path, caplog):
+    _single.write(tmp_path / "1")
+    _hostile.write(tmp_path / "2", "ends")
+    with export.ModelServer({"double": tmp_path}, port=0) as server:
+        ask = Client(server)
+        answer = ask("/v1/models/double:predict", {"instances": [1]})
+        assert answer == (200, {"predictions": [[2.0]]})
+        _, found = ask("/v1/models/double")
+        ask.close()
+    states = {s["version"]: s["state"] for s in found["model_version_status"]}
+    assert states == {"1": "AVAILABLE", "2": "END"}
+    assert "Version 2 is not served: " in caplog.text
+    assert "tried in a process of its own, it ends the process" in caplog.text
+
+
+def test_what_the_engine_refuses_is_told_in_its_words(tmp_path):
+    recorded = _models.warmup()
+    recorded["outputs"]["labels"] = [["no"], ["yes"]]
+    version = _models.write(tmp_path / "1", recorded=recorded)
+    with pytest.raises(ArtifactError, match="^The model gives other 'labels' here"):
+        export.load(version, trial=export.Trial())
+
+
+def test_wrong_trials(tmp_path):
+    with pytest.raises(ValueError, match="'seconds' of a Trial must be positive"):
+        export.Trial(seconds=0)
+    with pytest.raises(
+        TypeError, match=r"'trial' must be a skest.export.Trial or None"
+    ):
+        export.load(tmp_path, trial=True)
+
+
+def test_many_recorded_rows_are_not_read(tmp_path):
+    version = _models.write(tmp_path / "1")
+    path, manifest = version / "warmup.json", version / "manifest.json"
+    path.write_bytes(path.read_bytes() + b" " * 2**24)
+    described = json.loads(manifest.read_text())
+    described["files"]["warmup.json"] = _models.entry(path.read_bytes())
+    manifest.write_text(json.dumps(described))
+    with pytest.raises(ArtifactError, match="'warmup.json' has [0-9]+ bytes; 16777216"):
+        export.load(version)
