@@ -115,6 +115,7 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         ),
         "max-request-bytes": (Limits.max_request_bytes, "bytes of a request's body"),
         "max-header-bytes": (Limits.max_header_bytes, "bytes of a request's headers"),
+        "max-values": (Limits.max_values, "values in the JSON of a request"),
         "max-rows": (Limits.max_rows, "rows of a request"),
         "max-cells": (Limits.max_cells, "values of a feature in a request"),
         "max-numbers": (

@@ -62,8 +62,15 @@ class Call:
         Raises
         ------
         RequestError
-            400 if it is none.
+            400 if it is none, 413 if it has too many values.
         """
+        values = sum(map(self.body.count, (b",", b"[", b"{")))
+        if values > self.limits.max_values:
+            raise RequestError(
+                413,
+                f"The JSON has {values} commas and opening brackets; at most "
+                f"{self.limits.max_values} are taken. Send fewer rows.",
+            )
         try:
             found = json.loads(
                 str(self.body, "utf-8"),

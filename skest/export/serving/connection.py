@@ -60,6 +60,8 @@ class Connection:
         self._connection = connection
         self._application = application
         self._limits = limits
+        # Since when it has waited for the client; None while an answer is made.
+        self.waits_since: float | None = time.monotonic()
 
     def serve(self, running: Running, stopping: Callable[[], bool]) -> None:
         """Answer requests until the client goes away, or has to.
@@ -89,6 +91,11 @@ class Connection:
                 with running:
                     goes_on = self._answer(head, body, stopping)
 
+    def end(self) -> None:
+        """End the connection, which its thread may be reading from."""
+        with contextlib.suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)
+
     def refuse(self, error: RequestError) -> None:
         """Say why there will be no more answers."""
         self._send(self._application.refuse(error), keep_alive=False)
@@ -97,7 +104,9 @@ class Connection:
         self, head: Head, body: bytearray, stopping: Callable[[], bool]
     ) -> bool:
         start = time.perf_counter()
+        self.waits_since = None
         answer = self._application.answer(head.method, head.path, body)
+        self.waits_since = time.monotonic()
         keep_alive = head.keep_alive and not stopping()
         self._send(answer, keep_alive, with_body=head.method != "HEAD")
         seconds = time.perf_counter() - start

@@ -16,6 +16,9 @@ class Limits:
         The body of a request (else 413).
     max_header_bytes : int, default=16 KiB
         The first line and the headers of a request (else 431).
+    max_values : int, default=1048576
+        Values in the JSON of a request, as commas and opening brackets are counted before
+        it is parsed (else 413): meanwhile nobody else is answered.
     max_rows : int, default=10000
         Rows of a request (else 413).
     max_cells : int, default=4194304
@@ -32,7 +35,8 @@ class Limits:
     max_running : int, default=64
         Requests that are worked on at once (else 503).
     max_connections : int, default=512
-        Open connections (else 503). Together with `max_request_bytes` it bounds the
+        Open connections. Another one takes the place of the one that has waited longest
+        for its client; it gets 503 if answers to all are being made. Together with `max_request_bytes` it bounds the
         memory of the bodies; what becomes of them, `max_running` with `max_cells` and
         `max_numbers`.
     timeout : float, default=10.0
@@ -48,6 +52,7 @@ class Limits:
 
     max_request_bytes: int = 8 * 2**20
     max_header_bytes: int = 16 * 2**10
+    max_values: int = 2**20
     max_rows: int = 10_000
     max_cells: int = 2**22
     max_numbers: int = 2**26

@@ -201,35 +201,46 @@ class _Listener(socketserver.ThreadingTCPServer):
         self._catalog = catalog
         self._limits = limits
         self._application = Application(catalog, limits)
-        self._connections: set[socket.socket] = set()
+        self._connections: dict[socket.socket, Connection] = {}
         self._lock = threading.Lock()
         super().__init__(address, socketserver.BaseRequestHandler)
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
+        connection = Connection(request, self._application, self._limits)
         with self._lock:
-            if len(self._connections) < self._limits.max_connections:
-                self._connections.add(request)
+            full = len(self._connections) >= self._limits.max_connections
+            if not full or self._make_room():
+                self._connections[request] = connection
                 return True
         error = RequestError(503, "Too many connections.", {"Retry-After": "1"})
         with contextlib.suppress(OSError):
-            self._connection(request).refuse(error)
+            connection.refuse(error)
         return False
 
-    def finish_request(self, request: Any, client_address: Any) -> None:
-        connection = self._connection(request)
-        connection.serve(self.running, lambda: self._catalog.closed)
+    def _make_room(self) -> bool:
+        """End the connection that has waited longest; tell whether there was one."""
+        waiting = {
+            request: since
+            for request, connection in self._connections.items()
+            if (since := connection.waits_since) is not None
+        }
+        if waiting:
+            self._connections.pop(min(waiting, key=waiting.__getitem__)).end()
+        return bool(waiting)
 
-    def _connection(self, request: socket.socket) -> Connection:
-        return Connection(request, self._application, self._limits)
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        with self._lock:
+            connection = self._connections.get(request)
+        if connection is not None:
+            connection.serve(self.running, lambda: self._catalog.closed)
 
     def shutdown_request(self, request: Any) -> None:
         with self._lock:
-            self._connections.discard(request)
+            self._connections.pop(request, None)
         super().shutdown_request(request)
 
     def disconnect(self) -> None:
         """End all connections."""
         with self._lock:
-            for connection in self._connections:
-                with contextlib.suppress(OSError):
-                    connection.shutdown(socket.SHUT_RDWR)
+            for connection in self._connections.values():
+                connection.end()

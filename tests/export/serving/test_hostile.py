@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requests that are wrong, large, slow or many: each is refused, and none does harm."""
 
+import contextlib
 import json
 import socket
 import threading
@@ -253,25 +254,21 @@ def test_what_a_body_claims_takes_no_memory():
     assert most < 2**20
 
 
-def test_slow_clients_make_room_for_others(tmp_path):
-    _single.write(tmp_path / "1")
-    limits = Limits(max_connections=3, timeout=1.5)  # all connect within it
-    with ModelServer({"double": tmp_path}, port=0, limits=limits) as server:
-        slow = [connect(server) for _ in range(3)]
-        for connection in slow:
-            connection.sendall(GET + b"A: ")
-        with connect(server) as refused:
-            assert parsed(read_all(refused))[0] == 503
-        assert [parsed(read_all(connection))[0] for connection in slow] == [408] * 3
-        for connection in slow:
-            connection.close()
-
-        def is_answered():
-            with connect(server) as connection:
-                connection.sendall(GET + b"Host: x\r\nConnection: close\r\n\r\n")
-                return parsed(read_all(connection))[0] == 200
-
-        until(is_answered)
+@pytest.mark.parametrize(
+    "sent", [b"", GET + b"A: ", POST + b"Content-Length: 9\r\n\r\n1"]
+)
+def test_silent_clients_make_room_for_others(small, sent):
+    """Whoever asks is answered, health as well, however many say nothing."""
+    silent = [connect(small) for _ in range(6)]
+    for connection in silent:
+        with contextlib.suppress(OSError):  # two stay
+            connection.sendall(sent)
+    ask = Client(small)
+    assert ask("/v2/health/ready")[0] == 200
+    assert ask("/v1/models/double:predict", {"instances": [1]})[0] == 200
+    assert [read_all(connection) for connection in silent[:5]] == [b""] * 5
+    for connection in silent:
+        connection.close()
 
 
 def test_clients_that_read_no_answers_are_left(impatient):
@@ -387,10 +384,35 @@ def test_too_many_requests(small, monkeypatch):
     assert client("/v1/models/double:predict", document)[0] == 200
 
 
-def test_too_many_connections(small):
-    with connect(small), connect(small), connect(small) as third:
-        status, answer = parsed(read_all(third))
-    assert status == 503 and "Too many connections" in answer["error"]
+def test_too_many_connections(tmp_path, monkeypatch):
+    _single.write(tmp_path / "1")
+    limits = Limits(max_connections=1)
+    with ModelServer({"double": tmp_path}, port=0, limits=limits) as server:
+        busy, go = threading.Event(), threading.Event()
+        model = server._catalog.find("double", None)[1]
+        run = model.run
+        monkeypatch.setattr(
+            model, "run", lambda *a: busy.set() or (go.wait(60) and run(*a))
+        )
+        with ThreadPoolExecutor(1) as pool:
+            first = pool.submit(
+                Client(server), "/v1/models/double:predict", {"instances": [1]}
+            )
+            assert busy.wait(60)
+            with connect(server) as other:
+                status, answer = parsed(read_all(other))
+            assert status == 503 and "Too many connections" in answer["error"]
+            go.set()
+            assert first.result()[0] == 200
+
+
+@pytest.mark.parametrize("value", ["[]", "{}", "1"])
+def test_many_values_are_counted_before_they_are_parsed(ask, value):
+    body = f'{{"instances": [{",".join([value] * 200_000)}'.encode()  # is no JSON
+    for path in (PREDICT, "/v2/models/census/infer"):
+        status, answer = ask(path, body=body)
+        assert status == 413
+        assert "commas and opening brackets; at most 100000 are" in answer["error"]
 
 
 @pytest.mark.parametrize(
