@@ -45,6 +45,7 @@ class Application:
         self._catalog = catalog
         self._limits = limits
         self._metrics = Metrics()
+        self._turn = threading.Lock()
         self._slots = threading.BoundedSemaphore(limits.max_running)
 
     def answer(self, method: str, path: str, body: bytes | bytearray) -> Answer:
@@ -75,7 +76,8 @@ class Application:
     def _answer(self, method: str, path: str, body: bytes | bytearray) -> Answer:
         try:
             route, found = _route(method, path)
-            call = Call(self._catalog, self._limits, found.groupdict(), body)
+            named = found.groupdict()
+            call = Call(self._catalog, self._limits, named, body, self._turn)
             if route.method == "GET":  # Cheap; and health must be seen under load.
                 return Answer(200, as_json(route.answer(call)))
             return self._run(route, call)

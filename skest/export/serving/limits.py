@@ -18,7 +18,8 @@ class Limits:
         The first line and the headers of a request (else 431).
     max_values : int, default=1048576
         Values in the JSON of a request, as commas and opening brackets are counted before
-        it is parsed (else 413): meanwhile nobody else is answered.
+        it is parsed (else 413). Meanwhile nobody else is answered: after 65536 values and
+        more there is a pause of the same length for others.
     max_rows : int, default=10000
         Rows of a request (else 413).
     max_cells : int, default=4194304
@@ -36,9 +37,9 @@ class Limits:
         Requests that are worked on at once (else 503).
     max_connections : int, default=512
         Open connections. Another one takes the place of the one that has waited longest
-        for its client; it gets 503 if answers to all are being made. Together with `max_request_bytes` it bounds the
-        memory of the bodies; what becomes of them, `max_running` with `max_cells` and
-        `max_numbers`.
+        for its client; it gets 503 if answers to all are being made. Together with
+        `max_request_bytes` it bounds the memory of the bodies; what becomes of them,
+        `max_running` with `max_cells` and `max_numbers`.
     timeout : float, default=10.0
         Seconds in which a request has to arrive from its first byte to its last (else
         408), in which an answer has to be taken, and for which a connection may idle.
