@@ -163,6 +163,12 @@ def test_wrong_parameters(params, message, blobs):
         make(DNNClassifier, **params).fit(X, y)
 
 
+def test_none_is_no_hook(blobs):
+    X, y = blobs
+    for model in (make(DNNClassifier), make(LinearClassifier)):
+        assert model.set_params(hooks=None).fit(X, y).partial_fit(X, y).n_steps_
+
+
 def test_a_categorical_column_in_a_dnn_must_be_wrapped(table):
     X, y = table
     city = fc.categorical_column_with_vocabulary_list("city")

@@ -154,3 +154,11 @@ def test_saving_comes_after_all_other_hooks(train, tmp_path):
 def test_wrong_intervals_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         CheckpointSaverHook(**arguments)
+
+
+def test_listeners_may_be_none_or_one_and_are_checked():
+    listener = CheckpointListener()
+    assert CheckpointSaverHook(1, listeners=None).listeners == []
+    assert CheckpointSaverHook(1, listeners=listener).listeners == [listener]
+    with pytest.raises(TypeError, match="'listeners' must be .*Listener; got 3"):
+        CheckpointSaverHook(1, listeners=[listener, 3])

@@ -57,11 +57,21 @@ def test_steps_and_hooks_of_the_evaluation():
     assert recorder.calls == one * 2
 
 
+def test_hooks_of_the_evaluation_may_be_none_or_one():
+    for hooks in (None, Recorder()):
+        estimator = make()
+        hook = InMemoryEvaluatorHook(estimator, table_fn(), 1, hooks)
+        estimator.train(ENDLESS, hook, steps=1)
+        assert hook.results
+        assert hooks is None or hooks.calls
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "match"),
     [
         ((None, table_fn()), TypeError, "'estimator' must be a skest.Estimator"),
         ((make(), [1]), TypeError, "'input_fn' must be a function"),
+        ((make(), table_fn(), None, [3]), TypeError, "'hooks' must be .*Hook; got 3"),
         (
             (make(), table_fn(), None, (), None, 0),
             ValueError,
