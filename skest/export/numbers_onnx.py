@@ -49,17 +49,12 @@ class Numbers(NamedTuple):
     @classmethod
     def of(cls, column: NumericColumn, raw: Value) -> "Numbers":
         """Return what a fitted column does with numbers, but for other normalizers."""
-        fill: Any = column.default_value
-        if isinstance(fill, str):
-            fill = column._learned("fill_", "give a number for 'default_value'")
-        if fill is not None:
-            fill = np.broadcast_to(np.asarray(fill), column.n_elements)
         center = scale = None
         if column.normalizer in _SCALERS:
             remedy = "give no 'normalizer' or a callable"
             center, scale = (column._learned(n, remedy) for n in ("center_", "scale_"))
         is_clipped = column.normalizer == "robust"
-        return cls(raw, np.dtype(column.dtype), fill, center, scale, is_clipped)
+        return cls(raw, np.dtype(column.dtype), column.fill, center, scale, is_clipped)
 
 
 def computed(parts: Sequence[Numbers]) -> Value:

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Categorical columns made dense: `indicator_column` and `embedding_column`."""
 
+import inspect
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -29,7 +31,7 @@ __all__ = [
     "indicator_column",
 ]
 
-Initializer = Callable[[Tensor, Generator], Any]
+Initializer = Callable[[Tensor], Any] | Callable[[Tensor, Generator], Any]
 
 _LARGEST_AUTO_DIMENSION = 16
 _DRAWN_AT_ONCE = 2**20
@@ -156,8 +158,10 @@ def embedding_column(
         How the vectors of a cell with several values become one. A cell without id
         gives zeros.
     initializer : callable or None, default=None
-        ``initializer(tensor, generator)`` fills the table in place. None draws from a
-        normal distribution of mean 0 and standard deviation ``1 / sqrt(dimension)``,
+        A function of a tensor that fills it in place, such as those of
+        `torch.nn.init`. It gets the source of random numbers as its parameter
+        `generator` or, where it requires two arguments, as the second. None draws from
+        a normal distribution of mean 0 and standard deviation ``1 / sqrt(dimension)``,
         cut off at two standard deviations.
     max_norm : float or None, default=None
         Longer vectors (L2 norm) are scaled to this length at look-up.
@@ -257,11 +261,8 @@ class EmbeddingColumn(CategoricalWrapper):
                 f"{owner} is of a matrix of numbers, which have no mean over a row; got "
                 f"combiner={self.combiner!r}. Set combiner='sum'."
             )
-        if self.initializer is not None and not callable(self.initializer):
-            raise TypeError(
-                f"'initializer' of {owner} must be a function of a tensor and a "
-                f"generator, or None; got {self.initializer!r}."
-            )
+        if self.initializer is not None:
+            _of_tensor_and_generator(self.initializer, owner)
         if self.max_norm is not None:
             check_positive(self.max_norm, "max_norm", owner)
 
@@ -297,7 +298,8 @@ class EmbeddingColumn(CategoricalWrapper):
                 for block in weights.split(max(1, _DRAWN_AT_ONCE // self.size)):
                     _draw_truncated_normal(block, std, generator)
             else:
-                self.initializer(weights, generator)
+                fill = _of_tensor_and_generator(self.initializer, self.name)
+                fill(weights, generator)
         return weights
 
     def _matrix(self, table: Table) -> np.ndarray:
@@ -319,6 +321,30 @@ class EmbeddingColumn(CategoricalWrapper):
 
     def _output_names(self) -> list[str]:
         return [f"{self.name}_{i}" for i in range(self.size)]
+
+
+def _of_tensor_and_generator(initializer: Any, owner: str) -> Callable[..., Any]:
+    """Return an initializer as a function of both, whichever it takes."""
+    parameters: Any = {}
+    if callable(initializer):
+        with suppress(ValueError):  # methods of tensors, which have no signature
+            parameters = inspect.signature(initializer).parameters
+        required = [p for p in parameters.values() if p.default is p.empty]
+        required = [p for p in required if p.kind <= p.POSITIONAL_OR_KEYWORD]
+        if len(required) < 2:
+            if "generator" in parameters:
+                return lambda tensor, generator: initializer(
+                    tensor, generator=generator
+                )
+            return lambda tensor, generator: initializer(tensor)
+        of_torch = getattr(initializer, "__module__", None) == torch.nn.init.__name__
+        if len(required) == 2 and not of_torch:
+            return initializer
+    raise TypeError(
+        f"'initializer' of {owner} must be None or a function of a tensor, or of a tensor "
+        "and a generator; set other arguments by functools.partial, such as "
+        f"partial(torch.nn.init.constant_, val=0.1). Got {initializer!r}."
+    )
 
 
 def _draw_truncated_normal(block: Tensor, std: float, generator: Generator) -> None:

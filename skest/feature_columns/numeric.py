@@ -3,7 +3,7 @@
 
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from numbers import Integral, Real
 from typing import Any, NoReturn
 
@@ -38,7 +38,7 @@ _RESERVED = re.compile("_(ids|length|weights|values|numbers)$")
 def numeric_column(
     key: Key,
     shape: int | tuple[int, ...] = (1,),
-    default_value: float | str | None = None,
+    default_value: float | Sequence[Any] | str | None = None,
     dtype: Any = "float32",
     normalizer: str | Callable[[np.ndarray], np.ndarray] | None = None,
     indicate_missing: bool | str = False,
@@ -55,9 +55,10 @@ def numeric_column(
         Name of the raw column, or its position in an array or frame.
     shape : int or tuple of int, default=(1,)
         Shape of one cell. The output is flat.
-    default_value : float, "mean" or None, default=None
-        What stands in for a missing number; "mean" is the (weighted) mean of the
-        training data, for each element. None refuses missing numbers.
+    default_value : float, list of float, "mean" or None, default=None
+        What stands in for a missing number; a list, nested as `shape` is, has one for
+        each element. "mean" is the (weighted) mean of the training data, for each
+        element. None refuses missing numbers.
     dtype : {"float32", "float64", "int32", "int64"}, default="float32"
         Type in which cells are held and scaled. Networks take floats: `encode` turns
         integers into float64, which is not exact beyond 2**53, while `transform` gives
@@ -137,7 +138,7 @@ class NumericColumn(DenseColumn):
         self,
         key: Key,
         shape: int | tuple[int, ...] = (1,),
-        default_value: float | str | None = None,
+        default_value: float | Sequence[Any] | str | None = None,
         dtype: Any = "float32",
         normalizer: str | Callable[[np.ndarray], np.ndarray] | None = None,
         indicate_missing: bool | str = False,
@@ -191,6 +192,15 @@ class NumericColumn(DenseColumn):
         return math.prod(self.cell_shape)
 
     @property
+    def fill(self) -> np.ndarray | None:
+        """What stands in for a missing number of each element; None for nothing."""
+        if self.default_value is None:
+            return None
+        if isinstance(self.default_value, str):
+            return self._learned("fill_", "give a number for 'default_value'")
+        return np.broadcast_to(np.ravel(self.default_value), self.n_elements)
+
+    @property
     def indicated(self) -> np.ndarray:
         """Elements of a cell for which an indicator of missing numbers is appended."""
         if self.indicate_missing == "auto":
@@ -216,20 +226,11 @@ class NumericColumn(DenseColumn):
             raise ValueError(
                 f"'shape' of {owner} must hold integers greater than 0; got {self.shape}."
             )
-        default = self.default_value
-        is_number = isinstance(default, Real) and abs(default) < math.inf
-        is_mean = isinstance(default, str) and default == "mean"
-        if not (default is None or is_number or is_mean):
-            raise ValueError(
-                f"'default_value' of {owner} must be a finite number, 'mean' or None; "
-                f"got {default!r}."
-            )
         check_choice(_dtype_name(self.dtype), "dtype", owner, _DTYPES)
-        if isinstance(default, Real) and not can_hold(self.dtype, default):
-            raise ValueError(
-                f"'default_value' of {owner} is {default!r}, which its dtype "
-                f"{_dtype_name(self.dtype)} cannot hold. Give another value or dtype."
-            )
+        default = self.default_value
+        is_mean = isinstance(default, str) and default == "mean"
+        if default is not None and not is_mean:
+            self._check_numbers(default, owner)
         if not callable(self.normalizer):
             choices = (*_SCALERS, None)
             check_choice(self.normalizer, "normalizer", owner, choices)
@@ -247,6 +248,22 @@ class NumericColumn(DenseColumn):
             raise ValueError(
                 f"{owner} has a 'normalizer' or the default_value 'mean', which do not "
                 "give integers; set dtype='float32' or 'float64'."
+            )
+
+    def _check_numbers(self, default: Any, owner: str) -> None:
+        cells = np.array(default, dtype=object)
+        shape = self.cell_shape if isinstance(default, list | tuple) else ()
+        if cells.shape != shape or not all(
+            isinstance(number, Real) and abs(number) < math.inf for number in cells.flat
+        ):
+            raise ValueError(
+                f"'default_value' of {owner} must be a finite number, a list of them of "
+                f"shape {self.cell_shape}, 'mean' or None; got {default!r}."
+            )
+        if not all(can_hold(self.dtype, number) for number in cells.flat):
+            raise ValueError(
+                f"'default_value' of {owner} is {default!r}, which its dtype "
+                f"{_dtype_name(self.dtype)} cannot hold. Give another value or dtype."
             )
 
     def _learn(self, table: Table, sample_weight: np.ndarray | None) -> dict[str, Any]:
@@ -387,11 +404,9 @@ class NumericColumn(DenseColumn):
         missing : ndarray of bool, shape (n_rows, n_elements)
         """
         values, missing = self._read(table)
-        fill = self.default_value
-        if fill == "mean":
-            fill = self._learned("fill_", "give a number for 'default_value'")
+        fill = self.fill
         if fill is not None and missing.any():
-            values = np.where(missing, np.asarray(fill).astype(values.dtype), values)
+            values = np.where(missing, fill.astype(values.dtype), values)
         if callable(self.normalizer):
             return self._called(self.normalizer, values, missing), missing
         remedy = "give no 'normalizer' or a callable"

@@ -37,7 +37,7 @@ __all__ = [
 def sequence_numeric_column(
     key: Key,
     shape: int | tuple[int, ...] = (1,),
-    default_value: float | str | None = None,
+    default_value: float | Sequence[Any] | str | None = None,
     dtype: Any = "float32",
     normalizer: str | Callable[[np.ndarray], np.ndarray] | None = None,
     indicate_missing: bool | str = False,
@@ -54,10 +54,11 @@ def sequence_numeric_column(
         Name of the raw column, or its position in an array or frame.
     shape : int or tuple of int, default=(1,)
         Shape of one step; the output is flat.
-    default_value : float, "mean" or None, default=None
-        What stands in for a missing number, before scaling; "mean" is the (weighted)
-        mean over all steps of the training data. None refuses missing numbers. A number
-        also pads shorter sequences, after scaling; else zeros do.
+    default_value : float, list of float, "mean" or None, default=None
+        What stands in for a missing number, before scaling; a list has one for each
+        element, "mean" is the (weighted) mean over all steps of the training data. None
+        refuses missing numbers. A single number also pads shorter sequences, after
+        scaling; else zeros do.
     dtype, normalizer, indicate_missing
         As of `numeric_column`. Statistics are those of all steps together, each with
         the weight of its row.

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+import functools
 from typing import Any
 
 import numpy as np
@@ -89,6 +90,48 @@ def test_initializer() -> None:
     assert weights.tolist() == [[1, 1]] * 3
 
 
+init = torch.nn.init
+TABLE = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
+
+
+@pytest.mark.parametrize(
+    ("initializer", "expected"),
+    [
+        (init.zeros_, np.zeros((3, 2))),
+        (torch.Tensor.zero_, np.zeros((3, 2))),
+        (functools.partial(init.constant_, val=0.5), np.full((3, 2), 0.5)),
+        (lambda weights, table=TABLE: weights.copy_(table), TABLE),
+        (lambda weights, _: weights.copy_(TABLE), TABLE),
+    ],
+)
+def test_initializers_that_need_no_generator(initializer: Any, expected: Any) -> None:
+    column = embedding_column(IDENTITY, 2, initializer=initializer)
+    weights = column.initial_weights(torch.Generator(), torch.float32)
+    np.testing.assert_array_equal(weights, expected)
+
+
+@pytest.mark.parametrize(
+    "initializer",
+    [
+        init.normal_,
+        init.xavier_uniform_,
+        functools.partial(init.trunc_normal_, std=0.1),
+        lambda weights, generator: weights.normal_(generator=generator),
+        lambda weights, source: weights.normal_(generator=source),
+    ],
+)
+def test_initializers_draw_from_the_generator(initializer: Any) -> None:
+    column = embedding_column(IDENTITY, 2, initializer=initializer)
+    before = torch.get_rng_state()
+    first, same, other = (
+        column.initial_weights(torch.Generator().manual_seed(seed), torch.float32)
+        for seed in (1, 1, 2)
+    )
+    assert torch.equal(before, torch.get_rng_state())
+    assert torch.equal(first, same)
+    assert not torch.equal(first, other)
+
+
 def test_transform_gives_learned_vectors() -> None:
     column = embedding_column(IDENTITY, 2, combiner="sum", max_norm=5)
     X = {"c": np.array([[0, 1], [2, -1], [-1, -1]])}
@@ -130,7 +173,13 @@ def test_learned_vectors_are_not_lost_by_another_fit() -> None:
             ValueError,
             "'combiner' .* one of 'mean', 'sqrtn', 'sum'",
         ),
-        ({"initializer": "normal"}, TypeError, "'initializer' .* got 'normal'"),
+        ({"initializer": "normal"}, TypeError, "'initializer' .* Got 'normal'"),
+        (
+            {"initializer": init.constant_},
+            TypeError,
+            "partial.* Got <function constant_",
+        ),
+        ({"initializer": lambda a, b, c: a}, TypeError, "a tensor and a generator"),
         ({"max_norm": 0}, ValueError, "'max_norm' .* greater than 0; got 0"),
         ({"max_norm": np.inf}, ValueError, "'max_norm' .* finite number"),
         ({"max_norm": "1"}, TypeError, "'max_norm' .* got '1'"),

@@ -5,6 +5,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.preprocessing import MinMaxScaler, StandardScaler
 
@@ -77,6 +78,19 @@ def test_weights_are_repetitions(normalizer: str, rng: np.random.Generator) -> N
 def test_default_value_fills_before_scaling() -> None:
     column = numeric_column("x", default_value=5, normalizer=lambda x: x * 10)
     assert encoded(column, [NAN, 1.0]).tolist() == [[50.0], [10.0]]
+
+
+@pytest.mark.parametrize(
+    ("shape", "default"),
+    [(3, [1.0, 2, 3]), (3, (1, 2, 3)), ((3, 1), [[1], [2], [3]]), (3, [1, 2.0, 3])],
+)
+def test_every_element_may_have_its_default_value(shape: Any, default: Any) -> None:
+    X = {"x": np.array([[NAN, 5.0, NAN], [4, 5, 6], [NAN, NAN, NAN]])}
+    column = numeric_column("x", shape, default, indicate_missing="auto")
+    expected = [[1, 5, 3], [4, 5, 6], [1, 2, 3]]
+    missing = np.isnan(X["x"])
+    matrix = clone(column).fit_transform(X)
+    assert matrix.tolist() == np.hstack([expected, missing]).tolist()
 
 
 def test_mean_is_learned() -> None:
@@ -196,11 +210,20 @@ def test_cells_refused(options: dict[str, Any], values: Any, message: str) -> No
         ({"default_value": 1e300}, ValueError, "which its dtype float32 cannot hold"),
         ({"default_value": 10**400}, ValueError, "which its dtype float32 cannot"),
         ({"shape": (1.5,)}, ValueError, "'shape' of numeric column 'x'"),
-        ({"default_value": "median"}, ValueError, "a finite number, 'mean' or None"),
+        ({"default_value": "median"}, ValueError, "'mean' or None; got 'median'"),
+        ({"default_value": [1, 2]}, ValueError, r"of shape \(1,\), .* got \[1, 2\]"),
+        ({"default_value": []}, ValueError, r"a list of them of shape .* got \[\]"),
+        ({"default_value": [NAN]}, ValueError, r"a finite number, .* got \[nan\]"),
+        ({"default_value": [["a"]], "shape": (1, 1)}, ValueError, "a finite number"),
+        (
+            {"default_value": [1, 2.5], "dtype": "int32", "shape": 2},
+            ValueError,
+            r"is \[1, 2.5\], which its dtype int32 cannot hold",
+        ),
         (
             {"default_value": NAN},
             ValueError,
-            "a finite number, 'mean' or None; got nan",
+            "'mean' or None; got nan",
         ),
         ({"dtype": "float16"}, ValueError, "'dtype' .* must be one of 'float32'"),
         ({"dtype": "number"}, ValueError, "'dtype' .* got 'number'"),
