@@ -251,10 +251,10 @@ class NumericColumn(DenseColumn):
             )
 
     def _check_numbers(self, default: Any, owner: str) -> None:
-        cells = np.array(default, dtype=object)
+        cells: Any = np.array(default, dtype=object)
         shape = self.cell_shape if isinstance(default, list | tuple) else ()
         if cells.shape != shape or not all(
-            isinstance(number, Real) and abs(number) < math.inf for number in cells.flat
+            isinstance(n, Real) and abs(n) < math.inf for n in cells.flat
         ):
             raise ValueError(
                 f"'default_value' of {owner} must be a finite number, a list of them of "
