@@ -147,7 +147,7 @@ def check_format(format: str, formats: Sequence[str] = _FORMATS) -> None:
         others = ", ".join(repr(name) for name in formats if name != "onnx")
         raise ImportError(
             f"format='onnx' needs {' and '.join(missing)}. Install with "
-            f"`pip install 'skest[onnx]'`, or export with one of the formats {others}."
+            f"`pip install onnx onnxruntime`, or export with one of the formats {others}."
         )
     if format == "aoti" and not _has_compiler():
         raise ImportError(

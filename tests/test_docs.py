@@ -10,6 +10,17 @@ ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
+@pytest.mark.skipif(not PAGES[0].exists(), reason="tests run outside a checkout")
+def test_what_is_told_to_install_can_be_found():
+    """Packages by their names: skest itself is only in the checkout."""
+    told = []
+    for file in [*PAGES, *(ROOT / "skest").rglob("*.py")]:
+        text = file.read_text(encoding="utf-8")
+        told += re.findall(r"pip install ([^`\n\"#]+)", text)
+    assert "onnx onnxruntime" in told
+    assert not [packages for packages in told if "skest" in packages]
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 @pytest.mark.skipif(not PAGES[0].exists(), reason="tests run outside a checkout")
 def test_python_blocks_run(page):

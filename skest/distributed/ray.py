@@ -294,6 +294,6 @@ def _ray() -> Any:
         import ray
     except ImportError as error:
         raise ImportError(
-            "skest.distributed.ray needs Ray. Install it with: pip install 'skest[ray]'"
+            "skest.distributed.ray needs Ray. Install it with: pip install ray"
         ) from error
     return ray

@@ -141,7 +141,7 @@ def _mlflow() -> Any:
     except ImportError as error:
         raise ImportError(
             "MLflow models need the package mlflow; install it by "
-            "`pip install 'skest[mlflow]'`."
+            "`pip install mlflow-skinny`."
         ) from error
     return mlflow
 

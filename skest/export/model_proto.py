@@ -51,7 +51,7 @@ def to_model(graph: Graph, metadata: Mapping[str, str] | None = None) -> Any:
     except ImportError as error:
         raise ImportError(
             "An ONNX graph needs the package onnx; install it by "
-            "`pip install 'skest[onnx]'`."
+            "`pip install onnx onnxruntime`."
         ) from error
     nodes = graph.nodes
     used = {name for node in nodes for name in node.inputs}

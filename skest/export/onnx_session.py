@@ -19,7 +19,7 @@ def engine() -> Any:
     except ImportError:
         raise ImportError(
             "Exported models run on ONNX Runtime. Install it by "
-            "`pip install 'skest[onnx]'`."
+            "`pip install onnxruntime`."
         ) from None
     return onnxruntime
 

@@ -68,7 +68,7 @@ def register(*classes: type) -> None:
     except ImportError as error:
         raise ImportError(
             "Pipelines are converted by the package skl2onnx; install it by "
-            "`pip install 'skest[skl2onnx]'`."
+            "`pip install skl2onnx`."
         ) from error
     for kind in classes or _own_classes():
         is_classifier = issubclass(kind, ClassifierMixin)

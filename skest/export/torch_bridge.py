@@ -147,7 +147,7 @@ def _check_installed() -> None:
     except ImportError as error:
         raise ImportError(
             "Exporting a network of your own needs the package onnxscript; install it by "
-            "`pip install 'skest[onnx-dynamo]'`."
+            "`pip install onnxscript`."
         ) from error
 
 

@@ -23,7 +23,7 @@ def import_arrow(what: str) -> Any:
         import pyarrow.dataset
     except ImportError as error:
         raise ImportError(
-            f"{what} needs pyarrow. Install it with: pip install 'skest[stream]'"
+            f"{what} needs pyarrow. Install it with: pip install pyarrow"
         ) from error
     return pyarrow
 

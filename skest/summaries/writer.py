@@ -18,7 +18,7 @@ from skest.summaries.graph import Node
 __all__ = ["MISSING_TENSORBOARD", "SummaryWriter", "tensorboard_is_installed"]
 
 MISSING_TENSORBOARD = (
-    "summaries need tensorboard. Install it with: pip install 'skest[tensorboard]'"
+    "summaries need tensorboard. Install it with: pip install tensorboard"
 )
 
 _logger = logging.getLogger("skest")

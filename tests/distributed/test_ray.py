@@ -194,5 +194,5 @@ def test_wrong_arguments(arguments, options, error, match, monkeypatch):
 
 def test_a_message_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ImportError, match=r"pip install 'skest\[ray\]'"):
+    with pytest.raises(ImportError, match=r"pip install ray"):
         launch(nothing)

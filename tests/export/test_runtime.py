@@ -232,7 +232,7 @@ def _is_from(node):
 def test_without_onnxruntime(tmp_path, monkeypatch):
     _models.write(tmp_path)
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(ImportError, match=r"pip install 'skest\[onnx\]'"):
+    with pytest.raises(ImportError, match=r"pip install onnxruntime"):
         export.load(tmp_path)
 
 
