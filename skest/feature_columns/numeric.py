@@ -251,10 +251,11 @@ class NumericColumn(DenseColumn):
             )
 
     def _check_numbers(self, default: Any, owner: str) -> None:
-        cells: Any = np.array(default, dtype=object)
+        cells = np.array(default, dtype=object)
         shape = self.cell_shape if isinstance(default, list | tuple) else ()
         if cells.shape != shape or not all(
-            isinstance(n, Real) and abs(n) < math.inf for n in cells.flat
+            isinstance(n, Real) and abs(n) < math.inf  # type: ignore[operator]
+            for n in cells.flat
         ):
             raise ValueError(
                 f"'default_value' of {owner} must be a finite number, a list of them of "
