@@ -35,7 +35,7 @@ class EarlyStoppingHook(Hook):
     reason : callable
         ``reason(run)`` returns why to stop as a string, or None.
     run_every_secs : float, seconds, default=60
-        Time between two questions. The first is asked after the first step.
+        Time between two questions in training, of which one follows the first step.
     run_every_steps : int, default=None
         Steps between two questions. Exactly one of both must be given, so set
         `run_every_secs` to None to use it.
@@ -123,8 +123,9 @@ def make_early_stopping_hook(
 
     Notes
     -----
-    As ``tf.estimator.experimental.make_early_stopping_hook``, but no variable is added
-    to the checkpoint.
+    As ``tf.estimator.experimental.make_early_stopping_hook``, with two differences: the
+    function is asked before the first step, too, and no variable is added to the
+    checkpoint.
 
     Examples
     --------
