@@ -4,9 +4,11 @@
 Each server has a `TCPStore` at its address, where those who want a session leave a
 request. Only one who proves to know the secret gets a process group, in which both ends
 prove it again: the store is open to all who reach the port, so that it may be anybody who
-is at the other end of the group.
+is at the other end of the group. What they prove is about the places that the two ends of
+the group told each other, so that nobody can stand between two groups and pass it on.
 """
 
+import contextlib
 import json
 import logging
 import os
@@ -17,7 +19,13 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, TypeGuard
 
-from torch.distributed import PrefixStore, ProcessGroupGloo, QueueEmptyError, TCPStore
+from torch.distributed import (
+    PrefixStore,
+    ProcessGroupGloo,
+    QueueEmptyError,
+    Store,
+    TCPStore,
+)
 
 from skest.distributed.addresses import (
     is_loopback,
@@ -132,15 +140,18 @@ class Listener:
                 continue
             if not text:
                 return None
+            request: dict[str, Any] = {}
             try:
                 request = _object(text)
                 peer, sid = self._check(request)
             except WireError as error:
+                _logger.warning("%s gets no session: %s", _who(request), error)
                 self._answer(text, {"error": str(error)})
                 continue
             self._answer(text, {"limit": limit})
             agreed = _agreed(self.incarnation, sid, peer, request["limit"], limit)
-            return peer, partial(self._join, peer, sid, request["limit"], agreed)
+            name = _who(request)
+            return peer, partial(self._join, name, sid, request["limit"], agreed)
 
     def stop(self) -> None:
         """Let `accept` return None."""
@@ -177,13 +188,13 @@ class Listener:
             self._store.set(f"answer/{sid}", json.dumps(answer))
 
     def _join(
-        self, peer: Peer, sid: str, limit: int, agreed: tuple[str, ...]
+        self, name: str, sid: str, limit: int, agreed: tuple[str, ...]
     ) -> Session:
         store = _clone(self._store)
         try:
-            group = _group(store, sid, _SERVER, self._options, str(peer))
-            session = Session(group, _CLIENT, HELLO_BYTES, str(peer))
-            welcome(session, self._secret, agreed, self._timeout)
+            group, places = _group(store, sid, _SERVER, self._options, name)
+            session = Session(group, _CLIENT, HELLO_BYTES, name)
+            welcome(session, self._secret, (*agreed, *places), self._timeout)
         finally:  # when both have connected, or will not
             for key in (f"answer/{sid}", *_keys_of_group(sid)):
                 store.delete_key(key)
@@ -260,13 +271,13 @@ def connect(
     """
     host, port = split_address(address)
     name, sid = f"ps at {address}", uuid.uuid4().hex
-    _check_answers(host, port, name, timeout)
+    own = _check_answers(host, port, name, timeout)
     try:
         store = TCPStore(host, port, None, False, timeout, wait_for_workers=False)
         store.set_timeout(timeout)
         incarnation = str(_object(store.get(_GREETING)).get("incarnation"))
         said = (incarnation, sid, peer.task_type, str(peer.task_index))
-        request = {"protocol": PROTOCOL, "sid": sid, "limit": limit}
+        request = {"protocol": PROTOCOL, "sid": sid, "limit": limit, "from": own}
         request |= {**peer._asdict(), "proof": proof(secret, *said)}
         store.queue_push(_REQUESTS, json.dumps(request))
         answer = _object(store.get(f"answer/{sid}"))
@@ -274,11 +285,10 @@ def connect(
             raise RefusedError(f"The {name} refuses a session. {answer['error']}")
         if type(answer.get("limit")) is not int:
             raise WireError("The answer has no limit.")
-        session = Session(
-            _group(store, sid, _CLIENT, options, name), _SERVER, HELLO_BYTES, name
-        )
+        group, places = _group(store, sid, _CLIENT, options, name)
+        session = Session(group, _SERVER, HELLO_BYTES, name)
         agreed = _agreed(incarnation, sid, peer, limit, answer["limit"])
-        introduce(session, secret, agreed, timeout)
+        introduce(session, secret, (*agreed, *places), timeout)
     except (RuntimeError, WireError) as error:
         first = str(error).partition("\n")[0]
         raise PeerLostError(f"There is no answer from {name}: {first}") from error
@@ -286,18 +296,20 @@ def connect(
     return session, incarnation
 
 
-def _check_answers(host: str, port: int, name: str, timeout: timedelta) -> None:
-    """Raise if nobody listens, or a process that stands still.
+def _check_answers(host: str, port: int, name: str, timeout: timedelta) -> str:
+    """Return the address of this machine on the way there.
 
-    A store would try again and again, and wait for an answer without a limit. Who is there
-    closes a connection on which nothing comes any more.
+    Raises PeerLostError if nobody listens, or a process that stands still: a store would
+    try again and again, and wait for an answer without a limit. Who is there closes a
+    connection on which nothing comes any more.
     """
     try:
         with socket.create_connection((host, port), timeout.total_seconds()) as probe:
-            probe.shutdown(socket.SHUT_WR)
-            probe.recv(1)
-    except ConnectionResetError:
-        return
+            own: str = probe.getsockname()[0]
+            with contextlib.suppress(ConnectionResetError):
+                probe.shutdown(socket.SHUT_WR)
+                probe.recv(1)
+            return own
     except OSError as error:
         raise PeerLostError(f"There is no answer from {name}: {error}") from error
 
@@ -320,7 +332,15 @@ def _object(text: bytes) -> dict[str, Any]:
 
 
 def _is_name(value: object) -> TypeGuard[str]:
-    return isinstance(value, str) and value.isascii()
+    return isinstance(value, str) and value.isascii() and value.isprintable()
+
+
+def _who(request: dict[str, Any]) -> str:
+    """Return who left a request; a store knows no address but what is said there."""
+    kind, index, own = (request.get(key) for key in (*Peer._fields, "from"))
+    if not (_is_name(kind) and _is_name(own) and type(index) is int):
+        return "Somebody who left no address"
+    return f"{Peer(kind, index)} at {own}"[:200]
 
 
 def _agreed(
@@ -346,11 +366,37 @@ def _keys_of_group(sid: str) -> list[str]:
 
 def _group(
     store: TCPStore, sid: str, rank: int, options: Any, name: str
-) -> ProcessGroupGloo:
+) -> tuple[ProcessGroupGloo, list[str]]:
+    """Return a group of two ranks, and the places of both as this end knows them."""
+    places = _Places(PrefixStore(f"{_PREFIX}/{sid}", store))
     try:
-        return ProcessGroupGloo(
-            PrefixStore(f"{_PREFIX}/{sid}", store), rank, 2, options
-        )
+        group = ProcessGroupGloo(places, rank, 2, options)
     except RuntimeError as error:
         first = str(error).partition("\n")[0]
         raise PeerLostError(f"There is no connection with {name}: {first}") from error
+    return group, [places.told[key].hex() for key in sorted(places.told)]
+
+
+class _Places(Store):
+    """The store of a group, which keeps what each rank tells of where it is.
+
+    Another's is read once, and its own never, so that both are as the group uses them,
+    whatever others write into the store.
+    """
+
+    def __init__(self, store: Store) -> None:
+        super().__init__()
+        self._store = store
+        self.told: dict[str, bytes] = {}
+
+    def set(self, key: str, value: Any) -> None:
+        self.told[key] = bytes(value)
+        self._store.set(key, value)
+
+    def get(self, key: str) -> bytes:
+        if key not in self.told:
+            self.told[key] = bytes(self._store.get(key))
+        return self.told[key]
+
+    def wait(self, keys: list[str], *timeout: timedelta) -> None:
+        self._store.wait([key for key in keys if key not in self.told], *timeout)

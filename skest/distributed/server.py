@@ -177,7 +177,7 @@ class ParameterServer:
         try:
             session = join()
         except (PeerLostError, WireError, DistError) as error:
-            _logger.info("There is no session with %s: %s", peer, error)
+            _logger.warning("There is no session with %s: %s", peer, error)
             return
         self.members.join(peer)
         self._sessions.add(session)

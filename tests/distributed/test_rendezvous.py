@@ -106,16 +106,18 @@ NO_REQUESTS += [
 
 
 @pytest.mark.parametrize("request_text", NO_REQUESTS)
-def test_a_request_that_is_none_has_no_answer(listener, request_text):
+def test_a_request_that_is_none_has_no_answer(listener, request_text, caplog):
     store = store_of(listener)
     store.queue_push("sessions", request_text)
     session_with(listener)
     assert listener.sessions.get(timeout=30)[0] == WORKER
+    assert "Somebody who left no address gets no session" in caplog.text
 
 
-def test_a_wrong_secret_is_refused(listener):
+def test_a_wrong_secret_is_refused(listener, caplog):
     with pytest.raises(RefusedError, match="SKEST_SECRET"):
         session_with(listener, "another")
+    assert "worker 3 at 127.0.0.1 gets no session: The request for a" in caplog.text
 
 
 def test_sessions_leave_nothing_in_the_store(listener):
@@ -187,6 +189,7 @@ def test_who_steals_a_session_is_not_let_in(listener):
     store, sid = store_of(listener), "0" * 32
     said = (listener.incarnation, sid, "worker", "3")
     request = {"protocol": PROTOCOL, "sid": sid, "limit": LIMIT, **WORKER._asdict()}
+    request["from"] = "203.0.113.9"
     request["proof"] = proof("secret", *said)  # the worker, who goes away then
     store.queue_push("sessions", json.dumps(request))
     store.get(f"answer/{sid}")
@@ -199,9 +202,43 @@ def test_who_steals_a_session_is_not_let_in(listener):
     peer, error = listener.sessions.get(timeout=30)
     assert peer == WORKER
     assert isinstance(error, PeerLostError)
-    assert "did not prove the shared secret" in str(error)
+    assert "worker 3 at 203.0.113.9 did not prove the shared secret" in str(error)
     session_with(listener)[0].close()
     assert isinstance(listener.sessions.get(timeout=30)[1], Session)
+
+
+def test_who_relays_proofs_between_two_groups_is_not_let_in():
+    """Proofs are about the connection on which they come, and hold on no other."""
+    listener = Listener("127.0.0.1:0", "secret", SECONDS)
+    store = store_of(listener)
+
+    def sit_at(rank, other, prefix):
+        options = client_options(listener.address, SECONDS)
+        group = ProcessGroupGloo(PrefixStore(prefix, store), rank, 2, options)
+        return Session(group, other, LIMIT, "victim")
+
+    def heard(session):
+        return session.expect(torch.empty(LIMIT, dtype=torch.uint8))(SECONDS)
+
+    with ThreadPoolExecutor() as pool:
+        worker = pool.submit(session_with, listener)
+        request = store.queue_pop("sessions")  # before the server takes it
+        sid = json.loads(request)["sid"]
+        store.set(f"answer/{sid}", json.dumps({"limit": LIMIT}))
+        before_worker = sit_at(0, 1, f"session/{sid}")
+        for rank in (0, 1):
+            store.delete_key(f"session/{sid}/0/{rank}")
+        store.queue_push("sessions", request)
+        _, join = listener.accept(LIMIT)
+        server = pool.submit(join)
+        before_server = sit_at(1, 0, f"session/{sid}")
+        before_worker.send(heard(before_server), SECONDS)
+        before_server.send(heard(before_worker), SECONDS)
+        with pytest.raises(PeerLostError, match="did not prove the shared secret"):
+            server.result()
+        before_worker.close()
+        with pytest.raises(PeerLostError):
+            worker.result()
 
 
 def test_a_server_that_does_not_know_the_secret_is_refused(listener):
