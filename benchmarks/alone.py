@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Does the work of one contender in a process of its own, for the peak of its memory.
+"""Does the work of one contender in a process of its own, for its time and memory.
 
 ``python -m benchmarks.alone MODULE FUNCTION ROWS BATCH_SIZE`` prints JSON. Nothing is
 imported but what the contender needs.

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The device and the intra-op threads of one call."""
 
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -91,6 +92,9 @@ class IntraOpThreads:
     number set last, by whichever thread. So a thread that starts while another one is
     limited finds that limit; the setting of its caller is the one before the limit.
 
+    A process that was forked gets by with one: it waits for ever for threads that its
+    parent has started.
+
     Examples
     --------
     >>> import torch
@@ -107,6 +111,8 @@ class IntraOpThreads:
     _callers_setting = 1
     _limit = 1
     _own: ClassVar[dict[int, int]] = {}  # callers' settings by running thread
+    _follows_forks = False
+    _is_forked = False
 
     @classmethod
     def limited_to(
@@ -116,6 +122,9 @@ class IntraOpThreads:
 
         "auto" never takes more threads than the caller has allowed to PyTorch.
         """
+        if not cls._follows_forks and hasattr(os, "register_at_fork"):
+            cls._follows_forks = True
+            os.register_at_fork(after_in_child=cls._after_fork)
         # The usual case of a process that is one of many: there is nothing to set.
         if wanted in ("auto", 1) and not cls._own and torch.get_num_threads() == 1:
             return nullcontext()
@@ -132,6 +141,7 @@ class IntraOpThreads:
                 cls._own[thread] = cls._setting_of_caller(before)
             own = cls._own[thread]
             threads = min(useful, own) if wanted == "auto" else wanted
+            threads = 1 if cls._is_forked else threads
             if threads != before:
                 torch.set_num_threads(threads)
                 cls._limit = threads
@@ -144,6 +154,11 @@ class IntraOpThreads:
                 restored = before if is_nested else own
                 if torch.get_num_threads() != restored:
                     torch.set_num_threads(restored)
+
+    @classmethod
+    def _after_fork(cls) -> None:
+        cls._is_forked, cls._lock = True, threading.Lock()
+        torch.set_num_threads(1)
 
     @classmethod
     def _setting_of_caller(cls, found: int) -> int:

@@ -13,6 +13,8 @@ from scipy.sparse import csr_array
 from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
+from skest._without_dynamo import without_dynamo
+
 __all__ = ["DualAscent", "Examples"]
 
 _SUM = "dual_sum"
@@ -126,6 +128,10 @@ class DualAscent(Optimizer):
         for param in self._params:
             self.state[param] = {_SUM: torch.zeros_like(param, requires_grad=False)}
 
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add parameters, as in torch.optim."""
+        without_dynamo(Optimizer.add_param_group)(self, param_group)
+
     def __setstate__(self, state: dict[str, Any]) -> None:
         # Also the last step of load_state_dict.
         super().__setstate__(state)
@@ -133,7 +139,7 @@ class DualAscent(Optimizer):
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Load a state, as in torch.optim."""
-        super().load_state_dict(dict(state_dict))
+        without_dynamo(Optimizer.load_state_dict)(self, dict(state_dict))
         # It casts slots to the type of their parameter, which would spoil these.
         first = state_dict["param_groups"][0]["params"][0]
         saved = state_dict["state"].get(first, {})

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT
 
+from skest._without_dynamo import without_dynamo
+
 __all__ = ["Ftrl"]
 
 
@@ -103,7 +105,7 @@ class Ftrl(Optimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters, as in torch.optim, and create their slots."""
-        super().add_param_group(param_group)
+        without_dynamo(Optimizer.add_param_group)(self, param_group)
         group = self.param_groups[-1]
         for param in group["params"]:
             self.state[param] = {

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 from torch.torch_version import TorchVersion
 
+from skest._without_dynamo import without_dynamo
 from skest.exceptions import CheckpointMismatchError
 from skest.row_sparse import RowSparse
 
@@ -169,10 +170,11 @@ def load_named_state(
         slots.update(scalars["values"].get(name, {}))
         if slots:
             state[position] = slots
-    packed = optimizer.state_dict()["param_groups"]
+    packed = without_dynamo(type(optimizer).state_dict)(optimizer)["param_groups"]
     for group, saved in zip(packed, scalars["param_groups"], strict=True):
         set_group_options(group, saved["options"])
-    optimizer.load_state_dict({"state": state, "param_groups": packed})
+    load = without_dynamo(type(optimizer).load_state_dict)
+    load(optimizer, {"state": state, "param_groups": packed})
 
 
 def check_members(optimizer: Optimizer, network: nn.Module) -> None:

@@ -1,15 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Steps of optimizers, and who else wants to be called in them."""
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch.optim import optimizer as _optimizers
 from torch.optim.optimizer import Optimizer
+
+from skest._without_dynamo import inside
 
 __all__ = ["has_step_hooks", "take_step"]
 
 # What Optimizer makes of the `step` of every class: it calls hooks, and marks the step
 # for a profiler.
 _MARKING = Optimizer.profile_hook_step(Optimizer.step).__code__
+# What the classes of torch make of their own `step`: it switches autograd off.
+_SWITCHING = _optimizers._use_grad_for_differentiable(Optimizer.step).__code__
 
 
 def has_step_hooks(optimizer: Optimizer) -> bool:
@@ -43,7 +50,8 @@ def has_step_hooks(optimizer: Optimizer) -> bool:
 def take_step(optimizer: Optimizer) -> None:
     """Do what ``optimizer.step()`` does, without a mark where nobody profiles.
 
-    The mark takes as long as a small layer. Hooks are called as ever.
+    The mark takes as long as a small layer; the first step of a process would import
+    ``torch._dynamo``. Hooks are called as ever.
 
     Parameters
     ----------
@@ -76,7 +84,7 @@ def take_step(optimizer: Optimizer) -> None:
         ):
             optimizer.step()
         else:
-            step.__wrapped__(optimizer)  # type: ignore[attr-defined]
+            _step_unmarked(optimizer, step.__wrapped__)  # type: ignore[attr-defined]
     except RuntimeError as error:
         if "sparse gradients" not in str(error):
             raise
@@ -86,3 +94,12 @@ def take_step(optimizer: Optimizer) -> None:
             f"skest.row_sparse.RowSparse({name}(...)): then it updates the rows that a "
             "batch touches."
         ) from error
+
+
+def _step_unmarked(optimizer: Optimizer, step: Callable[..., Any]) -> None:
+    plain = inside(step, _SWITCHING)
+    if plain is step:
+        step(optimizer)
+    else:
+        with torch.set_grad_enabled(optimizer.defaults["differentiable"]):
+            plain(optimizer)

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT
 
 from skest._checks import check_not_negative, check_positive
+from skest._without_dynamo import new_optimizer
 from skest.ftrl import Ftrl
 from skest.optimizer_state import IMPLEMENTATION_OPTIONS, NamedParameters
 from skest.proximal_adagrad import ProximalAdagrad
@@ -391,7 +392,7 @@ def _from_class(
         )
     if learning_rate is not None:
         options = {**options, "lr": learning_rate}
-    return cls(items, **options)
+    return new_optimizer(cls, items, **options)
 
 
 def _implementation(

@@ -8,6 +8,7 @@ import torch
 from torch.optim.optimizer import Optimizer, ParamsT
 
 from skest._checks import check_not_negative, check_positive
+from skest._without_dynamo import without_dynamo
 
 __all__ = ["ProximalAdagrad"]
 
@@ -85,7 +86,7 @@ class ProximalAdagrad(Optimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters, as in torch.optim, and create their slots."""
-        super().add_param_group(param_group)
+        without_dynamo(Optimizer.add_param_group)(self, param_group)
         group = self.param_groups[-1]
         start = group["initial_accumulator_value"]
         for param in group["params"]:

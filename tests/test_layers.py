@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1] / "skest"
 
 LAYERS = [
     {"exceptions", "keys", "_checks", "_compat", "_random", "_resources", "_version"}
-    | {"_warnings"}
+    | {"_warnings", "_without_dynamo"}
     | {"_former_arguments", "_former_names"}
     | {"_file_locks", "_files", "_hashes", "_interrupts", "_line_files"}
     | {"_temporary", "_tensor_files", "out_of_memory"},

@@ -2,6 +2,8 @@
 """A step is what the optimizer makes of it, with or without the mark for a profiler."""
 
 import functools
+import subprocess
+import sys
 import warnings
 
 import pytest
@@ -139,3 +141,41 @@ def test_other_errors_of_a_step_stay_as_they_are():
     with pytest.raises(RuntimeError) as raised:
         take_step(optimizer)
     assert raised.value is error
+
+
+FITS = """
+import functools
+import sys
+import numpy as np
+import torch
+from skest import DNNClassifier, LinearClassifier
+from skest.optimizers import make_optimizer
+from skest.proximal_adagrad import ProximalAdagrad
+
+X = np.random.default_rng(0).normal(size=(400, 3))
+y = (X[:, 0] > 0).astype(int)
+for model in (
+    DNNClassifier((4,), optimizer="adam", max_iter=40),  # recorded, too
+    DNNClassifier((4,), optimizer=ProximalAdagrad, max_iter=1),
+    LinearClassifier(max_iter=1),
+):
+    model.fit(X, y).partial_fit(X, y)
+LinearClassifier(optimizer="sdca", max_iter=1).fit(X, y)
+print(sorted({"torch._dynamo", "sympy"} & sys.modules.keys()))
+
+
+class Wrapped(torch.optim.SGD):
+    @functools.wraps(torch.optim.SGD.add_param_group)
+    def add_param_group(self, group):  # by somebody else than torch
+        super().add_param_group({**group, "lr": 0.5})
+
+
+weights = [torch.nn.Parameter(torch.zeros(2))]
+print(make_optimizer(Wrapped, weights).param_groups[0]["lr"])
+"""
+
+
+def test_fits_import_nothing_that_compiles():
+    run = [sys.executable, "-W", "ignore", "-c", FITS]
+    found = subprocess.run(run, capture_output=True, text=True, timeout=120)
+    assert (found.stdout, found.stderr) == ("[]\n0.5\n", "")

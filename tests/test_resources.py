@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+import multiprocessing
+import os
 import threading
 from types import SimpleNamespace
 
@@ -18,6 +20,7 @@ from skest._resources import (
 from skest.adapters.core import core_on_cpu
 from skest.adapters.features import ARRAY_KEY
 from skest.distributed import SharedMemory
+from tests import _forkserver
 from tests._models import At, model_fn, raising, table_fn
 
 
@@ -191,3 +194,31 @@ def test_training_that_fails_brings_the_setting_back(num_threads):
     with pytest.raises(OSError, match="broken"):
         estimator.train(table_fn(), hooks=[At(2, raising(OSError("broken")))])
     assert torch.get_num_threads() == 3
+
+
+def fit_large_layers(num_threads):
+    X = np.ones((1000, 64), np.float32)
+    config = RunConfig(num_threads=num_threads)
+    model = DNNRegressor((512,), max_iter=1, batch_size=1000, config=config)
+    model.fit(X, X[:, 0])
+
+
+def fit_before_and_after_a_fork():
+    fit_large_layers(2)
+    for num_threads in ("auto", 2):
+        child = multiprocessing.get_context("fork").Process(
+            target=fit_large_layers, args=(num_threads,)
+        )
+        child.start()
+        child.join(60)
+        child.kill()
+        child.join()
+        assert child.exitcode == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked here")
+def test_a_fit_ends_in_the_fork_of_a_process_that_fitted():
+    process = _forkserver.context().Process(target=fit_before_and_after_a_fork)
+    process.start()
+    process.join()
+    assert process.exitcode == 0

@@ -10,6 +10,7 @@ from benchmarks.suites import (
     memory,
     predict,
     search,
+    start,
     wide_deep,
 )
 
@@ -25,6 +26,7 @@ SUITES: dict[str, Suite] = {
         predict.LATENCY,
         predict.THROUGHPUT,
         search.SUITE,
+        start.SUITE,
         memory.SUITE,
         growth.ROWS,
         growth.COLUMNS,

@@ -164,9 +164,9 @@ class _Reading(TorchFunctionMode):
 
         As a tensor, the loss would lead here again.
         """
-        edge, ones = get_gradient_edge(loss), torch.ones_like(loss)
+        edge = get_gradient_edge(loss)
         with self:
-            torch.autograd.backward(edge, ones)
+            torch.autograd.backward(edge)
 
 
 def _is_of_a_loss(loss: Tensor, **options: Any) -> bool:

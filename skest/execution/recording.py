@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._ops import HigherOrderOperator
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from skest._without_dynamo import DispatchMode
 from skest.execution.kernels import view_variant
 
 __all__ = [
@@ -150,7 +150,7 @@ class Recording:
     obstacle: str | None = None
 
 
-class Recorder(TorchDispatchMode):
+class Recorder(DispatchMode):
     """Carries out tensor operations and records them.
 
     It sees the operations below autograd, those of the backward pass among them. Nothing

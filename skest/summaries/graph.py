@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch._ops import HigherOrderOperator
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from skest._without_dynamo import DispatchMode
 
 __all__ = ["Node", "record_graph"]
 
@@ -83,7 +84,7 @@ def record_graph(
     return recorder.nodes
 
 
-class _Recorder(TorchDispatchMode):
+class _Recorder(DispatchMode):
     """Writes down operations as nodes."""
 
     supports_higher_order_operators = True
