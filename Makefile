@@ -8,12 +8,13 @@ DATA ?=
 # Tests start many processes; each would compile all of skest again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo test test-slow lint format clean
+.PHONY: help install demo test test-slow test-nightly lint format clean
 
 help:
 	@echo "make demo       wide & deep on a real mixed table, in under two minutes"
 	@echo "make test       the test suite without the slow tests"
 	@echo "make test-slow  the slow tests"
+	@echo "make test-nightly  scikit-learn's checks of further configurations"
 	@echo "make lint       ruff and mypy"
 	@echo "make format     reformat the code"
 
@@ -30,10 +31,13 @@ demo: $(INSTALLED)
 	$(BIN)/python examples/census_wide_deep.py $(if $(DATA),--data $(DATA)) --offline
 
 test: $(INSTALLED)
-	SCIPY_ARRAY_API=1 $(BIN)/python -m pytest -m "not slow" -n 2 --dist loadscope
+	SCIPY_ARRAY_API=1 $(BIN)/python -m pytest -m "not slow and not nightly" -n 2 --dist loadscope
 
 test-slow: $(INSTALLED)
 	SCIPY_ARRAY_API=1 $(BIN)/python -m pytest -m slow -n 2 --dist loadscope --no-loadscope-reorder
+
+test-nightly: $(INSTALLED)
+	SCIPY_ARRAY_API=1 $(BIN)/python -m pytest -m nightly -n 2 --dist load
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """scikit-learn's checks of estimators that are not as they are constructed.
 
-`QUICK` and `SLOW` pass every check, and none is expected to fail. `WITHOUT` names, for each
-configuration that cannot pass them all, the checks that it is spared, why, and what is
-tested in their place; `test_spared_checks_do_fail` sees that none is spared in vain.
+`QUICK` and `MORE` pass every check, and none is expected to fail. `WITHOUT` names, for
+each configuration that cannot pass them all, the checks that it is spared, why, and what
+is tested in their place; `test_spared_checks_do_fail` sees that none is spared in vain.
+All but `QUICK` is checked at night, by ``make test-nightly``.
 """
 
 from typing import Any
@@ -83,7 +84,7 @@ QUICK: dict[str, Any] = {
     "drawn noisy numbers": DNNRegressor(**LONGER, **DRAWN, **NOISY),
     "graph": DNNClassifier(**SMALL, **GRAPH),
 }
-SLOW: dict[str, Any] = {
+MORE: dict[str, Any] = {
     "float64": DNNClassifier(**SMALL, dtype="float64"),
     "float64 numbers": DNNRegressor(**LONGER, dtype="float64"),
     "sparse numbers": SparseRegressor(),
@@ -194,13 +195,13 @@ def test_every_check(estimator: Any, check: Any) -> None:
     check(estimator)
 
 
-@pytest.mark.slow
-@parametrize_with_checks(list(SLOW.values()), xfail_strict=True)
+@pytest.mark.nightly
+@parametrize_with_checks(list(MORE.values()), xfail_strict=True)
 def test_every_check_of_more(estimator: Any, check: Any) -> None:
     check(estimator)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("estimator", "check"),
     [
@@ -214,7 +215,7 @@ def test_the_other_checks(estimator: Any, check: Any) -> None:
     check(estimator)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("estimator", "check"),
     [
@@ -228,6 +229,7 @@ def test_some_checks_with_compiled_steps(estimator: Any, check: Any) -> None:
     check(estimator)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("title", WITHOUT)
 def test_spared_checks_do_fail(title: str) -> None:
     estimator, spared = WITHOUT[title]
@@ -255,11 +257,11 @@ def test_a_warm_start_goes_on(title: str) -> None:
 
 def test_several_labels_and_outputs_are_checked() -> None:
     """What the tags say decides which checks there are."""
-    classifier = {name for name, *_ in checks_of(SLOW["float64"])}
+    classifier = {name for name, *_ in checks_of(MORE["float64"])}
     prefix = "check_classifiers_multilabel_"
     assert sum(name.startswith(prefix) for name in classifier) == 4
     assert "check_class_weight_classifiers" in classifier
-    regressor = {name for name, *_ in checks_of(SLOW["float64 numbers"])}
+    regressor = {name for name, *_ in checks_of(MORE["float64 numbers"])}
     assert "check_regressor_multioutput" in regressor
     balanced = {name for name, *_ in checks_of(QUICK["balanced"])}
     assert not any(name.startswith(prefix) for name in balanced)
