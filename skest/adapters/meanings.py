@@ -15,6 +15,7 @@ from skest.feature_columns.crossed import CrossedColumn
 from skest.feature_columns.dense import EmbeddingColumn
 from skest.feature_columns.modules import parameter_name
 from skest.feature_columns.nested import OverCategorical
+from skest.feature_columns.piecewise import PiecewiseLinearColumn
 from skest.feature_columns.vocabulary import VocabularyColumn
 from skest.vocab_info import VocabInfo
 
@@ -87,7 +88,7 @@ def column_axes(
     Returns
     -------
     dict of str to dict of int to Meaning
-        Of embedding tables and of the weights of a linear model.
+        Of the tables of columns and of the weights of a linear model.
     """
     axes: Axes = {}
     for column in columns.active:
@@ -97,10 +98,21 @@ def column_axes(
                 0: ids_meaning(column),
                 1: outputs_meaning(column),
             }
+        is_piecewise = isinstance(column, PiecewiseLinearColumn)
+        if is_piecewise and column.dimension and kind != "linear":
+            axes[table_scope(parameter, kind) + parameter_name(column.name)] = {
+                0: code_meaning(column),
+                1: Meaning("dimension", range(column.dimension)),
+            }
         if kind == "linear":
-            looked_up = isinstance(column, CategoricalColumn)
+            if is_piecewise:
+                rows = code_meaning(column)
+            elif isinstance(column, CategoricalColumn):
+                rows = ids_meaning(column)
+            else:
+                rows = outputs_meaning(column)
             axes[part_prefix(parameter) + parameter_name(column.name)] = {
-                0: ids_meaning(column) if looked_up else outputs_meaning(column),
+                0: rows,
                 1: logits,
             }
     return axes
@@ -142,11 +154,30 @@ def outputs_meaning(column: FeatureColumn) -> Meaning:
     """Return what the elements of the output of a dense column stand for."""
     if isinstance(column, EmbeddingColumn):
         return Meaning("dimension", range(column.size))
+    if isinstance(column, PiecewiseLinearColumn):
+        if column.dimension is None:
+            return code_meaning(column)
+        return Meaning("dimension", range(column.size))
     if isinstance(column, OverCategorical | CategoricalColumn):
         return ids_meaning(column)
     if isinstance(column, DenseColumn):
         return Meaning("numbers", column._output_names())
     return Meaning(type(column).__name__, ())
+
+
+def code_meaning(column: PiecewiseLinearColumn) -> Meaning:
+    """Return what the code of a piecewise-linear column stands for: edges, or bins."""
+    entries: list[Hashable] = []
+    for element, edges in enumerate(column.edges):
+        ends = edges.tolist()
+        if column.encoding == "hat":
+            entries += [(element, end) for end in ends]
+        else:
+            bins = zip(ends, [*ends[1:], None], strict=True)
+            entries += [(element, *ends_of_bin) for ends_of_bin in bins]
+            if column.encoding == "ple":
+                entries.pop()  # there is nothing above the last edge
+    return Meaning((type(column).__name__, column.encoding), entries)
 
 
 def ids_meaning(column: FeatureColumn) -> Meaning:

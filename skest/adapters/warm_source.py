@@ -25,6 +25,7 @@ from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.equality import same
 from skest.feature_columns.nested import OverCategorical
 from skest.feature_columns.numeric import NumericColumn
+from skest.feature_columns.piecewise import PiecewiseLinearColumn
 from skest.vocab_info import VocabInfo
 from skest.warm_start import (
     WarmStartFromFit,
@@ -111,15 +112,15 @@ def _is_measured(column: FeatureColumn) -> bool:
     """Whether a column learns nothing but statistics of numbers."""
     while isinstance(column, OverCategorical):
         column = column.categorical
-    return isinstance(column, NumericColumn | BucketizedColumn)
+    return isinstance(column, NumericColumn | BucketizedColumn | PiecewiseLinearColumn)
 
 
 def _is_alike(column: FeatureColumn, other: FeatureColumn | None) -> bool:
-    return (
-        other is not None
-        and same(column, other)
-        and outputs_meaning(column) == outputs_meaning(other)
-    )
+    if other is None or not same(column, other):
+        return False
+    # Edges found elsewhere are not other edges that are wanted.
+    is_cut = isinstance(column, PiecewiseLinearColumn)
+    return is_cut or outputs_meaning(column) == outputs_meaning(other)
 
 
 def _whole_source(estimator: Any) -> Any:

@@ -170,6 +170,13 @@ class _ColumnFeatures(nn.Module):
                     parameter_name(column.name), nn.Parameter(zeros)
                 )
         self.interpolations: Any = nn.ModuleList(grouped(interpolated))
+        if initialize and len(interpolated) == len(self.outputs):
+            # Of nothing but zeros, rectified units without a bias learn nothing.
+            for column in interpolated:
+                table = self.get_parameter(parameter_name(column.name))
+                nn.init.normal_(
+                    table, std=0.1, generator=generator or _generator_for(column.name)
+                )
 
     def _register_table(
         self, column: EmbeddingColumn, generator: Generator | None, initialize: bool

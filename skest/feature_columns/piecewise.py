@@ -48,7 +48,8 @@ def piecewise_linear_column(
         rows; a value with so many rows keeps its edge.
     dimension : int or None, default=8
         Into how many numbers a network turns each element, by a table that it learns and
-        that starts at zero. None gives it the code itself.
+        that starts at zero, or near it if there are no other columns. None gives it the
+        code itself.
     encoding : {"ple", "hat", "onehot"}, default="ple"
         The code of x between edges b and c, at the fraction f = (x - b) / (c - b): "ple"
         has a number for each bin, 1 in those below, f in its own, 0 in those above; "hat"

@@ -73,6 +73,7 @@ def wide_and_deep():
         [
             ("age", fc.numeric_column("age", normalizer="quantile")),
             ("city", fc.embedding_column(city, dimension=2)),
+            ("bins", fc.piecewise_linear_column(fc.numeric_column("age"))),
         ]
     )
     age = fc.bucketized_column(fc.numeric_column("age"), boundaries="quantiles:4")

@@ -41,6 +41,7 @@ from skest.feature_columns import (
     embedding_column,
     indicator_column,
     numeric_column,
+    piecewise_linear_column,
     shared_embeddings,
 )
 from skest.networks import DNN
@@ -349,7 +350,33 @@ NUMBERS = {
     "indicator": indicator_column(
         bucketized_column(numeric_column("x"), "quantiles:4")
     ),
+    "piecewise": piecewise_linear_column(numeric_column("x"), "distinct:4"),
+    "code": piecewise_linear_column(numeric_column("x"), "quantiles:4", None),
 }
+
+
+@pytest.mark.parametrize(
+    ("encoding", "sources"),
+    [
+        ("ple", [0, None, None, 2]),  # bins from -1, 0, .5 and 1
+        ("hat", [0, 1, None, 2, 3]),
+        ("onehot", [0, None, None, 2, 3]),
+    ],
+)
+@pytest.mark.parametrize("model", [LinearRegressor, DNNRegressor])
+def test_rows_of_a_table_follow_their_edges(model, encoding, sources):
+    def given(edges):
+        column = piecewise_linear_column(numeric_column("x"), edges, 2, encoding)
+        return {"feature_columns": [numeric_column("x"), column]}
+
+    old = fitted(model, **given([-1, 0, 1, 1.5]))
+    new = warm(model, old, **given([-1, 0, 0.5, 1, 1.5]))
+    end = f"x_{encoding}_weights"
+    (name,) = (n for n in new.estimator_.get_variable_names() if n.endswith(end))
+    before = value(old, name)
+    assert before.any(axis=1).all()
+    rows = [np.zeros_like(before[0]) if i is None else before[i] for i in sources]
+    np.testing.assert_allclose(value(new, name), rows, atol=1e-3)
 
 
 @pytest.mark.parametrize("column", NUMBERS.values(), ids=NUMBERS)

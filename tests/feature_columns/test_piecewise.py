@@ -117,6 +117,11 @@ def test_a_table_gets_gradients_of_what_was_seen_only() -> None:
     assert dense.get_parameter("x_ple_weights").grad.tolist() == expected
 
 
+def test_a_table_with_nothing_beside_it_does_not_start_at_zero() -> None:
+    columns = FeatureColumns([ple([0, 1, 2])])
+    assert DenseFeatures(columns)(columns.encode({"x": [1.5]})).all()
+
+
 @settings(deadline=None, max_examples=50)
 @given(
     st.lists(st.floats(-1e6, 1e6, width=32), min_size=2, max_size=8, unique=True),
