@@ -46,18 +46,26 @@ ESTIMATORS = [
     DNNLinearCombinedRegressor((16,), max_iter=60),
     RNNClassifier(16, learning_rate=0.1, max_iter=20),
     RNNRegressor(16, max_iter=60),
-    LinearRegressor(loss="huber"),
-    DNNRegressor(
-        (16,), loss="quantile", learning_rate=0.2, max_iter=20, execution="graph"
-    ),
     BaselineEstimator(),
     DNNEstimator(hidden_units=(16,), learning_rate=0.2, max_iter=15),
-    DNNEstimator(RegressionHead(), (16,), learning_rate=0.2, max_iter=20),
     LinearEstimator(PoissonRegressionHead()),
     DNNLinearCombinedEstimator(
         dnn_hidden_units=(16,), dnn_learning_rate=0.2, max_iter=15
     ),
     MultiHeadEstimator((16,), learning_rate=0.2, max_iter=15),
+    # Without an end before the optimum: the order of the rows, which weights replace in
+    # one of the checks, matters until there.
+    LinearClassifier(optimizer="sdca", max_iter=80, n_iter_no_change=np.inf),
+]
+
+
+# What ``make test`` has not the time for.
+MORE = [
+    LinearRegressor(loss="huber"),
+    DNNRegressor(
+        (16,), loss="quantile", learning_rate=0.2, max_iter=20, execution="graph"
+    ),
+    DNNEstimator(RegressionHead(), (16,), learning_rate=0.2, max_iter=20),
     # Mini-batches, drawn in proportion to the weights.
     DNNClassifier((16,), batch_size=8, sampling="weighted", max_iter=20),
     DNNRegressor(
@@ -72,9 +80,6 @@ ESTIMATORS = [
         learning_rate=0.2,
         max_iter=40,
     ),
-    # Without an end before the optimum: the order of the rows, which weights replace in
-    # one of the checks, matters until there.
-    LinearClassifier(optimizer="sdca", max_iter=80, n_iter_no_change=np.inf),
     LinearRegressor(
         optimizer=LinearSDCA(l2=10.0), max_iter=80, n_iter_no_change=np.inf
     ),
@@ -92,6 +97,12 @@ WITH_MODEL_FN = {
 
 @parametrize_with_checks(ESTIMATORS, xfail_strict=True)
 def test_scikit_learn_checks(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.nightly
+@parametrize_with_checks(MORE, xfail_strict=True)
+def test_scikit_learn_checks_of_more(estimator, check):
     check(estimator)
 
 
