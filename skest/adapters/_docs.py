@@ -151,7 +151,8 @@ default=None
     "training": """batch_size : int or "auto", default="auto"
         Rows of a batch; "auto" is ``min(200, n_samples)``.
     max_iter : int, default=200
-        Most epochs to train.
+        Most epochs to train. A `ConvergenceWarning` tells when they are over before the
+        training has converged, unless a schedule of the learning rate is to end there.
     max_steps : int, default=None
         Most steps to train; None leaves the end to the other rules.
     sampling : {"epoch", "weighted"}, default="epoch"

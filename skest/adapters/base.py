@@ -27,13 +27,18 @@ from skest._compat import (
     Options,
     StrOptions,
 )
-from skest._former_arguments import FormerArguments
+from skest._former_arguments import FormerArguments, former_arguments
 from skest.adapters.core import core_as_fitted
 from skest.adapters.core_training import CoreTraining
 from skest.adapters.epochs import EpochHook, Progress
 from skest.adapters.exported import as_exported
 from skest.adapters.fit_summaries import fit_summaries
-from skest.adapters.former import FORMER_ARGUMENTS
+from skest.adapters.former import (
+    EVALUATE_ARGUMENTS,
+    FIT_ARGUMENTS,
+    FORMER_ARGUMENTS,
+    PREDICT_ARGUMENTS,
+)
 from skest.adapters.learned_vectors import drop_embeddings, keep_embeddings
 from skest.adapters.live_score import LiveScore
 from skest.adapters.onnx_graph import fitted_onnx
@@ -107,6 +112,7 @@ class SkestEstimator(CallbackSupportMixin, DocLinkMixin, RowReader, FormerArgume
 
     # Training
 
+    @former_arguments(**FIT_ARGUMENTS)
     def fit(
         self,
         X: Any,
@@ -365,6 +371,7 @@ class SkestEstimator(CallbackSupportMixin, DocLinkMixin, RowReader, FormerArgume
             features, keys, batch_size=self._predict_batch_size
         )
 
+    @former_arguments(**PREDICT_ARGUMENTS)
     def predict(self, X: Any) -> Any:
         """Return the prediction for each row, in the form that `y` had in `fit`.
 
@@ -382,6 +389,7 @@ class SkestEstimator(CallbackSupportMixin, DocLinkMixin, RowReader, FormerArgume
         check_is_fitted(self)
         return self._target.answer(self._predict(X, self._target.answer_keys))
 
+    @former_arguments(**EVALUATE_ARGUMENTS)
     def evaluate(self, X: Any, y: Any, sample_weight: Any = None) -> dict[str, float]:
         """Return all metrics of the head.
 

@@ -7,7 +7,7 @@ from typing import Any
 from skest.adapters.callbacks import CallbackHook
 from skest.adapters.core import bound_model_fn, new_core
 from skest.adapters.epochs import Progress
-from skest.adapters.interruption import warn_if_interrupted
+from skest.adapters.interruption import warn_if_interrupted, warn_unless_converged
 from skest.adapters.learned_vectors import drop_embeddings
 from skest.adapters.warm_source import known_settings
 from skest.estimator import Estimator
@@ -84,6 +84,8 @@ class CoreTraining:
         all_hooks = [progress, *callbacks, *own_hooks, *hooks]
         core.train(input_fn, hooks=all_hooks, steps=steps, max_steps=max_steps)
         warn_if_interrupted(model, core)
+        if n_epochs > 1 and progress.is_patient:
+            warn_unless_converged(model, core, n_epochs)
         chosen = any(hook.chose_variables for hook in own_hooks)
         if progress.best is not None and not chosen:
             core.checkpoint = progress.best

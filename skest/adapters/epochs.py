@@ -43,6 +43,11 @@ class Progress(EpochwiseHook):
         """Best validation score; minus infinity if there is none."""
         return -math.inf
 
+    @property
+    def is_patient(self) -> bool:
+        """Whether training ends when epochs no longer improve."""
+        return False
+
 
 class ValidationScore(Protocol):
     """What scores a network in training."""
@@ -119,6 +124,11 @@ class EpochHook(Progress):
     def best_score(self) -> float:
         """Best validation score; minus infinity if there is none."""
         return -math.inf if self.best is None else self._best_value
+
+    @property
+    def is_patient(self) -> bool:
+        """Whether training ends when epochs no longer improve."""
+        return math.isfinite(self._patience)
 
     def begin(self, run: Run) -> None:
         """Prepare the validation rows, and score a state that training goes on from."""

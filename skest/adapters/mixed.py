@@ -10,8 +10,10 @@ from sklearn.utils import ClassifierTags, RegressorTags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
+from skest._former_arguments import former_arguments
 from skest.adapters.base import has_partial_fit
 from skest.adapters.features import without_columns
+from skest.adapters.former import PREDICT_ARGUMENTS
 from skest.adapters.stream_training import StreamTrained
 from skest.adapters.targets.base import Target
 from skest.adapters.targets.forms import columns_of, is_frame
@@ -64,6 +66,7 @@ class SkestMixedEstimator(StreamTrained):
         """
         return self._partial_fit(X, y, sample_weight, classes)
 
+    @former_arguments(**PREDICT_ARGUMENTS)
     def predict(self, X: Any) -> Any:
         """Return the predictions in the form that `y` had in `fit`.
 

@@ -9,10 +9,12 @@ from typing import Any
 from sklearn.callback import with_callbacks
 from torch import Tensor
 
+from skest._former_arguments import former_arguments
 from skest.adapters.base import SkestEstimator, has_partial_fit
 from skest.adapters.core_training import CoreTraining
 from skest.adapters.epochs import Progress
 from skest.adapters.features import WEIGHT_KEY
+from skest.adapters.former import TRAIN_ARGUMENTS
 from skest.adapters.rows import Rows
 from skest.feature_columns.columns import FeatureColumns
 from skest.hooks.base import Run
@@ -29,6 +31,7 @@ __all__ = ["StreamTrained"]
 class StreamTrained(SkestEstimator):
     """Adds `train` to what the estimators have in common; not for direct use."""
 
+    @former_arguments(**TRAIN_ARGUMENTS)
     def train(
         self,
         input_fn: Callable[..., Any],

@@ -4,6 +4,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.linear_model import LogisticRegression
 
 from skest import (
     DNNClassifier,
@@ -276,6 +277,29 @@ def test_missing_nullable_labels(blobs):
     labels[3] = pd.NA
     with pytest.raises(ValueError, match=r"1 label\(s\) are missing"):
         make(DNNClassifier).fit(X, labels)
+
+
+@pytest.mark.parametrize(
+    "dtype", ["Int64", "UInt8", "boolean", "Float64", "int64[pyarrow]", "bool[pyarrow]"]
+)
+def test_nullable_labels(dtype, blobs):
+    X, y = blobs[0], pd.Series(blobs[1] > 0, dtype=dtype)
+    model = make(DNNClassifier, max_iter=3).fit(X, y)
+    peer = LogisticRegression().fit(X, y)
+    np.testing.assert_array_equal(model.classes_, peer.classes_)
+    assert model.classes_.dtype.kind in "ibf"
+    assert model.score(X, y) == np.mean(model.predict(X) == y.to_numpy())
+    make(DNNClassifier, max_iter=3).fit(X, y.array)
+    y[3] = pd.NA
+    for estimator in (DNNClassifier, DNNRegressor):
+        with pytest.raises(ValueError, match="Input y contains NaN"):
+            make(estimator).fit(X, y)
+
+
+def test_categories_of_numbers_are_labels(blobs):
+    X, y = blobs
+    model = make(DNNClassifier, max_iter=1).fit(X, pd.Series(y, dtype="category"))
+    np.testing.assert_array_equal(model.classes_, [0, 1, 2])
 
 
 def test_numbers_too_large(estimator_class, blobs):

@@ -188,7 +188,7 @@ def test_targets_of_a_regression(blobs):
     with pytest.raises(ValueError, match="label_dimension=2"):
         model.fit(X, np.column_stack([y, y]))
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", DataConversionWarning)
         model.set_params(optimizer="ftrl").fit(X, np.column_stack([y, y]))
 
 

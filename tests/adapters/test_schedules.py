@@ -69,7 +69,8 @@ def test_clipping(estimator, blobs):
 
     class Norms(Hook):
         def after_step(self, run, loss):
-            grads = [p.grad.norm() ** 2 for p in run.network.parameters()]
+            trained = [p for p in run.network.parameters() if p.requires_grad]
+            grads = [p.grad.norm() ** 2 for p in trained]
             largest.append(float(sum(grads) ** 0.5))
 
         def __deepcopy__(self, memo):

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A fit that `max_iter` ended says so, where improvement was to end it."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from sklearn.exceptions import ConvergenceWarning
+
+import skest
+from skest.hooks import Hook
+
+NAMES = ["DNNClassifier", "DNNRegressor", "LinearClassifier", "LinearRegressor"]
+
+
+class Stop(Hook):
+    def after_step(self, run, loss):
+        run.request_stop("enough")
+
+
+def fit(name="DNNClassifier", partial=False, **settings):
+    X = np.random.default_rng(0).normal(size=(30, 2))
+    y = (X[:, 0] > 0).astype(int)
+    own = {"optimizer": "adam", "learning_rate": 0.01, "n_iter_no_change": 5}
+    model = getattr(skest, name)(
+        **{**own, "max_iter": 3, "random_state": 0, **settings}
+    )
+    return model.partial_fit(X, y) if partial else model.fit(X, y)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_max_iter_without_convergence(name):
+    with pytest.warns(
+        ConvergenceWarning, match=f"{name} has not .*max_iter=3"
+    ) as found:
+        fit(name)
+    assert found[0].filename == __file__
+
+
+def test_so_does_early_stopping():
+    with pytest.warns(ConvergenceWarning, match="has not converged"):
+        fit(early_stopping=True)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"max_iter": 50, "tol": 10.0},  # it has converged
+        {"n_iter_no_change": np.inf},
+        {"max_steps": 2},
+        {"learning_rate": lambda step: 0.1 / (1 + step)},
+        {"lr_scheduler": lambda own: torch.optim.lr_scheduler.StepLR(own, 2)},
+        {"hooks": [Stop()]},
+        {"partial": True},
+    ],
+    ids=lambda settings: next(iter(settings)),
+)
+def test_no_warning_where_it_ends_as_it_was_meant_to(settings):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ConvergenceWarning)
+        fit(**settings)
