@@ -110,7 +110,7 @@ class ClassTarget(Target):
 
     def _column(self, y: Any, gaps: bool) -> tuple[NDArray[Any], NDArray[Any]]:
         """Return the labels, and those that are there in a type of their own."""
-        if is_extension_array_dtype(getattr(y, "dtype", None)):
+        if hasattr(y, "dtype") and is_extension_array_dtype(y.dtype):
             values = pd.Series(y.to_numpy(dtype=object), dtype=object)
             y = values.infer_objects().to_numpy()
         y = column_or_1d(y, warn=True)
