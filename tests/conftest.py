@@ -11,6 +11,10 @@ from hypothesis import settings
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
+# Several workers of pytest on few cores: threads that wait for each other make small
+# steps thirty times as long. Read when PyTorch is imported, also by processes of tests.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # Every connection with a store asks for the name of its peer; without a name server, 5 s
 # are lost now and then. A process reads it once, when it first looks up a name.
 os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
