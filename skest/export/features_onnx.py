@@ -118,19 +118,18 @@ def _interpolated(
     """Yield what computes piecewise-linear columns, and the result, as in `forward`."""
     for i, group in enumerate(module.interpolations):
         tables = [module.get_parameter(parameter_name(name)) for name in group.columns]
-        knots = group.knots(tables)
-        values = scope.inside(f"interpolations.{i}").weight("knots", knots)
+        bins = group.bins(tables)
+        values = scope.inside(f"interpolations.{i}").weight("bins", bins)
         for key, n in zip(group.keys, group.n_elements, strict=True):
-            note_width(encoded[key].values, row=2 * n * knots.shape[1])
+            note_width(encoded[key].values, row=n * bins.shape[1])
         ids = concat([encoded[key].values for key in group.keys], axis=1)
-        ends = [
-            values.take(ids + e)
-            for e in group.ends.reshape(-1, sum(group.n_elements)).numpy()
-        ]
-        if len(ends) == 1:
-            yield group, ends[0]
+        found = values.take(ids + group.first.cpu().numpy())
+        if group.encoding == "onehot":
+            yield group, found
             continue
-        start, end = ends
+        size = bins.shape[1] // 2
+        start = found.take(np.arange(size), axis=-1)
+        end = found.take(np.arange(size, 2 * size), axis=-1)
         fractions = concat([encoded[key] for key in group.weight_keys], axis=1)
         fraction = fractions.cast(start.dtype).unsqueeze(-1)
         yield group, start + fraction * (end - start)
