@@ -19,6 +19,7 @@ from skest.feature_columns.dense import EmbeddingColumn, IndicatorColumn
 from skest.feature_columns.nested import OverCategorical
 from skest.feature_columns.numeric import NumericColumn
 from skest.feature_columns.numeric_frame import NumericFrameColumn
+from skest.feature_columns.parsed import ParsedColumn
 from skest.feature_columns.piecewise import PiecewiseLinearColumn
 from skest.feature_columns.sequence import (
     SequenceCategoricalColumn,
@@ -43,6 +44,7 @@ _KNOWN = (
     IndicatorColumn,
     NumericColumn,
     NumericFrameColumn,
+    ParsedColumn,
     PiecewiseLinearColumn,
     SequenceCategoricalColumn,
     SequenceNumericColumn,
@@ -124,6 +126,17 @@ def _(column: NumericColumn) -> list[Demand]:
 def _(column: NumericFrameColumn) -> list[Demand]:
     (demand,) = _demands.dispatch(NumericColumn)(column)
     return [demand._replace(names=tuple(column.feature_names))]
+
+
+@_demands.register
+def _(column: ParsedColumn) -> list[Demand]:
+    if column.parse != "number":
+        raise ExportError(
+            f"The column {column.name!r} reads dates, which an exported graph cannot. "
+            "Make numbers of them before fit, such as "
+            "X['when'].astype('datetime64[s]').astype('int64'), and export again."
+        )
+    return _demands.dispatch(NumericColumn)(column)
 
 
 @_demands.register

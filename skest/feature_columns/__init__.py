@@ -27,6 +27,7 @@ from skest.feature_columns.modules import (
     SequenceFeatures,
 )
 from skest.feature_columns.numeric import NumericColumn, numeric_column
+from skest.feature_columns.parsed import ParsedColumn, parsed_numeric_column
 from skest.feature_columns.piecewise import (
     PiecewiseLinearColumn,
     piecewise_linear_column,
@@ -73,6 +74,7 @@ __all__ = [
     "IndicatorColumn",
     "LinearFeatures",
     "NumericColumn",
+    "ParsedColumn",
     "PiecewiseLinearColumn",
     "SequenceCategoricalColumn",
     "SequenceFeatures",
@@ -93,6 +95,7 @@ __all__ = [
     "indicator_column",
     "infer_feature_columns",
     "numeric_column",
+    "parsed_numeric_column",
     "piecewise_linear_column",
     "sequence_categorical_column_with_hash_bucket",
     "sequence_categorical_column_with_identity",

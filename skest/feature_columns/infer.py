@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any, Literal, overload
 
 import numpy as np
+import pandas as pd
 
 from skest._checks import check_choice
 from skest._warnings import warn
@@ -13,10 +14,16 @@ from skest.feature_columns.categorical import (
     KeyedCategoricalColumn,
     categorical_column_with_hash_bucket,
 )
-from skest.feature_columns.cells import holds_numbers, numbers
+from skest.feature_columns.cells import Factorized, holds_numbers, numbers
 from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.dense import embedding_column, indicator_column
 from skest.feature_columns.numeric import NumericColumn, numeric_column
+from skest.feature_columns.parsed import (
+    are_dates,
+    are_numbers,
+    parsed_numeric_column,
+    varying_parts,
+)
 from skest.feature_columns.sequence import (
     SequenceCategoricalColumn,
     sequence_numeric_column,
@@ -24,6 +31,7 @@ from skest.feature_columns.sequence import (
 )
 from skest.feature_columns.sparse_matrix import SparseMatrixColumn
 from skest.feature_columns.table import Key, Table
+from skest.feature_columns.target_statistics import target_statistics_column
 from skest.feature_columns.vocabulary import categorical_column_with_vocabulary_list
 
 __all__ = [
@@ -40,6 +48,18 @@ MAX_INDICATOR_LEVELS = 10
 MAX_VOCABULARY_LEVELS = 50_000
 #: Number of buckets for hashed categories.
 HASH_BUCKET_SIZE = 100_000
+#: Levels of an embedding that fewer rows have share a vector: rows of which little can be
+#: learned (Micci-Barreca 2001 and Pargent et al. 2022 shrink them for the same reason).
+RARE_LEVEL = 5
+#: Share of the rows that train the vector of unknown levels, as in ml4ir.
+UNKNOWN_RATE = 0.01
+#: With fewer cells, all levels may differ by chance.
+FEWEST_UNIQUE = 20
+#: Cells of more words on average are a text, if at least half of them differ.
+MOST_WORDS = 4
+#: Integers are row numbers if they differ and fill at least so much of their range; with
+#: less than all, for rows are held out.
+ROW_NUMBER_SHARE, FEWEST_ROW_NUMBERS = 0.7, 100
 #: Length of the vectors of the columns of a sparse matrix, if it has so many.
 SPARSE_MATRIX_DIMENSION = 64
 
@@ -66,15 +86,33 @@ def infer_feature_columns(
 ) -> FeatureColumns | None:
     """Choose feature columns for X.
 
-    Numbers are standardised; missing ones are replaced by the mean, and where the
-    training data had gaps an indicator of missing numbers is added. An array of numbers
-    becomes one column. Strings, booleans and pandas categories become categorical
-    columns with a learned vocabulary, or hash buckets if there are very many levels.
-    Lists of strings or integers are several categories, lists of floats of one length
-    are numbers. A category that is the integer -1 counts as missing, with a warning. A
-    sparse matrix becomes one column of numbers scaled to [-1, 1], for a deep model with
-    a vector for each of its columns that is multiplied by the number, so that it is
-    never made dense.
+    ============================================ ========================================
+    Cells                                        Columns
+    ============================================ ========================================
+    numbers                                      standardised; gaps become the mean, with
+                                                 an indicator of missing numbers
+    strings that all are numbers or blank        as numbers, unless one has a leading zero
+    dates, also as strings in ISO form           seconds, and month, weekday, hour and day
+                                                 of the year where they vary, as numbers
+    strings, booleans, pandas categories:
+    - in 20 cells and more, all levels unique    none, with a warning
+    - texts: more than 4 words in a cell, and    bag of hashed words: one vector, the mean
+      at least half of the cells differ
+    - up to 10 levels                            indicator
+    - up to 50,000 levels                        embedding, with a trained vector for rare
+                                                 and unknown levels and one for missing
+                                                 ones; beside it `target_statistics_column`
+    - more                                       the same of 100,000 hash buckets
+    lists of strings or integers                 several categories, as above
+    lists of floats of one length                numbers
+    integers that number the rows, or no value   none, with a warning
+    sparse matrix                                numbers scaled to [-1, 1] times a vector
+                                                 for each column; never made dense
+    ============================================ ========================================
+
+    An array of numbers becomes one column. For a linear model, categories stay as they
+    are, with neither vectors nor statistics. A category that is the integer -1 counts as
+    missing, with a warning.
 
     Parameters
     ----------
@@ -98,8 +136,8 @@ def infer_feature_columns(
     Raises
     ------
     ValueError
-        If X has a column that is neither numbers nor categories, such as dates, or no
-        sequences are found.
+        If X has a column that is neither numbers nor categories, such as durations, if
+        no column is left, or no sequences are found.
     TypeError
         If X has a sparse matrix, and sequences are wanted.
 
@@ -119,8 +157,14 @@ def infer_feature_columns(
     if kind in ("sequence", "context"):
         wanted = kind == "sequence"
         keys = [key for key in keys if _holds_sequences(table, key) is wanted]
+    columns = [column for key in keys for column in _columns(table, key, kind, dtype)]
+    if columns:
+        return FeatureColumns(columns)
     if keys:
-        return FeatureColumns([_column(table, key, kind, dtype) for key in keys])
+        raise ValueError(
+            f"No column of X tells anything: {', '.join(map(repr, keys))}. Describe what "
+            "is to be used by feature columns."
+        )
     if kind == "sequence":
         raise ValueError(
             "X has no column of sequences: no cells are lists, and no column is an array "
@@ -155,30 +199,108 @@ def _holds_numbers(table: Table, key: Key, is_sequence: bool) -> bool:
     return not gaps.any() or bool((values[~gaps] % 1 != 0).any())
 
 
-def _column(table: Table, key: Key, kind: str, dtype: str | None) -> FeatureColumn:
+def _columns(
+    table: Table, key: Key, kind: str, dtype: str | None
+) -> list[FeatureColumn]:
+    """Return the columns of one raw column; none if there is nothing to learn from it."""
     if table.holds_sparse(key):
-        return _sparse_matrix(table, key, kind)
+        return [_sparse_matrix(table, key, kind)]
     is_sequence = kind == "sequence"
     if _holds_numbers(table, key, is_sequence):
         if is_sequence:
             steps = numbers(steps_of(table, key).values, key)
-            return _numeric(sequence_numeric_column, key, steps, dtype)
-        return _numeric(numeric_column, key, table.numbers(key), dtype)
-    codes, levels = table.factorized(key)
-    if levels.dtype != object and -1 in levels:
+            return [_numeric(sequence_numeric_column, key, steps, dtype)]
+        values = table.numbers(key)
+        if values.ndim == 1 and np.isnan(values).all():
+            return _left_out(key, "has no values")
+        if len(table.keys) > 1 and _are_row_numbers(values):
+            return _left_out(key, "numbers the rows")
+        return [_numeric(numeric_column, key, values, dtype)]
+    is_single = table.cells(key).ndim == 1 and table.flat(key) is None
+    is_category = isinstance(table.cells(key).dtype, pd.CategoricalDtype)
+    if is_single and not is_category and are_dates(table.cells(key)):
+        parts = varying_parts(table, key)
+        if not parts:
+            return _left_out(key, "has no values")
+        return [_parsed(key, part, dtype) for part in parts]
+    cells = table.factorized(key)
+    _warn_of_minus_one(cells, key)
+    counts = np.bincount(cells.codes[cells.codes >= 0])
+    n_levels = int(np.count_nonzero(counts))
+    if not n_levels:
+        return _left_out(key, "has no values")
+    if is_single and cells.are_strings:
+        if not is_category and are_numbers(cells.distinct):
+            return [_parsed(key, "number", dtype)]
+        if _are_texts(cells.distinct, counts.sum()):
+            words = categorical_column_with_hash_bucket(
+                key, HASH_BUCKET_SIZE, delimiter=" "
+            )
+            return [words if kind == "linear" else embedding_column(words, "auto")]
+    if is_single and n_levels == counts.sum() >= FEWEST_UNIQUE:
+        return _left_out(key, "has another value in each row")
+    keyed = _categorical(key, n_levels)
+    if kind == "linear":
+        return [keyed]
+    categorical = SequenceCategoricalColumn(keyed) if is_sequence else keyed
+    if n_levels <= MAX_INDICATOR_LEVELS:
+        return [indicator_column(categorical)]
+    if not is_single:
+        return [embedding_column(categorical, dimension="auto")]
+    statistics = target_statistics_column(keyed)
+    if n_levels <= MAX_VOCABULARY_LEVELS:
+        keyed = categorical_column_with_vocabulary_list(
+            key,
+            num_oov_buckets=1,
+            min_frequency=RARE_LEVEL / table.n_rows,  # whatever the scale of weights
+            missing_bucket=True,
+            unknown_rate=UNKNOWN_RATE,
+        )
+    return [embedding_column(keyed, dimension="auto"), statistics]
+
+
+def _left_out(key: Key, reason: str) -> list[FeatureColumn]:
+    warn(
+        f"Column {key!r} {reason}, from which nothing can be learned of other rows; it is "
+        "left out. To use it, describe it by a feature column, or put into X what it has "
+        "in common with other rows; or take it out of X."
+    )
+    return []
+
+
+def _are_row_numbers(values: np.ndarray) -> bool:
+    if values.dtype.kind not in "iu" or values.ndim > 1:
+        return False
+    least, n_rows = values.min(), len(values)
+    if least < 0 or n_rows < FEWEST_ROW_NUMBERS:
+        return False
+    is_dense = int(values.max()) * ROW_NUMBER_SHARE <= n_rows
+    return is_dense and len(np.unique(values)) == n_rows
+
+
+def _are_texts(distinct: np.ndarray, n_cells: int) -> bool:
+    n_words = np.mean([len(text.split()) for text in distinct.tolist()])
+    return bool(n_words > MOST_WORDS and 2 * len(distinct) >= n_cells)
+
+
+def _parsed(key: Key, parse: str, dtype: str | None) -> FeatureColumn:
+    return parsed_numeric_column(
+        key,
+        parse,
+        default_value="mean",
+        dtype=dtype or "float64",
+        normalizer="standard",
+        indicate_missing="auto" if parse in ("number", "seconds") else False,
+    )
+
+
+def _warn_of_minus_one(cells: Factorized, key: Key) -> None:
+    if cells.are_integers and -1 in cells.distinct:
         warn(
             f"Column {key!r} holds the integer -1 among its categories, where it means "
             "missing, as in TensorFlow. If it is a category, make strings of the column, "
             "e.g. with .astype(str)."
         )
-    n_levels = int(np.count_nonzero(np.bincount(codes[codes >= 0])))
-    keyed = _categorical(key, n_levels)
-    if kind == "linear":
-        return keyed
-    categorical = SequenceCategoricalColumn(keyed) if is_sequence else keyed
-    if n_levels <= MAX_INDICATOR_LEVELS:
-        return indicator_column(categorical)
-    return embedding_column(categorical, dimension="auto")
 
 
 def _numeric(

@@ -33,6 +33,7 @@ def test_frame_for_a_deep_model() -> None:
         "flag_indicator",
         "few_indicator",
         "many_embedding",
+        "many_target_statistics",
         "level_indicator",
         "object_indicator",
     ]
@@ -104,9 +105,14 @@ def test_polars_and_tables() -> None:
     ("X", "error", "message"),
     [
         (
-            pd.DataFrame({"when": pd.to_datetime(["2020"])}),
+            pd.DataFrame({"wait": pd.to_timedelta(["1h"])}),
             ValueError,
-            "'when' holds dates .* Derive numbers or categories",
+            "'wait' holds dates or durations .* Derive numbers or categories",
+        ),
+        (
+            pd.DataFrame({"when": ["2026-01-31", "2026-02-31"]}),
+            ValueError,
+            "'when' must hold dates in ISO form, also as strings; got '2026-02-31'",
         ),
         ({"x": np.array([1j])}, ValueError, "Complex data not supported: column 'x'"),
         (
@@ -157,3 +163,107 @@ def test_other_categories_than_minus_one(cells: Any) -> None:
 def test_unknown_kind() -> None:
     with pytest.raises(ValueError, match=r"'kind' .* must be one of 'dense', 'linear'"):
         infer_feature_columns(FRAME, kind="wide")
+
+
+N = 300
+
+
+def table(rng: np.random.Generator) -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            "number": rng.normal(size=N),
+            "text of numbers": [f" {value:.2f}" for value in rng.normal(size=N)],
+            "code": [f"0{value}" for value in rng.integers(1000, 1040, N)],
+            "when": pd.date_range("2020-01-01", periods=N, freq="7h"),
+            "day": [f"2021-03-{day:02d}" for day in rng.integers(1, 29, N)],
+            "words": [" ".join(rng.choice([*"abcdefgh"], 6)) for _ in range(N)],
+            "flag": rng.integers(0, 2, N) == 1,
+            "one": "c",
+            "few": rng.choice([*"abc"], N),
+        }
+    )
+
+
+USELESS = {
+    "name": [f"n{i}" for i in range(N)],
+    "category": pd.Categorical(np.arange(N)),
+    "row": np.arange(1, N + 1)[::-1],
+    "no number": [np.nan] * N,
+    "no text": [None] * N,
+    "no date": [pd.NaT] * N,
+}
+
+
+def test_a_table_of_everything(rng: np.random.Generator) -> None:
+    X = table(rng)
+    X.loc[0, ["text of numbers", "day", "few"]] = " ", None, None
+    columns = infer_feature_columns(X)
+    assert [column.name for column in columns.active] == [
+        "number",
+        "text of numbers",
+        "code_embedding",
+        "code_target_statistics",
+        "when_seconds",
+        "when_month",
+        "when_weekday",
+        "when_hour",
+        "when_day_of_year",
+        "day_seconds",
+        "day_weekday",
+        "day_day_of_year",
+        "words_embedding",
+        "flag_indicator",
+        "one_indicator",
+        "few_indicator",
+    ]
+    y = rng.integers(0, 2, N)
+    encoded = columns.fit(X, y).encode(X)
+    assert all(values.isfinite().all() for values in encoded.values())
+    assert encoded["text of numbers"].shape == (N, 2)
+    assert encoded["text of numbers"][0].tolist() == [0, 1]
+    linear = infer_feature_columns(X, "linear").fit(X, y)
+    assert "code" in [column.name for column in linear.active]
+
+
+@pytest.mark.parametrize("kind", ["dense", "linear"])
+@pytest.mark.parametrize("name", USELESS)
+def test_what_tells_nothing_is_left_out(name: str, kind: str) -> None:
+    X = pd.DataFrame({"x": np.arange(N) / 7, name: USELESS[name]})
+    with pytest.warns(UserWarning, match=f"{name!r} .* it is left out. To use it"):
+        columns = infer_feature_columns(X, kind)
+    assert [column.name for column in columns.active] == ["x"]
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    "cells",
+    [
+        [f"n{i}" for i in range(19)],
+        ["same", *(f"n{i}" for i in range(N - 2)), "same"],
+        np.arange(N) * 3,
+        np.arange(N) - 5,
+        np.arange(N) / 1,
+    ],
+    ids=["short", "twice", "gaps", "negative", "floats"],
+)
+def test_what_may_tell_something_stays(cells: Any) -> None:
+    X = pd.DataFrame({"x": np.ones(len(cells)), "c": cells})
+    assert len(infer_feature_columns(X).active) > 1
+
+
+def test_nothing_is_left() -> None:
+    X = pd.DataFrame({"name": USELESS["name"]})
+    with (
+        pytest.warns(UserWarning, match="'name'"),
+        pytest.raises(ValueError, match="No column of X tells anything: 'name'"),
+    ):
+        infer_feature_columns(X)
+
+
+def test_many_levels_have_vectors_for_rare_unknown_and_missing_ones() -> None:
+    X = pd.DataFrame({"c": [f"m{i}" for i in range(11)] * 9 + ["rare", None]})
+    columns = infer_feature_columns(X).fit(X, np.arange(101) % 2)
+    new = {"c": ["m3", "rare", "unknown", None]}
+    encoded = columns.encode(new)
+    assert encoded["c_ids"].ravel().tolist() == [4, 11, 11, 12]
+    assert encoded["c_target_statistics"].shape == (4, 2)

@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`parsed_numeric_column`: numbers that are written as strings, and parts of dates."""
+
+import re
+from collections.abc import Callable, Hashable
+from datetime import UTC, date, datetime
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from skest._checks import check_choice
+from skest.feature_columns.cells import Cells, numbers
+from skest.feature_columns.numeric import NumericColumn
+from skest.feature_columns.table import Key, Table
+
+__all__ = [
+    "ParsedColumn",
+    "are_dates",
+    "are_numbers",
+    "parsed_numeric_column",
+    "varying_parts",
+]
+
+_DATE_PARTS = ("seconds", "month", "weekday", "hour", "day_of_year")
+_CODE = re.compile(r"\s*[+-]?0\d")  # a leading zero makes a code of it, as in "01234"
+_DATE = re.compile(
+    r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d+)?)?)?(Z|\+00:00)?", re.ASCII
+)
+_TIME = np.dtype("datetime64[us]")
+
+
+def parsed_numeric_column(
+    key: Key,
+    parse: str = "number",
+    *,
+    default_value: float | str | None = None,
+    dtype: str = "float64",
+    normalizer: str | Callable[[np.ndarray], np.ndarray] | None = None,
+    indicate_missing: bool | str = False,
+) -> "ParsedColumn":
+    """Numbers that are written as strings, or a part of dates.
+
+    Parameters
+    ----------
+    key : str or int
+        Name of the raw column, or its position in an array or frame.
+    parse : str, default="number"
+        "number" reads strings such as " 3.5", where blanks are missing. "seconds" gives
+        the seconds since 1970 of dates and times, "month" 1 to 12, "weekday" 0 (Monday)
+        to 6, "hour" 0 to 23, "day_of_year" 1 to 366. Dates are those of NumPy, pandas
+        and Python, or strings in ISO form ("2026-01-31", "2026-01-31 12:30"); with a
+        time zone they are taken in UTC.
+    default_value, dtype, normalizer, indicate_missing
+        As in `numeric_column`.
+
+    Returns
+    -------
+    ParsedColumn
+
+    Raises
+    ------
+    ValueError, TypeError
+        If a parameter is wrong.
+
+    Examples
+    --------
+    >>> from skest.feature_columns import parsed_numeric_column
+    >>> column = parsed_numeric_column("when", "month")
+    >>> column.transform({"when": ["2026-01-31", "2026-12-01T08:30"]})
+    array([[ 1.], [12.]])
+    """
+    return ParsedColumn(
+        key, parse, default_value, dtype, normalizer, indicate_missing
+    ).validated()
+
+
+class ParsedColumn(NumericColumn):
+    """Column made by `parsed_numeric_column`, where the parameters are documented.
+
+    The attributes that it learns are those of `NumericColumn`.
+    """
+
+    shape = (1,)
+
+    def __init__(
+        self,
+        key: Key,
+        parse: str = "number",
+        default_value: float | str | None = None,
+        dtype: str = "float64",
+        normalizer: str | Callable[[np.ndarray], np.ndarray] | None = None,
+        indicate_missing: bool | str = False,
+    ) -> None:
+        self.key = key
+        self.parse = parse
+        self.default_value = default_value
+        self.dtype = dtype
+        self.normalizer = normalizer
+        self.indicate_missing = indicate_missing
+
+    @property
+    def name(self) -> str:
+        """The key; of a part of dates, with it behind."""
+        return str(self.key) if self.parse == "number" else f"{self.key}_{self.parse}"
+
+    def _validate(self) -> None:
+        super()._validate()
+        owner = f"parsed numeric column {self.key!r}"
+        check_choice(self.parse, "parse", owner, ("number", *_DATE_PARTS))
+
+    def _raw(self, table: Table) -> np.ndarray:
+        cells = table.cells(self.key)
+        if self.parse == "number":
+            return _parsed(cells, self.key, _number, np.dtype(np.float64))
+        return _part(_times(cells, self.key), self.parse)
+
+    def _check_encodes(self, table: Table) -> None:
+        self.encode(table)
+
+
+def are_numbers(distinct: np.ndarray) -> bool:
+    """Tell whether all distinct strings are numbers or blank, and none is a code."""
+    texts = [text for text in distinct.tolist() if not text.isspace()]
+    try:
+        return bool(texts) and not any(
+            _CODE.match(text) or np.isinf(_number(text)) for text in texts
+        )
+    except ValueError:
+        return False
+
+
+def are_dates(cells: Cells) -> bool:
+    """Tell whether cells are dates, or strings in ISO form."""
+    if cells.ndim > 1 or cells.dtype.kind != "O":
+        return cells.ndim == 1 and cells.dtype.kind == "M"
+    values = np.asarray(cells, dtype=object)
+    present = values[~pd.isna(values) & (values != "")]
+    if len(present) == 0 or not _is_date(present[0]):
+        return False
+    return all(map(_is_date, pd.unique(present).tolist()))
+
+
+def varying_parts(table: Table, key: Key) -> list[str]:
+    """Return the parts of dates that vary; of a single date, its seconds.
+
+    Raises
+    ------
+    ValueError
+        If a cell is no date.
+    """
+    times = _times(table.cells(key), key)
+    times = np.unique(times[~np.isnat(times)])
+    return [
+        part
+        for part in (_DATE_PARTS if len(times) else ())
+        if part == "seconds" or len(np.unique(_part(times, part))) > 1
+    ]
+
+
+def _is_date(cell: Any) -> bool:
+    is_text = isinstance(cell, str)
+    return _DATE.fullmatch(cell) is not None if is_text else isinstance(cell, date)
+
+
+def _parsed(
+    cells: Cells, key: Hashable, parse: Callable[[Any], Any], dtype: np.dtype
+) -> np.ndarray:
+    """Return what becomes of cells, each distinct one parsed once."""
+    values = np.asarray(cells, dtype=object)
+    codes, distinct = pd.factorize(values)
+    result = np.full(len(distinct) + 1, np.nan if dtype.kind == "f" else "NaT", dtype)
+    for i, cell in enumerate(distinct.tolist()):
+        try:
+            result[i] = parse(cell)
+        except (TypeError, ValueError) as error:
+            what = "numbers" if dtype.kind == "f" else "dates in ISO form"
+            raise ValueError(
+                f"Column {key!r} must hold {what}, also as strings; got {cell!r}. Mend "
+                "the cell, or use a categorical column."
+            ) from error
+    return result[codes]
+
+
+def _number(cell: Any) -> float:
+    if isinstance(cell, str):
+        cell = cell.strip() or np.nan
+    return float(cell)
+
+
+def _times(cells: Cells, key: Hashable) -> np.ndarray:
+    """Return dates as microseconds, which hold every year that has four digits."""
+    if isinstance(cells, pd.Series) and cells.dtype.kind == "M":
+        if getattr(cells.dt, "tz", None) is not None:
+            cells = cells.dt.tz_convert("UTC").dt.tz_localize(None)
+        return cells.to_numpy(dtype=_TIME)
+    if cells.dtype.kind == "M":
+        return np.asarray(cells).astype(_TIME)
+    if cells.dtype.kind != "O":
+        numbers(cells, key)  # refuses what is neither
+        raise ValueError(
+            f"Column {key!r} must hold dates; got dtype {cells.dtype}. Convert it with "
+            "pandas.to_datetime."
+        )
+    return _parsed(cells, key, _time, _TIME)
+
+
+def _time(cell: Any) -> np.datetime64:
+    if isinstance(cell, datetime) and cell.tzinfo is not None:
+        cell = cell.astimezone(UTC).replace(tzinfo=None)
+    if isinstance(cell, str):
+        cell = cell.removesuffix("Z").removesuffix("+00:00") or "NaT"
+    elif not isinstance(cell, date | np.datetime64):
+        raise TypeError(type(cell).__name__)
+    return np.datetime64(cell).astype(_TIME)
+
+
+def _part(times: np.ndarray, part: str) -> np.ndarray:
+    result: np.ndarray
+    missing = np.isnat(times)
+    times = np.where(missing, np.datetime64(0, "us"), times)
+    days = times.astype("datetime64[D]")
+    if part == "seconds":
+        result = times.astype(np.int64) / 1e6
+    elif part == "month":
+        result = times.astype("datetime64[M]").astype(np.int64) % 12 + 1.0
+    elif part == "weekday":
+        result = (days.astype(np.int64) + 3) % 7.0  # 1970 began with a Thursday
+    elif part == "hour":
+        result = (times - days).astype("timedelta64[h]").astype(np.float64)
+    else:  # day_of_year
+        years = times.astype("datetime64[Y]").astype("datetime64[D]")
+        result = (days - years).astype(np.int64) + 1.0
+    return np.where(missing, np.nan, result)
