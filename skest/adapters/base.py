@@ -177,6 +177,7 @@ class SkestEstimator(CallbackSupportMixin, DocLinkMixin, RowReader, FormerArgume
         weight = self._balanced_weight(train)
         train = train._replace(features=features, weight=weight)
         if not resume:
+            self._warn_of_unread()
             self._start(train)
         train = self._as_training_rows(train, seed)
         given = (X, y, sample_weight)
@@ -201,7 +202,7 @@ class SkestEstimator(CallbackSupportMixin, DocLinkMixin, RowReader, FormerArgume
         seed = self._seed()
         if not resume:
             self._start(rows)
-            rows = self._as_training_rows(rows, seed)
+        rows = self._as_training_rows(rows, seed)
         given = (X, y, sample_weight)
         self._train(rows, None, 1, seed, given, resume=resume)
 

@@ -15,6 +15,7 @@ from sklearn.utils import get_tags
 
 from skest._compat import check_sample_weight
 from skest._random import seed_sequence
+from skest._warnings import warn
 from skest.adapters.distinct import distinct_rows
 from skest.adapters.features import (
     ARRAY_KEY,
@@ -25,8 +26,8 @@ from skest.adapters.features import (
 )
 from skest.adapters.rows import Rows, as_rows, check_same_length, count_samples
 from skest.adapters.targets.base import Target
-from skest.feature_columns.columns import FeatureColumns
-from skest.feature_columns.infer import infer_feature_columns
+from skest.feature_columns.columns import FeatureColumns, unread_keys
+from skest.feature_columns.infer import infer_feature_columns, with_inferred
 from skest.feature_columns.numeric_frame import with_feature_names
 from skest.inputs.array_dataset import take_rows
 from skest.model_builder import device_with
@@ -229,9 +230,38 @@ class RowReader(BaseEstimator, metaclass=ABCMeta):
         """Return the columns to fit of a parameter: those given, or a guess."""
         columns = getattr(self, parameter)
         if columns is not None:
-            return clone(as_feature_columns(columns))  # the caller's stay unfitted
+            given = clone(as_feature_columns(columns))  # the caller's stay unfitted
+            if given.remainder == "infer":
+                return with_inferred(given, features, self._column_keys, kind)
+            return given
         # Of two kinds of columns, one that is not given is left out.
         return self._inferred_columns(kind, features) if self._all_inferred() else None
+
+    @property
+    def _column_keys(self) -> list[Any]:
+        """Keys of the columns of X, each column once."""
+        numbered = [f"x{i}" for i in range(self.n_features_in_)]
+        return list(vars(self).get("feature_names_in_", numbered))
+
+    def _keys_beside(self) -> set[Any]:
+        """Return columns of X that something else than feature columns reads."""
+        return set()
+
+    def _warn_of_unread(self) -> None:
+        """Tell which columns of a table no feature column reads."""
+        given = self._columns_of_user
+        is_table = "feature_names_in_" in vars(self) and not self._needs_names
+        if not (is_table and given and all(c.remainder is None for c in given)):
+            return
+        unread = unread_keys(self._column_keys, given)
+        names = [key for key in unread if key not in self._keys_beside()]
+        if names:
+            warn(
+                f"No feature column of {type(self).__name__} reads the columns "
+                f"{', '.join(map(repr, names))} of X; they are dropped. To use them, "
+                "give FeatureColumns([...], remainder='infer'); to drop them without a "
+                "word, remainder='drop'."
+            )
 
     def _inferred_columns(
         self, kind: str, features: dict[str, Any]

@@ -51,6 +51,10 @@ class TakesSDCA:
         if self._numbers_rows():
             raise ValueError(f"Training by parts {_ROWS_CHANGE}")
 
+    def _keys_beside(self) -> set[Any]:
+        sdca = as_sdca(self.optimizer)
+        return set() if sdca is None else {sdca.example_id_column}
+
     def _training_features(self, rows: Rows) -> dict[str, Any]:
         features = super()._training_features(rows)  # type: ignore[misc]
         if as_sdca(self.optimizer) is None:

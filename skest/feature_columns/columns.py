@@ -13,9 +13,11 @@ from sklearn.base import TransformerMixin, clone
 from sklearn.utils import Tags
 from torch import Tensor
 
+from skest._checks import check_choice
 from skest._compat import BaseComposition, DocLinkMixin, check_feature_names_in
 from skest.feature_columns.base import (
     CategoricalColumn,
+    DenseColumn,
     FeatureColumn,
     as_csr,
     as_dense,
@@ -24,9 +26,11 @@ from skest.feature_columns.dense import EmbeddingColumn
 from skest.feature_columns.equality import same
 from skest.feature_columns.features_in import FeaturesIn
 from skest.feature_columns.nested import OverCategorical
-from skest.feature_columns.table import Table
+from skest.feature_columns.table import Key, Table
 
-__all__ = ["FeatureColumns", "as_feature_columns"]
+__all__ = ["FeatureColumns", "as_feature_columns", "unread_keys"]
+
+_WHOLE = "x"  # key of all columns of an array
 
 
 class FeatureColumns(DocLinkMixin, FeaturesIn, TransformerMixin, BaseComposition):
@@ -40,6 +44,10 @@ class FeatureColumns(DocLinkMixin, FeaturesIn, TransformerMixin, BaseComposition
     sparse_output : bool, default=False
         Whether `transform` returns a CSR matrix. It saves memory where most columns are
         one-hot.
+    remainder : {"infer", "drop"} or None, default=None
+        What becomes of columns of X that no feature column reads: "infer" chooses
+        feature columns for them, as `infer_feature_columns`; "drop" and None leave them
+        out, and with None the `fit` of an estimator warns which these are.
 
     Attributes
     ----------
@@ -80,9 +88,16 @@ class FeatureColumns(DocLinkMixin, FeaturesIn, TransformerMixin, BaseComposition
     1   1.0         1.0        0.0
     """
 
-    def __init__(self, columns: Sequence[Any], *, sparse_output: bool = False) -> None:
+    def __init__(
+        self,
+        columns: Sequence[Any],
+        *,
+        sparse_output: bool = False,
+        remainder: str | None = None,
+    ) -> None:
         self.columns = columns
         self.sparse_output = sparse_output
+        self.remainder = remainder
 
     @property
     def _named_columns(self) -> list[tuple[str, FeatureColumn]]:
@@ -138,6 +153,9 @@ class FeatureColumns(DocLinkMixin, FeaturesIn, TransformerMixin, BaseComposition
                 "'columns' of FeatureColumns must be a non-empty list of feature columns; "
                 f"got {self.columns!r}."
             )
+        check_choice(
+            self.remainder, "remainder", "FeatureColumns", (None, "drop", "infer")
+        )
         _check_form(self.columns)
         named = self._named_columns
         for _, column in named:
@@ -176,9 +194,15 @@ class FeatureColumns(DocLinkMixin, FeaturesIn, TransformerMixin, BaseComposition
             column.check_refit()
         self._validate()
         table = Table(X)
+        named = self._named_columns
+        if self.remainder == "infer":
+            from skest.feature_columns.infer import with_inferred  # which needs this
+
+            is_dense = all(isinstance(column, DenseColumn) for _, column in named)
+            kind = "dense" if is_dense else "linear"
+            named = with_inferred(self, table, table.keys, kind).columns
         fitted = [
-            (name, clone(column).fit(table, y, sample_weight))
-            for name, column in self._named_columns
+            (name, clone(column).fit(table, y, sample_weight)) for name, column in named
         ]
         self.columns_ = fitted
         self._remember_features(table)
@@ -374,6 +398,15 @@ class FeatureColumns(DocLinkMixin, FeaturesIn, TransformerMixin, BaseComposition
         tags.input_tags.sparse = bool(columns) and all(c.takes_sparse for c in columns)
         tags.requires_fit = any(c.needs_fit for c in columns)
         return tags
+
+
+def unread_keys(keys: Sequence[Key], columns: Sequence[FeatureColumns]) -> list[Key]:
+    """Return keys of a table that no column reads, by name or by position."""
+    several = [column for some in columns for column in some.active]
+    read = {key for column in several for key in column.feature_keys}
+    if _WHOLE in read and _WHOLE not in keys:
+        return []
+    return [key for i, key in enumerate(keys) if key not in read and i not in read]
 
 
 def as_feature_columns(columns: Any) -> FeatureColumns:

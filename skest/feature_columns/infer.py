@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`infer_feature_columns`: columns chosen by a look at the data."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, overload
 
 import numpy as np
@@ -15,7 +15,7 @@ from skest.feature_columns.categorical import (
     categorical_column_with_hash_bucket,
 )
 from skest.feature_columns.cells import Factorized, holds_numbers, numbers
-from skest.feature_columns.columns import FeatureColumns
+from skest.feature_columns.columns import FeatureColumns, unread_keys
 from skest.feature_columns.dense import embedding_column, indicator_column
 from skest.feature_columns.numeric import NumericColumn, numeric_column
 from skest.feature_columns.parsed import (
@@ -40,6 +40,7 @@ __all__ = [
     "MAX_VOCABULARY_LEVELS",
     "SPARSE_MATRIX_DIMENSION",
     "infer_feature_columns",
+    "with_inferred",
 ]
 
 #: Categories with at most so many levels become an indicator, others an embedding.
@@ -154,10 +155,7 @@ def infer_feature_columns(
     keys = table.keys
     if table.whole_key is not None and all(map(table.holds_numbers, keys)):
         keys = [table.whole_key]
-    if kind in ("sequence", "context"):
-        wanted = kind == "sequence"
-        keys = [key for key in keys if _holds_sequences(table, key) is wanted]
-    columns = [column for key in keys for column in _columns(table, key, kind, dtype)]
+    keys, columns = _chosen(table, keys, kind, dtype)
     if columns:
         return FeatureColumns(columns)
     if keys:
@@ -172,6 +170,46 @@ def infer_feature_columns(
             "model without sequences, such as DNNClassifier."
         )
     return None
+
+
+def with_inferred(
+    columns: FeatureColumns, X: Any, keys: Sequence[Key], kind: str
+) -> FeatureColumns:
+    """Return columns that also read what is left over of a table.
+
+    Parameters
+    ----------
+    columns : FeatureColumns
+        Not fitted.
+    X : DataFrame, dict of arrays, array or Table
+        Training data.
+    keys : sequence of str or int
+        Of all its columns, each once.
+    kind : {"dense", "linear", "sequence", "context"}
+        As in `infer_feature_columns`.
+    """
+    _, inferred = _chosen(Table(X), unread_keys(keys, [columns]), kind, None)
+    named = dict(columns._named_columns)
+    for column in inferred:
+        name, number = FeatureColumns([column])._named_columns[0][0], 2
+        stem = name
+        while name in named:
+            name, number = f"{stem}_{number}", number + 1
+        named[name] = column
+    return FeatureColumns(
+        list(named.items()), sparse_output=columns.sparse_output, remainder="drop"
+    )
+
+
+def _chosen(
+    table: Table, keys: Sequence[Key], kind: str, dtype: str | None
+) -> tuple[list[Key], list[FeatureColumn]]:
+    """Return keys that are meant, and the columns chosen for them."""
+    if kind in ("sequence", "context"):
+        wanted = kind == "sequence"
+        keys = [key for key in keys if _holds_sequences(table, key) is wanted]
+    columns = [column for key in keys for column in _columns(table, key, kind, dtype)]
+    return list(keys), columns
 
 
 def _sparse_matrix(table: Table, key: Key, kind: str) -> FeatureColumn:

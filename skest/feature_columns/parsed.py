@@ -111,6 +111,8 @@ class ParsedColumn(NumericColumn):
 
     def _raw(self, table: Table) -> np.ndarray:
         cells = table.cells(self.key)
+        if cells.dtype.kind in "biuf" and self.parse == "number":
+            return numbers(cells, self.key)
         if self.parse == "number":
             return _parsed(cells, self.key, _number, np.dtype(np.float64))
         return _part(_times(cells, self.key), self.parse)
@@ -135,7 +137,8 @@ def are_dates(cells: Cells) -> bool:
     if cells.ndim > 1 or cells.dtype.kind != "O":
         return cells.ndim == 1 and cells.dtype.kind == "M"
     values = np.asarray(cells, dtype=object)
-    present = values[~pd.isna(values) & (values != "")]
+    present = values[~pd.isna(values)]
+    present = present[present != ""]
     if len(present) == 0 or not _is_date(present[0]):
         return False
     return all(map(_is_date, pd.unique(present).tolist()))
@@ -191,7 +194,9 @@ def _number(cell: Any) -> float:
 def _times(cells: Cells, key: Hashable) -> np.ndarray:
     """Return dates as microseconds, which hold every year that has four digits."""
     if isinstance(cells, pd.Series) and cells.dtype.kind == "M":
-        if getattr(cells.dt, "tz", None) is not None:
+        if isinstance(cells.dtype, pd.ArrowDtype):
+            cells = pd.to_datetime(cells.astype(object), utc=True)
+        if cells.dt.tz is not None:
             cells = cells.dt.tz_convert("UTC").dt.tz_localize(None)
         return cells.to_numpy(dtype=_TIME)
     if cells.dtype.kind == "M":

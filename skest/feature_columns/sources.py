@@ -104,8 +104,8 @@ def plain_array(array: np.ndarray, key: Hashable) -> np.ndarray:
     Returns
     -------
     ndarray of the same shape
-        The array itself if nothing is masked. A masked float becomes NaN, any other
-        value None in an array of objects, which keeps large integers exact.
+        The array itself if nothing is masked. A masked float becomes NaN, a date NaT, any
+        other value None in an array of objects, which keeps large integers exact.
 
     Raises
     ------
@@ -128,10 +128,11 @@ def plain_array(array: np.ndarray, key: Hashable) -> np.ndarray:
     if not isinstance(array, np.ma.MaskedArray):
         return array
     values, mask = array.data, np.ma.getmaskarray(array)
-    if not mask.any() or values.dtype.kind in "mMcV":  # the latter are refused anyway
+    if not mask.any() or values.dtype.kind in "mcV":  # the latter are refused anyway
         return values
-    if values.dtype.kind == "f":
-        return np.where(mask, np.array(np.nan, values.dtype), values)
+    if values.dtype.kind in "fM":
+        nothing = "NaT" if values.dtype.kind == "M" else np.nan
+        return np.where(mask, np.array(nothing, values.dtype), values)
     objects = values.astype(object)
     objects[mask] = None
     return objects

@@ -57,7 +57,8 @@ def target_statistics_column(
     -----
     `fit` takes floats, and arrays of two dimensions, as numbers, and other values of y
     as classes; without y there are no means. A weight of 2 counts like two equal rows.
-    What `partial_fit` gets after its first call takes the means of the first one.
+    Predictions after `partial_fit` take the means of its first call, while the rows of
+    each call are trained on those of the same call.
 
     Examples
     --------

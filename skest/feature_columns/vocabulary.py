@@ -138,7 +138,7 @@ class VocabularyColumn(KeyedCategoricalColumn):
 
     @property
     def _training_key(self) -> str:
-        return f"__training_{self.encoded_key}__"
+        return f"__training_{self.encoded_key}_of_{self.num_buckets}__"
 
     def training_features(
         self,
@@ -156,7 +156,7 @@ class VocabularyColumn(KeyedCategoricalColumn):
         return {self._training_key: ids}
 
     def _encoded(self, table: Table) -> dict[str, np.ndarray]:
-        if self._training_key in table:
+        if self.unknown_rate and self._training_key in table:
             return {self.encoded_key: table.column(self._training_key)}
         return super()._encoded(table)
 

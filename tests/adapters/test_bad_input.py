@@ -372,3 +372,102 @@ def test_the_kind_of_labels_is_looked_at_once_in_a_fit(monkeypatch):
     monkeypatch.setattr(classes, "check_classification_targets", looked_at.append)
     DNNClassifier((2,), max_iter=1).fit(np.arange(8.0).reshape(4, 2), [0, 1, 0, 1])
     assert len(looked_at) == 1
+
+
+def with_column(cells):
+    """Return a table of raw columns, one of which is wrong or of no use."""
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame({"x": rng.normal(size=60), "s": rng.choice([*"abc"], 60)})
+    return X.assign(c=pd.Series(cells)), rng.integers(0, 2, 60)
+
+
+REFUSED = {
+    "infinity": ([1.0, np.inf] * 30, "'c' holds infinity|'c' holds inf"),
+    "text halfway down": ([1.5] * 30 + ["abc"] * 30, "'c' must hold .*'abc'"),
+    "impossible date": (["2026-01-31", "2026-02-31"] * 30, "'c' .* got '2026-02-31'"),
+    "huge integer": ([10**400] * 60, "'c' holds .* too large for a float"),
+    "durations": ([np.timedelta64(1, "h")] * 60, "'c' holds dates or durations"),
+}
+LEFT_OUT = {
+    "no number": [np.nan] * 60,
+    "no text": [None] * 60,
+    "no date": [pd.NaT] * 60,
+    "ids": [f"id{i}" for i in range(60)],
+}
+TAKEN = {
+    "constant": [7.0] * 60,
+    "one number and gaps": [7.0, None] * 30,
+    "one text": ["a"] * 60,
+    "one text and gaps": ["a", None] * 30,
+    "early and late dates": ["0001-01-01", "9999-12-31"] * 30,
+    "booleans": [True, False] * 30,
+    "numbers as texts": ["12", " 3.5", "", " "] * 15,
+    "late text in a column of texts": ["1.5"] * 59 + ["abc"],
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_raw_columns_that_are_refused(kind):
+    cells, message = REFUSED[kind]
+    X, y = with_column(cells)
+    with pytest.raises(ValueError, match=message):
+        make(DNNLinearCombinedClassifier).fit(X, y)
+
+
+@pytest.mark.parametrize("kind", LEFT_OUT)
+def test_raw_columns_that_are_left_out(kind):
+    X, y = with_column(LEFT_OUT[kind])
+    model = make(DNNClassifier, max_iter=1)
+    with pytest.warns(UserWarning, match="Column 'c' .* it is left out. To use it"):
+        model.fit(X, y)
+    read = {k for c in model.feature_columns_.active for k in c.feature_keys}
+    assert read == {"x", "s"}
+    assert np.isfinite(model.predict_proba(X)).all()
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("kind", TAKEN)
+def test_raw_columns_that_are_taken(kind):
+    X, y = with_column(TAKEN[kind])
+    model = make(DNNClassifier, max_iter=1).fit(X, y)
+    assert np.isfinite(model.predict_proba(X)).all()
+    unseen = X.assign(c=pd.Series([None] * 60, dtype=object))
+    assert np.isfinite(model.predict_proba(unseen)).all()
+
+
+@pytest.mark.parametrize(
+    ("columns", "names"),
+    [
+        ([fc.numeric_column("age")], "'city', 'hours'"),
+        (fc.FeatureColumns([fc.numeric_column("age")]), "'city', 'hours'"),
+        ([fc.numeric_column(0), fc.numeric_column("hours")], "'city'"),
+    ],
+)
+def test_columns_that_nobody_reads_are_told(columns, names):
+    X = pd.DataFrame({"age": [1.0, 2.0], "city": ["a", "b"], "hours": [3.0, 4.0]})
+    message = f"reads the columns {names} of X; they are dropped. .* remainder='infer'"
+    with pytest.warns(UserWarning, match=message) as told:
+        make(DNNClassifier, feature_columns=columns, max_iter=1).fit(X, [0, 1])
+    assert len(told) == 1
+
+
+@pytest.mark.filterwarnings("error")
+def test_the_remainder_is_dropped_or_inferred():
+    X = pd.DataFrame({"age": [1.0, 2.0], "city": ["a", "b"], "hours": [3.0, 4.0]})
+    names = {
+        (DNNClassifier, "drop"): ["age"],
+        (DNNClassifier, "infer"): ["age", "city_indicator", "hours"],
+        (LinearClassifier, "infer"): ["age", "city", "hours"],
+    }
+    for (estimator, remainder), expected in names.items():
+        columns = fc.FeatureColumns([fc.numeric_column(0)], remainder=remainder)
+        model = make(estimator, feature_columns=columns, max_iter=1).fit(X, [0, 1])
+        read = model.feature_columns_.active
+        assert [column.name.replace("0", "age") for column in read] == expected
+        assert model.predict(X).shape == (2,)
+        transformed = columns.fit_transform(X)
+        assert transformed.shape[1] == (1 if remainder == "drop" else 4)
+    columns = fc.FeatureColumns([fc.numeric_column("x1")], remainder="infer")
+    array = X[["age", "hours"]].to_numpy()
+    model = make(DNNClassifier, feature_columns=columns, max_iter=1).fit(array, [0, 1])
+    assert [column.name for column in model.feature_columns_.active] == ["x1", "x0"]

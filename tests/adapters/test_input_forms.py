@@ -13,7 +13,7 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 from skorch.helper import SliceDict
 
 from skest import DNNClassifier, LinearClassifier
-from tests._forms import FORMS, REFUSED, REFUSED_TABLES
+from tests._forms import DATE_FORMS, FORMS, REFUSED, REFUSED_TABLES
 from tests.adapters.conftest import make
 
 Y = [0, 1, 0, 1]
@@ -47,6 +47,14 @@ def test_every_form_is_fitted_and_predicted(form):
             plain = pd.DataFrame(plain)  # read as one array
         model = small().set_params(dtype=model._dtype_name).fit(plain, Y)
         np.testing.assert_allclose(probability, model.predict_proba(plain), rtol=1e-6)
+
+
+@pytest.mark.parametrize("form", DATE_FORMS)
+def test_dates_of_every_form_are_read(form):
+    X = with_numbers(DATE_FORMS[form]())
+    model = small().fit(X, Y)
+    assert "c_seconds" in {column.name for column in model.feature_columns_.active}
+    assert np.isfinite(model.predict_proba(X)).all()
 
 
 @pytest.mark.parametrize("form", REFUSED)

@@ -191,7 +191,7 @@ def test_without_a_head_the_kind_of_y_decides(X):
 def test_very_many_classes():
     rng = np.random.default_rng(0)
     ids = rng.integers(0, 200, 2000)
-    X = pd.DataFrame({"item": ids.astype(str)})
+    X = pd.DataFrame({"item": [f"item {i}" for i in ids]})
     head = SampledSoftmaxHead(200, num_sampled=20, class_distribution="uniform")
     model = make(
         DNNEstimator,

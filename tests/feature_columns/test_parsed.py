@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+import datetime
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+from numpy.testing import assert_allclose
+
+from skest import DNNRegressor
+from skest.exceptions import ExportError
+from skest.feature_columns import (
+    FeatureColumns,
+    parsed_numeric_column,
+    piecewise_linear_column,
+)
+
+TEXTS = ["2026-01-31", "2024-12-31T23:30:15.5", "1969-12-31 12:00Z", None]
+TIMES = [
+    datetime.date(2026, 1, 31),
+    datetime.datetime(2024, 12, 31, 23, 30, 15, 500_000),
+    datetime.datetime(1969, 12, 31, 12, tzinfo=datetime.UTC),
+    None,
+]
+NUMPY = np.array(["2026-01-31", "2024-12-31T23:30:15.5", "1969-12-31T12", "NaT"], "M8")
+PARTS = {
+    "seconds": [1769817600, 1735687815.5, -43200, np.nan],
+    "month": [1, 12, 12, np.nan],
+    "weekday": [5, 1, 2, np.nan],
+    "hour": [0, 23, 12, np.nan],
+    "day_of_year": [31, 366, 365, np.nan],
+}
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize(
+    "cells",
+    [
+        TEXTS,
+        pd.Series(TEXTS),
+        pd.Series(TIMES, dtype=object),
+        NUMPY,
+        pd.Series(NUMPY),
+        pd.Series(NUMPY).dt.tz_localize("UTC").dt.tz_convert("Asia/Tokyo"),
+        pl.Series(NUMPY.astype("M8[us]")),
+    ],
+    ids=["texts", "text series", "Python", "NumPy", "pandas", "zone", "polars"],
+)
+def test_dates(cells: Any, part: str) -> None:
+    column = parsed_numeric_column("t", part, default_value=-9.0)
+    found = column.transform({"t": cells})
+    assert_allclose(found[:, 0], np.nan_to_num(PARTS[part], nan=-9.0))
+
+
+@pytest.mark.parametrize(
+    "cells", [["12", " 3.5", "", None, "1e3"], [12, 3.5, "", None, 1e3]]
+)
+def test_numbers(cells: Any) -> None:
+    column = parsed_numeric_column("n", default_value="mean", indicate_missing="auto")
+    found = column.fit_transform({"n": pd.Series(cells, dtype=object)})
+    mean = 1015.5 / 3
+    assert_allclose(found, [[12, 0], [3.5, 0], [mean, 1], [mean, 1], [1000, 0]])
+
+
+@pytest.mark.parametrize(
+    ("parse", "cells", "message"),
+    [
+        ("number", ["1", "abc"], "'c' must hold numbers, also as strings; got 'abc'"),
+        ("number", ["1", "inf"], "'c' holds inf"),
+        ("month", ["2026-02-31"], "'c' must hold dates in ISO form.*'2026-02-31'"),
+        ("month", [1.5], "'c' must hold dates; got dtype float64"),
+        ("year", ["2026-02-01"], "'parse' .* must be one of 'number', 'seconds'"),
+    ],
+)
+def test_what_is_refused(parse: str, cells: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parsed_numeric_column("c", parse, default_value=0.0).transform({"c": cells})
+
+
+def test_buckets_of_a_part() -> None:
+    month = parsed_numeric_column("t", "month", default_value="mean")
+    column = piecewise_linear_column(month, boundaries=[3.0, 6.0, 9.0])
+    X = {"t": ["2026-01-31", "2026-07-01"]}
+    assert len(FeatureColumns([column]).fit(X).encode(X)) > 0
+
+
+def test_export(tmp_path: Any) -> None:
+    export = pytest.importorskip("skest.export")
+    pytest.importorskip("onnxruntime")
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame({"n": [f"{value:.2f} " for value in rng.normal(size=60)]})
+    y = X["n"].astype(float)
+    numbers = parsed_numeric_column("n", normalizer="standard")
+    model = DNNRegressor(feature_columns=[numbers], max_iter=1).fit(X, y)
+    loaded = export.load(model.export(tmp_path))
+    assert_allclose(loaded.predict(y.to_frame()), model.predict(X), atol=1e-5)
+    dates = parsed_numeric_column("t", "hour")
+    X["t"] = pd.date_range("2026-01-01", periods=60)
+    model.set_params(feature_columns=[numbers, dates]).fit(X, y)
+    with pytest.raises(ExportError, match="'t_hour' reads dates.*Make numbers"):
+        model.export(tmp_path)
