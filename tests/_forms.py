@@ -323,7 +323,7 @@ DATE_FORMS: dict[str, Callable[[], Any]] = {
         lambda: np.ma.masked_array(np.array(["2026"] * 4, "M8[D]"), mask=[1, 0, 0, 0])
     ),
     "pyarrow date": lambda: arrow(DAY, None),
-    "pyarrow timestamp": (lambda: arrow(MOMENT, None)),
+    "pyarrow timestamp": lambda: arrow(MOMENT, None),
 }
 # What is refused, and how.
 REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
