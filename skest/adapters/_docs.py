@@ -12,7 +12,9 @@ _SHARED = {
         What the features are and how they enter the network; see
         `skest.feature_columns`. None infers it: numbers are standardised, gaps in them
         filled with the mean and marked; strings and categories become indicators if
-        they have few levels and embeddings if they have many.""",
+        they have few levels and embeddings if they have many, see
+        `skest.feature_columns.infer_feature_columns`. What given columns do not read is
+        dropped with a warning, see `FeatureColumns` and its `remainder`.""",
     "network": """activation : str or callable, default="relu"
         Of the hidden layers: a name of `skest.networks.ACTIVATIONS` or a function of a
         tensor.
