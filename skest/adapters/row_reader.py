@@ -27,7 +27,7 @@ from skest.adapters.features import (
 from skest.adapters.rows import Rows, as_rows, check_same_length, count_samples
 from skest.adapters.targets.base import Target
 from skest.feature_columns.columns import FeatureColumns, unread_keys
-from skest.feature_columns.infer import infer_feature_columns, with_inferred
+from skest.feature_columns.infer import infer_feature_columns
 from skest.feature_columns.numeric_frame import with_feature_names
 from skest.inputs.array_dataset import take_rows
 from skest.model_builder import device_with
@@ -232,7 +232,7 @@ class RowReader(BaseEstimator, metaclass=ABCMeta):
         if columns is not None:
             given = clone(as_feature_columns(columns))  # the caller's stay unfitted
             if given.remainder == "infer":
-                return with_inferred(given, features, self._column_keys, kind)
+                return given.with_inferred(features, self._column_keys, kind)
             return given
         # Of two kinds of columns, one that is not given is left out.
         return self._inferred_columns(kind, features) if self._all_inferred() else None

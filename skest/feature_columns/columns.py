@@ -22,6 +22,7 @@ from skest.feature_columns.base import (
     as_csr,
     as_dense,
 )
+from skest.feature_columns.chosen import chosen_columns
 from skest.feature_columns.dense import EmbeddingColumn
 from skest.feature_columns.equality import same
 from skest.feature_columns.features_in import FeaturesIn
@@ -196,17 +197,38 @@ class FeatureColumns(DocLinkMixin, FeaturesIn, TransformerMixin, BaseComposition
         table = Table(X)
         named = self._named_columns
         if self.remainder == "infer":
-            from skest.feature_columns.infer import with_inferred  # which needs this
-
             is_dense = all(isinstance(column, DenseColumn) for _, column in named)
             kind = "dense" if is_dense else "linear"
-            named = with_inferred(self, table, table.keys, kind).columns
+            named = self.with_inferred(table, table.keys, kind)._named_columns
         fitted = [
             (name, clone(column).fit(table, y, sample_weight)) for name, column in named
         ]
         self.columns_ = fitted
         self._remember_features(table)
         return self
+
+    def with_inferred(self, X: Any, keys: Sequence[Key], kind: str) -> "FeatureColumns":
+        """Return columns that also read what is left over of a table.
+
+        Parameters
+        ----------
+        X : DataFrame, dict of arrays, array or Table
+            Training data.
+        keys : sequence of str or int
+            Of all its columns, each once.
+        kind : {"dense", "linear", "sequence", "context"}
+            As in `infer_feature_columns`.
+        """
+        _, inferred = chosen_columns(Table(X), unread_keys(keys, [self]), kind)
+        named = dict(self._named_columns)
+        for stem, column in FeatureColumns(inferred)._named_columns:
+            name, number = stem, 2
+            while name in named:
+                name, number = f"{stem}_{number}", number + 1
+            named[name] = column
+        return FeatureColumns(
+            list(named.items()), sparse_output=self.sparse_output, remainder="drop"
+        )
 
     def training_features(
         self, X: Any, y: Any, sample_weight: Any = None, seed: int | None = None

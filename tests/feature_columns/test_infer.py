@@ -6,7 +6,7 @@ import pandas as pd
 import polars as pl
 import pytest
 
-from skest.feature_columns import LinearFeatures, infer, infer_feature_columns
+from skest.feature_columns import LinearFeatures, chosen, infer_feature_columns
 from skest.feature_columns.table import Table
 
 FRAME = pd.DataFrame(
@@ -61,13 +61,13 @@ def test_dtype_can_be_chosen() -> None:
 def test_very_many_levels_are_hashed(
     monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    monkeypatch.setattr(infer, "MAX_VOCABULARY_LEVELS", 11)
+    monkeypatch.setattr(chosen, "MAX_VOCABULARY_LEVELS", 11)
     many = {"c": np.array([f"m{i}" for i in range(12)])}
     column = infer_feature_columns(many, kind).active[0]
     if kind == "dense":
         assert column.size == 16
         column = column.categorical_column
-    assert column.num_buckets == infer.HASH_BUCKET_SIZE == 100_000
+    assert column.num_buckets == chosen.HASH_BUCKET_SIZE == 100_000
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int64, np.int8, object])
