@@ -67,5 +67,5 @@ def test_without_mlflow(tmp_path, model, monkeypatch):
         lambda: flavour.log_model(tmp_path, "model"),
         lambda: flavour.load_model("runs:/none"),
     ):
-        with pytest.raises(ImportError, match=r"skest\[mlflow\]"):
+        with pytest.raises(ImportError, match="pip install mlflow-skinny"):
             call()
