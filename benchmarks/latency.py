@@ -80,7 +80,12 @@ def contenders(make: Callable[[int], Any]) -> dict[str, Predict]:
         alone = MLPClassifier(UNITS, max_iter=2).fit(X, y) if is_array else None
     found: dict[str, Predict] = {
         f"skest, {execution}": DNNClassifier(
-            UNITS, max_iter=2, random_state=0, execution=execution
+            UNITS,
+            optimizer="adagrad",
+            learning_rate=0.05,
+            max_iter=2,
+            random_state=0,
+            execution=execution,
         )
         .fit(X, y)
         .predict_proba

@@ -78,6 +78,8 @@ def memory() -> None:
     DNNClassifier(
         hidden_units=(128, 64),
         feature_columns=columns,
+        optimizer="adagrad",
+        learning_rate=0.05,
         batch_size=4096,
         max_steps=50,
         early_stopping=False,

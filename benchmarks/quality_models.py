@@ -37,7 +37,12 @@ __all__ = ["ABLATIONS", "MODELS", "scores"]
 
 # What each ingredient of a default DNN is undone with.
 ABLATIONS: dict[str, dict[str, Any]] = {
-    "adagrad for all": {"optimizer": "adagrad", "learning_rate": 0.05},
+    "settings of tf.estimator": {"optimizer": "adagrad", "learning_rate": 0.05},
+    "one member": {"n_members": 1},
+    "no dropout": {"dropout": 0.0},
+    "no weight decay": {"weight_decay": 0.0},
+    "Adagrad for all, scheduled": {"optimizer": "adagrad"},
+    "no training on all rows": {"early_stopping": True},
     "two layers of 32": {"hidden_units": (32, 32)},
 }
 _MOST_LEVELS = 255  # that gradient boosting takes as categories

@@ -56,7 +56,13 @@ def of_skest() -> DNNClassifier:
         known = fc.categorical_column_with_vocabulary_list(name, words)
         deep.append(fc.embedding_column(known, dimension(len(words))))
     model = DNNClassifier(
-        HIDDEN, feature_columns=deep, max_steps=20, random_state=0, dtype="float32"
+        HIDDEN,
+        feature_columns=deep,
+        optimizer="adagrad",
+        learning_rate=0.05,
+        max_steps=20,
+        random_state=0,
+        dtype="float32",
     )
     return model.fit(*training_rows())
 

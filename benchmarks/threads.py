@@ -25,6 +25,8 @@ def fit_seconds(num_threads: int | str, repeats: int = 3) -> float:
     for _ in range(repeats):
         model = DNNClassifier(
             (128, 64),
+            optimizer="adagrad",
+            learning_rate=0.05,
             batch_size=128,
             max_iter=5,
             random_state=0,

@@ -64,6 +64,8 @@ def make_model(table: MixedTable, max_iter: int) -> Pipeline:
         dnn_hidden_units=(128, 64),
         linear_feature_columns=wide,
         dnn_feature_columns=deep,
+        dnn_optimizer="adagrad",
+        dnn_learning_rate=0.05,
         max_iter=max_iter,
         random_state=0,
     )

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Learning rates that change with the step."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -11,6 +12,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from skest._checks import check_not_negative
 
 __all__ = [
+    "CosineCycles",
     "FunctionLR",
     "LRSchedulerLike",
     "RateFunction",
@@ -26,6 +28,69 @@ RateFunction: TypeAlias = Callable[[int], float]
 LRSchedulerLike: TypeAlias = type[LRScheduler] | Callable[[Optimizer], LRScheduler]
 
 _ATTRIBUTE = "learning_rate_function"
+
+
+class CosineCycles:
+    """A learning rate that falls to zero in cosine cycles of doubling length.
+
+    Every cycle starts near zero, which warms the optimizer up, and ends at zero, where
+    the network is as good as the steps so far can make it. So training may end well
+    after each of them: short cycles find out early what a short training gives.
+
+    Parameters
+    ----------
+    peak : float
+        The highest rate.
+    n_steps : int
+        Steps of all cycles together; the rate is zero behind them.
+    first_step : int, default=0
+        Global step at which the first cycle starts.
+    n_cycles : int, default=4
+        The n-th cycle takes ``2 ** (n - 1)`` of ``2 ** n_cycles - 1`` parts.
+
+    Notes
+    -----
+    The schedule "coslog4" of Holzmüller et al., "Better by Default" (NeurIPS 2024, arXiv
+    2407.04491, appendix A); cycles of doubling length are from Loshchilov and Hutter,
+    "SGDR" (ICLR 2017, arXiv 1608.03983).
+
+    Examples
+    --------
+    >>> from skest.schedules import CosineCycles
+    >>> rate = CosineCycles(0.1, 300, n_cycles=2)
+    >>> [round(rate(step), 3) for step in (49, 99, 199, 299)]
+    [0.093, 0.0, 0.093, 0.0]
+    >>> rate.ends(30)
+    [10, 30]
+    """
+
+    def __init__(
+        self, peak: float, n_steps: int, first_step: int = 0, n_cycles: int = 4
+    ) -> None:
+        self.peak = peak
+        self.n_steps = n_steps
+        self.first_step = first_step
+        self.n_cycles = n_cycles
+
+    def __call__(self, step: int) -> float:
+        """Return the rate of a step."""
+        part = (step - self.first_step + 1) / self.n_steps
+        if part >= 1:
+            return 0.0
+        cycles = math.log2(1 + (2**self.n_cycles - 1) * max(part, 0.0))
+        return self.peak * (1 - math.cos(2 * math.pi * cycles)) / 2
+
+    def ends(self, n_epochs: int) -> list[int]:
+        """Return the epochs, of all that there are, with which the cycles end."""
+        parts = 2**self.n_cycles - 1
+        ends = {
+            max(1, round(n_epochs * (2**n - 1) / parts))
+            for n in range(1, self.n_cycles + 1)
+        }
+        return sorted(ends)
+
+    def __repr__(self) -> str:
+        return f"CosineCycles({self.peak:g}, {self.n_steps})"
 
 
 class FunctionLR(LRScheduler):
@@ -66,7 +131,11 @@ class FunctionLR(LRScheduler):
 
     def __init__(self, optimizer: Optimizer, function: RateFunction) -> None:
         self.function = function
+        was_wrapped = "step" in vars(optimizer)
         super().__init__(optimizer)
+        if not was_wrapped:
+            # By torch, for a warning of `LRScheduler.step`; such steps cost more.
+            del optimizer.step
 
     def get_lr(self) -> list[float | Tensor]:
         """Return the rate of the present step, once for every parameter group."""

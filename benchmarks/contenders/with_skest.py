@@ -93,6 +93,8 @@ def fit_wide_deep(
         HIDDEN,
         linear_feature_columns=[*numbers, *categories, cross],
         dnn_feature_columns=[*numbers, *embedded],
+        dnn_optimizer="adagrad",
+        dnn_learning_rate=0.05,
         linear_optimizer=linear_optimizer,
         **options(batch_size, n_epochs, **where),
     ).fit(table, y)

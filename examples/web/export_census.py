@@ -38,6 +38,8 @@ def train(table: MixedTable, epochs: int) -> DNNLinearCombinedClassifier:
     model = DNNLinearCombinedClassifier(
         linear_feature_columns=wide,
         dnn_feature_columns=deep,
+        dnn_optimizer="adagrad",
+        dnn_learning_rate=0.05,
         max_iter=epochs,
         random_state=0,
     )

@@ -13,24 +13,32 @@ _SHARED = {
         `skest.feature_columns`. None infers it: numbers are standardised, gaps in them
         filled with the mean and marked; strings and categories become indicators if
         they have few levels and embeddings if they have many, see
-        `skest.feature_columns.infer_feature_columns`. What given columns do not read is
+        `skest.feature_columns.infer_feature_columns`. With a learning rate "auto",
+        numbers get piecewise-linear columns as well. What given columns do not read is
         dropped with a warning, see `FeatureColumns` and its `remainder`.""",
     "network": """activation : str or callable, default="relu"
         Of the hidden layers: a name of `skest.networks.ACTIVATIONS` or a function of a
         tensor.
-    dropout : float, default=0.0
-        Probability that a hidden unit is dropped in training.
+    dropout : float or "auto", default="auto"
+        Probability that a hidden unit is dropped in training. "auto" is .1 with a
+        learning rate "auto", else 0.
     batch_norm : bool, default=False
-        Normalise after every hidden layer.""",
-    "optimizer": """optimizer : str, class, callable or list, default="adagrad"
+        Normalise after every hidden layer.
+    <members>""",
+    "optimizer": """optimizer : str, class, callable or list, default="auto"
         A name of `skest.optimizers.OPTIMIZERS`, a class of `torch.optim`, a function from
         parameters to an optimizer, or a list of pairs of a pattern of parameter names and
-        one of these, as ``[("inputs.*", "adagrad"), ("*", "adam")]``.
-    learning_rate : float, callable or None, default=0.05
+        one of these, as ``[("inputs.*", "adagrad"), ("*", "adam")]``. "auto" is AdamW with
+        betas of .9 and .95, and Adagrad at 25 times the rate for tables of embeddings.
+    learning_rate : float, callable, "auto" or None, default="auto"
         A function of the global step makes a schedule; None is the optimizer's own
-        default.
-    weight_decay : float, default=0.0
-        L2 penalty of the optimizer.""",
+        default. "auto" falls to zero in four cosine cycles of doubling length, see
+        `skest.schedules.CosineCycles`, over the epochs of `max_iter`, from a peak of .002
+        (of Adagrad, FTRL and SGD .05); it is the peak itself in `partial_fit` and
+        `train`, which know no end.
+    weight_decay : float or "auto", default="auto"
+        L2 penalty of the optimizer; of AdamW, decay of the weights. "auto" is .01 if both
+        are "auto", else 0.""",
     "rnn_schedule": """lr_scheduler : class or callable, default=None
         As in the other estimators: a class of `torch.optim.lr_scheduler`, or a function
         from an optimizer to a scheduler, stepped after every training step.
@@ -97,17 +105,20 @@ default=None
     "combined_network": """dnn_activation : str or callable, default="relu"
         Of the hidden layers: a name of `skest.networks.ACTIVATIONS` or a function of a
         tensor.
-    dnn_dropout : float, default=0.0
-        Probability that a hidden unit is dropped in training.
+    dnn_dropout : float or "auto", default="auto"
+        Probability that a hidden unit is dropped in training. "auto" is .1 with a
+        learning rate "auto", else 0.
     batch_norm : bool, default=False
         Normalise after every hidden layer.
-    dnn_optimizer : str, class, callable or list, default="adagrad"
+    <members>
+    dnn_optimizer : str, class, callable or list, default="auto"
         Of the DNN: a name of `skest.optimizers.OPTIMIZERS`, a class of `torch.optim`, a
         function from parameters to an optimizer, or a list of pairs of a pattern of
-        parameter names, which begin with "dnn.", and one of these.
-    dnn_learning_rate : float, callable or None, default=0.05
+        parameter names, which begin with "dnn.", and one of these. "auto" is that of
+        `DNNClassifier`.
+    dnn_learning_rate : float, callable, "auto" or None, default="auto"
         A function of the global step makes a schedule; None is the optimizer's own
-        default.
+        default. "auto" is the schedule of `DNNClassifier`.
     linear_optimizer : str, class, callable or list, default="ftrl"
         Of the linear model.
     linear_learning_rate : float, callable, "auto" or None, default=0.05
@@ -117,9 +128,14 @@ default=None
         How the weights of several values in one cell are combined.
     l1, l2 : float, default=0.0
         Penalties of the linear model, if its optimizer is "ftrl" or "proximaladagrad".
-    weight_decay : float, default=0.0
-        L2 penalty of the DNN's optimizer.
+    weight_decay : float or "auto", default="auto"
+        Of the DNN, as in `DNNClassifier`.
     <schedule>""",
+    "members": """n_members : int or "auto", default="auto"
+        Networks in one: they share the hidden layers, each scales the inputs by numbers
+        of its own and has its own last layer, and learns from its own errors; the mean of
+        their probabilities, or numbers, is predicted (TabM-mini, arXiv 2410.24210).
+        "auto" is 4 with a learning rate "auto", else 1.""",
     "schedule": """lr_scheduler : class or callable, default=None
         A class of `torch.optim.lr_scheduler`, or a function from an optimizer to a
         scheduler, as ``partial(CosineAnnealingLR, T_max=10_000)``. It is stepped after
@@ -151,10 +167,14 @@ default=None
         then; columns of a table are for the ``encode`` of `model_fn`, and without it
         become tensors where they are numbers.""",
     "training": """batch_size : int or "auto", default="auto"
-        Rows of a batch; "auto" is ``min(200, n_samples)``.
+        Rows of a batch; "auto" is ``min(200, n_samples)``, and with a learning rate
+        "auto" goes by the number of rows, from 32 for a thousand to 1,024; fewer than 100
+        rows are one batch, without dropout.
     max_iter : int, default=200
         Most epochs to train. A `ConvergenceWarning` tells when they are over before the
         training has converged, unless a schedule of the learning rate is to end there.
+        The default of DNNs is "auto", which is 200, and with a learning rate "auto" goes
+        by the number of rows, from 100 to 15.
     max_steps : int, default=None
         Most steps to train; None leaves the end to the other rules.
     sampling : {"epoch", "weighted"}, default="epoch"
@@ -168,13 +188,20 @@ default=None
         all classes weigh the same.""",
     "stopping": """early_stopping : bool or "auto", default="auto"
         Score held-out rows after every epoch, stop when the score no longer improves,
-        and return to the best state. "auto" does so with more than 10,000 rows, or if
-        ``fit`` is given `X_val`. Without it, training stops when its own loss no longer
-        improves.
+        and return to the best state. The score is minus the loss, of the squared error
+        R². "auto" does so with more than 10,000 rows, or if ``fit`` is given `X_val`.
+        Without it, training stops when its own loss no longer improves.
+
+        With a learning rate "auto", "auto" holds rows out if there are 100 or more. The
+        temperature of a classifier's probabilities is learned from them if that clearly
+        lowers their loss, and in the end a new training takes all rows, as far as the
+        best epoch.
     validation_fraction : float, default=0.1
         Part of the training data to hold out, if `early_stopping`.
     n_iter_no_change : int, default=10
-        Epochs without improvement to wait for.
+        Epochs without improvement to wait for. The default of DNNs is "auto", which is
+        10; with a learning rate "auto" training ends after the first cycle of the
+        schedule that brought nothing.
     tol : float, default=1e-4
         What counts as an improvement.
     warm_start : bool, default=False
@@ -215,7 +242,9 @@ default=None
     intercept_ : float or ndarray of shape (n_logits,)
         Biases. As in `sklearn.linear_model`, a single target of a regression, of shape
         (n_samples,), has one number, and two classes have one logit.""",
-    "fitted": """n_features_in_ : int
+    "fitted": """auto_params_ : dict
+        What was chosen for parameters that are "auto", by name.
+    n_features_in_ : int
         Number of features seen in fit.
     feature_names_in_ : ndarray of shape (n_features_in_,)
         Names of the features, if they have some.

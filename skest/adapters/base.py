@@ -28,6 +28,7 @@ from skest._compat import (
     StrOptions,
 )
 from skest._former_arguments import FormerArguments, former_arguments
+from skest._interrupts import INTERRUPTED
 from skest.adapters.core import core_as_fitted
 from skest.adapters.core_training import CoreTraining
 from skest.adapters.epochs import EpochHook, Progress
@@ -42,8 +43,10 @@ from skest.adapters.former import (
 from skest.adapters.learned_vectors import drop_embeddings, keep_embeddings
 from skest.adapters.live_score import LiveScore
 from skest.adapters.onnx_graph import fitted_onnx
+from skest.adapters.recipe import AutoParameters
 from skest.adapters.row_reader import RowReader
 from skest.adapters.rows import Rows
+from skest.adapters.target_scale import TargetScale
 from skest.adapters.warm_source import (
     source_scale,
     with_source_statistics,
@@ -70,7 +73,9 @@ _MOST_LOGITS = 2**24  # of a batch to predict: 64 MiB in float32
 _CORE = "_core"
 
 
-class SkestEstimator(CallbackSupportMixin, DocLinkMixin, RowReader, FormerArguments):
+class SkestEstimator(
+    CallbackSupportMixin, DocLinkMixin, AutoParameters, RowReader, FormerArguments
+):
     """What the estimators of skest have in common; not for direct use."""
 
     _former_arguments: ClassVar[Mapping[str, str]] = FORMER_ARGUMENTS
@@ -103,6 +108,11 @@ class SkestEstimator(CallbackSupportMixin, DocLinkMixin, RowReader, FormerArgume
         "config": [RunConfig, None],
         "verbose": ["verbose"],
     }
+
+    estimator_: Estimator
+    validation_scores_: list[float] | None
+    best_validation_score_: float | None
+    _scale: TargetScale | None
 
     # What subclasses define
 
@@ -172,16 +182,65 @@ class SkestEstimator(CallbackSupportMixin, DocLinkMixin, RowReader, FormerArgume
         if resume:
             self._check_resumed()
         rows = self._check_rows(X, y, sample_weight, reset=not resume)
-        train, held_out = self._split_validation(rows, validation, seed)
-        features = TableColumns(train.features)  # to learn from and to encode
-        weight = self._balanced_weight(train)
-        train = train._replace(features=features, weight=weight)
         if not resume:
             self._warn_of_unread()
-            self._start(train)
-        train = self._as_training_rows(train, seed)
+        self._choose(rows.n_rows)
+        train, held_out = self._split_validation(rows, validation, seed)
         given = (X, y, sample_weight)
-        self._train(train, held_out, int(self.max_iter), seed, given, resume=resume)
+        n_epochs = int(self._chosen("max_iter"))
+        self._fit_rows(train, held_out, n_epochs, seed, given, resume=resume)
+        refits = self._refits and validation[0] is None and not resume
+        if held_out is not None and refits:
+            self._refit(rows, held_out, n_epochs, seed)
+
+    def _fit_rows(
+        self,
+        rows: Rows,
+        held_out: Rows | None,
+        n_epochs: int,
+        seed: int | None,
+        given: Sequence[Any] | None,
+        *,
+        resume: bool = False,
+        until: int | None = None,
+        calibration: TargetScale | None = None,
+    ) -> None:
+        """Train on some of the rows, `until` an epoch of the budget."""
+        features = TableColumns(rows.features)  # to learn from and to encode
+        weight = self._balanced_weight(rows)
+        rows = rows._replace(features=features, weight=weight)
+        if not resume:
+            self._start(rows)
+            if calibration is not None:
+                self._scale = calibration.after(self._scale)
+        rows = self._as_training_rows(rows, seed)
+        self._train(rows, held_out, n_epochs, seed, given, resume=resume, until=until)
+
+    def _refit(
+        self, rows: Rows, held_out: Rows, n_epochs: int, seed: int | None
+    ) -> None:
+        """Train anew on all rows, as far as the best epoch found on a part of them."""
+        scores, best = self.validation_scores_, self.best_validation_score_
+        interrupted = self.estimator_.stop_reason == INTERRUPTED
+        if (
+            interrupted
+            or not scores
+            or any(h.chose_variables for h in self.hooks or ())
+        ):
+            return
+        best_epoch = 1 + int(np.argmax(scores))
+        if self.verbose:
+            print(f"Training on all {rows.n_rows} rows, for {best_epoch} epochs")
+        logits = self.estimator_.predict_table(
+            held_out.features,
+            self._target.validation_keys,
+            batch_size=self._predict_batch_size,
+        )
+        calibration = self._target.calibration(logits, held_out.labels, held_out.weight)
+        self._fit_rows(
+            rows, None, n_epochs, seed, None, until=best_epoch, calibration=calibration
+        )
+        self.validation_scores_, self.best_validation_score_ = scores, best
 
     def _partial_fit(
         self, X: Any, y: Any, sample_weight: Any, classes: Any = None
@@ -201,10 +260,11 @@ class SkestEstimator(CallbackSupportMixin, DocLinkMixin, RowReader, FormerArgume
         rows = rows._replace(weight=self._balanced_weight(rows))
         seed = self._seed()
         if not resume:
+            self._choose(rows.n_rows)
             self._start(rows)
         rows = self._as_training_rows(rows, seed)
         given = (X, y, sample_weight)
-        self._train(rows, None, 1, seed, given, resume=resume)
+        self._train(rows, None, None, seed, given, resume=resume)
 
     def _check_resumed(self) -> None:
         """Refuse changes of parameters that an earlier fit cannot go on with."""
@@ -249,24 +309,26 @@ class SkestEstimator(CallbackSupportMixin, DocLinkMixin, RowReader, FormerArgume
         self._scale = source_scale(self) or self._target.scale(rows.labels, rows.weight)
         self.warm_start_report_: WarmStartReport | None = None
         self.loss_curve_: list[float] = []
-        self.validation_scores_: list[float] | None = None
-        self.best_validation_score_: float | None = None
+        self.validation_scores_ = None
+        self.best_validation_score_ = None
 
     def _train(
         self,
         rows: Rows,
         held_out: Rows | None,
-        n_epochs: int,
+        budget: int | None,
         seed: int | None,
-        given: Sequence[Any],
+        given: Sequence[Any] | None,
         *,
         resume: bool,
+        until: int | None = None,
     ) -> None:
+        """Train `until` an epoch of the budget; None is one epoch of rows to come."""
+        n_epochs = until or budget or 1
         draw_weight = None
         if self.sampling == "weighted":
             draw_weight, rows = rows.weight, rows._replace(weight=None)
         weighted = rows.weight is not None
-        training = CoreTraining(self, seed, weighted=weighted, resume=resume)
         dataset = ArrayDataset(
             self._training_features(rows),
             rows.labels,
@@ -277,11 +339,21 @@ class SkestEstimator(CallbackSupportMixin, DocLinkMixin, RowReader, FormerArgume
             seed=seed,
             first_epoch=self.n_iter_ if resume else 0,
         )
+        n_steps = None if budget is None else budget * dataset.steps_per_epoch
+        if n_steps is not None and self.max_steps is not None:
+            n_steps = min(n_steps, self.max_steps)
+        self._schedule(n_steps, self.n_steps_ if resume else 0)
+        if self.verbose and self._has_schedule:
+            print(
+                "Chosen: " + ", ".join(f"{k}={v}" for k, v in self.auto_params_.items())
+            )
+        training = CoreTraining(self, seed, weighted=weighted, resume=resume)
         epochs = EpochHook(
             dataset.rows_per_epoch,
             dataset.batch_size,
             tol=self.tol,
-            n_iter_no_change=self.n_iter_no_change,
+            n_iter_no_change=self._chosen("n_iter_no_change"),
+            ends=self._ends(n_epochs) if until is None else (),
             score=None
             if held_out is None
             else LiveScore(
@@ -355,8 +427,12 @@ class SkestEstimator(CallbackSupportMixin, DocLinkMixin, RowReader, FormerArgume
         return getattr(self, name)
 
     def _batch_size(self, n_rows: int) -> int:
-        size = 200 if self.batch_size == "auto" else int(self.batch_size)
-        return min(size, n_rows)
+        return min(int(self._chosen("batch_size")), n_rows)
+
+    @property
+    def _refits(self) -> bool:
+        """Whether the rows that were held out are trained on in the end."""
+        return self._has_schedule and self.early_stopping == "auto"
 
     @property
     def _predict_batch_size(self) -> int:

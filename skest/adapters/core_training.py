@@ -51,7 +51,7 @@ class CoreTraining:
         self,
         input_fn: Callable[..., Any],
         progress: Progress,
-        given: Sequence[Any],
+        given: Sequence[Any] | None,
         *,
         hooks: Iterable[Hook] = (),
         steps_per_epoch: int = 1,
@@ -67,8 +67,8 @@ class CoreTraining:
             See `skest.Estimator.train`.
         progress : Progress
             Notes what the epochs bring.
-        given : X, y and sample_weight
-            What the caller gave, for callbacks.
+        given : X, y and sample_weight, or None
+            What the caller gave, for callbacks; None tells them nothing.
         hooks : iterable of Hook, default=()
             Called after those of the caller.
         steps_per_epoch, n_epochs : int, default=1
@@ -80,7 +80,11 @@ class CoreTraining:
         def fitted_at(run: Run) -> dict[str, Any]:
             return self._fitted_at(run, progress)
 
-        callbacks = CallbackHook.of(model, given, fitted_at, steps_per_epoch, n_epochs)
+        callbacks = []
+        if given is not None:
+            callbacks = CallbackHook.of(
+                model, given, fitted_at, steps_per_epoch, n_epochs
+            )
         all_hooks = [progress, *callbacks, *own_hooks, *hooks]
         core.train(input_fn, hooks=all_hooks, steps=steps, max_steps=max_steps)
         warn_if_interrupted(model, core)

@@ -2,14 +2,16 @@
 """`DNNClassifier`, `DNNRegressor`, `DNNEstimator`: perceptrons on feature columns."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from skest._compat import Interval, StrOptions
+from skest._compat import Interval, Options, StrOptions
 from skest.adapters._docs import with_shared_docs
 from skest.adapters.classifier import SkestClassifier
 from skest.adapters.mixed import SkestHeadEstimator
@@ -19,6 +21,7 @@ from skest.feature_columns.arithmetic import Encoding
 from skest.feature_columns.columns import FeatureColumns, as_feature_columns
 from skest.feature_columns.modules import DenseFeatures
 from skest.heads.base import Head
+from skest.heads.members import MeanLogits, member_loss, member_summaries
 from skest.keys import ModeKeys
 from skest.model_fn import pure_model_fn
 from skest.networks.activations import ACTIVATIONS
@@ -36,12 +39,22 @@ __all__ = [
 ]
 
 OPTIMIZER_CONSTRAINT = [str, type, callable, list, tuple]
+# What "auto" may stand for where there is a training recipe.
+AUTO_CONSTRAINTS = {
+    "max_iter": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
+    "n_iter_no_change": [
+        StrOptions({"auto"}),
+        Interval(Integral, 1, None, closed="left"),
+        Options(Real, {np.inf}),
+    ],
+}
 LEARNING_RATE_CONSTRAINT = [Interval(Real, 0, None, closed="neither"), callable, None]
 WEIGHT_DECAY_CONSTRAINT = [Interval(Real, 0, None, closed="left")]
 SCHEDULE_CONSTRAINTS = {
     "lr_scheduler": [callable, None],
     "clip_norm": [Interval(Real, 0, None, closed="neither"), None],
 }
+MEMBERS_CONSTRAINT = [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")]
 HIDDEN_UNITS_CONSTRAINT = ["array-like", Interval(Integral, 1, None, closed="left")]
 COLUMNS_CONSTRAINT = [FeatureColumns, list, tuple, None]
 
@@ -64,6 +77,7 @@ def dnn_model_fn(
     weight_decay: float = 0.0,
     lr_scheduler: LRSchedulerLike | None = None,
     clip_norm: float | None = None,
+    n_members: int = 1,
     dtype: torch.dtype = torch.float32,
 ) -> EstimatorSpec:
     """Describe a DNN for `skest.Estimator`; bind what follows `mode` with partial.
@@ -86,6 +100,8 @@ def dnn_model_fn(
         See `skest.networks.BatchNorm`.
     lr_scheduler, clip_norm
         See `skest.schedules.make_lr_schedulers` and `skest.EstimatorSpec`.
+    n_members : int, default=1
+        See `DNNClassifier`.
     dtype : torch.dtype, default=torch.float32
         Floating type of the network.
 
@@ -106,8 +122,10 @@ def dnn_model_fn(
         dtype=dtype,
         initialize=mode == ModeKeys.TRAIN,
         output=head.output_layer,
+        n_members=n_members,
+        mean_logits=MeanLogits(head) if n_members > 1 else None,
     )
-    return head.create_estimator_spec(
+    spec = head.create_estimator_spec(
         features,
         mode,
         network,
@@ -125,6 +143,15 @@ def dnn_model_fn(
             ),
         ),
     )
+    return with_members(spec, head) if n_members > 1 else spec
+
+
+def with_members(spec: EstimatorSpec, head: Head) -> EstimatorSpec:
+    """Let every member of a network have its loss in training."""
+    if spec.mode != ModeKeys.TRAIN:
+        return spec
+    summaries = spec.summaries and partial(member_summaries, spec.summaries)
+    return replace(spec, loss=partial(member_loss, head), summaries=summaries)
 
 
 def as_units(
@@ -145,14 +172,16 @@ class DNNParameters:
 
     hidden_units: Any
     activation: Any
-    dropout: float
+    dropout: Any
     batch_norm: bool
     optimizer: Any
-    learning_rate: float | RateFunction | None
-    weight_decay: float
+    learning_rate: Any
+    weight_decay: Any
     lr_scheduler: LRSchedulerLike | None
     clip_norm: float | None
+    n_members: Any
     feature_columns_: FeatureColumns
+    _chosen: Callable[[str], Any]
     _torch_dtype: torch.dtype
 
     _column_parameters: ClassVar[dict[str, str]] = {"feature_columns": "dense"}
@@ -160,13 +189,16 @@ class DNNParameters:
         "hidden_units": HIDDEN_UNITS_CONSTRAINT,
         "feature_columns": COLUMNS_CONSTRAINT,
         "activation": [StrOptions(set(ACTIVATIONS)), callable],
-        "dropout": [Interval(Real, 0, 1, closed="left")],
+        "dropout": [StrOptions({"auto"}), Interval(Real, 0, 1, closed="left")],
         "batch_norm": ["boolean"],
         "optimizer": OPTIMIZER_CONSTRAINT,
-        "learning_rate": LEARNING_RATE_CONSTRAINT,
-        "weight_decay": WEIGHT_DECAY_CONSTRAINT,
+        "learning_rate": [StrOptions({"auto"}), *LEARNING_RATE_CONSTRAINT],
+        "weight_decay": [StrOptions({"auto"}), *WEIGHT_DECAY_CONSTRAINT],
         **SCHEDULE_CONSTRAINTS,
+        **AUTO_CONSTRAINTS,
+        "n_members": MEMBERS_CONSTRAINT,
     }
+    _recipe_for: ClassVar[tuple[str, str] | None] = ("optimizer", "learning_rate")
 
     def _model_fn(self, head: Any) -> Callable[..., EstimatorSpec]:
         return partial(
@@ -175,13 +207,14 @@ class DNNParameters:
             columns=self.feature_columns_,
             hidden_units=self.hidden_units,
             activation=self.activation,
-            dropout=self.dropout,
+            dropout=self._chosen("dropout"),
             batch_norm=self.batch_norm,
             optimizer=self.optimizer,
-            learning_rate=self.learning_rate,
-            weight_decay=self.weight_decay,
+            learning_rate=self._chosen("learning_rate"),
+            weight_decay=self._chosen("weight_decay"),
             lr_scheduler=self.lr_scheduler,
             clip_norm=self.clip_norm,
+            n_members=self._chosen("n_members"),
             dtype=self._torch_dtype,
         )
 
@@ -217,8 +250,9 @@ class DNNClassifier(DNNParameters, SkestClassifier):
 
     Notes
     -----
-    As ``tf.estimator.DNNClassifier``, with the learning rate of its first version (0.05;
-    the 0.001 of the second hardly trains).
+    As ``tf.estimator.DNNClassifier``, whose settings are ``optimizer="adagrad",
+    learning_rate=0.05`` (of its first version; the 0.001 of the second hardly trains).
+    With a learning rate everything else that is "auto" is as there, too.
 
     Examples
     --------
@@ -226,7 +260,7 @@ class DNNClassifier(DNNParameters, SkestClassifier):
     >>> from skest import DNNClassifier
     >>> X = pd.DataFrame({"size": [1.0, 2.0, 8.0, 9.0] * 8, "kind": list("aabb") * 8})
     >>> y = ["small", "small", "big", "big"] * 8
-    >>> model = DNNClassifier((8,), max_iter=30, random_state=0).fit(X, y)
+    >>> model = DNNClassifier(random_state=0).fit(X, y)
     >>> model.predict(X[:4]).tolist()
     ['small', 'small', 'big', 'big']
     """
@@ -242,21 +276,22 @@ class DNNClassifier(DNNParameters, SkestClassifier):
         *,
         feature_columns: Any = None,
         activation: Any = "relu",
-        dropout: float = 0.0,
+        dropout: float | str = "auto",
         batch_norm: bool = False,
-        optimizer: Any = "adagrad",
-        learning_rate: float | RateFunction | None = 0.05,
-        weight_decay: float = 0.0,
+        optimizer: Any = "auto",
+        learning_rate: float | str | RateFunction | None = "auto",
+        weight_decay: float | str = "auto",
         lr_scheduler: LRSchedulerLike | None = None,
         clip_norm: float | None = None,
+        n_members: int | str = "auto",
         batch_size: int | str = "auto",
-        max_iter: int = 200,
+        max_iter: int | str = "auto",
         max_steps: int | None = None,
         sampling: str = "epoch",
         class_weight: Any = None,
         early_stopping: bool | str = "auto",
         validation_fraction: float = 0.1,
-        n_iter_no_change: float = 10,
+        n_iter_no_change: float | str = "auto",
         tol: float = 1e-4,
         warm_start: bool = False,
         warm_start_from: Any = None,
@@ -278,6 +313,7 @@ class DNNClassifier(DNNParameters, SkestClassifier):
         self.weight_decay = weight_decay
         self.lr_scheduler = lr_scheduler
         self.clip_norm = clip_norm
+        self.n_members = n_members
         self.batch_size = batch_size
         self.max_iter = max_iter
         self.max_steps = max_steps
@@ -327,8 +363,9 @@ class DNNRegressor(DNNParameters, SkestRegressor):
 
     Notes
     -----
-    As ``tf.estimator.DNNRegressor``, with the learning rate of its first version (0.05;
-    the 0.001 of the second hardly trains).
+    As ``tf.estimator.DNNRegressor``, whose settings are ``optimizer="adagrad",
+    learning_rate=0.05`` (of its first version; the 0.001 of the second hardly trains).
+    With a learning rate everything else that is "auto" is as there, too.
 
     Examples
     --------
@@ -353,20 +390,21 @@ class DNNRegressor(DNNParameters, SkestRegressor):
         quantile: float = 0.5,
         feature_columns: Any = None,
         activation: Any = "relu",
-        dropout: float = 0.0,
+        dropout: float | str = "auto",
         batch_norm: bool = False,
-        optimizer: Any = "adagrad",
-        learning_rate: float | RateFunction | None = 0.05,
-        weight_decay: float = 0.0,
+        optimizer: Any = "auto",
+        learning_rate: float | str | RateFunction | None = "auto",
+        weight_decay: float | str = "auto",
         lr_scheduler: LRSchedulerLike | None = None,
         clip_norm: float | None = None,
+        n_members: int | str = "auto",
         batch_size: int | str = "auto",
-        max_iter: int = 200,
+        max_iter: int | str = "auto",
         max_steps: int | None = None,
         sampling: str = "epoch",
         early_stopping: bool | str = "auto",
         validation_fraction: float = 0.1,
-        n_iter_no_change: float = 10,
+        n_iter_no_change: float | str = "auto",
         tol: float = 1e-4,
         warm_start: bool = False,
         warm_start_from: Any = None,
@@ -390,6 +428,7 @@ class DNNRegressor(DNNParameters, SkestRegressor):
         self.weight_decay = weight_decay
         self.lr_scheduler = lr_scheduler
         self.clip_norm = clip_norm
+        self.n_members = n_members
         self.batch_size = batch_size
         self.max_iter = max_iter
         self.max_steps = max_steps
@@ -468,20 +507,21 @@ class DNNEstimator(DNNParameters, SkestHeadEstimator):
         *,
         feature_columns: Any = None,
         activation: Any = "relu",
-        dropout: float = 0.0,
+        dropout: float | str = "auto",
         batch_norm: bool = False,
-        optimizer: Any = "adagrad",
-        learning_rate: float | RateFunction | None = 0.05,
-        weight_decay: float = 0.0,
+        optimizer: Any = "auto",
+        learning_rate: float | str | RateFunction | None = "auto",
+        weight_decay: float | str = "auto",
         lr_scheduler: LRSchedulerLike | None = None,
         clip_norm: float | None = None,
+        n_members: int | str = "auto",
         batch_size: int | str = "auto",
-        max_iter: int = 200,
+        max_iter: int | str = "auto",
         max_steps: int | None = None,
         sampling: str = "epoch",
         early_stopping: bool | str = "auto",
         validation_fraction: float = 0.1,
-        n_iter_no_change: float = 10,
+        n_iter_no_change: float | str = "auto",
         tol: float = 1e-4,
         warm_start: bool = False,
         warm_start_from: Any = None,
@@ -504,6 +544,7 @@ class DNNEstimator(DNNParameters, SkestHeadEstimator):
         self.weight_decay = weight_decay
         self.lr_scheduler = lr_scheduler
         self.clip_norm = clip_norm
+        self.n_members = n_members
         self.batch_size = batch_size
         self.max_iter = max_iter
         self.max_steps = max_steps

@@ -13,13 +13,16 @@ from skest._compat import Interval, StrOptions
 from skest.adapters._docs import with_shared_docs
 from skest.adapters.classifier import SkestClassifier
 from skest.adapters.dnn import (
+    AUTO_CONSTRAINTS,
     COLUMNS_CONSTRAINT,
     HIDDEN_UNITS_CONSTRAINT,
     LEARNING_RATE_CONSTRAINT,
+    MEMBERS_CONSTRAINT,
     OPTIMIZER_CONSTRAINT,
     SCHEDULE_CONSTRAINTS,
     WEIGHT_DECAY_CONSTRAINT,
     as_units,
+    with_members,
 )
 from skest.adapters.linear import auto_learning_rate, ftrl_penalties
 from skest.adapters.mixed import SkestHeadEstimator
@@ -29,6 +32,7 @@ from skest.feature_columns.columns import FeatureColumns, as_feature_columns
 from skest.feature_columns.modules import DenseFeatures, LinearFeatures
 from skest.feature_columns.parts import PartsEncoding
 from skest.heads.base import Head
+from skest.heads.members import MeanLogits
 from skest.keys import ModeKeys
 from skest.model_fn import pure_model_fn
 from skest.networks.activations import ACTIVATIONS
@@ -72,6 +76,7 @@ def dnn_linear_combined_model_fn(
     weight_decay: float = 0.0,
     lr_scheduler: LRSchedulerLike | None = None,
     clip_norm: float | None = None,
+    n_members: int = 1,
     dtype: torch.dtype = torch.float32,
 ) -> EstimatorSpec:
     """Describe a wide & deep model for `skest.Estimator`; bind what follows `mode`.
@@ -101,6 +106,8 @@ l1, l2
         `DNNLinearCombinedClassifier`.
     lr_scheduler, clip_norm
         See `skest.schedules.make_lr_schedulers` and `skest.EstimatorSpec`.
+    n_members : int, default=1
+        See `DNNLinearCombinedClassifier`.
     dtype : torch.dtype, default=torch.float32
         Floating type of the network.
 
@@ -140,6 +147,7 @@ l1, l2
             batch_norm_momentum=batch_norm_momentum,
             dtype=dtype,
             initialize=initialize,
+            n_members=n_members,
         )
         dnn_part = Part(
             dnn.named_parameters("dnn"),
@@ -149,15 +157,18 @@ l1, l2
         )
     optimized = [part for part in (dnn_part, linear_part) if part is not None]
     parts = {"linear": linear_columns, "dnn": dnn_columns}
-    return head.create_estimator_spec(
+    has_members = dnn is not None and n_members > 1
+    mean = MeanLogits(head) if has_members else None
+    spec = head.create_estimator_spec(
         features,
         mode,
-        Combined(linear, dnn),
+        Combined(linear, dnn, mean),
         labels=labels,
         encode=PartsEncoding(parts, dtype),
         clip_norm=clip_norm,
         **optimization(mode, lr_scheduler, *optimized),
     )
+    return with_members(spec, head) if has_members else spec
 
 
 class _Combined:
@@ -167,20 +178,22 @@ class _Combined:
     dnn_feature_columns: Any
     dnn_hidden_units: Any
     dnn_activation: Any
-    dnn_dropout: float
+    dnn_dropout: Any
     batch_norm: bool
     dnn_optimizer: Any
-    dnn_learning_rate: float | RateFunction | None
+    dnn_learning_rate: Any
     linear_optimizer: Any
     linear_learning_rate: Any
     linear_sparse_combiner: str
     l1: float
     l2: float
-    weight_decay: float
+    weight_decay: Any
     lr_scheduler: LRSchedulerLike | None
     clip_norm: float | None
+    n_members: Any
     linear_feature_columns_: FeatureColumns | None
     dnn_feature_columns_: FeatureColumns | None
+    _chosen: Callable[[str], Any]
     _torch_dtype: torch.dtype
 
     _column_parameters: ClassVar[dict[str, str]] = {
@@ -192,18 +205,24 @@ class _Combined:
         "linear_feature_columns": COLUMNS_CONSTRAINT,
         "dnn_feature_columns": COLUMNS_CONSTRAINT,
         "dnn_activation": [StrOptions(set(ACTIVATIONS)), callable],
-        "dnn_dropout": [Interval(Real, 0, 1, closed="left")],
+        "dnn_dropout": [StrOptions({"auto"}), Interval(Real, 0, 1, closed="left")],
         "batch_norm": ["boolean"],
         "dnn_optimizer": OPTIMIZER_CONSTRAINT,
-        "dnn_learning_rate": LEARNING_RATE_CONSTRAINT,
+        "dnn_learning_rate": [StrOptions({"auto"}), *LEARNING_RATE_CONSTRAINT],
         "linear_optimizer": OPTIMIZER_CONSTRAINT,
         "linear_learning_rate": [StrOptions({"auto"}), *LEARNING_RATE_CONSTRAINT],
         **SCHEDULE_CONSTRAINTS,
         "linear_sparse_combiner": [StrOptions({"sum", "mean", "sqrtn"})],
         "l1": [Interval(Real, 0, None, closed="left")],
         "l2": [Interval(Real, 0, None, closed="left")],
-        "weight_decay": WEIGHT_DECAY_CONSTRAINT,
+        "weight_decay": [StrOptions({"auto"}), *WEIGHT_DECAY_CONSTRAINT],
+        "n_members": MEMBERS_CONSTRAINT,
+        **AUTO_CONSTRAINTS,
     }
+    _recipe_for: ClassVar[tuple[str, str] | None] = (
+        "dnn_optimizer",
+        "dnn_learning_rate",
+    )
 
     def _model_fn(self, head: Any) -> Callable[..., EstimatorSpec]:
         return partial(
@@ -213,18 +232,19 @@ class _Combined:
             dnn_columns=self.dnn_feature_columns_,
             dnn_hidden_units=self.dnn_hidden_units,
             dnn_activation=self.dnn_activation,
-            dnn_dropout=self.dnn_dropout,
+            dnn_dropout=self._chosen("dnn_dropout"),
             batch_norm=self.batch_norm,
             dnn_optimizer=self.dnn_optimizer,
-            dnn_learning_rate=self.dnn_learning_rate,
+            dnn_learning_rate=self._chosen("dnn_learning_rate"),
             linear_optimizer=self.linear_optimizer,
             linear_learning_rate=self.linear_learning_rate,
             linear_sparse_combiner=self.linear_sparse_combiner,
             l1=self.l1,
             l2=self.l2,
-            weight_decay=self.weight_decay,
+            weight_decay=self._chosen("weight_decay"),
             lr_scheduler=self.lr_scheduler,
             clip_norm=self.clip_norm,
+            n_members=self._chosen("n_members"),
             dtype=self._torch_dtype,
         )
 
@@ -282,26 +302,27 @@ class DNNLinearCombinedClassifier(_Combined, SkestClassifier):
         linear_feature_columns: Any = None,
         dnn_feature_columns: Any = None,
         dnn_activation: Any = "relu",
-        dnn_dropout: float = 0.0,
+        dnn_dropout: float | str = "auto",
         batch_norm: bool = False,
-        dnn_optimizer: Any = "adagrad",
-        dnn_learning_rate: float | RateFunction | None = 0.05,
+        dnn_optimizer: Any = "auto",
+        dnn_learning_rate: float | str | RateFunction | None = "auto",
         linear_optimizer: Any = "ftrl",
         linear_learning_rate: float | str | RateFunction | None = 0.05,
         linear_sparse_combiner: str = "sum",
         l1: float = 0.0,
         l2: float = 0.0,
-        weight_decay: float = 0.0,
+        weight_decay: float | str = "auto",
         lr_scheduler: LRSchedulerLike | None = None,
         clip_norm: float | None = None,
+        n_members: int | str = "auto",
         batch_size: int | str = "auto",
-        max_iter: int = 200,
+        max_iter: int | str = "auto",
         max_steps: int | None = None,
         sampling: str = "epoch",
         class_weight: Any = None,
         early_stopping: bool | str = "auto",
         validation_fraction: float = 0.1,
-        n_iter_no_change: float = 10,
+        n_iter_no_change: float | str = "auto",
         tol: float = 1e-4,
         warm_start: bool = False,
         warm_start_from: Any = None,
@@ -329,6 +350,7 @@ class DNNLinearCombinedClassifier(_Combined, SkestClassifier):
         self.weight_decay = weight_decay
         self.lr_scheduler = lr_scheduler
         self.clip_norm = clip_norm
+        self.n_members = n_members
         self.batch_size = batch_size
         self.max_iter = max_iter
         self.max_steps = max_steps
@@ -402,25 +424,26 @@ class DNNLinearCombinedRegressor(_Combined, SkestRegressor):
         linear_feature_columns: Any = None,
         dnn_feature_columns: Any = None,
         dnn_activation: Any = "relu",
-        dnn_dropout: float = 0.0,
+        dnn_dropout: float | str = "auto",
         batch_norm: bool = False,
-        dnn_optimizer: Any = "adagrad",
-        dnn_learning_rate: float | RateFunction | None = 0.05,
+        dnn_optimizer: Any = "auto",
+        dnn_learning_rate: float | str | RateFunction | None = "auto",
         linear_optimizer: Any = "ftrl",
         linear_learning_rate: float | str | RateFunction | None = 0.05,
         linear_sparse_combiner: str = "sum",
         l1: float = 0.0,
         l2: float = 0.0,
-        weight_decay: float = 0.0,
+        weight_decay: float | str = "auto",
         lr_scheduler: LRSchedulerLike | None = None,
         clip_norm: float | None = None,
+        n_members: int | str = "auto",
         batch_size: int | str = "auto",
-        max_iter: int = 200,
+        max_iter: int | str = "auto",
         max_steps: int | None = None,
         sampling: str = "epoch",
         early_stopping: bool | str = "auto",
         validation_fraction: float = 0.1,
-        n_iter_no_change: float = 10,
+        n_iter_no_change: float | str = "auto",
         tol: float = 1e-4,
         warm_start: bool = False,
         warm_start_from: Any = None,
@@ -450,6 +473,7 @@ class DNNLinearCombinedRegressor(_Combined, SkestRegressor):
         self.weight_decay = weight_decay
         self.lr_scheduler = lr_scheduler
         self.clip_norm = clip_norm
+        self.n_members = n_members
         self.batch_size = batch_size
         self.max_iter = max_iter
         self.max_steps = max_steps
@@ -523,25 +547,26 @@ class DNNLinearCombinedEstimator(_Combined, SkestHeadEstimator):
         linear_feature_columns: Any = None,
         dnn_feature_columns: Any = None,
         dnn_activation: Any = "relu",
-        dnn_dropout: float = 0.0,
+        dnn_dropout: float | str = "auto",
         batch_norm: bool = False,
-        dnn_optimizer: Any = "adagrad",
-        dnn_learning_rate: float | RateFunction | None = 0.05,
+        dnn_optimizer: Any = "auto",
+        dnn_learning_rate: float | str | RateFunction | None = "auto",
         linear_optimizer: Any = "ftrl",
         linear_learning_rate: float | str | RateFunction | None = 0.05,
         linear_sparse_combiner: str = "sum",
         l1: float = 0.0,
         l2: float = 0.0,
-        weight_decay: float = 0.0,
+        weight_decay: float | str = "auto",
         lr_scheduler: LRSchedulerLike | None = None,
         clip_norm: float | None = None,
+        n_members: int | str = "auto",
         batch_size: int | str = "auto",
-        max_iter: int = 200,
+        max_iter: int | str = "auto",
         max_steps: int | None = None,
         sampling: str = "epoch",
         early_stopping: bool | str = "auto",
         validation_fraction: float = 0.1,
-        n_iter_no_change: float = 10,
+        n_iter_no_change: float | str = "auto",
         tol: float = 1e-4,
         warm_start: bool = False,
         warm_start_from: Any = None,
@@ -570,6 +595,7 @@ class DNNLinearCombinedEstimator(_Combined, SkestHeadEstimator):
         self.weight_decay = weight_decay
         self.lr_scheduler = lr_scheduler
         self.clip_norm = clip_norm
+        self.n_members = n_members
         self.batch_size = batch_size
         self.max_iter = max_iter
         self.max_steps = max_steps

@@ -78,6 +78,9 @@ class EpochHook(Progress):
         An improvement must exceed it.
     n_iter_no_change : int
         Epochs without improvement to wait for.
+    ends : sequence of int, default=()
+        Epochs at which the schedule lets training end: it does so after the first of
+        them that brought no better score than the one before.
     score : ValidationScore, default=None
         Of the present network on validation rows; higher is better. The state with the
         best score is kept then.
@@ -106,6 +109,7 @@ class EpochHook(Progress):
         *,
         tol: float,
         n_iter_no_change: float,
+        ends: Sequence[int] = (),
         score: ValidationScore | None = None,
         report: Callable[[str], None] | None = None,
     ) -> None:
@@ -114,6 +118,8 @@ class EpochHook(Progress):
         self._rows = torch.tensor([batch_size] * full + [rest] * (rest > 0))
         self._tol = tol
         self._patience = n_iter_no_change
+        self._ends = ends
+        self._best_at_last_end = -math.inf
         self._score = score
         self._report = report
         self._losses: list[Tensor] = []
@@ -171,6 +177,12 @@ class EpochHook(Progress):
         else:
             self._n_without_improvement += 1
         self._keep_best(run, value)
+        if self.n_iter in self._ends and self._score is not None:
+            if self._best_value <= self._best_at_last_end:
+                run.request_stop(
+                    "the last cycle of the schedule brought no better score"
+                )
+            self._best_at_last_end = self._best_value
         if self._n_without_improvement > self._patience:
             what = "training loss" if self._score is None else "validation score"
             run.request_stop(

@@ -78,11 +78,11 @@ class MultiHeadEstimator(DNNParameters, SkestMixedEstimator):
     >>> y = pd.DataFrame({"kind": np.where(X["size"] > 0.5, "big", "small")})
     >>> y["price"] = 10 * X["size"] + 5
     >>> y.loc[::7, "price"] = np.nan
-    >>> model = MultiHeadEstimator((16,), random_state=0).fit(X, y)
-    >>> model.predict(X[:2]).round()
-        kind  price
-    0  small    5.0
-    1  small    5.0
+    >>> model = MultiHeadEstimator(random_state=0).fit(X, y)
+    >>> model.predict(X.iloc[[10, 50]]).round()
+         kind  price
+    10  small    7.0
+    50    big   13.0
     """
 
     heads: Any
@@ -103,20 +103,21 @@ class MultiHeadEstimator(DNNParameters, SkestMixedEstimator):
         head_weights: Any = None,
         feature_columns: Any = None,
         activation: Any = "relu",
-        dropout: float = 0.0,
+        dropout: float | str = "auto",
         batch_norm: bool = False,
-        optimizer: Any = "adagrad",
-        learning_rate: float | RateFunction | None = 0.05,
-        weight_decay: float = 0.0,
+        optimizer: Any = "auto",
+        learning_rate: float | str | RateFunction | None = "auto",
+        weight_decay: float | str = "auto",
         lr_scheduler: LRSchedulerLike | None = None,
         clip_norm: float | None = None,
+        n_members: int | str = "auto",
         batch_size: int | str = "auto",
-        max_iter: int = 200,
+        max_iter: int | str = "auto",
         max_steps: int | None = None,
         sampling: str = "epoch",
         early_stopping: bool | str = "auto",
         validation_fraction: float = 0.1,
-        n_iter_no_change: float = 10,
+        n_iter_no_change: float | str = "auto",
         tol: float = 1e-4,
         warm_start: bool = False,
         warm_start_from: Any = None,
@@ -140,6 +141,7 @@ class MultiHeadEstimator(DNNParameters, SkestMixedEstimator):
         self.weight_decay = weight_decay
         self.lr_scheduler = lr_scheduler
         self.clip_norm = clip_norm
+        self.n_members = n_members
         self.batch_size = batch_size
         self.max_iter = max_iter
         self.max_steps = max_steps

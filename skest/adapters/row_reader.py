@@ -27,15 +27,12 @@ from skest.adapters.features import (
 from skest.adapters.rows import Rows, as_rows, check_same_length, count_samples
 from skest.adapters.targets.base import Target
 from skest.feature_columns.columns import FeatureColumns, unread_keys
-from skest.feature_columns.infer import infer_feature_columns
+from skest.feature_columns.infer import infer_feature_columns, with_piecewise
 from skest.feature_columns.numeric_frame import with_feature_names
 from skest.inputs.array_dataset import take_rows
 from skest.model_builder import device_with
 
 __all__ = ["RowReader", "as_feature_columns"]
-
-# "auto" of early_stopping holds rows out above this, as HistGradientBoosting does.
-_MANY_ROWS = 10_000
 
 
 class RowReader(BaseEstimator, metaclass=ABCMeta):
@@ -47,6 +44,15 @@ class RowReader(BaseEstimator, metaclass=ABCMeta):
     @abstractmethod
     def _new_target(self, y: Any) -> Target:
         """Return a target for `y`, which has not learned from it yet."""
+
+    @property
+    @abstractmethod
+    def _has_schedule(self) -> bool:
+        """Whether the rate follows the schedule of the recipe."""
+
+    @abstractmethod
+    def _chosen(self, name: str) -> Any:
+        """Return a parameter, or what was chosen for it if it is "auto"."""
 
     @abstractmethod
     def _setting(self, name: str) -> Any:
@@ -121,10 +127,7 @@ class RowReader(BaseEstimator, metaclass=ABCMeta):
         if X_val is None and y_val is None:
             if weight_val is not None:
                 raise ValueError("'sample_weight_val' needs 'X_val' and 'y_val'.")
-            enabled = self.early_stopping
-            if enabled == "auto":
-                enabled = rows.n_rows > _MANY_ROWS
-            if not enabled:
+            if not self._chosen("early_stopping"):
                 return rows, None
             train, held_out = train_test_split(
                 np.arange(rows.n_rows),
@@ -267,6 +270,8 @@ class RowReader(BaseEstimator, metaclass=ABCMeta):
         self, kind: str, features: dict[str, Any]
     ) -> FeatureColumns | None:
         columns = infer_feature_columns(features, kind)
+        if columns is not None and kind == "dense" and self._has_schedule:
+            columns = with_piecewise(columns)
         names = vars(self).get("feature_names_in_")
         if columns is None or names is None or not self._reads_array:
             return columns

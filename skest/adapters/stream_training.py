@@ -3,6 +3,7 @@
 
 import contextlib
 import copy
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -146,6 +147,7 @@ class StreamTrained(SkestEstimator):
             )
         rows = self._rows_of(batch, classes, reset=not resume)
         if not resume:
+            self._choose(math.inf)  # nobody knows how many there are
             columns = self._ready_columns(rows)
             for parameter, ready in columns.items():
                 setattr(self, f"{parameter}_", ready)
@@ -194,6 +196,7 @@ class StreamTrained(SkestEstimator):
         seed: int | None,
         resume: bool,
     ) -> None:
+        self._schedule(None)
         weighted = first.weight is not None
         training = CoreTraining(self, seed, weighted=weighted, resume=resume)
         progress = _StreamProgress(report=print if self.verbose else None)

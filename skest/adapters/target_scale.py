@@ -62,6 +62,10 @@ class TargetScale(NamedTuple):
         zeros = np.zeros(n_logits)
         return cls(zeros, zeros + 1, np.full(n_logits, True))
 
+    def after(self, first: "TargetScale | None") -> "TargetScale":
+        """Return this scale of logits on top of another, such as a source's."""
+        return self if first is None else first._replace(scale=first.scale * self.scale)
+
     @classmethod
     def joined(cls, scales: Sequence["TargetScale"]) -> "TargetScale":
         """Return the scale of the logits of several heads, side by side."""

@@ -187,7 +187,8 @@ def _axes(fitted: Any, names: Iterable[str]) -> Axes:
             axes |= _layers(part, logits, names)
             first = f"{part}hidden_0.weight"
             first = first if first in names else f"{part}logits.weight"
-            axes.setdefault(first, {})[1] = inputs_meaning([columns])
+            for name in (first, f"{part}member_scales"):
+                axes.setdefault(name, {})[1] = inputs_meaning([columns])
         else:
             axes |= _layers("", logits, names)
             inputs.append(columns)
@@ -200,8 +201,9 @@ def _axes(fitted: Any, names: Iterable[str]) -> Axes:
 
 
 def _layers(part: str, logits: Any, names: Iterable[str]) -> Axes:
+    axis = 2 if f"{part}member_scales" in names else 0  # a last layer of each member
     return {
-        name: {0: logits}
+        name: {axis: logits}
         for name in (f"{part}logits.weight", f"{part}logits.bias")
         if name in names
     }

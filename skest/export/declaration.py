@@ -47,6 +47,7 @@ _CLASSES = (
     "skest.feature_columns.",
     "skest.heads.",
     "skest.losses:",
+    "skest.schedules:CosineCycles",
     "skest.sdca:LinearSDCA",
     "skest.export.inputs:Form",
     "skest.export.inputs:InputSpec",

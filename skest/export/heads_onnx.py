@@ -29,7 +29,7 @@ from skest.heads.single_label import SingleLabelHead
 from skest.heads.single_task import SingleTaskHead
 from skest.keys import PredictionKeys
 
-__all__ = ["split_logits", "task_predictions", "with_classes"]
+__all__ = ["members_mean", "split_logits", "task_predictions", "with_classes"]
 
 _KNOWN = (
     BinaryClassHead,
@@ -56,6 +56,34 @@ def split_logits(head: Head, logits: Any) -> dict[str | None, Value]:
         part.name: logits.take(np.arange(end - part.logits_dimension, end), axis=1)
         for part, end in zip(head.heads, ends.tolist(), strict=True)
     }
+
+
+def members_mean(head: Head, logits: Value) -> Value:
+    """Return what `skest.heads.members.mean_logits` does, for logits of members."""
+    if isinstance(head, MultiHead):
+        parts, start = [], 0
+        for part in head.heads:
+            end = start + part.logits_dimension
+            chosen = logits.take(np.arange(start, end), axis=2)
+            parts.append(members_mean(part, chosen))
+            start = end
+        return concat(parts, axis=1)
+    if isinstance(head, MultiClassHead):
+        return _log_mean_exp(_node("LogSoftmax", logits, axis=-1))
+    if isinstance(head, BinaryClassHead | MultiLabelHead | LogisticRegressionHead):
+        return _log_mean_exp(-_node("Softplus", -logits)) - _log_mean_exp(
+            -_node("Softplus", logits)
+        )
+    if isinstance(head, PoissonRegressionHead):
+        return _log_mean_exp(logits)
+    return logits.sum(axis=0) / logits.length(0).cast(logits.dtype)
+
+
+def _log_mean_exp(x: Value) -> Value:
+    greatest = x.max(axis=0, keepdims=True)
+    total = _node("Exp", x - greatest).sum(axis=0)
+    count = x.length(0).cast(x.dtype)
+    return _node("Log", total / count) + greatest.squeeze(0)
 
 
 def task_predictions(

@@ -19,6 +19,7 @@ from skest.export.features_onnx import (
     sequence_features,
 )
 from skest.export.graph import Value, concat, where
+from skest.export.heads_onnx import members_mean
 from skest.export.scope import Scope
 from skest.export.widths import note_width
 from skest.feature_columns.modules import (
@@ -100,12 +101,35 @@ _output.register(SequenceFeatures)(sequence_features)
 @_output.register
 def _(network: DNN, scope: Scope, features: Any) -> Value:
     x = _child(network, "inputs", scope, features)
+    layer = _child
+    if network.member_scales is not None:
+        layer = _member_child
+        x = x.unsqueeze(0) * scope.weight(
+            "member_scales", network.member_scales.unsqueeze(1), "_of_rows"
+        )
     for i in range(network.n_hidden):
-        x = _child(network, f"hidden_{i}", scope, x)
+        x = layer(network, f"hidden_{i}", scope, x)
         x = activated(network.activation, x)
         if f"batch_norm_{i}" in network._modules:
             x = _child(network, f"batch_norm_{i}", scope, x)
-    return _child(network, "logits", scope, x)
+    return _joined(network, layer(network, "logits", scope, x))
+
+
+def _member_child(network: nn.Module, name: str, scope: Scope, features: Any) -> Any:
+    """Return what a linear layer makes of the rows of all members."""
+    child, inside = network.get_submodule(name), scope.inside(name)
+    if isinstance(child, nn.Linear):
+        weight = inside.weight("weight", child.weight.T, "_transposed")
+    else:
+        weight = inside.weight("weight", child.get_parameter("weight"))
+    with scope.graph.scope(name):
+        return features @ weight + inside.weight("bias", child.get_parameter("bias"))
+
+
+def _joined(network: DNN | Combined, logits: Value) -> Value:
+    """Return the logits of all members together, if there are members."""
+    mean: Any = network.mean_logits
+    return logits if mean is None else members_mean(mean.head, logits)
 
 
 @_output.register
@@ -115,7 +139,7 @@ def _(network: Combined, scope: Scope, features: Any) -> Value:
         for name in ("linear", "dnn")
         if getattr(network, name) is not None
     ]
-    return parts[0] if len(parts) == 1 else parts[0] + parts[1]
+    return _joined(network, parts[0] if len(parts) == 1 else parts[0] + parts[1])
 
 
 @_output.register

@@ -251,6 +251,8 @@ def _traced(
     asked = {"keys": keys} if spec.predicts_by_key else {}
 
     def run(own: torch.nn.Module, *tensors: torch.Tensor) -> dict[Any, torch.Tensor]:
+        for tensor in tensors:  # else their rows are as many unknown numbers
+            torch._check(tensor.shape[0] == tensors[0].shape[0])
         given = dict(zip(inputs.example, tensors, strict=True))
         found = function(own(inputs.encoder.assembled(given)), **asked)
         return {key: found[key] for key in keys}

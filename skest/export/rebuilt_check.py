@@ -37,6 +37,7 @@ def check_trained(estimator: Any) -> None:
         Rebuilt.
     """
     estimator._validate_params()
+    _check_chosen(estimator)
     if not isinstance(estimator._reads_array, bool):
         raise TypeError(f"'_reads_array' is {estimator._reads_array!r}")
     for columns in estimator._columns_of_user:
@@ -50,6 +51,16 @@ def check_trained(estimator: Any) -> None:
     names = found.get("feature_names_in_")
     if names is not None and len(set(names)) != found["n_features_in_"]:
         raise ValueError(f"it has features {names!r}, and counts others")
+
+
+def _check_chosen(estimator: Any) -> None:
+    """Raise an error unless all that is "auto" was chosen, as it may be given."""
+    given = {**estimator.get_params(deep=False), **estimator.auto_params_}
+    decided = type(estimator)(**given)
+    decided._validate_params()
+    decided._choose(1)
+    if decided.auto_params_:
+        raise ValueError(f"it did not choose {list(decided.auto_params_)}")
 
 
 def _check_kind(kind: type, numbers: Iterable[Any]) -> None:

@@ -20,6 +20,7 @@ from skest.export.numbers_onnx import Numbers, computed
 from skest.feature_columns.arithmetic import Encoding
 from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.parts import PartsEncoding
+from skest.feature_columns.piecewise import PiecewiseLinearColumn
 from skest.feature_columns.table import Key, Table
 
 __all__ = [
@@ -211,7 +212,12 @@ def trial_tensors(
     tensors : dict of str to Tensor
         What they encode of some rows.
     """
-    weights = {getattr(column, "weight_key", None) for column in columns.active}
+    # A piecewise-linear column has one weight, its fraction, for each element of a cell.
+    weights = {
+        getattr(column, "weight_key", None)
+        for column in columns.active
+        if not isinstance(column, PiecewiseLinearColumn)
+    }
     found: dict[str, tuple[Tensor, tuple[int, ...]]] = {}
     for key, tensor in tensors.items():
         entry = encoded[key]

@@ -22,7 +22,7 @@ __all__ = [
 ]
 
 _RULE = re.compile(r"(quantiles|distinct|tree):([1-9][0-9]*)")
-_MIN_ROWS = 20  # of a bin
+_MIN_ROWS = 3  # of a bin
 _MIN_WIDTH = 1e-6  # of a bin, as a share of the range
 
 
@@ -126,7 +126,7 @@ def learned_starts(rule: str, known: Known) -> np.ndarray:
     Returns
     -------
     ndarray of the type of the numbers, at least one, increasing
-        Bins that are narrower than 1e-6 of the range, or of fewer than 20 rows, are
+        Bins that are narrower than 1e-6 of the range, or of fewer than 3 rows, are
         merged with the one below, or that below is with them if they begin with a value
         that has so many rows by itself.
 
@@ -134,7 +134,7 @@ def learned_starts(rule: str, known: Known) -> np.ndarray:
     --------
     >>> import numpy as np
     >>> from skest.feature_columns.edges import Known, learned_starts
-    >>> gains = np.repeat([0.0, 10.0, 11.0, 99.0], [500, 15, 10, 40])
+    >>> gains = np.repeat([0.0, 10.0, 11.0, 99.0], [500, 2, 1, 40])
     >>> learned_starts("distinct:48", Known(gains, None, None))
     array([ 0., 10., 99.])
     """

@@ -6,9 +6,25 @@ from typing import Any, Literal, overload
 from skest._checks import check_choice
 from skest.feature_columns.chosen import chosen_columns
 from skest.feature_columns.columns import FeatureColumns
+from skest.feature_columns.numeric import NumericColumn, numeric_column
+from skest.feature_columns.piecewise import piecewise_linear_column
 from skest.feature_columns.table import Table
 
-__all__ = ["infer_feature_columns"]
+__all__ = [
+    "MAX_PIECEWISE_WIDTH",
+    "PIECEWISE_BOUNDARIES",
+    "PIECEWISE_DIMENSION",
+    "infer_feature_columns",
+    "with_piecewise",
+]
+
+#: Edges of the piecewise-linear columns beside numbers; so many find the spikes that
+#: trees find.
+PIECEWISE_BOUNDARIES = "distinct:128"
+#: Numbers that a network makes of each, and at most of all of them.
+PIECEWISE_DIMENSION = 8
+MAX_PIECEWISE_WIDTH = 512
+
 
 _KINDS = ("dense", "linear", "sequence", "context")
 
@@ -115,3 +131,25 @@ def infer_feature_columns(
             "model without sequences, such as DNNClassifier."
         )
     return None
+
+
+def with_piecewise(columns: FeatureColumns) -> FeatureColumns:
+    """Return inferred columns, and such that let a deep model see thresholds of numbers.
+
+    A piecewise-linear column of `PIECEWISE_DIMENSION` numbers comes beside each column of
+    numbers, of fewer where there are many, and of none where there are very many.
+    """
+    numbers = [column for column in columns.columns if type(column) is NumericColumn]
+    n_elements = sum(column.n_elements for column in numbers)
+    dimension = min(PIECEWISE_DIMENSION, MAX_PIECEWISE_WIDTH // max(n_elements, 1))
+    if not dimension:
+        return columns
+    piecewise = [
+        piecewise_linear_column(
+            numeric_column(column.key, column.shape, dtype=column.dtype),
+            PIECEWISE_BOUNDARIES,
+            dimension,
+        )
+        for column in numbers
+    ]
+    return FeatureColumns([*columns.columns, *piecewise])

@@ -149,6 +149,7 @@ class _ColumnFeatures(nn.Module):
         self._lookups: Counter[str] = Counter()  # by name of the table
         self.out_features = 0
         interpolated: list[PiecewiseLinearColumn] = []
+        self.feature_sizes: list[int] = []
         for column in _sorted_by_name(columns):
             if not isinstance(column, DenseColumn):
                 raise ValueError(
@@ -158,6 +159,7 @@ class _ColumnFeatures(nn.Module):
             self._check(column)
             self.outputs.append(_output_of(column))
             self.out_features += column.size
+            self.feature_sizes += _feature_sizes(column)
             if isinstance(column, EmbeddingColumn):
                 self._register_table(column, generator, initialize)
                 self._lookups[column.table_name] += 1
@@ -259,6 +261,19 @@ class _ColumnFeatures(nn.Module):
         }
 
 
+def _feature_sizes(column: DenseColumn) -> list[int]:
+    if isinstance(column, NumericColumn):
+        return [1] * column.size
+    if isinstance(column, PiecewiseLinearColumn):
+        n_elements = len(column.code_sizes)
+        return (
+            [column.size // n_elements] * n_elements
+            if column.dimension
+            else list(column.code_sizes)
+        )
+    return [column.size]
+
+
 class DenseFeatures(_ColumnFeatures):
     """Encoded columns as one vector for each row.
 
@@ -279,6 +294,8 @@ class DenseFeatures(_ColumnFeatures):
     ----------
     out_features : int
         Width of the output.
+    feature_sizes : list of int
+        Widths of its parts that belong together: single numbers, whole vectors.
 
     Raises
     ------

@@ -8,6 +8,7 @@ import numpy as np
 
 from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.numeric import NumericColumn
+from skest.feature_columns.piecewise import PiecewiseLinearColumn
 from skest.feature_columns.table import Key, Table
 
 __all__ = ["NumericFrameColumn", "with_feature_names"]
@@ -75,12 +76,17 @@ def with_feature_names(
     feature_names : sequence of str
         Names of the columns of the frame.
     """
-    changed = [
-        NumericFrameColumn(
-            **column.get_params(deep=False), feature_names=list(feature_names)
-        )
-        if isinstance(column, NumericColumn) and column.length_key is None
-        else column
-        for column in columns.columns
-    ]
-    return FeatureColumns(changed)
+
+    def named(column: Any) -> Any:
+        if isinstance(column, PiecewiseLinearColumn):
+            params = column.get_params(deep=False)
+            return PiecewiseLinearColumn(
+                **{**params, "source_column": named(column.source_column)}
+            )
+        if isinstance(column, NumericColumn) and column.length_key is None:
+            return NumericFrameColumn(
+                **column.get_params(deep=False), feature_names=list(feature_names)
+            )
+        return column
+
+    return FeatureColumns([named(column) for column in columns.columns])

@@ -24,7 +24,7 @@ _ENCODINGS = ("ple", "hat", "onehot")
 
 def piecewise_linear_column(
     source_column: NumericColumn,
-    boundaries: Sequence[float] | str = "distinct:48",
+    boundaries: Sequence[float] | str = "distinct:128",
     dimension: int | None = 8,
     encoding: str = "ple",
 ) -> "PiecewiseLinearColumn":
@@ -38,13 +38,13 @@ def piecewise_linear_column(
     ----------
     source_column : NumericColumn
         Without indicators of missing numbers. Each element of a cell has its own edges.
-    boundaries : sequence of float, or str, default="distinct:48"
+    boundaries : sequence of float, or str, default="distinct:128"
         The edges, two or more, strictly increasing: numbers, or how to learn them.
         "distinct:N" takes quantiles of the distinct values, and each value if there are
         no more than N; "quantiles:N" takes quantiles of the rows, of which many are equal
         where a number occurs often; "tree:N" takes the thresholds of a decision tree with
         N leaves, which predicts y from this element alone. Weights count as repetitions.
-        Bins are merged if they are narrower than 1e-6 of the range or have fewer than 20
+        Bins are merged if they are narrower than 1e-6 of the range or have fewer than 3
         rows; a value with so many rows keeps its edge.
     dimension : int or None, default=8
         Into how many numbers a network turns each element, by a table that it learns and
@@ -114,7 +114,7 @@ class PiecewiseLinearColumn(DenseColumn):
     def __init__(
         self,
         source_column: NumericColumn,
-        boundaries: Sequence[float] | str = "distinct:48",
+        boundaries: Sequence[float] | str = "distinct:128",
         dimension: int | None = 8,
         encoding: str = "ple",
     ) -> None:

@@ -12,7 +12,7 @@ from skest.networks.activations import get_activation
 from skest.networks.batch_norm import BatchNorm
 from skest.networks.dropout import Dropout
 
-__all__ = ["DNN", "linear_layer"]
+__all__ = ["DNN", "MemberLinear", "linear_layer"]
 
 
 class DNN(nn.Module):
@@ -47,6 +47,17 @@ class DNN(nn.Module):
     output : callable, default=None
         ``output(in_features, dtype=..., generator=..., initialize=...)`` makes the last
         layer, or returns None for the linear map; see `skest.heads.Head.output_layer`.
+    n_members : int, default=1
+        Networks in one, which share the hidden layers: each scales the input by numbers
+        of its own, which start at random, and has its own last layer.
+    mean_logits : callable, default=None
+        Logits of members of shape (n_members, n_rows, logits_dimension) to those of all,
+        outside of training; None leaves them apart.
+
+    Notes
+    -----
+    Members are those of TabM-mini (Gorishniy et al., ICLR 2025, arXiv 2410.24210,
+    section 3.3).
     """
 
     def __init__(
@@ -63,6 +74,8 @@ class DNN(nn.Module):
         generator: torch.Generator | None = None,
         initialize: bool = True,
         output: Callable[..., nn.Module | None] | None = None,
+        n_members: int = 1,
+        mean_logits: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
         super().__init__()
         self.inputs = inputs
@@ -75,6 +88,20 @@ class DNN(nn.Module):
         self.may_draw = not isinstance(activation, str | nn.Module)
         self.n_hidden = len(hidden_units)
         n_inputs: Any = inputs.out_features
+        self.mean_logits = mean_logits
+        self.member_scales: nn.Parameter | None = None
+        if n_members > 1:
+            if batch_norm:
+                raise ValueError(
+                    f"'n_members' is {n_members}, and 'batch_norm' would normalise over "
+                    "all of them. Set batch_norm=False or n_members=1."
+                )
+            scales = torch.empty(n_members, n_inputs, dtype=dtype)
+            if initialize:
+                sizes: Any = inputs.feature_sizes
+                drawn = torch.randn(n_members, len(sizes), generator=generator)
+                scales.copy_(drawn.repeat_interleave(torch.tensor(sizes), dim=1))
+            self.member_scales = nn.Parameter(scales)
         widths = [int(n_inputs), *hidden_units]
         for i, (n_in, n_out) in enumerate(zip(widths, hidden_units, strict=False)):
             self.add_module(
@@ -85,8 +112,12 @@ class DNN(nn.Module):
             if batch_norm:
                 normalised = BatchNorm(n_out, batch_norm_momentum).to(dtype)
                 self.add_module(f"batch_norm_{i}", normalised)
-        last = None
-        if output is not None:
+        last: nn.Module | None = None
+        if n_members > 1:
+            last = MemberLinear(
+                *(n_members, widths[-1], logits_dimension, dtype, generator, initialize)
+            )
+        elif output is not None:
             last = output(
                 widths[-1], dtype=dtype, generator=generator, initialize=initialize
             )
@@ -98,18 +129,63 @@ class DNN(nn.Module):
 
     def forward(self, features: dict[str, Tensor]) -> Any:
         """Return logits of shape (n_rows, logits_dimension), or what `output` gives."""
-        return self.logits(self.hidden(features))
+        logits = self.logits(self.hidden(features))
+        if self.mean_logits is None or self.training:
+            return logits
+        return self.mean_logits(logits)
 
     def hidden(self, features: dict[str, Tensor]) -> Tensor:
-        """Return the last hidden layer, of shape (n_rows, hidden_units[-1])."""
+        """Return the last hidden layer, of shape (n_rows, hidden_units[-1]).
+
+        With members there is a dimension for them before.
+        """
         x = self.inputs(features)
+        if self.member_scales is not None:
+            scales = self.member_scales
+            # To the hidden layers, rows of members are rows as any.
+            x = (x * scales.unsqueeze(1)).view(-1, scales.shape[1])
         modules = self._modules
         for i in range(self.n_hidden):
             x = self.activation(modules[f"hidden_{i}"](x))  # type: ignore[misc]
             for kind in ("dropout", "batch_norm"):
                 layer = modules.get(f"{kind}_{i}")
                 x = x if layer is None else layer(x)
+        if self.member_scales is not None:
+            x = x.view(len(self.member_scales), -1, x.shape[1])
         return x
+
+
+class MemberLinear(nn.Module):
+    """A linear map for each member of a network.
+
+    Parameters
+    ----------
+    n_members, n_in, n_out : int
+        Sizes.
+    dtype, generator, initialize
+        See `DNN`.
+    """
+
+    def __init__(
+        self,
+        n_members: int,
+        n_in: int,
+        n_out: int,
+        dtype: torch.dtype | None,
+        generator: torch.Generator | None,
+        initialize: bool,
+    ) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(n_members, n_in, n_out, dtype=dtype))
+        self.bias = nn.Parameter(torch.empty(n_members, 1, n_out, dtype=dtype))
+        if initialize:
+            for weight in self.weight:
+                nn.init.xavier_uniform_(weight, generator=generator)
+            nn.init.zeros_(self.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return what the maps give, from (n_members, n_rows, n_in)."""
+        return torch.baddbmm(self.bias, x, self.weight)
 
 
 class _Linear(nn.Linear):

@@ -15,18 +15,32 @@ from skest import (
 )
 
 CLASSIFIERS = [DNNClassifier, LinearClassifier, DNNLinearCombinedClassifier]
+# Those of networks; "auto" is tested in test_recipe.py.
+TF_SETTINGS = {
+    "optimizer": "adagrad",
+    "learning_rate": 0.05,
+    "dnn_optimizer": "adagrad",
+    "dnn_learning_rate": 0.05,
+}
 REGRESSORS = [DNNRegressor, LinearRegressor, DNNLinearCombinedRegressor]
 
 
+def tf_settings(estimator_class):
+    """The settings of tf.estimator, of those that have the recipe as their default."""
+    given = estimator_class().get_params()
+    names = TF_SETTINGS.keys() & given if "n_members" in given else ()
+    return {name: TF_SETTINGS[name] for name in names}
+
+
 def make(estimator_class, **params):
-    """A small, quick estimator."""
+    """A small, quick estimator, with the settings of tf.estimator."""
     given = estimator_class().get_params()
     for name in ("hidden_units", "dnn_hidden_units"):
         if name in given:
             params.setdefault(name, (8,))
     params.setdefault("max_iter", 20)
     params.setdefault("random_state", 0)
-    return estimator_class(**params)
+    return estimator_class(**tf_settings(estimator_class) | params)
 
 
 @pytest.fixture(params=CLASSIFIERS, ids=lambda c: c.__name__)

@@ -6,6 +6,7 @@ import pytest
 from sklearn.base import clone
 from sklearn.callback import ProgressBar, ScoringMonitor
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris
+from sklearn.metrics import get_scorer
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -104,7 +105,7 @@ def test_a_fit_is_a_task_with_an_epoch_after_the_other(estimator):
 
 def test_the_epochs_planned_follow_from_max_steps():
     recorder = Recorder()
-    model = DNNClassifier((4,), max_iter=50, batch_size=50, max_steps=7)
+    model = make(DNNClassifier, max_iter=50, batch_size=50, max_steps=7)
     model.set_callbacks(recorder).fit(*IRIS)
     assert recorder.contexts[0].max_subtasks == 3
     assert recorder.calls.count("end epoch") == model.n_iter_ == 3
@@ -112,7 +113,7 @@ def test_the_epochs_planned_follow_from_max_steps():
 
 def test_a_callback_can_stop():
     recorder = Recorder(stop_at=7)
-    model = DNNClassifier((4,), max_iter=50).set_callbacks(recorder).fit(*IRIS)
+    model = make(DNNClassifier, max_iter=50).set_callbacks(recorder).fit(*IRIS)
     assert model.n_iter_ == len(model.loss_curve_) == 7
     assert recorder.calls[-2:] == ["end fit", "teardown"]
 
@@ -120,7 +121,7 @@ def test_a_callback_can_stop():
 @pytest.mark.parametrize(
     "model, data, score",
     [
-        (DNNClassifier((8,), max_iter=6, batch_size=32), load_iris, "accuracy"),
+        (DNNClassifier((8,), max_iter=6, batch_size=32), load_iris, "neg_log_loss"),
         (DNNRegressor((8,), max_iter=6, batch_size=64), load_diabetes, "r2"),
         (LinearRegressor(max_iter=6), load_diabetes, "r2"),
     ],
@@ -131,14 +132,15 @@ def test_a_monitor_sees_the_weights_of_every_epoch(model, data, score):
     model.set_params(early_stopping=True, random_state=0).set_callbacks(monitor)
     model.fit(X, y, X_val=X, y_val=y)
     assert epochs_of(monitor, score) == pytest.approx(model.validation_scores_)
-    assert monitor.get_logs().data[0][score] == pytest.approx(model.score(X, y))
+    found = monitor.get_logs().data[0][score]
+    assert found == pytest.approx(get_scorer(score)(model, X, y))
 
 
 def test_a_monitor_scores_with_the_weights():
     X, y = IRIS
     weight = np.where(y == 2, 5.0, 1.0)
     monitor = ScoringMonitor(scoring="accuracy")
-    model = DNNClassifier((8,), max_iter=2, random_state=0).set_callbacks(monitor)
+    model = make(DNNClassifier, max_iter=2).set_callbacks(monitor)
     model.fit(X, y, weight)
     assert epochs_of(monitor, "accuracy")[-1] == model.score(X, y, weight)
     assert model.score(X, y, weight) != model.score(X, y)
@@ -146,7 +148,7 @@ def test_a_monitor_scores_with_the_weights():
 
 def test_an_estimator_of_an_epoch_is_as_if_fit_had_ended_there():
     snapshots = Snapshots()
-    model = DNNClassifier((8,), max_iter=3, random_state=0).set_callbacks(snapshots)
+    model = make(DNNClassifier, max_iter=3).set_callbacks(snapshots)
     model.fit(*IRIS)
     for n_epochs, fitted in enumerate(snapshots.ended, start=1):
         alone = clone(model).set_callbacks().set_params(max_iter=n_epochs).fit(*IRIS)
@@ -162,7 +164,7 @@ def test_an_estimator_of_an_epoch_is_as_if_fit_had_ended_there():
 def test_estimators_of_epochs_know_their_columns(table):
     X, y = table
     snapshots = Snapshots()
-    model = DNNClassifier((8,), max_iter=2, random_state=0).fit(X[["age", "job"]], y)
+    model = make(DNNClassifier, max_iter=2).fit(X[["age", "job"]], y)
     model.set_callbacks(snapshots).fit(X, y)  # other columns than before
     assert (snapshots.ended[-1].predict(X) == model.predict(X)).all()
     learned = [m.feature_columns_.transform(X) for m in (snapshots.ended[-1], model)]
@@ -175,7 +177,7 @@ def test_a_fitted_estimator_is_made_only_if_a_callback_asks(monkeypatch):
     monkeypatch.setattr(
         Run, "capture_checkpoint", lambda run: captured.append(run) or capture(run)
     )
-    DNNClassifier((4,), max_iter=3).set_callbacks(Recorder()).fit(*IRIS)
+    make(DNNClassifier, max_iter=3).set_callbacks(Recorder()).fit(*IRIS)
     assert len(captured) == 1  # at the end of training, as ever
 
 
@@ -233,7 +235,7 @@ def test_partial_fit_is_a_fit_of_one_epoch():
 
 def test_warm_start_counts_on():
     snapshots = Snapshots()
-    model = DNNClassifier((8,), max_iter=2, random_state=0, warm_start=True)
+    model = make(DNNClassifier, max_iter=2, warm_start=True)
     model.fit(*IRIS).set_callbacks(snapshots).fit(*IRIS)
     assert [fitted.n_iter_ for fitted in snapshots.ended] == [3, 4]
     assert_same_variables(snapshots.ended[-1], model)
@@ -241,7 +243,7 @@ def test_warm_start_counts_on():
 
 def test_clones_share_callbacks_and_pickles_keep_them():
     recorder = Recorder()
-    model = DNNClassifier((4,), max_iter=2).set_callbacks(recorder).fit(*IRIS)
+    model = make(DNNClassifier, max_iter=2).set_callbacks(recorder).fit(*IRIS)
     assert clone(model)._skl_callbacks == [recorder]
     loaded = pickle.loads(pickle.dumps(model))
     (copied,) = loaded._skl_callbacks
@@ -253,7 +255,7 @@ def test_clones_share_callbacks_and_pickles_keep_them():
 
 def test_in_a_pipeline():
     recorder, monitor = Recorder(), ScoringMonitor(scoring="accuracy")
-    model = DNNClassifier((8,), max_iter=3, random_state=0)
+    model = make(DNNClassifier, max_iter=3)
     pipeline = make_pipeline(
         StandardScaler(), model.set_callbacks(recorder, monitor)
     ).fit(*load_breast_cancer(return_X_y=True))

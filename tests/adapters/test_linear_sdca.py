@@ -148,7 +148,7 @@ def test_warm_start_needs_ids(table):
 
 
 def test_inferred_columns_may_not_read_the_ids(table):
-    X, y = with_ids(table[0]), table[1]
+    X, y = with_ids(table[0])[:15], table[1][:15]  # of more, no column is inferred
     with pytest.raises(ValueError, match="feature column 'key' reads 'key'"):
         LinearClassifier(optimizer=LinearSDCA("key")).fit(X, y)
 

@@ -411,7 +411,7 @@ def test_early_stopping_weighs_rows_as_the_head_does(X):
     options = {"early_stopping": True, "max_iter": 3}
     given = make(DNNEstimator, head=BinaryClassHead(weight_column="weight"), **options)
     given.fit(table, y, X_val=table, y_val=y)
-    right = given.predict(X) == y
-    expected = np.average(right, weights=table["weight"])
-    assert given.best_validation_score_ == pytest.approx(expected)
-    assert abs(expected - right.mean()) > 0.05
+    chances = given.predict_proba(X)[np.arange(N), y]
+    expected = np.average(np.log(chances), weights=table["weight"])
+    assert given.best_validation_score_ == pytest.approx(expected, rel=1e-5)
+    assert abs(expected - np.log(chances).mean()) > 0.05

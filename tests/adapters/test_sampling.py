@@ -18,6 +18,7 @@ from skest import (
 )
 from skest.feature_columns import categorical_column_with_vocabulary_list as vocabulary
 from skest.feature_columns import embedding_column, numeric_column
+from tests.adapters.conftest import make
 
 
 def table(n, seed=0):
@@ -105,7 +106,7 @@ def test_an_epoch_has_as_many_draws_as_distinct_rows():
 
 def test_it_learns_and_goes_on():
     X, y = table(400)
-    model = DNNClassifier((16,), sampling="weighted", random_state=0, max_iter=30)
+    model = make(DNNClassifier, hidden_units=(16,), sampling="weighted", max_iter=30)
     assert model.fit(X, y).score(X, y) > 0.9
     model.set_params(warm_start=True)
     assert model.fit(X, y).n_iter_ > 30

@@ -103,18 +103,20 @@ def test_passthrough_scoring_averages_what_batches_recorded():
 
 @pytest.mark.parametrize("use_caching", [True, False])
 def test_epoch_scoring_of_rows_held_out(use_caching):
-    score = EpochScoring("accuracy", lower_is_better=False, use_caching=use_caching)
+    score = EpochScoring("neg_log_loss", lower_is_better=False, use_caching=use_caching)
     model, hook = fit(score, early_stopping=True)
-    assert hook.history[:, "accuracy"] == pytest.approx(model.validation_scores_)
+    found = hook.history[:, "neg_log_loss"]
+    assert found == pytest.approx(model.validation_scores_, rel=1e-5)
     assert len(set(model.validation_scores_)) > 2
 
 
+@pytest.mark.parametrize("n_members", [1, 3])
 @pytest.mark.parametrize("use_caching", [True, False])
-def test_epoch_scoring_of_training_rows(use_caching):
+def test_epoch_scoring_of_training_rows(use_caching, n_members):
     score = EpochScoring(
         "accuracy", on_train=True, lower_is_better=False, use_caching=use_caching
     )
-    model, hook = fit(score)
+    model, hook = fit(score, n_members=n_members)
     if use_caching:  # from the outputs of the steps, while the network changes
         assert hook.history[-1, "accuracy"] == pytest.approx(
             model.score(*IRIS), abs=0.05
@@ -184,9 +186,10 @@ def test_a_score_that_the_predictions_do_not_allow():
 
 
 def test_batch_scoring():
-    score = BatchScoring("accuracy", lower_is_better=False)
+    score = BatchScoring("neg_log_loss", lower_is_better=False)
     model, hook = fit(score, early_stopping=True)
-    assert hook.history[:, "accuracy"] == pytest.approx(model.validation_scores_)
+    found = hook.history[:, "neg_log_loss"]
+    assert found == pytest.approx(model.validation_scores_, rel=1e-5)
 
 
 def test_early_stopping_stops():
@@ -552,13 +555,16 @@ def test_sparse_matrices_are_scored():
     keys = {"held out": False, "trained on": True}
     hook = SkorchCallbackHook(
         [
-            EpochScoring("accuracy", name=name, on_train=on_train, use_caching=False)
+            EpochScoring(
+                "neg_log_loss", name=name, on_train=on_train, use_caching=False
+            )
             for name, on_train in keys.items()
         ]
     )
     model = LinearClassifier(max_iter=2, early_stopping=True, hooks=[hook])
     model.fit(csr_matrix(IRIS[0]), IRIS[1])
-    assert hook.history[:, "held out"] == pytest.approx(model.validation_scores_)
+    found = hook.history[:, "held out"]
+    assert found == pytest.approx(model.validation_scores_, rel=1e-5)
 
 
 # With a model function, and against skorch itself

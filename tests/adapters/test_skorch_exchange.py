@@ -303,12 +303,13 @@ def test_to_skorch(model, data, dtype):
         np.testing.assert_allclose(net.predict(features), expected, rtol=rtol)
 
 
+@pytest.mark.parametrize("n_members", [1, 3])
 @pytest.mark.parametrize(
     "model, data", [(DNNClassifier, CANCER), (DNNRegressor, DIABETES)]
 )
-def test_a_net_of_skest_can_be_trained_on(model, data):
+def test_a_net_of_skest_can_be_trained_on(model, data, n_members):
     X, y = data
-    model = make(model, max_iter=2).fit(X, y)
+    model = make(model, max_iter=2, n_members=n_members).fit(X, y)
     net = to_skorch(model, lr=0.1, max_epochs=5, train_split=None, verbose=0)
     features = skorch_features(model, X)
     y = y if hasattr(model, "classes_") else y.reshape(-1, 1)

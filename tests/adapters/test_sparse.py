@@ -110,7 +110,7 @@ def test_beside_other_columns(table: Any, rng: np.random.Generator) -> None:
     model = DNNLinearCombinedClassifier((16,), batch_size=20, random_state=0)
     assert model.fit(features, labels).score(features, labels) > 0.8
     names = [column.name for column in model.dnn_feature_columns_.active]
-    assert names == ["words_embedding", "group_indicator", "age"]
+    assert names == ["words_embedding", "group_indicator", "age", "age_ple"]
 
 
 def test_columns_that_take_it(table: Any) -> None:

@@ -46,6 +46,7 @@ from skest.feature_columns import (
 )
 from skest.networks import DNN
 from skest.optimizers import make_optimizer
+from tests.adapters.conftest import tf_settings
 
 OLD, NEW = "abcdef", "fedxbyc"
 KNOWN = "bcdef"
@@ -71,7 +72,8 @@ def labels(y, names=("lo", "mid", "hi")):
 
 def fitted(model, values=OLD, *, target=lambda y: y, **parameters):
     X, y = table(values)
-    model = model(max_iter=3, random_state=0, batch_size=20, **parameters)
+    settings = {"max_iter": 3, "random_state": 0, "batch_size": 20}
+    model = model(**tf_settings(model) | settings | parameters)
     return model.fit(X, target(y))
 
 
@@ -81,10 +83,8 @@ def warm(model, old, values=NEW, *, target=lambda y: y, **parameters):
     rates = {
         name: TINY for name in model().get_params() if name.endswith("learning_rate")
     }
-    model = model(
-        **{**rates, "max_steps": 1, "random_state": 1, "warm_start_from": old},
-        **parameters,
-    )
+    settings = {"max_steps": 1, "random_state": 1, "warm_start_from": old}
+    model = model(**tf_settings(model) | rates | settings | parameters)
     return model.fit(X, target(y))
 
 
@@ -235,22 +235,25 @@ def test_an_embedding_of_another_length_keeps_what_both_have():
     )
 
 
+@pytest.mark.parametrize("n_members", [1, 3])
 @pytest.mark.parametrize("hidden_units", [(), (4,)])
-def test_inputs_of_a_network_are_found_by_column_and_value(hidden_units):
+def test_inputs_of_a_network_are_found_by_column_and_value(hidden_units, n_members):
     before = [indicator_column(words_column()), numeric_column("x")]
     after = [numeric_column("i"), *before]
     options = {"hidden_units": hidden_units, "optimizer": "sgd"}
+    options["n_members"] = n_members
     old = fitted(DNNRegressor, feature_columns=before, **options)
     new = warm(DNNRegressor, old, feature_columns=after, **options)
-    name = "hidden_0.weight" if hidden_units else "logits.weight"
-    before, after = value(old, name), value(new, name)
-    for word in KNOWN:
-        np.testing.assert_allclose(
-            after[:, 1 + sorted(NEW).index(word)],
-            before[:, sorted(OLD).index(word)],
-            atol=1e-4,
-        )
-    np.testing.assert_allclose(after[:, -1], before[:, -1], atol=1e-4)
+    first = "hidden_0.weight" if hidden_units else "logits.weight"
+    for name in (first, "member_scales") if n_members > 1 else (first,):
+        before, after = value(old, name), value(new, name)
+        for word in KNOWN:
+            np.testing.assert_allclose(
+                after[:, 1 + sorted(NEW).index(word)],
+                before[:, sorted(OLD).index(word)],
+                atol=1e-4,
+            )
+        np.testing.assert_allclose(after[:, -1], before[:, -1], atol=1e-4)
 
 
 def test_a_new_column_starts_anew_and_one_that_is_gone_is_left():
@@ -272,7 +275,8 @@ def test_shared_embeddings_and_names_with_dots():
         ],
         2,
     )
-    model = DNNRegressor(4, feature_columns=columns, max_steps=1, random_state=0)
+    settings = {"max_steps": 1, "random_state": 0, **tf_settings(DNNRegressor)}
+    model = DNNRegressor(4, feature_columns=columns, **settings)
     X, y = data(OLD)
     old = model.fit(X, y)
     new = clone(old).set_params(warm_start_from=old, learning_rate=TINY).fit(X, y)
@@ -319,6 +323,21 @@ def test_classes_are_found_by_name():
     np.testing.assert_allclose(
         value(new, "bias")[new_classes.index("top")], 0, atol=1e-4
     )
+
+
+def test_classes_of_members_are_found_by_name():
+    options = {"hidden_units": 4, "n_members": 3}
+    old = fitted(DNNClassifier, target=labels, **options)
+    new = warm(
+        *(DNNClassifier, old, OLD),
+        target=partial(labels, names=("lo", "top", "hi")),
+        **options,
+    )
+    for name in ("lo", "hi"):
+        for variable in ("logits.weight", "logits.bias"):
+            now = value(new, variable)[..., list(new.classes_).index(name)]
+            before = value(old, variable)[..., list(old.classes_).index(name)]
+            np.testing.assert_allclose(now, before, atol=1e-4)
 
 
 def test_two_other_classes_have_another_logit():
@@ -406,7 +425,8 @@ def test_columns_that_find_gaps_elsewhere_learn_anew():
 def test_several_heads():
     X, y = table(OLD)
     Y = pd.DataFrame({"number": y, "class": labels(y)})
-    old = MultiHeadEstimator(4, max_iter=2, random_state=0).fit(X, Y)
+    settings = {"max_iter": 2, "random_state": 0, **tf_settings(MultiHeadEstimator)}
+    old = MultiHeadEstimator(4, **settings).fit(X, Y)
     new = clone(old).set_params(warm_start_from=old, learning_rate=TINY, max_steps=1)
     new.fit(X, Y[["class", "number"]])
     np.testing.assert_allclose(

@@ -67,8 +67,10 @@ def columns(*more: Any) -> list[Any]:
 
 
 WIDE = [fc.SparseMatrixColumn(), fc.bucketized_column(fc.numeric_column(0), [0.0, 1.0])]
-SMALL = {"hidden_units": (16,), "max_iter": 40}
-LONGER = {"hidden_units": (16,), "max_iter": 100}
+ADAGRAD = {"optimizer": "adagrad", "learning_rate": 0.05}
+DNN_ADAGRAD = {f"dnn_{name}": value for name, value in ADAGRAD.items()}
+SMALL = {"hidden_units": (16,), "max_iter": 40, **ADAGRAD}
+LONGER = {"hidden_units": (16,), "max_iter": 100, **ADAGRAD}
 NOISY = {"dropout": 0.2, "batch_norm": True}
 DRAWN = {"sampling": "weighted"}
 FLOAT32 = {"dtype": "float32"}
@@ -91,21 +93,29 @@ MORE: dict[str, Any] = {
     "balanced linear": LinearClassifier(max_iter=60, class_weight="balanced"),
     "embedding numbers": DNNRegressor(**LONGER, feature_columns=columns()),
     "wide and deep": DNNLinearCombinedClassifier(
-        (16,), max_iter=40, linear_feature_columns=WIDE, dnn_feature_columns=columns()
+        (16,),
+        **DNN_ADAGRAD,
+        max_iter=40,
+        linear_feature_columns=WIDE,
+        dnn_feature_columns=columns(),
     ),
     "wide and deep numbers": DNNLinearCombinedRegressor(
-        (16,), max_iter=60, linear_feature_columns=WIDE, dnn_feature_columns=columns()
+        (16,),
+        **DNN_ADAGRAD,
+        max_iter=60,
+        linear_feature_columns=WIDE,
+        dnn_feature_columns=columns(),
     ),
     "crossed linear": LinearClassifier(feature_columns=WIDE, max_iter=60),
-    "adam": DNNClassifier(**SMALL, **ADAM),
-    "adam numbers": DNNRegressor(**LONGER, **ADAM),
+    "adam": DNNClassifier(**(SMALL | ADAM)),
+    "adam numbers": DNNRegressor(**(LONGER | ADAM)),
     "adamw": DNNClassifier(
-        **SMALL, optimizer="adamw", learning_rate=0.01, weight_decay=1e-3
+        **(SMALL | ADAM | {"optimizer": "adamw"}), weight_decay=1e-3
     ),
-    "sgd": DNNClassifier(**SMALL, optimizer="sgd"),
-    "momentum": DNNClassifier(**SMALL, optimizer="momentum"),
-    "rmsprop": DNNClassifier(**SMALL, optimizer="rmsprop", learning_rate=0.01),
-    "ftrl": DNNClassifier(**SMALL, optimizer="ftrl", learning_rate=0.1),
+    "sgd": DNNClassifier(**(SMALL | {"optimizer": "sgd"})),
+    "momentum": DNNClassifier(**(SMALL | {"optimizer": "momentum"})),
+    "rmsprop": DNNClassifier(**(SMALL | ADAM | {"optimizer": "rmsprop"})),
+    "ftrl": DNNClassifier(**(SMALL | {"optimizer": "ftrl", "learning_rate": 0.1})),
     "adam linear": LinearClassifier(optimizer="adam", learning_rate=0.05, max_iter=60),
     "warm start linear": LinearClassifier(warm_start=True),
     "warm start baseline": BaselineRegressor(warm_start=True),
@@ -117,7 +127,9 @@ MORE: dict[str, Any] = {
     "drawn float32": LinearClassifier(**DRAWN, **FLOAT32),
     "drawn float32 numbers": RNNRegressor(16, max_iter=60, **DRAWN, **FLOAT32),
     "drawn batch norm": DNNClassifier(**LONGER, **DRAWN, batch_norm=True),
-    "drawn early stopping": DNNRegressor((16,), **DRAWN, early_stopping=True),
+    "drawn early stopping": DNNRegressor(
+        (16,), **ADAGRAD, **DRAWN, early_stopping=True
+    ),
 }
 
 _EQUIVALENCE = "check_sample_weight_equivalence_on_{}_data"
@@ -128,7 +140,9 @@ ROUNDED: dict[str, Any] = {
     "float32": DNNClassifier(**SMALL, **FLOAT32),
     "float32 numbers": DNNRegressor(**LONGER, **FLOAT32),
     "float32 linear": LinearClassifier(max_iter=60, **FLOAT32),
-    "float32 wide and deep": DNNLinearCombinedRegressor((16,), max_iter=60, **FLOAT32),
+    "float32 wide and deep": DNNLinearCombinedRegressor(
+        (16,), **DNN_ADAGRAD, max_iter=60, **FLOAT32
+    ),
 }
 # The random numbers of training are not drawn for the same rows. Predictions are compared
 # in the mean over many seeds in test_sample_weight.py.
@@ -140,7 +154,7 @@ RANDOM: dict[str, Any] = {
     "batch norm numbers": DNNRegressor(**LONGER, batch_norm=True),
     "mini-batches": DNNClassifier(**SMALL, batch_size=8),
     "mini-batches numbers": DNNRegressor(**SMALL, batch_size=8),
-    "mini-batches adam": DNNClassifier(**SMALL, **ADAM, batch_size=8),
+    "mini-batches adam": DNNClassifier(**(SMALL | ADAM), batch_size=8),
     "mini-batches linear": LinearClassifier(max_iter=40, batch_size=8),
 }
 WITHOUT: dict[str, tuple[Any, set[str]]] = {
@@ -149,10 +163,13 @@ WITHOUT: dict[str, tuple[Any, set[str]]] = {
     # state that is kept is the best one for the held-out rows as they are; that is not
     # what weights of 1000 : 0.0001 for classes ask for.
     "early stopping": (
-        DNNClassifier((16,), early_stopping=True),
+        DNNClassifier((16,), **ADAGRAD, early_stopping=True),
         {*WEIGHTS, "check_class_weight_classifiers"},
     ),
-    "early stopping numbers": (DNNRegressor((16,), early_stopping=True), WEIGHTS),
+    "early stopping numbers": (
+        DNNRegressor((16,), **ADAGRAD, early_stopping=True),
+        WEIGHTS,
+    ),
     # They fit one object twice and expect the same, where a warm start goes on. What it
     # does is compared with one longer fit below.
     "warm start": (

@@ -33,26 +33,26 @@ from skest.sdca import LinearSDCA
 from tests.adapters import _model_fns as model_fns
 
 # Small networks, and as many epochs as the checks need, at a learning rate for so few: a
-# run takes minutes. The defaults themselves are checked below. Steps are replayed where
-# there are 60 and more (in mini-batches, and of some regressors) and with "graph".
+# run takes minutes. The defaults, "auto" for DNNs, are checked below. Steps are replayed
+# where there are 60 and more (in mini-batches, and of some regressors) and with "graph".
+ADAGRAD = {"optimizer": "adagrad", "learning_rate": 0.2}
+DNN_ADAGRAD = {f"dnn_{name}": value for name, value in ADAGRAD.items()}
 ESTIMATORS = [
     BaselineClassifier(),
     BaselineRegressor(),
-    DNNClassifier((16,), learning_rate=0.2, max_iter=15),
-    DNNRegressor((16,), learning_rate=0.2, max_iter=20),
+    DNNClassifier((16,), **ADAGRAD, max_iter=15),
+    DNNRegressor((16,), **ADAGRAD, max_iter=20),
     LinearClassifier(max_iter=60),
     LinearRegressor(),
-    DNNLinearCombinedClassifier((16,), dnn_learning_rate=0.2, max_iter=15),
-    DNNLinearCombinedRegressor((16,), max_iter=60),
+    DNNLinearCombinedClassifier((16,), **DNN_ADAGRAD, max_iter=15),
+    DNNLinearCombinedRegressor((16,), **DNN_ADAGRAD, max_iter=60),
     RNNClassifier(16, learning_rate=0.1, max_iter=20),
     RNNRegressor(16, max_iter=60),
     BaselineEstimator(),
-    DNNEstimator(hidden_units=(16,), learning_rate=0.2, max_iter=15),
+    DNNEstimator(hidden_units=(16,), **ADAGRAD, max_iter=15),
     LinearEstimator(PoissonRegressionHead()),
-    DNNLinearCombinedEstimator(
-        dnn_hidden_units=(16,), dnn_learning_rate=0.2, max_iter=15
-    ),
-    MultiHeadEstimator((16,), learning_rate=0.2, max_iter=15),
+    DNNLinearCombinedEstimator(dnn_hidden_units=(16,), **DNN_ADAGRAD, max_iter=15),
+    MultiHeadEstimator((16,), **ADAGRAD, max_iter=15),
     # Without an end before the optimum: the order of the rows, which weights replace in
     # one of the checks, matters until there.
     LinearClassifier(optimizer="sdca", max_iter=80, n_iter_no_change=np.inf),
@@ -62,14 +62,17 @@ ESTIMATORS = [
 # What ``make test`` has not the time for.
 MORE = [
     LinearRegressor(loss="huber"),
-    DNNRegressor(
-        (16,), loss="quantile", learning_rate=0.2, max_iter=20, execution="graph"
-    ),
-    DNNEstimator(RegressionHead(), (16,), learning_rate=0.2, max_iter=20),
+    DNNRegressor((16,), loss="quantile", **ADAGRAD, max_iter=20, execution="graph"),
+    DNNEstimator(RegressionHead(), (16,), **ADAGRAD, max_iter=20),
     # Mini-batches, drawn in proportion to the weights.
-    DNNClassifier((16,), batch_size=8, sampling="weighted", max_iter=20),
+    DNNClassifier((16,), **ADAGRAD, batch_size=8, sampling="weighted", max_iter=20),
     DNNRegressor(
-        (16,), batch_size=8, sampling="weighted", dtype="float32", max_iter=20
+        (16,),
+        **ADAGRAD,
+        batch_size=8,
+        sampling="weighted",
+        dtype="float32",
+        max_iter=20,
     ),
     DNNClassifier(
         (16,),
@@ -77,7 +80,7 @@ MORE = [
         dropout=0.2,
         batch_norm=True,
         sampling="weighted",
-        learning_rate=0.2,
+        **ADAGRAD,
         max_iter=40,
     ),
     LinearRegressor(

@@ -128,7 +128,7 @@ def wide_and_deep(optimizer, **options):
         dnn_optimizer=optimizer,
         batch_size=32,
         random_state=0,
-        **{"max_iter": 2, **options},
+        **{"max_iter": 2, "dnn_learning_rate": 0.05, **options},
     )
     estimator.fit(X, (X["a"] % 3 == 0).astype(int))
     return estimator.estimator_.checkpoint
@@ -353,6 +353,8 @@ def test_scores_in_training_are_those_of_one_process(served):
             dnn_feature_columns=[embedding_column(word, 4), numeric_column("x")],
             linear_feature_columns=[word],
             dnn_hidden_units=(8,),
+            dnn_optimizer="adagrad",
+            dnn_learning_rate=0.05,
             max_iter=4,
             random_state=0,
             early_stopping=True,

@@ -181,6 +181,8 @@ def test_results_of_fit_are_those_of_one_process():
     X, y = make_data(400)
     model = DNNLinearCombinedClassifier(
         dnn_hidden_units=(4,),
+        dnn_optimizer="adagrad",
+        dnn_learning_rate=0.05,
         max_iter=5,
         random_state=0,
         early_stopping=True,

@@ -229,7 +229,13 @@ def test_a_task_of_a_cluster_is_refused():
 def test_hooks_and_results_of_fit_are_those_of_the_chief():
     X, y = make_data()
     model = DNNClassifier(
-        (4,), max_iter=5, random_state=0, early_stopping=True, config=shared(2)
+        (4,),
+        optimizer="adagrad",
+        learning_rate=0.05,
+        max_iter=5,
+        random_state=0,
+        early_stopping=True,
+        config=shared(2),
     ).fit(X, y)
     assert len(model.loss_curve_) == len(model.validation_scores_) == model.n_iter_ == 5
     assert model.score(X, y) > 0.5

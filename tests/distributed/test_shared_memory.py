@@ -243,6 +243,7 @@ def test_one_worker_is_a_local_training_bit_for_bit(optimizer, execution):
         return DNNClassifier(
             (8,),
             optimizer=optimizer,
+            learning_rate=0.05,
             dropout=0.1,
             batch_size=64,
             max_iter=5,

@@ -82,7 +82,12 @@ CASES = {
     "batch norm": (Net, {"batch_norm": True}, X, "binary"),
     "everything": (Net, EVERYTHING, X, "classes"),
     "rate": (Net, {"learning_rate": lambda step: 0.1 * 0.9**step}, X, "binary"),
-    "scheduler": (Net, {"lr_scheduler": halving}, X, "binary"),
+    "scheduler": (
+        Net,
+        {"lr_scheduler": halving, "learning_rate": 0.05},
+        X,
+        "binary",
+    ),
     "shared table": (Net, {"feature_columns": SHARED}, TABLE, "binary"),
     "two optimizers": (
         Net,

@@ -268,6 +268,7 @@ def test_code_of_the_users_is_replayed_on_request_only(monkeypatch):
         options = {
             **FIT,
             "execution": execution,
+            "learning_rate": 0.05,
             "activation": lambda x: x.clamp(min=0),
         }
         model = Net(**options).fit(X, Y["binary"])
@@ -332,7 +333,9 @@ def test_eager_is_the_function_itself():
 
 
 def test_batch_norm_is_replayed_in_evaluation():
-    model = DNNClassifier((4,), **FIT, batch_norm=True, execution="graph")
+    model = DNNClassifier(
+        (4,), **FIT, learning_rate=0.05, batch_norm=True, execution="graph"
+    )
     model.fit(X, Y["binary"])
     found = [model.predict_proba(X) for _ in range(4)]
     assert replays(model) == 1

@@ -54,6 +54,7 @@ def assert_same(ours, theirs):
 def fitted(execution, **options):
     config = RunConfig(execution=execution, log_step_count_steps=None)
     fixed = {"batch_size": 16, "max_iter": 6, "random_state": 0, "optimizer": "adam"}
+    fixed["learning_rate"] = 0.05
     model = DNNClassifier((6, 4), early_stopping=False, config=config)
     return model.set_params(**{**fixed, **options}).fit(X, Y)
 

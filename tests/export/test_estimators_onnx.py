@@ -41,9 +41,9 @@ ALLOWED = set(
     "Abs Add And ArgMax BatchNormalization BitShift BitwiseOr BitwiseXor Cast "
     "Clip Concat Cos Div Elu Equal Erf Exp Expand Flatten GRU Gather GatherND Gemm "
     "Greater GreaterOrEqual Identity IsNaN LSTM LabelEncoder LayerNormalization "
-    "LeakyRelu Less Log MatMul Max Min Mod Mul MurmurHash3 Neg NonZero Not Or Pad Pow "
-    "RNN Range Reciprocal ReduceMax ReduceSum Relu Reshape ScatterElements ScatterND "
-    "Selu Shape Sign Sin Slice "
+    "LeakyRelu Less Log LogSoftmax MatMul Max Min Mod Mul MurmurHash3 Neg NonZero Not "
+    "Or Pad Pow RNN Range Reciprocal ReduceMax ReduceSum Relu Reshape "
+    "ScatterElements ScatterND Selu Shape Sign Sin Slice "
     "Softmax Softplus Sqrt Squeeze Sub Tanh TopK Transpose Unsqueeze Where".split()
 )
 

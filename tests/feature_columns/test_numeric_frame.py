@@ -12,7 +12,7 @@ from sklearn.base import clone
 
 from skest import DNNClassifier, DNNLinearCombinedClassifier, LinearClassifier
 from skest.adapters.base import SkestEstimator
-from skest.feature_columns import infer_feature_columns
+from skest.feature_columns.infer import infer_feature_columns, with_piecewise
 from skest.feature_columns.numeric_frame import with_feature_names
 
 
@@ -38,7 +38,10 @@ def test_fitted_columns_of_an_estimator_take_its_frame(
     X = frame(second)
     fitted = clone(model).fit(X, np.arange(20) % 2)
     columns = getattr(pickle.loads(pickle.dumps(fitted)), attribute)
-    array = infer_feature_columns(X.to_numpy()).fit(X.to_numpy())
+    inferred = infer_feature_columns(X.to_numpy())
+    if not isinstance(model, LinearClassifier):
+        inferred = with_piecewise(inferred)
+    array = inferred.fit(X.to_numpy())
     expected = columns.transform(X.to_numpy())
     assert_allclose(expected, array.transform(X.to_numpy()))
     assert_array_equal(columns.transform(X), expected)
@@ -46,6 +49,8 @@ def test_fitted_columns_of_an_estimator_take_its_frame(
     assert_array_equal(columns.transform(pl.DataFrame(X.to_dict("list"))), expected)
     assert_array_equal(columns.transform(X.to_dict("list")), expected)
     names = ["f", second, "f_missing"]
+    if not isinstance(model, LinearClassifier):
+        names += [f"{name}_ple_{i}" for name in X for i in range(6)]
     assert columns.get_feature_names_out().tolist() == names
     with_names = clone(columns).set_output(transform="pandas").fit_transform(X)
     assert list(with_names) == names

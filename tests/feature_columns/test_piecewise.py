@@ -152,10 +152,10 @@ def test_codes_belong_together(ends: list[float], values: list[float]) -> None:
         (np.repeat([0.0, 5, 9], [960, 30, 10]), "quantiles:4", [0, 9]),
         (np.arange(100.0), "quantiles:4", [0, 24, 49, 74, 99]),
         (np.arange(1000.0) ** 2, "distinct:3", [0, 500**2, 999**2]),
-        # Bins of fewer than 20 rows are merged, a value with 20 keeps its edge.
-        (np.repeat([0.0, 1, 2, 3, 9], [30, 9, 9, 40, 30]), "distinct:9", [0, 3, 9]),
-        (np.repeat([0.0, 1, 2, 3], [9, 9, 9, 9]), "distinct:9", [0, 3]),
-        (np.repeat([0.0, 1, 2, 3], [3, 30, 30, 3]), "distinct:9", [1, 2, 3]),
+        # Bins of fewer than 3 rows are merged, a value with 3 keeps its edge.
+        (np.repeat([0.0, 1, 2, 3, 9], [5, 1, 1, 7, 3]), "distinct:9", [0, 3, 9]),
+        (np.repeat([0.0, 1, 2, 3], [1, 1, 1, 1]), "distinct:9", [0, 3]),
+        (np.repeat([0.0, 1, 2, 3], [2, 5, 5, 2]), "distinct:9", [1, 2, 3]),
         # As are bins that are too narrow.
         (np.repeat([0.0, 1e-5, 50, 100], 50), "distinct:9", [0, 50, 100]),
         # One value, two values, gaps.

@@ -57,6 +57,7 @@ def test_wide_and_deep_learns_and_predicts_as_on_the_cpu(people, execution, opti
         return DNNLinearCombinedClassifier(
             (16,),
             dnn_optimizer=optimizer,
+            dnn_learning_rate=0.05,
             execution=execution,
             max_iter=30,
             random_state=0,
@@ -78,7 +79,12 @@ def test_training_goes_on_on_the_other_device(people, optimizer, first):
 
     def fitted(*devices):
         model = DNNLinearCombinedClassifier(
-            (16,), dnn_optimizer=optimizer, max_iter=5, warm_start=True, random_state=0
+            (16,),
+            dnn_optimizer=optimizer,
+            dnn_learning_rate=0.05,
+            max_iter=5,
+            warm_start=True,
+            random_state=0,
         )
         for device in devices:
             model.set_params(device=device).fit(X, y)
@@ -186,6 +192,7 @@ def test_workers_of_a_cluster_compute_on_the_gpu(people, strategy):
     model = DNNLinearCombinedClassifier(
         (16,),
         dnn_optimizer="adam",
+        dnn_learning_rate=0.05,
         max_iter=40,
         random_state=0,
         device="cuda",
@@ -209,6 +216,8 @@ def test_a_table_that_does_not_fit_is_sent_batch_by_batch(
         monkeypatch.setattr("skest.inputs.batches._fits", lambda *given: fits)
         model = DNNLinearCombinedClassifier(
             (16,),
+            dnn_optimizer="adagrad",
+            dnn_learning_rate=0.05,
             batch_size=32,
             max_iter=20,
             execution=execution,
@@ -257,6 +266,7 @@ def test_recorded_steps_of_wide_and_deep_are_captured(people, monkeypatch):
     DNNLinearCombinedClassifier(
         (16,),
         dnn_optimizer="adam",
+        dnn_learning_rate=0.05,
         execution="graph",
         max_iter=5,
         random_state=0,
@@ -277,7 +287,9 @@ def test_messages_are_written_from_a_gpu_into_pinned_memory():
 def test_memory_is_shared_by_processes_of_the_cpu(people):
     X, y = people[0][["age", "word"]], people[1]
     config = RunConfig(train_distribute=SharedMemory(num_workers=2))
-    model = DNNClassifier((16,), optimizer="adam", max_iter=60, config=config)
+    model = DNNClassifier(
+        (16,), optimizer="adam", learning_rate=0.05, max_iter=60, config=config
+    )
     assert model.fit(X, y).score(X, y) > 0.6
 
 

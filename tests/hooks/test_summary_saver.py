@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from skest import Estimator, EstimatorSpec, RunConfig
+from skest import Estimator, EstimatorSpec, MultiHeadEstimator, RunConfig
 from skest.execution import GraphStep
 from skest.heads import BinaryClassHead, MultiHead, RegressionHead
 from skest.hooks import Hook, LRScheduleHook, SummarySaverHook
@@ -187,6 +187,18 @@ def test_losses_of_heads(tmp_path):
         if name != "global_step"
     }
     assert "loss/a" in shown
+
+
+def test_losses_of_heads_of_several_members(tmp_path):
+    x, y = table()
+    model = MultiHeadEstimator(
+        (4,), n_members=3, dropout=0.0, max_iter=2, config=config(1, model_dir=tmp_path)
+    )
+    model.fit(x, {"a": y, "b": y > 0})
+    found = scalars(model.model_dir_)
+    for step, loss in found["loss"].items():
+        parts = found["loss/a"][step] + found["loss/b"][step]
+        assert loss == pytest.approx(parts, rel=1e-6)
 
 
 @pytest.mark.parametrize("name", ["a", None])

@@ -21,6 +21,7 @@ from skest.adapters.skorch.model_fn import (
 from skest.adapters.target_scale import TargetScale
 from skest.checkpoints import Checkpoint, load_variables
 from skest.estimator import Estimator
+from skest.heads.members import member_loss
 from skest.heads.single_task import SingleTaskHead
 from skest.inputs.array_dataset import take_rows
 from skest.keys import ModeKeys, PredictionKeys
@@ -239,8 +240,10 @@ class _HeadLoss(nn.Module):
     def forward(self, logits: Tensor, y: Tensor) -> Tensor:
         if self._is_scaled:
             scale, center = (self.get_buffer(n).to(logits) for n in ("scale", "center"))
-            y = y.reshape(logits.shape).to(logits)
+            y = y.reshape(logits.shape[-2:]).to(logits)
             logits, y = ((value - center) / scale for value in (logits, y))
+        if logits.ndim > 2:
+            return member_loss(self.head, y, logits, None)
         return self.head.loss(y, logits)
 
 

@@ -245,7 +245,9 @@ class _Training:
 
     def _keep_output(self, network: nn.Module, inputs: Any, output: Any) -> None:
         if network.training:
-            self._output = _detached(output)
+            output = _detached(output)
+            mean_logits = getattr(network, "mean_logits", None)  # of members
+            self._output = mean_logits(output) if mean_logits else output
 
 
 def _with_dense_gradients(

@@ -101,7 +101,7 @@ class Target(ABC):
     @property
     def validation_keys(self) -> Sequence[Any]:
         """Predictions of the head that `validation_score` takes."""
-        return self.answer_keys
+        return self.loss_keys
 
     def validation_score(
         self,
@@ -111,12 +111,12 @@ class Target(ABC):
         scale: TargetScale | None = None,
         features: Mapping[str, Any] | None = None,
     ) -> float:
-        """Return the score that early stopping goes by.
+        """Return the score that early stopping goes by: minus the mean loss.
 
-        `scale` is that of training, and `features` are what the head reads beside the
-        logits, encoded.
+        Of classes the best accuracy may be that of the majority. `scale` is that of
+        training, and `features` are what the head reads beside the logits, encoded.
         """
-        return self.score(predictions, labels, weight)
+        return -self.mean_loss(predictions, labels, weight, features=features)
 
     def check_validation(self, labels: Any) -> None:
         """Refuse labels that `validation_score` can do nothing with."""
@@ -152,6 +152,12 @@ class Target(ABC):
         head.update_metrics(metrics, labels, torch.from_numpy(logits), beside)
         (name,) = (n for n in metrics if n.startswith(MetricKeys.AVERAGE_LOSS))
         return float(metrics[name].compute())
+
+    def calibration(
+        self, predictions: Predictions, labels: Any, weight: NDArray[Any] | None
+    ) -> TargetScale | None:
+        """Return the scale of logits that held-out rows ask for, if any."""
+        return None
 
     def scale(self, labels: Any, weight: NDArray[Any] | None) -> TargetScale | None:
         """Return the scale of the labels that the network need not learn, if any."""

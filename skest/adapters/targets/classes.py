@@ -12,7 +12,9 @@ from sklearn.utils import assert_all_finite
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d
 
+from skest.adapters.target_scale import TargetScale
 from skest.adapters.targets.base import Predictions, Target
+from skest.adapters.temperature import temperature_of
 from skest.heads.binary_class import BinaryClassHead
 from skest.heads.multi_class import MultiClassHead
 from skest.heads.single_label import SingleLabelHead
@@ -107,6 +109,17 @@ class ClassTarget(Target):
         """Return the accuracy."""
         ids = predictions[PredictionKeys.CLASS_IDS][:, 0]
         return float(accuracy_score(labels, ids, sample_weight=weight))
+
+    def calibration(
+        self, predictions: Predictions, labels: Any, weight: NDArray[Any] | None
+    ) -> TargetScale | None:
+        """Return the scale that temperature scaling gives."""
+        logits = predictions[PredictionKeys.LOGITS]
+        temperature = temperature_of(logits, labels, weight)
+        if temperature == 1:
+            return None
+        none = TargetScale.none(logits.shape[1])
+        return none._replace(scale=none.scale / temperature)
 
     def _column(self, y: Any, gaps: bool) -> tuple[NDArray[Any], NDArray[Any]]:
         """Return the labels, and those that are there in a type of their own."""

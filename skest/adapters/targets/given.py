@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`GivenTarget`: the target of a head that the user gives."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -113,27 +113,6 @@ class GivenTarget(Target):
         head = self._head
         has_link = not isinstance(head, RegressionHead) or head.inverse_link_fn
         return (PredictionKeys.LOGITS if has_link else PredictionKeys.PREDICTIONS,)
-
-    @property
-    def validation_keys(self) -> Sequence[Any]:
-        """Predictions that the validation score is computed from."""
-        is_class = isinstance(self._like, ClassTarget)
-        return self.answer_keys if is_class else self.loss_keys
-
-    def validation_score(
-        self,
-        predictions: Predictions,
-        labels: Any,
-        weight: NDArray[Any] | None,
-        scale: TargetScale | None = None,
-        features: Mapping[str, Any] | None = None,
-    ) -> float:
-        """Return the accuracy of classes, minus the mean loss of anything else."""
-        if isinstance(self._like, ClassTarget):
-            if self._head.weight_column is not None and features is not None:
-                weight = features[self._head.weight_key].numpy().reshape(-1)
-            return self.score(predictions, labels, weight)
-        return -self.mean_loss(predictions, labels, weight, features=features)
 
     def scale(self, labels: Any, weight: NDArray[Any] | None) -> TargetScale | None:
         """Return the scale if the head has a loss for which it is known."""

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`LabelsTarget`: any number of classes per row, as indicators."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -9,7 +8,6 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.sparse import issparse
 
-from skest.adapters.target_scale import TargetScale
 from skest.adapters.targets.base import Predictions, Target
 from skest.heads.multi_label import MultiLabelHead
 from skest.keys import PredictionKeys
@@ -83,22 +81,6 @@ class LabelsTarget(Target):
         """Return the share of rows of which all labels are right."""
         right = np.equal(labels, self.answer(predictions)).all(axis=1)
         return float(np.average(right, weights=weight))
-
-    @property
-    def validation_keys(self) -> tuple[str]:
-        """Predictions that the validation score is computed from."""
-        return (PredictionKeys.LOGITS,)
-
-    def validation_score(
-        self,
-        predictions: Predictions,
-        labels: Any,
-        weight: NDArray[Any] | None,
-        scale: TargetScale | None = None,
-        features: Mapping[str, Any] | None = None,
-    ) -> float:
-        """Return minus the mean loss: rows without any wrong label are too few."""
-        return -self.mean_loss(predictions, labels, weight, features=features)
 
 
 def as_matrix(y: Any) -> NDArray[Any]:

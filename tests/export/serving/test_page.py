@@ -34,7 +34,8 @@ def test_the_requests_are_answered_as_the_page_says(tmp_path):
     people = pd.DataFrame(
         {"age": [39, 25, 60, 61] * 9, "education": ["Bachelors", None, "PhD", ""] * 9}
     )
-    model = DNNClassifier((4,), max_iter=30, random_state=0)
+    settings = {"optimizer": "adagrad", "learning_rate": 0.05, "max_iter": 30}
+    model = DNNClassifier((4,), **settings, random_state=0)
     model.fit(people, ["<=50K", "<=50K", ">50K", "<=50K"] * 9).export(tmp_path)
     requests = CURL.findall(PAGE.read_text(encoding="utf-8"))
     assert len(requests) == 4

@@ -1,0 +1,224 @@
+"""What "auto" stands for: the training recipe of networks on tables."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.metrics import log_loss
+
+from skest import (
+    DNNClassifier,
+    DNNLinearCombinedClassifier,
+    DNNRegressor,
+    MultiHeadEstimator,
+)
+from skest.adapters.temperature import temperature_of
+from skest.feature_columns import (
+    categorical_column_with_vocabulary_list,
+    embedding_column,
+)
+from skest.schedules import CosineCycles
+
+
+@pytest.fixture(scope="module")
+def table():
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame(
+        {
+            "age": rng.uniform(0, 80, 300),
+            "town": rng.choice([f"t{i}" for i in range(30)], 300),
+        }
+    )
+    odds = np.where((X["age"] > 20) & (X["age"] < 50), 2, -2)
+    return X, np.where(rng.logistic(size=300) < odds, "yes", "no")
+
+
+def recipe(**parameters):
+    return DNNClassifier((16,), **parameters, random_state=0)
+
+
+def test_says_what_it_chose(table):
+    model = recipe(max_steps=20).fit(*table)
+    chosen = model.auto_params_
+    assert chosen["max_iter"] == 100
+    assert chosen["batch_size"] == 32
+    assert chosen["early_stopping"] is True
+    assert isinstance(chosen["learning_rate"], CosineCycles)
+    assert chosen["learning_rate"].n_steps == 20
+    rate = recipe(max_iter=7, batch_size=5).fit(*table).auto_params_["learning_rate"]
+    assert rate.n_steps == 7 * 60  # of the 300 rows of the last training
+
+
+def test_trains_on_all_rows_up_to_the_best_epoch(table):
+    model = recipe().fit(*table)
+    best = 1 + int(np.argmax(model.validation_scores_))
+    assert model.n_iter_ == best
+    assert model.n_steps_ == best * 10  # batches of 32 of 300 rows, not of 270
+    assert model.best_validation_score_ == max(model.validation_scores_)
+    ends = CosineCycles(1, 1).ends(100)
+    assert len(model.validation_scores_) in ends
+
+
+def test_so_do_several_heads(table):
+    X, y = table
+    y = pd.DataFrame({"buys": y, "age": X["age"]})
+    model = MultiHeadEstimator((8,), max_iter=4, random_state=0).fit(X[["town"]], y)
+    best = 1 + int(np.argmax(model.validation_scores_))
+    assert (model.n_iter_, model.n_steps_) == (best, best * 10)
+    assert model.auto_params_["n_members"] == 4
+
+
+def test_the_best_epoch_is_that_of_the_least_loss(table):
+    X, y = table
+    model = recipe(max_iter=9)
+    model.fit(X[60:], y[60:], X_val=X[:60], y_val=y[:60])
+    loss = log_loss(y[:60], model.predict_proba(X[:60]))
+    assert max(model.validation_scores_) == pytest.approx(-loss, rel=1e-5)
+
+
+def test_rows_of_the_caller_decide_on_the_epoch_and_are_not_trained_on(table):
+    X, y = table
+    model = recipe(max_iter=5)
+    model.fit(X[60:], y[60:], X_val=X[:60], y_val=y[:60])
+    assert model.n_steps_ <= 5 * 8
+    assert len(model.validation_scores_) == 5
+
+
+def test_few_rows_are_all_trained_on():
+    X = np.linspace(-1, 1, 40).reshape(-1, 1)
+    model = DNNRegressor((8,), max_iter=6, random_state=0)
+    model.fit(X, X[:, 0])
+    assert model.auto_params_["early_stopping"] is False
+    assert model.n_iter_ == 6
+    assert model.validation_scores_ is None
+
+
+def test_a_training_that_goes_on_has_a_schedule_of_its_own(table):
+    model = recipe(warm_start=True, max_iter=4).fit(*table)
+    before = model.n_steps_
+    model.fit(*table)
+    rate = model.auto_params_["learning_rate"]
+    assert rate.first_step == before
+    assert model.n_steps_ > before
+
+
+def test_parts_are_learned_at_a_constant_rate(table):
+    X, y = table
+    model = recipe().partial_fit(X, y)
+    assert model.auto_params_["learning_rate"] == 0.002
+    assert model.partial_fit(X, y).n_iter_ == 2
+
+
+def test_streams_are_learned_at_a_constant_rate(table):
+    X, y = table
+    column = categorical_column_with_vocabulary_list("town", sorted(set(X["town"])))
+    model = recipe(feature_columns=[embedding_column(column, 2)])
+    model.train(lambda: [(X[["town"]], y)])
+    assert model.auto_params_["learning_rate"] == 0.002
+    assert model.auto_params_["dropout"] == 0.1
+    model.fit(X[["town"]], y).train(lambda: [(X[["town"]], y)])
+    assert model.auto_params_["learning_rate"] == 0.002
+
+
+def test_settings_that_are_given_are_kept(table):
+    model = DNNClassifier((8,), optimizer="adagrad", learning_rate=0.05, max_iter=3)
+    model.fit(*table)
+    assert model.auto_params_ == {
+        "batch_size": 200,
+        "early_stopping": False,
+        "n_iter_no_change": 10,
+        "dropout": 0.0,
+        "weight_decay": 0.0,
+        "n_members": 1,
+    }
+    assert model.n_iter_ == 3
+
+
+@pytest.mark.parametrize("n_members", [1, 3])
+def test_recorded_steps_are_those_of_eager_ones(table, n_members):
+    found = [
+        recipe(n_members=n_members, execution=execution, max_iter=3)
+        .fit(*table)
+        .predict_proba(table[0])
+        for execution in ("eager", "graph")
+    ]
+    np.testing.assert_array_equal(*found)
+
+
+@pytest.mark.parametrize("n_members", [1, 3])
+@pytest.mark.parametrize("name", ["DNN", "wide"])
+def test_export_and_pickle(table, tmp_path, n_members, name):
+    import pickle
+
+    pytest.importorskip("onnxruntime")
+    import skest.export
+
+    X, y = table
+    if name == "DNN":
+        model = recipe(n_members=n_members)
+    else:
+        model = DNNLinearCombinedClassifier((16,), n_members=n_members, random_state=0)
+    model.set_params(max_iter=3).fit(X, y)
+    expected = model.predict_proba(X)
+    copied = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(copied.predict_proba(X), expected)
+    found = skest.export.load(model.export(tmp_path)).predict_proba(X)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_members_predict_their_mean_probability():
+    X = np.random.default_rng(0).normal(size=(120, 3))
+    y = X[:, 0] > 0
+    model = DNNClassifier((8,), n_members=4, max_iter=40, random_state=0).fit(X, y)
+    network = model.estimator_.get_variable_names()
+    assert "member_scales" in network
+    assert model.estimator_.get_variable_value("logits.weight").shape == (4, 8, 1)
+    assert model.predict_proba(X).shape == (120, 2)
+    assert model.score(X, y) > 0.8
+
+
+def test_members_do_not_go_with_batch_norm():
+    X = np.zeros((40, 2)) + np.arange(40)[:, None]
+    model = DNNClassifier((4,), n_members=2, batch_norm=True)
+    with pytest.raises(ValueError, match="'n_members' is 2, and 'batch_norm'"):
+        model.fit(X, X[:, 0] > 20)
+
+
+@pytest.mark.parametrize("n_classes", [2, 4])
+def test_temperature_has_the_least_loss(n_classes):
+    rng = np.random.default_rng(0)
+    true = rng.normal(size=(2000, n_classes))
+    labels = np.argmax(true + rng.gumbel(size=true.shape), axis=1)
+    logits = 3 * true
+    if n_classes == 2:
+        logits = logits[:, 1:] - logits[:, :1]
+    temperature = temperature_of(logits, labels)
+    assert temperature == pytest.approx(3, rel=0.1)
+    weight = rng.integers(1, 3, 2000).astype(float)
+    repeated = np.repeat(np.arange(2000), weight.astype(int))
+    assert temperature_of(logits, labels, weight) == pytest.approx(
+        temperature_of(logits[repeated], labels[repeated]), rel=1e-3
+    )
+
+
+def test_too_sure_logits_are_cooled_in_the_end():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(400, 20))
+    y = (X[:, 0] + 2 * rng.normal(size=400)) > 0
+    model = recipe(dropout=0.0, max_iter=30).fit(X, y)
+    X_new = rng.normal(size=(400, 20))
+    y_new = (X_new[:, 0] + 2 * rng.normal(size=400)) > 0
+    assert log_loss(y_new, model.predict_proba(X_new)) < 0.75
+
+
+def test_a_temperature_is_learned_on_top_of_that_of_a_source():
+    rng = np.random.default_rng(0)
+
+    def rows(noise):
+        X = rng.normal(size=(400, 4))
+        return X, X[:, 0] + noise * rng.normal(size=400) > 0
+
+    sure = recipe(max_iter=20).fit(*rows(noise=0))
+    cooled = recipe(max_iter=1, warm_start_from=sure).fit(*rows(noise=3))
+    model = recipe(max_iter=1, warm_start_from=cooled).fit(*rows(noise=0.3))
+    X, y = rows(noise=0.3)
+    assert log_loss(y, model.predict_proba(X)) < 0.3
