@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How well estimators predict as they are constructed, on tables nobody tuned them for.
+"""How well estimators predict as they are constructed, on fifteen tables.
 
 ``python -m benchmarks.quality [--tables NAME ...] [--models NAME ...] [--seeds 5]
 [--rows 12000] [--ablate] [--peers] [--again] [--write]`` fits every model on every table,

@@ -1,13 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """Warnings that show the line of the user's code which led to them."""
 
+import contextlib
 import sys
 import warnings
+from collections.abc import Iterator
+from contextvars import ContextVar
 
-__all__ = ["warn"]
+__all__ = ["each_once", "warn"]
 
 # What is called by a user's code, or calls skest on its behalf.
 _BETWEEN = {"skest", "sklearn", "joblib"}
+_told: ContextVar[set[str] | None] = ContextVar("_told", default=None)
+
+
+@contextlib.contextmanager
+def each_once() -> Iterator[None]:
+    """Let `warn` say each thing once within the block, whatever the filters are."""
+    token = _told.set(set())
+    try:
+        yield
+    finally:
+        _told.reset(token)
 
 
 def warn(message: str, category: type[Warning] = UserWarning) -> None:
@@ -30,6 +44,11 @@ def warn(message: str, category: type[Warning] = UserWarning) -> None:
     >>> str(caught[0].message)
     'The rows are few.'
     """
+    told = _told.get()
+    if told is not None:
+        if message in told:
+            return
+        told.add(message)
     # With Python 3.12 at least this is 'skip_file_prefixes'.
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and _is_between(frame.f_globals):

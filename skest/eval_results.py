@@ -3,12 +3,13 @@
 
 ``results.jsonl`` has one line for every evaluation, oldest first:
 ``{"time": 1700000000.0, "metrics": {"global_step": 10, "loss": 0.5, ...}, "crc32": 1}``.
-``crc32`` is that of the line without it, so that no damage passes for a result; lines of
-earlier releases have none. A step may be evaluated again; its last line counts. NaN and
-infinities are written as Python's `json` does. Several processes may add lines at once. A
-last line without its end is of a process that was killed, or is just being written: it is
-not read, and the next one takes its place, unless it is whole but for its end. Empty lines
-are skipped.
+``crc32`` is that of the line without it, so that no damage passes for a result; only
+lines of earlier releases, which come before all others, have none. A file that lost whole
+lines reads as if their evaluations had not been. A step may be evaluated again; its last
+line counts. NaN and infinities are written as Python's `json` does. Several processes may
+add lines at once. A last line without its end is of a process that was killed, or is just
+being written: it is not read, and the next one takes its place, unless it is whole but
+for its end. Empty lines are skipped.
 """
 
 import json
@@ -94,6 +95,7 @@ def read_eval_results(
     if not path.exists():
         return {}
     results: dict[int, dict[str, float]] = {}
+    must_check = False
     *lines, rest = path.read_bytes().split(b"\n")
     if not is_part_of_object(rest):
         lines.append(rest)
@@ -101,7 +103,10 @@ def read_eval_results(
         if not line:
             continue
         try:
-            metrics = _metrics_of(line)
+            metrics, is_checked = _metrics_of(line)
+            if must_check and not is_checked:
+                raise ValueError("it has no checksum, and lines before it do")
+            must_check = is_checked
             results[metrics[MetricKeys.GLOBAL_STEP]] = metrics
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(
@@ -111,7 +116,8 @@ def read_eval_results(
     return dict(sorted(results.items()))
 
 
-def _metrics_of(line: bytes) -> Any:
+def _metrics_of(line: bytes) -> tuple[Any, bool]:
+    """Return the metrics of a line, and whether it has a checksum."""
     checked = _CHECKED.fullmatch(line)
     if checked:
         line = checked[1] + b"}"
@@ -122,7 +128,7 @@ def _metrics_of(line: bytes) -> Any:
     unknown = set(entry) - {"time", "metrics"}
     if unknown or not isinstance(entry["metrics"], dict):
         raise ValueError(f"it has {sorted(unknown)} or no mapping 'metrics'")
-    return entry["metrics"]
+    return entry["metrics"], checked is not None
 
 
 def version_of_eval_results(eval_dir: str | os.PathLike[str]) -> Hashable:

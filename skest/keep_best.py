@@ -5,6 +5,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from skest._checks import check_integer
 
 __all__ = ["KeepBest"]
@@ -64,11 +66,14 @@ class KeepBest:
             )
 
     def check(self, metrics: Mapping[str, float]) -> None:
-        """Raise ValueError if the result of an evaluation lacks the metric."""
-        if self.metric not in metrics:
+        """Raise ValueError if the metric is no number of the result of an evaluation."""
+        numbers = sorted(name for name, value in metrics.items() if np.ndim(value) == 0)
+        if self.metric not in numbers:
+            is_array = "it is an array, which has no best; numbers are"
+            found = is_array if self.metric in metrics else "the evaluation has only"
             raise ValueError(
-                f"'metric' of KeepBest is {self.metric!r}, but the evaluation has only "
-                f"{', '.join(map(repr, sorted(metrics)))}."
+                f"'metric' of KeepBest is {self.metric!r}, but {found} "
+                f"{', '.join(map(repr, numbers))}."
             )
 
     def ranked(self, results: Mapping[int, Mapping[str, float]]) -> list[int]:

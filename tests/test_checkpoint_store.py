@@ -696,7 +696,7 @@ def test_a_metric_that_is_not_there_is_found_by_the_first_evaluation(tmp_path):
     estimator = Estimator(model_fn, config=RunConfig(tmp_path, keep_best=rule))
     estimator.train(table_fn())
     estimator.evaluate(table_fn(), name="other")
-    with pytest.raises(ValueError, match="'metric' of KeepBest is 'auc'"):
+    with pytest.raises(ValueError, match="'metric' of KeepBest is 'auc', but the"):
         estimator.evaluate(table_fn())
 
 

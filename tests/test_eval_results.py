@@ -186,3 +186,15 @@ def test_lines_of_earlier_releases_have_no_checksum(tmp_path):
     path.write_text('{"time": 1.0, "metrics": {"global_step": 1, "loss": 0.5}}\n')
     append_eval_result(tmp_path, {"global_step": 2, "loss": 0.25})
     assert [m["loss"] for m in read_eval_results(tmp_path).values()] == [0.5, 0.25]
+
+
+def test_a_line_that_lost_its_checksum_is_damaged(tmp_path):
+    for step in (1, 2):
+        append_eval_result(tmp_path, {"global_step": step})
+    path = tmp_path / "results.jsonl"
+    first, second = path.read_text().splitlines()
+    path.write_text(first + "\n" + second.partition(', "crc32"')[0] + "}\n")
+    with pytest.raises(ValueError, match="Line 2 of .*results.jsonl' .* or is damaged"):
+        read_eval_results(tmp_path)
+    path.write_text(first + "\n")  # as if the second evaluation had not been
+    assert list(read_eval_results(tmp_path)) == [1]

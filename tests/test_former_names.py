@@ -105,16 +105,36 @@ def test_guessed_arguments_of_estimators(name, instead):
         ("train", "hooks", "give it to the constructor"),
         ("train", "saving_listeners", "use the train of a skest.Estimator"),
         ("evaluate", "input_fn", r"give it the rows: evaluate\(X, y\)"),
-        ("predict", "input_fn", r"give it the rows: predict\(X\)"),
+        ("predict", "input_fn", "give it the rows as 'X'"),
+        ("set_params", "epochs", "use 'max_iter'"),
     ],
 )
 def test_guessed_arguments_of_methods(estimator, method, name, instead):
     called = getattr(getattr(skest, estimator)(), method)
-    with pytest.raises(
-        TypeError, match=f"^{method} has no argument '{name}'; {instead}"
-    ):
+    error = (
+        f"^({method} has no argument '{name}'"
+        f"|Invalid parameter '{name}' for estimator {estimator}); {instead}"
+    )
+    with pytest.raises((TypeError, ValueError), match=error):
         called(**{name: 1})
     assert name not in inspect.signature(called).parameters
+
+
+@pytest.mark.parametrize(
+    "method", ["predict", "predict_proba", "predict_log_proba", "decision_function"]
+)
+def test_guessed_arguments_of_predictions(method):
+    called = getattr(skest.DNNClassifier(), method)
+    with pytest.raises(
+        TypeError, match=f"^{method} has .*'input_fn'; give it the rows"
+    ):
+        called(input_fn=lambda: None)
+
+
+def test_a_head_of_classes_has_the_hint_for_probabilities():
+    model = skest.DNNEstimator(head=heads.BinaryClassHead())
+    with pytest.raises(TypeError, match="'input_fn'; give it the rows as 'X'"):
+        model.predict_proba(input_fn=lambda: None)
 
 
 @pytest.mark.parametrize(
@@ -158,6 +178,9 @@ def test_a_subclass_may_have_such_an_argument():
             self.n_classes = kwargs["n_classes"]
 
     assert Own(n_classes=3).n_classes == 3
+    assert Own().set_params(n_classes=4).n_classes == 4
+    with pytest.raises(ValueError, match="'epochs' for estimator Own; use 'max_iter'"):
+        Own().set_params(epochs=4)
     assert Wide(n_classes=4).n_classes == 4
     with pytest.raises(TypeError, match="Own has no argument 'activation_fn'"):
         Own(activation_fn=torch.relu)

@@ -5,10 +5,11 @@ import inspect
 import warnings
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.model_selection import GridSearchCV
 
-from skest import DNNRegressor, Estimator, LinearRegressor
+from skest import DNNLinearCombinedRegressor, DNNRegressor, Estimator, LinearRegressor
 from skest._interrupts import INTERRUPTED
 from skest._warnings import warn
 from skest.hooks import Hook
@@ -64,6 +65,18 @@ def test_a_warning_of_inferred_columns_shows_the_line_of_the_fit():
         model.fit(X, Y)
 
     assert warned_from(fit, "the integer -1") == line_of(fit)
+
+
+@pytest.mark.parametrize("beside", [{}, {"day": [*"abcd"] * 5}], ids=["alone", "mixed"])
+def test_numbers_called_ids_are_told_once_in_a_fit(beside):
+    stores = pd.DataFrame({"store_id": [7, 3001, 42, 999] * 5, "size": Y, **beside})
+    model = DNNLinearCombinedRegressor(dnn_hidden_units=(2,), max_iter=1)
+
+    def fit():
+        model.fit(stores, Y)
+
+    said = "X['store_id'].astype('category'), or describe the column"
+    assert warned_from(fit, said) == line_of(fit)
 
 
 def test_a_fit_that_was_interrupted_shows_the_line_of_the_fit():

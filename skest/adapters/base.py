@@ -11,24 +11,24 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, clone
 from sklearn.callback import CallbackSupportMixin, with_callbacks
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from skest._compat import (
-    DocLinkMixin,
     Interval,
     Options,
     StrOptions,
 )
 from skest._former_arguments import FormerArguments, former_arguments
 from skest._interrupts import INTERRUPTED
+from skest._warnings import each_once
 from skest.adapters.core import core_as_fitted
 from skest.adapters.core_training import CoreTraining
 from skest.adapters.epochs import EpochHook, Progress
@@ -73,9 +73,7 @@ _MOST_LOGITS = 2**24  # of a batch to predict: 64 MiB in float32
 _CORE = "_core"
 
 
-class SkestEstimator(
-    CallbackSupportMixin, DocLinkMixin, AutoParameters, RowReader, FormerArguments
-):
+class SkestEstimator(CallbackSupportMixin, AutoParameters, RowReader, FormerArguments):
     """What the estimators of skest have in common; not for direct use."""
 
     _former_arguments: ClassVar[Mapping[str, str]] = FORMER_ARGUMENTS
@@ -119,6 +117,28 @@ class SkestEstimator(
     @abstractmethod
     def _model_fn(self, head: Any) -> Callable[..., EstimatorSpec]:
         """Return the model function of this estimator."""
+
+    def set_params(self, **params: Any) -> Self:
+        """Set parameters of this estimator.
+
+        Parameters
+        ----------
+        **params
+            Parameters by name; ``<parameter>__<name>`` is one of a parameter's own.
+
+        Returns
+        -------
+        object
+            This estimator.
+        """
+        known = self.get_params(deep=False)
+        for name in params:
+            if name in self._former_arguments and name not in known:
+                raise ValueError(
+                    f"Invalid parameter {name!r} for estimator "
+                    f"{type(self).__name__}; {self._former_arguments[name]}."
+                )
+        return super().set_params(**params)
 
     # Training
 
@@ -210,7 +230,7 @@ class SkestEstimator(
         weight = self._balanced_weight(rows)
         rows = rows._replace(features=features, weight=weight)
         if not resume:
-            self._start(rows)
+            self._start(rows, again=until is not None)
             if calibration is not None:
                 self._scale = calibration.after(self._scale)
         rows = self._as_training_rows(rows, seed)
@@ -277,19 +297,26 @@ class SkestEstimator(
                 "early_stopping=True, which needs rows of all parts. Leave it out."
             )
 
-    def _start(self, rows: Rows) -> None:
-        """Learn the feature columns and forget an earlier training."""
-        self._fit_columns(rows)
+    def _start(self, rows: Rows, *, again: bool = False) -> None:
+        """Learn the feature columns and forget an earlier training.
+
+        `again` in one fit, the columns are those that were chosen for it.
+        """
+        self._fit_columns(rows, again)
         self._forget(rows)
 
-    def _fit_columns(self, rows: Rows) -> None:
+    def _fit_columns(self, rows: Rows, again: bool) -> None:
         table = Table(rows.features)  # learned from once for all
-        for parameter, kind in self._column_parameters.items():
-            columns = self._given_columns(parameter, kind, rows.features)
-            if columns is not None:
-                columns = columns.fit(table, rows.labels, sample_weight=rows.weight)
-                columns = with_source_statistics(self, parameter, columns)
-            setattr(self, f"{parameter}_", columns)
+        with each_once():  # a column may be inferred for two kinds of layers
+            for parameter, kind in self._column_parameters.items():
+                if again:
+                    columns = clone(getattr(self, f"{parameter}_"), safe=False)
+                else:
+                    columns = self._given_columns(parameter, kind, rows.features)
+                if columns is not None:
+                    columns = columns.fit(table, rows.labels, sample_weight=rows.weight)
+                    columns = with_source_statistics(self, parameter, columns)
+                setattr(self, f"{parameter}_", columns)
 
     def _as_training_rows(self, rows: Rows, seed: int | None) -> Rows:
         """Return rows to train on, from whose labels columns have learned."""

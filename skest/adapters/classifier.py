@@ -13,7 +13,9 @@ from sklearn.utils.multiclass import type_of_target
 from sklearn.utils.validation import check_is_fitted
 
 from skest._compat import StrOptions
+from skest._former_arguments import former_arguments
 from skest.adapters.base import has_partial_fit
+from skest.adapters.former import PREDICT_ARGUMENTS
 from skest.adapters.rows import Rows
 from skest.adapters.stream_training import StreamTrained
 from skest.adapters.targets.classes import ClassTarget
@@ -66,6 +68,7 @@ class SkestClassifier(ClassifierMixin, StreamTrained):
                 "sklearn.utils.class_weight.compute_class_weight and pass a dictionary."
             )
 
+    @former_arguments(**PREDICT_ARGUMENTS)
     def predict_proba(self, X: Any) -> NDArray[Any]:
         """Return the probabilities of the classes.
 
@@ -84,6 +87,7 @@ class SkestClassifier(ClassifierMixin, StreamTrained):
             PredictionKeys.PROBABILITIES
         ]
 
+    @former_arguments(**PREDICT_ARGUMENTS)
     def predict_log_proba(self, X: Any) -> NDArray[Any]:
         """Return the logarithms of the probabilities, computed from the logits.
 
@@ -105,6 +109,7 @@ class SkestClassifier(ClassifierMixin, StreamTrained):
         logits = logits - logits.max(axis=1, keepdims=True)
         return logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
 
+    @former_arguments(**PREDICT_ARGUMENTS)
     def decision_function(self, X: Any) -> NDArray[Any]:
         """Return the logits.
 

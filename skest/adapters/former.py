@@ -68,6 +68,6 @@ EVALUATE_ARGUMENTS = {
 }
 PREDICT_ARGUMENTS = {
     "hooks": "leave it out: all rows are predicted at once",
-    "input_fn": "give it the rows: predict(X)",
+    "input_fn": "give it the rows as 'X'",
     "predict_keys": "use predict_proba or decision_function",
 }

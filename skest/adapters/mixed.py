@@ -86,6 +86,7 @@ class SkestMixedEstimator(StreamTrained):
         return answer
 
     @available_if(_has_probabilities)
+    @former_arguments(**PREDICT_ARGUMENTS)
     def predict_proba(self, X: Any) -> Any:
         """Return the probabilities of classes or labels.
 

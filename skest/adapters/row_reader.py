@@ -26,6 +26,7 @@ from skest.adapters.features import (
 )
 from skest.adapters.rows import Rows, as_rows, check_same_length, count_samples
 from skest.adapters.targets.base import Target
+from skest.feature_columns.chosen import warn_of_id
 from skest.feature_columns.columns import FeatureColumns, unread_keys
 from skest.feature_columns.infer import infer_feature_columns, with_piecewise
 from skest.feature_columns.numeric_frame import with_feature_names
@@ -275,6 +276,8 @@ class RowReader(BaseEstimator, metaclass=ABCMeta):
         names = vars(self).get("feature_names_in_")
         if columns is None or names is None or not self._reads_array:
             return columns
+        for name, values in zip(names, features[ARRAY_KEY].T, strict=True):
+            warn_of_id(name, values)
         return with_feature_names(columns, names)
 
     @property

@@ -13,6 +13,7 @@ import json
 import logging
 import os
 import socket
+import time
 import uuid
 from collections.abc import Callable
 from datetime import timedelta
@@ -48,6 +49,8 @@ _GREETING, _REQUESTS, _PREFIX = "skest", "sessions", "session"
 _MAX_TEXT = 4096
 _FOREVER = timedelta(days=365)
 _INTERFACE = "GLOO_SOCKET_IFNAME"
+# Lines of a log in a second: anybody may leave requests, as fast as the store takes them.
+_MOST_LINES = 10
 
 
 class Listener:
@@ -109,6 +112,7 @@ class Listener:
         self._waiting = _clone(self._store)  # a store serves one thread at a time
         self._waiting.set_timeout(_FOREVER)
         self._seen: set[str] = set()
+        self._second, self._n_lines = 0.0, 0
         greeting = {"protocol": PROTOCOL, "incarnation": self.incarnation}
         self._store.set(_GREETING, json.dumps(greeting))
 
@@ -134,9 +138,7 @@ class Listener:
             try:
                 text = bytes(self._waiting.queue_pop(_REQUESTS))
             except QueueEmptyError:  # the store is open: somebody took it before
-                _logger.warning(
-                    "Somebody takes requests for sessions of %s.", self.address
-                )
+                self._warn(f"Somebody takes requests for sessions of {self.address}.")
                 continue
             if not text:
                 return None
@@ -145,7 +147,7 @@ class Listener:
                 request = _object(text)
                 peer, sid = self._check(request)
             except WireError as error:
-                _logger.warning("%s gets no session: %s", _who(request), error)
+                self._warn(f"{_who(request)} gets no session: {error}")
                 self._answer(text, {"error": str(error)})
                 continue
             self._answer(text, {"limit": limit})
@@ -156,6 +158,16 @@ class Listener:
     def stop(self) -> None:
         """Let `accept` return None."""
         _clone(self._store).queue_push(_REQUESTS, "")
+
+    def _warn(self, text: str) -> None:
+        now = time.monotonic()
+        if now - self._second >= 1:
+            if self._n_lines > _MOST_LINES:
+                text += f" ({self._n_lines - _MOST_LINES} such lines were left out.)"
+            self._second, self._n_lines = now, 0
+        self._n_lines += 1
+        if self._n_lines <= _MOST_LINES:
+            _logger.warning("%s", text)
 
     def _check(self, request: dict[str, Any]) -> tuple[Peer, str]:
         sid, kind, index = (request.get(k) for k in ("sid", *Peer._fields))

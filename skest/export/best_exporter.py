@@ -144,8 +144,10 @@ def _is_better(
 def _value(metric: str, result: Mapping[str, float]) -> float:
     numbers = [name for name, value in result.items() if np.ndim(value) == 0]
     if metric not in numbers:
+        is_array = "it is an array, which has no order; numbers are"
+        found = is_array if metric in result else "there is only"
         raise ValueError(
-            f"BestExporter compares the {metric!r} of evaluations, but there is only "
+            f"BestExporter compares the {metric!r} of evaluations, but {found} "
             f"{', '.join(map(repr, numbers))}. Pass another 'metric' or 'compare_fn'."
         )
     return result[metric]

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Exported models as MLflow models of the flavour ``python_function``.
 
-MLflow copies the version and runs it with `skest.export.load`: nothing is pickled, and
-serving needs neither torch nor scikit-learn.
+MLflow copies the version, and the code of skest beside it, and runs it with
+`skest.export.load`: nothing is pickled, and serving needs neither torch nor scikit-learn.
 """
 
 import os
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,10 @@ def save_model(
     MLflow compares tables with the signature, and does not convert int64 to the float64
     that numbers are: give whole numbers as floats. The loaded model predicts classes or
     numbers; ``predict(X, params={"method": "predict_proba"})`` gives probabilities.
+
+    The requirements of the MLflow model are the NumPy, pandas and ONNX Runtime that are
+    installed. skest is none of them, for its code is in the model (``code_paths``): to
+    have it installed instead, pass ``code_paths=None`` and your own ``pip_requirements``.
     """
     _mlflow().pyfunc.save_model(path=str(path), **_arguments(export_path, more))
 
@@ -126,11 +131,14 @@ def _columns(model: Model) -> list[Any] | None:
 
 def _arguments(path: str | os.PathLike[str], more: dict[str, Any]) -> dict[str, Any]:
     model = load(path)
+    needed = map(import_module, ("numpy", "pandas", "onnxruntime"))
     arguments = {
         "loader_module": __name__,
         "data_path": str(model.path),
         "signature": signature_of(model),
-        "pip_requirements": ["skest[onnx]"],
+        # No index need have skest, or this version of it.
+        "code_paths": [str(Path(__file__).parents[1])],
+        "pip_requirements": [f"{m.__name__}=={m.__version__}" for m in needed],
     }
     return arguments | more
 

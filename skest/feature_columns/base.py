@@ -18,7 +18,6 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils import Tags
 
 from skest._compat import (
-    DocLinkMixin,
     check_feature_names_in,
     check_sample_weight,
     get_output_config,
@@ -49,7 +48,7 @@ def _parameter_names(cls: Any) -> list[str]:
     return names
 
 
-class FeatureColumn(DocLinkMixin, FeaturesIn, TransformerMixin, BaseEstimator):
+class FeatureColumn(FeaturesIn, TransformerMixin, BaseEstimator):
     """Base class of all feature columns, itself a scikit-learn transformer.
 
     The class of a column stores its parameters; the function that makes it documents

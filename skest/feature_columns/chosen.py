@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`chosen_columns`: feature columns by a look at raw columns."""
 
+import re
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -43,6 +44,7 @@ __all__ = [
     "SPARSE_MATRIX_DIMENSION",
     "UNKNOWN_RATE",
     "chosen_columns",
+    "warn_of_id",
 ]
 
 #: Categories with at most so many levels become an indicator, others an embedding.
@@ -65,6 +67,10 @@ MOST_WORDS = 4
 ROW_NUMBER_SHARE, FEWEST_ROW_NUMBERS = 0.7, 100
 #: Length of the vectors of the columns of a sparse matrix, if it has so many.
 SPARSE_MATRIX_DIMENSION = 64
+# Their values do not tell ids from numbers: distances of flights and zip codes look alike.
+_IDS = re.compile(
+    "(^|[^A-Za-z]|(?<=[a-z])(?=[A-Z]))(?i:id|code|zip|zipcode|postcode|postalcode)$"
+)
 
 
 def chosen_columns(
@@ -129,6 +135,7 @@ def _columns(
             return _left_out(key, "has no values")
         if len(table.keys) > 1 and _are_row_numbers(values):
             return _left_out(key, "numbers the rows")
+        warn_of_id(key, values)
         return [_numeric(numeric_column, key, values, dtype)]
     is_single = table.cells(key).ndim == 1 and table.flat(key) is None
     is_category = isinstance(table.cells(key).dtype, pd.CategoricalDtype)
@@ -192,6 +199,34 @@ def _are_row_numbers(values: np.ndarray) -> bool:
     return is_dense and len(np.unique(values)) == n_rows
 
 
+def warn_of_id(key: Key, values: np.ndarray) -> None:
+    """Warn if numbers are ids, to go by the column's name.
+
+    Parameters
+    ----------
+    key : str or int
+        Of the column.
+    values : ndarray
+        Its numbers; NaN is missing.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skest.feature_columns.chosen import warn_of_id
+    >>> warn_of_id("grid", np.arange(5))
+    """
+    if values.ndim > 1 or not _IDS.search(str(key)):
+        return
+    distinct = np.unique(values[~np.isnan(values)])
+    if len(distinct) > 2 and (distinct % 1 == 0).all():
+        warn(
+            f"Column {key!r} holds whole numbers and is called an id or a code, but is "
+            "used as a number, so that ids nearby count as alike. If they name things, "
+            f"make categories of them, e.g. X[{key!r}].astype('category'), or describe "
+            "the column by a feature column."
+        )
+
+
 def _are_texts(distinct: np.ndarray, n_cells: int) -> bool:
     n_words = np.mean([len(text.split()) for text in distinct.tolist()])
     return bool(n_words > MOST_WORDS and 2 * len(distinct) >= n_cells)
@@ -213,7 +248,7 @@ def _warn_of_minus_one(cells: Factorized, key: Key) -> None:
         warn(
             f"Column {key!r} holds the integer -1 among its categories, where it means "
             "missing, as in TensorFlow. If it is a category, make strings of the column, "
-            "e.g. with .astype(str)."
+            "e.g. with .astype(str).astype('category')."
         )
 
 

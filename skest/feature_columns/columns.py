@@ -14,7 +14,7 @@ from sklearn.utils import Tags
 from torch import Tensor
 
 from skest._checks import check_choice
-from skest._compat import BaseComposition, DocLinkMixin, check_feature_names_in
+from skest._compat import BaseComposition, check_feature_names_in
 from skest.feature_columns.base import (
     CategoricalColumn,
     DenseColumn,
@@ -34,7 +34,7 @@ __all__ = ["FeatureColumns", "as_feature_columns", "unread_keys"]
 _WHOLE = "x"  # key of all columns of an array
 
 
-class FeatureColumns(DocLinkMixin, FeaturesIn, TransformerMixin, BaseComposition):
+class FeatureColumns(FeaturesIn, TransformerMixin, BaseComposition):
     """Feature columns of one model, fitted and encoded together.
 
     Parameters

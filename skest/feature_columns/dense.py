@@ -3,7 +3,6 @@
 
 import inspect
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -325,26 +324,31 @@ class EmbeddingColumn(CategoricalWrapper):
 
 def _of_tensor_and_generator(initializer: Any, owner: str) -> Callable[..., Any]:
     """Return an initializer as a function of both, whichever it takes."""
-    parameters: Any = {}
     if callable(initializer):
-        with suppress(ValueError):  # methods of tensors, which have no signature
-            parameters = inspect.signature(initializer).parameters
-        required = [p for p in parameters.values() if p.default is p.empty]
-        required = [p for p in required if p.kind <= p.POSITIONAL_OR_KEYWORD]
-        if len(required) < 2:
-            if "generator" in parameters:
-                return lambda tensor, generator: initializer(
-                    tensor, generator=generator
-                )
+        try:
+            signature = inspect.signature(initializer)
+        except ValueError:  # methods of tensors have none
+            return lambda tensor, generator: initializer(tensor)
+        if "generator" in signature.parameters and _takes(signature, 0, generator=1):
+            return lambda tensor, generator: initializer(tensor, generator=generator)
+        if _takes(signature, 0):
             return lambda tensor, generator: initializer(tensor)
         of_torch = getattr(initializer, "__module__", None) == torch.nn.init.__name__
-        if len(required) == 2 and not of_torch:
+        if _takes(signature, 0, 1) and not of_torch:
             return initializer
     raise TypeError(
         f"'initializer' of {owner} must be None or a function of a tensor, or of a tensor "
         "and a generator; set other arguments by functools.partial, such as "
         f"partial(torch.nn.init.constant_, val=0.1). Got {initializer!r}."
     )
+
+
+def _takes(signature: inspect.Signature, *args: Any, **kwargs: Any) -> bool:
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError:
+        return False
+    return True
 
 
 def _draw_truncated_normal(block: Tensor, std: float, generator: Generator) -> None:

@@ -74,7 +74,8 @@ def infer_feature_columns(
 
     An array of numbers becomes one column. For a linear model, categories stay as they
     are, with neither vectors nor statistics. A category that is the integer -1 counts as
-    missing, with a warning.
+    missing, with a warning. Whole numbers in a column whose name ends as those of ids and
+    codes do ("store_id", "zipcode") are numbers, with a warning.
 
     Parameters
     ----------

@@ -38,7 +38,7 @@ _RESERVED = re.compile("_(ids|length|weights|values|numbers)$")
 def numeric_column(
     key: Key,
     shape: int | tuple[int, ...] = (1,),
-    default_value: float | Sequence[Any] | str | None = None,
+    default_value: float | Sequence[Any] | np.ndarray | str | None = None,
     dtype: Any = "float32",
     normalizer: str | Callable[[np.ndarray], np.ndarray] | None = None,
     indicate_missing: bool | str = False,
@@ -55,7 +55,7 @@ def numeric_column(
         Name of the raw column, or its position in an array or frame.
     shape : int or tuple of int, default=(1,)
         Shape of one cell. The output is flat.
-    default_value : float, list of float, "mean" or None, default=None
+    default_value : float, list or array of float, "mean" or None, default=None
         What stands in for a missing number; a list, nested as `shape` is, has one for
         each element. "mean" is the (weighted) mean of the training data, for each
         element. None refuses missing numbers.
@@ -112,8 +112,11 @@ def numeric_column(
     >>> column.fit_transform({"age": np.array([20.0, 40.0, np.nan])})
     array([[-1.], [ 1.], [ 0.]], dtype=float32)
     """
+    default: Any = default_value
+    if isinstance(default, np.ndarray):
+        default = default.tolist()
     return NumericColumn(
-        key, shape, default_value, dtype, normalizer, indicate_missing
+        key, shape, default, dtype, normalizer, indicate_missing
     ).validated()
 
 

@@ -37,7 +37,7 @@ __all__ = [
 def sequence_numeric_column(
     key: Key,
     shape: int | tuple[int, ...] = (1,),
-    default_value: float | Sequence[Any] | str | None = None,
+    default_value: float | Sequence[Any] | np.ndarray | str | None = None,
     dtype: Any = "float32",
     normalizer: str | Callable[[np.ndarray], np.ndarray] | None = None,
     indicate_missing: bool | str = False,
@@ -54,7 +54,7 @@ def sequence_numeric_column(
         Name of the raw column, or its position in an array or frame.
     shape : int or tuple of int, default=(1,)
         Shape of one step; the output is flat.
-    default_value : float, list of float, "mean" or None, default=None
+    default_value : float, list or array of float, "mean" or None, default=None
         What stands in for a missing number, before scaling; a list has one for each
         element, "mean" is the (weighted) mean over all steps of the training data. None
         refuses missing numbers. A single number also pads shorter sequences, after
@@ -93,8 +93,11 @@ def sequence_numeric_column(
     >>> encoded["dose_length"]
     array([2, 0, 1])
     """
+    default: Any = default_value
+    if isinstance(default, np.ndarray):
+        default = default.tolist()
     return SequenceNumericColumn(
-        key, shape, default_value, dtype, normalizer, indicate_missing
+        key, shape, default, dtype, normalizer, indicate_missing
     ).validated()
 
 

@@ -333,7 +333,7 @@ class RegularizedHead:
                 raise TypeError(
                     "'regularization_losses' must be functions without arguments, such "
                     "as lambda: 0.01 * network.weight.square().sum(), or constants; got "
-                    f"{loss!r}."
+                    f"{loss!r}. A tensor of variables is computed once, not in each step."
                 )
 
     def __repr__(self) -> str:

@@ -259,7 +259,8 @@ class _MetricRule:
             there = ", ".join(map(repr, results[max(results)]))
             raise ValueError(
                 f"'metric_name' of the early stopping hook is {name!r}, but the "
-                f"evaluations in {str(self._directory)!r} have {there}."
+                f"evaluations in {str(self._directory)!r} have {there}. Arrays are not "
+                "recorded, for they have no order."
             )
         return values
 

@@ -42,10 +42,10 @@ def record_evaluation(
     """
     if eval_dir is None:
         return
-    results = {name: value for name, value in results.items() if np.ndim(value) == 0}
     rule = run.config.keep_best
     if rule is not None and eval_dir.name == eval_dir_of(Path(), rule.eval_name).name:
         rule.check(results)
+    results = {name: value for name, value in results.items() if np.ndim(value) == 0}
     try:
         append_eval_result(eval_dir, results)
         if run.config.save_summary_steps and run.summary.is_enabled:

@@ -75,6 +75,14 @@ def test_the_best_epoch_is_that_of_the_least_loss(table):
     assert max(model.validation_scores_) == pytest.approx(-loss, rel=1e-5)
 
 
+def test_what_is_left_out_is_told_once(table):
+    X, y = table
+    X = X.assign(name=[f"n{i}" for i in range(300)])
+    with pytest.warns(UserWarning, match="'name'") as told:
+        recipe().set_params(max_iter=3).fit(X, y)
+    assert len([w for w in told if "'name'" in str(w.message)]) == 1
+
+
 def test_rows_of_the_caller_decide_on_the_epoch_and_are_not_trained_on(table):
     X, y = table
     model = recipe(max_iter=5)

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 import contextlib
 import json
+import re
 import socket
+import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -112,6 +114,21 @@ def test_a_request_that_is_none_has_no_answer(listener, request_text, caplog):
     session_with(listener)
     assert listener.sessions.get(timeout=30)[0] == WORKER
     assert "Somebody who left no address gets no session" in caplog.text
+
+
+def test_a_flood_of_requests_does_not_fill_the_log(listener, caplog):
+    store = store_of(listener)
+    began = time.monotonic()
+    for _ in range(500):
+        store.queue_push("sessions", "{")
+    session_with(listener)  # its request comes behind them
+    seconds = time.monotonic() - began
+    told = [r.getMessage() for r in caplog.records if "gets no session" in r.message]
+    assert 10 <= len(told) <= 10 * (seconds + 2)
+    time.sleep(1)
+    store.queue_push("sessions", "{")
+    session_with(listener)
+    assert re.search(r"\(\d+ such lines were left out.\)", caplog.text)
 
 
 def test_a_wrong_secret_is_refused(listener, caplog):

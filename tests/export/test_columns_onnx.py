@@ -206,7 +206,7 @@ def test_encodes_many_rows_as_numpy(column):
 
 @pytest.mark.parametrize("normalizer", [None, "standard", "quantile"])
 def test_elements_have_default_values_of_their_own(normalizer):
-    vectors = raw_columns(40)["vector"]
+    vectors = raw_columns(40)["vector"].copy()  # tests share the table
     vectors[::3, 0] = vectors[::2, 2] = np.nan
     column = numeric_column("vector", 3, [0.5, 1.0, -2.0], normalizer=normalizer)
     assert_same([column], {"vector": vectors})

@@ -200,6 +200,15 @@ def test_wrong_metrics(given, error, match):
         BestExporter(**given)
 
 
+def test_arrays_are_not_compared(estimator):
+    exporter = BestExporter(metric="counts", format="checkpoint")
+    match = "'counts' of evaluations, but it is an array, .* numbers are .*'loss'"
+    with pytest.raises(ValueError, match=match):
+        export(exporter, estimator, loss=1.0, counts=np.arange(3))
+    with pytest.raises(ValueError, match="'loss' of evaluations, but it is an array"):
+        loss_smaller({"loss": [1.0, 2.0], "auc": 1.0}, {"loss": 1.0})
+
+
 def test_a_number_is_better_than_nan():
     assert loss_smaller({"loss": math.nan}, {"loss": 1.0})
     assert not loss_smaller({"loss": math.nan}, {"loss": math.nan})

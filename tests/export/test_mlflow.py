@@ -5,7 +5,9 @@ What MLflow documents of a loader module, ``_load_pyfunc(path)`` and ``predict``
 always; MLflow itself where it is installed.
 """
 
+import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -44,6 +46,40 @@ def test_round_trip(tmp_path, model):
     assert set(inputs.input_names()) == set(X)
     found = loaded.predict(rows, params={"method": "predict_proba"})
     np.testing.assert_allclose(found, model.predict_proba(X), rtol=0, atol=1e-6)
+
+
+_ELSEWHERE = """
+import sys
+import mlflow.pyfunc
+import pandas as pd
+loaded = mlflow.pyfunc.load_model(sys.argv[1])
+print(loaded.predict(pd.read_pickle(sys.argv[2])).tolist())
+print(sys.modules["skest"].__file__)
+print({"torch", "sklearn"} & set(sys.modules))
+"""
+
+
+def test_an_environment_needs_nothing_that_only_a_checkout_has(tmp_path, model):
+    pytest.importorskip("mlflow.pyfunc")
+    model.export(tmp_path / "versions")
+    flavour.save_model(tmp_path / "versions", tmp_path / "saved")
+    wanted = (tmp_path / "saved" / "requirements.txt").read_text().splitlines()
+    names = {line.partition("==")[0] for line in wanted}
+    assert {"numpy", "onnxruntime", "pandas"} <= names
+    assert not any("skest" in name for name in names)
+    X.astype({"hours": float}).to_pickle(tmp_path / "rows")
+    done = subprocess.run(
+        [sys.executable, "-c", _ELSEWHERE, "saved", "rows"],
+        cwd=tmp_path,
+        env={"PATH": ""},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    predicted, used, imported = done.stdout.splitlines()
+    assert Path(used).is_relative_to(tmp_path / "saved" / "code")
+    assert imported == "set()"
+    assert predicted == str(model.predict(X).tolist())
 
 
 def test_lists_have_no_columns_but_methods(tmp_path):

@@ -102,6 +102,7 @@ TABLE = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
         (functools.partial(init.constant_, val=0.5), np.full((3, 2), 0.5)),
         (lambda weights, table=TABLE: weights.copy_(table), TABLE),
         (lambda weights, _: weights.copy_(TABLE), TABLE),
+        (lambda *tensors: tensors[0].copy_(TABLE), TABLE),
     ],
 )
 def test_initializers_that_need_no_generator(initializer: Any, expected: Any) -> None:
@@ -179,7 +180,20 @@ def test_learned_vectors_are_not_lost_by_another_fit() -> None:
             TypeError,
             "partial.* Got <function constant_",
         ),
-        ({"initializer": lambda a, b, c: a}, TypeError, "a tensor and a generator"),
+        *[
+            (
+                {"initializer": function},
+                TypeError,
+                "a tensor and a generator; set other",
+            )
+            for function in (
+                lambda: 0,
+                lambda a, b, c: a,
+                lambda a, *, scale: a,
+                lambda *, generator: 0,
+                init.sparse_,
+            )
+        ],
         ({"max_norm": 0}, ValueError, "'max_norm' .* greater than 0; got 0"),
         ({"max_norm": np.inf}, ValueError, "'max_norm' .* finite number"),
         ({"max_norm": "1"}, TypeError, "'max_norm' .* got '1'"),

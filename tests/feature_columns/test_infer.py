@@ -160,6 +160,46 @@ def test_other_categories_than_minus_one(cells: Any) -> None:
     assert infer_feature_columns(X).fit(X).encode(X)["c_ids"].min() == 0
 
 
+@pytest.mark.filterwarnings("error")
+def test_integers_in_strings_are_categories_as_the_warning_says() -> None:
+    with pytest.warns(UserWarning, match=r"\.astype\(str\)\.astype\('category'\)"):
+        infer_feature_columns({"c": pd.Series([-1, 0, 1], dtype="category")})
+    X = {"c": pd.Series([-1, 0, 1]).astype(str).astype("category")}
+    assert infer_feature_columns(X).active[0].name == "c_indicator"
+
+
+@pytest.mark.parametrize(
+    "name", ["id", "ID", "store_id", "userId", "PULocationID", "zip code", "zipcode"]
+)
+@pytest.mark.parametrize("kind", ["dense", "linear"])
+@pytest.mark.parametrize("missing", [[], [None]], ids=["whole", "gaps"])
+def test_numbers_called_ids_are_numbers_with_a_warning(
+    name: str, kind: str, missing: list[None]
+) -> None:
+    X = pd.DataFrame({name: [10115, 94040, 501, 10115, *missing]})
+    with pytest.warns(UserWarning, match=f"'{name}' holds whole .*astype.'category'"):
+        (column,) = infer_feature_columns(X, kind).active
+    assert column.name == name
+    (column,) = infer_feature_columns(X.astype("category"), "linear").fit(X).active
+    assert column.num_buckets == 3
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        *[(name, [1, 2, 7]) for name in ("paid", "grid", "GRID", "humid", "decode")],
+        ("fnlwgt", [77516, 83311, 215646]),
+        ("sched_dep_time", [515, 529, 1530]),
+        ("id", [0, 1, 0]),
+        ("id", [0.5, 1, 2]),
+        ("id", [[1, 2], [3, 4]]),
+    ],
+)
+def test_numbers_not_called_ids_have_no_warning(name: str, values: list[Any]) -> None:
+    infer_feature_columns({name: np.array(values), "x": np.ones(len(values))})
+
+
 def test_unknown_kind() -> None:
     with pytest.raises(ValueError, match=r"'kind' .* must be one of 'dense', 'linear'"):
         infer_feature_columns(FRAME, kind="wide")

@@ -82,7 +82,14 @@ def test_default_value_fills_before_scaling() -> None:
 
 @pytest.mark.parametrize(
     ("shape", "default"),
-    [(3, [1.0, 2, 3]), (3, (1, 2, 3)), ((3, 1), [[1], [2], [3]]), (3, [1, 2.0, 3])],
+    [
+        (3, [1.0, 2, 3]),
+        (3, (1, 2, 3)),
+        ((3, 1), [[1], [2], [3]]),
+        (3, [1, 2.0, 3]),
+        (3, np.array([1.0, 2.0, 3.0])),
+        ((3, 1), np.array([[1], [2], [3]], dtype=np.int32)),
+    ],
 )
 def test_every_element_may_have_its_default_value(shape: Any, default: Any) -> None:
     X = {"x": np.array([[NAN, 5.0, NAN], [4, 5, 6], [NAN, NAN, NAN]])}
@@ -212,6 +219,11 @@ def test_cells_refused(options: dict[str, Any], values: Any, message: str) -> No
         ({"shape": (1.5,)}, ValueError, "'shape' of numeric column 'x'"),
         ({"default_value": "median"}, ValueError, "'mean' or None; got 'median'"),
         ({"default_value": [1, 2]}, ValueError, r"of shape \(1,\), .* got \[1, 2\]"),
+        (
+            {"default_value": np.ones(2)},
+            ValueError,
+            r"of shape .* got .*\[1\.0?, 1\.0?\]",
+        ),
         ({"default_value": []}, ValueError, r"a list of them of shape .* got \[\]"),
         ({"default_value": [NAN]}, ValueError, r"a finite number, .* got \[nan\]"),
         ({"default_value": [["a"]], "shape": (1, 1)}, ValueError, "a finite number"),

@@ -88,6 +88,13 @@ def test_gaps_inside_a_sequence() -> None:
     assert column.fit({"x": [[1.0, None], [5.0]]}, sample_weight=[0, 1]).size == 1
 
 
+@pytest.mark.parametrize("default", [[1.0, 2.0], np.array([1.0, 2.0])])
+def test_every_element_of_a_step_may_have_its_default_value(default):
+    column = sequence_numeric_column("x", 2, default)
+    encoded = column.encode({"x": np.array([[[3.0, np.nan], [np.nan, 4.0]]])})
+    assert encoded["x"].tolist() == [[[3, 2], [1, 4]]]
+
+
 def test_a_default_value_pads_too() -> None:
     column = sequence_numeric_column("x", default_value=9, normalizer=lambda x: 2 * x)
     encoded = column.encode({"x": [[1.0, np.nan], [2.0]]})["x"]

@@ -302,7 +302,11 @@ def shrinking(features: Any, labels: Any, mode: str, params: Any) -> Any:
         network,
         labels,
         torch.optim.SGD(network.parameters(), lr=0.1),
-        regularization_losses=[lambda: network.weight.square().sum() / 2, 0.25],
+        regularization_losses=[
+            lambda: network.weight.square().sum() / 2,
+            0.125,
+            torch.tensor(0.125),
+        ],
     )
 
 
@@ -339,6 +343,36 @@ def test_a_regularization_loss_can_be_computed_anew(loss: Any) -> None:
         RegressionHead().create_estimator_spec(
             {}, ModeKeys.EVAL, network, [1.0], regularization_losses=[loss]
         )
+
+
+def test_constant_tensors_are_losses_and_those_of_variables_are_refused() -> None:
+    """As lists of TensorFlow's are; a tensor of torch is not computed again."""
+
+    def of_tensors(features: Any, labels: Any, mode: str, params: Any) -> Any:
+        network = torch.nn.Linear(1, 1)
+        losses = [torch.tensor(3.0), torch.tensor(4.0)]
+        if params["of_variables"]:
+            losses.append(network.weight.square().sum())
+        return RegressionHead().create_estimator_spec(
+            features,
+            mode,
+            network,
+            labels,
+            torch.optim.SGD(network.parameters(), lr=0.1),
+            regularization_losses=losses,
+        )
+
+    data = ArrayDataset(np.zeros((4, 1), np.float32), [1.0] * 4, num_epochs=9)
+    params = {"of_variables": False}
+    found = (
+        Estimator(of_tensors, params=params).train(lambda: data).evaluate(lambda: data)
+    )
+    assert found["regularization_loss"] == 7
+    assert_allclose(found["loss"], found["average_loss"] + 7, rtol=1e-6)
+    with pytest.raises(
+        TypeError, match=r"such as lambda: .* A tensor .* computed once"
+    ):
+        Estimator(of_tensors, params={"of_variables": True}).train(lambda: data)
 
 
 @pytest.mark.parametrize(
