@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
+import torch
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
@@ -19,6 +20,7 @@ __all__ = [
     "attach_rate_function",
     "check_lr_scheduler",
     "is_scheduler_of",
+    "keep_rates_in_tensors",
     "make_lr_schedulers",
     "missing_function_lrs",
     "rate_at",
@@ -163,6 +165,41 @@ class FunctionLR(LRScheduler):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go to the step that `state_dict` says."""
         self.move_to(state_dict["last_epoch"])
+
+
+def keep_rates_in_tensors(lr_schedulers: Sequence[LRScheduler]) -> bool:
+    """Let a recorded update read the rates that schedulers set, if it can.
+
+    Parameters
+    ----------
+    lr_schedulers : sequence of LRScheduler
+        Of the optimizers of a model.
+
+    Returns
+    -------
+    bool
+        Whether all rates are tensors now, whose numbers change with the step. Those of
+        `FunctionLR` become it where the rule is a fused one of a CPU: others make a
+        number of the rate first, which a recording would repeat.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skest.schedules import FunctionLR, keep_rates_in_tensors
+    >>> optimizer = torch.optim.Adam([torch.zeros(1, requires_grad=True)], fused=True)
+    >>> scheduler = FunctionLR(optimizer, lambda step: 0.1 * 0.5**step)
+    >>> keep_rates_in_tensors([scheduler]), optimizer.param_groups[0]["lr"]
+    (True, tensor(0.1000, dtype=torch.float64))
+    """
+    groups = [group for s in lr_schedulers for group in s.optimizer.param_groups]
+    if not all(type(s) is FunctionLR for s in lr_schedulers) or not all(
+        group.get("fused") and all(p.device.type == "cpu" for p in group["params"])
+        for group in groups
+    ):
+        return False
+    for group in groups:
+        group["lr"] = torch.as_tensor(group["lr"], dtype=torch.float64)
+    return True
 
 
 def rate_at(function: RateFunction, step: int) -> float:

@@ -150,7 +150,7 @@ def _take_together(
             losses.append(loss)
             run.loss, run.batch, batch = loss, batch, None
             run.n_taken += 1
-            run.global_step += 1
+            move_to_step(run, run.global_step + 1)
             run.in_step = False
             if math.isnan(loss.item()) or time.monotonic() > end:
                 break

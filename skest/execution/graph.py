@@ -18,6 +18,7 @@ from skest.execution.replay import Replay, recorded_step
 from skest.execution.shortcut import Shortcut
 from skest.execution.verification import compared_only, compared_step
 from skest.execution.watching import has_hooks_of_all_modules, has_hooks_of_updates
+from skest.schedules import keep_rates_in_tensors
 from skest.spec import EstimatorSpec
 from skest.training import LOCAL, Halves
 
@@ -115,7 +116,9 @@ class GraphStep:
         self._program = program
         self._cut = getattr(spec.network, "cut_to_longest", None)
         self._is_eager = False
-        is_recordable = halves.update is LOCAL.update and not spec.lr_schedulers
+        is_recordable = halves.update is LOCAL.update and keep_rates_in_tensors(
+            spec.lr_schedulers
+        )
         self._is_update_recordable = is_recordable
         self._with_update = program.takes_update and is_recordable
         self._seen: Counter[Hashable] = Counter()
