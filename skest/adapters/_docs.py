@@ -192,16 +192,19 @@ default=None
         R². "auto" does so with more than 10,000 rows, or if ``fit`` is given `X_val`.
         Without it, training stops when its own loss no longer improves.
 
-        With a learning rate "auto", "auto" holds rows out if there are 100 or more. The
-        temperature of a classifier's probabilities is learned from them if that clearly
-        lowers their loss, and in the end a new training takes all rows, as far as the
-        best epoch.
+        With a learning rate "auto", "auto" holds rows out if there are 100 or more, and
+        in the end a new training takes all rows, as far as the best epoch. The
+        temperature of a classifier's probabilities is learned from the held-out rows if
+        that clearly lowers their loss. If they would be fewer than 100 and there are no
+        `hooks`, all rows are held out in turn, in five trainings, whose mean scores
+        decide: of the ends of cycles of the schedule within one standard error of the
+        best epoch, the first.
     validation_fraction : float, default=0.1
         Part of the training data to hold out, if `early_stopping`.
     n_iter_no_change : int, default=10
         Epochs without improvement to wait for. The default of DNNs is "auto", which is
         10; with a learning rate "auto" training ends after the first cycle of the
-        schedule that brought nothing.
+        schedule that brought nothing, or that was best before its last quarter.
     tol : float, default=1e-4
         What counts as an improvement.
     warm_start : bool, default=False
@@ -258,10 +261,11 @@ default=None
         Mean training loss of each epoch.
     validation_scores_ : list of float or None
         Scores of the held-out rows after each epoch that had some, of all fits with
-        `warm_start`.
+        `warm_start`; of rows held out in turn the means.
     best_validation_score_ : float or None
         The best score in the last fit, on its held-out rows, which is that of the state
-        it returned to; None if it held no rows out. While the rows stay the same, it is
+        it returned to, or of rows held out in turn of the epoch chosen; None if it held
+        no rows out. While the rows stay the same, it is
         the best of all `validation_scores_`.
     estimator_ : skest.Estimator
         The core Estimator with the trained checkpoint.

@@ -28,12 +28,14 @@ from skest._compat import (
 )
 from skest._former_arguments import FormerArguments, former_arguments
 from skest._interrupts import INTERRUPTED
+from skest._random import seed_sequence
 from skest._warnings import each_once
 from skest.adapters.core import core_as_fitted
 from skest.adapters.core_training import CoreTraining
 from skest.adapters.epochs import EpochHook, Progress
 from skest.adapters.exported import as_exported
 from skest.adapters.fit_summaries import fit_summaries
+from skest.adapters.folds import best_epoch, fold_of_rows
 from skest.adapters.former import (
     EVALUATE_ARGUMENTS,
     FIT_ARGUMENTS,
@@ -205,11 +207,15 @@ class SkestEstimator(CallbackSupportMixin, AutoParameters, RowReader, FormerArgu
         if not resume:
             self._warn_of_unread()
         self._choose(rows.n_rows)
-        train, held_out = self._split_validation(rows, validation, seed)
         given = (X, y, sample_weight)
         n_epochs = int(self._chosen("max_iter"))
+        refits = self._refits and not resume and all(v is None for v in validation)
+        n_folds = self._n_folds(rows.n_rows) if refits else 1
+        if n_folds > 1 and self._chosen("early_stopping"):
+            self._fit_by_folds(rows, n_folds, n_epochs, seed, given)
+            return
+        train, held_out = self._split_validation(rows, validation, seed)
         self._fit_rows(train, held_out, n_epochs, seed, given, resume=resume)
-        refits = self._refits and validation[0] is None and not resume
         if held_out is not None and refits:
             self._refit(rows, held_out, n_epochs, seed)
 
@@ -222,15 +228,19 @@ class SkestEstimator(CallbackSupportMixin, AutoParameters, RowReader, FormerArgu
         given: Sequence[Any] | None,
         *,
         resume: bool = False,
+        again: bool = False,
         until: int | None = None,
         calibration: TargetScale | None = None,
     ) -> None:
-        """Train on some of the rows, `until` an epoch of the budget."""
+        """Train on some of the rows, `until` an epoch of the budget.
+
+        `again` in one fit, the columns are those that were chosen for it.
+        """
         features = TableColumns(rows.features)  # to learn from and to encode
         weight = self._balanced_weight(rows)
         rows = rows._replace(features=features, weight=weight)
         if not resume:
-            self._start(rows, again=until is not None)
+            self._start(rows, again=again)
             if calibration is not None:
                 self._scale = calibration.after(self._scale)
         rows = self._as_training_rows(rows, seed)
@@ -258,9 +268,56 @@ class SkestEstimator(CallbackSupportMixin, AutoParameters, RowReader, FormerArgu
         )
         calibration = self._target.calibration(logits, held_out.labels, held_out.weight)
         self._fit_rows(
-            rows, None, n_epochs, seed, None, until=best_epoch, calibration=calibration
+            rows,
+            None,
+            n_epochs,
+            seed,
+            None,
+            again=True,
+            until=best_epoch,
+            calibration=calibration,
         )
         self.validation_scores_, self.best_validation_score_ = scores, best
+
+    def _fit_by_folds(
+        self, rows: Rows, n_folds: int, n_epochs: int, seed: int | None, given: Any
+    ) -> None:
+        """Train on all rows, as far as it does best for rows that are left out."""
+        self._start(rows)
+        strata = self._strata(rows.labels)
+        fold = fold_of_rows(
+            np.zeros(rows.n_rows, np.intp) if strata is None else strata,
+            n_folds,
+            int(seed_sequence(seed).generate_state(1)[0]),
+        )
+        curves: list[list[float]] = []
+        until = n_epochs  # no mean is taken behind the shortest curve
+        for k in range(n_folds):
+            if self.verbose:
+                print(f"Fold {k + 1} of {n_folds} is held out")
+            trial = self._copy()
+            if self.config is not None:
+                trial.config = self.config.replace(model_dir=None)
+            train, held_out = (
+                rows.take(np.flatnonzero(p)) for p in (fold != k, fold == k)
+            )
+            trial._fit_rows(
+                train, held_out, n_epochs, seed, None, again=True, until=until
+            )
+            scores = trial.validation_scores_
+            if trial.estimator_.stop_reason == INTERRUPTED or not scores:
+                trial.config = self.config
+                self._become(trial)
+                return
+            until = min(until, len(scores))
+            curves.append(scores)
+        by_fold = np.array([curve[:until] for curve in curves])
+        epoch = best_epoch(by_fold, trial._ends(n_epochs))
+        if self.verbose:
+            print(f"Training on all {rows.n_rows} rows, for {epoch} epochs")
+        self._fit_rows(rows, None, n_epochs, seed, given, again=True, until=epoch)
+        self.validation_scores_ = by_fold.mean(axis=0).tolist()
+        self.best_validation_score_ = float(by_fold[:, epoch - 1].mean())
 
     def _partial_fit(
         self, X: Any, y: Any, sample_weight: Any, classes: Any = None
@@ -380,7 +437,7 @@ class SkestEstimator(CallbackSupportMixin, AutoParameters, RowReader, FormerArgu
             dataset.batch_size,
             tol=self.tol,
             n_iter_no_change=self._chosen("n_iter_no_change"),
-            ends=self._ends(n_epochs) if until is None else (),
+            ends=self._ends(budget or 1),
             score=None
             if held_out is None
             else LiveScore(

@@ -79,8 +79,10 @@ class EpochHook(Progress):
     n_iter_no_change : int
         Epochs without improvement to wait for.
     ends : sequence of int, default=()
-        Epochs at which the schedule lets training end: it does so after the first of
-        them that brought no better score than the one before.
+        Epochs at which cycles of the schedule end, and training may. It does after the
+        first cycle that brought no better score; and after a later one than the first
+        whose best score came before its last quarter, as a longer one would overfit,
+        too.
     score : ValidationScore, default=None
         Of the present network on validation rows; higher is better. The state with the
         best score is kept then.
@@ -119,7 +121,7 @@ class EpochHook(Progress):
         self._tol = tol
         self._patience = n_iter_no_change
         self._ends = ends
-        self._best_at_last_end = -math.inf
+        self._last_end = self._best_epoch = 0
         self._score = score
         self._report = report
         self._losses: list[Tensor] = []
@@ -178,11 +180,7 @@ class EpochHook(Progress):
             self._n_without_improvement += 1
         self._keep_best(run, value)
         if self.n_iter in self._ends and self._score is not None:
-            if self._best_value <= self._best_at_last_end:
-                run.request_stop(
-                    "the last cycle of the schedule brought no better score"
-                )
-            self._best_at_last_end = self._best_value
+            self._judge_cycle(run)
         if self._n_without_improvement > self._patience:
             what = "training loss" if self._score is None else "validation score"
             run.request_stop(
@@ -190,8 +188,17 @@ class EpochHook(Progress):
                 f"{self._patience} epochs in a row"
             )
 
+    def _judge_cycle(self, run: Run) -> None:
+        """End the training behind a cycle that says that the next brings nothing."""
+        start, self._last_end = self._last_end, self.n_iter
+        last_quarter = self.n_iter - math.ceil((self.n_iter - start) / 4)
+        if self._best_epoch <= start:
+            run.request_stop("the last cycle of the schedule brought no better score")
+        elif start and self._best_epoch <= last_quarter:
+            run.request_stop("the last cycle of the schedule was best before its end")
+
     def _keep_best(self, run: Run, value: float) -> None:
         if value > self._best_value:
-            self._best_value = value
+            self._best_value, self._best_epoch = value, self.n_iter
             if self._score is not None:
                 self.best = run.capture_checkpoint()

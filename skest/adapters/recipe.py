@@ -2,7 +2,8 @@
 """What "auto" stands for: the training recipe of networks on tables.
 
 A schedule over a budget of epochs that the number of rows decides, the best epoch by the
-loss of held-out rows, and in the end a training on all rows up to that epoch.
+loss of held-out rows, of few rows by those of all folds, and in the end a training on all
+rows up to that epoch.
 ``python -m benchmarks.quality --ablate`` measures what the parts bring.
 """
 
@@ -24,6 +25,8 @@ _FEWEST_EPOCHS, _MOST_EPOCHS = 15, 100
 # Fewer rows say too little about the best epoch. They come in one batch and without
 # dropout: then nothing is random but the start, and a weight is a repetition.
 _FEWEST_ROWS_TO_HOLD_OUT = 100
+# Nor does a part with fewer: then every row is held out once.
+_FEWEST_HELD_OUT, _N_FOLDS = 100, 5
 # Highest rates of the schedule, by optimizer.
 _PEAKS = {"auto": 0.002, "adam": 0.002, "adamw": 0.002, "rmsprop": 0.002}
 _OTHER_PEAK = 0.05
@@ -70,6 +73,8 @@ class AutoParameters:
 
     auto_params_: dict[str, Any]
     _target: Any
+    validation_fraction: float
+    hooks: Any
     #: The parameters with the optimizer and the rate of a network that has the recipe.
     _recipe_for: ClassVar[tuple[str, str] | None] = None
 
@@ -126,6 +131,11 @@ class AutoParameters:
         if peak is not None and n_steps is not None:
             chosen = CosineCycles(peak, n_steps, first_step)
         self.auto_params_ = {**self.auto_params_, rate: chosen}
+
+    def _n_folds(self, n_rows: int) -> int:
+        """Return by how many trainings to find the best epoch; 1 holds out one part."""
+        n_held_out = self.validation_fraction * n_rows
+        return _N_FOLDS if n_held_out < _FEWEST_HELD_OUT and not self.hooks else 1
 
     def _ends(self, n_epochs: int) -> Sequence[int]:
         """Return the epochs after which the schedule lets training end."""

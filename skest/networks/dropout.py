@@ -48,9 +48,11 @@ class Dropout(nn.Module):
         words = torch.empty(-(-x.numel() // _PER_WORD), dtype=torch.int64)
         words.random_(-(2**63), None, generator=self.generator)
         bits = words.view(torch.int16)[: x.numel()].view(x.shape)
-        n_kept = max(1, round(_N_VALUES * (1 - self.p)))
-        is_kept = bits < n_kept - _N_VALUES // 2
-        return x * is_kept.to(x.dtype).div_(1 - self.p)
+        n_kept = min(max(1, round(_N_VALUES * (1 - self.p))), _N_VALUES - 1)
+        # Bits below the bound become 1, others 0; comparisons take several times as long.
+        bound = n_kept - _N_VALUES // 2
+        kept = bits.clamp_(bound - 1, bound).to(x.dtype).sub_(bound).neg_()
+        return x * kept.mul_(1 / (1 - self.p))
 
     def extra_repr(self) -> str:
         """Return what stands in the brackets of the module's text."""

@@ -16,6 +16,7 @@ from skest.feature_columns import (
     categorical_column_with_vocabulary_list,
     embedding_column,
 )
+from skest.hooks import Hook
 from skest.schedules import CosineCycles
 
 
@@ -49,21 +50,62 @@ def test_says_what_it_chose(table):
 
 
 def test_trains_on_all_rows_up_to_the_best_epoch(table):
-    model = recipe().fit(*table)
+    model = recipe(validation_fraction=0.34).fit(
+        *table
+    )  # 102 rows: enough for one part
     best = 1 + int(np.argmax(model.validation_scores_))
     assert model.n_iter_ == best
-    assert model.n_steps_ == best * 10  # batches of 32 of 300 rows, not of 270
+    assert model.n_steps_ == best * 10  # batches of 32 of 300 rows, not of 198
     assert model.best_validation_score_ == max(model.validation_scores_)
     ends = CosineCycles(1, 1).ends(100)
     assert len(model.validation_scores_) in ends
+
+
+def test_few_rows_are_held_out_in_turn(table, capsys):
+    model = recipe(verbose=1).fit(*table)
+    said = capsys.readouterr().out
+    assert [f"Fold {k} of 5 is held out" in said for k in range(1, 7)] == [True] * 5 + [
+        False
+    ]
+    scores = model.validation_scores_
+    assert model.n_iter_ <= 1 + int(np.argmax(scores)) <= len(scores)
+    assert model.n_steps_ == model.n_iter_ * 10
+    assert model.best_validation_score_ == scores[model.n_iter_ - 1]
+    assert f"Training on all 300 rows, for {model.n_iter_} epochs" in said
+
+
+def test_labels_of_noise_are_trained_on_for_a_short_time():
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(400, 10)), rng.integers(2, size=400)
+    model = recipe().fit(X, y)
+    assert model.n_iter_ <= CosineCycles(1, 1).ends(100)[0]
+    X, y = rng.normal(size=(400, 10)), rng.integers(2, size=400)
+    assert log_loss(y, model.predict_proba(X)) < 0.73
+
+
+def test_a_class_of_one_row_is_no_obstacle_to_folds(table):
+    X, y = table
+    y = np.where(np.arange(300) == 7, "perhaps", y)
+    assert recipe(max_iter=2).fit(X, y).predict_proba(X).shape == (300, 3)
+
+
+def test_hooks_see_one_training_on_a_part_and_one_on_all(table):
+    class Begun(Hook):
+        n = 0
+
+        def begin(self, run):
+            self.n += 1
+
+    begun = Begun()
+    recipe(max_iter=2, hooks=[begun]).fit(*table)
+    assert begun.n == 2
 
 
 def test_so_do_several_heads(table):
     X, y = table
     y = pd.DataFrame({"buys": y, "age": X["age"]})
     model = MultiHeadEstimator((8,), max_iter=4, random_state=0).fit(X[["town"]], y)
-    best = 1 + int(np.argmax(model.validation_scores_))
-    assert (model.n_iter_, model.n_steps_) == (best, best * 10)
+    assert model.n_steps_ == model.n_iter_ * 10
     assert model.auto_params_["n_members"] == 4
 
 
