@@ -135,7 +135,7 @@ default=None
         Networks in one: they share the hidden layers, each scales the inputs by numbers
         of its own and has its own last layer, and learns from its own errors; the mean of
         their probabilities, or numbers, is predicted (TabM-mini, arXiv 2410.24210).
-        "auto" is 4 with a learning rate "auto", else 1.""",
+        "auto" is 2 with a learning rate "auto", else 1.""",
     "schedule": """lr_scheduler : class or callable, default=None
         A class of `torch.optim.lr_scheduler`, or a function from an optimizer to a
         scheduler, as ``partial(CosineAnnealingLR, T_max=10_000)``. It is stepped after
@@ -204,7 +204,8 @@ default=None
     n_iter_no_change : int, default=10
         Epochs without improvement to wait for. The default of DNNs is "auto", which is
         10; with a learning rate "auto" training ends after the first cycle of the
-        schedule that brought nothing, or that was best before its last quarter.
+        schedule that brought nothing, or from the third on that was best before its
+        last quarter.
     tol : float, default=1e-4
         What counts as an improvement.
     warm_start : bool, default=False

@@ -80,7 +80,7 @@ class EpochHook(Progress):
         Epochs without improvement to wait for.
     ends : sequence of int, default=()
         Epochs at which cycles of the schedule end, and training may. It does after the
-        first cycle that brought no better score; and after a later one than the first
+        first cycle that brought no better score; and from the third on after one
         whose best score came before its last quarter, as a longer one would overfit,
         too.
     score : ValidationScore, default=None
@@ -194,7 +194,7 @@ class EpochHook(Progress):
         last_quarter = self.n_iter - math.ceil((self.n_iter - start) / 4)
         if self._best_epoch <= start:
             run.request_stop("the last cycle of the schedule brought no better score")
-        elif start and self._best_epoch <= last_quarter:
+        elif start > self._ends[0] and self._best_epoch <= last_quarter:
             run.request_stop("the last cycle of the schedule was best before its end")
 
     def _keep_best(self, run: Run, value: float) -> None:

@@ -33,7 +33,7 @@ _OTHER_PEAK = 0.05
 # Without the schedule "auto" is what it was before there was one.
 _PLAIN: dict[str, Any] = {"batch_size": 200, "max_iter": 200, "n_iter_no_change": 10}
 _PLAIN |= {"dropout": 0.0, "dnn_dropout": 0.0, "weight_decay": 0.0, "n_members": 1}
-_RECIPE = {"dropout": 0.1, "dnn_dropout": 0.1, "weight_decay": 0.01, "n_members": 4}
+_RECIPE = {"dropout": 0.1, "dnn_dropout": 0.1, "weight_decay": 0.01, "n_members": 2}
 _MANY_ROWS = 10_000  # rows are held out above this, as HistGradientBoosting does
 
 

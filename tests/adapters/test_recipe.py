@@ -106,7 +106,7 @@ def test_so_do_several_heads(table):
     y = pd.DataFrame({"buys": y, "age": X["age"]})
     model = MultiHeadEstimator((8,), max_iter=4, random_state=0).fit(X[["town"]], y)
     assert model.n_steps_ == model.n_iter_ * 10
-    assert model.auto_params_["n_members"] == 4
+    assert model.auto_params_["n_members"] == 2
 
 
 def test_the_best_epoch_is_that_of_the_least_loss(table):
