@@ -39,6 +39,7 @@ __all__ = ["ABLATIONS", "MODELS", "scores"]
 ABLATIONS: dict[str, dict[str, Any]] = {
     "settings of tf.estimator": {"optimizer": "adagrad", "learning_rate": 0.05},
     "one member": {"n_members": 1},
+    "four members": {"n_members": 4},
     "no dropout": {"dropout": 0.0},
     "no weight decay": {"weight_decay": 0.0},
     "Adagrad for all, scheduled": {"optimizer": "adagrad"},

@@ -33,14 +33,15 @@ PAGE = """\
 
 Estimators as they are constructed: no argument is given but the seed, which moves the split
 (a quarter held out), too. The numbers in skest's recipe were chosen with a look at eight of
-these tables ({seen});
+these tables ({seen}),
+the number of members, the cycle to end with and the folds of few rows with a look at all;
 other tables may be less kind. skest gets the table as it was read. For scikit-learn's
-models numbers are imputed and scaled and strings are
-one-hot; "linear" is `LogisticRegression(max_iter=1000)` or `Ridge`, "MLP" has early
-stopping and, in regression, a scaled target; "boosting" is `HistGradientBoosting…` with its
-own categories, and target means for columns of more than 255 levels.
-{rows:,} rows of each part at
-most, except in "{official}", which is the whole official split. One thread.
+models numbers are imputed and scaled and strings are one-hot; "linear" is
+`LogisticRegression(max_iter=1000)` or `Ridge`, "MLP" has early stopping and, in regression,
+a scaled target; "boosting" is `HistGradientBoosting…` with its own categories, and target
+means for columns of more than 255 levels. LightGBM and CatBoost have categories of their
+own, too, and fewer seeds. {rows:,} rows of each part at most, except in "{official}",
+which is the whole official split. One thread.
 
 Means over {n_seeds} seeds, ± their standard errors. The loss is the logarithmic one for
 classes and labels, RMSE for numbers. `python -m benchmarks.quality --write` makes this

@@ -135,7 +135,7 @@ default=None
         Networks in one: they share the hidden layers, each scales the inputs by numbers
         of its own and has its own last layer, and learns from its own errors; the mean of
         their probabilities, or numbers, is predicted (TabM-mini, arXiv 2410.24210).
-        "auto" is 2 with a learning rate "auto", else 1.""",
+        "auto" is 3 with a learning rate "auto", else 1.""",
     "schedule": """lr_scheduler : class or callable, default=None
         A class of `torch.optim.lr_scheduler`, or a function from an optimizer to a
         scheduler, as ``partial(CosineAnnealingLR, T_max=10_000)``. It is stepped after

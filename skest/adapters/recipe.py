@@ -33,7 +33,7 @@ _OTHER_PEAK = 0.05
 # Without the schedule "auto" is what it was before there was one.
 _PLAIN: dict[str, Any] = {"batch_size": 200, "max_iter": 200, "n_iter_no_change": 10}
 _PLAIN |= {"dropout": 0.0, "dnn_dropout": 0.0, "weight_decay": 0.0, "n_members": 1}
-_RECIPE = {"dropout": 0.1, "dnn_dropout": 0.1, "weight_decay": 0.01, "n_members": 2}
+_RECIPE = {"dropout": 0.1, "dnn_dropout": 0.1, "weight_decay": 0.01, "n_members": 3}
 _MANY_ROWS = 10_000  # rows are held out above this, as HistGradientBoosting does
 
 
@@ -121,14 +121,18 @@ class AutoParameters:
         }
 
     def _schedule(self, n_steps: int | None, first_step: int = 0) -> None:
-        """Choose the rate for so many steps; None are steps without a known end."""
+        """Choose the rate for so many steps; None are steps without a known end.
+
+        It is constant for those, and where a scheduler is given.
+        """
         if self._recipe_for is None or not self._has_schedule:
             return
         optimizer, rate = self._recipe_for
         name = getattr(self, optimizer)
         peak = _PEAKS.get(name.lower(), _OTHER_PEAK) if isinstance(name, str) else None
         chosen: Any = peak
-        if peak is not None and n_steps is not None:
+        own = getattr(self, "lr_scheduler", None) is None
+        if peak is not None and n_steps is not None and own:
             chosen = CosineCycles(peak, n_steps, first_step)
         self.auto_params_ = {**self.auto_params_, rate: chosen}
 

@@ -1,8 +1,11 @@
 """What "auto" stands for: the training recipe of networks on tables."""
 
+from functools import partial
+
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from sklearn.metrics import log_loss
 
 from skest import (
@@ -106,7 +109,7 @@ def test_so_do_several_heads(table):
     y = pd.DataFrame({"buys": y, "age": X["age"]})
     model = MultiHeadEstimator((8,), max_iter=4, random_state=0).fit(X[["town"]], y)
     assert model.n_steps_ == model.n_iter_ * 10
-    assert model.auto_params_["n_members"] == 2
+    assert model.auto_params_["n_members"] == 3
 
 
 def test_the_best_epoch_is_that_of_the_least_loss(table):
@@ -167,6 +170,13 @@ def test_streams_are_learned_at_a_constant_rate(table):
     assert model.auto_params_["dropout"] == 0.1
     model.fit(X[["town"]], y).train(lambda: [(X[["town"]], y)])
     assert model.auto_params_["learning_rate"] == 0.002
+
+
+def test_a_scheduler_that_is_given_starts_at_the_peak(table):
+    halving = partial(torch.optim.lr_scheduler.StepLR, step_size=100, gamma=0.5)
+    model = recipe(lr_scheduler=halving, max_iter=2).fit(*table)
+    assert model.auto_params_["learning_rate"] == 0.002
+    assert len(model.validation_scores_) == 2
 
 
 def test_settings_that_are_given_are_kept(table):

@@ -46,7 +46,7 @@ def fitted(monkeypatch):
         estimator_class, y = MODELS[name]
         model = estimator_class(max_iter=3, random_state=0).fit(X, y)
         chosen = model.auto_params_
-        assert (chosen["n_members"], chosen["early_stopping"]) == (2, True)
+        assert (chosen["n_members"], chosen["early_stopping"]) == (3, True)
         return model
 
     return fit
