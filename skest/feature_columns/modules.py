@@ -23,6 +23,7 @@ from skest.feature_columns.lookup import (
     row_table,
 )
 from skest.feature_columns.numeric import NumericColumn
+from skest.feature_columns.periodic import PeriodicColumn, PeriodicNumbers
 from skest.feature_columns.piecewise import PiecewiseLinearColumn
 from skest.feature_columns.target_statistics import TargetStatisticsColumn
 
@@ -32,24 +33,34 @@ __all__ = [
     "EmbeddingOutput",
     "InterpolatedOutput",
     "LinearFeatures",
+    "PeriodicOutput",
     "RowLookup",
     "SequenceFeatures",
     "ValuesOutput",
+    "module_name",
     "parameter_name",
 ]
+
+
+def module_name(column_name: str) -> str:
+    """Return the name of a column's module in the state of another one.
+
+    Names of modules have no ".", so it is written "%2E", and "%" is written "%25".
+    """
+    return column_name.replace("%", "%25").replace(".", "%2E")
 
 
 def parameter_name(column_name: str) -> str:
     """Return the name of a column's parameter in the state of a module.
 
-    Names of parameters have no ".", so it is written "%2E", and "%" is written "%25".
+    It is written as `module_name` does.
 
     Examples
     --------
     >>> parameter_name("v1.0")
     'v1%2E0_weights'
     """
-    return f"{column_name.replace('%', '%25').replace('.', '%2E')}_weights"
+    return f"{module_name(column_name)}_weights"
 
 
 class ValuesOutput(NamedTuple):
@@ -110,8 +121,20 @@ class InterpolatedOutput(NamedTuple):
     size: int
 
 
+class PeriodicOutput(NamedTuple):
+    """Output of a periodic column, which the module `module_name` computes."""
+
+    column: str
+    key: str
+
+
 _Output = (
-    ValuesOutput | CountsOutput | EmbeddingOutput | CodeOutput | InterpolatedOutput
+    ValuesOutput
+    | CountsOutput
+    | EmbeddingOutput
+    | CodeOutput
+    | InterpolatedOutput
+    | PeriodicOutput
 )
 
 
@@ -171,6 +194,10 @@ class _ColumnFeatures(nn.Module):
                 self.register_parameter(
                     parameter_name(column.name), nn.Parameter(zeros)
                 )
+            elif isinstance(column, PeriodicColumn):
+                own = generator or _generator_for(column.name)
+                made = PeriodicNumbers(column, dtype, own, initialize)
+                self.add_module(module_name(column.name), made)
         self.interpolations: Any = nn.ModuleList(grouped(interpolated))
         if initialize and len(interpolated) == len(self.outputs):
             # Of nothing but zeros, rectified units without a bias learn nothing.
@@ -227,6 +254,11 @@ class _ColumnFeatures(nn.Module):
             found |= zip(group.columns, (p.flatten(1) for p in parts), strict=True)
         return found
 
+    def _waves(self, output: PeriodicOutput, encoded: Mapping[str, Tensor]) -> Tensor:
+        network: Any = self.get_submodule(module_name(output.column))
+        numbers: Tensor = network(encoded[output.key].to(self.dtype))
+        return numbers
+
     def _concatenated(self, encoded: Mapping[str, Tensor]) -> Tensor:
         vectors = iter(self._embedded(encoded) if self._lookups else ())
         interpolated = self._interpolated(encoded)
@@ -235,6 +267,8 @@ class _ColumnFeatures(nn.Module):
             if isinstance(output, EmbeddingOutput)
             else interpolated[output.column]
             if isinstance(output, InterpolatedOutput)
+            else self._waves(output, encoded)
+            if isinstance(output, PeriodicOutput)
             else output(encoded, self.dtype)
             for output in self.outputs
         ]
@@ -264,6 +298,8 @@ class _ColumnFeatures(nn.Module):
 def _feature_sizes(column: DenseColumn) -> list[int]:
     if isinstance(column, NumericColumn):
         return [1] * column.size
+    if isinstance(column, PeriodicColumn):
+        return [column.dimension] * column.source_column.n_elements
     if isinstance(column, PiecewiseLinearColumn):
         n_elements = len(column.code_sizes)
         return (
@@ -512,6 +548,13 @@ class LinearFeatures(nn.Module):
         interpolated: list[PiecewiseLinearColumn] = []
         for column in _sorted_by_name(columns):
             _refuse_sequence(column, "LinearFeatures")
+            if isinstance(column, PeriodicColumn):
+                raise ValueError(
+                    f"Column {column.name!r} is trained in a network, which "
+                    "LinearFeatures cannot take. Use it for a deep model such as "
+                    "DNNClassifier, or take a bucketized_column or "
+                    "piecewise_linear_column, which linear models learn."
+                )
             if isinstance(column, CategoricalColumn):
                 zeros = torch.zeros(column.num_buckets, units, dtype=dtype)
                 weights = row_table(zeros)
@@ -602,6 +645,8 @@ def _output_of(column: DenseColumn) -> _Output:
         if column.dimension is None:
             return CodeOutput.of(column)
         return InterpolatedOutput(column.name, column.encoded_key, column.size)
+    if isinstance(column, PeriodicColumn):
+        return PeriodicOutput(column.name, column.encoded_key)
     if isinstance(column, NumericColumn | TargetStatisticsColumn):
         return ValuesOutput(column.name, column.encoded_key)
     if isinstance(column, EmbeddingColumn):
