@@ -23,7 +23,11 @@ from skest.feature_columns.lookup import (
     row_table,
 )
 from skest.feature_columns.numeric import NumericColumn
-from skest.feature_columns.periodic import PeriodicColumn, PeriodicNumbers
+from skest.feature_columns.periodic import (
+    PeriodicColumn,
+    PeriodicNumbers,
+    computed_together,
+)
 from skest.feature_columns.piecewise import PiecewiseLinearColumn
 from skest.feature_columns.target_statistics import TargetStatisticsColumn
 
@@ -122,10 +126,12 @@ class InterpolatedOutput(NamedTuple):
 
 
 class PeriodicOutput(NamedTuple):
-    """Output of a periodic column, which the module `module_name` computes."""
+    """Output of a periodic column, of which the module `module_name` has the waves."""
 
     column: str
     key: str
+    n_frequencies: int
+    dimension: int
 
 
 _Output = (
@@ -254,21 +260,27 @@ class _ColumnFeatures(nn.Module):
             found |= zip(group.columns, (p.flatten(1) for p in parts), strict=True)
         return found
 
-    def _waves(self, output: PeriodicOutput, encoded: Mapping[str, Tensor]) -> Tensor:
-        network: Any = self.get_submodule(module_name(output.column))
-        numbers: Tensor = network(encoded[output.key].to(self.dtype))
-        return numbers
+    def _periodic(self, encoded: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        groups: dict[tuple[int, int], list[PeriodicOutput]] = {}
+        for o in self.outputs:
+            if isinstance(o, PeriodicOutput):
+                groups.setdefault((o.n_frequencies, o.dimension), []).append(o)
+        found: dict[str, Tensor] = {}
+        for group in groups.values():
+            names = [output.column for output in group]
+            networks: Any = [self.get_submodule(module_name(name)) for name in names]
+            numbers = [encoded[output.key].to(self.dtype) for output in group]
+            found |= zip(names, computed_together(networks, numbers), strict=True)
+        return found
 
     def _concatenated(self, encoded: Mapping[str, Tensor]) -> Tensor:
         vectors = iter(self._embedded(encoded) if self._lookups else ())
-        interpolated = self._interpolated(encoded)
+        computed = self._interpolated(encoded) | self._periodic(encoded)
         outputs = [
             next(vectors)
             if isinstance(output, EmbeddingOutput)
-            else interpolated[output.column]
-            if isinstance(output, InterpolatedOutput)
-            else self._waves(output, encoded)
-            if isinstance(output, PeriodicOutput)
+            else computed[output.column]
+            if isinstance(output, InterpolatedOutput | PeriodicOutput)
             else output(encoded, self.dtype)
             for output in self.outputs
         ]
@@ -646,7 +658,8 @@ def _output_of(column: DenseColumn) -> _Output:
             return CodeOutput.of(column)
         return InterpolatedOutput(column.name, column.encoded_key, column.size)
     if isinstance(column, PeriodicColumn):
-        return PeriodicOutput(column.name, column.encoded_key)
+        shape = (column.n_frequencies, column.dimension)
+        return PeriodicOutput(column.name, column.encoded_key, *shape)
     if isinstance(column, NumericColumn | TargetStatisticsColumn):
         return ValuesOutput(column.name, column.encoded_key)
     if isinstance(column, EmbeddingColumn):

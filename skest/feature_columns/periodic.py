@@ -2,6 +2,7 @@
 """`periodic_column`: numbers beside waves of them that a network learns."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,13 @@ from skest.feature_columns.numeric import NumericColumn
 from skest.feature_columns.table import Key, Table
 from skest.feature_columns.trained import TrainedColumn
 
-__all__ = ["PARAMETERS", "PeriodicColumn", "PeriodicNumbers", "periodic_column"]
+__all__ = [
+    "PARAMETERS",
+    "PeriodicColumn",
+    "PeriodicNumbers",
+    "computed_together",
+    "periodic_column",
+]
 
 #: Names of what a network trains.
 PARAMETERS = ("frequencies", "phases", "weights", "bias")
@@ -211,8 +218,31 @@ class PeriodicNumbers(nn.Module):
 
     def forward(self, numbers: Tensor) -> Tensor:
         """Return numbers of shape (n_rows, size) for some of shape (n_rows, n_elements)."""
-        x = numbers.T.unsqueeze(-1)
-        speeds = (2 * math.pi * self.frequencies).unsqueeze(1)
-        waves = torch.addcmul(self.phases.unsqueeze(1), x, speeds).cos()
-        found = torch.baddbmm(self.bias.unsqueeze(1), waves, self.weights)
-        return torch.cat([x, found], dim=-1).transpose(0, 1).flatten(1)
+        return _with_waves(numbers, *self.parameters()).flatten(1)
+
+
+def computed_together(
+    networks: Sequence[PeriodicNumbers], numbers: Sequence[Tensor]
+) -> list[Tensor]:
+    """Return what each network makes of its numbers; all have as many waves and outputs.
+
+    Many columns of one number each take many small operations, this takes few.
+    """
+    if len(networks) == 1:
+        return [networks[0](numbers[0])]
+    parameters = zip(*(network.parameters() for network in networks), strict=True)
+    joined = [torch.cat(several) for several in parameters]
+    found = _with_waves(torch.cat(list(numbers), dim=1), *joined)
+    parts = found.split([own.shape[1] for own in numbers], dim=1)
+    return [part.flatten(1) for part in parts]
+
+
+def _with_waves(
+    numbers: Tensor, frequencies: Tensor, phases: Tensor, weights: Tensor, bias: Tensor
+) -> Tensor:
+    """Return numbers beside waves of them, of shape (n_rows, n_elements, dimension)."""
+    x = numbers.T.unsqueeze(-1)
+    speeds = (2 * math.pi * frequencies).unsqueeze(1)
+    waves = torch.addcmul(phases.unsqueeze(1), x, speeds).cos()
+    found = torch.baddbmm(bias.unsqueeze(1), waves, weights)
+    return torch.cat([x, found], dim=-1).transpose(0, 1)

@@ -82,6 +82,22 @@ def test_numbers_are_those_of_the_paper(dtype: torch.dtype) -> None:
     assert_allclose(found, expected, atol=1e-5 if dtype == torch.float32 else 1e-6)
 
 
+def test_columns_computed_together_are_those_alone() -> None:
+    given = [*columns(), periodic_column(numeric_column("year")), AGE]
+    rows = X | {"year": rng.normal(size=60)}
+    fitted = FeatureColumns(given).fit(rows)
+    together, encoded = DenseFeatures(fitted), fitted.encode(rows)
+    alone = []
+    for column in sorted(fitted.active, key=lambda column: column.name):
+        dense = DenseFeatures([column])
+        state = {name: together.state_dict()[name] for name in dense.state_dict()}
+        dense.load_state_dict(state)
+        alone.append(dense(encoded))
+    assert_allclose(
+        together(encoded).detach(), torch.cat(alone, dim=1).detach(), atol=1e-6
+    )
+
+
 def test_initial_numbers_come_from_the_generator() -> None:
     fitted = FeatureColumns([periodic_column(PAIR, 9, 4000, scale=0.3)]).fit(X)
     before = torch.get_rng_state()
