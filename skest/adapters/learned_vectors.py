@@ -8,7 +8,9 @@ from typing import Any
 from skest.adapters.parts import table_scope
 from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.dense import EmbeddingColumn
-from skest.feature_columns.modules import parameter_name
+from skest.feature_columns.modules import module_name, parameter_name
+from skest.feature_columns.periodic import PARAMETERS, PeriodicColumn
+from skest.feature_columns.trained import TrainedColumn
 
 __all__ = ["drop_embeddings", "keep_embeddings", "with_learned_vectors"]
 
@@ -48,13 +50,27 @@ def with_learned_vectors(
     """Return columns whose embeddings have their learned vectors, if there are some."""
     changed = []
     for name, column in columns.columns_:
-        if isinstance(column, EmbeddingColumn):
+        if isinstance(column, TrainedColumn):
             column = copy.copy(column)
             column.__dict__.pop("weights_", None)
-            learned = variables.get(scope + parameter_name(column.table_name))
+            learned = _learned_by(column, scope, variables)
             if learned is not None:
-                column.weights_ = learned.numpy()  # the checkpoint's memory
+                column.weights_ = learned
         changed.append((name, column))
     columns = copy.copy(columns)
     columns.columns_ = changed
     return columns
+
+
+def _learned_by(
+    column: TrainedColumn, scope: str, variables: Mapping[str, Any]
+) -> Any | None:
+    """Return what a network has learned of a column, in the checkpoint's memory."""
+    if isinstance(column, EmbeddingColumn):
+        table = variables.get(scope + parameter_name(column.table_name))
+        return None if table is None else table.numpy()
+    if isinstance(column, PeriodicColumn):
+        names = {n: f"{scope}{module_name(column.name)}.{n}" for n in PARAMETERS}
+        if set(names.values()) <= variables.keys():
+            return {n: variables[name].numpy() for n, name in names.items()}
+    return None

@@ -13,8 +13,9 @@ from skest.feature_columns.categorical import IdentityColumn
 from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.crossed import CrossedColumn
 from skest.feature_columns.dense import EmbeddingColumn
-from skest.feature_columns.modules import parameter_name
+from skest.feature_columns.modules import module_name, parameter_name
 from skest.feature_columns.nested import OverCategorical
+from skest.feature_columns.periodic import PeriodicColumn
 from skest.feature_columns.piecewise import PiecewiseLinearColumn
 from skest.feature_columns.vocabulary import VocabularyColumn
 from skest.vocab_info import VocabInfo
@@ -98,6 +99,9 @@ def column_axes(
                 0: ids_meaning(column),
                 1: outputs_meaning(column),
             }
+        elif isinstance(column, PeriodicColumn):
+            module = f"{table_scope(parameter, kind)}{module_name(column.name)}."
+            axes |= {module + name: of for name, of in _periodic_axes(column).items()}
         is_piecewise = isinstance(column, PiecewiseLinearColumn)
         if is_piecewise and column.dimension and kind != "linear":
             axes[table_scope(parameter, kind) + parameter_name(column.name)] = {
@@ -116,6 +120,18 @@ def column_axes(
                 1: logits,
             }
     return axes
+
+
+def _periodic_axes(column: PeriodicColumn) -> Axes:
+    elements = Meaning("elements", range(column.source_column.n_elements))
+    waves = Meaning("waves", range(column.n_frequencies))
+    dimension = Meaning("dimension", range(column.dimension - 1))
+    return {
+        "frequencies": {0: elements, 1: waves},
+        "phases": {0: elements, 1: waves},
+        "weights": {0: elements, 1: waves, 2: dimension},
+        "bias": {0: elements, 1: dimension},
+    }
 
 
 def logits_meaning(target: Target) -> Meaning:

@@ -25,6 +25,7 @@ from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.equality import same
 from skest.feature_columns.nested import OverCategorical
 from skest.feature_columns.numeric import NumericColumn
+from skest.feature_columns.periodic import PeriodicColumn
 from skest.feature_columns.piecewise import PiecewiseLinearColumn
 from skest.vocab_info import VocabInfo
 from skest.warm_start import (
@@ -112,7 +113,10 @@ def _is_measured(column: FeatureColumn) -> bool:
     """Whether a column learns nothing but statistics of numbers."""
     while isinstance(column, OverCategorical):
         column = column.categorical
-    return isinstance(column, NumericColumn | BucketizedColumn | PiecewiseLinearColumn)
+    return isinstance(
+        column,
+        NumericColumn | BucketizedColumn | PiecewiseLinearColumn | PeriodicColumn,
+    )
 
 
 def _is_alike(column: FeatureColumn, other: FeatureColumn | None) -> bool:

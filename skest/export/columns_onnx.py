@@ -38,6 +38,7 @@ from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.crossed import CrossedColumn
 from skest.feature_columns.nested import CategoricalOver, OverCategorical
 from skest.feature_columns.numeric import NumericColumn
+from skest.feature_columns.periodic import PeriodicColumn
 from skest.feature_columns.piecewise import PiecewiseLinearColumn
 from skest.feature_columns.sequence import (
     SequenceCategoricalColumn,
@@ -143,6 +144,13 @@ def _(column: NumericColumn, inputs: Inputs) -> Encoded:
 def _flat_cells(column: NumericColumn, inputs: Inputs) -> Value:
     raw = inputs.numbers(column.key)
     return raw.flatten() if len(column.cell_shape) > 1 else raw
+
+
+@_encoded.register
+def _(column: PeriodicColumn, inputs: Inputs) -> Encoded:
+    return {
+        column.encoded_key: _encoded(column.source, inputs)[column.source.encoded_key]
+    }
 
 
 @_encoded.register

@@ -20,6 +20,7 @@ from skest.feature_columns.nested import OverCategorical
 from skest.feature_columns.numeric import NumericColumn
 from skest.feature_columns.numeric_frame import NumericFrameColumn
 from skest.feature_columns.parsed import ParsedColumn
+from skest.feature_columns.periodic import PeriodicColumn
 from skest.feature_columns.piecewise import PiecewiseLinearColumn
 from skest.feature_columns.sequence import (
     SequenceCategoricalColumn,
@@ -45,6 +46,7 @@ _KNOWN = (
     NumericColumn,
     NumericFrameColumn,
     ParsedColumn,
+    PeriodicColumn,
     PiecewiseLinearColumn,
     SequenceCategoricalColumn,
     SequenceNumericColumn,
@@ -159,6 +161,11 @@ def _(column: BucketizedColumn) -> list[Demand]:
 @_demands.register
 def _(column: PiecewiseLinearColumn) -> list[Demand]:
     return _that_may_miss(column.source)
+
+
+@_demands.register
+def _(column: PeriodicColumn) -> list[Demand]:
+    return demands(column.source)
 
 
 def _that_may_miss(source: NumericColumn) -> list[Demand]:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The modules with the tables of feature columns, in an ONNX graph."""
 
+import math
 from collections.abc import Iterator, Mapping
 from itertools import groupby
 from typing import Any
@@ -20,8 +21,10 @@ from skest.feature_columns.modules import (
     DenseFeatures,
     InterpolatedOutput,
     LinearFeatures,
+    PeriodicOutput,
     SequenceFeatures,
     ValuesOutput,
+    module_name,
     parameter_name,
 )
 
@@ -148,6 +151,12 @@ def _output(
     if isinstance(output, CodeOutput):
         fractions = encoded[output.weight_key].cast(_numpy_dtype(module.dtype))
         return _code(output, entry.values, fractions)
+    if isinstance(output, PeriodicOutput):
+        numbers = computed([entry]) if isinstance(entry, Numbers) else entry
+        name = module_name(output.column)
+        with scope.graph.scope(output.column):
+            numbers = numbers.cast(_numpy_dtype(module.dtype))
+            return _waves(module.get_submodule(name), scope.inside(name), numbers)
     factors = encoded[output.weight_key] if output.weight_key else None
     with scope.graph.scope(output.column):
         if isinstance(output, CountsOutput):
@@ -161,6 +170,18 @@ def _output(
             rows = clipped(table, output.max_norm)
             weight = scope.weight(name, rows, f"_at_most_{output.max_norm:g}")
         return _combined_rows(weight, entry, output.combiner, factors)
+
+
+def _waves(module: Any, scope: Scope, numbers: Value) -> Value:
+    """Return numbers beside waves of them; as `PeriodicNumbers`."""
+    frequencies, phases, weights, bias = (
+        scope.weight(name, tensor) for name, tensor in module.named_parameters()
+    )
+    note_width(numbers, row=3 * module.frequencies.numel() + 2 * module.bias.numel())
+    x = numbers.transposed(1, 0).unsqueeze(2)
+    angles = x * (frequencies * (2 * math.pi)).unsqueeze(1) + phases.unsqueeze(1)
+    waves = angles.graph.add("Cos", angles) @ weights + bias.unsqueeze(1)
+    return concat([x, waves], axis=-1).transposed(1, 0, 2).flatten()
 
 
 def _code(output: CodeOutput, ids: Value, fractions: Value) -> Value:

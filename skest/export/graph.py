@@ -193,6 +193,10 @@ class Value:
         lengths = self.graph.constant(np.array(shape))
         return self.graph.add("Reshape", self, lengths, ndim=len(shape))
 
+    def transposed(self, *axes: int) -> "Value":
+        """Return the tensor with its axes in another order."""
+        return self.graph.add("Transpose", self, perm=axes)
+
     def take(self, indices: Any, axis: int = 0) -> "Value":
         """Return slices at indices along an axis; -1 is the last one."""
         if not isinstance(indices, Value):
@@ -203,7 +207,7 @@ class Value:
     def nonzero(self) -> "Value":
         """Return the places of what is not zero, one in each row."""
         places = self.graph.add("NonZero", self, dtype=np.int64, ndim=2)
-        return self.graph.add("Transpose", places, perm=(1, 0))
+        return places.transposed(1, 0)
 
     def at(self, places: "Value") -> "Value":
         """Return the elements at places, of which each row is one."""

@@ -161,7 +161,7 @@ def _(network: RNN, scope: Scope, features: Any) -> Value:
     # more of both, of which the row is left out again, and the step is behind all ends.
     steps = steps.graph.add("Pad", steps, lengths.constant([0, 0, 0, 1, 1, 0]))
     lengths = concat([lengths, lengths.constant([1])], axis=0)
-    x = steps.graph.add("Transpose", steps, perm=(1, 0, 2))
+    x = steps.transposed(1, 0, 2)
     for name in network._layers:
         inside = scope.inside(name)
         with scope.graph.scope(name):

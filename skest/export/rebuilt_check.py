@@ -43,14 +43,19 @@ def check_trained(estimator: Any) -> None:
     for columns in estimator._columns_of_user:
         columns.active  # noqa: B018  wrong ones raise
     found = vars(estimator)
+    for parameter in estimator._column_parameters:
+        fitted = found.get(f"{parameter}_")
+        for column in () if fitted is None else fitted.active:
+            column.validated()
     numbers = [found[name] for name in _NUMBERS]
     scores = found["validation_scores_"]
     numbers += [*found["loss_curve_"], *([] if scores is None else scores)]
     _check_kind(Integral, [found[name] for name in _COUNTS])
     _check_kind(Real, [number for number in numbers if number is not None])
-    names = found.get("feature_names_in_")
-    if names is not None and len(set(names)) != found["n_features_in_"]:
-        raise ValueError(f"it has features {names!r}, and counts others")
+    if "feature_names_in_" in found:  # if X has names
+        names = found["feature_names_in_"]
+        if len(set(names)) != found["n_features_in_"]:
+            raise ValueError(f"it has features {names!r}, and counts others")
 
 
 def _check_chosen(estimator: Any) -> None:

@@ -28,6 +28,7 @@ from skest.feature_columns.modules import (
 )
 from skest.feature_columns.numeric import NumericColumn, numeric_column
 from skest.feature_columns.parsed import ParsedColumn, parsed_numeric_column
+from skest.feature_columns.periodic import PeriodicColumn, periodic_column
 from skest.feature_columns.piecewise import (
     PiecewiseLinearColumn,
     piecewise_linear_column,
@@ -75,6 +76,7 @@ __all__ = [
     "LinearFeatures",
     "NumericColumn",
     "ParsedColumn",
+    "PeriodicColumn",
     "PiecewiseLinearColumn",
     "SequenceCategoricalColumn",
     "SequenceFeatures",
@@ -96,6 +98,7 @@ __all__ = [
     "infer_feature_columns",
     "numeric_column",
     "parsed_numeric_column",
+    "periodic_column",
     "piecewise_linear_column",
     "sequence_categorical_column_with_hash_bucket",
     "sequence_categorical_column_with_identity",

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.exceptions import NotFittedError
 from torch import Generator, Tensor
 
 from skest._checks import check_choice, check_integer, check_positive
@@ -21,6 +20,7 @@ from skest.feature_columns.base import (
 from skest.feature_columns.lookup import COMBINERS, combined_rows
 from skest.feature_columns.nested import OverCategorical
 from skest.feature_columns.table import Table
+from skest.feature_columns.trained import TrainedColumn
 
 __all__ = [
     "EmbeddingColumn",
@@ -193,7 +193,7 @@ def embedding_column(
     ).validated()
 
 
-class EmbeddingColumn(CategoricalWrapper):
+class EmbeddingColumn(CategoricalWrapper, TrainedColumn):
     """Column made by `embedding_column`, where the parameters are documented.
 
     Attributes
@@ -265,16 +265,6 @@ class EmbeddingColumn(CategoricalWrapper):
         if self.max_norm is not None:
             check_positive(self.max_norm, "max_norm", owner)
 
-    def check_refit(self) -> None:
-        """Raise ValueError if there are learned vectors."""
-        if "weights_" in vars(self):
-            raise ValueError(
-                f"Column {self.name!r} has vectors that a network has learned; to fit it "
-                "again would lose them. Call transform only; in a Pipeline or "
-                "ColumnTransformer, put the columns into sklearn.frozen.FrozenEstimator. "
-                "To start anew, fit a clone."
-            )
-
     def initial_weights(self, generator: Generator, dtype: torch.dtype) -> Tensor:
         """Return a new table.
 
@@ -302,16 +292,10 @@ class EmbeddingColumn(CategoricalWrapper):
         return weights
 
     def _matrix(self, table: Table) -> np.ndarray:
-        if "weights_" not in vars(self):
-            raise NotFittedError(
-                f"Column {self.name!r} has no vectors, because a network learns them, and "
-                "copies made by clone have none. Take the feature columns of a fitted "
-                "estimator; in a Pipeline or ColumnTransformer, put them into "
-                "sklearn.frozen.FrozenEstimator, which keeps what they have learned."
-            )
+        weights = torch.as_tensor(self._trained_weights)
         encoded = {k: torch.from_numpy(v) for k, v in self._encoded(table).items()}
         return combined_rows(
-            torch.as_tensor(self.weights_),
+            weights,
             encoded[self.encoded_key],
             self.combiner,
             self.max_norm,

@@ -23,6 +23,11 @@ from skest.feature_columns.lookup import (
     row_table,
 )
 from skest.feature_columns.numeric import NumericColumn
+from skest.feature_columns.periodic import (
+    PeriodicColumn,
+    PeriodicNumbers,
+    computed_together,
+)
 from skest.feature_columns.piecewise import PiecewiseLinearColumn
 from skest.feature_columns.target_statistics import TargetStatisticsColumn
 
@@ -32,24 +37,34 @@ __all__ = [
     "EmbeddingOutput",
     "InterpolatedOutput",
     "LinearFeatures",
+    "PeriodicOutput",
     "RowLookup",
     "SequenceFeatures",
     "ValuesOutput",
+    "module_name",
     "parameter_name",
 ]
+
+
+def module_name(column_name: str) -> str:
+    """Return the name of a column's module in the state of another one.
+
+    Names of modules have no ".", so it is written "%2E", and "%" is written "%25".
+    """
+    return column_name.replace("%", "%25").replace(".", "%2E")
 
 
 def parameter_name(column_name: str) -> str:
     """Return the name of a column's parameter in the state of a module.
 
-    Names of parameters have no ".", so it is written "%2E", and "%" is written "%25".
+    It is written as `module_name` does.
 
     Examples
     --------
     >>> parameter_name("v1.0")
     'v1%2E0_weights'
     """
-    return f"{column_name.replace('%', '%25').replace('.', '%2E')}_weights"
+    return f"{module_name(column_name)}_weights"
 
 
 class ValuesOutput(NamedTuple):
@@ -110,8 +125,22 @@ class InterpolatedOutput(NamedTuple):
     size: int
 
 
+class PeriodicOutput(NamedTuple):
+    """Output of a periodic column, of which the module `module_name` has the waves."""
+
+    column: str
+    key: str
+    n_frequencies: int
+    dimension: int
+
+
 _Output = (
-    ValuesOutput | CountsOutput | EmbeddingOutput | CodeOutput | InterpolatedOutput
+    ValuesOutput
+    | CountsOutput
+    | EmbeddingOutput
+    | CodeOutput
+    | InterpolatedOutput
+    | PeriodicOutput
 )
 
 
@@ -171,6 +200,10 @@ class _ColumnFeatures(nn.Module):
                 self.register_parameter(
                     parameter_name(column.name), nn.Parameter(zeros)
                 )
+            elif isinstance(column, PeriodicColumn):
+                own = generator or _generator_for(column.name)
+                made = PeriodicNumbers(column, dtype, own, initialize)
+                self.add_module(module_name(column.name), made)
         self.interpolations: Any = nn.ModuleList(grouped(interpolated))
         if initialize and len(interpolated) == len(self.outputs):
             # Of nothing but zeros, rectified units without a bias learn nothing.
@@ -227,14 +260,27 @@ class _ColumnFeatures(nn.Module):
             found |= zip(group.columns, (p.flatten(1) for p in parts), strict=True)
         return found
 
+    def _periodic(self, encoded: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        groups: dict[tuple[int, int], list[PeriodicOutput]] = {}
+        for o in self.outputs:
+            if isinstance(o, PeriodicOutput):
+                groups.setdefault((o.n_frequencies, o.dimension), []).append(o)
+        found: dict[str, Tensor] = {}
+        for group in groups.values():
+            names = [output.column for output in group]
+            networks: Any = [self.get_submodule(module_name(name)) for name in names]
+            numbers = [encoded[output.key].to(self.dtype) for output in group]
+            found |= zip(names, computed_together(networks, numbers), strict=True)
+        return found
+
     def _concatenated(self, encoded: Mapping[str, Tensor]) -> Tensor:
         vectors = iter(self._embedded(encoded) if self._lookups else ())
-        interpolated = self._interpolated(encoded)
+        computed = self._interpolated(encoded) | self._periodic(encoded)
         outputs = [
             next(vectors)
             if isinstance(output, EmbeddingOutput)
-            else interpolated[output.column]
-            if isinstance(output, InterpolatedOutput)
+            else computed[output.column]
+            if isinstance(output, InterpolatedOutput | PeriodicOutput)
             else output(encoded, self.dtype)
             for output in self.outputs
         ]
@@ -264,6 +310,8 @@ class _ColumnFeatures(nn.Module):
 def _feature_sizes(column: DenseColumn) -> list[int]:
     if isinstance(column, NumericColumn):
         return [1] * column.size
+    if isinstance(column, PeriodicColumn):
+        return [column.dimension] * column.source_column.n_elements
     if isinstance(column, PiecewiseLinearColumn):
         n_elements = len(column.code_sizes)
         return (
@@ -512,6 +560,13 @@ class LinearFeatures(nn.Module):
         interpolated: list[PiecewiseLinearColumn] = []
         for column in _sorted_by_name(columns):
             _refuse_sequence(column, "LinearFeatures")
+            if isinstance(column, PeriodicColumn):
+                raise ValueError(
+                    f"Column {column.name!r} is trained in a network, which "
+                    "LinearFeatures cannot take. Use it for a deep model such as "
+                    "DNNClassifier, or take a bucketized_column or "
+                    "piecewise_linear_column, which linear models learn."
+                )
             if isinstance(column, CategoricalColumn):
                 zeros = torch.zeros(column.num_buckets, units, dtype=dtype)
                 weights = row_table(zeros)
@@ -602,6 +657,9 @@ def _output_of(column: DenseColumn) -> _Output:
         if column.dimension is None:
             return CodeOutput.of(column)
         return InterpolatedOutput(column.name, column.encoded_key, column.size)
+    if isinstance(column, PeriodicColumn):
+        shape = (column.n_frequencies, column.dimension)
+        return PeriodicOutput(column.name, column.encoded_key, *shape)
     if isinstance(column, NumericColumn | TargetStatisticsColumn):
         return ValuesOutput(column.name, column.encoded_key)
     if isinstance(column, EmbeddingColumn):

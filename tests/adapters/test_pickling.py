@@ -73,6 +73,7 @@ def wide_and_deep():
         [
             ("age", fc.numeric_column("age", normalizer="quantile")),
             ("city", fc.embedding_column(city, dimension=2)),
+            ("waves", fc.periodic_column(fc.numeric_column("age"))),
             ("bins", fc.piecewise_linear_column(fc.numeric_column("age"))),
         ]
     )

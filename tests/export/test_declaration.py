@@ -44,6 +44,7 @@ COLUMNS = [
         fc.numeric_column("age", default_value="mean"), boundaries="quantiles:3"
     ),
     fc.piecewise_linear_column(fc.numeric_column("age"), "tree:4"),
+    fc.periodic_column(fc.numeric_column("age", default_value=9.0), 3),
     fc.embedding_column(CITY, dimension=3),
     fc.indicator_column(fc.crossed_column(["city", "hours"], 50)),
 ]

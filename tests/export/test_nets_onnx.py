@@ -26,6 +26,7 @@ from skest.feature_columns import (
     embedding_column,
     indicator_column,
     numeric_column,
+    periodic_column,
     piecewise_linear_column,
     sequence_categorical_column_with_identity,
     sequence_numeric_column,
@@ -111,6 +112,22 @@ def test_piecewise_linear_columns(encoding, dtype):
         DNN(DenseFeatures(columns["dnn"], dtype=dtype), (7, 5), 2, dtype=dtype),
     )
     assert_same_logits(columns, network, X, dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_periodic_columns(dtype):
+    X = raw_columns(40)
+    filled = numeric_column("float", default_value="mean", normalizer="robust")
+    month = numeric_column("month", dtype="int64")
+    given = [
+        periodic_column(filled),
+        periodic_column(numeric_column("vector", 3), 2, 5),
+        periodic_column(numeric_column("matrix", (2, 2), normalizer="quantile"), 3, 1),
+        periodic_column(month),
+    ]
+    columns = fitted([size, month, *given], X)
+    network = DNN(DenseFeatures(columns, dtype=dtype), (7, 5), 2, dtype=dtype)
+    assert_same_logits(columns, network, X, dtype, atol=1e-4)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

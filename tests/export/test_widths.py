@@ -35,6 +35,10 @@ CASES = {
         fc.embedding_column(TAGS, 4),
         [{"of": ["tags"], "row": 4, "value": 4}],
     ),
+    "numbers, waves": (
+        fc.periodic_column(fc.numeric_column("vector", 3)),
+        [{"of": ["vector"], "row": 3 * 3 * 16 + 2 * 3 * 3}],
+    ),
     "cross, embedding": (
         fc.embedding_column(CROSS, 4),
         [{"of": ["more", "tags"], "row": 4, "value": 4}],

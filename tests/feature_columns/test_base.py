@@ -26,6 +26,7 @@ from skest.feature_columns import (
     embedding_column,
     indicator_column,
     numeric_column,
+    periodic_column,
     piecewise_linear_column,
 )
 from skest.feature_columns.base import as_dense
@@ -39,6 +40,7 @@ def all_columns() -> dict[str, Any]:
         "indicated": numeric_column("x", default_value=0, indicate_missing="auto"),
         "bucketized": bucketized_column(number, "quantiles:4"),
         "piecewise": piecewise_linear_column(number, "distinct:4"),
+        "periodic": periodic_column(number, 3, 2),
         "identity": categorical_column_with_identity("n", 9),
         "vocabulary": vocabulary,
         "hash bucket": categorical_column_with_hash_bucket("c", 9),
@@ -48,6 +50,7 @@ def all_columns() -> dict[str, Any]:
     }
 
 
+TRAINED = {"embedding", "periodic"}  # `transform` needs what a network has learned
 COLUMNS = pytest.mark.parametrize("kind", all_columns())
 X = pd.DataFrame(
     {
@@ -62,6 +65,10 @@ def fitted(kind: str) -> Any:
     column = all_columns()[kind].fit(X)
     if kind == "embedding":
         column.weights_ = np.arange(4.0).reshape(2, 2)
+    elif kind == "periodic":
+        shapes = {"frequencies": (1, 2), "phases": (1, 2)}
+        shapes |= {"weights": (1, 2, 2), "bias": (1, 2)}
+        column.weights_ = {name: np.ones(shape) for name, shape in shapes.items()}
     return column
 
 
@@ -160,7 +167,7 @@ def test_ids_are_in_range(kind: str) -> None:
         assert ids.max() < column.num_buckets
 
 
-@pytest.mark.parametrize("kind", sorted(all_columns().keys() - {"embedding"}))
+@pytest.mark.parametrize("kind", sorted(all_columns().keys() - TRAINED))
 def test_works_in_a_column_transformer(kind: str) -> None:
     column = all_columns()[kind]
     transformer = ColumnTransformer([("c", column, list(column.feature_keys))])

@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Periodic columns: the numbers of RealMLP's formula, and the networks that learn them."""
+
+import copy
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.base import clone
+
+from skest import RunConfig
+from skest.adapters import (
+    DNNClassifier,
+    DNNLinearCombinedClassifier,
+    DNNRegressor,
+    LinearClassifier,
+)
+from skest.exceptions import NotFittedError
+from skest.feature_columns import (
+    DenseFeatures,
+    FeatureColumns,
+    LinearFeatures,
+    bucketized_column,
+    numeric_column,
+    periodic_column,
+    sequence_numeric_column,
+)
+
+rng = np.random.default_rng(0)
+AGE = numeric_column("age", default_value="mean", normalizer="robust")
+PAIR = numeric_column("pair", 2, normalizer="standard")
+X: Any = {"age": rng.normal(40, 9, 60), "pair": rng.exponential(size=(60, 2))}
+X["age"][::7] = np.nan
+Y = (X["age"] > 40) ^ (X["pair"][:, 0] < 0.5)
+PARAMETERS = ("frequencies", "phases", "weights", "bias")
+
+
+def columns() -> list[Any]:
+    return [periodic_column(AGE), periodic_column(PAIR, 3, 5, scale=2.0)]
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def by_formula(x: np.ndarray, variables: dict[str, np.ndarray]) -> np.ndarray:
+    """Follow arXiv:2407.04491, number by number."""
+    frequencies, phases, weights, bias = (variables[name] for name in PARAMETERS)
+    rows = []
+    for row in x:
+        numbers: list[float] = []
+        for e, value in enumerate(row):
+            waves = [
+                np.cos(2 * np.pi * w * value + b)
+                for w, b in zip(frequencies[e], phases[e], strict=True)
+            ]
+            numbers += [value, *(np.array(waves) @ weights[e] + bias[e])]
+        rows.append(numbers)
+    return np.array(rows)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_numbers_are_those_of_the_paper(dtype: torch.dtype) -> None:
+    fitted = FeatureColumns(columns()).fit(X)
+    dense = DenseFeatures(fitted, dtype, seeded(0))
+    found = dense(fitted.encode(X, dtype)).detach()
+    assert found.dtype == dtype
+    assert dense.out_features == found.shape[1] == 4 + 2 * 3
+    assert dense.feature_sizes == [4, 3, 3]
+    state = {name: p.detach().numpy() for name, p in dense.named_parameters()}
+    expected = np.hstack(
+        [
+            by_formula(source.fit(X).transform(X), {
+                name: state[f"{source.name}_periodic.{name}"] for name in PARAMETERS
+            })
+            for source in (clone(AGE), clone(PAIR))
+        ]
+    )  # fmt: skip
+    assert_allclose(found, expected, atol=1e-5 if dtype == torch.float32 else 1e-6)
+
+
+def test_columns_computed_together_are_those_alone() -> None:
+    given = [*columns(), periodic_column(numeric_column("year")), AGE]
+    rows = X | {"year": rng.normal(size=60)}
+    fitted = FeatureColumns(given).fit(rows)
+    together, encoded = DenseFeatures(fitted), fitted.encode(rows)
+    alone = []
+    for column in sorted(fitted.active, key=lambda column: column.name):
+        dense = DenseFeatures([column])
+        state = {name: together.state_dict()[name] for name in dense.state_dict()}
+        dense.load_state_dict(state)
+        alone.append(dense(encoded))
+    assert_allclose(
+        together(encoded).detach(), torch.cat(alone, dim=1).detach(), atol=1e-6
+    )
+
+
+def test_initial_numbers_come_from_the_generator() -> None:
+    fitted = FeatureColumns([periodic_column(PAIR, 9, 4000, scale=0.3)]).fit(X)
+    before = torch.get_rng_state()
+    one, same, other, own = (
+        DenseFeatures(fitted, generator=generator)
+        for generator in (seeded(1), seeded(1), seeded(2), None)
+    )
+    assert torch.equal(torch.get_rng_state(), before)
+    for name, values in one.named_parameters():
+        assert torch.equal(values, same.get_parameter(name))
+        assert not torch.equal(values, other.get_parameter(name))
+        assert not torch.equal(values, own.get_parameter(name))
+    bounds = {"phases": np.pi, "weights": 4000**-0.5, "bias": 4000**-0.5}
+    for name, bound in bounds.items():
+        values = one.get_parameter(f"pair_periodic.{name}").detach().numpy()
+        assert 0.7 * bound < abs(values).max() <= bound
+    frequencies = one.get_parameter("pair_periodic.frequencies").detach().numpy()
+    assert_allclose(frequencies.std(), 0.3, rtol=0.05)
+    assert_allclose(frequencies.mean(), 0, atol=0.02)
+
+
+def network(model: Any = DNNClassifier, **parameters: Any) -> Any:
+    settings = {"max_iter": 3, "random_state": 0, "feature_columns": columns()}
+    settings |= {"optimizer": "adam", "learning_rate": 0.01}
+    return model((8,), **settings | parameters)
+
+
+def test_a_network_learns_all_of_it() -> None:
+    model = network()
+    first = clone(model).set_params(max_steps=1, max_iter=100, learning_rate=1e-9)
+    before, after = (m.fit(X, Y).estimator_ for m in (first, model))
+    names = [f"inputs.{c.name}.{n}" for c in columns() for n in PARAMETERS]
+    assert set(names) <= set(after.get_variable_names())
+    for name in names:
+        one, two = before.get_variable_value(name), after.get_variable_value(name)
+        assert (abs(one - two) > 1e-4).all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_recorded_fit_is_the_eager_one(dtype: str) -> None:
+    given = [periodic_column(numeric_column("pair", 2, dtype=dtype)), *columns()[:1]]
+    eager, recorded = (
+        DNNLinearCombinedClassifier(
+            linear_feature_columns=[bucketized_column(AGE, [0.0])],
+            dnn_feature_columns=given,
+            dnn_hidden_units=[8],
+            max_iter=9,
+            random_state=0,
+            config=RunConfig(execution=execution, log_step_count_steps=None),
+        ).fit(X, Y)
+        for execution in ("eager", "graph")
+    )
+    assert_array_equal(eager.predict_proba(X), recorded.predict_proba(X))
+    variables = recorded.estimator_.checkpoint.variables
+    for name, values in eager.estimator_.checkpoint.variables.items():
+        assert torch.equal(values, variables[name])
+
+
+def test_fitted_columns_transform_as_the_network_does() -> None:
+    model = network().fit(X, Y)
+    fitted = model.feature_columns_
+    matrix = fitted.transform(X)
+    dense = DenseFeatures(fitted, initialize=False)
+    variables = model.estimator_.checkpoint.variables
+    dense.load_state_dict(
+        {name: variables[f"inputs.{name}"] for name, _ in dense.named_parameters()}
+    )
+    assert_allclose(matrix, dense(fitted.encode(X)).detach(), atol=1e-6)
+    assert matrix.dtype == np.float32
+    names = fitted.get_feature_names_out().tolist()
+    assert names[:5] == [*(f"age_periodic_{i}" for i in range(4)), "pair_0_periodic_0"]
+    assert len(names) == matrix.shape[1]
+    again = pickle.loads(pickle.dumps(model))
+    assert_array_equal(again.feature_columns_.transform(X), matrix)
+    assert_array_equal(again.predict_proba(X), model.predict_proba(X))
+    with pytest.raises(ValueError, match="'age_periodic' has .* a network has learned"):
+        copy.deepcopy(fitted).fit(X)
+    for unlearned in (clone(fitted).fit(X), FeatureColumns(columns()).fit(X)):
+        with pytest.raises(NotFittedError, match="because a network learns them"):
+            unlearned.transform(X)
+
+
+TINY = {"learning_rate": 1e-9, "max_steps": 1}
+
+
+def test_a_checkpoint_has_it_all(tmp_path: Any) -> None:
+    model = network(config=RunConfig(model_dir=tmp_path)).fit(X, Y)
+    source = model.estimator_.latest_checkpoint()
+    again = clone(model).set_params(warm_start_from=source, random_state=1, **TINY)
+    assert_allclose(again.fit(X, Y).predict_proba(X), model.predict_proba(X), rtol=1e-4)
+
+
+def test_a_warm_start_goes_on_from_it() -> None:
+    old = network(DNNRegressor).fit(X, Y * 1.0)
+    moved = X | {"age": X["age"] * 2 + 5}
+    settings = {"warm_start_from": old, "random_state": 1} | TINY
+    new = clone(old).set_params(**settings).fit(moved, Y * 1.0)
+    assert not new.warm_start_report_.not_warm_started
+    # The source has seen numbers in its own scale.
+    assert_allclose(new.predict(X), old.predict(X), rtol=1e-3, atol=1e-3)
+    wider = [periodic_column(AGE, dimension=6), periodic_column(PAIR, 3, 7, scale=2.0)]
+    new = clone(old).set_params(feature_columns=wider, **settings)
+    new.fit(X, Y * 1.0)
+
+    def value(model: Any, name: str) -> np.ndarray:
+        return model.estimator_.get_variable_value(f"inputs.{name}")
+
+    for name, at in {
+        "age_periodic.frequencies": np.s_[:, :],
+        "age_periodic.weights": np.s_[:, :, :3],
+        "pair_periodic.phases": np.s_[:, :5],
+        "pair_periodic.weights": np.s_[:, :5],
+    }.items():
+        assert_allclose(value(new, name)[at], value(old, name), atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_an_export_predicts_the_same(dtype: str, tmp_path: Any) -> None:
+    export = pytest.importorskip("skest.export")
+    pytest.importorskip("onnxruntime")
+    model = network(DNNRegressor, dtype=dtype).fit(X, Y * 1.0)
+    path = model.export(tmp_path)
+    found = export.load(path).predict(X)
+    assert_allclose(np.ravel(found), model.predict(X), atol=1e-5)
+
+
+def test_linear_models_refuse_it() -> None:
+    message = "Column 'age_periodic' .* LinearFeatures cannot take.*bucketized_column"
+    with pytest.raises(ValueError, match=message):
+        LinearFeatures(FeatureColumns(columns()).fit(X))
+    for model in (
+        LinearClassifier(feature_columns=columns()),
+        DNNLinearCombinedClassifier(
+            linear_feature_columns=columns(), dnn_feature_columns=[PAIR]
+        ),
+    ):
+        with pytest.raises(ValueError, match=message):
+            model.fit(X, Y)
+
+
+def test_missing_numbers_are_those_of_the_source() -> None:
+    column = periodic_column(numeric_column("x"))
+    with pytest.raises(ValueError, match="Column 'x' holds NaN"):
+        column.encode({"x": [np.nan]})
+    filled = periodic_column(numeric_column("x", default_value=3))
+    assert filled.encode({"x": [np.nan]})["x_periodic_numbers"].tolist() == [[3]]
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "error", "message"),
+    [
+        ("x", {}, TypeError, "must come from numeric_column; got 'x'"),
+        (sequence_numeric_column("x"), {}, TypeError, "must come from numeric_column"),
+        (
+            numeric_column("x", default_value=0, indicate_missing=True),
+            {},
+            ValueError,
+            "indicate_missing=False",
+        ),
+        (AGE, {"dimension": 1}, ValueError, "'dimension' of periodic column 'age'"),
+        (AGE, {"dimension": 2.5}, TypeError, "'dimension' of periodic column 'age'"),
+        (AGE, {"n_frequencies": 0}, ValueError, "'n_frequencies' of periodic column"),
+        (
+            AGE,
+            {"scale": 0},
+            ValueError,
+            "'scale' of periodic column 'age' must be a fi",
+        ),
+        (AGE, {"scale": "auto"}, TypeError, "'scale' of periodic column 'age'"),
+    ],
+)
+def test_parameters_refused(
+    source: Any, options: Any, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        periodic_column(source, **options)
