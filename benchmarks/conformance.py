@@ -81,7 +81,6 @@ Some of these configurations cannot pass every check, and are spared them by nam
 repeated rows to seven digits in float32, and with dropout, mini-batches or early stopping,
 all with `sampling="epoch"`; weights of classes of 1000 : 0.0001 with early stopping; and
 with `warm_start=True` the two checks that fit one object twice and expect the same.
-Compiled steps (`execution="inductor"`) run six of the checks.
 
 A weight of 2 is two equal rows. With `sampling="weighted"` it trains as they do bit for
 bit, whatever else is random. With the default `sampling="epoch"`, that is so up to rounding

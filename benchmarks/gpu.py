@@ -51,7 +51,7 @@ def contenders(
             partial(hand, device=device, compiled=True)
         ),
     }
-    for execution in ("auto", "eager", "graph", "inductor"):
+    for execution in ("auto", "eager", "graph"):
         work = partial(skest, device=device, execution=execution)
         found[f"skest, {execution}"] = Timed(work)
     return found

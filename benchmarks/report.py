@@ -47,8 +47,8 @@ and Keras, on the same work: the same rows, sizes of batches, optimizer and numb
   one with `numpy_input_fn`, which is faster here than `tf.data` of arrays, the other with
   arrays. They are timed after a short training in the same process, as the others are
   after a first round.
-- "auto" is skest as it is constructed, "eager", "graph" and "inductor" are ways to carry
-  out training steps, see `skest.RunConfig`.
+- "auto" is skest as it is constructed, "eager" and "graph" are ways to carry out training
+  steps, see `skest.RunConfig`.
 
 This is how skest was given its work:
 

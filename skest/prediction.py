@@ -33,7 +33,7 @@ class PredictionModel:
         That of the checkpoint.
     spec : EstimatorSpec
         The model, its network in evaluation mode.
-    execution : {"auto", "eager", "graph", "inductor"}
+    execution : {"auto", "eager", "graph"}
         See `skest.RunConfig`.
 
     Attributes

@@ -19,7 +19,7 @@ from skest.strategies import DataParallel, Strategy
 __all__ = ["EXECUTIONS", "RunConfig"]
 
 _SAVE_SECS_DEFAULT = 600
-EXECUTIONS = ("auto", "eager", "graph", "inductor")
+EXECUTIONS = ("auto", "eager", "graph")
 
 # Settings that are None or a number: of which kind, and the smallest.
 _NUMBERS: dict[str, tuple[type, int]] = {
@@ -80,17 +80,16 @@ class RunConfig(FormerArguments):
         anew, as an input that cannot be repeated requires (a live stream).
     device : str or torch.device, default="auto"
         "auto" is a CUDA device if there is one, else the CPU.
-    execution : {"auto", "eager", "graph", "inductor"}, default="auto"
+    execution : {"auto", "eager", "graph"}, default="auto"
         How training steps are carried out. "eager" runs the code of the model in every
         step. "graph" records the tensor operations of a step, backward pass and update
         included, and repeats them without that code and without autograd: the same
         numbers, bit for bit, in less time. The step must be a function of tensors then;
         what its Python code does beside them happens only while it is recorded. "auto"
         does so where the code is known to comply, that of PyTorch and skest, and there
-        are enough steps. "inductor" compiles the recorded step with ``torch.compile``,
-        which takes seconds and rounds differently. Where recording is impossible, steps
-        are eager and the logger "skest" tells why: at level WARNING if "graph" or
-        "inductor" was asked for, else INFO; for predictions at level DEBUG. So they are
+        are enough steps. Where recording is impossible, steps are eager and the logger
+        "skest" tells why: at level WARNING if "graph" was asked for, else INFO; for
+        predictions at level DEBUG. So they are
         where Python code reads numbers of tensors or an iterator, changes in a step what
         it reads, such as a count in an attribute or a variable, or draws random numbers
         of Python or NumPy; where tensors of a batch require gradients, or variables that
@@ -162,7 +161,7 @@ class RunConfig(FormerArguments):
     log_step_count_steps: int | None = 100
     resume_input: bool = True
     device: Any = "auto"
-    execution: Literal["auto", "eager", "graph", "inductor"] = "auto"
+    execution: Literal["auto", "eager", "graph"] = "auto"
     num_threads: int | Literal["auto"] = "auto"
     train_distribute: Strategy | None = None
     eval_distribute: DataParallel | None = None

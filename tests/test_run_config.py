@@ -53,7 +53,7 @@ def test_time_decides_about_checkpoints_unless_steps_do(args, secs):
         (
             {"execution": "fast"},
             ValueError,
-            "'execution' of RunConfig must be one of 'auto', 'eager', 'graph', 'inductor'",
+            "'execution' of RunConfig must be one of 'auto', 'eager', 'graph'",
         ),
         (
             {"save_summary_steps": -1},

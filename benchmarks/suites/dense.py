@@ -40,12 +40,9 @@ def case(settings: Settings, batch_size: int) -> Case:
 
     def skest(execution: str) -> Timed:
         work = partial(with_skest.fit_dense, *arguments, execution=execution)
-        compiles = execution == "inductor"
-        return Timed(work, starts_processes=compiles)
+        return Timed(work)
 
     executions = ["auto", "eager", "graph"]
-    if settings.size == "full" and batch_size in (128, 8192):
-        executions.append("inductor")
     return Case(
         f"batch {batch_size:,}",
         {

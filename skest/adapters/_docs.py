@@ -227,7 +227,7 @@ default=None
         as in scikit-learn's `MLPClassifier`, and float32 otherwise.
     device : str or torch.device, default="auto"
         "auto" is a CUDA device if there is one, else the CPU.
-    execution : {"auto", "eager", "graph", "inductor"}, default="auto"
+    execution : {"auto", "eager", "graph"}, default="auto"
         How training steps are carried out, see `skest.RunConfig`. "graph" records a step
         once and repeats it, with the same numbers in less time; "auto" does so where it
         is safe and pays.

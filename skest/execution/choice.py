@@ -14,7 +14,6 @@ from skest._random import is_known_code
 from skest.execution.cuda_graph import CudaGraphProgram
 from skest.execution.graph import GraphStep
 from skest.execution.impurity import Impurity
-from skest.execution.inductor import InductorProgram
 from skest.execution.inference import Inference
 from skest.execution.program import Program, StepProgram
 from skest.execution.watching import has_compiled_modules, has_hooks_of_all_modules
@@ -52,7 +51,7 @@ def make_step(
 
     Parameters
     ----------
-    execution : {"auto", "eager", "graph", "inductor"}
+    execution : {"auto", "eager", "graph"}
         See `skest.RunConfig`.
     spec : EstimatorSpec
         Model of mode TRAIN, restored.
@@ -92,8 +91,6 @@ def make_step(
     first = 1 if halves is LOCAL else 2
     if execution == "graph":
         return make(eager_steps=first, report=_logger.warning)
-    if execution == "inductor":
-        return make(eager_steps=first, report=_logger.warning, program=InductorProgram)
     if n_steps is not None and n_steps < _WORTH_RECORDING:
         return eager
     reason = reason_to_stay_eager(spec)
@@ -115,8 +112,8 @@ def make_inference(
 
     Parameters
     ----------
-    execution : {"auto", "eager", "graph", "inductor"}
-        See `skest.RunConfig`; nothing is compiled.
+    execution : {"auto", "eager", "graph"}
+        See `skest.RunConfig`.
     spec : EstimatorSpec
         Model of mode EVAL or PREDICT, restored. Nobody may change it any more.
     compute : callable

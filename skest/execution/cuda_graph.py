@@ -4,7 +4,7 @@
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -54,7 +54,7 @@ class CudaGraphProgram:
 
     Attributes
     ----------
-    source, places, is_exact, takes_update
+    source, places
         As there. What is at a position among the returned tensors is overwritten by the
         next step, except for the outputs.
     obstacle : str or None
@@ -66,9 +66,6 @@ class CudaGraphProgram:
     stream, static inputs, and memory of a private pool. Random numbers of the default
     generator of the device go on from step to step, as they do without a graph.
     """
-
-    is_exact: ClassVar[bool] = True
-    takes_update: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -13,7 +13,7 @@ from skest.execution.batch import batch_tensors
 from skest.execution.counters import join_counters
 from skest.execution.cuda_graph import CudaGraphProgram
 from skest.execution.program import Program, StepProgram
-from skest.execution.recording import NotBuiltError, NotRecordableError
+from skest.execution.recording import NotRecordableError
 from skest.execution.replay import Replay, recorded_step
 from skest.execution.shortcut import Shortcut
 from skest.execution.verification import compared_only, compared_step
@@ -116,11 +116,9 @@ class GraphStep:
         self._program = program
         self._cut = getattr(spec.network, "cut_to_longest", None)
         self._is_eager = False
-        is_recordable = halves.update is LOCAL.update and keep_rates_in_tensors(
+        self._with_update = halves.update is LOCAL.update and keep_rates_in_tensors(
             spec.lr_schedulers
         )
-        self._is_update_recordable = is_recordable
-        self._with_update = program.takes_update and is_recordable
         self._seen: Counter[Hashable] = Counter()
         self._recorded: dict[Hashable, Replay] = {}
         self._replays: dict[Hashable, Replay] = {}  # recorded, and compared
@@ -243,9 +241,7 @@ class GraphStep:
             gives_copies=self._is_watched,
             halves=self._halves,
         )
-        if isinstance(replay, NotBuiltError):
-            self._fall_back(str(replay))
-        elif isinstance(replay, NotRecordableError):
+        if isinstance(replay, NotRecordableError):
             self._stay_eager(str(replay))
         else:
             self._recorded[kind] = replay
@@ -266,17 +262,8 @@ class GraphStep:
             replay.note_comparison(tensors)
             self._replays[kind] = replay
         else:
-            self._fall_back(difference)
+            self._stay_eager(difference)
         return loss
-
-    def _fall_back(self, reason: str) -> None:
-        """Replay steps uncompiled, or if they are not compiled, take them eagerly."""
-        if self._program.is_exact:
-            self._stay_eager(reason)
-            return
-        self._program, self._with_update = Program, self._is_update_recordable
-        self._forget()
-        self._report(f"Training steps are not compiled: {reason}.")
 
     def _stay_eager(self, reason: str) -> None:
         self._is_eager = True

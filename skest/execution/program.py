@@ -4,7 +4,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -25,8 +25,6 @@ _COPIES = {_aten._to_copy.default, _aten.clone.default}
 class StepProgram(Protocol):
     """What carries out a recorded step; see `Program`."""
 
-    is_exact: ClassVar[bool]
-    takes_update: ClassVar[bool]
     source: str
     places: list[Tensor | int]
 
@@ -71,10 +69,6 @@ class Program:
     places : list of Tensor or int
         Where each of `kept` is after a step: in a tensor, always the same; or the
         position among what a call returns.
-    is_exact : bool
-        Whether its numbers are those of an eager step, bit for bit.
-    takes_update : bool
-        Whether the update of the variables may be among the calls.
 
     Notes
     -----
@@ -83,9 +77,6 @@ class Program:
     made once; a result goes into memory reserved for it, or into that of an argument that
     is not needed any longer; and neither autograd nor the code of the model takes part.
     """
-
-    is_exact: ClassVar[bool] = True
-    takes_update: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -15,7 +15,6 @@ from skest.execution.kernels import view_variant
 
 __all__ = [
     "Call",
-    "NotBuiltError",
     "NotRecordableError",
     "Recorder",
     "Recording",
@@ -57,10 +56,6 @@ _INDEXING = (_aten.index.Tensor, _aten.index_put.default, _aten.index_put_.defau
 
 class NotRecordableError(Exception):
     """A step that cannot be repeated from a recording; the message tells why."""
-
-
-class NotBuiltError(NotRecordableError):
-    """A recorded step that a program of some type cannot carry out."""
 
 
 class Value:

@@ -15,7 +15,6 @@ from skest.execution.impurity import are_same
 from skest.execution.others import OtherGradients
 from skest.execution.program import Program, StepProgram
 from skest.execution.recording import (
-    NotBuiltError,
     NotRecordableError,
     Recorder,
     Recording,
@@ -67,8 +66,7 @@ def recorded_step(
     loss : Tensor of shape ()
         What `skest.training.train_step` returns.
     replay : Replay or NotRecordableError
-        The recorded step, or why there is none: a `NotBuiltError` if another type of
-        program may carry it out.
+        The recorded step, or why there is none.
     """
     recorder = Recorder(tensors)
     recording = recorder.recording
@@ -111,11 +109,9 @@ def recorded_step(
             gives_copies,
             halves,
         )
-    except NotBuiltError as error:
-        return loss, error
-    except Exception as error:  # of a compiler; the step itself is taken
+    except Exception as error:  # the step itself is taken
         reason = f"{type(error).__name__} when a recorded step was built"
-        return loss, NotBuiltError(reason)
+        return loss, NotRecordableError(reason)
     return loss, replay
 
 
@@ -175,8 +171,6 @@ class Replay:
         As given.
     halves : Halves
         As given.
-    is_exact : bool
-        Whether an eager step gives the same numbers bit for bit.
     """
 
     def __init__(
@@ -191,9 +185,7 @@ class Replay:
         gives_copies: bool,
         halves: Halves,
     ) -> None:
-        calls = rewritten(recording.calls)
-        if program.is_exact:  # a compiler knows better
-            calls = quicker_on_cpu(calls)
+        calls = quicker_on_cpu(rewritten(recording.calls))
         storages = Storages(calls)
         if not has_update:  # which may scale gradients in place
             for gradient in gradients.values():
@@ -204,15 +196,13 @@ class Replay:
             if not (has_update and gradient.tensor.is_sparse)
         }
         calls, (loss, *values) = simplified(calls, [loss, *shown.values()], storages)
-        if program.is_exact:
-            calls = with_tensors_for_numbers(calls)
+        calls = with_tensors_for_numbers(calls)
         self._program = program(recording.inputs, calls, [loss], values, storages)
         self._spec = spec
         self.halves = halves
         self.others = others
         self.has_update = has_update
         self._gives_copies = gives_copies
-        self.is_exact = program.is_exact
         # As an eager step, it leaves no gradient of the step before anywhere.
         hidden = trained_parameters(spec).keys() - shown.keys()
         self._static: list[tuple[Tensor, Tensor | None]] = [(p, None) for p in hidden]

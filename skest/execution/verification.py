@@ -65,7 +65,7 @@ def compared_step(
         replay.halves.update(spec)
     if difference is None:
         eager = [loss, *changes.copied(ids), *replay.gradients()]
-        found = _difference(replayed, eager, before, replay.is_exact)
+        found = _difference(replayed, eager, before)
         if found is not None or not covered:
             where = found or "in other rows of a table"
             difference = (
@@ -107,7 +107,6 @@ def _difference(
     replayed: Sequence[Tensor],
     eager: Sequence[Tensor],
     before: Sequence[Tensor],
-    exactly: bool,
 ) -> str | None:
     """Tell where the loss, what a step changes, or gradients differ, and by how much.
 
@@ -117,7 +116,7 @@ def _difference(
         return "of other tensors"
     for i, (first, second) in enumerate(zip(replayed, eager, strict=True)):
         is_changed = 0 < i <= len(before)
-        if not _agree(first, second, before[i - 1] if is_changed else None, exactly):
+        if not _agree(first, second, before[i - 1] if is_changed else None):
             what = (
                 "what it changes" if is_changed else "a gradient" if i else "the loss"
             )
@@ -127,12 +126,12 @@ def _difference(
     return None
 
 
-def _agree(first: Tensor, second: Tensor, before: Tensor | None, exactly: bool) -> bool:
+def _agree(first: Tensor, second: Tensor, before: Tensor | None) -> bool:
     if first.is_sparse != second.is_sparse:
         return False
     # A GPU adds up rows in any order, so that eager steps differ by as much.
-    is_exact = exactly and first.device.type == "cpu"
-    equal = _are_same if is_exact else partial(_are_close, before=before)
+    on_cpu = first.device.type == "cpu"
+    equal = _are_same if on_cpu else partial(_are_close, before=before)
     return all(map(equal, dense_parts(first), dense_parts(second)))
 
 

@@ -74,7 +74,7 @@ LONGER = {"hidden_units": (16,), "max_iter": 100, **ADAGRAD}
 NOISY = {"dropout": 0.2, "batch_norm": True}
 DRAWN = {"sampling": "weighted"}
 FLOAT32 = {"dtype": "float32"}
-GRAPH, EAGER, INDUCTOR = ({"execution": e} for e in ("graph", "eager", "inductor"))
+GRAPH, EAGER = ({"execution": e} for e in ("graph", "eager"))
 ADAM = {"optimizer": "adam", "learning_rate": 0.01}
 
 QUICK: dict[str, Any] = {
@@ -184,21 +184,6 @@ WITHOUT: dict[str, tuple[Any, set[str]]] = {
         {"check_supervised_y_2d"},
     ),
 }
-# Every fit compiles anew, which takes seconds: these checks fit with many kinds of data,
-# with weights, copies of the estimator, and batches of different sizes.
-COMPILED: dict[str, Any] = {
-    "inductor": DNNClassifier(**SMALL, **INDUCTOR),
-    "inductor numbers": DNNRegressor(**SMALL, **INDUCTOR),
-    "noisy inductor": DNNClassifier(**SMALL, **INDUCTOR, **NOISY, **DRAWN),
-}
-WHILE_COMPILED = {
-    "check_dict_unchanged",
-    "check_estimators_dtypes",
-    "check_estimators_pickle",
-    "check_fit2d_1sample",
-    "check_fit_idempotent",
-    _EQUIVALENCE.format("dense"),
-}
 
 
 def checks_of(estimator: Any) -> list[tuple[str, Any, Any]]:
@@ -229,20 +214,6 @@ def test_every_check_of_more(estimator: Any, check: Any) -> None:
     ],
 )
 def test_the_other_checks(estimator: Any, check: Any) -> None:
-    check(estimator)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize(
-    ("estimator", "check"),
-    [
-        pytest.param(each, check, id=f"{title}-{name}")
-        for title, estimator in COMPILED.items()
-        for name, each, check in checks_of(estimator)
-        if name in WHILE_COMPILED
-    ],
-)
-def test_some_checks_with_compiled_steps(estimator: Any, check: Any) -> None:
     check(estimator)
 
 

@@ -203,8 +203,6 @@ def recorded(program=Program):
 class SingleSteps:
     """A program of another kind, as those of CUDA graphs are."""
 
-    is_exact, takes_update = True, True
-
     def __init__(self, *recorded):
         self._program = Program(*recorded)
         self.source, self.places = self._program.source, self._program.places
