@@ -55,7 +55,12 @@ def test_weights_are_learned_from(estimator, columns, reviews):
     X, y = reviews
     model = clone(estimator).set_params(
         feature_columns=fc.FeatureColumns(columns()),
-        **{"max_iter": 60, "random_state": 0, "batch_size": 20},
+        **{
+            "max_iter": 60,
+            "random_state": 0,
+            "batch_size": 20,
+            "early_stopping": False,
+        },
     )
     assert model.fit(X, y).score(X, y) > 0.95
     lists = {name: X[name].tolist() for name in X}
