@@ -94,6 +94,7 @@ def test_a_fit_is_a_task_with_an_epoch_after_the_other(estimator):
     recorder = Recorder()
     X, y = IRIS
     y = {"species": y, "size": X[:, 0]} if "Multi" in type(estimator).__name__ else y
+    estimator.set_params(early_stopping=False)  # which may find fewer epochs
     estimator.set_callbacks(recorder).fit(X, y)
     epochs = 3 * ["begin epoch", "end epoch"]
     assert recorder.calls == ["setup", "begin fit", *epochs, "end fit", "teardown"]
@@ -101,6 +102,12 @@ def test_a_fit_is_a_task_with_an_epoch_after_the_other(estimator):
     assert not any(
         "callback" in name for name in vars(estimator) if name[:5] != "_skl_"
     )
+
+
+def test_of_few_rows_callbacks_are_told_of_the_training_on_all():
+    recorder = Recorder()
+    model = DNNClassifier((4,), max_iter=3).set_callbacks(recorder).fit(*IRIS)
+    assert recorder.calls.count("begin epoch") == model.n_iter_
 
 
 def test_the_epochs_planned_follow_from_max_steps():
