@@ -224,7 +224,8 @@ default=None
         integer gives the same model, bit for bit, on the same machine.
     dtype : {"auto", "float32", "float64"}, default="auto"
         Floating type of the network. "auto" is float64 for a float64 array on the CPU,
-        as in scikit-learn's `MLPClassifier`, and float32 otherwise.
+        as in scikit-learn's `MLPClassifier`, and float32 otherwise; also for more than
+        1,000 rows where hidden layers are trained at the rate "auto".
     device : str or torch.device, default="auto"
         "auto" is a CUDA device if there is one, else the CPU.
     execution : {"auto", "eager", "graph"}, default="auto"
