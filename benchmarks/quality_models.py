@@ -32,19 +32,19 @@ from sklearn.preprocessing import (
 )
 
 import skest
+from skest.feature_columns import infer_feature_columns
 
 __all__ = ["ABLATIONS", "MODELS", "scores"]
 
-# What each ingredient of a default DNN is undone with.
+# What each ingredient of a default DNN is undone with; functions are of X.
 ABLATIONS: dict[str, dict[str, Any]] = {
     "settings of tf.estimator": {"optimizer": "adagrad", "learning_rate": 0.05},
+    "numbers only standardised": {"feature_columns": infer_feature_columns},
     "one member": {"n_members": 1},
-    "four members": {"n_members": 4},
     "no dropout": {"dropout": 0.0},
     "no weight decay": {"weight_decay": 0.0},
     "Adagrad for all, scheduled": {"optimizer": "adagrad"},
     "no training on all rows": {"early_stopping": True},
-    "two layers of 32": {"hidden_units": (32, 32)},
 }
 _MOST_LEVELS = 255  # that gradient boosting takes as categories
 
@@ -99,6 +99,7 @@ def _boosting(task: str, X: pd.DataFrame, seed: int) -> Any:
 
 def _skest(name: str, task: str, X: pd.DataFrame, seed: int, **options: Any) -> Any:
     kind = "Regressor" if task == "numbers" else "Classifier"
+    options = {k: v(X) if callable(v) else v for k, v in options.items()}
     return getattr(skest, name + kind)(random_state=seed, **options)
 
 
