@@ -72,7 +72,7 @@ def train_loop(
     steps_taken : callable, default=None
         ``steps_taken(run)`` returns the global step after a step. None counts one more,
         and lets a `step` with a method ``together``, as that of
-        `skest.execution.graph.GraphStep`, take several steps at once.
+        `skest.execution.step.GraphStep`, take several steps at once.
     finish : callable, default=None
         ``finish(run)`` is called after the last step, before the ``end`` of the hooks.
     watched_step : callable, default=None

@@ -9,10 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from skest.execution.memory import dense_parts
-from skest.execution.program import Program
+from skest.execution.program import Program, dense_parts
 from skest.execution.recording import Call, Value
-from skest.execution.simplification import Storages
+from skest.execution.simplify import Storages
 
 __all__ = ["CudaGraphProgram", "reason_not_to_capture"]
 
