@@ -4,8 +4,7 @@
 import functools
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -137,18 +136,6 @@ class Program:
             try:
                 torch._C._set_grad_enabled(False)
                 return self._step(*inputs)
-            finally:
-                torch._C._set_grad_enabled(had_gradients)
-
-    @contextmanager
-    def together(self) -> Iterator[Callable[..., tuple[Tensor, ...]]]:
-        """Return what takes steps one after the other, for less than calls of this."""
-        had_gradients = torch.is_grad_enabled()
-        # With `torch.no_grad`, a signal while it is left would leave gradients off.
-        with torch._C._AutoDispatchBelowAutograd():
-            try:
-                torch._C._set_grad_enabled(False)
-                yield self._step
             finally:
                 torch._C._set_grad_enabled(had_gradients)
 

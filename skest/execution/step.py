@@ -2,8 +2,7 @@
 """`GraphStep`: training steps that are recorded once and replayed."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -112,15 +111,12 @@ class GraphStep:
         # By the number of rows, for batches that differ in nothing else.
         self._may_count_rows = has_table and self._cut is None
         self._of_rows: dict[int, _Replay] = {}
-        self._latest: tuple[int, _Replay] | None = None
 
     def __call__(self, features: Any, labels: Any) -> Tensor:
         """Take a step and return the loss, detached, from before the update."""
-        if self._of_rows and (replay := self._of_rows.get(n_rows := len(labels))):
+        if self._of_rows and (replay := self._of_rows.get(len(labels))):
             self.n_replayed += 1
-            self._latest = n_rows, replay
             return replay((*features.values(), labels))
-        self._latest = None
         if self._is_eager:
             return self._eager(features, labels)
         if self._cut is not None:
@@ -134,35 +130,6 @@ class GraphStep:
             return self._prepare(kind, tensors, features, labels)
         self.n_replayed += 1
         return replay(tensors)
-
-    def together(
-        self,
-    ) -> AbstractContextManager[Callable[[Any, Any], Tensor | None]] | None:
-        """Return a context for several steps, if all that is left to do is to replay them.
-
-        In it, nothing but the next batch of the table may be asked for between two steps.
-        ``take(features, labels)`` returns the loss, or does nothing and returns None if
-        the batch has another number of rows than the last one.
-        """
-        if self._latest is None:
-            return None
-        n_rows, replay = self._latest
-        program = replay.program_of_whole_steps
-        return None if program is None else self._together(n_rows, program)
-
-    @contextmanager
-    def _together(
-        self, n_rows: int, program: Program
-    ) -> Iterator[Callable[[Any, Any], Tensor | None]]:
-        with program.together() as replayed:
-
-            def take(features: Any, labels: Any) -> Tensor | None:
-                if len(labels) != n_rows:
-                    return None
-                self.n_replayed += 1
-                return replayed(*features.values(), labels)[0]
-
-            yield take
 
     def _prepare(
         self, kind: Hashable, tensors: list[Tensor], features: Any, labels: Any
@@ -238,7 +205,6 @@ class GraphStep:
     def _forget(self) -> None:
         self._replays.clear()
         self._of_rows.clear()
-        self._latest = None
 
 
 class _Replay:
@@ -258,11 +224,6 @@ class _Replay:
         What carries out the recorded step.
     update : callable or None
         ``update(spec)`` is called with the gradients; None if the update is recorded.
-
-    Attributes
-    ----------
-    program_of_whole_steps : Program or None
-        What takes whole steps on a CPU, if nothing has to be done between two of them.
     """
 
     def __init__(
@@ -286,9 +247,6 @@ class _Replay:
         self._program = program(recording.inputs, calls, [loss], kept, storages)
         self._spec = spec
         self._update = update
-        self.program_of_whole_steps: Program | None = None
-        if update is None and isinstance(self._program, Program):
-            self.program_of_whole_steps = self._program
         # As an eager step, it leaves no gradient of the step before anywhere.
         others = trained_parameters(spec).keys() - gradients.keys()
         for parameter in others:
