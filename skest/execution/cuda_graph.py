@@ -53,7 +53,7 @@ class CudaGraphProgram:
 
     Attributes
     ----------
-    source, places
+    places
         As there. What is at a position among the returned tensors is overwritten by the
         next step, except for the outputs.
     obstacle : str or None
@@ -75,7 +75,7 @@ class CudaGraphProgram:
         storages: Storages,
     ) -> None:
         self._program = Program(inputs, calls, outputs, kept, storages)
-        self.source, self.places = self._program.source, self._program.places
+        self.places = self._program.places
         self.obstacle = reason_not_to_capture(inputs, calls)
         self._n_outputs = len(outputs)
         self._warm_ups_left = _WARM_UPS

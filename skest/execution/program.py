@@ -5,7 +5,7 @@ import functools
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from skest.execution.recording import (
 )
 from skest.execution.simplify import Storages
 
-__all__ = ["Program", "StepProgram", "dense_parts", "in_place_variant", "is_dense"]
+__all__ = ["Program", "dense_parts", "in_place_variant", "is_dense"]
 
 _aten = torch.ops.aten
 _UNSET = {_aten.empty.memory_format, _aten.empty_like.default, _aten.new_empty.default}
@@ -42,25 +42,6 @@ _SAME_IN_TORCH = frozenset(
 )
 _THRESHOLD_BACKWARD = _aten.threshold_backward.grad_input._op
 _MEAN = 1  # the number of this reduction in declarations of PyTorch
-
-
-class StepProgram(Protocol):
-    """What carries out a recorded step; see `Program`."""
-
-    source: str
-    places: list[Tensor | int]
-
-    def __init__(
-        self,
-        inputs: Sequence[Value],
-        calls: Sequence[Call],
-        outputs: Sequence[Value],
-        kept: Sequence[Value],
-        storages: Storages,
-    ) -> None: ...
-
-    def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """Take the step."""
 
 
 class Program:

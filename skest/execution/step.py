@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
 from skest.execution.cuda_graph import CudaGraphProgram
-from skest.execution.program import Program, StepProgram
+from skest.execution.program import Program
 from skest.execution.recording import Recorder, Recording, Value, batch_tensors
 from skest.execution.simplify import (
     Storages,
@@ -92,7 +92,7 @@ class GraphStep:
         eager_steps: int,
         report: Callable[[str], None],
         with_update: bool = True,
-        program: type[StepProgram] = Program,
+        program: type[Program] | type[CudaGraphProgram] = Program,
         has_table: bool = False,
         halves: Halves = LOCAL,
     ) -> None:
@@ -161,7 +161,7 @@ class GraphStep:
         features: Any,
         labels: Any,
         tensors: Sequence[Tensor],
-        program: type[StepProgram],
+        program: type[Program] | type[CudaGraphProgram],
     ) -> tuple[Tensor, "_Replay | str"]:
         """Take a step; return the loss, and the step or why it is not recorded."""
         spec, halves = self._spec, self._halves
@@ -232,7 +232,7 @@ class _Replay:
         recording: Recording,
         loss: Value,
         gradients: dict[Tensor, Value],
-        program: type[StepProgram],
+        program: type[Program] | type[CudaGraphProgram],
         update: Callable[[EstimatorSpec], None] | None,
     ) -> None:
         calls = quicker_on_cpu(rewritten(recording.calls))

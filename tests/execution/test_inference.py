@@ -63,8 +63,10 @@ def test_replayed_predictions_are_the_eager_ones(case):
     assert infer.n_replayed == len(SIZES)
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("case", ["classes", "labels", "number", "wide, adagrad"])
+@pytest.mark.parametrize(
+    ("case", "weighted"),
+    [("classes", True), ("labels", False), ("number", True), ("wide, adagrad", False)],
+)
 def test_replayed_evaluations_are_the_eager_ones(case, weighted):
     cases = {**CASES, "number": (DNNRegressor, {}, X, "number")}
     make, options, features, target = cases[case]

@@ -394,9 +394,9 @@ def test_other_means_are_the_same(compute):
 DEFAULTS = {"alpha": 1, "beta": 1, "value": 1, "dim": [-1, []], "padding_idx": -1}
 
 
-@pytest.mark.parametrize("base", sorted(kernels._SAME_IN_TORCH))
-def test_functions_of_torch_have_the_defaults_of_the_operation(base):
-    packets = [getattr(_aten, name, None) for name in (base, f"{base}_")]
+def test_functions_of_torch_have_the_defaults_of_the_operation():
+    names = [f"{base}{end}" for base in kernels._SAME_IN_TORCH for end in ("", "_")]
+    packets = [getattr(_aten, name, None) for name in names]
     operations = [getattr(p, name) for p in packets if p for name in p.overloads()]
     for operation in operations:
         for argument in operation._schema.arguments:
@@ -426,7 +426,7 @@ LOSSES = {
 
 
 @pytest.mark.filterwarnings("ignore:reduction. 'mean' divides:UserWarning")
-@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("reduction", ["mean", "none"])
 @pytest.mark.parametrize("kind", LOSSES)
 def test_losses_of_torch_are_replayed(kind, reduction):
     loss = kind(reduction=reduction)
