@@ -84,30 +84,24 @@ class RunConfig(FormerArguments):
         How training steps are carried out. "eager" runs the code of the model in every
         step. "graph" records the tensor operations of a step, backward pass and update
         included, and repeats them without that code and without autograd: the same
-        numbers, bit for bit, in less time. The step must be a function of tensors then;
-        what its Python code does beside them happens only while it is recorded. "auto"
-        does so where the code is known to comply, that of PyTorch and skest, and there
-        are enough steps. Where recording is impossible, steps are eager and the logger
-        "skest" tells why: at level WARNING if "graph" was asked for, else INFO; for
-        predictions at level DEBUG. So they are
-        where Python code reads numbers of tensors or an iterator, changes in a step what
-        it reads, such as a count in an attribute or a variable, or draws random numbers
-        of Python or NumPy; where tensors of a batch require gradients, or variables that
-        no optimizer of the model holds get new ones; where an ``nn.Embedding`` with sparse
-        gradients is used twice or has a ``padding_idx`` (row tables of skest may be); and
-        for ``nn.LSTM`` on a CPU. To notice changes, "graph" looks at what the functions and
-        objects of a model and of optimizers of one's own refer to: variables, attributes,
-        collections, NumPy arrays, generators. It looks before every step if hooks or an
-        optimizer are the user's own, or the input is neither a table in memory
-        (`skest.inputs.ArrayDataset`) nor files that are read without a ``map`` or
-        ``filter``, which takes some time; else after steps that were not replayed, and at
-        the options of optimizers always. It does not see everything. For example the clock,
-        files, other threads, the inside of extension modules, numbers that are read through
-        ``torch.utils.dlpack.to_dlpack``, what is found by a name that is a string, and what
-        comes after the first thousand items of a collection or the first 256 objects: if a
-        step goes by that and it is the same in the first steps, it is taken for fixed.
-        Predictions and evaluations of such code are replayed for the numbers of rows with
-        which they were compared, until what it reads changes.
+        numbers, bit for bit, in less time. What Python code does beside them happens only
+        while it is recorded, and nothing is watched later on. So it is for models and
+        optimizers whose step is a function of tensors: no Python state that changes
+        between steps, no numbers of tensors that are read (``tolist``, ``numpy``), no
+        draws from `random` or NumPy, and for predictions no branches by the number of
+        rows; hooks may change numbers of variables in place and options of optimizers,
+        but not what the model is made of. "auto" does so for what PyTorch and skest have
+        built: networks, losses, optimizers, schedules and hooks. With a hook, module,
+        loss or optimizer of one's own steps are eager. Recording has to be worth it, too:
+        there must be at least 60 steps.
+
+        What cannot be recorded is eager, and the logger "skest" tells once why: at level
+        WARNING if "graph" was asked for, else INFO; for predictions at level DEBUG. That
+        is where Python or shapes depend on numbers (``item``, a mask); where tensors of a
+        batch require gradients; where an ``nn.Embedding`` with sparse gradients is used
+        twice or has a ``padding_idx`` (row tables of skest may be); ``torch.compile``; and
+        ``nn.LSTM`` on a CPU. Updates by optimizers of one's own, with a scheduler of
+        PyTorch, or beside hooks of one's own are not recorded, gradients are.
     num_threads : int or "auto", default="auto"
         Intra-op threads of PyTorch during a call; the caller's setting is restored
         after it. "auto" chooses from the work of a step: one thread for small networks,

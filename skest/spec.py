@@ -32,7 +32,7 @@ _HOOKS = (
     "evaluation_hooks",
     "prediction_hooks",
 )
-_HOOK_METHODS = ("begin", "before_step", "free_steps", "after_step", "end")
+_HOOK_METHODS = ("begin", "before_step", "after_step", "end")
 _CALLED_WITH = {
     "encode": ("features",),
     "encode_labels": ("labels",),

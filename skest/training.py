@@ -1,11 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The step loop of training, with hooks around it."""
 
-import math
-import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
@@ -32,18 +28,10 @@ __all__ = [
     "trained_parameters",
 ]
 
-# Fewer are not worth it. Hooks that look at the time are called soon enough.
-_FEWEST_TOGETHER = 2
-_SECONDS_TOGETHER = 0.1
-_AROUND_STEPS = ("before_step", "after_backward", "after_step")
-
 #: Why a training stopped that nobody stopped.
 INPUT_ENDED = "the input ended"
 
 Step: TypeAlias = Callable[[Any, Any], Tensor]
-Together: TypeAlias = Callable[
-    [], AbstractContextManager[Callable[[Any, Any], Tensor | None]] | None
-]
 WatchedStep: TypeAlias = Callable[[Any, Any, Callable[[], None]], Tensor]
 
 
@@ -70,9 +58,7 @@ def train_loop(
         ``step(features, labels) -> loss`` does what `train_step` does, in another way;
         see `skest.execution`. None is `train_step`.
     steps_taken : callable, default=None
-        ``steps_taken(run)`` returns the global step after a step. None counts one more,
-        and lets a `step` with a method ``together``, as that of
-        `skest.execution.graph.GraphStep`, take several steps at once.
+        ``steps_taken(run)`` returns the global step after a step. None counts one more.
     finish : callable, default=None
         ``finish(run)`` is called after the last step, before the ``end`` of the hooks.
     watched_step : callable, default=None
@@ -87,15 +73,8 @@ def train_loop(
         hook.begin(run)
     before = [h.before_step for h in hooks if _overrides(h, "before_step")]
     after = [h.after_step for h in hooks if _overrides(h, "after_step")]
-    called = [h for h in hooks if any(map(partial(_overrides, h), _AROUND_STEPS))]
-    together = None if steps_taken else getattr(step, "together", None)
     while not run.should_stop:
-        n_before = run.n_taken
-        batch = _take_together(run, batches, called, together) if together else None
-        if run.n_taken > n_before and (batch is None or run.should_stop):
-            continue
-        if batch is None:
-            batch = next(batches, None)
+        batch = next(batches, None)
         if batch is None:
             run.request_stop(INPUT_ENDED)
             break
@@ -117,47 +96,6 @@ def train_loop(
         finish(run)
     for hook in hooks:
         hook.end(run)
-
-
-def _take_together(
-    run: Run,
-    batches: Iterator[tuple[Any, Any]],
-    hooks: Sequence[Hook],
-    together: Together,
-) -> tuple[Any, Any] | None:
-    """Take steps around which no hook has to be called, if there are any.
-
-    Returns the batch behind them if it is of another kind: its step is not taken.
-    """
-    context = together()
-    if context is None:
-        return None
-    n_steps = min((hook.free_steps(run) for hook in hooks), default=sys.maxsize)
-    if n_steps < _FEWEST_TOGETHER:
-        return None
-    losses: list[Tensor] = []
-    batch, end = None, time.monotonic() + _SECONDS_TOGETHER
-    with context as take:
-        while len(losses) < n_steps and not run.should_stop:
-            batch = next(batches, None)
-            if batch is None:
-                break
-            run.in_step = True
-            loss = take(*batch)
-            if loss is None:
-                run.in_step = False
-                break
-            losses.append(loss)
-            run.loss, run.batch, batch = loss, batch, None
-            run.n_taken += 1
-            move_to_step(run, run.global_step + 1)
-            run.in_step = False
-            if math.isnan(loss.item()) or time.monotonic() > end:
-                break
-    if losses:
-        for hook in hooks:
-            hook.after_steps(run, losses)
-    return batch
 
 
 def _overrides(hook: Hook, name: str) -> bool:

@@ -15,7 +15,6 @@ from skest._resources import IntraOpThreads, dense_size, threads_for
 from skest.checkpoint_store import CheckpointStore, MemoryStore
 from skest.checkpoints import Checkpoint
 from skest.execution.choice import make_step
-from skest.execution.known_input import is_known_input
 from skest.hooks.base import Hook, Run
 from skest.hooks.checkpoint import CheckpointListener
 from skest.inputs.array_dataset import count_rows
@@ -205,7 +204,6 @@ def _take_steps(
                     spec,
                     hooks,
                     n_steps,
-                    is_input_known=is_known_input(source, spec),
                     has_table=source.table is not None,
                 ),
             ),

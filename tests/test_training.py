@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-import contextlib
 import copy
 import functools
 import math
-import sys
 
 import pytest
 import torch
@@ -276,133 +274,6 @@ def test_another_way_to_take_the_steps_that_hooks_watch():
     assert len(computed) == 2
 
 
-# Steps that are taken together
-
-
-class Together:
-    """A step that several can be taken of at once, for batches of `n_rows` rows."""
-
-    def __init__(self, losses=(), n_rows=4, act=lambda n: None):
-        self.losses = [torch.tensor(float(loss)) for loss in losses]
-        self.n_rows, self.act = n_rows, act
-        self.alone, self.batched = [], []
-
-    def __call__(self, features, labels):
-        self.alone.append(len(labels))
-        return torch.tensor(0.5)
-
-    @contextlib.contextmanager
-    def together(self):
-        def take(features, labels):
-            if len(labels) != self.n_rows:
-                return None
-            self.batched.append(len(labels))
-            self.act(len(self.batched))
-            return self.losses.pop(0) if self.losses else torch.tensor(0.25)
-
-        yield take
-
-
-class Free(Recorder):
-    """A hook that leaves a number of steps free, at each global step."""
-
-    def __init__(self, free):
-        super().__init__()
-        self.free = free
-
-    def free_steps(self, run):
-        return self.free(run.global_step)
-
-    def after_steps(self, run, losses):
-        self.calls.append([loss.item() for loss in losses])
-
-
-def sized(*sizes):
-    return iter([(torch.ones(n, 2), torch.zeros(n)) for n in sizes])
-
-
-def test_steps_that_all_hooks_leave_free_are_taken_together():
-    hooks = [Free(lambda step: 3), Free(lambda step: 9 - step), StopAtStepHook(7)]
-    step, run = Together(), Run(make_spec(), RunConfig())
-    train_loop(run, sized(*9 * [4]), hooks, step)
-    assert hooks[0].calls == ["begin", 3 * [0.25], 3 * [0.25], *STEP, "end"]
-    assert (len(step.batched), len(step.alone)) == (6, 1)
-    assert (run.global_step, run.n_taken, run.loss) == (7, 7, 0.5)
-    assert run.stop_reason == "reached step 7"
-
-
-def test_a_hook_without_calls_around_steps_is_not_asked():
-    class OnlyEnd(Hook):
-        def end(self, run):
-            self.ended_at = run.global_step
-
-    step, hook = Together(), OnlyEnd()
-    train_loop(Run(make_spec(), RunConfig()), sized(4, 4, 4), [hook], step)
-    assert (len(step.batched), step.alone, hook.ended_at) == (3, [], 3)
-
-
-@pytest.mark.parametrize("own", ["before_step", "after_step", "after_backward"])
-def test_a_hook_that_leaves_no_step_free_is_called_around_each(own):
-    step, hook = Together(), type("Own", (Hook,), {own: lambda self, *args: None})()
-    train_loop(Run(make_spec(), RunConfig()), sized(4, 4), [hook], step)
-    assert step.batched == []
-
-
-def test_a_batch_of_another_kind_is_taken_by_itself():
-    step, hook = Together(), Free(lambda step: sys.maxsize)
-    run = Run(make_spec(), RunConfig())
-    train_loop(run, sized(4, 4, 3, 4), [hook], step)
-    assert hook.calls == ["begin", 2 * [0.25], *STEP, [0.25], "end"]
-    assert step.alone == [3]
-    assert run.global_step == 4
-
-
-def test_a_batch_behind_the_step_of_a_stop_is_not_taken():
-    class Stop(Free):
-        def after_steps(self, run, losses):
-            run.request_stop("enough")
-
-    step, run = Together(), Run(make_spec(), RunConfig())
-    train_loop(run, sized(4, 4, 3, 4), [Stop(lambda step: 9)], step)
-    assert (step.alone, run.global_step) == ([], 2)
-
-
-def test_a_stop_from_elsewhere_ends_steps_that_are_taken_together():
-    run, hook = Run(make_spec(), RunConfig()), Free(lambda step: 100)
-    step = Together(act=lambda n: run.request_stop("Ctrl-C") if n == 3 else None)
-    train_loop(run, sized(*9 * [4]), [hook], step)
-    assert hook.calls == ["begin", 3 * [0.25], "end"]
-    assert run.global_step == 3
-
-
-def test_a_loss_that_is_nan_is_the_last_one_of_those_taken_together():
-    run, hook = Run(make_spec(), RunConfig()), Free(lambda step: 2 if step else 100)
-    batches = [(torch.full((4, 2), float(i)), torch.zeros(4)) for i in range(5)]
-    seen = []
-    hook.after_steps = lambda run, losses: seen.append((len(losses), run.batch))
-    step = Together([0.25, 0.25, math.nan])
-    train_loop(run, iter(batches), [hook], step)
-    assert seen[0][0] == 3
-    assert seen[0][1] is batches[2]
-
-
-def test_hooks_are_called_after_some_time_at_the_latest(monkeypatch):
-    monkeypatch.setattr("skest.training._SECONDS_TOGETHER", -1.0)
-    hook = Free(lambda step: 100)
-    train_loop(Run(make_spec(), RunConfig()), sized(4, 4), [hook], Together())
-    assert hook.calls == ["begin", [0.25], [0.25], "end"]
-
-
-@pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
-def test_an_error_in_one_of_several_steps_leaves_the_count_of_those_before(error):
-    step = Together(act=lambda n: raising(error("broken"))() if n == 3 else None)
-    run, hook = Run(make_spec(), RunConfig()), Free(lambda step: 100)
-    with pytest.raises(error, match="broken"):
-        train_loop(run, sized(*9 * [4]), [hook], step)
-    assert (run.global_step, run.n_taken, run.in_step) == (2, 2, True)
-    assert hook.calls == ["begin"]
-
-
 class Interrupted(Run):
     """A run that Ctrl-C comes into just before its `at`-th change."""
 
@@ -420,24 +291,20 @@ def test_ctrl_c_between_two_lines_leaves_no_step_that_is_half_noted():
     n_changes, n_inside = Interrupted(make_spec(), RunConfig()).n_changes, 0
     while True:
         run = Interrupted(make_spec(), RunConfig())
-        run.at = n_changes
-        step = Together([1.0, 2.0, math.nan])
-        losses = [None, *step.losses]
+        run.at, losses = n_changes, [None]
+
+        def step(features, labels, losses=losses):
+            losses.append(torch.tensor(0.5))
+            return losses[-1]
+
         try:
-            train_loop(run, sized(4, 4, 4), [Free(lambda step: sys.maxsize)], step)
+            train_loop(run, iter(3 * [(torch.ones(4, 2), torch.zeros(4))]), [], step)
         except KeyboardInterrupt:
             n_inside += run.in_step
         else:
             break
-        n_taken = len(step.batched)
+        n_taken = len(losses) - 1
         assert run.in_step or (run.global_step, run.n_taken) == (n_taken, n_taken)
         assert run.in_step or run.loss is losses[n_taken]
         n_changes += 1
     assert n_inside
-
-
-def test_steps_that_others_count_are_taken_one_by_one():
-    step, run = Together(), Run(make_spec(), RunConfig())
-    counts = iter([3, 8])
-    train_loop(run, sized(4, 4), [], step, steps_taken=lambda run: next(counts))
-    assert (step.batched, run.global_step) == ([], 8)

@@ -231,7 +231,7 @@ default=None
     execution : {"auto", "eager", "graph"}, default="auto"
         How training steps are carried out, see `skest.RunConfig`. "graph" records a step
         once and repeats it, with the same numbers in less time; "auto" does so where it
-        is safe and pays.
+        pays and all is of skest or PyTorch.
     hooks : sequence of `skest.hooks.Hook` or None, default=()
         Run around every training step. Callbacks of scikit-learn are no parameter: they
         are given to `set_callbacks`.

@@ -146,11 +146,6 @@ class EpochHook(Progress):
             if run.start_step:
                 self._keep_best(run, self._score(run))
 
-    def after_steps(self, run: Run, losses: Sequence[Tensor]) -> None:
-        """Note the losses."""
-        self._losses.extend(losses[:-1])
-        super().after_steps(run, losses)
-
     def after_step(self, run: Run, loss: Tensor) -> None:
         """Note the loss."""
         self._losses.append(loss)

@@ -12,13 +12,12 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from skest.distributed.shared_tensors import SharedTensors
-from skest.execution.graph import GraphStep
 from skest.hooks.base import Run
 from skest.inputs.input_context import InputContext
 from skest.optimizer_state import named_state
 from skest.replica import Replica
 from skest.row_sparse import RowSparse
-from skest.training import Step, move_to_step
+from skest.training import move_to_step
 
 __all__ = ["SharedMemoryReplica"]
 
@@ -96,13 +95,6 @@ class SharedMemoryReplica(Replica):
         move_to_step(run, self.global_step)
         self._is_here[self._index] = 1
         self._stop_if_asked(run)
-
-    def make_step(self, run: Run, make: Callable[..., Step]) -> Step:
-        """Return the step of one process, which works in the common memory."""
-        step = make()
-        if isinstance(step, GraphStep):
-            step.apart = self._memory.apart
-        return step
 
     def steps_taken(self, run: Run) -> int:
         """Count a step, and return how many all have taken."""

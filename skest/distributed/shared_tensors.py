@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """`SharedTensors`: tensors in memory that several processes have in common."""
 
-import ctypes
 import json
 import math
 import mmap
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, BinaryIO
 
@@ -66,7 +64,6 @@ class SharedTensors:
         length = int.from_bytes(os.pread(file.fileno(), _LENGTH, 0), "little")
         header = json.loads(os.pread(file.fileno(), length, _LENGTH))
         start, size = header["start"], header["size"]
-        self._start = start
         control = mmap.mmap(file.fileno(), start)
         n_counters, offset = header["n_counters"], header["counters"]
         step = _ALIGNMENT // _COUNTER
@@ -74,7 +71,6 @@ class SharedTensors:
             control, dtype=np.int64, count=n_counters * step, offset=offset
         )[::step]
         self._memory = mmap.mmap(file.fileno(), size, offset=start)
-        self._address = torch.frombuffer(self._memory, dtype=torch.uint8).data_ptr()
         self.tensors: dict[str, Tensor] = {}
         for row in header["groups"]:
             self.tensors.update(self._group(row))
@@ -107,21 +103,6 @@ class SharedTensors:
                 shared.tensors[name].copy_(tensor)
         return shared
 
-    @contextmanager
-    def apart(self) -> Iterator[None]:
-        """Let the tensors of this process be a copy of its own inside the block.
-
-        They stay at their addresses, so that everything that refers to them does as well.
-        Nobody else sees what is done to them, and they see nobody else's work; behind the
-        block they are what the others have made of them meanwhile.
-        """
-        self._map(mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
-        try:
-            self._read()
-            yield
-        finally:
-            self._map(mmap.MAP_SHARED, self.file.fileno(), self._start)
-
     def _group(self, entries: Mapping[str, Any]) -> dict[str, Tensor]:
         """Return tensors that are parts of one."""
         names = list(entries)
@@ -136,37 +117,12 @@ class SharedTensors:
             return {names[0]: whole.view(shape)}
         return dict(zip(names, whole.unbind(), strict=True))
 
-    def _map(self, flags: int, descriptor: int, offset: int) -> None:
-        """Put other pages where the tensors are."""
-        libc = ctypes.CDLL(None, use_errno=True)
-        libc.mmap.restype = ctypes.c_void_p
-        libc.mmap.argtypes = (
-            ctypes.c_void_p,
-            ctypes.c_size_t,
-            *[ctypes.c_int] * 3,
-            ctypes.c_long,
-        )
-        rights = mmap.PROT_READ | mmap.PROT_WRITE
-        flags |= 0x10  # MAP_FIXED, which the module mmap does not name
-        size = len(self._memory)
-        found = libc.mmap(self._address, size, rights, flags, descriptor, offset)
-        if found != self._address:
-            number = ctypes.get_errno()
-            raise OSError(number, f"Memory can't be mapped: {os.strerror(number)}")
-
-    def _read(self) -> None:
-        """Fill the tensors from the file."""
-        target, done = memoryview(self._memory), 0
-        while done < len(target):
-            file, place = self.file.fileno(), self._start + done
-            done += os.preadv(file, [target[done:]], place)
-
 
 def _layout(tensors: Mapping[str, Tensor]) -> tuple[list[dict[str, Any]], int]:
     """Return where each tensor shall be, by groups, and how much room that takes.
 
     Single numbers of the same kind, which are step counters, are elements of one tensor,
-    as `skest.execution.counters.join_counters` wants them.
+    as `skest.execution.step` wants them.
     """
     kinds: dict[Any, list[str]] = {}
     for name, tensor in tensors.items():

@@ -1,23 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the steps of a run are carried out."""
+"""Which steps and predictions are recorded: those of a closed world, or on request.
+
+A recorded step repeats operations on tensors. The code of PyTorch and skest does nothing
+else in a step; what other code does beside them nobody can know. So "auto" records a model
+that is made of known code only, with hooks that are known not to change it; and "graph"
+whatever the user says is a function of tensors. Nothing is watched later on.
+"""
 
 import functools
 import logging
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from types import ModuleType
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 from torch import nn
+from torch.optim.optimizer import Optimizer
 
 from skest._random import is_known_code
 from skest.execution.cuda_graph import CudaGraphProgram
-from skest.execution.graph import GraphStep
-from skest.execution.impurity import Impurity
-from skest.execution.inference import Inference
-from skest.execution.program import Program, StepProgram
-from skest.execution.watching import has_compiled_modules, has_hooks_of_all_modules
+from skest.execution.inference import Inference, has_hooks_of_all_modules
+from skest.execution.program import Program
+from skest.execution.step import GraphStep
 from skest.hooks.base import Hook
+from skest.hooks.lr_schedule import LRScheduleHook
+from skest.optimizer_steps import has_step_hooks
+from skest.schedules import keep_rates_in_tensors
 from skest.spec import EstimatorSpec
 from skest.training import LOCAL, Halves, Step, trained_parameters
 
@@ -34,7 +42,7 @@ _EAGER_INFERENCES = 60
 
 # Recurrent layers refer to their variables by weak references, which can be called.
 _NO_FUNCTIONS = (nn.Module, type, weakref.ref)
-_KNOWN_IN_HOOKS = {"builtins", "collections", "numpy", "pathlib", "skest", "torch"}
+_FUNCTIONS = (FunctionType, BuiltinFunctionType)
 
 
 def make_step(
@@ -43,7 +51,6 @@ def make_step(
     hooks: Sequence[Hook],
     n_steps: int | None,
     *,
-    is_input_known: bool,
     has_table: bool = False,
     halves: Halves = LOCAL,
 ) -> Step:
@@ -59,9 +66,6 @@ def make_step(
         All hooks of the run.
     n_steps : int or None
         How many steps there may be; None if that is not known.
-    is_input_known : bool
-        Whether the input calls no code of the user's between two steps, see
-        `skest.execution.known_input`.
     has_table : bool, default=False
         Whether all batches are rows of one table.
     halves : Halves, default=LOCAL
@@ -73,33 +77,29 @@ def make_step(
         ``step(features, labels) -> loss``.
     """
     eager = halves.eager(spec)
-    if execution == "eager":
+    is_asked_for = execution == "graph"
+    is_short = n_steps is not None and n_steps < _WORTH_RECORDING
+    if execution == "eager" or (is_short and not is_asked_for):
         return eager
-    if any(hook.watches_all_gradients for hook in hooks):
-        _logger.info("Training steps are taken eagerly: a hook watches gradients.")
+    report = _logger.warning if is_asked_for else _logger.info
+    reason = _obstacle_in_steps(spec, hooks)
+    if reason is None and not is_asked_for:
+        reason = reason_to_stay_eager(spec, (spec.loss,), hooks)
+    if reason is not None:
+        report(f"Training steps are taken eagerly: {reason}.")
         return eager
-    is_watched = not is_input_known or _is_code_called_between_steps(spec, hooks)
-    make = functools.partial(
-        GraphStep,
-        spec,
-        is_watched=is_watched,
-        has_table=has_table,
-        program=_program_for(spec),
-        halves=halves,
-    )
     # What a step needs from servers may be known from the third one on only.
     first = 1 if halves is LOCAL else 2
-    if execution == "graph":
-        return make(eager_steps=first, report=_logger.warning)
-    if n_steps is not None and n_steps < _WORTH_RECORDING:
-        return eager
-    reason = reason_to_stay_eager(spec)
-    if reason is not None:
-        _logger.info("Training steps are taken eagerly: %s.", reason)
-        return eager
-    eager_steps = _EAGER_STEPS if n_steps is None else first
-    refusal = functools.partial(reason_to_stay_eager, spec)
-    return make(eager_steps=eager_steps, report=_logger.info, refusal=refusal)
+    is_on_gpu = any(p.device.type == "cuda" for p in trained_parameters(spec))
+    return GraphStep(
+        spec,
+        eager_steps=_EAGER_STEPS if n_steps is None and not is_asked_for else first,
+        report=report,
+        with_update=_is_update_fixed(spec, hooks, halves),
+        program=CudaGraphProgram if is_on_gpu else Program,
+        has_table=has_table,
+        halves=halves,
+    )
 
 
 def make_inference(
@@ -128,28 +128,27 @@ def make_inference(
     """
     if execution == "eager":
         return compute
-    if execution != "auto":
-        is_known = reason_to_stay_eager(spec, called) is None
-        watch = functools.partial(Impurity, spec.network, *called)
-        return Inference(compute, eager_calls=1, watch=None if is_known else watch)
-    refusal = functools.partial(reason_to_stay_eager, spec, called)
-    return Inference(compute, eager_calls=_EAGER_INFERENCES, refusal=refusal)
+    if execution == "auto":
+        refusal = functools.partial(reason_to_stay_eager, spec, called)
+        return Inference(compute, eager_calls=_EAGER_INFERENCES, refusal=refusal)
+    return Inference(compute, eager_calls=1, refusal=functools.partial(_obstacle, spec))
 
 
 def reason_to_stay_eager(
-    spec: EstimatorSpec, called: Sequence[Callable[..., Any] | None] | None = None
+    spec: EstimatorSpec,
+    called: Iterable[Callable[..., Any] | None],
+    hooks: Iterable[Hook] = (),
 ) -> str | None:
-    """Tell what speaks against recording the steps of a model unasked, if anything does.
-
-    A recorded step repeats operations on tensors. Code of PyTorch and of skest does
-    nothing else in a step; what a user's code does beside them nobody can know.
+    """Tell what speaks against recording a model unasked, if anything does.
 
     Parameters
     ----------
     spec : EstimatorSpec
         The model.
-    called : sequence of callable, default=None
-        What of `spec` a step calls beside the network; None is the loss.
+    called : iterable of callable or None
+        What of `spec` is called beside the network.
+    hooks : iterable of Hook, default=()
+        Those of a training.
 
     Returns
     -------
@@ -169,84 +168,122 @@ def reason_to_stay_eager(
     ...     loss=RegressionHead().compute_loss,
     ...     optimizer=torch.optim.SGD(network.parameters()),
     ... )
-    >>> reason_to_stay_eager(spec) is None
+    >>> reason_to_stay_eager(spec, [spec.loss]) is None
     True
     >>> handle = network.weight.register_hook(torch.sign)
-    >>> reason_to_stay_eager(spec)
+    >>> reason_to_stay_eager(spec, [spec.loss])
     'a parameter has hooks for its gradient'
     """
-    if has_hooks_of_all_modules():
-        return "hooks are registered for all modules"
-    if spec.network is not None and has_compiled_modules(spec.network.modules()):
-        return "torch.compile was called for a module"
-    for part in _code_of(spec, (spec.loss,) if called is None else called):
-        if not is_known_code(part):
-            name = getattr(part, "__qualname__", type(part).__qualname__)
-            return (
-                f"'{name}' is not known to compute with tensors only; "
-                "execution='graph' records it"
-            )
+    if (reason := _obstacle(spec)) is not None:
+        return reason
     for parameter in trained_parameters(spec):
         if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
             return "a parameter has hooks for its gradient"
+    for rule in _rules(spec):
+        # A scheduler of torch puts a counter around `step`.
+        is_counted = getattr(rule.step, "_wrapped_by_lr_sched", False)
+        if has_step_hooks(rule) and not is_counted:
+            return f"{type(rule).__name__} has hooks for its steps"
+    for part in _code_of(spec, called):
+        if not _is_known(part):
+            return (
+                f"{_name(part)} is not known to compute with tensors only; "
+                "execution='graph' records it"
+            )
+    for part in _code_around(spec, hooks):
+        if not _is_known(part):
+            return (
+                f"{_name(part)} may change the model between steps; execution='graph' "
+                "takes it that it does not"
+            )
     return None
 
 
-def _is_code_called_between_steps(spec: EstimatorSpec, hooks: Sequence[Hook]) -> bool:
-    """Tell whether code of the user's is called apart from steps that are not replayed."""
-    updates = [getattr(o, "inner", o) for o in spec.optimizers] + [*spec.lr_schedulers]
-    if not all(map(_is_known_hook, hooks)) or not all(map(is_known_code, updates)):
+def _name(part: Any) -> str:
+    return repr(getattr(part, "__qualname__", type(part).__qualname__))
+
+
+def _obstacle(spec: EstimatorSpec) -> str | None:
+    """Tell why a model cannot be recorded even if somebody asks for it."""
+    if has_hooks_of_all_modules():
+        return "hooks are registered for all modules"
+    for module in (spec.network or nn.Module()).modules():
+        if module._compiled_call_impl is not None or "_orig_mod" in module._modules:
+            # What compiled code does is no sequence of operations that could be seen.
+            return "torch.compile was called for a module"
+    return None
+
+
+def _obstacle_in_steps(spec: EstimatorSpec, hooks: Iterable[Hook]) -> str | None:
+    if any(hook.watches_all_gradients for hook in hooks):
+        return "a hook watches gradients"
+    for optimizer in spec.optimizers:
+        if not getattr(optimizer, "is_recordable", True):
+            return f"{type(optimizer).__name__} needs more than gradients"
+    return _obstacle(spec)
+
+
+def _is_update_fixed(
+    spec: EstimatorSpec, hooks: Iterable[Hook], halves: Halves
+) -> bool:
+    """Tell whether an update is the same in every step, and nobody sees its gradients.
+
+    Otherwise the optimizers take their steps, with the options that they have by then.
+    """
+    return (
+        halves.update is LOCAL.update
+        and all(map(_is_known, (*_rules(spec), *_code_around(spec, hooks))))
+        and not any(isinstance(hook, LRScheduleHook) for hook in hooks)
+        and not any(map(has_step_hooks, _rules(spec)))
+        and keep_rates_in_tensors(spec.lr_schedulers)
+    )
+
+
+def _rules(spec: EstimatorSpec) -> Iterator[Optimizer]:
+    """Yield the optimizers, and those in wrappers."""
+    for optimizer in spec.optimizers:
+        yield optimizer
+        if (inner := getattr(optimizer, "inner", None)) is not None:
+            yield inner
+
+
+def _is_known(part: Any) -> bool:
+    """Tell whether code is that of skest, or of PyTorch and not compiled."""
+    if is_known_code(part):
         return True
-    # Steps of which gradients are watched are taken apart from the others.
-    is_apart = any(hook.watches_gradients for hook in hooks)
-    return is_apart and reason_to_stay_eager(spec) is not None
+    origin = getattr(part, "__module__", None) or ""
+    is_of_torch = isinstance(part, _FUNCTIONS) and origin.partition(".")[0] == "torch"
+    return is_of_torch and not hasattr(part, "_torchdynamo_orig_callable")
 
 
-def _program_for(spec: EstimatorSpec) -> type[StepProgram]:
-    is_on_gpu = any(p.device.type == "cuda" for p in trained_parameters(spec))
-    return CudaGraphProgram if is_on_gpu else Program
-
-
-def _is_known_hook(hook: Hook) -> bool:
-    """Tell whether a hook, and what it holds, is not of the user's making."""
-    if any(callable(getattr(Hook, name, None)) for name in vars(hook)):
-        return False  # a method was replaced
-    held = [hook, *vars(hook).values()]
-    held += [item for part in held if isinstance(part, list | tuple) for item in part]
-    origins = [
-        getattr(part, "__module__", None) or type(part).__module__ for part in held
-    ]
-    return all(origin.partition(".")[0] in _KNOWN_IN_HOOKS for origin in origins)
+def _code_around(spec: EstimatorSpec, hooks: Iterable[Hook]) -> Iterator[Any]:
+    """Yield what is called between two steps and is given the model."""
+    yield from spec.lr_schedulers
+    for hook in hooks:
+        yield hook
+        yield from getattr(hook, "listeners", ())
+        # Methods that were replaced.
+        yield from [v for name, v in vars(hook).items() if hasattr(Hook, name)]
 
 
 def _code_of(
-    spec: EstimatorSpec, called: Sequence[Callable[..., Any] | None]
+    spec: EstimatorSpec, called: Iterable[Callable[..., Any] | None]
 ) -> Iterator[Any]:
     """Yield modules, functions and optimizers that take part in a step."""
-    network = spec.network or nn.Module()
-    for module in network.modules():
+    for module in (spec.network or nn.Module()).modules():
         yield module
-        yield from _functions_in(module)
+        for value in vars(module).values():
+            for item in value if isinstance(value, list | tuple) else [value]:
+                if callable(item) and not isinstance(item, _NO_FUNCTIONS):
+                    yield from _functions(item)
         for hooks in (module._forward_hooks, module._forward_pre_hooks):
             yield from hooks.values()
         for hooks in (module._backward_hooks, module._backward_pre_hooks):
             yield from hooks.values()
     for function in called:
-        yield from _functions(function)
-    for optimizer in spec.optimizers:
-        yield getattr(optimizer, "inner", optimizer)
-
-
-def _functions_in(module: nn.Module) -> Iterator[Any]:
-    """Yield functions that a module was given, or its forward if that was replaced."""
-    for value in vars(module).values():
-        for item in value if isinstance(value, list | tuple) else [value]:
-            if callable(item) and not isinstance(item, _NO_FUNCTIONS):
-                for part in _functions(item):
-                    origin = getattr(part, "__module__", None) or ""
-                    # Functions of tensors, such as those of torch.nn.functional.
-                    if origin.partition(".")[0] != "torch":
-                        yield part
+        if function is not None:
+            yield from _functions(function)
+    yield from _rules(spec)
 
 
 def _functions(part: Any, seen: set[int] | None = None) -> Iterator[Any]:

@@ -9,10 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from skest.execution.memory import dense_parts
-from skest.execution.program import Program
+from skest.execution.program import Program, dense_parts
 from skest.execution.recording import Call, Value
-from skest.execution.simplification import Storages
+from skest.execution.simplify import Storages
 
 __all__ = ["CudaGraphProgram", "reason_not_to_capture"]
 
@@ -54,7 +53,7 @@ class CudaGraphProgram:
 
     Attributes
     ----------
-    source, places
+    places
         As there. What is at a position among the returned tensors is overwritten by the
         next step, except for the outputs.
     obstacle : str or None
@@ -76,7 +75,7 @@ class CudaGraphProgram:
         storages: Storages,
     ) -> None:
         self._program = Program(inputs, calls, outputs, kept, storages)
-        self.source, self.places = self._program.source, self._program.places
+        self.places = self._program.places
         self.obstacle = reason_not_to_capture(inputs, calls)
         self._n_outputs = len(outputs)
         self._warm_ups_left = _WARM_UPS

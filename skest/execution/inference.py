@@ -8,27 +8,26 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.modules import module as _modules
 
-from skest.execution.batch import batch_tensors, kind_of_rows
-from skest.execution.impurity import Impurity
 from skest.execution.program import Program
 from skest.execution.recording import (
     Call,
     NotRecordableError,
     Recorder,
     Value,
+    batch_tensors,
+    kind_of_rows,
     map_leaves,
     values_in,
 )
-from skest.execution.simplification import Storages, rewritten, simplified
-from skest.execution.watching import has_hooks_of_all_modules
+from skest.execution.simplify import Storages, rewritten, simplified
 
-__all__ = ["Inference"]
+__all__ = ["Inference", "has_hooks_of_all_modules"]
 
 _logger = logging.getLogger("skest")
 
 _MOST_KINDS = 64
-_MOST_SIZES = 1024
 # What differs between recordings of so many rows belongs to the number of rows. They are
 # primes that no other size is likely to be.
 _N_ROWS, _OTHER_N_ROWS = 251, 257
@@ -51,11 +50,6 @@ class Inference:
     refusal : callable, default=None
         Called before the first recording; returns the reason why there must be none, or
         None.
-    watch : callable, default=None
-        For code that nobody knows: ``watch(is_trial=...)`` returns the `Impurity` to call
-        the function in, until there is a recording. A replay then is used for those numbers
-        of rows only with which it was compared before, because such code may treat many
-        rows differently, and as long as nobody has changed what the code reads.
 
     Attributes
     ----------
@@ -79,17 +73,13 @@ class Inference:
         *,
         eager_calls: int,
         refusal: Callable[[], str | None] | None = None,
-        watch: Callable[..., Impurity] | None = None,
     ) -> None:
         self.n_replayed = 0
         self._function = function
         self._eager_calls = eager_calls
         self._refusal = refusal
-        self._watch = watch
-        self._watched: Impurity | None = None
         self._is_eager = False
         self._seen: Counter[Hashable] = Counter()
-        self._compared: set[Hashable] = set()  # kinds, with numbers of rows
         self._programs: dict[Hashable, _RowProgram | None] = {}
 
     def __call__(self, data: Any, option: Sequence[Any] | None = None) -> Any:
@@ -111,15 +101,10 @@ class Inference:
                 options = None if option is None else tuple(option)
                 key = (kind, options, _autocast_to(tensors))
                 program = self._programs.get(key)
-                if program is not None and self._has_changed():
-                    self._stay_eager("what the code of the model reads has changed")
-                elif program is not None and program.takes(tensors):
-                    sized = (key, len(tensors[0]))
-                    if self._watch is not None and sized not in self._compared:
-                        return self._compare(program, sized, tensors, data, option)
+                if program is not None and program.takes(tensors):
                     self.n_replayed += 1
                     return program(tensors)
-                elif key not in self._programs:
+                if key not in self._programs:
                     return self._prepare(key, tensors, data, option)
         return self._function(data, option)
 
@@ -127,14 +112,7 @@ class Inference:
         self, key: Hashable, tensors: list[Tensor], data: Any, option: Any
     ) -> Any:
         """Compute a result, and come closer to replaying calls of its kind."""
-        if self._watch is None:
-            result = self._function(data, option)
-        else:  # what has an effect beside its result must not be called for a trial
-            with self._watch(is_trial=False) as impurity:
-                result = self._function(data, option)
-            if impurity.obstacle is not None:
-                self._stay_eager(impurity.obstacle)
-                return result
+        result = self._function(data, option)
         self._seen[key] += 1
         if len(self._seen) > _MOST_KINDS:
             self._stay_eager("the shapes of the batches keep changing")
@@ -143,51 +121,17 @@ class Inference:
             if reason is not None:
                 self._stay_eager(reason)
             else:
-                self._programs[key] = self._recorded(key, tensors, data, option, result)
-        return result
-
-    def _has_changed(self) -> bool:
-        return self._watched is not None and self._watched.change_since() is not None
-
-    def _compare(
-        self,
-        program: "_RowProgram",
-        sized: tuple[Hashable, int],
-        tensors: list[Tensor],
-        data: Any,
-        option: Any,
-    ) -> Any:
-        """Compute a result, and use replays for so many rows if they give the same."""
-        result = self._function(data, option)
-        if len(self._compared) < _MOST_SIZES:
-            try:
-                is_same = _are_equal(program(tensors), result)
-            except Exception:  # of operations on another number of rows
-                is_same = False
-            if is_same:
-                self._compared.add(sized)
-            else:
-                key, n_rows = sized
-                _logger.debug("Not replayed: other numbers for %d rows.", n_rows)
-                self._programs[key] = None
+                self._programs[key] = self._recorded(tensors, data, option, result)
         return result
 
     def _recorded(
-        self, key: Hashable, tensors: list[Tensor], data: Any, option: Any, result: Any
+        self, tensors: list[Tensor], data: Any, option: Any, result: Any
     ) -> "_RowProgram | None":
         """Return a program that gives the same result, or None if there is none."""
         try:
-            if self._watch is not None:
-                with self._watch(is_trial=True) as impurity:
-                    self._function(data, option)
-                if impurity.obstacle is not None:
-                    raise NotRecordableError(impurity.obstacle)
-                self._watched = self._watched or impurity
             program = _row_program(self._function, tensors, data, option)
-            if program.takes(tensors):
-                if not _are_equal(program(tensors), result):
-                    raise NotRecordableError("a replay gave other numbers")
-                self._compared.add((key, len(tensors[0])))
+            if program.takes(tensors) and not _are_equal(program(tensors), result):
+                raise NotRecordableError("a replay gave other numbers")
         except Exception as error:  # of whatever the function is made of; it did work
             _logger.debug("Not replayed: %s: %s.", type(error).__name__, error)
             return None
@@ -316,3 +260,13 @@ def _autocast_to(tensors: Sequence[Tensor]) -> torch.dtype | None:
 
 def _layout(tensor: Tensor) -> Hashable:
     return tensor.dtype, tensor.device, tensor.shape, tensor.stride()
+
+
+def has_hooks_of_all_modules() -> bool:
+    """Tell whether hooks are registered that are called for every module there is."""
+    return bool(
+        _modules._global_forward_hooks
+        or _modules._global_forward_pre_hooks
+        or _modules._global_backward_hooks
+        or _modules._global_backward_pre_hooks
+    )

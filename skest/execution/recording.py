@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records the tensor operations of a step while it is carried out."""
+"""The tensors of a batch, and a record of the operations that a step makes of them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Any
@@ -11,7 +11,6 @@ from torch import Tensor
 from torch._ops import HigherOrderOperator
 
 from skest._without_dynamo import DispatchMode
-from skest.execution.kernels import view_variant
 
 __all__ = [
     "Call",
@@ -19,7 +18,11 @@ __all__ = [
     "Recorder",
     "Recording",
     "Value",
+    "batch_tensors",
+    "kind_of_rows",
+    "kind_of_tensor",
     "map_leaves",
+    "same_arguments",
     "storage_of",
     "values_in",
 ]
@@ -39,8 +42,8 @@ _KEEP_ENTRIES = (
     _aten.clone.default,
     _aten.detach.default,
 )
-# Called for tensors that are made of numbers of Python. Memory that others share with
-# them, such as a NumPy array, cannot be resized.
+# Called for tensors that are made of numbers of Python. Memory that NumPy shares with
+# them cannot be resized.
 _MADE = _aten.lift_fresh.default
 _BAG_GRADIENT = _aten._embedding_bag_backward.default
 _BAG_PADDING = 11  # the position of this argument of it
@@ -51,6 +54,7 @@ _CHANGES_SHAPE = "changes the shape of a tensor in place"
 # A union that is written where it is used is made anew each time, which takes longer.
 _LISTS = (list, tuple)
 _NESTS = (list, tuple, dict)
+_MAPPINGS = (dict, Mapping)  # the second one takes longer to look at
 _INDEXING = (_aten.index.Tensor, _aten.index_put.default, _aten.index_put_.default)
 
 
@@ -182,13 +186,10 @@ class Recorder(DispatchMode):
         self._memory = {storage_of(tensor) for tensor in inputs} - {None}
         self.recording = Recording([self._values[id(tensor)] for tensor in inputs])
 
-    @property
-    def values(self) -> list[Value]:
-        """All tensors seen until now."""
-        return list(self._values.values())
-
     def value_of(self, tensor: Tensor) -> Value:
         """Return the value that stands for a tensor."""
+        if id(tensor) not in self._values and not tensor.is_leaf:
+            self._note("a tensor comes from code that is not recorded")
         return self._named(tensor, "constant")
 
     @classmethod
@@ -209,7 +210,7 @@ class Recorder(DispatchMode):
         if isinstance(func, HigherOrderOperator):  # torch.cond, or a scan
             message = f"'torch.{func.name()}' calls Python"
             raise NotRecordableError(message)
-        if func is _MADE and args[0].untyped_storage().resizable():
+        if func is _MADE:
             return self._made_of_numbers(args[0])
         named_args, named_kwargs = map_leaves(
             (args, dict(kwargs or {})), Tensor, self.value_of
@@ -222,13 +223,13 @@ class Recorder(DispatchMode):
         if func.namespace == "profiler":  # marks of what is a step, not part of it
             return returned
         if any(tensor.shape != shape for tensor, shape in shapes):
-            self._note(func, _CHANGES_SHAPE)
+            self._note(_CHANGES_SHAPE, func)
         if func is _aten.add.Tensor and returned.is_sparse:
-            self._note(func, "joins sparse gradients of a table that is used twice")
+            self._note("joins sparse gradients of a table that is used twice", func)
         elif _depends_on_data(func, args, returned):
-            self._note(func, "makes Python or the shape of a tensor depend on data")
+            self._note("makes Python or the shape of a tensor depend on data", func)
         if func in _NEED_AUTOGRAD:
-            self._note(func, "needs autograd")
+            self._note("needs autograd", func)
         results = map_leaves(returned, Tensor, lambda t: self._named(t, "result"))
         call = Call(func, named_args, named_kwargs, results)
         self.recording.calls.append(call)
@@ -237,11 +238,13 @@ class Recorder(DispatchMode):
             value.kind == "input" or storage_of(value.tensor) in self._memory
             for value in call.written
         ):
-            self._note(func, "changes the batch")
+            self._note("changes the batch", func)
         return returned
 
     def _made_of_numbers(self, tensor: Tensor) -> Tensor:
         """Record ``torch.tensor(...)``, which is made anew in every step."""
+        if not tensor.untyped_storage().resizable():
+            self._note("numbers come from NumPy")
         made: Tensor = _MADE(tensor)
         source = Value(tensor.clone(), "constant")  # the other one may be changed
         args, result = (source,), self._named(made, "result")
@@ -252,17 +255,18 @@ class Recorder(DispatchMode):
         self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         """Record the change of a tensor's shape as another look at the same memory."""
-        before, view = args[0], view_variant(function)
+        before, view = args[0], _view_variant(function)
         tensor = before.tensor
         if view is None or before.kind != "result":
-            self._note(function, _CHANGES_SHAPE)
+            self._note(_CHANGES_SHAPE, function)
         before.tensor = tensor.detach()  # keeps its shape
         after = self._values[id(tensor)] = Value(tensor, before.kind)
         self.recording.calls.append(Call(view or function, args, kwargs, after))
 
-    def _note(self, function: Any, obstacle: str) -> None:
+    def _note(self, obstacle: str, function: Any = None) -> None:
         if self.recording.obstacle is None:
-            self.recording.obstacle = f"'{function.name()}' {obstacle}"
+            who = "" if function is None else f"'{function.name()}' "
+            self.recording.obstacle = who + obstacle
 
     def _named(self, tensor: Tensor, kind: str) -> Value:
         return self._values.setdefault(id(tensor), Value(tensor, kind))
@@ -334,3 +338,94 @@ def storage_of(tensor: Tensor) -> int | None:
     if tensor.layout != torch.strided:
         return None
     return tensor.untyped_storage()._cdata
+
+
+def same_arguments(operation: Any, name: str) -> Any | None:
+    """Return the operation of another name that takes the same arguments, or None."""
+    packet = getattr(_aten, name, None)
+    if operation.namespace != "aten" or packet is None:
+        return None
+    wanted = [(a.name, str(a.type)) for a in operation._schema.arguments]
+    for variant in [getattr(packet, overload) for overload in packet.overloads()]:
+        if [(a.name, str(a.type)) for a in variant._schema.arguments] == wanted:
+            return variant
+    return None
+
+
+@cache
+def _view_variant(operation: Any) -> Any | None:
+    """Return the operation that returns a view instead of changing a shape, or None."""
+    name: str = operation.overloadpacket.__name__
+    found = same_arguments(operation, name.removesuffix("_"))
+    returns = [] if found is None else found._schema.returns
+    return found if any(r.alias_info is not None for r in returns) else None
+
+
+def kind_of_tensor(tensor: Tensor) -> Hashable:
+    """Return what counts of a tensor, or raise TypeError if it requires gradients."""
+    if tensor.requires_grad:  # somebody may want them
+        raise TypeError("a batch has a tensor that requires gradients")
+    signs = tensor.is_conj(), tensor.is_neg()
+    return tensor.shape, tensor.stride(), tensor.dtype, signs
+
+
+def kind_of_rows(tensor: Tensor) -> Hashable:
+    """Return what batches have in common whose number of rows does not matter."""
+    return tensor.shape[1:], tensor.dtype, tensor.device, tensor.is_contiguous()
+
+
+def batch_tensors(
+    data: Any, kind_of: Callable[[Tensor], Hashable] = kind_of_tensor
+) -> tuple[list[Tensor], Hashable]:
+    """Take a nest of dictionaries, tuples and lists of tensors apart.
+
+    Parameters
+    ----------
+    data
+        Features and labels; None stands for what is not there.
+    kind_of : callable, default=kind_of_tensor
+        Returns what counts of a tensor.
+
+    Returns
+    -------
+    tensors : list of Tensor
+        In the order in which they come, each once.
+    kind : hashable
+        The same for all batches of the same structure whose tensors are of the same
+        kinds.
+
+    Raises
+    ------
+    TypeError
+        If there is something else than dense tensors in it.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skest.execution.recording import batch_tensors
+    >>> tensors, kind = batch_tensors(({"x": torch.ones(3, 2)}, torch.zeros(3)))
+    >>> len(tensors), kind == batch_tensors(({"x": torch.zeros(3, 2)}, torch.ones(3)))[1]
+    (2, True)
+    """
+    tensors: dict[int, Tensor] = {}
+    kind = _kind(data, tensors, kind_of)
+    return list(tensors.values()), kind
+
+
+def _kind(
+    data: Any, tensors: dict[int, Tensor], kind_of: Callable[[Tensor], Hashable]
+) -> Hashable:
+    if isinstance(data, Tensor):
+        if data.layout != torch.strided:
+            raise TypeError(f"a batch has a tensor of layout {data.layout}")
+        if id(data) in tensors:
+            return list(tensors).index(id(data))
+        tensors[id(data)] = data
+        return kind_of(data)
+    if isinstance(data, _LISTS):
+        return tuple([_kind(value, tensors, kind_of) for value in data])
+    if isinstance(data, _MAPPINGS):
+        return tuple([(k, _kind(v, tensors, kind_of)) for k, v in data.items()])
+    if data is None:
+        return None
+    raise TypeError(f"a batch has a {type(data).__name__} beside its tensors")

@@ -5,7 +5,7 @@ import inspect
 import math
 import os
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -263,27 +263,6 @@ class Hook:
 
     def before_step(self, run: Run) -> None:
         """Run before every step."""
-
-    def free_steps(self, run: Run) -> int:
-        """Tell how many of the next steps may be taken without a call around each.
-
-        Recorded steps are taken together then, as many as all hooks leave free, and
-        `after_steps` is called behind them. It is asked of hooks of skest only: around
-        code of others every step is looked at.
-        """
-        return 0
-
-    def after_steps(self, run: Run, losses: Sequence[Tensor]) -> None:
-        """Run after steps that were taken together, instead of around each of them.
-
-        Parameters
-        ----------
-        run : Run
-            As it is after the last of them.
-        losses : sequence of Tensor of shape ()
-            That of every step. None but the last one is NaN.
-        """
-        self.after_step(run, losses[-1])
 
     @property
     def watches_gradients(self) -> bool:

@@ -2,7 +2,6 @@
 """`CheckpointSaverHook` and its listeners."""
 
 import copy
-import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -98,14 +97,6 @@ class CheckpointSaverHook(Hook):
         if self._timer is not None:
             self._timer.mark(run.global_step)
             self._save(run)
-
-    def free_steps(self, run: Run) -> int:
-        """Leave those free before it is due, unless a listener has to be asked."""
-        if self.listeners:
-            return 0
-        if self._timer is None:
-            return sys.maxsize
-        return self._timer.steps_left(run.global_step)
 
     def after_step(self, run: Run, loss: Any) -> None:
         """Save if it is due, or a listener wants it."""

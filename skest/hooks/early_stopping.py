@@ -76,10 +76,6 @@ class EarlyStoppingHook(Hook):
         self._timer = Timer(*self._interval)
         self._ask(run)
 
-    def free_steps(self, run: Run) -> int:
-        """Leave those free before it is due."""
-        return self._timer.steps_left(run.global_step)
-
     def after_step(self, run: Run, loss: Any) -> None:
         """Ask the rule if it is time to."""
         if self._timer.is_due(run.global_step):

@@ -1,10 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`EpochwiseHook`: code that runs around the epochs of a training."""
 
-from collections.abc import Sequence
 from typing import Any
-
-from torch import Tensor
 
 from skest.hooks.base import Hook, Run
 
@@ -41,17 +38,6 @@ class EpochwiseHook(Hook):
         self._n_steps = 0
         if run.table is not None:
             self._n_steps = run.table.n_skipped % run.table.steps_per_epoch
-
-    def free_steps(self, run: Run) -> int:
-        """Leave those free that are left of an epoch that has begun."""
-        if not self._has_begun or run.steps_per_epoch is None:
-            return 0
-        return run.steps_per_epoch - self._n_steps
-
-    def after_steps(self, run: Run, losses: Sequence[Tensor]) -> None:
-        """Count them."""
-        self._n_steps += len(losses) - 1
-        self.after_step(run, losses[-1])
 
     def before_step(self, run: Run) -> None:
         """Look whether an epoch begins."""

@@ -43,10 +43,6 @@ class LoggingHook(Hook):
         """Start the clock."""
         self._timer = Timer(*self._interval)
 
-    def free_steps(self, run: Run) -> int:
-        """Leave those free before it is due."""
-        return self._timer.steps_left(run.global_step)
-
     def after_step(self, run: Run, loss: Any) -> None:
         """Log a line if it is due."""
         if not self._timer.is_due(run.global_step):

@@ -3,7 +3,6 @@
 
 import logging
 import math
-import sys
 from typing import Any
 
 from skest.exceptions import NanLossDuringTrainingError
@@ -48,10 +47,6 @@ class NanLossHook(Hook):
 
     def __init__(self, fail_on_nan_loss: bool = True) -> None:
         self._fail = fail_on_nan_loss
-
-    def free_steps(self, run: Run) -> int:
-        """Leave all free where losses are looked at without waiting for a device."""
-        return sys.maxsize if run.loss is not None and run.loss.is_cpu else 0
 
     def after_step(self, run: Run, loss: Any) -> None:
         """Look at the loss, or note it to look at several together."""

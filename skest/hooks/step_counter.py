@@ -58,10 +58,6 @@ class StepCounterHook(Hook):
         self._timer, self.steps_per_sec = Timer(*self._interval), None
         self._timer.mark(run.global_step)
 
-    def free_steps(self, run: Run) -> int:
-        """Leave those free before it is due."""
-        return self._timer.steps_left(run.global_step)
-
     def after_step(self, run: Run, loss: Any) -> None:
         """Measure if it is due."""
         if not self._timer.is_due(run.global_step):

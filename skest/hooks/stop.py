@@ -53,10 +53,6 @@ class StopAtStepHook(Hook):
             self._stop_at = self._last_step
         self._stop_if_reached(run)
 
-    def free_steps(self, run: Run) -> int:
-        """Leave those free that are left."""
-        return self._stop_at - run.global_step
-
     def after_step(self, run: Run, loss: Any) -> None:
         """Ask to stop if the step is reached."""
         self._stop_if_reached(run)

@@ -114,10 +114,6 @@ class SummarySaverHook(Hook):
         self._timer = Timer(*self._interval)
         self._forget()
 
-    def free_steps(self, run: Run) -> int:
-        """Leave those free before the one at which it is due."""
-        return self._timer.steps_left(run.global_step) - 1
-
     def before_step(self, run: Run) -> None:
         """See whether summaries are due, and take those of the state before the step."""
         if run.global_step == run.start_step:

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`Timer`: every so many steps or seconds."""
 
-import sys
 import time
 from collections.abc import Callable
 
@@ -72,19 +71,6 @@ class Timer:
         return self._every_secs is not None and (
             self._clock() - self._last_time >= self._every_secs
         )
-
-    def steps_left(self, step: int) -> int:
-        """Return in how many steps after `step` the event may be due, 1 at least.
-
-        Where seconds count it is 1 when they have passed. Before that nobody knows: it is
-        the largest number there is.
-        """
-        last = self._last_step
-        if last is None or step < last or self.is_due(step + 1):
-            return 1
-        if self._every_steps is None:
-            return sys.maxsize
-        return last + self._every_steps - step
 
     def mark(self, step: int) -> tuple[int, float]:
         """Note that the event happens now.

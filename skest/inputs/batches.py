@@ -15,7 +15,6 @@ from torch.utils.data import DataLoader, Dataset
 from skest.feature_columns.ragged import as_cells
 from skest.feature_columns.table_columns import TableColumns
 from skest.inputs.array_dataset import ArrayDataset, check_same_rows, count_rows
-from skest.inputs.pipeline import Pipeline
 from skest.inputs.resumable import Resumable
 from skest.inputs.seeded_loader import SeededLoader
 from skest.inputs.transfer import Transfer
@@ -84,11 +83,6 @@ class Source:
         if self._first is None:
             self._first = next(self._opened, _END)
         return None if self._first is _END else _split(self._first)
-
-    @property
-    def reads_files(self) -> bool:
-        """Whether the batches are those of files as skest reads them, see `Pipeline`."""
-        return type(self._data) is Pipeline and self._data.reads_files
 
     @property
     def rows_per_batch(self) -> int | None:

@@ -13,7 +13,6 @@ from torch.utils.data import DataLoader
 
 from skest._checks import check_integer
 from skest._random import seed_sequence
-from skest.inputs.file_batches import FileBatches
 from skest.inputs.input_context import InputContext
 from skest.inputs.resumable import Resumable
 from skest.inputs.seeded_loader import PassLoader
@@ -259,12 +258,6 @@ class Pipeline:
     def is_restartable(self) -> bool:
         """Whether the elements can be gone through more than once."""
         return not isinstance(self._source, _OneShot)
-
-    @property
-    def reads_files(self) -> bool:
-        """Whether the elements are those of files, and nobody's functions change them."""
-        is_own = any(isinstance(stage, Map | Filter) for stage in self._stages)
-        return type(self._source) is FileBatches and not is_own
 
     @property
     def kind(self) -> str:

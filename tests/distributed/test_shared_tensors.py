@@ -53,29 +53,6 @@ def test_step_counters_of_an_optimizer_are_side_by_side():
     assert stores["0:a/step"] == stores["0:b/step"] != stores["1:a/step"]
 
 
-def test_apart_nobody_sees_what_the_others_do():
-    first = SharedTensors.create({"w": torch.zeros(10_000)}, 1)
-    second = SharedTensors(first.file)
-    w, other = first.tensors["w"], second.tensors["w"]
-    other[5] = 3
-    with first.apart():
-        assert w[5] == 3
-        w += 1
-        other[6] = 8
-        assert (w[5], w[6], other[5]) == (4, 1, 3)
-    assert (w[5], w[6]) == (3, 8)
-    w[7] = 9
-    assert other[7] == 9
-
-
-def test_apart_ends_with_an_error_too():
-    shared = SharedTensors.create({"w": torch.zeros(3)}, 1)
-    with pytest.raises(KeyError), shared.apart():
-        shared.tensors["w"].fill_(1)
-        raise KeyError
-    assert shared.tensors["w"].tolist() == [0, 0, 0]
-
-
 def test_anonymous_files_are_no_standard_streams():
     """A child has other ones, also if this process, as some services, has none."""
     program = (

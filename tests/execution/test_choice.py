@@ -1,28 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-import dataclasses
+"""Under "auto" a closed world is recorded; all else is eager, and the reason is told."""
+
 import functools
 import logging
+from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn.modules.module import register_module_forward_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from skest import Estimator, RunConfig
 from skest.execution import GraphStep, make_step
-from skest.execution.choice import reason_to_stay_eager
 from skest.feature_columns import SequenceFeatures, sequence_numeric_column
 from skest.heads import BinaryClassHead, MultiHead, RegressionHead
 from skest.hooks import (
     CheckpointListener,
     CheckpointSaverHook,
+    EpochwiseHook,
     Hook,
+    LoggingHook,
+    LRScheduleHook,
     NanLossHook,
     StepCounterHook,
+    make_early_stopping_hook,
 )
 from skest.losses import quantile_error
 from skest.networks import CELL_TYPES, RNN
-from tests.execution._steps import batches, make_spec, mean_square, mlp
+from skest.optimizers import make_optimizer
+from skest.row_sparse import RowSparse
+from tests.execution._steps import batches, make_spec, mlp, reported
 
 
 def known_spec(network=None, **changes):
@@ -30,20 +38,20 @@ def known_spec(network=None, **changes):
     return make_spec(network or mlp(), **{"loss": loss, **changes})
 
 
-class Own(nn.Linear):
-    pass
+def own(base, *args, **options):
+    return type("Own", (base,), {})(*args, **options)
 
 
-def own_loss(labels, logits, features=None):
+def own_function(*args):
+    return args[0].abs()
+
+
+def own_loss(labels, logits):
     return (labels - logits).abs()
 
 
-class OwnHead(RegressionHead):
-    pass
-
-
-def regression(**options):
-    return RegressionHead(**options).compute_loss
+def regression(loss_fn):
+    return RegressionHead(loss_fn=loss_fn).compute_loss
 
 
 def two_heads(**options):
@@ -51,230 +59,211 @@ def two_heads(**options):
     return MultiHead(heads).compute_loss
 
 
+def transformer(activation):
+    layer = nn.TransformerEncoderLayer(4, 2, 8, activation=activation)
+    return nn.Sequential(layer, nn.Linear(4, 1))
+
+
+def recurrent(cell_type):
+    sequence = SequenceFeatures([sequence_numeric_column("s")])
+    return RNN(sequence, None, (3,), 1, cell_type=cell_type)
+
+
+def with_scheduler(make):
+    network = mlp()
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    return known_spec(network, optimizer=optimizer, lr_scheduler=make(optimizer))
+
+
+def with_optimizer(make):
+    network = mlp()
+    return known_spec(network, optimizer=make(network.parameters()))
+
+
 @pytest.mark.parametrize(
-    ("changes", "name"),
+    "make",
     [
-        ({}, None),
-        ({"loss": regression(loss_fn=functools.partial(quantile_error))}, None),
-        ({"loss": two_heads()}, None),
-        ({"network": nn.Sequential(Own(3, 1))}, "Own"),
-        ({"loss": own_loss}, "own_loss"),
-        ({"loss": lambda y, z, x: z.mean()}, "<lambda>"),
-        ({"loss": regression(loss_fn=own_loss)}, "own_loss"),
-        ({"loss": OwnHead().compute_loss}, "OwnHead"),
-        ({"loss": two_heads(loss_fn=own_loss)}, "own_loss"),
+        known_spec,
+        lambda: known_spec(loss=two_heads()),
+        lambda: known_spec(loss=regression(functools.partial(quantile_error))),
+        *[
+            lambda a=a: known_spec(transformer(a))
+            for a in ("relu", torch.tanh, nn.Tanh())
+        ],
+        *[lambda c=c: known_spec(recurrent(c)) for c in CELL_TYPES],
+        lambda: with_scheduler(
+            lambda o: torch.optim.lr_scheduler.LambdaLR(o, lambda step: 1.0)
+        ),
+        lambda: with_optimizer(lambda p: make_optimizer("adam", p, lambda step: 0.1)),
+        lambda: with_optimizer(lambda p: RowSparse(torch.optim.Adagrad(p))),
     ],
 )
-def test_only_known_code_is_recorded_unasked(changes, name):
-    reason = reason_to_stay_eager(known_spec(**changes))
-    if name is None:
-        assert reason is None
-    else:
-        assert f"{name}' is not known to compute with tensors only" in reason
+def test_what_pytorch_and_skest_build_is_recorded(make):
+    step = make_step("auto", make(), [], 1000)
+    assert isinstance(step, GraphStep)
 
 
-def test_hooks_of_modules_and_parameters_and_own_optimizers_count():
-    class OwnOptimizer(torch.optim.SGD):
-        pass
-
-    network = mlp()
-    spec = known_spec(optimizer=OwnOptimizer(network.parameters(), lr=0.1))
-    assert "OwnOptimizer" in reason_to_stay_eager(spec)
-
+def hooked(register):
     spec = known_spec()
-    spec.network[0].register_forward_hook(lambda module, inputs, output: None)
-    assert "<lambda>" in reason_to_stay_eager(spec)
-
-    spec = known_spec()
-    spec.network[0].weight.register_post_accumulate_grad_hook(lambda p: None)
-    assert reason_to_stay_eager(spec) == "a parameter has hooks for its gradient"
+    register(spec)
+    return spec
 
 
-def own_activation(x):
-    return torch.relu(x)
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda: known_spec(nn.Sequential(own(nn.Linear, 3, 1))), "'Own'"),
+        (lambda: known_spec(transformer(own_function)), "'own_function'"),
+        (lambda: known_spec(loss=own_function), "'own_function'"),
+        (lambda: known_spec(loss=regression(own_loss)), "'own_loss'"),
+        (lambda: known_spec(loss=own(RegressionHead).compute_loss), "Own"),
+        (lambda: known_spec(loss=two_heads(loss_fn=own_loss)), "'own_loss'"),
+        (lambda: with_optimizer(lambda p: own(torch.optim.SGD, p)), "'Own'"),
+        (lambda: with_optimizer(lambda p: RowSparse(own(torch.optim.SGD, p))), "'Own'"),
+        (
+            lambda: with_scheduler(
+                lambda o: own(torch.optim.lr_scheduler.StepLR, o, 2)
+            ),
+            "'Own'",
+        ),
+        (
+            lambda: hooked(lambda s: setattr(s.network[0], "forward", own_function)),
+            "'own_function'",
+        ),
+        (
+            lambda: hooked(lambda s: s.network[0].register_forward_hook(own_function)),
+            "'own_function'",
+        ),
+        (
+            lambda: hooked(lambda s: s.network[0].weight.register_hook(own_function)),
+            "a parameter has hooks",
+        ),
+        (
+            lambda: hooked(lambda s: s.optimizer.register_step_pre_hook(own_function)),
+            "SGD has hooks for its steps",
+        ),
+    ],
+)
+def test_other_code_is_recorded_on_request_only(make, name, caplog):
+    caplog.set_level(logging.INFO, "skest")
+    spec = make()
+    assert not isinstance(make_step("auto", spec, [], 1000), GraphStep)
+    (record,) = caplog.records
+    assert record.levelname == "INFO"
+    assert name in record.message
+    assert isinstance(make_step("graph", spec, [], 1000), GraphStep)
+    assert len(caplog.records) == 1
 
 
-def test_functions_that_modules_hold_count():
-    def reason(activation):
-        layer = nn.TransformerEncoderLayer(4, 2, 8, activation=activation)
-        return reason_to_stay_eager(known_spec(nn.Sequential(layer, nn.Linear(4, 1))))
-
-    for activation in ("relu", nn.functional.gelu, torch.tanh, nn.Tanh()):
-        assert reason(activation) is None
-    assert "own_activation" in reason(own_activation)
-    assert "own_activation" in reason(functools.partial(own_activation))
-
-    spec = known_spec()
-    spec.network[1].same = spec.network[1].forward
-    assert reason_to_stay_eager(spec) is None
-    spec.network[1].forward = own_activation
-    assert "own_activation" in reason_to_stay_eager(spec)
-
-
-@pytest.mark.parametrize("cell_type", CELL_TYPES)
-def test_recurrent_layers_are_known(cell_type):
-    sequence = SequenceFeatures([sequence_numeric_column("s")])
-    rnn = RNN(sequence, None, (3,), 1, cell_type=cell_type)
-    assert reason_to_stay_eager(known_spec(rnn)) is None
+@pytest.mark.parametrize(
+    ("register", "execution"),
+    [
+        (register_module_forward_hook, "graph"),
+        (register_module_forward_hook, "auto"),
+        (register_optimizer_step_post_hook, "auto"),
+    ],
+)
+def test_hooks_of_everything_are_called(register, execution):
+    handle = register(lambda *args: None)
+    try:
+        assert not isinstance(make_step(execution, known_spec(), [], 1000), GraphStep)
+    finally:
+        handle.remove()
 
 
-@pytest.mark.parametrize("kind", ["gradient", "module", "forward"])
-def test_own_code_that_comes_later_is_called_in_every_step(kind):
-    called = []
+def with_another_method():
+    hook = StepCounterHook(every_steps=100)
+    hook.after_step = own_function
+    return hook
 
-    def note(*args):
-        called.append(None)
 
-    def register(network):
-        if kind == "gradient":
-            network[0].weight.register_hook(note)
-        elif kind == "module":
-            network[1].register_forward_hook(note)
-        else:
-            network[1].forward = lambda x: (note(), x.relu())[1]
+@pytest.mark.parametrize(
+    "hook",
+    [
+        NanLossHook(),
+        LRScheduleHook(lambda step: 0.1),
+        make_early_stopping_hook(
+            Estimator(lambda features, mode: None), Path("enough").exists
+        ),
+    ],
+)
+def test_hooks_of_skest_change_nothing_that_is_recorded(hook):
+    assert isinstance(make_step("auto", known_spec(), [hook], 1000), GraphStep)
 
-    spec = known_spec()
-    step = make_step(
-        "auto", spec, [type("Own", (Hook,), {})()], 1000, is_input_known=True
-    )
-    for i, batch in enumerate(batches(12)):
-        if i == 6:
-            register(spec.network)
-        step(*batch)
-    assert len(called) == 6
-    assert step.n_replayed == 3
+
+@pytest.mark.parametrize(
+    "hook",
+    [
+        own(Hook),
+        own(LoggingHook, every_steps=10),
+        CheckpointSaverHook(listeners=[own(CheckpointListener)]),
+        with_another_method(),
+    ],
+)
+def test_other_hooks_may_change_anything(hook):
+    assert not isinstance(make_step("auto", known_spec(), [hook], 1000), GraphStep)
+    assert isinstance(make_step("graph", known_spec(), [hook], 1000), GraphStep)
+
+
+def test_who_wants_all_gradients_gets_eager_steps():
+    class Watching(Hook):
+        def after_backward(self, run):
+            pass
+
+    with reported() as reports:
+        step = make_step("graph", known_spec(), [Watching()], 1000)
+    assert not isinstance(step, GraphStep)
+    assert reports == ["a hook watches gradients."]
 
 
 @pytest.mark.parametrize(
     ("execution", "n_steps", "n_replayed"),
     [
         ("eager", 1000, 0),
-        ("graph", 5, 30 - 3),
-        ("auto", 1000, 30 - 3),
-        ("auto", None, 30 - 22),
+        ("graph", 5, 30 - 2),
+        ("auto", 1000, 30 - 2),
+        ("auto", None, 30 - 21),
         ("auto", 59, 0),
     ],
 )
 def test_when_steps_are_replayed(execution, n_steps, n_replayed):
-    step = make_step(
-        execution, known_spec(), [NanLossHook()], n_steps, is_input_known=True
-    )
+    step = make_step(execution, known_spec(), [NanLossHook()], n_steps)
     for batch in batches(30):
         step(*batch)
     assert getattr(step, "n_replayed", 0) == n_replayed
 
 
-def test_unknown_code_is_recorded_if_asked_for(caplog):
-    caplog.set_level(logging.INFO, "skest")
-    spec = make_spec(mlp())
-    assert not isinstance(
-        make_step("auto", spec, [], 1000, is_input_known=True), GraphStep
-    )
-    assert isinstance(
-        make_step("graph", spec, [], 1000, is_input_known=True), GraphStep
-    )
-    (record,) = caplog.records
-    assert record.levelname == "INFO"
-    assert (
-        "'mean_square' is not known to compute with tensors only; execution='graph' "
-        "records it"
-    ) in record.message
+def test_an_estimator_tells_once_why_it_trains_eagerly(caplog):
+    """And a hook of the user's sees, and changes, what it does in eager steps."""
 
+    class Freezing(EpochwiseHook):
+        def after_step(self, run, loss):
+            if run.global_step == 40:
+                run.network[0].weight.requires_grad_(False)
 
-def test_what_is_asked_for_and_impossible_is_a_warning(caplog):
-    def branching(labels, logits, features):
-        return logits.mean() if logits.mean() > 0 else logits.sum()
-
-    step = make_step(
-        "graph", make_spec(mlp(), loss=branching), [], None, is_input_known=True
-    )
-    for batch in batches(5):
-        step(*batch)
-    (record,) = caplog.records
-    assert record.levelname == "WARNING"
-
-
-class OwnSGD(torch.optim.SGD):
-    pass
-
-
-def with_another_method():
-    hook = StepCounterHook(every_steps=100)
-    hook.after_step = StepCounterHook(every_steps=1).after_step
-    return hook
-
-
-@pytest.mark.parametrize(
-    ("hooks", "changes", "is_input_known", "is_watched"),
-    [
-        ([NanLossHook(), CheckpointSaverHook()], {}, True, False),
-        ([], {}, False, True),
-        ([type("Own", (Hook,), {})()], {}, True, True),
-        (
-            [CheckpointSaverHook(listeners=[type("L", (CheckpointListener,), {})()])],
-            {},
-            True,
-            True,
-        ),
-        ([with_another_method()], {}, True, True),
-        ([], {"loss": mean_square}, True, False),
-        ([], {"optimizer": OwnSGD}, True, True),
-    ],
-)
-def test_the_model_is_watched_where_somebody_may_change_it(
-    hooks, changes, is_input_known, is_watched
-):
-    network = mlp()
-    if "optimizer" in changes:
-        changes = {"optimizer": changes["optimizer"](network.parameters(), lr=0.1)}
-    spec = known_spec(network, **changes)
-    step = make_step("graph", spec, hooks, None, is_input_known=is_input_known)
-    for i, batch in enumerate(batches(8)):
-        if i == 5:
-            spec.network[1] = nn.Tanh()
-        step(*batch)
-    assert step.n_replayed == (3 if is_watched else 5)
-
-
-@pytest.mark.parametrize("changes", [{}, {"loss": mean_square}])
-def test_own_code_in_steps_with_watched_gradients_counts(monkeypatch, changes):
-    monkeypatch.setattr(NanLossHook, "watches_gradients", True)
-    monkeypatch.setattr(NanLossHook, "wants_gradients", lambda hook, run: False)
-    spec = known_spec(**changes)
-    step = make_step("graph", spec, [NanLossHook()], None, is_input_known=True)
-    for i, batch in enumerate(batches(8)):
-        if i == 5:
-            spec.network[1] = nn.Tanh()
-        step(*batch)
-    assert step.n_replayed == (3 if changes else 5)
-
-
-def test_what_an_input_changes_between_steps_counts():
     def train(execution):
-        made = []
-
         def model_fn(features, labels, mode):
-            spec = known_spec(mlp(nn.Dropout(0.1)))
-            made.append(spec)
-            return dataclasses.replace(spec, mode=mode)
-
-        def input_fn():
-            for i, batch in enumerate(batches(80)):
-                for spec in made:
-                    spec.optimizers[0].param_groups[0]["lr"] = 0.1 / (1 + i // 30)
-                    spec.network[2].p = 0.1 if i < 50 else 0.5
-                yield batch
+            network = mlp()
+            return RegressionHead().create_estimator_spec(
+                features,
+                mode,
+                network,
+                labels,
+                torch.optim.SGD(network.parameters(), 0.1),
+            )
 
         config = RunConfig(random_seed=0, execution=execution)
         estimator = Estimator(model_fn, config=config)
-        estimator.train(input_fn)
-        return [
-            estimator.get_variable_value(name)
-            for name in estimator.get_variable_names()
-            if name != "global_step"
-        ]
+        return estimator.train(lambda: iter(batches(80)), [Freezing()], max_steps=80)
 
-    expected = train("eager")
-    for execution in ("auto", "graph"):
-        for ours, theirs in zip(train(execution), expected, strict=True):
-            np.testing.assert_array_equal(ours, theirs)
+    caplog.set_level(logging.INFO, "skest")
+    expected, found = train("eager").checkpoint, train("auto").checkpoint
+    for name, value in expected.variables.items():
+        assert torch.equal(
+            torch.as_tensor(value), torch.as_tensor(found.variables[name])
+        )
+    assert [r.message for r in caplog.records if "eagerly" in r.message] == [
+        "Training steps are taken eagerly: 'test_an_estimator_tells_once_why_it_trains_"
+        "eagerly.<locals>.Freezing' may change the model between steps; "
+        "execution='graph' takes it that it does not."
+    ]

@@ -11,13 +11,18 @@ from skest.execution import cuda_graph
 from skest.execution.choice import make_step
 from skest.execution.cuda_graph import CudaGraphProgram, reason_not_to_capture
 from skest.execution.program import Program
-from skest.execution.recording import Call, Value
-from skest.execution.simplification import Storages
+from skest.execution.recording import Call, Recorder, Value
+from skest.execution.simplify import Storages
+from skest.hooks import Hook
 from tests.execution._steps import batches, make_spec, mlp, run_both
 
 needs_cuda = pytest.mark.skipif(
     not torch.cuda.is_available(), reason="needs a CUDA device"
 )
+
+
+class Own(Hook):
+    """With which only gradients are recorded."""
 
 
 def on(device):
@@ -53,15 +58,14 @@ def test_what_is_not_captured(inputs, calls, match):
 
 
 def test_on_a_cpu_steps_are_replayed_as_usual():
-    step, reports = run_both(
-        lambda: make_spec(mlp()), batches(8), program=CudaGraphProgram
-    )
-    assert (step.n_replayed, reports) == (5, [])
-
-
-def test_no_step_on_a_cpu_is_made_for_a_graph():
-    step = make_step("graph", make_spec(mlp()), [], None, is_input_known=True)
-    assert step._program is Program
+    x = torch.ones(2)
+    with Recorder([x]) as recorder:
+        outputs = [recorder.value_of(x + 1)]
+    calls = recorder.recording.calls
+    inputs = recorder.recording.inputs
+    program = CudaGraphProgram(inputs, calls, outputs, [], Storages(calls))
+    assert program.obstacle == "it computes on cpu"
+    assert program(3 * x)[0].tolist() == [4, 4]
 
 
 def test_memory_of_another_stream_is_kept_until_the_present_one_has_used_it(
@@ -86,25 +90,32 @@ def test_memory_of_another_stream_is_kept_until_the_present_one_has_used_it(
 
 
 @needs_cuda
+@pytest.mark.parametrize("hooks", [[], [Own()]])
 @pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize("layer", [torch.nn.Identity(), torch.nn.Dropout(0.5)])
-def test_a_captured_step_gives_the_same_numbers(fused, layer):
+def test_a_captured_step_gives_the_same_numbers(fused, layer, hooks, monkeypatch):
+    captured = []
+    capture = CudaGraphProgram._capture
+    monkeypatch.setattr(
+        CudaGraphProgram, "_capture", lambda p, x: captured.append(p) or capture(p, x)
+    )
+
     def make():
         network = mlp(layer).cuda()
         optimizer = torch.optim.Adam(network.parameters(), fused=fused)
         return make_spec(network, optimizer=optimizer)
 
     data = [(x.cuda(), y.cuda()) for x, y in batches(12)]
-    step, reports = run_both(make, data, program=CudaGraphProgram)
-    assert (step.n_replayed, reports) == (9, [])
-    if fused:
-        (replay,) = step._replays.values()
-        assert replay._program._graph is not None
+    assert run_both(make, data, hooks=hooks) == (10, [])
+    assert [program.obstacle for program in captured] == [None]
 
 
 @needs_cuda
 def test_a_last_batch_that_is_smaller_is_not_captured():
     data = [(x.cuda(), y.cuda()) for x, y in batches(60, sizes=(8, 5))]
-    step, _ = run_both(lambda: make_spec(mlp().cuda()), data, program=CudaGraphProgram)
+    spec = make_spec(mlp().cuda())
+    step = make_step("graph", spec, [], None)
+    for batch in data:
+        step(*batch)
     kinds = [type(replay._program) for replay in step._replays.values()]
     assert kinds == [CudaGraphProgram, Program]

@@ -12,13 +12,13 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_hook
 
 import skest.execution.choice
-from skest import DNNClassifier, DNNRegressor, Estimator
+from skest import DNNRegressor, Estimator
 from skest.evaluation import evaluated, predicted
-from skest.execution import Inference, make_inference
-from skest.execution.impurity import Impurity
+from skest.execution import Inference
 from skest.execution.recording import map_leaves
 from skest.keys import ModeKeys
 from skest.networks import ACTIVATIONS
+from tests._control_flow import Branches
 from tests._models import model_fn, table_fn
 from tests.execution._steps import make_spec, mlp
 from tests.execution.test_estimators import CASES, FIT, TABLE, Net, Wide, X, Y
@@ -63,8 +63,10 @@ def test_replayed_predictions_are_the_eager_ones(case):
     assert infer.n_replayed == len(SIZES)
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("case", ["classes", "labels", "number", "wide, adagrad"])
+@pytest.mark.parametrize(
+    ("case", "weighted"),
+    [("classes", True), ("labels", False), ("number", True), ("wide, adagrad", False)],
+)
 def test_replayed_evaluations_are_the_eager_ones(case, weighted):
     cases = {**CASES, "number": (DNNRegressor, {}, X, "number")}
     make, options, features, target = cases[case]
@@ -99,6 +101,7 @@ def test_a_loss_for_any_number_of_rows(loss):
 
 
 SCALE = torch.ones(1)
+BRANCHES = Branches().requires_grad_(False)
 NOT_RECORDABLE = {
     "number of rows": lambda x, _: x * (2 * len(x)),
     "mean over rows": lambda x, _: x[: len(x) // 2 + 1].repeat(2, 1)[: len(x)],
@@ -110,6 +113,8 @@ NOT_RECORDABLE = {
     "a variable": lambda x, _: SCALE.expand(len(x)),
     "an array": lambda x, _: {"a": x + 1, "b": np.ones(len(x))},
     "twice the same": lambda x, _: {"a": x.exp(), "b": x.exp()},
+    "numbers of Python": lambda x, _: x * x.sum().item(),
+    "torch.cond": lambda x, _: BRANCHES(x.repeat(1, 3)[:, :5]),
     "a failure": lambda x, _: x + 1 if len(x) < 100 else torch.ones(2) + torch.ones(3),
 }
 
@@ -179,62 +184,6 @@ def test_results_are_the_callers():
     assert all(
         (result == 2).all() for result in [*results[:-1], infer(torch.ones(2, 2))]
     )
-
-
-@pytest.mark.parametrize("most", [100, 300, 1000])
-def test_code_that_nobody_knows_is_compared_for_every_number_of_rows(most):
-    def function(x, _):
-        return x.exp() * 2 if len(x) > most else x.exp() + 0
-
-    infer = Inference(function, eager_calls=1, watch=partial(Impurity, None))
-    for n in (most + 1, 50, most + 1, 50, 50, 2 * most, 2 * most):
-        x = torch.randn(n, 2)
-        assert torch.equal(infer(x), function(x, None))
-
-
-def test_what_was_compared_is_replayed():
-    infer = Inference(
-        lambda x, _: x.exp(), eager_calls=1, watch=partial(Impurity, None)
-    )
-    for n in (3, 3, 3, 400, 400, 1, 1):  # eager, recorded, replayed, compared, ...
-        x = torch.randn(n, 2)
-        assert torch.equal(infer(x), x.exp())
-    assert infer.n_replayed == 3
-
-
-def test_what_fails_for_some_numbers_of_rows_is_left_to_the_function():
-    def function(x, _):
-        return x.exp() + (torch.ones(300, 2) if len(x) == 300 else 0)
-
-    infer = Inference(function, eager_calls=1, watch=partial(Impurity, None))
-    for n in (3, 3, 300, 300, 3):
-        x = torch.randn(n, 2)
-        assert torch.equal(infer(x), function(x, None))
-    assert infer.n_replayed == 0
-
-
-def test_code_that_reads_numbers_is_called_every_time():
-    def function(x, _):
-        return x + 1 if max(x[:, 0].tolist()) > 2 else x - 1
-
-    infer = Inference(function, eager_calls=1, watch=partial(Impurity, None))
-    for value in (0.0, 0.0, 0.0, 3.0):
-        x = torch.full((4, 2), value)
-        assert torch.equal(infer(x), function(x, None))
-    assert infer.n_replayed == 0
-
-
-def test_code_that_changes_what_it_reads_is_called_once_for_every_result():
-    calls = [0]
-
-    def function(x, _):
-        calls[0] += 1
-        return x * calls[0]
-
-    watch = partial(Impurity, None, function)
-    infer = Inference(function, eager_calls=1, watch=watch)
-    for n in range(1, 6):
-        assert torch.equal(infer(torch.ones(3, 2)), torch.full((3, 2), float(n)))
 
 
 # In an estimator
@@ -326,22 +275,6 @@ def test_an_impure_model_function_is_called_every_time():
     assert calls.count(ModeKeys.PREDICT) == 70
 
 
-def test_eager_is_the_function_itself():
-    spec = eval_spec(optimizer=torch.optim.SGD(nn.Linear(1, 1).parameters()))
-    compute = partial(evaluated, spec)
-    assert make_inference("eager", spec, compute, spec.loss) is compute
-
-
-def test_batch_norm_is_replayed_in_evaluation():
-    model = DNNClassifier(
-        (4,), **FIT, learning_rate=0.05, batch_norm=True, execution="graph"
-    )
-    model.fit(X, Y["binary"])
-    found = [model.predict_proba(X) for _ in range(4)]
-    assert replays(model) == 1
-    np.testing.assert_array_equal(found[0], found[-1])
-
-
 def test_hooks_of_all_modules_are_called_in_every_call():
     called, network = [], mlp().requires_grad_(False).eval()
     infer = Inference(lambda x, option: network(x), eager_calls=1)
@@ -358,25 +291,6 @@ def test_hooks_of_all_modules_are_called_in_every_call():
     assert len(called) == 2 * 3 * len(list(network.modules()))
     infer(x)
     assert infer.n_replayed == n_replayed + 1
-
-
-def test_what_the_input_changes_between_batches_counts():
-    scale = {"by": 1.0}
-    network = nn.Linear(2, 1).requires_grad_(False)
-
-    def function(x, option):
-        return network(x) * scale["by"]
-
-    watch = partial(Impurity, network, function)
-    infer = Inference(function, eager_calls=1, watch=watch)
-    x = torch.ones(3, 2)
-    before = [infer(x) for _ in range(4)][-1]
-    assert infer.n_replayed == 2
-    scale["by"] = 2.0
-    assert torch.equal(infer(x), 2 * before)
-    scale["by"] = 1.0
-    assert torch.equal(infer(x), before)
-    assert infer.n_replayed == 2
 
 
 @pytest.mark.parametrize("recorded_in", ["autocast", "full precision"])

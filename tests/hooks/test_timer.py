@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-import sys
 
 import pytest
 
@@ -30,25 +29,6 @@ def due_at(timer, steps, clock=None, secs_per_step=0.0):
 )
 def test_every_steps(every, steps, due):
     assert due_at(Timer(every_steps=every), steps) == due
-
-
-def test_the_steps_that_are_left():
-    timer = Timer(every_steps=10)
-    assert timer.steps_left(3) == 1  # nobody has asked yet
-    timer.mark(5)
-    assert [timer.steps_left(step) for step in (5, 6, 14, 15, 20)] == [10, 9, 1, 1, 1]
-    assert timer.steps_left(4) == 1  # training went back
-
-
-def test_the_steps_that_are_left_where_seconds_count():
-    clock = FakeClock(now=1000.0)
-    timer = Timer(every_secs=10, clock=clock)
-    assert timer.steps_left(3) == 1
-    timer.mark(5)
-    clock.now += 9.0
-    assert timer.steps_left(6) == sys.maxsize
-    clock.now += 1.0
-    assert timer.steps_left(6) == 1
 
 
 def test_every_secs():

@@ -116,10 +116,6 @@ class SkorchCallbackHook(EpochwiseHook):
         self.history = net.history
         self._training.notify("on_train_begin", X=None, y=None)
 
-    def free_steps(self, run: Run) -> int:
-        """Leave none free: callbacks are told of every batch."""
-        return 0
-
     def begin_epoch(self, run: Run) -> None:
         """Begin an epoch."""
         self._now.begin_epoch()
