@@ -346,16 +346,6 @@ def test_a_lost_record_is_made_anew(tmp_path, content):
     assert evaluated(make(tmp_path)) == [10, 20]
 
 
-def test_what_a_killed_call_left_of_its_files_is_removed(tmp_path):
-    best = tmp_path / "export" / "best"
-    best.mkdir(parents=True)
-    for name in ("best.json", "train_and_evaluate.json", "stopped.json"):
-        directory = best if name == "best.json" else tmp_path
-        (directory / f".tmp-{name}-abc").write_text("{")
-    run(tmp_path)
-    assert list(tmp_path.rglob(".*")) == []
-
-
 def test_exports_that_are_gone_are_made_again(tmp_path):
     metrics, _ = run(tmp_path)
     shutil.rmtree(tmp_path / "export")

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from skest.eval_results import append_eval_result, eval_dir_of, read_eval_results
+from skest.eval_results import eval_dir_of, read_eval_results, write_eval_result
 from skest.hooks.base import Run
 from skest.keys import MetricKeys
 from skest.summaries.writer import SummaryWriter
@@ -47,7 +47,7 @@ def record_evaluation(
         rule.check(results)
     results = {name: value for name, value in results.items() if np.ndim(value) == 0}
     try:
-        append_eval_result(eval_dir, results)
+        write_eval_result(eval_dir, results)
         if run.config.save_summary_steps and run.summary.is_enabled:
             _write_summaries(run.summary, read_eval_results(eval_dir), run.global_step)
     except (OSError, ValueError) as error:
