@@ -322,9 +322,10 @@ class DirectoryStore:
 
     def _text(self, name: str) -> str:
         try:
-            return (self.model_dir / name).read_text("utf-8-sig", errors="replace")
+            text = (self.model_dir / name).read_text("utf-8", errors="replace")
         except FileNotFoundError:
             return ""
+        return text.removeprefix("\ufeff")  # a mark that editors of Windows put there
 
     def _list(self) -> list[dict[str, Any]] | None:
         """Return the list of the file ``checkpoint``; None if it has none."""
