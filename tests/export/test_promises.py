@@ -49,7 +49,7 @@ PROMISES = {
         "test_an_export_with_other_names_of_classes_does_not_appear",
     ],
     "a killed export leaves no visible broken version": [
-        "faults/test_export_kill.py::test_every_visible_version_loads",
+        "faults/test_kill.py::test_every_visible_version_loads",
         "test_temporary.py::test_what_a_killed_process_left_is_swept",
         "faults/test_full_disk.py::test_what_only_reads_works_and_exports_say_what_failed",
     ],
