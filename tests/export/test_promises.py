@@ -50,7 +50,7 @@ PROMISES = {
     ],
     "a killed export leaves no visible broken version": [
         "faults/test_kill.py::test_every_visible_version_loads",
-        "test_temporary.py::test_what_a_killed_process_left_is_swept",
+        "test_versioned_directory.py::test_leftovers_go_after_a_day",
         "faults/test_full_disk.py::test_what_only_reads_works_and_exports_say_what_failed",
     ],
     "hostile and damaged files are refused before anything runs": [
