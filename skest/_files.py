@@ -1,29 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files and directories that are complete whenever they can be seen.
 
-What is new is written under another name, flushed and then renamed; what goes is renamed
-before its first file is deleted. A process may be killed at any moment in between.
+What is new is written under a hidden name that is never used again, flushed, and appears
+by one rename; what is deleted is renamed to such a name first. So a process may be killed
+at any moment: at worst it leaves a hidden name, which goes when something is written to
+the same directory a day later.
 """
 
 import os
 import shutil
+import time
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from threading import Thread
 
 __all__ = [
     "explained",
     "flush",
-    "flush_tree",
-    "flushed_meanwhile",
-    "published_as",
-    "remove",
     "remove_directory",
-    "remove_leftovers",
+    "write_directory",
     "write_file",
 ]
+
+_HIDDEN = ".tmp-"
+_SECONDS_TO_STAY = 86400.0
 
 
 @contextmanager
@@ -39,41 +40,74 @@ def explained(what: str, advice: str) -> Iterator[None]:
         ) from error
 
 
-@contextmanager
-def published_as(target: Path) -> Iterator[Path]:
-    """Give a temporary directory; rename it to `target` when it is complete."""
-    unique = uuid.uuid4().hex
-    temporary = target.with_name(f".tmp-{target.name}-{unique}")
-    retired = target.with_name(f".del-{target.name}-{unique}")
-    temporary.mkdir()
+def write_directory(
+    parent: Path, write: Callable[[Path], object], choose_name: Callable[[], str]
+) -> Path:
+    """Write a directory that appears when it is complete.
+
+    Parameters
+    ----------
+    parent : Path
+        Where it appears.
+    write : callable
+        ``write(directory)`` fills an empty directory. If it raises, nothing appears.
+    choose_name : callable
+        Returns a name that is free; it is asked again if somebody was faster.
+
+    Returns
+    -------
+    Path
+        The directory.
+    """
+    _remove_leftovers(parent)
+    hidden = _hidden(parent)
+    hidden.mkdir()
     try:
-        yield temporary
-        flush(temporary)
-        if target.exists():
-            target.rename(retired)
-        temporary.rename(target)
-        flush(target.parent)
+        write(hidden)
+        for path in (*hidden.rglob("*"), hidden):
+            flush(path)
+        path = _rename(hidden, choose_name)
     except BaseException:
-        if retired.exists() and not target.exists():
-            retired.rename(target)
-        shutil.rmtree(temporary, ignore_errors=True)
+        shutil.rmtree(hidden, ignore_errors=True)
         raise
-    shutil.rmtree(retired, ignore_errors=True)
+    flush(parent)
+    return path
+
+
+def _rename(directory: Path, choose_name: Callable[[], str]) -> Path:
+    while True:
+        path = directory.with_name(choose_name())
+        try:
+            return directory.rename(path)
+        except OSError:
+            if not path.exists():
+                raise
 
 
 def write_file(path: Path, content: bytes) -> None:
     """Write a file so that its old or its new content is there, never a part."""
-    temporary = path.with_name(f".tmp-{path.name}-{uuid.uuid4().hex}")
+    _remove_leftovers(path.parent)
+    hidden = _hidden(path.parent)
     try:
-        with temporary.open("wb") as file:
+        with hidden.open("wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        temporary.replace(path)
+        hidden.replace(path)
     except BaseException:
-        temporary.unlink(missing_ok=True)
+        hidden.unlink(missing_ok=True)
         raise
     flush(path.parent)
+
+
+def remove_directory(path: Path) -> None:
+    """Delete a directory; it is out of sight before the first file goes."""
+    hidden = _hidden(path.parent)
+    try:
+        path.rename(hidden)
+    except FileNotFoundError:
+        return
+    shutil.rmtree(hidden, ignore_errors=True)
 
 
 def flush(path: Path) -> None:
@@ -87,61 +121,19 @@ def flush(path: Path) -> None:
         os.close(descriptor)
 
 
-def flush_tree(directory: Path) -> None:
-    """Flush a directory and everything in it."""
-    for path in directory.rglob("*"):
-        flush(path)
-    flush(directory)
+def _hidden(parent: Path) -> Path:
+    return parent / f"{_HIDDEN}{uuid.uuid4().hex}"
 
 
-@contextmanager
-def flushed_meanwhile(directory: Path) -> Iterator[None]:
-    """Flush what is in a directory while the block runs: `flush_tree` has little left.
-
-    Nothing is flushed here where no thread can begin, as at the end of the interpreter.
-    """
-    errors: list[OSError] = []
-
-    def flushing() -> None:
+def _remove_leftovers(parent: Path) -> None:
+    """Remove what killed processes left; what others are writing is younger."""
+    for path in parent.glob(f"{_HIDDEN}*"):
         try:
-            flush_tree(directory)
-        except OSError as error:  # a second call would not be told of it
-            errors.append(error)
-
-    thread = Thread(target=flushing)
-    with suppress(RuntimeError):
-        thread.start()
-    try:
-        yield
-    finally:
-        if thread.ident is not None:
-            thread.join()
-    if errors:
-        raise errors[0]
-
-
-def remove_leftovers(path: Path) -> None:
-    """Remove what killed processes left of writing or deleting `path`.
-
-    No other process may be writing it.
-    """
-    for left in path.parent.glob(f".tmp-{path.name}-*"):
-        remove(left)
-
-
-def remove(path: Path) -> None:
-    """Delete a file, or a directory as far as that is possible, if it is there."""
-    if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
-
-
-def remove_directory(path: Path) -> None:
-    """Delete a directory; it is out of sight before the first file goes."""
-    gone = path.with_name(f".tmp-{path.name}-{uuid.uuid4().hex}")
-    try:
-        path.rename(gone)
-    except FileNotFoundError:
-        return
-    shutil.rmtree(gone, ignore_errors=True)
+            if time.time() - path.lstat().st_mtime < _SECONDS_TO_STAY:
+                continue
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink()
+        except OSError:  # another process removes it, too, or nobody may
+            continue

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ctrl-C ends a training between two steps, and an evaluation at once."""
+"""Ctrl-C ends a training between two steps; elsewhere it raises KeyboardInterrupt."""
 
 import logging
 import os
@@ -9,12 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-__all__ = [
-    "INTERRUPTED",
-    "answering_interrupts_afterwards",
-    "do_until_interrupt",
-    "stopping_on_interrupt",
-]
+__all__ = ["INTERRUPTED", "stopping_on_interrupt"]
 
 INTERRUPTED = "interrupted by Ctrl-C"
 
@@ -32,11 +27,11 @@ def stopping_on_interrupt(request_stop: Callable[[str], None]) -> Iterator[None]
     Parameters
     ----------
     request_stop : callable
-        Called with `INTERRUPTED`.
+        Called with `INTERRUPTED`. It may raise KeyboardInterrupt.
     """
-    if not _in_main_thread() or (
-        signal.getsignal(signal.SIGINT) is not signal.default_int_handler
-    ):
+    is_main = threading.current_thread() is threading.main_thread()
+    before = signal.getsignal(signal.SIGINT)
+    if not is_main or before is not signal.default_int_handler:
         yield
         return
 
@@ -45,86 +40,6 @@ def stopping_on_interrupt(request_stop: Callable[[str], None]) -> Iterator[None]
         yield
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def do_until_interrupt(
-    work: Callable[[], object], request_stop: Callable[[str], None]
-) -> None:
-    """Do work that Ctrl-C ends at once, quietly, and that can be done again.
-
-    It may stand inside `stopping_on_interrupt`, where that was the first Ctrl-C, and in
-    the same threads and programs. Elsewhere the work is done as if alone.
-
-    Parameters
-    ----------
-    work : callable
-        What to do.
-    request_stop : callable
-        Called with `INTERRUPTED` if there was a Ctrl-C.
-    """
-    before = signal.getsignal(signal.SIGINT)
-    if not _in_main_thread() or not (
-        before is signal.default_int_handler
-        or isinstance(before, _AskToStop | _BreakOff)
-    ):
-        work()
-        return
-
-    # What it raises is raised inside this block only, wherever Ctrl-C comes.
-    handler = _BreakOff()
-    signal.signal(signal.SIGINT, handler)
-    try:
-        handler.is_at_work = True
-        if not handler.came:
-            work()
-        handler.is_at_work = False
-    except KeyboardInterrupt:
-        handler.came = True
-    except Exception:
-        # Some C code puts an error of its own in the place of the KeyboardInterrupt.
-        if not handler.came:
-            raise
-    finally:
-        handler.is_at_work = False
-        signal.signal(signal.SIGINT, before)
-    if handler.came:  # perhaps unnoticed, as in a destructor
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        request_stop(INTERRUPTED)
-
-
-@contextmanager
-def answering_interrupts_afterwards() -> Iterator[None]:
-    """Let Ctrl-C wait until the end of the block, for short work that would hide it.
-
-    A handler runs where C code calls Python, and some C code puts an error of its own in
-    the place of the KeyboardInterrupt.
-    """
-    before = signal.getsignal(signal.SIGINT)
-    if not _in_main_thread() or not callable(before):
-        yield
-        return
-
-    came: list[FrameType | None] = []
-    signal.signal(signal.SIGINT, lambda signum, frame: came.append(frame))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-        if came:
-            before(signal.SIGINT, came[0])
-
-
-class _BreakOff:
-    """Raises KeyboardInterrupt while there is work, and knows if there was a Ctrl-C."""
-
-    def __init__(self) -> None:
-        self.is_at_work = False
-        self.came = False
-
-    def __call__(self, signum: int, frame: FrameType | None) -> None:
-        self.came = True
-        if self.is_at_work:
-            raise KeyboardInterrupt
 
 
 class _AskToStop:
@@ -140,12 +55,8 @@ class _AskToStop:
         if os.getpid() != self._owner:
             return
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        self._request_stop(INTERRUPTED)
         _logger.warning(
             "Ctrl-C: training stops after this step and saves a checkpoint; press it "
             "again to stop at once."
         )
-        self._request_stop(INTERRUPTED)
-
-
-def _in_main_thread() -> bool:
-    return threading.current_thread() is threading.main_thread()

@@ -20,8 +20,6 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save, save_file
 from torch import Tensor
 
-from skest._interrupts import answering_interrupts_afterwards
-
 __all__ = [
     "Rows",
     "TensorInFile",
@@ -195,8 +193,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         If it is no such file.
     """
     path.open("rb").close()  # whatever is wrong, safetensors says that there is no file
-    # torch.asarray, which it calls, says of a Ctrl-C that the storage has no shape.
-    with _errors_of_the_system(), answering_interrupts_afterwards():
+    with _errors_of_the_system():
         return load_file(path)
 
 

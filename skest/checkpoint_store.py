@@ -1,35 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where checkpoints are kept: in memory or in a directory.
 
-On disk a checkpoint is a directory ``ckpt-<step>``, see `skest.checkpoint_format`. It is
-written under another name, flushed and then renamed, so that it is complete whenever it
-can be seen. The file ``checkpoint`` names the one that training continues from, as
-``latest``; editing it goes back to an older one that is still there. It also lists
-which ones are kept for good; where that list was lost, all that are found are. The file
-``stopped.json`` tells why the last training ended.
+On disk a checkpoint is a directory ``ckpt-<step>``, see `skest.checkpoint_format`, which
+appears when it is complete. One of a step that is saved again is a new directory,
+``ckpt-<step>-1``, and the one before goes when the new one is pointed to. The file
+``checkpoint`` names the one that training continues from, as ``latest``; editing it goes
+back to an older one that is still there. It also lists which ones are kept for good; where
+that list was lost, all that are found are. The file ``stopped.json`` tells why the last
+training ended.
 """
 
 import contextlib
+import functools
 import json
 import logging
 import os
 import re
-import shutil
 import time
-from collections.abc import Callable, Hashable, Iterator
-from itertools import islice
+from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import Any, Protocol
 
 from torch import Tensor
 
-from skest._files import (
-    explained,
-    published_as,
-    remove_directory,
-    remove_leftovers,
-    write_file,
-)
+from skest._files import explained, remove_directory, write_directory, write_file
 from skest.checkpoint_format import (
     FORMAT,
     STATE,
@@ -49,12 +43,13 @@ _logger = logging.getLogger("skest")
 
 _POINTER = "checkpoint"
 _STOPPED = "stopped.json"
-_ALL_STAY = (
-    "those that it does not list are kept for good by the next save, because they may "
-    "have been. Delete what you don't need."
+_NO_LIST = (
+    "It has no list of the checkpoints: all are kept for good by the next save, because "
+    "they may have been. Delete what you don't need."
 )
-_NAME = re.compile(r"ckpt-(\d+)")
-_RETIRED = re.compile(r"\.del-(ckpt-(\d+))-.*")
+_NAME = re.compile(r"ckpt-(\d+)(?:-(\d+))?")
+# With what an editor or a shell may put around it.
+_BARE_NAME = re.compile(rf"\W*({_NAME.pattern})\W*")
 
 
 class CheckpointStore(Protocol):
@@ -171,14 +166,18 @@ class DirectoryStore:
 
     def _save(self, checkpoint: Checkpoint | ShardedCheckpoint) -> None:
         self.model_dir.mkdir(parents=True, exist_ok=True)
-        self._sweep()
-        name, present = f"ckpt-{checkpoint.global_step}", self._entries()
-        with published_as(self.model_dir / name) as directory:
-            write_checkpoint(checkpoint, directory)
-        entries = [e for e in present if e["name"] != name]
+        step, present = checkpoint.global_step, self._entries()
+        name = write_directory(
+            self.model_dir,
+            functools.partial(write_checkpoint, checkpoint),
+            functools.partial(self._free_name, step),
+        ).name
+        replaced = [e for e in present if _order(e["name"])[0] == step]
+        entries = [e for e in present if e not in replaced]
+        entries.append({"name": name, "time": self._clock()})
         # A training that goes on from one that is kept for good begins with saving it.
-        before = next((e for e in present if e["name"] == name), {})
-        entries.append({**before, "name": name, "time": self._clock()})
+        if any(e.get("for_good") for e in replaced):
+            entries[-1]["for_good"] = True
         since: Any = self._pointer().get("kept_for_good_at")
         if not _is_number(since):
             times = [e["time"] for e in present if e.get("for_good")]
@@ -191,22 +190,23 @@ class DirectoryStore:
             "kept_for_good_at": since,
         }
         write_file(self.model_dir / _POINTER, json.dumps(pointer, indent=1).encode())
-        for entry in retired:
+        for entry in replaced + retired:
             remove_directory(self.model_dir / entry["name"])
+
+    def _free_name(self, step: int) -> str:
+        found = [_order(path.name) for path in self._directories()]
+        numbers = [number for at, number in found if at == step]
+        return f"ckpt-{step}" + (f"-{max(numbers) + 1}" if numbers else "")
 
     def latest_path(self) -> Path | None:
         """Return the directory of the newest checkpoint, or None.
 
-        If the one that the file ``checkpoint`` names is gone, it is the complete one
-        with the highest step.
+        If the one that the file ``checkpoint`` names is gone, it is the one with the
+        highest step.
         """
-        named = str(self._pointer().get("latest"))
-        # A process killed while it replaced a checkpoint leaves the old one renamed.
-        for path in (self.model_dir / named, *self.model_dir.glob(f".del-{named}-*")):
-            if _is_complete(path):
-                return path
-        complete = [path for path in self._directories() if _is_complete(path)]
-        return max(complete, key=_step_of, default=None)
+        complete = {p.name: p for p in self._directories() if is_checkpoint(p)}
+        named = complete.get(str(self._pointer().get("latest")))
+        return named or complete.get(max(complete, key=_order, default=""))
 
     def best_path(self, rule: KeepBest) -> Path | None:
         """Return the directory of the best checkpoint, or None if none was evaluated.
@@ -219,14 +219,16 @@ class DirectoryStore:
         results = read_eval_results(eval_dir_of(self.model_dir, rule.eval_name))
         for metrics in list(results.values())[-1:]:
             rule.check(metrics)
-        return next(self._ranked(rule, results), None)
+        return next(iter(self._ranked(rule, results)), None)
 
     def _ranked(
         self, rule: KeepBest, results: dict[int, dict[str, float]]
-    ) -> Iterator[Path]:
-        """Yield the directories of evaluated checkpoints, best first."""
-        paths = (self.model_dir / f"ckpt-{step}" for step in rule.ranked(results))
-        return filter(_is_complete, paths)
+    ) -> list[Path]:
+        """Return the directories of evaluated checkpoints, best first."""
+        complete = [path for path in self._directories() if is_checkpoint(path)]
+        complete.sort(key=lambda path: _order(path.name))
+        of_step = {_order(path.name)[0]: path for path in complete}
+        return [of_step[step] for step in rule.ranked(results) if step in of_step]
 
     def _best_names(self, entries: list[dict[str, Any]]) -> set[str]:
         """Return the names of the checkpoints that `keep_best` keeps."""
@@ -238,7 +240,7 @@ class DirectoryStore:
         except (OSError, ValueError) as error:
             _logger.warning("All checkpoints stay: which are the best? %s", error)
             return {entry["name"] for entry in entries}
-        return {path.name for path in islice(self._ranked(rule, results), rule.number)}
+        return {path.name for path in self._ranked(rule, results)[: rule.number]}
 
     def latest(
         self, take: Callable[[StoredTensor], Tensor] = StoredTensor.whole
@@ -261,15 +263,15 @@ class DirectoryStore:
 
     def _report_on_pointer(self, latest: Path) -> None:
         """Warn if `latest` is not what the file ``checkpoint`` asks for."""
-        path, step = self.model_dir / _POINTER, _step_of(latest)
+        path = self.model_dir / _POINTER
         named = self._pointer().get("latest", self._text(_POINTER).strip()[:80])
-        if named == f"ckpt-{step}" or not path.exists() or self.latest_path() != latest:
+        if named == latest.name or not path.exists() or self.latest_path() != latest:
             return
-        unlisted = f" It has no list of the checkpoints: {_ALL_STAY}"
         _logger.warning(
-            "%s names %s, which is not there. 'ckpt-%d' is used, which has the highest "
-            "step; for another one, write its name into the file.%s",
-            *(path, repr(named), step, "" if self._is_listed() else unlisted),
+            "%s names %s, which is not there. %r is used, which has the highest step; for "
+            "another one, write its name into the file.%s",
+            *(path, repr(named), latest.name),
+            "" if self._list() is not None else f" {_NO_LIST}",
         )
 
     def version(self) -> tuple[Path, int, int] | None:
@@ -283,7 +285,7 @@ class DirectoryStore:
     def latest_step(self) -> int | None:
         """Return the step of the newest checkpoint, or None."""
         path = self.latest_path()
-        return None if path is None else _step_of(path)
+        return None if path is None else _order(path.name)[0]
 
     def note_start(self) -> None:
         """Withdraw the reason why the last training ended."""
@@ -313,11 +315,9 @@ class DirectoryStore:
     def _pointer(self) -> dict[str, Any]:
         """Return what the file ``checkpoint`` says; a user may leave a bare name in it."""
         text = self._text(_POINTER)
-        if _NAME.fullmatch(name := _bare(text)):
-            return {"latest": name}
-        pointer = _fields(text)
-        if isinstance(latest := pointer.get("latest"), str):
-            pointer["latest"] = _bare(latest)
+        pointer = {"latest": text} if _BARE_NAME.fullmatch(text) else _fields(text)
+        if bare := _BARE_NAME.fullmatch(str(pointer.get("latest"))):
+            pointer["latest"] = bare[1]
         return pointer
 
     def _text(self, name: str) -> str:
@@ -327,31 +327,27 @@ class DirectoryStore:
             return ""
         return text.removeprefix("\ufeff")  # a mark that editors of Windows put there
 
-    def _is_listed(self) -> bool:
-        """Tell whether the file ``checkpoint``, if it is there, lists the checkpoints.
-
-        It is not there before the first save.
-        """
+    def _list(self) -> list[dict[str, Any]] | None:
+        """Return the list of the file ``checkpoint``; None if it has none."""
+        if not (self.model_dir / _POINTER).exists():
+            return []  # before the first save
         entries = self._pointer().get("all")
-        if not isinstance(entries, list):
-            return not (self.model_dir / _POINTER).exists()
-        return all(map(_is_entry, entries))
+        is_list = isinstance(entries, list) and all(map(_is_entry, entries))
+        return entries if is_list else None
 
     def _entries(self) -> list[dict[str, Any]]:
-        """Return the known checkpoints, oldest first.
+        """Return the checkpoints that are there, oldest first.
 
         Those that are found without a list may have been kept for good, so they are.
         """
         present = {path.name: path.stat().st_mtime for path in self._directories()}
-        entries = self._pointer().get("all")
-        listed = filter(_is_entry, entries if isinstance(entries, list) else [])
-        known = [e for e in listed if e["name"] in present]
+        listed = self._list()
+        known = [e for e in listed or [] if e["name"] in present]
         names = {e["name"] for e in known}
         times = sorted((t, name) for name, t in present.items() if name not in names)
         found: list[dict[str, Any]] = [{"name": name, "time": t} for t, name in times]
-        if found and not self._is_listed():
-            path = self.model_dir / _POINTER
-            _logger.warning("%s has no list of the checkpoints: %s", path, _ALL_STAY)
+        if found and listed is None:
+            _logger.warning("%s: %s", self.model_dir / _POINTER, _NO_LIST)
             found = [{**entry, "for_good": True} for entry in found]
         return found + known
 
@@ -383,18 +379,6 @@ class DirectoryStore:
                 retired.append(entry)
         return survivors + entries[-self._keep_max :], retired, since
 
-    def _sweep(self) -> None:
-        """Finish or undo what a killed process left behind."""
-        for path in list(self.model_dir.iterdir()):
-            retired = _RETIRED.fullmatch(path.name)
-            if retired and not (self.model_dir / retired[1]).exists():
-                # Killed between the two renames that replace a checkpoint.
-                path.rename(self.model_dir / retired[1])
-            elif retired or path.name.startswith(".tmp-ckpt-"):
-                shutil.rmtree(path, ignore_errors=True)
-        for name in (_POINTER, _STOPPED):
-            remove_leftovers(self.model_dir / name)
-
 
 def _fields(text: str) -> dict[str, Any]:
     """Return what an object of JSON holds; nothing if the text is none."""
@@ -403,11 +387,6 @@ def _fields(text: str) -> dict[str, Any]:
     except ValueError:  # also for a number of too many digits
         return {}
     return content if isinstance(content, dict) else {}
-
-
-def _bare(name: str) -> str:
-    """Return a name without what a person or a shell may have put around it."""
-    return name.strip().strip("\"'").rstrip("/")
 
 
 def _is_entry(entry: Any) -> bool:
@@ -423,12 +402,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float)
 
 
-def _is_complete(path: Path) -> bool:
-    return _step_of(path) >= 0 and is_checkpoint(path)
-
-
-def _step_of(path: Path) -> int:
-    kept, retired = _NAME.fullmatch(path.name), _RETIRED.fullmatch(path.name)
-    if kept:
-        return int(kept[1])
-    return int(retired[2]) if retired else -1
+def _order(name: str) -> tuple[int, int]:
+    """Return the step of a checkpoint, and how often that had been saved before."""
+    found = _NAME.fullmatch(name)
+    return (int(found[1]), int(found[2] or 0)) if found else (-1, 0)

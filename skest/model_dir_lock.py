@@ -3,25 +3,26 @@
 
 import contextlib
 import errno
-import functools
 import json
 import logging
 import os
 import socket
 import time
+import uuid
 from collections.abc import Callable, Iterator
-from io import FileIO
 from pathlib import Path
 from typing import Any
 
-from skest._file_locks import UNSUPPORTED, acquire, release
-from skest._files import explained
+from filelock import FileLock, Timeout
+
+from skest._files import explained, write_file
 from skest.exceptions import ModelDirInUseError
 
 __all__ = ["training_lock"]
 
 _LOCK = "training.lock"
-_HELD = (errno.EACCES, errno.EAGAIN, errno.EDEADLK)
+_OWNER = "training.json"
+_UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
 
 _logger = logging.getLogger("skest")
 
@@ -31,9 +32,9 @@ def training_lock(model_dir: Path) -> Iterator[Callable[[], None]]:
     """Hold the lock of a directory, which is made if need be.
 
     The operating system holds the lock of the file ``training.lock`` and releases it when
-    the process ends, however it ends; what the file says is for people. On file systems
-    without locks training goes on without one, with a warning. Who deletes the file takes
-    the protection away, because the next training makes and locks another one.
+    the process ends, however it ends. ``training.json`` says which process that is, and
+    outlives one that is killed. On file systems without locks training goes on without
+    one, with a warning.
 
     Parameters
     ----------
@@ -43,8 +44,8 @@ def training_lock(model_dir: Path) -> Iterator[Callable[[], None]]:
     Yields
     ------
     callable
-        Raises ModelDirInUseError if the file or the directory is gone; to be called
-        before a save.
+        Raises ModelDirInUseError if ``training.json`` is not of this training any more; to
+        be called before a save.
 
     Raises
     ------
@@ -53,96 +54,58 @@ def training_lock(model_dir: Path) -> Iterator[Callable[[], None]]:
     OSError
         If the directory can't be written to.
     """
-    path = model_dir / _LOCK
-    what = f"Training needs to write to 'model_dir' {str(model_dir)!r}, and can't"
-    with explained(
-        what, "Make room, see to the permissions, or use another model_dir."
-    ):
-        model_dir.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-    with open(descriptor, "r+b", buffering=0) as file:
-        held = True
-        try:
-            acquire(file)
-        except OSError as error:
-            held = False
-            if error.errno in _HELD:
-                raise ModelDirInUseError(_describe(model_dir, _owner(path))) from None
-            if error.errno not in UNSUPPORTED:
-                raise
-            _logger.warning(
-                "%s can't be locked (%s): take care that only one process trains there.",
-                path,
-                error.strerror,
-            )
-        check = functools.partial(_check_is_there, file if held else None, path)
-        check()
-        before = _owner(path)
+    path = model_dir / _OWNER
+    own = {
+        "pid": os.getpid(),
+        "host": socket.gethostname(),
+        "since": time.strftime("%Y-%m-%d %H:%M:%S %z"),
+        "id": uuid.uuid4().hex,
+    }
+
+    def check() -> None:
+        if _owner(path) != own:
+            raise ModelDirInUseError(_describe_loss(path))
+
+    lock = FileLock(model_dir / _LOCK, thread_local=False)
+    try:
+        with explained(
+            f"Training needs to write to 'model_dir' {str(model_dir)!r}, and can't",
+            "Make room, see to the permissions, or use another model_dir.",
+        ):
+            model_dir.mkdir(parents=True, exist_ok=True)
+            _acquire(lock, model_dir)
+            before = _owner(path)
+            write_file(path, json.dumps(own).encode())
         if before:
             _logger.warning(
                 "The last training in %s, of process %s on %s, was killed.",
-                model_dir,
-                before.get("pid"),
-                before.get("host"),
+                *(model_dir, before.get("pid"), before.get("host")),
             )
-        owner = {"pid": os.getpid(), "host": socket.gethostname(), "since": _now()}
-        try:
-            _write(file, owner)
-            _open_files.add(file)
-            yield check
-        finally:
-            _open_files.discard(file)
-            if not file.closed:  # in a process that was forked meanwhile it is
-                _write(file, {})
-                if held:
-                    release(file)
+        yield check
+    finally:
+        if _owner(path) == own and os.getpid() == own["pid"]:  # not a fork of it
+            path.unlink(missing_ok=True)
+        lock.release()
 
 
-# A forked process shares the open files, and with them the locks: it would hold a lock
-# beyond the death of the process that trains, or release it by leaving the context.
-_open_files: set[FileIO] = set()
-
-
-def _close_in_child() -> None:
-    while _open_files:
-        _open_files.pop().close()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_close_in_child)
-
-
-def _check_is_there(file: FileIO | None, path: Path) -> None:
-    """Raise unless the file that was locked is the one that others find."""
-    if file is None:
-        return
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        if os.path.samestat(os.fstat(file.fileno()), path.stat()):
-            return
-    if not path.parent.is_dir():
+def _acquire(lock: Any, model_dir: Path) -> None:
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
         raise ModelDirInUseError(
-            f"'model_dir' {str(path.parent)!r} is gone, with its checkpoints: it was "
-            "deleted, moved or replaced during this training, which saves nothing any "
-            "more. Put it back to go on from its last checkpoint, or call train again "
-            "to begin anew."
+            _describe_owner(model_dir, _owner(model_dir / _OWNER))
+        ) from None
+    except OSError as error:
+        if error.errno not in _UNSUPPORTED:
+            raise
+        _logger.warning(
+            "%s can't be locked (%s): take care that only one process trains there.",
+            *(model_dir, error.strerror),
         )
-    raise ModelDirInUseError(
-        f"{str(path)!r} was deleted during this training, which saves nothing any more: "
-        "another one may be at work there by now. The last checkpoint is still there; "
-        "see that no other training runs, and call train again. Don't delete this file: "
-        "the lock goes with the process that holds it."
-    )
-
-
-def _write(file: FileIO, owner: dict[str, Any]) -> None:
-    with contextlib.suppress(OSError):  # a full disk; the lock is held all the same
-        file.seek(0)
-        file.truncate()
-        file.write(json.dumps(owner).encode())
 
 
 def _owner(path: Path) -> dict[str, Any]:
-    """Return what the lock file says about its owner; it may be just being written."""
+    """Return what is written about the training that holds the lock."""
     try:
         owner = json.loads(path.read_bytes())
     except (OSError, ValueError):
@@ -150,7 +113,7 @@ def _owner(path: Path) -> dict[str, Any]:
     return owner if isinstance(owner, dict) else {}
 
 
-def _describe(model_dir: Path, owner: dict[str, Any]) -> str:
+def _describe_owner(model_dir: Path, owner: dict[str, Any]) -> str:
     where = f"process {owner.get('pid', '?')} on {owner.get('host', '?')}"
     if owner.get("pid") == os.getpid() and owner.get("host") == socket.gethostname():
         where = "another call in this process"
@@ -162,5 +125,11 @@ def _describe(model_dir: Path, owner: dict[str, Any]) -> str:
     )
 
 
-def _now() -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S %z")
+def _describe_loss(path: Path) -> str:
+    return (
+        f"{str(path)!r} was deleted or replaced during this training, perhaps with its "
+        "directory. This training saves nothing any more, because another one may be at "
+        "work there by now. See that no other training runs, and call train again: it "
+        "goes on from the last checkpoint that is left. Don't delete this file: the lock "
+        "goes with the process that holds it."
+    )

@@ -70,11 +70,6 @@ def _describe(names: list[str], step: int, before: int | None) -> str:
     if len(names) > _NAMES_SHOWN:
         shown += f" and {len(names) - _NAMES_SHOWN} more"
     found = f"The variables {shown} are NaN at step {step}"
-    if before == step:
-        return (
-            f"{found}, and so they are in its checkpoint. Delete that to go on from an "
-            "older one."
-        )
     return (
         f"{found}, though its loss is a number: a gradient was not. They are not saved; "
         f"{_left(before)}. Look for a function whose gradient is NaN where its value is "
@@ -90,13 +85,19 @@ def recorded(run: Run, store: CheckpointStore) -> Iterator[None]:
     Parameters
     ----------
     run : Run
-        The training. The first Ctrl-C asks it to stop.
+        The training. The first Ctrl-C asks it to stop, unless it has taken its last step.
     store : CheckpointStore
         Where its checkpoints are kept.
     """
+
+    def ask_to_stop(reason: str) -> None:
+        if run.should_stop:  # it may wait for other processes, and long
+            raise KeyboardInterrupt
+        run.request_stop(reason)
+
     store.note_start()
     try:
-        with stopping_on_interrupt(run.request_stop):
+        with stopping_on_interrupt(ask_to_stop):
             yield
     except ModelDirInUseError:
         raise  # what is in the directory now is of another training

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """`train_and_evaluate`: training, with evaluations and exports along the way."""
 
-import functools
 import logging
 from collections.abc import Sequence
 from typing import Any
 
 from skest._arguments import as_tuple
-from skest._interrupts import INTERRUPTED, do_until_interrupt
+from skest._interrupts import INTERRUPTED
 from skest.estimator import Estimator
 from skest.hooks.base import Run
 from skest.hooks.checkpoint import CheckpointListener
@@ -42,9 +41,9 @@ def train_and_evaluate(
 
     A training that was stopped in any way goes on when the call is repeated, with the
     evaluation and the exports that are missing. If nothing is left to do, it returns
-    what it returned before, and logs that at INFO. After Ctrl-C there is a checkpoint,
-    and the call returns with the last results that there are; an evaluation or an export
-    that it falls into is broken off.
+    what it returned before, and logs that at INFO. Ctrl-C in training saves a checkpoint,
+    and the call returns with the last results that there are. A second one, or one behind
+    the last step, raises KeyboardInterrupt at once.
 
     Results are returned again for an evaluation of the same `name` and `steps`, with
     exporters of the same names whose exports are still there; other data in an `input_fn`
@@ -161,11 +160,9 @@ def _train(
             saving_listeners=[*as_tuple(train_spec.saving_listeners), listener],
         )
     if role is Role.ALONE and not listener.interrupted:
-        finish = functools.partial(
-            finish_evaluations,
-            *(estimator, evaluations, train_spec.max_steps, listener.made_steps),
+        finish_evaluations(
+            estimator, evaluations, train_spec.max_steps, listener.made_steps
         )
-        do_until_interrupt(finish, _log_what_is_left)
 
 
 class _Listener(CheckpointListener):
@@ -196,20 +193,9 @@ class _Listener(CheckpointListener):
         """Evaluate what is due."""
         # What training starts from was evaluated before, or is nothing yet; what it ends
         # with is evaluated when the memory that it took is free again.
-        if run.global_step == run.start_step or run.should_stop:
+        step = run.global_step
+        if step == run.start_step or run.should_stop:
             return
-
-        def stop(reason: str) -> None:
-            _logger.warning(
-                "The evaluation at step %d is %s; training stops, its checkpoint is saved.",
-                run.global_step,
-                reason,
-            )
-            run.request_stop(reason)
-
-        do_until_interrupt(functools.partial(self._evaluate, run.global_step), stop)
-
-    def _evaluate(self, step: int) -> None:
         for evaluation in self._evaluations:
             if not evaluation.is_due(step):
                 continue
@@ -222,14 +208,6 @@ class _Listener(CheckpointListener):
         """Note what became of the training; the run itself is let go of."""
         self.interrupted = run.stop_reason == INTERRUPTED
         self.made_steps = run.global_step > run.start_step
-
-
-def _log_what_is_left(reason: str) -> None:
-    _logger.warning(
-        "The last evaluation and its exports are %s; call train_and_evaluate again to "
-        "make up for what is missing.",
-        reason,
-    )
 
 
 def _check_arguments(

@@ -28,7 +28,6 @@ class Evaluation:
         self._timer = self._new_timer()
         self.key = spec.name or ""
         self.settings = {"steps": spec.steps}
-        self._path: Path | None = None
         self.step: int | None = None
         self.metrics: dict[str, float] | None = None
         self.exports: dict[str, Path | None] = {e.name: None for e in self._exporters}
@@ -62,12 +61,11 @@ class Evaluation:
         """
         self._mark(step)
         spec, path = self._spec, path or self._estimator.latest_checkpoint()
-        self._path = path
         self.metrics = self._estimator.evaluate(
             spec.input_fn, spec.steps, as_tuple(spec.hooks), path, spec.name
         )
         self.step, self.exports = step, dict.fromkeys(self.exports)
-        self.export(is_final=is_final)
+        self.export(path, is_final=is_final)
 
     def restore(self, record: Record, step: int) -> bool:
         """Take the results from the record of `step`; False if it has none for this."""
@@ -82,10 +80,9 @@ class Evaluation:
         )
         return True
 
-    def export(self, *, is_final: bool) -> None:
+    def export(self, path: Path | None, *, is_final: bool) -> None:
         """Call the exporters that have not yet exported this checkpoint."""
         model_dir = self._estimator.model_dir
-        path = self._path or self._estimator.latest_checkpoint()
         if model_dir is None or path is None or self.metrics is None:
             return
         for exporter in self._exporters:
@@ -144,7 +141,8 @@ def finish_evaluations(
     for evaluation in [e for e in evaluations if e not in done]:
         _write(record, max_steps, done)  # what is left is up to a repeated call
         if evaluation.step == step:
-            evaluation.export(is_final=True)
+            # Where training ended it may have been saved again, under another name.
+            evaluation.export(estimator.latest_checkpoint(), is_final=True)
         else:
             evaluation.run(step, is_final=True)
         done.append(evaluation)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from skest._files import remove_leftovers, write_file
+from skest._files import write_file
 
 __all__ = ["Record", "Result"]
 
@@ -130,7 +130,6 @@ class Record:
         try:
             plain = operator.methodcaller("tolist")  # what is of NumPy
             content = json.dumps(self._content, indent=1, default=plain)
-            remove_leftovers(self._model_dir / _FILE)
             write_file(self._model_dir / _FILE, content.encode())
         except (OSError, AttributeError, TypeError, ValueError) as error:
             _logger.warning(

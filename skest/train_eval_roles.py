@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
 
-from skest._interrupts import INTERRUPTED, do_until_interrupt
+from skest._interrupts import INTERRUPTED
 from skest.checkpoint_store import DirectoryStore
 from skest.distributed.end_of_training import EndOfTraining
 from skest.distributed.strategy_choice import strategy_of
@@ -86,21 +86,16 @@ def evaluate_along(
             "Give all tasks the same model_dir."
         )
     training = _Training(estimator.model_dir, max_steps, start_delay_secs)
-
-    def follow() -> None:
-        is_done = went_through_input(estimator, max_steps)
-        while not is_done and training.is_early():
+    is_done = went_through_input(estimator, max_steps)
+    while not is_done and training.is_early():
+        time.sleep(_PAUSE)
+    while not is_done:
+        is_done = training.has_ended()  # asked first: no checkpoint comes behind it
+        if not is_done:
+            _evaluate_newest(training, evaluations)
             time.sleep(_PAUSE)
-        while not is_done:
-            is_done = training.has_ended()  # asked first: no checkpoint comes behind it
-            if not is_done:
-                _evaluate_newest(training, evaluations)
-                time.sleep(_PAUSE)
-        if training.reason != INTERRUPTED:
-            made_steps = training.has_changed
-            finish_evaluations(estimator, [*evaluations], max_steps, made_steps)
-
-    do_until_interrupt(follow, _log_interruption)
+    if training.reason != INTERRUPTED:
+        finish_evaluations(estimator, [*evaluations], max_steps, training.has_changed)
 
 
 class _Training:
@@ -164,9 +159,3 @@ def _evaluate_newest(training: _Training, evaluations: Sequence[Evaluation]) -> 
         _logger.warning(
             "%s is not evaluated: it is deleted or damaged. %s", path, error
         )
-
-
-def _log_interruption(reason: str) -> None:
-    _logger.warning(
-        "The evaluations are %s; start the evaluator again to go on with them.", reason
-    )

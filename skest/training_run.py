@@ -98,7 +98,8 @@ def run_training(
         The run, which is over; None if the input has no batch.
     """
     checkpoint = replica.latest(store)
-    start = 0 if checkpoint is None else checkpoint.global_step
+    saved_step = None if checkpoint is None else checkpoint.global_step
+    start = saved_step or 0
     source = builder.open_source(
         order.input_fn, ModeKeys.TRAIN, checkpoint, replica.input_context
     )
@@ -129,6 +130,7 @@ def run_training(
         refresh=replica.refresh,
         summary_dir=builder.model_dir if replica.is_chief else None,
     )
+    run.saved_step = saved_step
     n_rows = count_rows(first[0], "features")
     _take_steps(run, order, replica, store, source, random, n_rows)
     _logger.info("Training stopped at step %d: %s.", run.global_step, run.stop_reason)

@@ -2,8 +2,7 @@
 """Numbered versions in a directory, as model servers watch them.
 
 A version is a directory ``<base>/<unix seconds>``. It appears complete, by one rename,
-and its number is higher than those before it, also if the clock was set back. What a
-killed process left of one is removed when the next one is written.
+and its number is higher than those before it, also if the clock was set back.
 """
 
 import os
@@ -12,8 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from skest._files import flush, flush_tree, remove_directory, remove_leftovers
-from skest._temporary import owned_directory, sweep
+from skest._files import remove_directory, write_directory
 
 __all__ = [
     "list_versions",
@@ -61,34 +59,12 @@ def write_version(
     """
     base = Path(base)
     base.mkdir(parents=True, exist_ok=True)
-    sweep(base)
-    _finish_removals(base)
-    with owned_directory(base) as temporary:
-        write(temporary)
-        flush_tree(temporary)
-        version = _publish(temporary, base, clock)
-    flush(base)
-    return version
 
-
-def _finish_removals(base: Path) -> None:
-    """Delete what is left of versions that a killed process was deleting."""
-    for path in base.glob(".tmp-*-*"):
-        number = path.name.split("-")[1]
-        if version_number(number) is not None:
-            remove_leftovers(base / number)
-
-
-def _publish(temporary: Path, base: Path, clock: Callable[[], float]) -> Path:
-    """Rename to the next free number; another process may take it first."""
-    while True:
+    def next_number() -> str:
         newest = max((int(path.name) for path in list_versions(base)), default=0)
-        version = base / str(max(int(clock()), newest + 1))
-        try:
-            return temporary.rename(version)
-        except OSError:
-            if not version.exists():
-                raise
+        return str(max(int(clock()), newest + 1))
+
+    return write_directory(base, write, next_number)
 
 
 def list_versions(base: str | os.PathLike[str]) -> list[Path]:

@@ -21,8 +21,7 @@ LAYERS = [
     {"exceptions", "keys", "_checks", "_compat", "_random", "_resources", "_version"}
     | {"_warnings", "_without_dynamo"}
     | {"_former_arguments", "_former_names"}
-    | {"_file_locks", "_files", "_hashes", "_interrupts", "_line_files"}
-    | {"_temporary", "_tensor_files", "out_of_memory"},
+    | {"_files", "_hashes", "_interrupts", "_tensor_files", "out_of_memory"},
     {"gradients", "optimizer_steps", "schedules"},
     # What a head and a hook share; both need nothing but names of the ground.
     {"run_config", "keep_best", "spec", "_arguments"}

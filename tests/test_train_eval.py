@@ -346,16 +346,6 @@ def test_a_lost_record_is_made_anew(tmp_path, content):
     assert evaluated(make(tmp_path)) == [10, 20]
 
 
-def test_what_a_killed_call_left_of_its_files_is_removed(tmp_path):
-    best = tmp_path / "export" / "best"
-    best.mkdir(parents=True)
-    for name in ("best.json", "train_and_evaluate.json", "stopped.json"):
-        directory = best if name == "best.json" else tmp_path
-        (directory / f".tmp-{name}-abc").write_text("{")
-    run(tmp_path)
-    assert list(tmp_path.rglob(".*")) == []
-
-
 def test_exports_that_are_gone_are_made_again(tmp_path):
     metrics, _ = run(tmp_path)
     shutil.rmtree(tmp_path / "export")
@@ -491,14 +481,14 @@ def test_ctrl_c_in_the_last_step_leaves_the_end_to_the_next_call(tmp_path):
 
 
 class InEvaluation(Hook):
-    """Presses Ctrl-C in the first batch of the evaluation of a step."""
+    """Presses Ctrl-C in the first batches of the evaluation of a step."""
 
-    def __init__(self, step):
-        self.step, self.n_batches = step, 0
+    def __init__(self, step, n_times=1):
+        self.step, self.left = step, n_times
 
     def after_step(self, run, loss):
-        if run.global_step == self.step:
-            self.n_batches += 1
+        if run.global_step == self.step and self.left:
+            self.left -= 1
             ctrl_c(run)
 
 
@@ -519,33 +509,24 @@ def run_with(hook, model_dir):
     )
 
 
-def test_ctrl_c_breaks_off_an_evaluation_in_training(tmp_path):
-    before = signal.getsignal(signal.SIGINT)
-    hook = InEvaluation(20)
-    metrics, exports = run_with(hook, tmp_path)
-    assert signal.getsignal(signal.SIGINT) is before
-    assert hook.n_batches == 1
-    assert metrics["global_step"] == 10
+def test_ctrl_c_in_an_evaluation_ends_training_behind_it(tmp_path):
+    metrics, exports = run_with(InEvaluation(20), tmp_path)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert metrics["global_step"] == 20
     assert [path is None for path in exports] == [False, True]
-    estimator = make(tmp_path)
-    assert estimator.checkpoint.global_step == 20
-    assert estimator.stop_reason == "interrupted by Ctrl-C"
+    assert make(tmp_path).stop_reason == "interrupted by Ctrl-C"
     assert run_with((), tmp_path)[0]["global_step"] == 30
-    assert evaluated(estimator, "own") == [10, 30]
+    assert evaluated(make(tmp_path), "own") == [10, 20, 30]
     whole = make().train(ENDLESS, max_steps=30)
     assert_same_checkpoint(make(tmp_path).checkpoint, whole.checkpoint)
 
 
-def test_ctrl_c_breaks_off_the_last_evaluation(tmp_path, caplog):
-    before = signal.getsignal(signal.SIGINT)
-    hook = InEvaluation(30)
-    with caplog.at_level(logging.WARNING, "skest"):
-        metrics, exports = run_with(hook, tmp_path)
-    assert signal.getsignal(signal.SIGINT) is before
-    assert "call train_and_evaluate again" in caplog.text
-    assert hook.n_batches == 1
-    assert metrics["global_step"] == 20
-    assert [path is None for path in exports] == [False, True]
+@pytest.mark.parametrize(("step", "n_times"), [(20, 2), (30, 1)])
+def test_ctrl_c_breaks_off_an_evaluation(tmp_path, step, n_times):
+    """The second one in training, and the first one behind its end."""
+    with pytest.raises(KeyboardInterrupt):
+        run_with(InEvaluation(step, n_times), tmp_path)
+    assert make(tmp_path).checkpoint.global_step == step
     metrics, exports = run_with((), tmp_path)
     assert metrics["global_step"] == 30
     assert_same_steps(exports, 30)

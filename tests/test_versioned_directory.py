@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-import shutil
+import os
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
-from skest import versioned_directory
 from skest.versioned_directory import list_versions, remove_old_versions, write_version
 from tests._models import FakeClock, raising
 
@@ -76,22 +76,6 @@ def test_a_number_that_another_process_took_meanwhile(tmp_path, monkeypatch):
     assert names(tmp_path) == ["5", "6", "7"]
 
 
-def test_what_a_process_was_deleting_is_deleted(tmp_path, monkeypatch):
-    """It was killed behind the renaming; owners of the others may live."""
-    others = [".tmp-best.json-abc", ".tmp-abc"]
-    for name in others:
-        (tmp_path / name).mkdir()
-    write_version(tmp_path, write, FakeClock(5))
-    write_version(tmp_path, write, FakeClock(6))
-    with monkeypatch.context() as patched:
-        patched.setattr(shutil, "rmtree", raising(KeyboardInterrupt))
-        with pytest.raises(KeyboardInterrupt):
-            remove_old_versions(tmp_path, 1)
-    assert len(list(tmp_path.iterdir())) == 4
-    write_version(tmp_path, write, FakeClock(7))
-    assert {path.name for path in tmp_path.iterdir()} == {"6", "7", *others}
-
-
 def test_a_failing_disk_is_no_race(tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "rename", raising(OSError(5, "Input/output error")))
     with pytest.raises(OSError, match="Input/output error"):
@@ -111,18 +95,6 @@ def test_threads_get_versions_of_their_own(tmp_path):
     assert names(tmp_path) == [str(i) for i in range(5, 13)]
 
 
-def test_everything_is_flushed_before_it_appears(tmp_path, monkeypatch):
-    flushed, flush = [], versioned_directory.flush_tree
-
-    def noting(directory):
-        flushed.append({path.name for path in directory.rglob("*")})
-        flush(directory)
-
-    monkeypatch.setattr(versioned_directory, "flush_tree", noting)
-    write_version(tmp_path, write)
-    assert flushed == [{"inner", "file"}]
-
-
 @pytest.mark.parametrize(("keep", "left"), [(1, ["4"]), (2, ["3", "4"]), (9, None)])
 def test_the_newest_are_kept(tmp_path, keep, left):
     for _ in range(4):
@@ -130,3 +102,13 @@ def test_the_newest_are_kept(tmp_path, keep, left):
     remove_old_versions(tmp_path, keep)
     assert names(tmp_path) == (left or ["1", "2", "3", "4"])
     assert len(list(tmp_path.iterdir())) == len(names(tmp_path))
+
+
+def test_leftovers_go_after_a_day(tmp_path):
+    for name in (".tmp-of-yesterday", ".tmp-of-today"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "half").write_text("x")
+    then = time.time() - 86500
+    os.utime(tmp_path / ".tmp-of-yesterday", (then, then))
+    write_version(tmp_path, write, FakeClock(5))
+    assert {path.name for path in tmp_path.iterdir()} == {".tmp-of-today", "5"}

@@ -453,7 +453,7 @@ class SkestEstimator(CallbackSupportMixin, AutoParameters, RowReader, FormerArgu
             lambda: dataset,
             epochs,
             given,
-            hooks=fit_summaries(self, epochs, training.core),
+            hooks=fit_summaries(epochs, training.core),
             steps_per_epoch=dataset.steps_per_epoch,
             n_epochs=n_epochs,
             steps=self.max_steps,

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from skest._interrupts import INTERRUPTED, do_until_interrupt
+from skest._interrupts import INTERRUPTED
 from skest.checkpoint_format import ShardedCheckpoint
 from skest.checkpoint_store import CheckpointStore, DirectoryStore
 from skest.checkpoints import Checkpoint
@@ -263,11 +263,8 @@ class AsyncReplica(Replica):
             self._tell(Message(Op.BYE))
             return
         if run.stop_reason == INPUT_ENDED:  # others may have more of it
-            do_until_interrupt(
-                lambda: self._servers.retried(run, lambda: self._wait_for_workers(run)),
-                functools.partial(setattr, run, "stop_reason"),
-            )
-        if run.stop_reason != INPUT_ENDED:
+            self._servers.retried(run, lambda: self._wait_for_workers(run))
+        else:
             self._servers.retried(run, lambda: self._stop_workers(run))
         move_to_step(run, max(self.client.step, run.global_step))
 

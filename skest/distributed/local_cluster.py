@@ -2,7 +2,6 @@
 """Trainings of several processes on one machine, which a call of ``train`` starts."""
 
 import contextlib
-import functools
 import logging
 import os
 import sys
@@ -13,7 +12,6 @@ from typing import Any, Protocol
 import torch
 from joblib.parallel import get_active_backend
 
-from skest._interrupts import INTERRUPTED, do_until_interrupt
 from skest._random import seed_sequence
 from skest.checkpoint_store import CheckpointStore
 from skest.checkpoints import Checkpoint
@@ -149,15 +147,7 @@ class LocalChief(Replica):
         self.parts.built(spec)
 
     def begin(self, run: Run) -> None:
-        """Bring the variables to where all have them, and start the other processes.
-
-        Ctrl-C breaks it off: there is no step yet that would have to be finished.
-        """
-        do_until_interrupt(functools.partial(self._begin, run), run.request_stop)
-        if run.stop_reason == INTERRUPTED:
-            raise KeyboardInterrupt
-
-    def _begin(self, run: Run) -> None:
+        """Bring the variables to where all have them, and start the other processes."""
         self.parts.prepare(run)
         last_step = self._max_steps
         if self._steps is not None:
@@ -198,10 +188,7 @@ class LocalChief(Replica):
         """Wait for the others, which stop at once if this process was made to stop."""
         self.supervisor.check()
         if run.stop_reason == INPUT_ENDED:
-            do_until_interrupt(
-                functools.partial(self._wait_for_input_of_others, run),
-                functools.partial(setattr, run, "stop_reason"),
-            )
+            self._wait_for_input_of_others(run)
         self.parts.stop_others(run)
         if not self.parts.is_alone(run):  # who has not begun will not
             if not self.supervisor.wait(_SECONDS_TO_STOP, self._workers):

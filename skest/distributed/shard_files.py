@@ -21,8 +21,8 @@ from skest.distributed.variables import Part, Variables
 __all__ = ["read_part", "shard_of", "write_part"]
 
 # Directories of `skest.checkpoint_store`, while they are made and when they are complete.
-_BEING_MADE = re.compile(r"\.tmp-ckpt-\d+-[0-9a-f]{32}")
-_COMPLETE = re.compile(r"(\.del-)?ckpt-\d+(-[0-9a-f]{32})?")
+_BEING_MADE = re.compile(r"\.tmp-[0-9a-f]{32}")
+_COMPLETE = re.compile(r"ckpt-\d+(-\d+)?")
 
 
 def write_part(

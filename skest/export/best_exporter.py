@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from skest._files import remove_leftovers, write_file
+from skest._files import write_file
 from skest.export.exporters import Exportable, LatestExporter
 from skest.keys import MetricKeys
 from skest.versioned_directory import list_versions
@@ -108,7 +108,6 @@ class BestExporter(LatestExporter):
         is_the_final_export: bool,
     ) -> Path | None:
         """Export if the result is the best one."""
-        remove_leftovers(export_path / _BEST)
         versions = [path.name for path in list_versions(export_path)]
         best = _best_result(export_path / _BEST, versions) if versions else None
         if not self._is_new_best(best, eval_result):

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from skest._files import explained, flushed_meanwhile
+from skest._files import explained
 from skest._tensor_files import write_tensors
 from skest._version import __version__
 from skest.checkpoint_export import check_asset, check_base
@@ -134,11 +134,10 @@ def write_export(
         _write_files(exported, directory, external)
         manifest = _manifest(exported)
         manifest["parity"] = {"atol": atol}
-        with flushed_meanwhile(directory):
-            if verify:
-                _write(directory, manifest, indent=None)  # for `load`; nobody reads it
-                manifest["parity"] |= _compare(exported, directory, atol)
-            _write(directory, manifest, indent=1)
+        if verify:
+            _write(directory, manifest, indent=None)  # for `load`; nobody reads it
+            manifest["parity"] |= _compare(exported, directory, atol)
+        _write(directory, manifest, indent=1)
 
     advice = "Make room, or see to the permissions; older versions are still there."
     what = f"The model was not exported to {str(base)!r}"

@@ -44,6 +44,8 @@ class Run:
     start_step, global_step : int
         Training steps taken before this call, and until now; asynchronous workers count
         those of all.
+    saved_step : int or None
+        Step of the checkpoint that training goes on from.
     n_taken : int
         Training steps that this process has taken in this call, a batch each.
     loss : Tensor or None
@@ -93,6 +95,7 @@ class Run:
         self.model_dir = model_dir
         self.start_step = global_step
         self.global_step = global_step
+        self.saved_step: int | None = None
         self.n_taken = 0
         self.loss: Tensor | None = None
         self.unread_losses: dict[int, tuple[Tensor, Any, int]] = {}
@@ -161,7 +164,7 @@ class Run:
         path = self._summary_dir if directory is None else Path(directory)
         if path not in self._writers:
             # What earlier files have of the steps to come is not what led to this run.
-            first = self.start_step + (self.mode == ModeKeys.TRAIN)
+            first = self.start_step + 1 if self.mode == ModeKeys.TRAIN else None
             run = weakref.proxy(self)  # no circle: a run lets go of its network at once
             self._writers[path] = SummaryWriter(path, lambda: run.global_step, first)
         return self._writers[path]

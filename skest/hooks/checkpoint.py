@@ -90,13 +90,13 @@ class CheckpointSaverHook(Hook):
         return extended
 
     def begin(self, run: Run) -> None:
-        """Save the state that training starts from."""
+        """Save the state that training starts from, unless it is a checkpoint."""
         self._timer, self._saved_step = self._new_timer(), None
         for listener in self.listeners:
             listener.begin(run)
         if self._timer is not None:
             self._timer.mark(run.global_step)
-            self._save(run)
+            self._save(run, is_saved=run.saved_step == run.global_step)
 
     def after_step(self, run: Run, loss: Any) -> None:
         """Save if it is due, or a listener wants it."""
@@ -121,13 +121,14 @@ class CheckpointSaverHook(Hook):
         steps, secs = self._intervals
         return None if steps is None and secs is None else Timer(steps, secs)
 
-    def _save(self, run: Run) -> None:
+    def _save(self, run: Run, *, is_saved: bool = False) -> None:
         if run.loss_is_nan:
             return  # the last checkpoint before it stays
         for listener in self.listeners:
             listener.before_save(run)
         self._saved_as_finished = run.should_stop
-        run.save_checkpoint()
+        if not is_saved:
+            run.save_checkpoint()
         self._saved_step = run.global_step
         for listener in self.listeners:
             if listener.after_save(run) is True:

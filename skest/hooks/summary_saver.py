@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`SummarySaverHook`."""
 
-import logging
 import os
 from collections.abc import Iterable
 from typing import Any
@@ -10,7 +9,6 @@ from torch import Tensor
 
 from skest.hooks.base import Hook, Run
 from skest.hooks.timer import Timer
-from skest.summaries.graph import record_graph
 from skest.summaries.rates import learning_rates
 from skest.summaries.trial import without_traces
 from skest.summaries.writer import (
@@ -24,8 +22,6 @@ __all__ = ["SummarySaverHook"]
 _VARIABLES, _GRADIENTS = "variables", "gradients"
 _HISTOGRAMS = (_VARIABLES, _GRADIENTS)
 
-_logger = logging.getLogger("skest")
-
 
 class SummarySaverHook(Hook):
     """Writes summaries of training for TensorBoard.
@@ -33,7 +29,7 @@ class SummarySaverHook(Hook):
     These are "loss", "global_step/sec", the learning rates, the ``summaries`` of the
     `EstimatorSpec` (such as "loss/<head>" of a `MultiHead`), and histograms if asked for.
     They are written at the first step, at every interval, the loss at the last step as
-    well. The graph of the network is written before the first step.
+    well.
 
     A training with a ``model_dir`` has such a hook without histograms, at the interval
     ``RunConfig(save_summary_steps=)``, in any case; one that is passed writes beside it,
@@ -116,8 +112,6 @@ class SummarySaverHook(Hook):
 
     def before_step(self, run: Run) -> None:
         """See whether summaries are due, and take those of the state before the step."""
-        if run.global_step == run.start_step:
-            self._write_graph(run)
         self._is_due = self._timer.is_due(run.global_step + 1)
         if self._is_due:
             self._scalars |= learning_rates(run.spec)
@@ -156,17 +150,6 @@ class SummarySaverHook(Hook):
 
     def _forget(self) -> None:
         self._is_due, self._scalars, self._distributions = False, {}, {}
-
-    def _write_graph(self, run: Run) -> None:
-        if run.batch is None or not self._writer(run).wants_graph:
-            return
-        try:
-            with without_traces(run.spec):
-                nodes = record_graph(run.network, *run.batch, run.spec.loss)
-        except Exception as error:  # a picture is no reason to end training
-            _logger.info("The graph of the network is not written: %s", error)
-        else:
-            self._writer(run).graph(nodes)
 
     def _add_summaries_of_model(self, run: Run) -> None:
         """Compute what the step is going to compute, and look at more of it."""

@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from skest.eval_results import append_eval_result, eval_dir_of, read_eval_results
+from skest.eval_results import eval_dir_of, write_eval_result
 from skest.hooks.base import Run
 from skest.keys import MetricKeys
-from skest.summaries.writer import SummaryWriter
 
 __all__ = ["record_evaluation"]
 
@@ -47,22 +46,10 @@ def record_evaluation(
         rule.check(results)
     results = {name: value for name, value in results.items() if np.ndim(value) == 0}
     try:
-        append_eval_result(eval_dir, results)
+        write_eval_result(eval_dir, results)
         if run.config.save_summary_steps and run.summary.is_enabled:
-            _write_summaries(run.summary, read_eval_results(eval_dir), run.global_step)
-    except (OSError, ValueError) as error:
+            run.summary.scalars(
+                {n: v for n, v in results.items() if n != MetricKeys.GLOBAL_STEP}
+            )
+    except OSError as error:
         _logger.warning("The result is not recorded in %s: %s", eval_dir, error)
-
-
-def _write_summaries(
-    writer: SummaryWriter, results: Mapping[int, Mapping[str, float]], step: int
-) -> None:
-    """Write the results of a step, and those of later ones again.
-
-    TensorBoard wants the steps in ascending order, and forgets later ones when an old
-    checkpoint is evaluated, or training has gone back.
-    """
-    for at, values in results.items():
-        if at >= step:
-            named = {n: v for n, v in values.items() if n != MetricKeys.GLOBAL_STEP}
-            writer.scalars(named, at)

@@ -1,19 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """`SummaryWriter`: writes the summaries of a run for TensorBoard."""
 
-import importlib
 import importlib.util
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-
-from skest.summaries.graph import Node
 
 __all__ = ["MISSING_TENSORBOARD", "SummaryWriter", "tensorboard_is_installed"]
 
@@ -30,7 +26,7 @@ def tensorboard_is_installed() -> bool:
 
 
 class SummaryWriter:
-    """Writes summaries into an event file of a directory.
+    """Writes summaries into an event file of a directory, by torch's writer.
 
     Hooks find one at ``run.summary``. It may be used without looking whether there is a
     directory and the package tensorboard: where one is missing, nothing is written. The
@@ -66,20 +62,14 @@ class SummaryWriter:
         self._directory = directory
         self._step = step
         self._first_step = first_step
-        self._file: Any = None
+        self._file: Any = None  # a torch.utils.tensorboard.SummaryWriter
         self._written: dict[str, int] = {}
-        self._has_graph = False
         self._is_enabled = directory is not None and tensorboard_is_installed()
 
     @property
     def is_enabled(self) -> bool:
         """Whether anything is written; values that cost time need not be made if not."""
         return self._is_enabled
-
-    @property
-    def wants_graph(self) -> bool:
-        """Whether the graph can be written and is not written yet."""
-        return self._is_enabled and not self._has_graph
 
     def scalar(self, name: str, value: float | Tensor) -> None:
         """Write a number at the present step.
@@ -98,12 +88,9 @@ class SummaryWriter:
     ) -> None:
         """Write numbers at the present step or another one, as `scalar` does."""
         step = self._step() if step is None else step
-        fresh = self._fresh(values, step)
-        if fresh:
-            to_value = _events().scalar_value
-            self._values(
-                [to_value(name, _number(v)) for name, v in fresh.items()], step
-            )
+        for name, value in self._fresh(values, step).items():
+            number = value.item() if isinstance(value, Tensor) else float(value)
+            self._try("add_scalar", name, number, step)
 
     def histogram(self, name: str, values: Any) -> None:
         """Write the distribution of numbers at the present step.
@@ -121,37 +108,15 @@ class SummaryWriter:
     def histograms(self, values: Mapping[str, Any]) -> None:
         """Write distributions at the present step, as `histogram` does."""
         step = self._step()
-        numbers = {name: _finite(v) for name, v in self._fresh(values, step).items()}
-        numbers = {name: v for name, v in numbers.items() if v.size}
-        if numbers:
-            to_value = _events().histogram_value
-            self._values([to_value(name, v) for name, v in numbers.items()], step)
-
-    def graph(self, nodes: Sequence[Node]) -> None:
-        """Write the graph of a network, see `skest.summaries.graph.record_graph`."""
-        self._has_graph = True
-        self._try(lambda file: file.graph(nodes))
-
-    def hparams(self, values: Mapping[str, float | bool | str]) -> None:
-        """Write the hyperparameters of the training, a row of the page "HParams".
-
-        Parameters
-        ----------
-        values : dict of str to float, bool or str
-            The columns of the row.
-        """
-        if self.is_enabled:
-            self._values([_events().hparams_value(values)], self._step())
-
-    def success(self) -> None:
-        """Write that the training of `hparams` has ended well."""
-        if self.is_enabled:
-            self._values([_events().success_value()], self._step())
+        for name, value in self._fresh(values, step).items():
+            numbers = _finite(value)
+            if numbers.size:
+                self._try("add_histogram", name, numbers, step)
 
     def close(self) -> None:
-        """Close the file, if there is one."""
+        """Write what is not written yet, and close the file if there is one."""
         if self._file is not None:
-            self._file.close()
+            self._try("close")
             self._file = None
 
     def _fresh(self, values: Mapping[str, Any], step: int) -> dict[str, Any]:
@@ -162,32 +127,22 @@ class SummaryWriter:
         self._written |= dict.fromkeys(fresh, step)
         return fresh
 
-    def _values(self, values: Sequence[Any], step: int) -> None:
-        self._try(lambda file: file.values(values, step))
-
-    def _try(self, write: Callable[[Any], None]) -> None:
-        """Write, if that is possible."""
-        if not self.is_enabled:
+    def _try(self, name: str, *arguments: Any) -> None:
+        """Call a method of the file, if it can be written."""
+        if not self._is_enabled:
             return
         try:
             if self._file is None:
-                self._file = _events().EventFile(self._directory, self._first_step)
-            write(self._file)
+                # Imported where it is used: it takes a second, and tensorboard.
+                from torch.utils.tensorboard import SummaryWriter as EventFile
+
+                self._file = EventFile(self._directory, purge_step=self._first_step)
+            getattr(self._file, name)(*arguments)
         except OSError as error:
             _logger.warning(
                 "No summaries are written to %s: %s", self._directory, error
             )
-            self.close()
-            self._is_enabled = False
-
-
-def _events() -> ModuleType:
-    """Return the module that needs tensorboard."""
-    return importlib.import_module("skest.summaries.events")
-
-
-def _number(value: float | Tensor) -> float:
-    return value.item() if isinstance(value, Tensor) else float(value)
+            self._file, self._is_enabled = None, False
 
 
 def _finite(values: Any) -> Any:

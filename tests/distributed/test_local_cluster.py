@@ -7,7 +7,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,10 +15,9 @@ import pytest
 from joblib import Parallel, delayed
 from sklearn.model_selection import GridSearchCV
 
-from skest import DNNClassifier, Estimator, RunConfig
-from skest.distributed import AsyncParameterServer, SharedMemory
+from skest import DNNClassifier, Estimator
+from skest.distributed import SharedMemory
 from skest.distributed.local_cluster import LocalChief, train_locally
-from skest.distributed.local_parts import InMemory, InServers
 from skest.exceptions import NanLossDuringTrainingError
 from tests.distributed._local import (
     linear_model_fn,
@@ -96,24 +94,6 @@ def test_ctrl_c_stops_all_and_saves():
     assert estimator.checkpoint.global_step > 0
 
 
-@pytest.mark.parametrize(
-    ("parts", "strategy"),
-    [(InMemory, SharedMemory(1)), (InServers, AsyncParameterServer(1, 1))],
-)
-def test_ctrl_c_while_processes_start_is_answered_at_once(monkeypatch, parts, strategy):
-    def begin(parts, run):
-        os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(SECONDS)
-
-    monkeypatch.setattr(parts, "begin", begin)
-    config = RunConfig(train_distribute=strategy)
-    estimator = Estimator(linear_model_fn, config=config)
-    with pytest.raises(KeyboardInterrupt):
-        estimator.train(lambda: slow_batches(3))
-    assert estimator.checkpoint is None
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-
 @pytest.mark.slow
 def test_ctrl_c_while_the_chief_waits_for_the_others(monkeypatch):
     def unequal(input_context):
@@ -130,7 +110,8 @@ def test_ctrl_c_while_the_chief_waits_for_the_others(monkeypatch):
 
     monkeypatch.setattr(LocalChief, "_wait_for_input_of_others", pressed)
     estimator = Estimator(linear_model_fn, config=shared(2))
-    estimator.train(unequal)
+    with pytest.raises(KeyboardInterrupt):
+        estimator.train(unequal)
     (press,) = timers
     press.join()
     assert estimator.stop_reason == "interrupted by Ctrl-C"

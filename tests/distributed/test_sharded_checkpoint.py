@@ -2,7 +2,6 @@
 """Tests of `skest.distributed.sharded_checkpoint`."""
 
 import json
-import signal
 import tempfile
 from pathlib import Path
 
@@ -27,8 +26,6 @@ from skest.exceptions import (
     NanLossDuringTrainingError,
 )
 from skest.saving import make_save
-from tests import _forkserver
-from tests.faults._dying import save_until
 
 SCALARS = {"optimizers": [{"class": "Adam"}], "lr_schedulers": []}
 N_PS = st.integers(1, 4)
@@ -343,30 +340,3 @@ def test_an_index_with_wrong_rows_is_refused(tmp_path, rows):
         read_checkpoint(tmp_path / "ckpt-3")
     with pytest.raises(CorruptCheckpointError, match="is damaged"):
         read_shard(tmp_path / "ckpt-3", 1, 2, tables=["table"])
-
-
-# A process that saves is killed
-
-
-@pytest.fixture(scope="module")
-def context():
-    return _forkserver.context()
-
-
-@pytest.mark.parametrize("stride", [5, pytest.param(1, marks=pytest.mark.slow)])
-def test_the_moments_of_saving(context, tmp_path, stride):
-    for n_operations in range(0, 1000, stride):
-        model_dir = tmp_path / str(n_operations)
-        saved(model_dir, 2, checkpoint_of(1, value=1.0))
-        arguments = (n_operations, saved, model_dir, 2, checkpoint_of(2, value=2.0))
-        process = context.Process(target=save_until, args=arguments)
-        process.start()
-        process.join()
-        latest = DirectoryStore(model_dir).latest()
-        step = latest.global_step
-        assert_same_checkpoint(latest, checkpoint_of(step, value=float(step)))
-        if process.exitcode == 0:
-            break
-        assert process.exitcode == -signal.SIGKILL
-    assert step == 2
-    assert n_operations > 15

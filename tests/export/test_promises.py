@@ -49,8 +49,8 @@ PROMISES = {
         "test_an_export_with_other_names_of_classes_does_not_appear",
     ],
     "a killed export leaves no visible broken version": [
-        "faults/test_export_kill.py::test_every_visible_version_loads",
-        "test_temporary.py::test_what_a_killed_process_left_is_swept",
+        "faults/test_kill.py::test_every_visible_version_loads",
+        "test_versioned_directory.py::test_leftovers_go_after_a_day",
         "faults/test_full_disk.py::test_what_only_reads_works_and_exports_say_what_failed",
     ],
     "hostile and damaged files are refused before anything runs": [

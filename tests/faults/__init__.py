@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Faults: killed processes."""
+"""Faults, with real processes: SIGKILL, Ctrl-C, full disks, damaged files."""

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skest import Estimator, RunConfig
-from skest.eval_results import append_eval_result
+from skest.eval_results import write_eval_result
 from skest.hooks import (
     CheckpointListener,
     Run,
@@ -45,7 +45,7 @@ def reason(hook, step, start=0):
 def record(directory, **values):
     """Record values of the metric "m" by global step, as ``s10=0.5``."""
     for step, value in values.items():
-        append_eval_result(directory, {"global_step": int(step[1:]), "m": value})
+        write_eval_result(directory, {"global_step": int(step[1:]), "m": value})
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_results_that_are_deleted_or_replaced_are_read_anew(estimator):
     record(estimator.eval_dir(), s10=0.9)
     assert reason(hook, step=10) is not None
     assert reason(hook, step=10) is not None
-    (estimator.eval_dir() / "results.jsonl").unlink()
+    (estimator.eval_dir() / "10.json").unlink()
     record(estimator.eval_dir(), s10=0.1)
     assert reason(hook, step=10) is None
 
@@ -150,7 +150,7 @@ def test_no_increase_is_no_decrease_of_the_negative(values, max_steps):
 
 def test_stops_a_training_that_is_evaluated(estimator):
     def evaluate(run):
-        append_eval_result(
+        write_eval_result(
             estimator.eval_dir(), {"global_step": run.global_step, "m": 1.0}
         )
 
@@ -173,7 +173,7 @@ def test_a_metric_that_is_not_there(estimator, make, limit):
     with pytest.raises(ValueError, match="is 'auc', but .* have 'global_step', 'm'"):
         reason(make(estimator, "auc", limit), step=20)
     # Evaluations from before it was added do not matter.
-    append_eval_result(estimator.eval_dir(), {"global_step": 20, "auc": 0.75})
+    write_eval_result(estimator.eval_dir(), {"global_step": 20, "auc": 0.75})
     assert reason(make(estimator, "auc", 0.75 if limit == 1.0 else 10), 20) is None
 
 

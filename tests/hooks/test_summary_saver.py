@@ -23,7 +23,7 @@ from tests._models import (
     table,
     table_fn,
 )
-from tests.summaries._events import event_files, graph, histograms, scalars
+from tests.summaries._events import event_files, histograms, scalars
 
 ENDLESS = table_fn(num_epochs=None)
 
@@ -46,7 +46,6 @@ def test_summaries_of_a_training(tmp_path):
     assert list(found["global_step/sec"]) == [4, 7]
     assert all(rate > 0 for rate in found["global_step/sec"].values())
     assert found["learning_rate"] == dict.fromkeys((1, 4, 7), pytest.approx(0.05))
-    assert {"features", "weight", "addmm", "labels"} <= set(graph(tmp_path))
     assert not histograms(tmp_path)
 
 
@@ -231,14 +230,6 @@ def test_hooks_write_numbers_of_their_own(tmp_path):
     Estimator(model_fn).train(ENDLESS, [Norm()], steps=1)
 
 
-def test_numbers_of_hooks_of_an_evaluation_stay_beside_the_metrics(tmp_path):
-    estimator = Estimator(model_fn, tmp_path).train(table_fn())
-    write = At(5, lambda run: run.summary.scalar("of_hook", 1.0))
-    for _ in range(2):
-        estimator.evaluate(table_fn(), hooks=[write])
-    assert set(scalars(estimator.eval_dir())) == {"loss", "mean", "of_hook"}
-
-
 def test_a_training_that_goes_on_draws_one_line(tmp_path):
     estimator = Estimator(model_fn, tmp_path, config(2, save_checkpoints_steps=5))
     estimator.train(ENDLESS, steps=5)
@@ -273,16 +264,6 @@ def test_files_are_closed_whatever_happens(tmp_path, error):
         estimator.train(ENDLESS, [At(1, runs.append), hook])
     (run,) = runs
     assert run.summary._file is None
-    assert list(scalars(tmp_path)["loss"]) == [1, 2]
-
-
-def test_a_network_without_a_graph_is_trained(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(
-        "skest.hooks.summary_saver.record_graph", raising(RuntimeError("too strange"))
-    )
-    with caplog.at_level(logging.INFO, "skest"):
-        Estimator(model_fn, tmp_path, config(1)).train(ENDLESS, steps=2)
-    assert "The graph of the network is not written: too strange" in caplog.text
     assert list(scalars(tmp_path)["loss"]) == [1, 2]
 
 

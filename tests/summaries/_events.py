@@ -2,8 +2,6 @@
 """Reads event files back with TensorBoard's own reader."""
 
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from tensorboard.compat.proto.graph_pb2 import GraphDef
-from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 
 def read(directory):
@@ -35,19 +33,6 @@ def histograms(directory):
         tag: {event.step: event.histogram_value for event in events.Histograms(tag)}
         for tag in events.Tags()["histograms"]
     }
-
-
-def graph(directory):
-    """Return {name: node}."""
-    # `Graph` of the reader needs TensorFlow's own version of the message.
-    message = GraphDef.FromString(read(directory)._graph)
-    return {node.name: node for node in message.node}
-
-
-def hparams(directory):
-    """Return {tag: message} of the plugin "hparams"."""
-    contents = read(directory).PluginTagToContent("hparams")
-    return {tag: HParamsPluginData.FromString(data) for tag, data in contents.items()}
 
 
 def event_files(directory):

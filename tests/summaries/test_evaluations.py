@@ -35,23 +35,3 @@ def test_every_directory_has_its_metrics(estimator):
             for step, metrics in read_eval_results(directory).items()
         }
         assert set(shown(directory)[10]) == {"loss", "mean", "global_step"}
-
-
-def test_steps_in_any_order_are_one_line(estimator):
-    for step in (4, 10, 2, 10, 6):
-        estimator.evaluate(
-            table_fn(n_rows=20 - step),
-            checkpoint_path=estimator.model_dir / f"ckpt-{step}",
-        )
-    results = read_eval_results(estimator.eval_dir())
-    assert list(results) == [2, 4, 6, 10]
-    assert shown(estimator.eval_dir()) == {
-        step: pytest.approx(metrics) for step, metrics in results.items()
-    }
-
-
-def test_a_broken_file_of_results_is_no_error(estimator, caplog):
-    estimator.eval_dir().mkdir()
-    (estimator.eval_dir() / "results.jsonl").write_text("{\n")
-    assert estimator.evaluate(table_fn())["global_step"] == 10
-    assert "is not the result of an evaluation" in caplog.text

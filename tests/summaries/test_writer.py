@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from skest.summaries import SummaryWriter
-from skest.summaries.graph import Node
-from tests.summaries._events import event_files, graph, histograms, hparams, scalars
+from tests.summaries._events import event_files, histograms, scalars
 
 
 class Clock:
@@ -60,7 +59,6 @@ def test_histograms(tmp_path, values):
     assert (histogram.min, histogram.max, histogram.num) == (0, 5, 6)
     assert (histogram.sum, histogram.sum_squares) == (15, 55)
     assert sum(histogram.bucket) == 6
-    assert histogram.bucket_limit[-1] == 5
 
 
 def test_a_histogram_of_equal_values(tmp_path):
@@ -76,42 +74,6 @@ def test_a_histogram_of_nothing_is_left_out(tmp_path):
     writer.histograms({"empty": torch.empty(0, 3), "nan": torch.tensor([torch.nan])})
     writer.close()
     assert not event_files(tmp_path)
-
-
-def test_a_graph(tmp_path):
-    writer = SummaryWriter(tmp_path, Clock())
-    assert writer.wants_graph
-    nodes = [
-        Node("x", "Placeholder", (), ((4, 2),)),
-        Node("a/relu", "relu", ("x",), ()),
-    ]
-    writer.graph(nodes)
-    assert not writer.wants_graph
-    writer.close()
-    found = graph(tmp_path)
-    assert list(found["a/relu"].input) == ["x"]
-    (shape,) = found["x"].attr["_output_shapes"].list.shape
-    assert [dim.size for dim in shape.dim] == [4, 2]
-
-
-def test_hyperparameters(tmp_path):
-    writer = SummaryWriter(tmp_path, Clock())
-    writer.hparams({"l1": 0.5, "shuffle": True, "optimizer": "ftrl"})
-    writer.success()
-    writer.close()
-    found = hparams(tmp_path)
-    values = found["_hparams_/session_start_info"].session_start_info.hparams
-    assert values["l1"].number_value == 0.5
-    assert values["shuffle"].bool_value is True
-    assert values["optimizer"].string_value == "ftrl"
-    assert found["_hparams_/session_end_info"].session_end_info.status == 1  # success
-
-
-def test_values_are_there_at_once(tmp_path):
-    writer = SummaryWriter(tmp_path, Clock())
-    writer.scalar("loss", 1.0)
-    assert scalars(tmp_path) == {"loss": {1: 1.0}}
-    writer.close()
 
 
 def test_a_later_file_replaces_steps_of_earlier_ones(tmp_path):
@@ -136,9 +98,6 @@ def use_all(writer):
     writer.scalars({"b": 1.0})
     writer.histogram("c", torch.ones(2))
     writer.histograms({"d": torch.ones(2)})
-    writer.graph([])
-    writer.hparams({"e": 1.0})
-    writer.success()
     writer.close()
 
 
