@@ -13,7 +13,6 @@ from skest._former_names import no_attribute
 if TYPE_CHECKING:
     from skest.export.artifact import latest
     from skest.export.best_exporter import BestExporter
-    from skest.export.declaration import to_estimator
     from skest.export.exporters import (
         Exporter,
         FinalExporter,
@@ -44,7 +43,6 @@ __all__ = [
     "build_onnx",
     "latest",
     "load",
-    "to_estimator",
 ]
 
 _MODULES = {
@@ -62,7 +60,6 @@ _MODULES = {
     "build_onnx": "onnx_graph",
     "latest": "artifact",
     "load": "runtime",
-    "to_estimator": "declaration",
 }
 
 

@@ -50,7 +50,7 @@ class BestExporter(LatestExporter):
         For ``Estimator.export``.
     exports_to_keep : int or None, default=5
         How many versions stay, the best ones; None keeps all.
-    format : {"onnx", "checkpoint", "pt2", "aoti"}, default="onnx"
+    format : {"onnx", "checkpoint"}, default="onnx"
         For ``Estimator.export``.
     metric : str, default=None
         The metric to compare, in place of a `compare_fn`. None is the loss.

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from skest.exceptions import ExportError
 from skest.export.graph import STRING, Value, where
 from skest.export.hashing_onnx import (
+    bucket_ids,
     fingerprint_cat64,
     int64_keys,
     unsigned_remainder,
@@ -254,9 +254,6 @@ def _(column: CategoricalOver, inputs: Inputs) -> Ids:
 @_ids.register
 def _(column: KeyedCategoricalColumn, inputs: Inputs) -> Ids:
     cells = inputs.category(column.key, column.delimiter)
-    if inputs.client_hashes and isinstance(column, HashBucketColumn):
-        ids = cells.buckets(column.hash_bucket_size)
-        return Ids(ids, ids >= 0, cells.width)
     present = _is_none_of(cells.values, cells.missing)
     ids = _ids_of(column, cells, present)
     if isinstance(column, VocabularyColumn) and column.missing_bucket:
@@ -307,7 +304,7 @@ def _(column: IdentityColumn, cells: Category, present: Value) -> Value:
 
 @_ids_of.register
 def _(column: HashBucketColumn, cells: Category, present: Value) -> Value:
-    return where(present, cells.buckets(column.hash_bucket_size), -1)
+    return where(present, bucket_ids(cells.values, column.hash_bucket_size), -1)
 
 
 @_ids_of.register
@@ -318,7 +315,7 @@ def _(column: VocabularyColumn, cells: Category, present: Value) -> Value:
     ids = _looked_up(cells.values, vocabulary, _UNKNOWN if n_spread else default)
     if not n_spread:
         return ids
-    spread = cells.buckets(n_spread) + len(column.vocabulary)
+    spread = bucket_ids(cells.values, n_spread) + len(column.vocabulary)
     return where(ids.equals(_UNKNOWN), spread, ids)
 
 
@@ -337,8 +334,6 @@ def _(column: BucketizedColumn, inputs: Inputs) -> Ids:
 
 @_ids.register
 def _(column: CrossedColumn, inputs: Inputs) -> Ids:
-    if inputs.client_hashes:
-        return _client_cross(column, inputs)
     first, *others = (_int64_keys_of(key, inputs) for key in column.hashed_keys)
     start = first.values.constant(column.first_hash.view(np.int64))
     hashes, present, width = first._replace(
@@ -356,24 +351,6 @@ def _(column: CrossedColumn, inputs: Inputs) -> Ids:
         width = width * keys.width if is_fixed else None  # type: ignore[operator]
     buckets = unsigned_remainder(hashes, column.hash_bucket_size)
     return Ids(where(present, buckets, -1), present, width)
-
-
-def _client_cross(column: CrossedColumn, inputs: Inputs) -> Ids:
-    columns = [key.name for key in column.hashed_keys if isinstance(key, FeatureColumn)]
-    if columns:
-        raise ExportError(
-            f"The crossed column {column.name!r} reads the feature columns {columns}, "
-            "which a client does not know. Cross names of raw columns, or export with "
-            "hashing='graph'."
-        )
-    ids = inputs.hashed(
-        [(key, None) for key in column.hashed_keys],
-        "fingerprint_cat64",
-        seeds=[0, 1],
-        start=str(column.first_hash.item()),
-        buckets=column.hash_bucket_size,
-    )
-    return Ids(ids, ids >= 0, inputs.width_of(ids))
 
 
 def _int64_keys_of(key: Any, inputs: Inputs) -> Ids:

@@ -127,7 +127,7 @@ class FinalExporter(Exporter):
         Name of the directory of the versions, ``<model_dir>/export/<name>``.
     assets : dict of str to path, default=None
         For ``Estimator.export``.
-    format : {"onnx", "checkpoint", "pt2", "aoti"}, default="onnx"
+    format : {"onnx", "checkpoint"}, default="onnx"
         For ``Estimator.export``.
 
     Notes
@@ -179,7 +179,7 @@ class LatestExporter(Exporter):
         For ``Estimator.export``.
     exports_to_keep : int or None, default=5
         How many versions stay; None keeps all.
-    format : {"onnx", "checkpoint", "pt2", "aoti"}, default="onnx"
+    format : {"onnx", "checkpoint"}, default="onnx"
         For ``Estimator.export``.
 
     Raises

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The inputs of an exported graph: one for each raw column that feature columns read."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -12,7 +12,6 @@ import scipy.sparse
 from skest.exceptions import ExportError
 from skest.export.demands import Demand, demands
 from skest.export.graph import STRING, Graph, Value, where
-from skest.export.hashing_onnx import bucket_ids
 from skest.feature_columns.base import FeatureColumn
 from skest.feature_columns.cells import Cells
 from skest.feature_columns.ragged import holds_lists
@@ -134,9 +133,6 @@ class InputSpec(NamedTuple):
         What divides the values of a raw cell, which come to the graph one by one.
     names : tuple of str or None
         Columns of a frame that are the columns of this input.
-    computed : dict or None
-        How the client makes this input of other ones, see
-        `skest.export.client_hashing`.
     crossed : tuple of tuples of str
         The inputs of crossed columns that read this one first: each value in a row of one
         meets each of the others.
@@ -151,7 +147,6 @@ class InputSpec(NamedTuple):
     missing: Any
     delimiter: str | None = None
     names: tuple[str, ...] | None = None
-    computed: Mapping[str, Any] | None = None
     crossed: tuple[tuple[str, ...], ...] = ()
     texts_only: bool = False
 
@@ -165,7 +160,6 @@ class InputSpec(NamedTuple):
             "missing": "nan" if is_nan else self.missing,
             "delimiter": self.delimiter,
             "columns": None if self.names is None else list(self.names),
-            "computed": self.computed,
             "crossed": [list(names) for names in self.crossed] or None,
             "texts_only": self.texts_only or None,
         }
@@ -185,15 +179,12 @@ class Category(NamedTuple):
         The only one of them that is missing where -1 is a value.
     width : int or None
         `n_values`, if it is always the same.
-    buckets : callable
-        ``buckets(n)`` gives the values buckets by their hashes.
     """
 
     values: Value
     missing: tuple[Any, ...]
     no_value: Any
     width: int | None
-    buckets: Callable[[int], Value]
 
 
 class Inputs:
@@ -211,15 +202,11 @@ class Inputs:
         What is known about raw columns beyond what the columns say.
     rank : {1, 2}, default=2
         Dimensions of inputs that have one value for each row.
-    hashing : {"graph", "client"}, default="graph"
-        Where hashes are computed.
 
     Attributes
     ----------
     graph : Graph
         The graph.
-    client_hashes : bool
-        Whether hashed ids come in.
     specs : list of InputSpec
         The inputs, in the order in which columns read them.
 
@@ -236,11 +223,8 @@ class Inputs:
         dtype: Any,
         forms: Mapping[Key, Form] | None = None,
         rank: int = 2,
-        hashing: str = "graph",
     ) -> None:
         self.graph = graph
-        self.client_hashes = hashing == "client"
-        self._hashed: dict[Any, Value] = {}
         self._forms = dict(forms or {})
         self._rank = rank
         self.specs: list[InputSpec] = []
@@ -289,36 +273,6 @@ class Inputs:
         self._values[spec.key, spec.delimiter] = (spec, value)
         return value
 
-    def hashed(
-        self, sources: Sequence[tuple[Key, str | None]], algo: str, **how: Any
-    ) -> Value:
-        """Declare an input of ids that the client makes of others, -1 for none."""
-        specs = [self._values[source][0] for source in sources]
-        names = [spec.name for spec in specs]
-        recipe = {"algo": algo, "from": names, **how}
-        known = str(recipe)
-        if known not in self._hashed:
-            name = f"{'_X_'.join(names)}_ids_{how['buckets']}"
-            width = 1 if all(spec.shape[1] == 1 for spec in specs) else None
-            self._hashed[known] = self._declare(
-                InputSpec(name, name, "int64", (None, width), -1, computed=recipe)
-            )
-        return self._hashed[known]
-
-    def width_of(self, ids: Value) -> int | None:
-        """Return how many hashed ids a row has, if it is always the same."""
-        return next(s.shape[1] for s, value in self._values.values() if value is ids)
-
-    def without_unread(self) -> list[InputSpec]:
-        """Withdraw inputs that only hashed ids are made of; return them."""
-        read = {name for node in self.graph.nodes for name in node.inputs}
-        sources = {n for s in self.specs if s.computed for n in s.computed["from"]}
-        unread = [s for s in self.specs if s.name in sources - read]
-        self.specs = [s for s in self.specs if s not in unread]
-        names = {spec.name for spec in unread}
-        self.graph.inputs = [t for t in self.graph.inputs if t.name not in names]
-        return unread
-
     def any_input(self) -> Value:
         """Declare an input of which only the rows count: the first raw column."""
         key, form = next(iter(self._forms.items()), ("x", Form("number", None)))
@@ -345,12 +299,7 @@ class Inputs:
             values = where(values.is_nan(), _NO_INTEGER, values).cast(np.int64)
             missing, no_value = (_NO_CATEGORY, _NO_INTEGER), _NO_INTEGER
 
-        def buckets(n: int) -> Value:
-            if self.client_hashes:
-                return self.hashed([(key, delimiter)], "murmur3_32", seed=0, buckets=n)
-            return bucket_ids(values, n)
-
-        return Category(values, missing, no_value, spec.shape[1], buckets)
+        return Category(values, missing, no_value, spec.shape[1])
 
 
 def _spec(

@@ -16,16 +16,13 @@ import numpy as np
 from skest.exceptions import ArtifactError
 
 __all__ = [
-    "FILES",
     "MANIFEST",
     "MAX_ATOL",
     "MAX_JSON_BYTES",
     "MODEL",
-    "PROGRAM",
     "SCHEMA",
     "WARMUP",
     "check_signatures",
-    "format_of",
     "mapping",
     "parsed",
     "without_duplicates",
@@ -39,10 +36,6 @@ SCHEMA = "skest.export/1"
 MANIFEST = "manifest.json"
 MODEL = "model.onnx"
 WARMUP = "warmup.json"
-PROGRAM = "model.pt2"
-
-# The file of a model by its format; loading the last two runs code of the file.
-FILES = {"onnx": MODEL, "pt2": PROGRAM, "aoti": PROGRAM}
 
 _DTYPES = {
     *("string", "bool", "float32", "float64"),
@@ -89,9 +82,14 @@ def parsed(data: bytes) -> dict[str, Any]:
             + (_CHECKPOINT if is_checkpoint else "A newer skest may read it.")
         )
     mapping(manifest, "files")
-    for name in ("model", "runtime", "parity", "raw"):
+    for name in ("model", "runtime", "parity"):
         mapping(manifest, name, optional=True)
-    format_of(manifest)
+    found = manifest.get("runtime", {}).get("format", "onnx")
+    if found != "onnx" or manifest.get("raw"):
+        raise ArtifactError(
+            f"{MANIFEST!r} must be of a graph that takes raw columns; this is an export "
+            f"with format={found!r} or hashing='client' of an earlier skest, or of none."
+        )
     tolerance = manifest.get("parity", {}).get("atol", 0.0)
     if not _is_number(tolerance) or not 0 <= tolerance <= MAX_ATOL:
         raise ArtifactError(
@@ -113,16 +111,6 @@ def without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def format_of(manifest: Mapping[str, Any]) -> str:
-    """Return what the model is: "onnx", "pt2" or "aoti"."""
-    found = manifest.get("runtime", {}).get("format", "onnx")
-    if not isinstance(found, str) or found not in FILES:
-        raise ArtifactError(
-            f"{MANIFEST!r} must have one of the formats {', '.join(FILES)}; got {found!r}."
-        )
-    return found
-
-
 def mapping(
     owner: Mapping[str, Any], name: str, optional: bool = False
 ) -> dict[str, Any]:
@@ -136,7 +124,7 @@ def mapping(
 
 
 def check_signatures(
-    manifest: Mapping[str, Any], taken: Collection[str], given: Collection[str] | None
+    manifest: Mapping[str, Any], taken: Collection[str], given: Collection[str]
 ) -> None:
     """Check that features and signatures are those of a graph.
 
@@ -146,8 +134,8 @@ def check_signatures(
         As `parsed` returns it.
     taken : collection of str
         The inputs of the graph.
-    given : collection of str or None
-        The tensors that there are, if that is known.
+    given : collection of str
+        Its outputs.
 
     Raises
     ------
@@ -163,7 +151,7 @@ def check_signatures(
     for name, signature in manifest["signatures"].items():
         for side, tensors in (("inputs", taken), ("outputs", given)):
             for key, tensor in signature[side].items():
-                if tensors is not None and tensor["tensor"] not in tensors:
+                if tensor["tensor"] not in tensors:
                     raise _no_tensor(name, side, key)
 
 
@@ -218,11 +206,7 @@ def _check_tensor(where: str, tensor: Any) -> None:
 
 def _check_features(manifest: Mapping[str, Any]) -> None:
     features = mapping(manifest, "features")
-    raw = manifest.get("raw", {})
-    twice = sorted(features.keys() & raw.keys())
-    if twice:
-        raise ArtifactError(f"{twice} are in 'features' and in 'raw' of {MANIFEST!r}.")
-    for name, feature in {**features, **raw}.items():
+    for name, feature in features.items():
         where = f"The feature {name!r}"
         _check_tensor(where, feature)
         if not feature["shape"]:
@@ -243,7 +227,7 @@ def _check_features(manifest: Mapping[str, Any]) -> None:
                 f"{where} must have true or false in 'texts_only'; got {texts_only!r}."
             )
         _check_columns(where, feature)
-        _check_crosses(where, feature, {*features, *raw})
+        _check_crosses(where, feature, features)
 
 
 def _check_missing(where: str, feature: Mapping[str, Any]) -> None:
@@ -297,7 +281,7 @@ def _check_crosses(
 
 
 def _check_widths(manifest: Mapping[str, Any]) -> None:
-    known = {*manifest["features"], *manifest.get("raw", {})}
+    known = manifest["features"]
     widths = manifest.get("widths", [])
     if not isinstance(widths, list) or not all(_is_width(w, known) for w in widths):
         raise ArtifactError(

@@ -51,8 +51,6 @@ class OnnxGraph(NamedTuple):
         What it takes.
     signatures : dict of str to Signature
         What it can be asked for.
-    raw : sequence of InputSpec
-        Raw columns that do not come in themselves; the client computes inputs of them.
     widths : sequence of dict
         How many numbers the graph makes of its inputs, see `skest.export.widths.widths`.
     """
@@ -60,13 +58,7 @@ class OnnxGraph(NamedTuple):
     model: Any
     inputs: list[InputSpec]
     signatures: dict[str, Signature]
-    raw: Sequence[InputSpec] = ()
     widths: Sequence[dict[str, Any]] = ()
-
-    @property
-    def given(self) -> list[InputSpec]:
-        """What the client has: `inputs` that it does not compute, and `raw`."""
-        return [s for s in [*self.inputs, *self.raw] if s.computed is None]
 
     def runtime(self) -> dict[str, Any]:
         """Return what the manifest says about running the graph."""
@@ -100,7 +92,6 @@ def build_onnx(
     logits_scale: tuple[np.ndarray, np.ndarray] | None = None,
     forms: Mapping[Key, Form] | None = None,
     input_rank: int = 2,
-    hashing: str = "graph",
     name: str = "skest",
 ) -> OnnxGraph:
     """Write a model as one ONNX graph.
@@ -127,9 +118,6 @@ def build_onnx(
         What is known about raw columns, see `skest.export.inputs.forms_of`.
     input_rank : {1, 2}, default=2
         Dimensions of inputs that have one value for each row: (n,) or (n, 1).
-    hashing : {"graph", "client"}, default="graph"
-        Where strings are hashed and values crossed. With "client", ids come in, and
-        the graph needs no operator of com.microsoft.
     name : str, default="skest"
         Name of the graph.
 
@@ -163,19 +151,16 @@ def build_onnx(
     """
     if input_rank not in (1, 2):
         raise ValueError(f"'input_rank' must be 1 or 2; got {input_rank!r}.")
-    if hashing not in ("graph", "client"):
-        raise ValueError(f"'hashing' must be 'graph' or 'client'; got {hashing!r}.")
     graph = Graph(name)
     dtype = dtype_of(network)
-    inputs, encoded = _encoded(graph, columns, dtype, forms or {}, input_rank, hashing)
+    inputs, encoded = _encoded(graph, columns, dtype, forms or {}, input_rank)
     logits = network_output(network, Scope(graph), encoded)
     if logits_scale is not None:
         scale, center = (np.asarray(values, dtype) for values in logits_scale)
         logits = logits * scale + center
     predictions = head_outputs(graph, head, logits, classes)
-    raw = inputs.without_unread()
     found = head_signatures(head, predictions, inputs.specs, input_rank)
-    return finished(graph, inputs.specs, found, raw)
+    return finished(graph, inputs.specs, found)
 
 
 def head_outputs(graph: Graph, head: Head, logits: Any, classes: Any) -> Any:
@@ -213,10 +198,7 @@ def head_signatures(
 
 
 def finished(
-    graph: Graph,
-    inputs: list[InputSpec],
-    found: dict[str, Signature],
-    raw: Sequence[InputSpec] = (),
+    graph: Graph, inputs: list[InputSpec], found: dict[str, Signature]
 ) -> OnnxGraph:
     """Return a graph that has its outputs, with a description in its metadata."""
     features = {spec.name: spec.to_json() for spec in inputs}
@@ -226,7 +208,7 @@ def finished(
         "skest.signatures": json.dumps(described),
     }
     model = to_model(graph, metadata)
-    return OnnxGraph(model, inputs, found, raw, widths(graph, inputs))
+    return OnnxGraph(model, inputs, found, widths(graph))
 
 
 def dtype_of(network: nn.Module) -> np.dtype:
@@ -246,16 +228,15 @@ def _encoded(
     dtype: np.dtype,
     forms: Mapping[Key, Form],
     rank: int,
-    hashing: str,
 ) -> tuple[Inputs, Any]:
     """Declare the inputs; return them, and what the network takes."""
     parts = columns if isinstance(columns, Mapping) else {None: columns}
     parts = {part: given for part, given in parts.items() if given is not None}
     if not parts:
-        inputs = Inputs(graph, [], dtype, forms, rank, hashing)
+        inputs = Inputs(graph, [], dtype, forms, rank)
         return inputs, {"rows": inputs.any_input()}
     all_columns: list[FeatureColumn] = [c for p in parts.values() for c in p.active]
-    inputs = Inputs(graph, all_columns, dtype, forms, rank, hashing)
+    inputs = Inputs(graph, all_columns, dtype, forms, rank)
     encoded = {part: encode(given, inputs, dtype) for part, given in parts.items()}
     return inputs, encoded if isinstance(columns, Mapping) else encoded[None]
 

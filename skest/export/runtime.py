@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from skest.exceptions import ArtifactError
 from skest.export.artifact import Artifact, read_artifact, version_at
-from skest.export.client_hashing import ClientInputs
 from skest.export.manifest import WARMUP
 from skest.export.onnx_session import engine, onnx_session
 from skest.export.padded_sizes import cell_lengths, values_in_item
@@ -54,19 +53,12 @@ class Model:
         self.manifest = artifact.manifest
         self._session = session
         self._weights = artifact.weights  # which the session reads where they are
-        # A program's session has the feature columns themselves.
-        self._encodes = artifact.format != "onnx"
-        specs = artifact.manifest["features"]
-        self._client = ClientInputs(specs, artifact.manifest.get("raw", {}))
-        self.features: dict[str, Any] = self._client.given
+        self.features: dict[str, Any] = artifact.manifest["features"]
         self._features = {
             name: Feature(name, spec) for name, spec in self.features.items()
         }
         self.widths: list[dict[str, Any]] = artifact.manifest.get("widths", [])
-        self.signatures: dict[str, Any] = {
-            name: self._client.signature(found)
-            for name, found in artifact.manifest["signatures"].items()
-        }
+        self.signatures: dict[str, Any] = artifact.manifest["signatures"]
         self.parts = {
             name: feature.columns
             for name, feature in self._features.items()
@@ -150,12 +142,9 @@ class Model:
         self, cells: Mapping[str, Any], names: list[str]
     ) -> list[NDArray[Any]]:
         """Return tensors of the model for raw features by name."""
-        if self._encodes:
-            return self._session.run(names, cells)
-        raw = {name: self._features[name].feed(c) for name, c in cells.items()}
-        _check_rows(raw)
-        feeds = self._client.feeds(raw)
-        if any(map(len, raw.values())):
+        feeds = {name: self._features[name].feed(c) for name, c in cells.items()}
+        _check_rows(feeds)
+        if any(map(len, feeds.values())):
             return self._session.run(names, feeds)
         # To sort no rows ends the process of ONNX Runtime before 1.31.
         one = {name: _row_of_nothing(values) for name, values in feeds.items()}
@@ -229,14 +218,12 @@ def load(
     trusted_manifest_sha256: str | Collection[str] | None = None,
     max_bytes: int = 16 * 2**30,
     num_threads: int = 1,
-    trust_code: bool = False,
     trial: Trial | None = None,
 ) -> Model:
     """Load an exported model, after checking it.
 
     It needs NumPy and ONNX Runtime only. Files, digests, operators and tensors are
-    checked before anything runs, so that a damaged or hostile model is refused. Models
-    exported with ``format="pt2"`` or ``"aoti"`` need skest with torch, and your trust.
+    checked before anything runs, so that a damaged or hostile model is refused.
 
     Parameters
     ----------
@@ -254,16 +241,11 @@ def load(
     num_threads : int, default=1
         Threads within one call. A server that answers many calls at once is fastest with
         one.
-    trust_code : bool, default=False
-        Load a model of the formats "pt2" and "aoti", too, of which the file can run any
-        code. Do so only for what you exported yourself or whose `trusted_manifest_sha256`
-        you know; all its digests are compared before torch reads it.
     trial : Trial, optional
         Load the model in a process of its own first, within these limits, as `skest
         serve` does: a graph of allowed operators can still end the process that loads it,
         or hold it for long. It takes some tenths of a second, loading a small model some
-        thousandths: by default there is no trial. Formats that can run code are trusted,
-        and not tried.
+        thousandths: by default there is no trial.
 
     Returns
     -------
@@ -273,8 +255,8 @@ def load(
     Raises
     ------
     ArtifactError
-        If the model is damaged, or not what an export of skest may be; if it can run
-        code, and `trust_code` is False; or if it fails its `trial`.
+        If the model is damaged, or not what an export of skest may be; or if it fails its
+        `trial`.
     FileNotFoundError
         If there is no such directory.
     ImportError
@@ -286,20 +268,14 @@ def load(
     if not directory.is_dir():
         raise FileNotFoundError(f"There is no directory {str(directory)!r}.")
     artifact = read_artifact(
-        version_at(directory), verify, trusted_manifest_sha256, max_bytes, trust_code
+        version_at(directory), verify, trusted_manifest_sha256, max_bytes
     )
-    if artifact.format == "onnx":
-        engine()  # Without it nothing is wrong with the model.
-        if trial is not None:
-            trial.run(artifact, verify, max_bytes)
-        session: Any = onnx_session(artifact, num_threads)
-    else:
-        from skest.export.program_runtime import load_program  # imports torch
-
-        session = load_program(artifact, num_threads)
-    model = Model(artifact, session)
-    if verify and WARMUP in artifact.texts:
-        _check_warmup(model, artifact.texts[WARMUP])
+    engine()  # Without it nothing is wrong with the model.
+    if trial is not None:
+        trial.run(artifact, verify, max_bytes)
+    model = Model(artifact, onnx_session(artifact, num_threads))
+    if artifact.warmup is not None:
+        _check_warmup(model, artifact.warmup)
     return model
 
 

@@ -21,12 +21,12 @@ from skest.export.graph import Graph, Value
 from skest.export.operators import ALLOWED_OPERATORS, IR_VERSION, OPSETS
 from skest.export.quiet_export import quiet_export
 
-__all__ = ["TRACING", "Traced", "TracedFunction", "check_results", "traced"]
+__all__ = ["Traced", "traced"]
 
 # torch writes on which modules a node is here.
 _SCOPES = "pkg.torch.onnx.name_scopes"
-#: torch can trace one module at a time.
-TRACING = threading.Lock()
+# torch can trace one module at a time.
+_TRACING = threading.Lock()
 
 
 class Traced(NamedTuple):
@@ -103,10 +103,10 @@ def traced(
     _check_installed()
     own = replace_embedding_bags(copy.deepcopy(network).cpu())
     name = type(network).__name__
-    with TRACING, torch.no_grad():
-        results = check_results(function(own, *example))
+    with _TRACING, torch.no_grad():
+        results = _check_results(function(own, *example))
         model = _model_of(
-            TracedFunction(own, function), tuple(example), open_axes, name
+            _TracedFunction(own, function), tuple(example), open_axes, name
         )
     _check_operators(model, name)
     outputs = _grafted(model, graph, values, name)
@@ -118,7 +118,7 @@ def traced(
     }
 
 
-class TracedFunction(nn.Module):
+class _TracedFunction(nn.Module):
     """A function of a network as a module.
 
     Parameters
@@ -151,7 +151,7 @@ def _check_installed() -> None:
         ) from error
 
 
-def check_results(results: Any) -> Mapping[str, Tensor]:
+def _check_results(results: Any) -> Mapping[str, Tensor]:
     """Return results; raise ExportError for one that has no row for each of the batch."""
     for key, value in results.items():
         if not isinstance(value, Tensor):

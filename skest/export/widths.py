@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """How many numbers a graph makes of what comes in, for those who limit its memory."""
 
-from collections.abc import Iterable
 from typing import Any
 
 from skest.export.graph import Graph, Value
-from skest.export.inputs import InputSpec
 
 __all__ = ["note_width", "widths"]
 
@@ -40,15 +38,13 @@ def note_width(
         values.graph.widths.append((values.name, given, transient))
 
 
-def widths(graph: Graph, inputs: Iterable[InputSpec]) -> list[dict[str, Any]]:
+def widths(graph: Graph) -> list[dict[str, Any]]:
     """Return what was written down, by the features that a client gives.
 
     Parameters
     ----------
     graph : Graph
         With its nodes.
-    inputs : iterable of InputSpec
-        What it takes.
 
     Returns
     -------
@@ -65,19 +61,18 @@ def widths(graph: Graph, inputs: Iterable[InputSpec]) -> list[dict[str, Any]]:
     >>> ids = graph.input("ids", "int64", (None, None))
     >>> note_width(ids + 1, row=8)
     >>> note_width(ids + 1, value=8, transient=True)
-    >>> widths(graph, [])
+    >>> widths(graph)
     [{'of': ['ids'], 'row': 8}, {'of': ['ids'], 'transient': True, 'value': 8}]
     """
     makers = {output: node for node in graph.added for output in node.outputs}
-    named = {tensor.name: [tensor.name] for tensor in graph.inputs}
-    named |= {s.name: list(s.computed["from"]) for s in inputs if s.computed}
+    taken = {tensor.name for tensor in graph.inputs}
     found: dict[tuple[Any, ...], dict[str, int]] = {}
     for tensor, numbers, transient in graph.widths:
         of: set[str] = set()
         seen, left = {tensor}, [tensor]
         while left:
             name = left.pop()
-            of.update(named.get(name, ()))
+            of |= {name} & taken
             new = set(makers[name].inputs) - seen if name in makers else set()
             seen |= new
             left += new

@@ -10,7 +10,6 @@ from onnx import TensorProto, helper
 from skest import export
 from skest.exceptions import ArtifactError
 from skest.export.artifact import latest, read_artifact
-from skest.export.declaration import to_estimator
 from tests.export import _models
 
 
@@ -52,8 +51,8 @@ def test_a_sound_version_is_read(version):
     assert found.path == version
     assert found.model == (version / "model.onnx").read_bytes()
     assert found.external == ()
-    assert found.texts == {"warmup.json": (version / "warmup.json").read_bytes()}
-    assert not read_artifact(version, verify=False).texts
+    assert found.warmup == (version / "warmup.json").read_bytes()
+    assert read_artifact(version, verify=False).warmup is None
 
 
 def test_latest(version, tmp_path):
@@ -374,10 +373,6 @@ def test_trusted_digest(version):
         export.load(version, trusted_manifest_sha256=digest)
     other = _models.entry(data + b" ")["sha256"]
     export.load(version, trusted_manifest_sha256=[digest, other])
-    with pytest.raises(ArtifactError, match="not a trusted one"):
-        to_estimator(version, trusted_manifest_sha256=[digest])
-    with pytest.raises(ArtifactError, match="more than max_bytes=100"):
-        to_estimator(version, max_bytes=100)
 
 
 def test_without_verification_digests_are_not_compared(version):

@@ -169,15 +169,14 @@ CANNED = {
 }
 
 
-@pytest.mark.parametrize("format", ["onnx", "pt2"])
 @pytest.mark.parametrize("model_fn", CANNED.values(), ids=CANNED)
-def test_canned_model_functions(tmp_path, model_fn, format):
+def test_canned_model_functions(tmp_path, model_fn):
     head = BinaryClassHead(label_vocabulary=["no", "yes"])
     features = {**X, "tags": X["tags"][[0, 2, 3, 0]]}
     names = np.array(["no", "yes"])[Y]
     estimator = trained(partial(model_fn, head=head), features, names)
-    version = estimator.export(tmp_path, format=format)
-    model = load(version, trust_code=format == "pt2")
+    version = estimator.export(tmp_path)
+    model = load(version)
     (expected,) = estimator.predict(lambda: [features], yield_single_examples=False)
     read = set(model.manifest["features"])
     found = model("predict", **{key: features[key] for key in read})
@@ -526,10 +525,3 @@ def test_weights_and_input_rank_of_the_core(tmp_path):
         estimator.export(tmp_path, input_rank=3)
     with pytest.raises(ValueError, match="'input_rank' is for format='onnx' only"):
         estimator.export(tmp_path, format="checkpoint", input_rank=1)
-
-
-def test_hashing_is_of_canned_estimators(tmp_path):
-    model = skest.ModelFnRegressor(_linear, max_iter=1)
-    model.fit(NUMBERS[:, :2], NUMBERS[:, 0])
-    with pytest.raises(ExportError, match="hashing='client' is of the canned"):
-        model.export(tmp_path, hashing="client")

@@ -51,12 +51,11 @@ def widths(model, base, **options):
     return json.loads((version / "manifest.json").read_text())["widths"]
 
 
-@pytest.mark.parametrize("hashing", ["graph", "client"])
 @pytest.mark.parametrize("case", CASES)
-def test_widths_of_dense_columns(tmp_path, case, hashing):
+def test_widths_of_dense_columns(tmp_path, case):
     column, expected = CASES[case]
     model = skest.DNNClassifier((2,), feature_columns=[column], max_iter=1)
-    assert widths(model, tmp_path, hashing=hashing) == expected
+    assert widths(model, tmp_path) == expected
 
 
 def test_widths_of_linear_models(tmp_path):

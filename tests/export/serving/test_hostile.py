@@ -531,12 +531,11 @@ def test_limits_are_positive(name):
         Limits(**{name: 0})
 
 
-@pytest.mark.parametrize("hashing", ["graph", "client"])
-def test_crosses_of_long_lists(tmp_path, hashing):
+def test_crosses_of_long_lists(tmp_path):
     rows = pd.DataFrame({"a": [["x", "y"], ["z"]] * 9, "b": [["p"], ["q", "r"]] * 9})
     column = skest.feature_columns.crossed_column(["a", "b"], 100)
     model = skest.LinearClassifier(feature_columns=[column], max_iter=1)
-    model.fit(rows, [0, 1] * 9).export(tmp_path, hashing=hashing)
+    model.fit(rows, [0, 1] * 9).export(tmp_path)
     with ModelServer(
         {"m": tmp_path}, port=0, limits=Limits(max_cells=10_000)
     ) as server:
