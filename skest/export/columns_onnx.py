@@ -164,7 +164,7 @@ def _(column: PiecewiseLinearColumn, inputs: Inputs) -> Encoded:
     for row, own in zip(edges, column.edges, strict=True):
         row[: len(own)] = own
     last = np.array(n_edges) - (1 if column.encoding == "onehot" else 2)
-    found = n_reached(values, edges, row=source.n_elements) - 1
+    found = n_reached(values, edges) - 1
     bins = found.graph.add("Min", found.maximum(0), found.constant(last))
     if column.encoding == "onehot":
         fractions = values.constant(0).expanded(bins.length(0), source.n_elements)
@@ -324,7 +324,7 @@ def _(column: BucketizedColumn, inputs: Inputs) -> Ids:
     source, cuts = column.source, column.cuts
     raw = inputs.numbers(source.key)
     values = filled_and_scaled(source, raw)
-    ids = n_reached(values, cuts, row=source.n_elements)
+    ids = n_reached(values, cuts)
     if source.default_value is None and raw.dtype.kind == "f":
         ids = where(raw.is_nan(), len(cuts), ids)
     if source.n_elements > 1:

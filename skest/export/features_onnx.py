@@ -13,7 +13,6 @@ from skest.export.columns_onnx import EveryId, Ids
 from skest.export.graph import Value, concat, where
 from skest.export.numbers_onnx import Numbers, computed
 from skest.export.scope import Scope
-from skest.export.widths import note_width
 from skest.feature_columns.interpolation import CodeOutput, Interpolation
 from skest.feature_columns.lookup import clipped
 from skest.feature_columns.modules import (
@@ -96,7 +95,6 @@ def linear_features(
         parameter = parameter_name(name)
         table = scope.weight(parameter, module.get_parameter(parameter))
         factors = encoded[weight_key] if weight_key else None
-        _note_width(encoded[key], module.get_parameter(parameter).shape[1], True)
         terms.append(_combined_rows(table, encoded[key], combiner, factors))
     for _, values in _interpolated(module, scope, encoded):
         terms.append(values.sum(axis=1))
@@ -123,8 +121,6 @@ def _interpolated(
         tables = [module.get_parameter(parameter_name(name)) for name in group.columns]
         bins = group.bins(tables)
         values = scope.inside(f"interpolations.{i}").weight("bins", bins)
-        for key, n in zip(group.keys, group.n_elements, strict=True):
-            note_width(encoded[key].values, row=n * bins.shape[1])
         ids = concat([encoded[key].values for key in group.keys], axis=1)
         found = values.take(ids + group.first.cpu().numpy())
         if group.encoding == "onehot":
@@ -163,7 +159,6 @@ def _output(
             return _counts(entry, output.size, module.dtype, factors)
         name = parameter_name(output.table)
         table = module.get_parameter(name)
-        _note_width(entry, table.shape[1])
         if output.max_norm is None:
             weight = scope.weight(name, table)
         else:  # the rows are what they are: they are scaled once and for all
@@ -177,7 +172,6 @@ def _waves(module: Any, scope: Scope, numbers: Value) -> Value:
     frequencies, phases, weights, bias = (
         scope.weight(name, tensor) for name, tensor in module.named_parameters()
     )
-    note_width(numbers, row=3 * module.frequencies.numel() + 2 * module.bias.numel())
     x = numbers.transposed(1, 0).unsqueeze(2)
     angles = x * (frequencies * (2 * math.pi)).unsqueeze(1) + phases.unsqueeze(1)
     waves = angles.graph.add("Cos", angles) @ weights + bias.unsqueeze(1)
@@ -186,7 +180,6 @@ def _waves(module: Any, scope: Scope, numbers: Value) -> Value:
 
 def _code(output: CodeOutput, ids: Value, fractions: Value) -> Value:
     """Return the code of numbers; as `CodeOutput`."""
-    note_width(ids, row=2 * sum(output.sizes))
     elements = np.repeat(np.arange(len(output.sizes)), output.sizes)
     places = np.concatenate([np.arange(size) for size in output.sizes])
     ahead = (ids.take(elements, axis=1) - places).cast(fractions.dtype)
@@ -204,7 +197,6 @@ def _counts(
     number = _numpy_dtype(dtype)
     if isinstance(ids, EveryId):
         return _given(factors).cast(number)
-    _note_width(ids, size)
     if ids.width == 1 and factors is None:
         return ids.values.equals(np.arange(size)).cast(number)
     n_rows, n_values = (ids.values.length(axis) for axis in (0, 1))
@@ -217,14 +209,6 @@ def _counts(
     # id of -1 takes the last column, which is left out again.
     none = factors.constant(0).expanded(n_rows, size + 1)
     return none.add_at(ids.values, factors).without_last(axis=1).cast(number)
-
-
-def _note_width(ids: Ids | EveryId, size: int, transient: bool = False) -> None:
-    """Write down how many numbers a column gives for ids."""
-    if isinstance(ids, EveryId):
-        return
-    each = "place" if ids.values.ndim == 3 else "row"  # of sequences, or not
-    note_width(ids.values, **{each: size}, transient=transient)
 
 
 def _combined_rows(
@@ -267,10 +251,6 @@ def _sums_of_rows(
     table: Value, ids: Value, is_there: Value, factors: Value | None = None
 ) -> Value:
     """Sum the rows of each example; only those that are there take memory."""
-    size = table.graph.initializers[table.name].shape[1]
-    # They are gone at once, but of different sizes and between results that stay: the
-    # heap has no use for what they leave, and grows as if they stayed, too.
-    note_width(ids, value=size)
     places = is_there.nonzero()
     rows = table.take(ids.at(places))
     if factors is not None:

@@ -257,8 +257,6 @@ class Graph:
         What it takes and gives.
     initializers : dict of str to ndarray
         Constants and variables by name.
-    widths : list of tuple of str, dict and bool
-        See `skest.export.widths.note_width`.
 
     Examples
     --------
@@ -278,7 +276,6 @@ class Graph:
         self.inputs: list[Tensor] = []
         self.outputs: list[Tensor] = []
         self.initializers: dict[str, Any] = {}
-        self.widths: list[tuple[str, dict[str, int], bool]] = []
         self._known: dict[Hashable, tuple[Value, ...]] = {}
         self._names: set[str] = set()
         self._scope: tuple[str, ...] = ()

@@ -97,7 +97,6 @@ def parsed(data: bytes) -> dict[str, Any]:
         )
     _check_recorded(manifest)
     _check_features(manifest)
-    _check_widths(manifest)
     for name in mapping(manifest, "signatures"):
         _check_signature(name, manifest["signatures"][name])
     return manifest
@@ -278,31 +277,6 @@ def _check_crosses(
         raise ArtifactError(
             f"{where} must have lists of features in 'crossed'; got {crosses!r}."
         )
-
-
-def _check_widths(manifest: Mapping[str, Any]) -> None:
-    known = manifest["features"]
-    widths = manifest.get("widths", [])
-    if not isinstance(widths, list) or not all(_is_width(w, known) for w in widths):
-        raise ArtifactError(
-            f"{MANIFEST!r} must have in 'widths' features under 'of', and how many numbers "
-            f"are made of them under 'row', 'value' and 'place', of some true for "
-            f"'transient'; got {widths!r}."
-        )
-
-
-def _is_width(width: Any, known: Collection[str]) -> bool:
-    names = width.get("of") if isinstance(width, dict) else None
-    return (
-        isinstance(names, list)
-        and all(isinstance(name, str) and name in known for name in names)
-        and 0 < len(names) == len(set(names))
-        and isinstance(width.get("transient", False), bool)
-        and all(
-            type(width.get(kind, 0)) is int and 0 <= width.get(kind, 0) < 2**31
-            for kind in ("row", "value", "place")
-        )
-    )
 
 
 def _is_number(value: Any) -> bool:

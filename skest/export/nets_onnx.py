@@ -21,7 +21,6 @@ from skest.export.features_onnx import (
 from skest.export.graph import Value, concat, where
 from skest.export.heads_onnx import members_mean
 from skest.export.scope import Scope
-from skest.export.widths import note_width
 from skest.feature_columns.modules import (
     DenseFeatures,
     LinearFeatures,
@@ -156,7 +155,6 @@ def _(network: RNN, scope: Scope, features: Any) -> Value:
         size: Any = network.context.out_features
         repeated = context.expanded(steps.length(0), steps.length(1), size)
         steps = concat([steps, repeated], axis=2)
-        note_width(lengths, place=size)
     # ONNX Runtime ends the process without a row, and refuses to run without a step: one
     # more of both, of which the row is left out again, and the step is behind all ends.
     steps = steps.graph.add("Pad", steps, lengths.constant([0, 0, 0, 1, 1, 0]))
@@ -180,7 +178,6 @@ def _recurrent(
     kind = type(layer)
     given = dict(layer.named_parameters())
     n_gates, n_units = len(_GATES[kind]), layer.hidden_size
-    note_width(lengths, place=n_gates * n_units)
 
     def in_order(name: str) -> Tensor:
         gates = given[name].detach().reshape(n_gates, n_units, -1)[list(_GATES[kind])]

@@ -39,28 +39,24 @@ def normalized(column: NumericColumn, values: Value) -> Value:
         return _traced(column, column.normalizer, values)
     if column.normalizer == "quantile":
         remedy = "give no 'normalizer' or a callable"
-        each = "row" if column.length_key is None else "place"
-        return _quantiles(column._learned("quantile_maps_", remedy), values, each)
+        return _quantiles(column._learned("quantile_maps_", remedy), values)
     return values
 
 
-def _quantiles(maps: list[UniformMap], values: Value, each: str) -> Value:
-    """Return images of numbers, as `UniformMap` computes them; by element.
-
-    An element has one number in each row, or place of a sequence.
-    """
+def _quantiles(maps: list[UniformMap], values: Value) -> Value:
+    """Return images of numbers, as `UniformMap` computes them; by element."""
     if len(maps) == 1:
-        return _image(maps[0], values, each)
-    columns = [_image(m, values.take([i], axis=-1), each) for i, m in enumerate(maps)]
+        return _image(maps[0], values)
+    columns = [_image(m, values.take([i], axis=-1)) for i, m in enumerate(maps)]
     return concat(columns, axis=-1)
 
 
-def _image(learned: UniformMap, values: Value, each: str) -> Value:
+def _image(learned: UniformMap, values: Value) -> Value:
     knots, images = learned
     low, high = values.constant(knots[0]), values.constant(knots[-1])
     values = values.graph.add("Clip", values, low, high)
     inner = knots[1:-1]
-    left = n_reached(values, inner, **{each: 1})
+    left = n_reached(values, inner)
     right = np.minimum(np.arange(len(inner) + 1) + 1, len(knots) - 1)
     width = knots[right] - knots[: len(right)]
     width[width == 0] = 1  # a constant

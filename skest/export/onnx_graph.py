@@ -20,7 +20,6 @@ from skest.export.operators import IR_VERSION, OPSETS
 from skest.export.scope import Scope
 from skest.export.signatures import Signature, TensorInfo, signatures
 from skest.export.warmup import looked_up_in_model
-from skest.export.widths import widths
 from skest.feature_columns.base import FeatureColumn
 from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.table import Key
@@ -51,14 +50,11 @@ class OnnxGraph(NamedTuple):
         What it takes.
     signatures : dict of str to Signature
         What it can be asked for.
-    widths : sequence of dict
-        How many numbers the graph makes of its inputs, see `skest.export.widths.widths`.
     """
 
     model: Any
     inputs: list[InputSpec]
     signatures: dict[str, Signature]
-    widths: Sequence[dict[str, Any]] = ()
 
     def runtime(self) -> dict[str, Any]:
         """Return what the manifest says about running the graph."""
@@ -208,7 +204,7 @@ def finished(
         "skest.signatures": json.dumps(described),
     }
     model = to_model(graph, metadata)
-    return OnnxGraph(model, inputs, found, widths(graph))
+    return OnnxGraph(model, inputs, found)
 
 
 def dtype_of(network: nn.Module) -> np.dtype:

@@ -5,14 +5,15 @@ An engine turns ``None`` into the text "None" without a word; here missing value
 what the manifest says, and what is no text or number is refused by name.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from reprlib import repr as shortened
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Feature"]
+__all__ = ["Feature", "cell_lengths", "values_in_item"]
 
 
 class Feature:
@@ -255,6 +256,55 @@ class Feature:
                 f"The feature {self.name!r} has the shape ({shape}); got {array.shape}."
             )
         return array
+
+
+def cell_lengths(
+    cells: Sequence[Any] | NDArray[Any], feature: Mapping[str, Any]
+) -> NDArray[np.int64]:
+    """Return how many items each row has; all become as long as the longest.
+
+    Parameters
+    ----------
+    cells : sequence
+        One cell for each row.
+    feature : dict
+        The feature's entry in the manifest, of which the second size is free.
+
+    Examples
+    --------
+    >>> from skest.export.raw_values import cell_lengths
+    >>> cell_lengths(["a|b", ["a|b", "c"], None], {"delimiter": "|"})
+    array([2, 3, 1])
+    """
+    delimiter = feature.get("delimiter")
+    return np.fromiter((_n_items(cell, delimiter) for cell in cells), np.int64)
+
+
+def values_in_item(feature: Mapping[str, Any]) -> int:
+    """Return of how many values an item of a list consists: one, unless it is a vector.
+
+    Parameters
+    ----------
+    feature : dict
+        The feature's entry in the manifest.
+
+    Examples
+    --------
+    >>> from skest.export.raw_values import values_in_item
+    >>> values_in_item({"shape": [None, None, 64]})
+    64
+    """
+    return math.prod(size or 1 for size in feature["shape"][2:])
+
+
+def _n_items(cell: Any, delimiter: str | None) -> int:
+    """Return how many items a cell has, of which texts may be split."""
+    items = cell if isinstance(cell, list | tuple | np.ndarray) else [cell]
+    if not delimiter:
+        return len(items)
+    return sum(
+        item.count(delimiter) + 1 if isinstance(item, str) else 1 for item in items
+    )
 
 
 def _is_single(values: Any) -> bool:

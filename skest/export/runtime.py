@@ -15,9 +15,8 @@ from skest.exceptions import ArtifactError
 from skest.export.artifact import Artifact, read_artifact, version_at
 from skest.export.manifest import WARMUP
 from skest.export.onnx_session import engine, onnx_session
-from skest.export.padded_sizes import cell_lengths, values_in_item
 from skest.export.raw_tables import columns_of, names_taken
-from skest.export.raw_values import Feature
+from skest.export.raw_values import Feature, cell_lengths, values_in_item
 from skest.export.trial import Trial
 
 __all__ = ["Model", "check_recorded_size", "load"]
@@ -44,8 +43,6 @@ class Model:
         By name: ``method``, ``inputs`` and ``outputs``.
     parts : dict of str to list of str
         Of features that are made of several columns of a table: which ones.
-    widths : list of dict
-        How many numbers the network makes of them, as `skest.export.widths.widths`.
     """
 
     def __init__(self, artifact: Artifact, session: Any) -> None:
@@ -57,7 +54,6 @@ class Model:
         self._features = {
             name: Feature(name, spec) for name, spec in self.features.items()
         }
-        self.widths: list[dict[str, Any]] = artifact.manifest.get("widths", [])
         self.signatures: dict[str, Any] = artifact.manifest["signatures"]
         self.parts = {
             name: feature.columns

@@ -7,7 +7,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skest.export.graph import Value
-from skest.export.widths import note_width
 
 __all__ = ["n_reached"]
 
@@ -16,9 +15,7 @@ __all__ = ["n_reached"]
 _MOST_AT_ONCE = 32
 
 
-def n_reached(
-    values: Value, ends: NDArray[Any], *, row: int = 0, place: int = 0
-) -> Value:
+def n_reached(values: Value, ends: NDArray[Any]) -> Value:
     """Return how many of some sorted numbers are not greater than each value.
 
     All of them, if the value is NaN: as ``numpy.searchsorted(ends, values, "right")``.
@@ -30,8 +27,6 @@ def n_reached(
     ends : ndarray of shape (n_ends,), or (n, n_ends) for n values along the last axis
         Sorted. They become a tree of constants in the type of the values, of which each
         level divides what the one before has left into equal parts.
-    row, place : int, default=0
-        How many values there are, as `note_width` takes it.
 
     Returns
     -------
@@ -51,7 +46,6 @@ def n_reached(
     n_ends = ends.shape[-1]
     n_levels, n_parts = _shape_of_tree(n_ends)
     compared = n_parts - 1
-    note_width(values, row=row * compared, place=place * compared, transient=True)
     each = values.unsqueeze(-1)
     found: Any = None
     for level in range(n_levels):

@@ -201,7 +201,6 @@ def _manifest(exported: Exported) -> dict[str, Any]:
             spec.name: {**spec.to_json(), "shape": list(inputs[spec.name].shape)}
             for spec in model.inputs
         },
-        "widths": list(model.widths),
         "signatures": {name: s.to_json() for name, s in model.signatures.items()},
         "files": {},
     }

@@ -167,16 +167,6 @@ CASES = {
         [["town"]],
         "lists of features in 'crossed'",
     ),
-    "widths": (("widths",), {}, "must have in 'widths' features under 'of'"),
-    "width of none": (("widths",), [{"of": ["town"]}], "in 'widths' features"),
-    "width": (("widths",), [{"of": ["age"], "row": -1}], "under 'row', 'value' and"),
-    "width of nothing": (("widths",), [{"of": [], "row": 1}], "in 'widths' features"),
-    "width twice": (("widths",), [{"of": ["age", "age"]}], "in 'widths' features"),
-    "transient width": (
-        ("widths",),
-        [{"of": ["age"], "row": 1, "transient": 1}],
-        "of some true for 'transient'",
-    ),
 }
 
 
