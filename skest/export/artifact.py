@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Exported models on disk, checked before anything of them runs.
 
-Nothing here trusts what it reads: names of files, sizes, digests, operators and tensors
-are checked one by one. Digests show damage; that a model comes from whom it should come
-only a digest shows that you got by another way (`trusted_manifest_sha256`).
+Nothing here trusts what it reads: names of files, sizes and digests are checked one by one.
+Digests show damage; that a model comes from whom it should come only a digest shows that
+you got by another way (`trusted_manifest_sha256`). ONNX Runtime checks the graph, and keeps
+tensors beside it inside the directory.
 """
 
 import hashlib
@@ -11,7 +12,7 @@ import os
 import re
 import stat
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,8 @@ from skest.export.manifest import (
     MAX_JSON_BYTES,
     MODEL,
     WARMUP,
-    check_signatures,
     parsed,
 )
-from skest.export.onnx_wire import ExternalData, OnnxContent, read_onnx
-from skest.export.operators import ALLOWED_OPERATORS
 from skest.versioned_directory import list_versions
 
 __all__ = [
@@ -41,19 +39,15 @@ _NAME = re.compile(r"(assets/)?[A-Za-z0-9][\w.-]{0,127}", re.ASCII)
 
 @dataclass(frozen=True)
 class Artifact:
-    """A checked version: what its manifest says, and the bytes of its model.
+    """A checked version: what its manifest says, and the bytes that were checked.
 
-    They are those that were checked, whatever becomes of the files: `model`, `weights`
-    by the names of the files in which `external` tensors lie, and, where digests were
-    compared, `warmup`: the recorded rows, if there are some.
+    Where digests were compared, `warmup` has the recorded rows, if there are some.
     """
 
     path: Path
     manifest: dict[str, Any]
     manifest_sha256: str
     model: bytes
-    external: tuple[ExternalData, ...] = ()
-    weights: Mapping[str, bytes] = field(default_factory=dict)
     warmup: bytes | None = None
 
 
@@ -133,16 +127,11 @@ def read_artifact(
         return data
 
     model = content_of(MODEL)
-    content = read_onnx(model)
-    _check_graph(content, sizes)
-    tensors = {n: content_of(n) for n in {t.location for t in content.external}}
     warmup = content_of(WARMUP) if WARMUP in digests else None
     for name, digest in digests.items():
         if _digest_of(path / name) != digest:
             raise _damaged(path, name)
-    check_signatures(manifest, content.inputs, content.outputs)
-    external = tuple(content.external)
-    return Artifact(path, manifest, manifest_sha256, model, external, tensors, warmup)
+    return Artifact(path, manifest, manifest_sha256, model, warmup)
 
 
 def _read_manifest(
@@ -269,24 +258,3 @@ def _damaged(path: Path, name: str) -> ArtifactError:
         f"{str(path / name)!r} is not the file that was exported: its digest differs. "
         "Copy the version again."
     )
-
-
-def _check_graph(content: OnnxContent, sizes: Mapping[str, int]) -> None:
-    refused = sorted(content.operators - ALLOWED_OPERATORS)
-    if refused:
-        names = ", ".join(f"{domain or 'ai.onnx'}:{name}" for domain, name in refused)
-        raise ArtifactError(
-            f"The graph uses operators that exports of skest never use: {names}."
-        )
-    for tensor in content.external:
-        if tensor.location == MODEL:
-            raise ArtifactError(
-                f"The tensor {tensor.tensor!r} should lie in {MODEL!r}, the graph itself; "
-                "external tensors lie in files of their own."
-            )
-        size = sizes.get(tensor.location, -1)
-        if tensor.offset + tensor.length > size:
-            raise ArtifactError(
-                f"The tensor {tensor.tensor!r} should lie in {tensor.location!r} at "
-                f"{tensor.offset}, which is not in a listed file."
-            )

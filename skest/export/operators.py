@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The operators that an exported graph may use.
 
-None of them loops, branches, reads a file or runs code of a user. Some make tensors of
-sizes that are numbers in the graph (ConstantOfShape, Expand, Pad, Range, Tile): a small
-hostile graph can ask for much memory, and an engine may compute it while it loads. Only a
-limit on the memory of the process bounds that.
+None of them loops, branches, reads a file or runs code of a user: a row takes the same time
+whatever it holds, and every engine has them.
 """
 
 __all__ = ["ALLOWED_OPERATORS", "IR_VERSION", "OPSETS"]

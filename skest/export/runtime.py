@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from skest.exceptions import ArtifactError
 from skest.export.artifact import Artifact, read_artifact, version_at
-from skest.export.manifest import WARMUP
-from skest.export.onnx_session import engine, onnx_session
+from skest.export.manifest import WARMUP, check_signatures
 from skest.export.raw_tables import columns_of, names_taken
 from skest.export.raw_values import Feature, cell_lengths, values_in_item
 from skest.export.trial import Trial
@@ -49,7 +48,6 @@ class Model:
         self.path = artifact.path
         self.manifest = artifact.manifest
         self._session = session
-        self._weights = artifact.weights  # which the session reads where they are
         self.features: dict[str, Any] = artifact.manifest["features"]
         self._features = {
             name: Feature(name, spec) for name, spec in self.features.items()
@@ -218,8 +216,11 @@ def load(
 ) -> Model:
     """Load an exported model, after checking it.
 
-    It needs NumPy and ONNX Runtime only. Files, digests, operators and tensors are
-    checked before anything runs, so that a damaged or hostile model is refused.
+    It needs NumPy and ONNX Runtime only. Files and digests are checked before anything
+    runs, so that a damaged model is refused. A model of unknown origin runs no code, but
+    may take all memory and time, or end the process: give a `trial`, and in any case know
+    that it predicts what it likes. Weights beside the graph are mapped from their file,
+    which must stay as it is.
 
     Parameters
     ----------
@@ -239,8 +240,8 @@ def load(
         one.
     trial : Trial, optional
         Load the model in a process of its own first, within these limits, as `skest
-        serve` does: a graph of allowed operators can still end the process that loads it,
-        or hold it for long. It takes some tenths of a second, loading a small model some
+        serve` does: a hostile graph can end the process that loads it, or hold it for
+        long. It takes some tenths of a second, loading a small model some
         thousandths: by default there is no trial.
 
     Returns
@@ -266,13 +267,53 @@ def load(
     artifact = read_artifact(
         version_at(directory), verify, trusted_manifest_sha256, max_bytes
     )
-    engine()  # Without it nothing is wrong with the model.
+    engine = _engine()  # Without it nothing is wrong with the model.
     if trial is not None:
         trial.run(artifact, verify, max_bytes)
-    model = Model(artifact, onnx_session(artifact, num_threads))
+    model = Model(artifact, _session(engine, artifact, num_threads))
     if artifact.warmup is not None:
         _check_warmup(model, artifact.warmup)
     return model
+
+
+def _engine() -> Any:
+    """Return the module of ONNX Runtime, which is imported when it is needed."""
+    try:
+        import onnxruntime
+    except ImportError:
+        raise ImportError(
+            "Exported models run on ONNX Runtime. Install it by "
+            "`pip install onnxruntime`."
+        ) from None
+    return onnxruntime
+
+
+def _session(engine: Any, artifact: Artifact, num_threads: int) -> Any:
+    """Return a session of the very bytes that were checked."""
+    options = engine.SessionOptions()
+    options.intra_op_num_threads = num_threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 4  # what fails is raised
+    # Its own heap is no faster, and keeps what one large request took for good.
+    options.enable_cpu_mem_arena = False
+    folder = "session.model_external_initializers_file_folder_path"
+    options.add_session_config_entry(folder, str(artifact.path))
+    try:
+        # There is one provider: a second try of it would print, and fail like the first.
+        session = engine.InferenceSession(
+            artifact.model,
+            options,
+            providers=["CPUExecutionProvider"],
+            enable_fallback=False,
+        )
+    except Exception as error:
+        raise ArtifactError(f"ONNX Runtime refuses the graph: {error}") from error
+    inputs, outputs = (
+        [tensor.name for tensor in tensors]
+        for tensors in (session.get_inputs(), session.get_outputs())
+    )
+    check_signatures(artifact.manifest, inputs, outputs)
+    return session
 
 
 def _row_of_nothing(values: NDArray[Any]) -> NDArray[Any]:

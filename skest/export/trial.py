@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A version is loaded in a process of its own first, which may die of it.
 
-Engines are written in C++: a hostile graph of allowed operators can end the process that
-loads it, or take all the memory and time that there is.
+Engines are written in C++: a hostile graph can end the process that loads it, or take all
+the memory and time that there is.
 """
 
 import contextlib

@@ -3,6 +3,7 @@
 
 import functools
 import json
+import shutil
 
 import numpy as np
 import pandas as pd
@@ -110,10 +111,9 @@ def test_weights_beside_the_graph(tmp_path):
     variables = dict(model.estimator_.checkpoint.variables)
     written = load_file(version / "weights.safetensors")
     assert written["hidden_0.bias"].equal(variables["hidden_0.bias"])
-    external = read_artifact(version).external
-    assert external
-    size = (version / "weights.safetensors").stat().st_size
-    assert all(0 < t.offset and t.offset + t.length <= size for t in external)
+    loaded = export.load(version)
+    shutil.rmtree(version)  # a server may ask it still
+    assert_same(loaded.predict_proba(X), model.predict_proba(X))
 
 
 def test_weights_beside_the_graph_if_they_are_large(tmp_path):
@@ -127,28 +127,12 @@ def test_weights_beside_the_graph_if_they_are_large(tmp_path):
     assert_same(export.load(tmp_path).predict(X), model.predict(X))
 
 
-@pytest.mark.parametrize("size", [None, 10], ids=["overwritten", "truncated"])
-def test_what_was_loaded_is_what_runs_whatever_becomes_of_the_files(tmp_path, size):
-    model = fitted(skest.DNNClassifier((256, 128)))
-    version = model.export(tmp_path, weights="beside")
-    loaded = export.load(tmp_path)
-    expected = loaded.predict_proba(X)
-    for name in ("weights.safetensors", "model.onnx"):
-        with (version / name).open("r+b") as file:
-            file.write(b"\x3f" * (version / name).stat().st_size)
-            file.truncate(size)
-    np.testing.assert_array_equal(loaded.predict_proba(X), expected)
-    with pytest.raises(ArtifactError, match="digest differs|incomplete or damaged"):
-        export.load(tmp_path)
-
-
 def test_what_was_checked_is_what_runs(tmp_path, monkeypatch):
     model = fitted(skest.DNNClassifier((256, 128)))
-    version = model.export(tmp_path, weights="beside")
+    version = model.export(tmp_path)
 
     def read_and_replaced(*arguments):
         artifact = read_artifact(*arguments)
-        (version / "weights.safetensors").unlink()
         (version / "model.onnx").write_bytes(b"")
         (version / "warmup.json").write_bytes(b"")
         return artifact
