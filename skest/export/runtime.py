@@ -2,7 +2,6 @@
 """Exported models without torch: NumPy and ONNX Runtime are all it takes."""
 
 import json
-import math
 import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -15,13 +14,10 @@ from skest.exceptions import ArtifactError
 from skest.export.artifact import Artifact, read_artifact, version_at
 from skest.export.manifest import WARMUP, check_signatures
 from skest.export.raw_tables import columns_of, names_taken
-from skest.export.raw_values import Feature, cell_lengths, values_in_item
+from skest.export.raw_values import Feature
 from skest.export.trial import Trial
 
-__all__ = ["Model", "check_recorded_size", "load"]
-
-# Exports record a few rows; whoever says that there are more must not get their memory.
-_MAX_WARMUP_VALUES = 2**20
+__all__ = ["Model", "load"]
 
 
 class Model:
@@ -328,44 +324,6 @@ def _check_rows(feeds: Mapping[str, NDArray[Any]]) -> None:
         raise ValueError(f"All features must have as many rows; got {rows}.")
 
 
-def check_recorded_size(model: Model, recorded: Mapping[str, Any]) -> None:
-    """Raise ValueError if recorded rows would take much memory when they are filled up.
-
-    Parameters
-    ----------
-    model : Model
-        Takes them.
-    recorded : dict
-        With the name of a ``signature`` and the ``inputs`` for it.
-    """
-    longest: dict[str, int] = {}
-    n_rows = 0
-    for name, found in model.signatures[recorded["signature"]]["inputs"].items():
-        cells = recorded["inputs"].get(name)
-        feature = model.features[found["tensor"]]
-        if cells is None:
-            continue
-        n_rows = max(n_rows, len(cells))
-        if None not in feature["shape"][1:]:  # no larger than its JSON
-            longest[found["tensor"]] = math.prod(feature["shape"][1:])
-            continue
-        longest[found["tensor"]] = int(cell_lengths(cells, feature).max(initial=0))
-        values = len(cells) * longest[found["tensor"]] * values_in_item(feature)
-        _check_warmup_values(repr(name), values)
-    for tensor in longest:
-        for crossed in model.features[tensor].get("crossed", ()):
-            values = n_rows * math.prod(longest.get(name, 1) for name in crossed)
-            _check_warmup_values(f"{crossed}, which are crossed,", values)
-
-
-def _check_warmup_values(of: str, values: int) -> None:
-    if values > _MAX_WARMUP_VALUES:
-        raise ValueError(
-            f"the recorded rows of {of} would be {values} values; at most "
-            f"{_MAX_WARMUP_VALUES} are taken"
-        )
-
-
 def _check_warmup(model: Model, text: bytes) -> None:
     """Compare what the model gives for the recorded rows with what it gave.
 
@@ -374,7 +332,6 @@ def _check_warmup(model: Model, text: bytes) -> None:
     """
     try:
         recorded = json.loads(text)
-        check_recorded_size(model, recorded)
         found = model.run(recorded["inputs"], recorded["signature"])
         n_rows = min(map(len, recorded["inputs"].values()))
         expected = {

@@ -29,7 +29,7 @@ from skest.export.manifest import (
     WARMUP,
 )
 from skest.export.onnx_graph import OnnxGraph
-from skest.export.runtime import Model, check_recorded_size, load
+from skest.export.runtime import load
 from skest.export.unicode_names import explained_unicode
 from skest.versioned_directory import write_version
 
@@ -245,38 +245,30 @@ def _compare(exported: Exported, directory: Path, atol: float) -> dict[str, Any]
             f"{largest:.3g}, and atol={atol:g} is allowed. Give a larger 'atol' if that "
             "is close enough."
         )
-    n_rows = len(next(iter(exported.rows.values()), []))
     return {
-        "rows": n_rows,
-        "recorded": _record(loaded, exported.rows, found, directory),
+        "rows": len(next(iter(exported.rows.values()), [])),
+        "recorded": _record(exported.rows, found, directory),
         "max_abs_diff": largest,
         **exported.model.engine(),
     }
 
 
 def _record(
-    loaded: Model,
-    rows: Mapping[str, Any],
-    found: Mapping[str, np.ndarray],
-    directory: Path,
+    rows: Mapping[str, Any], found: Mapping[str, np.ndarray], directory: Path
 ) -> int:
-    """Write down what rows should give: as many of them as `load` takes, that may be 0."""
+    """Write down what rows should give: as many of them as `load` reads, that may be 0."""
     n_rows = len(next(iter(rows.values()), []))
     while n_rows:
-        some = {name: cells[:n_rows] for name, cells in rows.items()}
-        recorded: dict[str, Any] = {"signature": "predict", "inputs": some}
-        try:
-            check_recorded_size(loaded, recorded)
-        except ValueError:
-            n_rows //= 2
-            continue
-        recorded["outputs"] = {n: _listed(v[:n_rows]) for n, v in found.items()}
+        recorded = {
+            "signature": "predict",
+            "inputs": {name: cells[:n_rows] for name, cells in rows.items()},
+            "outputs": {name: _listed(v[:n_rows]) for name, v in found.items()},
+        }
         text = json.dumps(recorded, allow_nan=False, ensure_ascii=False).encode()
-        if len(text) > MAX_JSON_BYTES:
-            n_rows //= 2
-            continue
-        (directory / WARMUP).write_bytes(text)
-        break
+        if len(text) <= MAX_JSON_BYTES:
+            (directory / WARMUP).write_bytes(text)
+            break
+        n_rows //= 2
     return n_rows
 
 
