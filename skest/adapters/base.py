@@ -55,7 +55,7 @@ from skest.adapters.warm_source import (
 )
 from skest.checkpoints import Checkpoint
 from skest.estimator import Estimator
-from skest.export.inputs import forms_of
+from skest.export.onnx.inputs import forms_of
 from skest.export.writer import are_external, write_export
 from skest.feature_columns.table import Table
 from skest.feature_columns.table_columns import TableColumns
@@ -593,7 +593,7 @@ class SkestEstimator(CallbackSupportMixin, AutoParameters, RowReader, FormerArgu
             missing string, NaN for a missing number, -1 for a missing integer category.
             Its outputs are the predictions of the head, and "labels" what `predict`
             says of classes. Metadata describe both as JSON, see
-            `skest.export.onnx_graph.OnnxGraph`. ONNX Runtime runs it without Python.
+            `skest.export.onnx.model.OnnxGraph`. ONNX Runtime runs it without Python.
 
         Raises
         ------

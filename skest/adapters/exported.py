@@ -13,10 +13,10 @@ from skest.adapters.onnx_graph import classes_of, fitted_onnx
 from skest.adapters.user_model import BARE_KEY
 from skest.checkpoint_export import check_format
 from skest.estimator import Estimator
-from skest.export.class_outputs import LABELS, with_class_outputs
-from skest.export.inputs import InputSpec
-from skest.export.spec_inputs import BARE
-from skest.export.trial_rows import by_output, cells_of, made_up_rows, rows_of
+from skest.export.classes import LABELS, with_class_outputs
+from skest.export.onnx.inputs import InputSpec
+from skest.export.onnx.tracing import BARE
+from skest.export.warmup import by_output, cells_of, made_up_rows, rows_of
 from skest.export.writer import Exported
 
 __all__ = ["as_exported"]
@@ -35,7 +35,7 @@ def as_exported(
     estimator : SkestEstimator
         Fitted.
     input_rank : {1, 2}
-        See `skest.export.onnx_graph.build_onnx`.
+        See `skest.export.onnx.model.build_onnx`.
     example : table or None
         Rows to test the graph with.
     assets : dict of str to path

@@ -10,8 +10,8 @@ from skest.adapters.targets.several import SeveralTargets
 from skest.adapters.user_model import UserModel
 from skest.adapters.user_onnx import user_onnx
 from skest.checkpoints import load_variables
-from skest.export.inputs import Form
-from skest.export.onnx_graph import OnnxGraph, build_onnx
+from skest.export.onnx.inputs import Form
+from skest.export.onnx.model import OnnxGraph, build_onnx
 from skest.keys import ModeKeys
 
 __all__ = ["classes_of", "columns_by_part", "fitted_onnx"]
@@ -25,7 +25,7 @@ def fitted_onnx(estimator: Any, input_rank: int = 2, example: Any = None) -> Onn
     estimator : SkestEstimator
         Fitted.
     input_rank : {1, 2}, default=2
-        See `skest.export.onnx_graph.build_onnx`.
+        See `skest.export.onnx.model.build_onnx`.
     example : X, default=None
         Some rows for a model function of the user's, which may read shapes from them.
 

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from skest.exceptions import ArtifactError
 from skest.export.artifact import Artifact, read_artifact, version_at
 from skest.export.manifest import WARMUP, check_signatures
-from skest.export.raw_tables import columns_of, names_taken
-from skest.export.raw_values import Feature
+from skest.export.raw_values import Feature, columns_of, names_taken
 from skest.export.trial import Trial
 
 __all__ = ["Model", "load"]

@@ -12,12 +12,11 @@ import torch
 from skest.checkpoints import Checkpoint
 from skest.evaluation import predict_batch
 from skest.exceptions import ExportError
-from skest.export.class_outputs import with_class_outputs
-from skest.export.inputs import InputSpec
-from skest.export.onnx_graph import OnnxGraph
-from skest.export.spec_inputs import BARE
-from skest.export.spec_onnx import spec_onnx
-from skest.export.trial_rows import by_output, cells_of, made_up_rows, rows_of
+from skest.export.classes import with_class_outputs
+from skest.export.onnx.inputs import InputSpec
+from skest.export.onnx.model import OnnxGraph, spec_onnx
+from skest.export.onnx.tracing import BARE
+from skest.export.warmup import by_output, cells_of, made_up_rows, rows_of
 from skest.export.writer import Exported
 from skest.heads.base import Head
 from skest.spec import EstimatorSpec
@@ -62,14 +61,14 @@ def exported_spec(
     assets : dict of str to path
         Files that belong to it.
     input_rank : {1, 2}, default=2
-        See `skest.export.spec_onnx.spec_onnx`.
+        See `skest.export.onnx.model.spec_onnx`.
     name : str, default="Estimator"
         How the manifest calls the model.
 
     Raises
     ------
     ExportError, ImportError
-        As `skest.export.spec_onnx.spec_onnx`.
+        As `skest.export.onnx.model.spec_onnx`.
     """
     model = spec_onnx(spec, features, input_rank=input_rank, name=name)
     predict = partial(_expected, spec, model)

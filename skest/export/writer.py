@@ -28,9 +28,9 @@ from skest.export.manifest import (
     SCHEMA,
     WARMUP,
 )
-from skest.export.onnx_graph import OnnxGraph
+from skest.export.onnx.graph import explained_unicode
+from skest.export.onnx.model import OnnxGraph
 from skest.export.runtime import load
-from skest.export.unicode_names import explained_unicode
 from skest.versioned_directory import write_version
 
 __all__ = ["Exported", "are_external", "write_export"]

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from skest.export.inputs import InputSpec
+from skest.export.onnx.inputs import InputSpec
 from skest.feature_columns.categorical import check_kind
 from skest.feature_columns.cells import numbers
 from skest.feature_columns.ragged import pad
@@ -42,7 +42,7 @@ def feeds(inputs: Iterable[InputSpec], X: Any) -> dict[str, np.ndarray]:
     Examples
     --------
     >>> from tests.export._feeds import feeds
-    >>> from skest.export.inputs import InputSpec
+    >>> from skest.export.onnx.inputs import InputSpec
     >>> tags = InputSpec("tags", "tags", "string", (None, None), "", delimiter="|")
     >>> feeds([tags], {"tags": ["a|b", None]})["tags"]
     array([['a', 'b'],

@@ -6,8 +6,8 @@ import pandas as pd
 import pytest
 
 from skest.exceptions import ExportError
-from skest.export.graph import Graph
-from skest.export.inputs import Inputs
+from skest.export.onnx.graph import Graph
+from skest.export.onnx.inputs import Inputs
 from skest.feature_columns import (
     FeatureColumns,
     NumericColumn,

@@ -24,7 +24,7 @@ from skest.heads import BinaryClassHead, RegressionHead, SampledSoftmaxHead
 
 pytest.importorskip("onnxruntime")
 from skest.adapters.onnx_graph import fitted_onnx
-from skest.export.operators import IR_VERSION, OPSETS
+from skest.export.onnx.graph import IR_VERSION, OPSETS
 from tests.adapters._families import small
 from tests.export._feeds import feeds
 from tests.export._running import session

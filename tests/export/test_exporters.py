@@ -13,7 +13,7 @@ import torch
 from skest import Estimator
 from skest.checkpoints import Checkpoint
 from skest.export import BestExporter, Exporter, FinalExporter, LatestExporter
-from skest.export.best_exporter import loss_smaller
+from skest.export.exporters import loss_smaller
 from skest.versioned_directory import list_versions, write_version
 from tests._models import model_fn, raising
 

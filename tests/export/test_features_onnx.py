@@ -16,12 +16,10 @@ from skest.feature_columns import (
 )
 
 pytest.importorskip("onnxruntime")
-from skest.export.columns_onnx import encode
-from skest.export.features_onnx import dense_features
-from skest.export.graph import Graph
-from skest.export.inputs import Inputs
-from skest.export.model_proto import to_model
-from skest.export.scope import Scope
+from skest.export.onnx.columns import encode
+from skest.export.onnx.graph import Graph, to_model
+from skest.export.onnx.inputs import Inputs
+from skest.export.onnx.networks import Scope, dense_features
 from tests.export._feeds import feeds
 from tests.export._running import run
 

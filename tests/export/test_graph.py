@@ -2,10 +2,10 @@
 import numpy as np
 import pytest
 
-from skest.export.graph import STRING, Graph, concat, where
+from skest.export.onnx.graph import STRING, Graph, concat, where
 
 pytest.importorskip("onnxruntime")
-from skest.export.model_proto import to_model
+from skest.export.onnx.graph import to_model
 from tests.export._running import run
 
 X = np.array([[1.0, -2.0, 3.0], [0.0, 0.5, -0.5]], dtype=np.float32)

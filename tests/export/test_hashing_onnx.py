@@ -8,17 +8,17 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
 
 from skest._hashes import fingerprint_cat64 as fingerprint_cat64_numpy
-from skest.export.graph import STRING, Graph
-from skest.export.hashing_onnx import (
+from skest.export.onnx.columns import (
     bucket_ids,
     fingerprint_cat64,
     int64_keys,
     unsigned_remainder,
 )
+from skest.export.onnx.graph import STRING, Graph
 from skest.feature_columns import hashing
 
 pytest.importorskip("onnxruntime")
-from skest.export.model_proto import to_model
+from skest.export.onnx.graph import to_model
 from tests.export._running import session
 
 # MurmurHash3_x86_32 with the seed 0, of its reference implementation.

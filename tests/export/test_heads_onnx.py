@@ -22,7 +22,7 @@ from skest.heads import (
 from skest.networks import DNN
 
 pytest.importorskip("onnxruntime")
-from skest.export.onnx_graph import build_onnx
+from skest.export.onnx.model import build_onnx
 from skest.feature_columns import DenseFeatures
 from tests.export._running import run
 

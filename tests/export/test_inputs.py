@@ -5,7 +5,7 @@ import polars as pl
 import pytest
 import scipy.sparse
 
-from skest.export.inputs import Form, InputSpec, forms_of
+from skest.export.onnx.inputs import Form, InputSpec, forms_of
 from tests.export._feeds import feeds
 
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from skest.exceptions import ExportError
-from skest.export.inputs import forms_of
+from skest.export.onnx.inputs import forms_of
 from skest.feature_columns import (
     DenseFeatures,
     FeatureColumns,
@@ -39,7 +39,7 @@ from skest.networks import ACTIVATIONS, CELL_TYPES, DNN, RNN, Baseline, Combined
 from tests.export._raw import raw_columns
 
 pytest.importorskip("onnxruntime")
-from skest.export.onnx_graph import build_onnx
+from skest.export.onnx.model import build_onnx
 from tests.export._feeds import feeds
 from tests.export._running import session
 

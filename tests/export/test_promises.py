@@ -12,7 +12,7 @@ from torch import nn
 
 import skest
 from skest import export
-from skest.export.operators import ALLOWED_OPERATORS
+from skest.export.onnx.graph import ALLOWED_OPERATORS
 from skest.heads import BinaryClassHead
 from tests.adapters._families import small
 from tests.export.test_estimators_onnx import CLASSES, labels_for, table

@@ -6,8 +6,7 @@ import pytest
 
 import skest
 from skest import export
-from skest.export.raw_tables import columns_of
-from skest.export.raw_values import Feature
+from skest.export.raw_values import Feature, columns_of
 
 VECTOR = {"dtype": "float32", "shape": [None, 2], "missing": "nan"}
 COLUMNS = {"a": [1, 2], "b": ["x", "y"], "other": [0, 0]}

@@ -145,27 +145,6 @@ def test_recorded_rows_are_compared(tmp_path, change, message):
     export.load(tmp_path, verify=False)
 
 
-def test_recorded_rows_that_would_take_much_memory_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(export.Model, "run", lambda *_: pytest.fail("it was run"))
-    recorded = _models.warmup()
-    recorded["inputs"]["tags"] = ["1|" * 2000] + [[]] * 1000
-    _models.write(tmp_path, recorded=recorded)
-    with pytest.raises(ArtifactError, match="'tags' would be 2003001 values; at most"):
-        export.load(tmp_path)
-
-
-def test_recorded_rows_that_would_be_crossed_too_often_are_refused(
-    tmp_path, monkeypatch
-):
-    monkeypatch.setattr(export.Model, "run", lambda *_: pytest.fail("it was run"))
-    described, recorded = _models.manifest(), _models.warmup()
-    described["features"]["tags"]["crossed"] = [["tags", "tags", "age"]]
-    recorded["inputs"]["tags"] = [[1] * 800, [1]]
-    _models.write(tmp_path, None, described, recorded)
-    with pytest.raises(ArtifactError, match="which are crossed, would be 1280000"):
-        export.load(tmp_path)
-
-
 def test_no_directory(tmp_path):
     with pytest.raises(FileNotFoundError, match="There is no directory"):
         export.load(tmp_path / "nothing")

@@ -5,9 +5,8 @@ import numpy as np
 import pytest
 
 pytest.importorskip("onnxruntime")
-from skest.export.graph import Graph
-from skest.export.model_proto import to_model
-from skest.export.search_onnx import n_reached
+from skest.export.onnx.columns import n_reached
+from skest.export.onnx.graph import Graph, to_model
 from tests.export._running import run
 
 

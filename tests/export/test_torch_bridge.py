@@ -11,11 +11,8 @@ import torch
 from torch import nn
 
 from skest.exceptions import ExportError
-from skest.export.embedding_bags import replace_embedding_bags
-from skest.export.graph import Graph
-from skest.export.model_proto import to_model
-from skest.export.operators import ALLOWED_OPERATORS
-from skest.export.torch_bridge import traced
+from skest.export.onnx.graph import ALLOWED_OPERATORS, Graph, to_model
+from skest.export.onnx.tracing import replace_embedding_bags, traced
 
 pytest.importorskip("onnxscript")
 onnxruntime = pytest.importorskip("onnxruntime")

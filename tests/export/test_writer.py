@@ -18,7 +18,6 @@ from skest.adapters import exported
 from skest.exceptions import ArtifactError, ExportError, NotFittedError
 from skest.export import writer
 from skest.export.artifact import read_artifact
-from skest.feature_columns import FeatureColumns, crossed_column
 
 ROWS = 80
 X = pd.DataFrame(
@@ -386,28 +385,6 @@ def test_an_export_that_was_not_tested_has_nothing_to_compare(tmp_path):
     loaded = export.load(version)
     assert loaded.manifest["parity"] == {"atol": 1e-5}
     assert not (version / "warmup.json").exists()
-
-
-@pytest.mark.parametrize("n_values", [100, 1100])
-def test_no_more_rows_are_recorded_than_are_taken(tmp_path, n_values):
-    rng = np.random.default_rng(0)
-    X = {
-        "a": [[f"a{i}" for i in range(n_values)]] * 200,
-        "b": [[f"b{i}" for i in range(n_values)]] * 200,
-    }
-    columns = FeatureColumns([("axb", crossed_column(["a", "b"], 10))])
-    few = {name: cells[:1] for name, cells in X.items()}
-    model = skest.LinearRegressor(feature_columns=columns, max_iter=1)
-    model.fit({name: cells[:2] for name, cells in X.items()}, rng.normal(size=2))
-    version = model.export(tmp_path, example=few if n_values > 1000 else X)
-    served = export.load(version)
-    assert np.allclose(served.predict(few), model.predict(few), atol=1e-5)
-    recorded = version / "warmup.json"
-    assert recorded.exists() == (n_values < 1000)
-    assert served.manifest["parity"]["recorded"] == (100 if n_values < 1000 else 0)
-    if recorded.exists():
-        inputs = json.loads(recorded.read_text())["inputs"]
-        assert [len(cells) for cells in inputs.values()] == [100, 100]
 
 
 def test_no_larger_file_of_rows_is_written_than_is_read(tmp_path, monkeypatch):

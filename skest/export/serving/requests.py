@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skest.export.manifest import without_duplicates
-from skest.export.raw_tables import columns_of
-from skest.export.raw_values import cell_lengths, values_in_item
+from skest.export.raw_values import cell_lengths, columns_of, values_in_item
 from skest.export.runtime import Model
 from skest.export.serving.versions import Catalog, RequestError
 from skest.export.trial import lacks_memory

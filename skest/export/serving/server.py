@@ -375,24 +375,24 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             return 500, text, {}
 
     def _send(self, status: int, body: bytes, headers: Mapping[str, str]) -> None:
-        self.send_response_only(status)
-        self.send_header("Date", self.date_time_string())
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        for name, value in headers.items():
-            self.send_header(name, value)
-        if self.close_connection:
-            self.send_header("Connection", "close")
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
+        # All at once: a client of a server that stops gets the whole answer or nothing.
+        lines = {
+            "Date": self.date_time_string(),
+            "Content-Type": "application/json",
+            "Content-Length": len(body),
+            **headers,
+            **({"Connection": "close"} if self.close_connection else {}),
+        }
+        head = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}"]
+        head += [f"{name}: {value}" for name, value in lines.items()]
+        text = "\r\n".join([*head, "", ""]).encode("latin-1")
+        self.wfile.write(text if self.command == "HEAD" else text + body)
 
     def send_error(
         self, code: int, message: str | None = None, explain: str | None = None
     ) -> None:
         """Answer what is no request of HTTP."""
         self.close_connection = True
-        self.request_version = self.protocol_version  # which it may not have told
         text = message or HTTPStatus(code).phrase
         self._send(code, as_json({"error": text[:200]}), {})
 

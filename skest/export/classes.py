@@ -55,7 +55,7 @@ class ClassOutput(NamedTuple):
         Examples
         --------
         >>> import numpy as np
-        >>> from skest.export.class_outputs import ClassOutput
+        >>> from skest.export.classes import ClassOutput
         >>> names = np.array(["no", "yes"], dtype=object)
         >>> ClassOutput("taken", "ids", names).of({"ids": np.array([[1], [0]])})
         array([['yes'],
@@ -96,7 +96,7 @@ def class_outputs(
 
     Examples
     --------
-    >>> from skest.export.class_outputs import class_outputs
+    >>> from skest.export.classes import class_outputs
     >>> from skest.heads import BinaryClassHead
     >>> head = BinaryClassHead()
     >>> found = class_outputs(head, ["class_ids", "probabilities"], [10, 20])
@@ -134,7 +134,7 @@ def with_class_outputs(
     Examples
     --------
     >>> import numpy as np
-    >>> from skest.export.class_outputs import with_class_outputs
+    >>> from skest.export.classes import with_class_outputs
     >>> from skest.heads import BinaryClassHead
     >>> found = {"class_ids": np.array([[1]]), "probabilities": np.array([[0.2, 0.8]])}
     >>> with_class_outputs(BinaryClassHead(), found, ["no", "yes"])["all_classes"]
