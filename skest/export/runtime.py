@@ -312,9 +312,13 @@ def _session(engine: Any, artifact: Artifact, num_threads: int) -> Any:
 
 
 def _row_of_nothing(values: NDArray[Any]) -> NDArray[Any]:
-    """Return a row of zeros, or of empty strings, like those of an array."""
+    """Return a row of zeros, or of empty strings, like those of an array.
+
+    Of lists it has one item, so that those that belong together have as many.
+    """
     nothing = "" if values.dtype == object else 0
-    return np.full((1, *values.shape[1:]), nothing, values.dtype)
+    shape = (size or 1 for size in values.shape[1:])
+    return np.full((1, *shape), nothing, values.dtype)
 
 
 def _check_rows(feeds: Mapping[str, NDArray[Any]]) -> None:

@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-import contextlib
 import json
 import re
 import signal
@@ -72,10 +71,6 @@ def test_without_onnxruntime(base, monkeypatch, capsys):
     with pytest.raises(SystemExit, match="2"):
         serve.main([str(base), "--port", "0"])
     assert "run on ONNX Runtime" in capsys.readouterr().err
-
-
-def test_a_server_that_was_never_started_stops(base):
-    assert ModelServer({"double": base}, port=0).stop()
 
 
 def test_a_taken_port(base):
@@ -206,29 +201,6 @@ def test_a_process_stops_when_it_is_asked_to(process, base):
     assert process.returncode == 0
     assert "Traceback" not in log
     assert "Version 1700000001 of" in log
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
-def test_clients_of_a_process_that_stops_get_whole_answers_or_none(process):
-    statuses, asked = [set() for _ in range(4)], threading.Barrier(5)
-
-    def ask_until_the_end(found):
-        ask = Client(process)
-        assert ask(PREDICT, {"instances": [1]})[0] == 200
-        asked.wait()
-        with contextlib.suppress(ConnectionError):
-            while True:
-                found.add(ask(PREDICT, {"instances": [1]})[0])
-
-    with ThreadPoolExecutor(4) as pool:
-        ends = [pool.submit(ask_until_the_end, found) for found in statuses]
-        asked.wait()
-        process.terminate()
-        for end in ends:
-            assert end.result() is None
-    process.communicate(timeout=60)
-    assert process.returncode == 0
-    assert set.union(*statuses) <= {200, 503}
 
 
 def test_the_process_has_neither_torch_nor_sklearn(base):
