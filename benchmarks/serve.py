@@ -112,23 +112,6 @@ def peers(model: DNNClassifier, share: float) -> Iterator[Time]:
         yield Time(what, n_rows, found["busy"], found["median"])
 
 
-def answers(base: Path, share: float) -> Iterator[Time]:
-    """Time what the server does between reading a request and sending the answer."""
-    from skest.export.serving.application import Application
-    from skest.export.serving.limits import Limits
-    from skest.export.serving.versions import Catalog
-
-    catalog = Catalog({"m": base})
-    catalog.refresh()
-    application = Application(catalog, Limits())
-    for n_rows, repeats in ((1, int(1000 * share)), (100, int(100 * share))):
-        for way, request in serve_http.requests(n_rows).items():
-            head, _, body = request.partition(b"\r\n\r\n")
-            path = head.split()[1].decode()
-            call = functools.partial(application.answer, "POST", path, body)
-            yield timed(f"server without HTTP, {way}", n_rows, call, repeats)
-
-
 def cold_start(version: Path, repeats: int) -> Time:
     """Time a fresh process that imports, loads, and answers one row."""
     code = (
@@ -188,7 +171,6 @@ def main(arguments: list[str] | None = None) -> None:
             *in_process(version, options.share),
             *([] if options.without_peers else peers(model, options.share)),
             *exports(model, Path(directory), max(1, int(10 * options.share))),
-            *answers(base, options.share),
             cold_start(version, options.starts),
         ]
         with serve_http.server(base) as url:

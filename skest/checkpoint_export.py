@@ -6,8 +6,7 @@ import importlib.util
 import json
 import os
 import shutil
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +28,7 @@ __all__ = [
 _FORMAT = "skest.export/1"
 _MANIFEST = "manifest.json"
 _ASSETS = "assets"
-# What torch looks for.
-_COMPILER = {"darwin": "clang++", "win32": "cl"}.get(sys.platform, "g++")
-_FORMATS = ("onnx", "checkpoint", "pt2", "aoti")
+_FORMATS = ("onnx", "checkpoint")
 
 
 def export_checkpoint(
@@ -136,28 +133,19 @@ def check_asset(name: str, source: Path) -> None:
         raise ValueError(f"'assets' has no file {str(source)!r} to copy as {name!r}.")
 
 
-def check_format(format: str, formats: Sequence[str] = _FORMATS) -> None:
+def check_format(format: str) -> None:
     """Refuse what is none of the formats of an export, or lacks what writes it."""
-    if format not in formats:
+    if format not in _FORMATS:
         raise ValueError(
-            f"'format' must be one of {', '.join(map(repr, formats))}; got {format!r}."
+            f"'format' must be one of {', '.join(map(repr, _FORMATS))}; got {format!r}."
         )
     missing = [n for n in ("onnx", "onnxruntime") if not importlib.util.find_spec(n)]
     if format == "onnx" and missing:
-        others = ", ".join(repr(name) for name in formats if name != "onnx")
         raise ImportError(
             f"format='onnx' needs {' and '.join(missing)}. Install with "
-            f"`pip install onnx onnxruntime`, or export with one of the formats {others}."
+            "`pip install onnx onnxruntime`; format='checkpoint' of an Estimator needs "
+            "neither."
         )
-    if format == "aoti" and not _has_compiler():
-        raise ImportError(
-            f"format='aoti' compiles C++, and there is no compiler. Install {_COMPILER}, "
-            "or name one in the environment variable CXX; or export with format='pt2'."
-        )
-
-
-def _has_compiler() -> bool:
-    return shutil.which(os.environ.get("CXX", _COMPILER)) is not None
 
 
 def check_unused(format: str, **given: tuple[Any, Any]) -> None:

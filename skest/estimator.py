@@ -389,10 +389,9 @@ class Estimator(CheckpointHolder):
         """Write the model of a checkpoint as a new version that runs without Python.
 
         A version is a directory ``<export_dir_base>/<unix seconds>``, which appears when
-        it is complete and tested. It holds ``model.onnx``, ``weights.safetensors``,
-        ``columns.json``, ``warmup.json``, ``assets/`` and ``manifest.json``;
-        `skest.export.load` runs it, `skest.export.to_estimator` makes an Estimator of it
-        again, given the model function. The model takes the raw columns of
+        it is complete and tested. It holds ``model.onnx``, ``warmup.json``, ``assets/``,
+        ``manifest.json`` and, for large weights, ``weights.safetensors``;
+        `skest.export.load` runs it. The model takes the raw columns of
         ``encode=FeatureColumns.encode``, or without ``encode`` the tensors that the
         features are. Networks of your own need onnxscript.
 
@@ -411,12 +410,9 @@ class Estimator(CheckpointHolder):
             Rows to test the graph with, which are written into the version. None makes
             rows up; names, types and shapes are then those of the first batch that this
             object was given in `train`, `evaluate` or `predict`.
-        format : {"onnx", "checkpoint", "pt2", "aoti"}, default="onnx"
+        format : {"onnx", "checkpoint"}, default="onnx"
             "checkpoint" writes no graph, but the checkpoint without the state of the
-            optimizers, which `skest.checkpoint_format.read_checkpoint` reads. "pt2" and
-            "aoti" write ``model.pt2``, a program of ``torch.export``, with "aoti" compiled
-            for this machine; loading it can run code of the file, so that
-            `skest.export.load` asks for ``trust_code=True``.
+            optimizers, which `skest.checkpoint_format.read_checkpoint` reads.
         atol : float, default=1e-5
             How far numbers of the graph may differ, as a part of them where they are
             above 1; at most 0.01.
@@ -441,7 +437,7 @@ class Estimator(CheckpointHolder):
             what the model does, or it is not known what features are like. No version
             appears then.
         ImportError
-            If onnx, onnxruntime, onnxscript or a C++ compiler is needed and missing.
+            If onnx, onnxruntime or onnxscript is needed and missing.
         ValueError
             If `checkpoint_path` is no checkpoint, or an asset is no file or has a name
             that leads out of ``assets/``.
@@ -459,7 +455,6 @@ class Estimator(CheckpointHolder):
             self._example,
             example=example,
             assets=assets or {},
-            format=format,
             input_rank=input_rank,
         )
         return write_export(

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What `Estimator.export` writes of a checkpoint: a fresh model, and what it is made of."""
 
-import functools
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +9,6 @@ import torch
 
 from skest._random import RunRandom
 from skest.checkpoints import Checkpoint
-from skest.export.declaration import declare_core
 from skest.export.spec_export import exported_spec, known_features
 from skest.export.writer import Exported
 from skest.keys import ModeKeys
@@ -26,7 +24,6 @@ def exported_model(
     *,
     example: Any,
     assets: Mapping[str, str | os.PathLike[str]],
-    format: str,
     input_rank: int,
 ) -> Exported:
     """Build the model of a checkpoint, and return what a version of it is made of.
@@ -40,7 +37,7 @@ def exported_model(
     seen : raw features or None
         Rows of an earlier call, to read names, types and shapes from if there is no
         `example`.
-    example, assets, format, input_rank
+    example, assets, input_rank
         See `skest.Estimator.export`.
 
     Returns
@@ -57,14 +54,11 @@ def exported_model(
     random = RunRandom(0, torch.device("cpu"))
     spec = builder.build(features, None, ModeKeys.PREDICT, random)
     restore(spec, checkpoint)
-    params = builder.model_fn.params
     return exported_spec(
         spec,
         features,
         checkpoint,
-        functools.partial(declare_core, params, builder.config, checkpoint),
         example=example,
         assets=assets,
-        format=format,
         input_rank=input_rank,
     )

@@ -9,7 +9,7 @@ PRELOADED = [
     *("sklearn.model_selection", "pyarrow.dataset", "pandas", "tests._models"),
     # What the first optimizer imports, and the first exports, also of traced modules.
     *("torch._dynamo", "onnx", "onnxscript", "networkx"),
-    *("skest.export.onnx_graph", "torch.onnx._internal.exporter._core"),
+    *("skest.export.onnx.model", "torch.onnx._internal.exporter._core"),
 ]
 
 

@@ -53,10 +53,9 @@ from skest.adapters.warm_source import (
     source_scale,
     with_source_statistics,
 )
-from skest.checkpoint_export import check_unused
 from skest.checkpoints import Checkpoint
 from skest.estimator import Estimator
-from skest.export.inputs import forms_of
+from skest.export.onnx.inputs import forms_of
 from skest.export.writer import are_external, write_export
 from skest.feature_columns.table import Table
 from skest.feature_columns.table_columns import TableColumns
@@ -594,7 +593,7 @@ class SkestEstimator(CallbackSupportMixin, AutoParameters, RowReader, FormerArgu
             missing string, NaN for a missing number, -1 for a missing integer category.
             Its outputs are the predictions of the head, and "labels" what `predict`
             says of classes. Metadata describe both as JSON, see
-            `skest.export.onnx_graph.OnnxGraph`. ONNX Runtime runs it without Python.
+            `skest.export.onnx.model.OnnxGraph`. ONNX Runtime runs it without Python.
 
         Raises
         ------
@@ -609,12 +608,10 @@ class SkestEstimator(CallbackSupportMixin, AutoParameters, RowReader, FormerArgu
         self,
         export_dir_base: str | os.PathLike[str],
         *,
-        format: str = "onnx",
         weights: str = "auto",
         input_rank: int = 2,
         example: Any = None,
         assets: Mapping[str, str | os.PathLike[str]] | None = None,
-        hashing: str = "graph",
         verify: bool = True,
         atol: float = 1e-5,
     ) -> Path:
@@ -622,19 +619,13 @@ class SkestEstimator(CallbackSupportMixin, AutoParameters, RowReader, FormerArgu
 
         A version is a directory ``<export_dir_base>/<unix seconds>``, which appears when
         it is complete and tested. It holds ``model.onnx`` (raw values in, predictions
-        out), ``weights.safetensors``, ``columns.json``, ``warmup.json``, ``assets/`` and
-        ``manifest.json``. `skest.export.load` runs it, `skest.export.to_estimator` makes
-        an estimator of it again.
+        out), ``warmup.json``, ``assets/``, ``manifest.json`` and, for large weights,
+        ``weights.safetensors``. `skest.export.load` runs it.
 
         Parameters
         ----------
         export_dir_base : str or path
             Directory of the versions; it is made if need be.
-        format : {"onnx", "pt2", "aoti"}, default="onnx"
-            "pt2" and "aoti" write ``model.pt2``, a program of ``torch.export``, in place
-            of the graph, with "aoti" compiled for this machine. Loading it can run code of
-            the file, so that `skest.export.load` asks for ``trust_code=True``. They take
-            neither `weights`, `input_rank` nor `hashing`.
         weights : {"auto", "inside", "beside"}, default="auto"
             Whether the graph holds its weights, or takes them from the file beside it, as
             "auto" does if they have more than 64 MiB.
@@ -645,10 +636,6 @@ class SkestEstimator(CallbackSupportMixin, AutoParameters, RowReader, FormerArgu
             test it. Made-up rows by default.
         assets : dict of str to path, default=None
             Files to copy into ``assets/``, by their names there.
-        hashing : {"graph", "client"}, default="graph"
-            Where strings are hashed and values crossed. With "client", ids come in, for
-            engines without ``com.microsoft``; the manifest tells how to compute them, as
-            `skest.export.load` does.
         verify : bool, default=True
             Run what was written, and compare it with this estimator.
         atol : float, default=1e-5
@@ -668,12 +655,10 @@ class SkestEstimator(CallbackSupportMixin, AutoParameters, RowReader, FormerArgu
             If a part of the model cannot be written, or what was written does not
             predict what the estimator does. No version appears then.
         ImportError
-            If onnx and onnxruntime, or for "aoti" a C++ compiler, are missing.
+            If onnx or onnxruntime is missing.
         """
         external = are_external(weights)
-        if format != "onnx":
-            check_unused(format, weights=(weights, "auto"))
-        exported = as_exported(self, input_rank, example, assets or {}, hashing, format)
+        exported = as_exported(self, input_rank, example, assets or {})
         return write_export(
             exported, export_dir_base, external=external, verify=verify, atol=atol
         )

@@ -10,22 +10,16 @@ import numpy as np
 
 from skest.adapters.core import core_on_cpu
 from skest.adapters.onnx_graph import classes_of, fitted_onnx
-from skest.adapters.program import fitted_program
 from skest.adapters.user_model import BARE_KEY
-from skest.checkpoint_export import check_format, check_unused
+from skest.checkpoint_export import check_format
 from skest.estimator import Estimator
-from skest.export.class_outputs import LABELS, with_class_outputs
-from skest.export.declaration import declaration_or_reason, declare
-from skest.export.inputs import InputSpec
-from skest.export.onnx_graph import OnnxGraph
-from skest.export.program import Program
-from skest.export.spec_inputs import BARE
-from skest.export.trial_rows import by_output, cells_of, made_up_rows, rows_of
+from skest.export.classes import LABELS, with_class_outputs
+from skest.export.onnx.inputs import InputSpec
+from skest.export.onnx.tracing import BARE
+from skest.export.warmup import by_output, cells_of, made_up_rows, rows_of
 from skest.export.writer import Exported
 
 __all__ = ["as_exported"]
-
-_FORMATS = ("onnx", "pt2", "aoti")
 
 
 def as_exported(
@@ -33,8 +27,6 @@ def as_exported(
     input_rank: int,
     example: Any,
     assets: Mapping[str, str | os.PathLike[str]],
-    hashing: str = "graph",
-    format: str = "onnx",
 ) -> Exported:
     """Return a fitted estimator as what a version of it is made of.
 
@@ -43,58 +35,39 @@ def as_exported(
     estimator : SkestEstimator
         Fitted.
     input_rank : {1, 2}
-        See `skest.export.onnx_graph.build_onnx`.
+        See `skest.export.onnx.model.build_onnx`.
     example : table or None
         Rows to test the graph with.
     assets : dict of str to path
         Files that belong to it.
-    hashing : {"graph", "client"}, default="graph"
-        See `skest.export.onnx_graph.build_onnx`.
-    format : {"onnx", "pt2", "aoti"}, default="onnx"
-        What is written. `input_rank` and `hashing` are of graphs only.
 
     Raises
     ------
-    ValueError
-        If `format` is unknown, or arguments are given that it does not take.
     ExportError, ImportError
-        See `fitted_onnx` and `fitted_program`.
+        See `fitted_onnx`.
     """
-    check_format(format, _FORMATS)
-    if format == "onnx":
-        model: OnnxGraph | Program = fitted_onnx(
-            estimator, input_rank, example, hashing
-        )
-    else:
-        check_unused(format, input_rank=(input_rank, 2), hashing=(hashing, "graph"))
-        model = fitted_program(estimator, format, example)
+    check_format("onnx")
+    model = fitted_onnx(estimator, input_rank, example)
     # What is exported runs on a CPU; cuDNN computes with fewer digits.
     core: Any = core_on_cpu(estimator)
-    predict = partial(_expected, estimator, core, model.given)
-    declaration: bytes | None = None
-    reason: dict[str, str] = {}
-    if format == "onnx":
-        declaration, reason = declaration_or_reason(lambda: declare(estimator))
+    predict = partial(_expected, estimator, core, model.inputs)
     described = {
         "estimator": type(estimator).__name__,
         "global_step": core.checkpoint.global_step,
-        **reason,
     }
     if example is None:
         forms = estimator._input_forms
         whole = [
             spec.name
-            for spec in model.given
+            for spec in model.inputs
             if spec.key in forms and forms[spec.key].kind == "int64"
         ]
-        rows, found = made_up_rows(model.words, model.given, predict, whole)
+        rows, found = made_up_rows(model.words, model.inputs, predict, whole)
     else:
-        rows, found = rows_of(example, model.given), None
+        rows, found = rows_of(example, model.inputs), None
     return Exported(
         model=model,
-        variables=core.checkpoint.variables,
         described=described,
-        declaration=declaration,
         rows=rows,
         expected=lambda: predict(rows) if found is None else found,
         assets=assets,

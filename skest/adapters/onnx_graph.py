@@ -10,20 +10,14 @@ from skest.adapters.targets.several import SeveralTargets
 from skest.adapters.user_model import UserModel
 from skest.adapters.user_onnx import user_onnx
 from skest.checkpoints import load_variables
-from skest.exceptions import ExportError
-from skest.export.inputs import Form
-from skest.export.onnx_graph import OnnxGraph, build_onnx
+from skest.export.onnx.inputs import Form
+from skest.export.onnx.model import OnnxGraph, build_onnx
 from skest.keys import ModeKeys
 
 __all__ = ["classes_of", "columns_by_part", "fitted_onnx"]
 
 
-def fitted_onnx(
-    estimator: Any,
-    input_rank: int = 2,
-    example: Any = None,
-    hashing: str = "graph",
-) -> OnnxGraph:
+def fitted_onnx(estimator: Any, input_rank: int = 2, example: Any = None) -> OnnxGraph:
     """Return a fitted estimator as an ONNX graph.
 
     Parameters
@@ -31,11 +25,9 @@ def fitted_onnx(
     estimator : SkestEstimator
         Fitted.
     input_rank : {1, 2}, default=2
-        See `skest.export.onnx_graph.build_onnx`.
+        See `skest.export.onnx.model.build_onnx`.
     example : X, default=None
         Some rows for a model function of the user's, which may read shapes from them.
-    hashing : {"graph", "client"}, default="graph"
-        See there.
 
     Raises
     ------
@@ -51,11 +43,6 @@ def fitted_onnx(
     drop_embeddings(fitted)
     model_fn = fitted._model_fn(head)
     if isinstance(model_fn, UserModel):
-        if hashing != "graph":
-            raise ExportError(
-                f"hashing={hashing!r} is of the canned estimators; got a "
-                f"{type(estimator).__name__}, whose graph hashes itself. Leave it out."
-            )
         return user_onnx(estimator, model_fn, classes_of(target), input_rank, example)
     network = model_fn(features=None, labels=None, mode=ModeKeys.PREDICT).network
     load_variables(network, estimator.estimator_.checkpoint.variables, share=True)
@@ -67,7 +54,6 @@ def fitted_onnx(
         logits_scale=None if scale is None else (scale.scale, scale.center),
         forms={key: Form(*form) for key, form in estimator._input_forms.items()},
         input_rank=input_rank,
-        hashing=hashing,
         name=type(estimator).__name__,
     )
 

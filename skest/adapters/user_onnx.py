@@ -10,11 +10,10 @@ from numpy.typing import NDArray
 from skest.adapters.user_model import BARE_KEY, UserModel
 from skest.checkpoints import load_variables
 from skest.exceptions import ExportError
-from skest.export.graph import Graph
-from skest.export.inputs import Form, Inputs
-from skest.export.onnx_graph import OnnxGraph
-from skest.export.spec_onnx import spec_onnx
-from skest.export.trial_rows import cells_of, made_up_rows
+from skest.export.onnx.graph import Graph
+from skest.export.onnx.inputs import Form, Inputs
+from skest.export.onnx.model import OnnxGraph, spec_onnx
+from skest.export.warmup import cells_of, made_up_rows
 from skest.spec import EstimatorSpec
 
 __all__ = ["user_onnx", "user_spec"]
@@ -41,7 +40,7 @@ def user_onnx(
     classes : ndarray or None
         The classes as they are among the labels.
     input_rank : {1, 2}
-        See `skest.export.onnx_graph.build_onnx`.
+        See `skest.export.onnx.model.build_onnx`.
     example : X or None
         Some rows, from which the model function reads shapes; None makes some up.
 

@@ -12,14 +12,13 @@ from skest._former_names import no_attribute
 
 if TYPE_CHECKING:
     from skest.export.artifact import latest
-    from skest.export.best_exporter import BestExporter
-    from skest.export.declaration import to_estimator
     from skest.export.exporters import (
+        BestExporter,
         Exporter,
         FinalExporter,
         LatestExporter,
     )
-    from skest.export.onnx_graph import OnnxGraph, build_onnx
+    from skest.export.onnx.model import OnnxGraph, build_onnx
     from skest.export.runtime import Model, load
     from skest.export.serving.server import ModelServer
     from skest.export.signatures import (
@@ -44,25 +43,23 @@ __all__ = [
     "build_onnx",
     "latest",
     "load",
-    "to_estimator",
 ]
 
 _MODULES = {
-    "BestExporter": "best_exporter",
+    "BestExporter": "exporters",
     "ClassificationOutput": "signatures",
     "Exporter": "exporters",
     "FinalExporter": "exporters",
     "LatestExporter": "exporters",
     "Model": "runtime",
     "ModelServer": "serving.server",
-    "OnnxGraph": "onnx_graph",
+    "OnnxGraph": "onnx.model",
     "PredictOutput": "signatures",
     "RegressionOutput": "signatures",
     "Trial": "trial",
-    "build_onnx": "onnx_graph",
+    "build_onnx": "onnx.model",
     "latest": "artifact",
     "load": "runtime",
-    "to_estimator": "declaration",
 }
 
 

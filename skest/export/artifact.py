@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Exported models on disk, checked before anything of them runs.
 
-Nothing here trusts what it reads: names of files, sizes, digests, operators and tensors
-are checked one by one. Digests show damage; that a model comes from whom it should come
-only a digest shows that you got by another way (`trusted_manifest_sha256`).
+Nothing here trusts what it reads: names of files, sizes and digests are checked one by one.
+Digests show damage; that a model comes from whom it should come only a digest shows that
+you got by another way (`trusted_manifest_sha256`). ONNX Runtime checks the graph, and keeps
+tensors beside it inside the directory.
 """
 
 import hashlib
@@ -11,23 +12,18 @@ import os
 import re
 import stat
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from skest.exceptions import ArtifactError
 from skest.export.manifest import (
-    FILES,
     MANIFEST,
     MAX_JSON_BYTES,
     MODEL,
     WARMUP,
-    check_signatures,
-    format_of,
     parsed,
 )
-from skest.export.onnx_wire import ExternalData, OnnxContent, read_onnx
-from skest.export.operators import ALLOWED_OPERATORS
 from skest.versioned_directory import list_versions
 
 __all__ = [
@@ -43,25 +39,16 @@ _NAME = re.compile(r"(assets/)?[A-Za-z0-9][\w.-]{0,127}", re.ASCII)
 
 @dataclass(frozen=True)
 class Artifact:
-    """A checked version: what its manifest says, and the bytes of its model.
+    """A checked version: what its manifest says, and the bytes that were checked.
 
-    They are those that were checked, whatever becomes of the files: `model`, `weights`
-    by the names of the files in which `external` tensors lie or that were asked for, and,
-    where digests were compared, `texts`: files of JSON by their names.
+    Where digests were compared, `warmup` has the recorded rows, if there are some.
     """
 
     path: Path
     manifest: dict[str, Any]
     manifest_sha256: str
     model: bytes
-    external: tuple[ExternalData, ...] = ()
-    weights: Mapping[str, bytes] = field(default_factory=dict)
-    texts: Mapping[str, bytes] = field(default_factory=dict)
-
-    @property
-    def format(self) -> str:
-        """What the model is: "onnx", "pt2" or "aoti"."""
-        return format_of(self.manifest)
+    warmup: bytes | None = None
 
 
 def latest(base: str | os.PathLike[str]) -> Path:
@@ -104,8 +91,6 @@ def read_artifact(
     verify: bool = True,
     trusted_manifest_sha256: str | Collection[str] | None = None,
     max_bytes: int = 16 * 2**30,
-    trust_code: bool = False,
-    weights: Collection[str] = (),
 ) -> Artifact:
     """Read a version and check it.
 
@@ -119,11 +104,6 @@ def read_artifact(
         The digest that the manifest must have, or those of which it must have one.
     max_bytes : int, default=16 GiB
         The most that all files may have together.
-    trust_code : bool, default=False
-        Accept formats that can hold code. The digests of such versions are always
-        compared.
-    weights : collection of str, default=()
-        Files to read if they are there, besides those that the graph needs.
 
     Returns
     -------
@@ -136,11 +116,7 @@ def read_artifact(
         If anything is not as it should be.
     """
     manifest, manifest_sha256 = _read_manifest(path, trusted_manifest_sha256)
-    file = FILES[format_of(manifest)]
-    if file != MODEL and not trust_code:
-        raise _untrusted(path, manifest)
-    verify = verify or file != MODEL
-    sizes = _check_files(path, manifest, file, max_bytes)
+    sizes = _check_files(path, manifest, max_bytes)
     digests = {n: manifest["files"][n]["sha256"] for n in sizes} if verify else {}
 
     def content_of(name: str) -> bytes:
@@ -150,31 +126,12 @@ def read_artifact(
             raise _damaged(path, name)
         return data
 
-    model = content_of(file)
-    content = read_onnx(model) if file == MODEL else OnnxContent()
-    _check_graph(content, sizes)
-    wanted = {t.location for t in content.external} | (set(weights) & set(sizes))
-    tensors = {n: content_of(n) for n in wanted}
-    own = (name for name in list(digests) if "/" not in name)  # assets are the user's
-    texts = {n: content_of(n) for n in own if n.endswith(".json")}
+    model = content_of(MODEL)
+    warmup = content_of(WARMUP) if WARMUP in digests else None
     for name, digest in digests.items():
         if _digest_of(path / name) != digest:
             raise _damaged(path, name)
-    if file == MODEL:
-        check_signatures(manifest, content.inputs, content.outputs)
-    else:
-        check_signatures(manifest, list(manifest["features"]), None)
-    external = tuple(content.external)
-    return Artifact(path, manifest, manifest_sha256, model, external, tensors, texts)
-
-
-def _untrusted(path: Path, manifest: Mapping[str, Any]) -> ArtifactError:
-    return ArtifactError(
-        f"{str(path)!r} has format={format_of(manifest)!r}, and loading it can run any "
-        "code that is in it. If you trust where it comes from, `skest.export.load` takes "
-        "trust_code=True. Whatever else reads exports, as servers, MLflow, Triton and "
-        "to_estimator, takes format='onnx' only."
-    )
+    return Artifact(path, manifest, manifest_sha256, model, warmup)
 
 
 def _read_manifest(
@@ -214,12 +171,12 @@ def check_file_name(name: str) -> None:
 
 
 def _check_files(
-    path: Path, manifest: Mapping[str, Any], model: str, max_bytes: int
+    path: Path, manifest: Mapping[str, Any], max_bytes: int
 ) -> dict[str, int]:
     """Check that the files are those of the manifest; return their sizes."""
     listed = manifest["files"]
-    if model not in listed:
-        raise ArtifactError(f"{MANIFEST!r} lists no {model!r}.")
+    if MODEL not in listed:
+        raise ArtifactError(f"{MANIFEST!r} lists no {MODEL!r}.")
     sizes = {}
     for name, entry in listed.items():
         if not _NAME.fullmatch(name) or name == MANIFEST:
@@ -301,24 +258,3 @@ def _damaged(path: Path, name: str) -> ArtifactError:
         f"{str(path / name)!r} is not the file that was exported: its digest differs. "
         "Copy the version again."
     )
-
-
-def _check_graph(content: OnnxContent, sizes: Mapping[str, int]) -> None:
-    refused = sorted(content.operators - ALLOWED_OPERATORS)
-    if refused:
-        names = ", ".join(f"{domain or 'ai.onnx'}:{name}" for domain, name in refused)
-        raise ArtifactError(
-            f"The graph uses operators that exports of skest never use: {names}."
-        )
-    for tensor in content.external:
-        if tensor.location == MODEL:
-            raise ArtifactError(
-                f"The tensor {tensor.tensor!r} should lie in {MODEL!r}, the graph itself; "
-                "external tensors lie in files of their own."
-            )
-        size = sizes.get(tensor.location, -1)
-        if tensor.offset + tensor.length > size:
-            raise ArtifactError(
-                f"The tensor {tensor.tensor!r} should lie in {tensor.location!r} at "
-                f"{tensor.offset}, which is not in a listed file."
-            )

@@ -1,22 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
 """Exporters: which of the evaluated checkpoints become versions of the model."""
 
+import inspect
+import json
+import logging
+import math
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
+import numpy as np
+
 from skest._checks import check_directory_name, check_integer
+from skest._files import write_file
 from skest._former_arguments import FormerArguments
 from skest.checkpoint_export import check_format
-from skest.versioned_directory import remove_old_versions
+from skest.keys import MetricKeys
+from skest.versioned_directory import list_versions, remove_old_versions
 
 __all__ = [
+    "BestExporter",
     "Exportable",
     "Exporter",
     "FinalExporter",
     "LatestExporter",
+    "loss_smaller",
 ]
 
 _Assets = Mapping[str, str | os.PathLike[str]]
@@ -127,7 +137,7 @@ class FinalExporter(Exporter):
         Name of the directory of the versions, ``<model_dir>/export/<name>``.
     assets : dict of str to path, default=None
         For ``Estimator.export``.
-    format : {"onnx", "checkpoint", "pt2", "aoti"}, default="onnx"
+    format : {"onnx", "checkpoint"}, default="onnx"
         For ``Estimator.export``.
 
     Notes
@@ -179,7 +189,7 @@ class LatestExporter(Exporter):
         For ``Estimator.export``.
     exports_to_keep : int or None, default=5
         How many versions stay; None keeps all.
-    format : {"onnx", "checkpoint", "pt2", "aoti"}, default="onnx"
+    format : {"onnx", "checkpoint"}, default="onnx"
         For ``Estimator.export``.
 
     Raises
@@ -241,3 +251,212 @@ def _checked_assets(assets: Any) -> _Assets | None:
             f"{_RAW}."
         )
     return assets
+
+
+_logger = logging.getLogger("skest")
+
+_BEST = "best.json"
+
+Result = dict[str, float]
+
+
+def loss_smaller(
+    best_eval_result: Mapping[str, float], current_eval_result: Mapping[str, float]
+) -> bool:
+    """Tell whether the present loss is smaller than the best one; any is than NaN.
+
+    The default rule of `BestExporter`.
+    """
+    return _is_better(MetricKeys.LOSS, "min", best_eval_result, current_eval_result)
+
+
+class BestExporter(LatestExporter):
+    """Exports when an evaluation is better than all before, and keeps the best versions.
+
+    Parameters
+    ----------
+    name : str, default="best_exporter"
+        Name of the directory of the versions, ``<model_dir>/export/<name>``.
+    compare_fn : callable, default=loss_smaller
+        ``compare_fn(best_eval_result, current_eval_result) -> bool``, called by name;
+        True means that the present result is better. The first result always is.
+    assets : dict of str to path, default=None
+        For ``Estimator.export``.
+    exports_to_keep : int or None, default=5
+        How many versions stay, the best ones; None keeps all.
+    format : {"onnx", "checkpoint"}, default="onnx"
+        For ``Estimator.export``.
+    metric : str, default=None
+        The metric to compare, in place of a `compare_fn`. None is the loss.
+    mode : {"min", "max"}, default="min"
+        Whether a smaller or a larger `metric` is better.
+
+    Raises
+    ------
+    ValueError
+        If `compare_fn` is None or does not take both arguments, or is given together
+        with `metric`; if `mode` is unknown; or if `exports_to_keep` is not positive.
+    TypeError
+        If `compare_fn` is no function, or `metric` no string.
+
+    Notes
+    -----
+    As ``tf.estimator.BestExporter``, with these differences. It goes on where it was when
+    training goes on in another process, wherever the last one was stopped: the best
+    result is in the file ``best.json`` beside the versions, which is written before a
+    version appears and says which one is the last before it. If the versions are gone, or
+    the file can't be understood, the next result is the first one. And a model whose
+    metric is NaN is never exported, not even as the first one; a `compare_fn` of your own
+    sees to that itself.
+
+    Examples
+    --------
+    >>> from skest.export import BestExporter
+    >>> exporter = BestExporter("best_auc", metric="auc", mode="max", exports_to_keep=1)
+    """
+
+    def __init__(
+        self,
+        name: str = "best_exporter",
+        compare_fn: Callable[..., bool] = loss_smaller,
+        assets: Mapping[str, str | os.PathLike[str]] | None = None,
+        exports_to_keep: int | None = 5,
+        *,
+        format: str = "onnx",
+        metric: str | None = None,
+        mode: str = "min",
+    ) -> None:
+        super().__init__(name, assets, exports_to_keep, format=format)
+        _check_compare_fn(compare_fn)
+        _check_metric(metric, mode, compare_fn)
+        self._compare_fn = compare_fn
+        self._metric = metric
+        self._mode = mode
+
+    def export(
+        self,
+        estimator: Exportable,
+        export_path: Path,
+        checkpoint_path: Path,
+        eval_result: Result,
+        is_the_final_export: bool,
+    ) -> Path | None:
+        """Export if the result is the best one."""
+        versions = [path.name for path in list_versions(export_path)]
+        best = _best_result(export_path / _BEST, versions) if versions else None
+        if not self._is_new_best(best, eval_result):
+            return None
+        # Written first: whether the version has appeared shows which result is the best.
+        last = versions[-1] if versions else "0"
+        record = {"result": _plain(eval_result), "after": int(last), "before": best}
+        export_path.mkdir(parents=True, exist_ok=True)
+        write_file(export_path / _BEST, json.dumps(record).encode())
+        return super().export(
+            estimator, export_path, checkpoint_path, eval_result, is_the_final_export
+        )
+
+    def _is_new_best(self, best: Result | None, current: Result) -> bool:
+        if self._compare_fn is not loss_smaller:
+            return best is None or self._compare_fn(
+                best_eval_result=best, current_eval_result=current
+            )
+        metric = self._metric or MetricKeys.LOSS
+        if math.isnan(_value(metric, current)):
+            return False
+        return best is None or _is_better(metric, self._mode, best, current)
+
+
+def _is_better(
+    metric: str, mode: str, best: Mapping[str, float], current: Mapping[str, float]
+) -> bool:
+    old, new = _value(metric, best), _value(metric, current)
+    is_better = new < old if mode == "min" else new > old
+    return is_better or (math.isnan(old) and not math.isnan(new))
+
+
+def _value(metric: str, result: Mapping[str, float]) -> float:
+    numbers = [name for name, value in result.items() if np.ndim(value) == 0]
+    if metric not in numbers:
+        is_array = "it is an array, which has no order; numbers are"
+        found = is_array if metric in result else "there is only"
+        raise ValueError(
+            f"BestExporter compares the {metric!r} of evaluations, but {found} "
+            f"{', '.join(map(repr, numbers))}. Pass another 'metric' or 'compare_fn'."
+        )
+    return result[metric]
+
+
+def _plain(result: Mapping[str, Any]) -> Result:
+    """Return a result with numbers of Python, as JSON has them, and lists of them."""
+    return {k: v.tolist() if hasattr(v, "tolist") else v for k, v in result.items()}
+
+
+def _best_result(path: Path, versions: list[str]) -> Result | None:
+    """Return the result of the newest version; None if it is not known."""
+    try:
+        record = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except ValueError:
+        record = None
+    if _is_record(record):
+        # A process may have ended before the version appeared.
+        has_appeared = int(versions[-1]) > record["after"]
+        return record["result" if has_appeared else "before"]
+    _logger.warning(
+        "%s holds no result of an evaluation, so that what was exported as the best is "
+        "not known. The present result counts as the best one, and replaces the file.",
+        path,
+    )
+    return None
+
+
+def _is_record(record: Any) -> bool:
+    return (
+        isinstance(record, dict)
+        and type(record.get("after")) is int
+        and _is_result(record.get("result"))
+        and ("before" in record)
+        and (record["before"] is None or _is_result(record["before"]))
+    )
+
+
+def _is_result(result: Any) -> bool:
+    return isinstance(result, dict) and MetricKeys.GLOBAL_STEP in result
+
+
+def _check_metric(metric: Any, mode: Any, compare_fn: Any) -> None:
+    if metric is not None and not isinstance(metric, str):
+        raise TypeError(
+            f"'metric' of a BestExporter must be the name of a metric; got {metric!r}."
+        )
+    if mode not in ("min", "max"):
+        raise ValueError(
+            f"'mode' of a BestExporter must be 'min' or 'max'; got {mode!r}."
+        )
+    if compare_fn is not loss_smaller and (metric is not None or mode != "min"):
+        raise ValueError(
+            "A BestExporter takes either 'compare_fn' or 'metric' and 'mode'; got both. "
+            "Leave one of them out."
+        )
+
+
+def _check_compare_fn(compare_fn: Any) -> None:
+    if compare_fn is None:
+        raise ValueError(
+            "'compare_fn' of a BestExporter must be a function; got None. Leave it out "
+            "to compare the loss."
+        )
+    if not callable(compare_fn):
+        raise TypeError(
+            f"'compare_fn' of a BestExporter must be a function; got {compare_fn!r}."
+        )
+    try:
+        inspect.signature(compare_fn).bind(
+            best_eval_result=None, current_eval_result=None
+        )
+    except TypeError as error:
+        raise ValueError(
+            "'compare_fn' of a BestExporter must take the arguments 'best_eval_result' "
+            f"and 'current_eval_result' by name: {error}."
+        ) from error

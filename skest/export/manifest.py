@@ -16,16 +16,13 @@ import numpy as np
 from skest.exceptions import ArtifactError
 
 __all__ = [
-    "FILES",
     "MANIFEST",
     "MAX_ATOL",
     "MAX_JSON_BYTES",
     "MODEL",
-    "PROGRAM",
     "SCHEMA",
     "WARMUP",
     "check_signatures",
-    "format_of",
     "mapping",
     "parsed",
     "without_duplicates",
@@ -39,10 +36,6 @@ SCHEMA = "skest.export/1"
 MANIFEST = "manifest.json"
 MODEL = "model.onnx"
 WARMUP = "warmup.json"
-PROGRAM = "model.pt2"
-
-# The file of a model by its format; loading the last two runs code of the file.
-FILES = {"onnx": MODEL, "pt2": PROGRAM, "aoti": PROGRAM}
 
 _DTYPES = {
     *("string", "bool", "float32", "float64"),
@@ -89,9 +82,14 @@ def parsed(data: bytes) -> dict[str, Any]:
             + (_CHECKPOINT if is_checkpoint else "A newer skest may read it.")
         )
     mapping(manifest, "files")
-    for name in ("model", "runtime", "parity", "raw"):
+    for name in ("model", "runtime", "parity"):
         mapping(manifest, name, optional=True)
-    format_of(manifest)
+    found = manifest.get("runtime", {}).get("format", "onnx")
+    if found != "onnx" or manifest.get("raw"):
+        raise ArtifactError(
+            f"{MANIFEST!r} must be of a graph that takes raw columns; this is an export "
+            f"with format={found!r} or hashing='client' of an earlier skest, or of none."
+        )
     tolerance = manifest.get("parity", {}).get("atol", 0.0)
     if not _is_number(tolerance) or not 0 <= tolerance <= MAX_ATOL:
         raise ArtifactError(
@@ -99,7 +97,6 @@ def parsed(data: bytes) -> dict[str, Any]:
         )
     _check_recorded(manifest)
     _check_features(manifest)
-    _check_widths(manifest)
     for name in mapping(manifest, "signatures"):
         _check_signature(name, manifest["signatures"][name])
     return manifest
@@ -110,16 +107,6 @@ def without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         raise ValueError("a name is there twice")
-    return found
-
-
-def format_of(manifest: Mapping[str, Any]) -> str:
-    """Return what the model is: "onnx", "pt2" or "aoti"."""
-    found = manifest.get("runtime", {}).get("format", "onnx")
-    if not isinstance(found, str) or found not in FILES:
-        raise ArtifactError(
-            f"{MANIFEST!r} must have one of the formats {', '.join(FILES)}; got {found!r}."
-        )
     return found
 
 
@@ -136,7 +123,7 @@ def mapping(
 
 
 def check_signatures(
-    manifest: Mapping[str, Any], taken: Collection[str], given: Collection[str] | None
+    manifest: Mapping[str, Any], taken: Collection[str], given: Collection[str]
 ) -> None:
     """Check that features and signatures are those of a graph.
 
@@ -146,8 +133,8 @@ def check_signatures(
         As `parsed` returns it.
     taken : collection of str
         The inputs of the graph.
-    given : collection of str or None
-        The tensors that there are, if that is known.
+    given : collection of str
+        Its outputs.
 
     Raises
     ------
@@ -163,7 +150,7 @@ def check_signatures(
     for name, signature in manifest["signatures"].items():
         for side, tensors in (("inputs", taken), ("outputs", given)):
             for key, tensor in signature[side].items():
-                if tensors is not None and tensor["tensor"] not in tensors:
+                if tensor["tensor"] not in tensors:
                     raise _no_tensor(name, side, key)
 
 
@@ -218,11 +205,7 @@ def _check_tensor(where: str, tensor: Any) -> None:
 
 def _check_features(manifest: Mapping[str, Any]) -> None:
     features = mapping(manifest, "features")
-    raw = manifest.get("raw", {})
-    twice = sorted(features.keys() & raw.keys())
-    if twice:
-        raise ArtifactError(f"{twice} are in 'features' and in 'raw' of {MANIFEST!r}.")
-    for name, feature in {**features, **raw}.items():
+    for name, feature in features.items():
         where = f"The feature {name!r}"
         _check_tensor(where, feature)
         if not feature["shape"]:
@@ -243,7 +226,7 @@ def _check_features(manifest: Mapping[str, Any]) -> None:
                 f"{where} must have true or false in 'texts_only'; got {texts_only!r}."
             )
         _check_columns(where, feature)
-        _check_crosses(where, feature, {*features, *raw})
+        _check_crosses(where, feature, features)
 
 
 def _check_missing(where: str, feature: Mapping[str, Any]) -> None:
@@ -294,31 +277,6 @@ def _check_crosses(
         raise ArtifactError(
             f"{where} must have lists of features in 'crossed'; got {crosses!r}."
         )
-
-
-def _check_widths(manifest: Mapping[str, Any]) -> None:
-    known = {*manifest["features"], *manifest.get("raw", {})}
-    widths = manifest.get("widths", [])
-    if not isinstance(widths, list) or not all(_is_width(w, known) for w in widths):
-        raise ArtifactError(
-            f"{MANIFEST!r} must have in 'widths' features under 'of', and how many numbers "
-            f"are made of them under 'row', 'value' and 'place', of some true for "
-            f"'transient'; got {widths!r}."
-        )
-
-
-def _is_width(width: Any, known: Collection[str]) -> bool:
-    names = width.get("of") if isinstance(width, dict) else None
-    return (
-        isinstance(names, list)
-        and all(isinstance(name, str) and name in known for name in names)
-        and 0 < len(names) == len(set(names))
-        and isinstance(width.get("transient", False), bool)
-        and all(
-            type(width.get(kind, 0)) is int and 0 <= width.get(kind, 0) < 2**31
-            for kind in ("row", "value", "place")
-        )
-    )
 
 
 def _is_number(value: Any) -> bool:

@@ -1,18 +1,153 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Raw values of users as the arrays that an exported graph takes.
+"""What callers give, as the arrays that an exported graph takes.
 
-An engine turns ``None`` into the text "None" without a word; here missing values become
-what the manifest says, and what is no text or number is refused by name.
+Most inputs are a column of a table. A plain table of numbers is one input that has its
+columns as parts: it is given whole, as a matrix, or by the names of all its columns. An
+engine turns ``None`` into the text "None" without a word; here missing values become what
+the manifest says, and what is no text or number is refused by name.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
 from reprlib import repr as shortened
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Feature"]
+__all__ = [
+    "Feature",
+    "cell_lengths",
+    "columns_of",
+    "is_whole",
+    "names_taken",
+    "values_in_item",
+]
+
+Parts = Mapping[str, Sequence[str]]
+
+
+def names_taken(names: Sequence[str], parts: Parts) -> dict[str, str]:
+    """Return the names by which inputs are given, and which input each belongs to.
+
+    Parameters
+    ----------
+    names : sequence of str
+        The inputs.
+    parts : dict of str to sequence of str
+        Of inputs that are made of several columns: which ones.
+
+    Examples
+    --------
+    >>> from skest.export.raw_values import names_taken
+    >>> names_taken(["city", "x"], {"x": ["age", "size"]})
+    {'city': 'city', 'age': 'x', 'size': 'x'}
+    """
+    return {part: name for name in names for part in parts.get(name) or [name]}
+
+
+def is_whole(name: str, parts: Parts, there: Collection[str]) -> bool:
+    """Tell whether an input is given by its own name, not by those of its parts.
+
+    A part may have the name of the input, as a column "x" of the matrix "x".
+    """
+    own = parts.get(name)
+    return not own or (name in there and not set(own) & set(there) - {name})
+
+
+def columns_of(
+    table: Any, names: Sequence[str], parts: Parts | None = None
+) -> dict[str, Any]:
+    """Return the inputs that a table holds.
+
+    Parameters
+    ----------
+    table : DataFrame, dict of columns, list of dicts, or ndarray
+        The raw features of some rows. Columns are known by their names as strings. A
+        matrix is taken if there is one input; so is a frame whose columns have but
+        numbers for names.
+    names : sequence of str
+        The inputs to return; other columns are left alone.
+    parts : dict of str to sequence of str, optional
+        Of inputs that may be made of several columns: which ones.
+
+    Returns
+    -------
+    dict of str to array-like
+        The inputs by name.
+
+    Raises
+    ------
+    TypeError
+        If it is no table.
+    ValueError
+        If a column is missing.
+    """
+    parts = parts or {}
+    if isinstance(table, Mapping):
+        return _pick(names, parts, table, lambda key: table[key])
+    if hasattr(table, "columns") and hasattr(table, "__getitem__"):
+        if len(names) == 1 and _is_matrix(table, names[0], parts):
+            return {names[0]: np.asarray(table)}
+        return _pick(names, parts, table.columns, lambda key: table[key])
+    if isinstance(table, np.ndarray) and len(names) == 1:
+        return {names[0]: table}
+    if isinstance(table, Sequence) and all(isinstance(row, Mapping) for row in table):
+        first = table[0] if table else dict.fromkeys(names)
+        taken = {*names, *names_taken(names, parts)}
+        common = [key for key in first if str(key) in taken]
+        for at, row in enumerate(table):
+            absent = [key for key in common if key not in row]
+            if absent:
+                raise ValueError(f"Row {at} lacks the features {absent}.")
+        return _pick(names, parts, first, lambda key: [row[key] for row in table])
+    raise TypeError(
+        "Give a DataFrame, a dict of columns, or a list of rows, each a dict; got "
+        f"{type(table).__name__}."
+    )
+
+
+def _is_matrix(table: Any, name: str, parts: Parts) -> bool:
+    """Tell whether a frame is an array whose columns were merely counted."""
+    keys = list(table.columns)
+    is_counted = bool(keys) and not any(isinstance(key, str) for key in keys)
+    return is_counted and not {name, *parts.get(name, ())} & set(map(str, keys))
+
+
+def _pick(
+    names: Sequence[str], parts: Parts, keys: Any, column: Callable[[Any], Any]
+) -> dict[str, Any]:
+    key_of = {str(key): key for key in keys}
+    found, absent = {}, []
+    for name in names:
+        whole = is_whole(name, parts, key_of)
+        own = [name] if whole else parts[name]
+        missing = [part for part in own if part not in key_of]
+        if missing:
+            absent += missing
+        elif whole:
+            found[name] = column(key_of[name])
+        else:
+            found[name] = _stacked({part: column(key_of[part]) for part in own})
+    if absent:
+        raise ValueError(
+            f"The features {absent} are missing; the model takes "
+            f"{list(names_taken(names, parts))}."
+        )
+    return found
+
+
+def _stacked(columns: Mapping[str, Any]) -> NDArray[Any]:
+    arrays = (np.asarray(values, dtype=object) for values in columns.values())
+    cells = [a[:, 0] if a.ndim == 2 and a.shape[1] == 1 else a for a in arrays]
+    shapes = {array.shape for array in cells}
+    if len(shapes) > 1 or () in shapes:
+        given = {part: array.shape for part, array in zip(columns, cells, strict=True)}
+        raise ValueError(
+            "The columns of a table must have one value for each row, and as many rows "
+            f"each; got arrays of the shapes {given}."
+        )
+    return np.stack(cells, axis=1)
 
 
 class Feature:
@@ -255,6 +390,55 @@ class Feature:
                 f"The feature {self.name!r} has the shape ({shape}); got {array.shape}."
             )
         return array
+
+
+def cell_lengths(
+    cells: Sequence[Any] | NDArray[Any], feature: Mapping[str, Any]
+) -> NDArray[np.int64]:
+    """Return how many items each row has; all become as long as the longest.
+
+    Parameters
+    ----------
+    cells : sequence
+        One cell for each row.
+    feature : dict
+        The feature's entry in the manifest, of which the second size is free.
+
+    Examples
+    --------
+    >>> from skest.export.raw_values import cell_lengths
+    >>> cell_lengths(["a|b", ["a|b", "c"], None], {"delimiter": "|"})
+    array([2, 3, 1])
+    """
+    delimiter = feature.get("delimiter")
+    return np.fromiter((_n_items(cell, delimiter) for cell in cells), np.int64)
+
+
+def values_in_item(feature: Mapping[str, Any]) -> int:
+    """Return of how many values an item of a list consists: one, unless it is a vector.
+
+    Parameters
+    ----------
+    feature : dict
+        The feature's entry in the manifest.
+
+    Examples
+    --------
+    >>> from skest.export.raw_values import values_in_item
+    >>> values_in_item({"shape": [None, None, 64]})
+    64
+    """
+    return math.prod(size or 1 for size in feature["shape"][2:])
+
+
+def _n_items(cell: Any, delimiter: str | None) -> int:
+    """Return how many items a cell has, of which texts may be split."""
+    items = cell if isinstance(cell, list | tuple | np.ndarray) else [cell]
+    if not delimiter:
+        return len(items)
+    return sum(
+        item.count(delimiter) + 1 if isinstance(item, str) else 1 for item in items
+    )
 
 
 def _is_single(values: Any) -> bool:

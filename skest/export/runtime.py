@@ -2,7 +2,6 @@
 """Exported models without torch: NumPy and ONNX Runtime are all it takes."""
 
 import json
-import math
 import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -13,18 +12,11 @@ from numpy.typing import NDArray
 
 from skest.exceptions import ArtifactError
 from skest.export.artifact import Artifact, read_artifact, version_at
-from skest.export.client_hashing import ClientInputs
-from skest.export.manifest import WARMUP
-from skest.export.onnx_session import engine, onnx_session
-from skest.export.padded_sizes import cell_lengths, values_in_item
-from skest.export.raw_tables import columns_of, names_taken
-from skest.export.raw_values import Feature
+from skest.export.manifest import WARMUP, check_signatures
+from skest.export.raw_values import Feature, columns_of, names_taken
 from skest.export.trial import Trial
 
-__all__ = ["Model", "check_recorded_size", "load"]
-
-# Exports record a few rows; whoever says that there are more must not get their memory.
-_MAX_WARMUP_VALUES = 2**20
+__all__ = ["Model", "load"]
 
 
 class Model:
@@ -45,28 +37,17 @@ class Model:
         By name: ``method``, ``inputs`` and ``outputs``.
     parts : dict of str to list of str
         Of features that are made of several columns of a table: which ones.
-    widths : list of dict
-        How many numbers the network makes of them, as `skest.export.widths.widths`.
     """
 
     def __init__(self, artifact: Artifact, session: Any) -> None:
         self.path = artifact.path
         self.manifest = artifact.manifest
         self._session = session
-        self._weights = artifact.weights  # which the session reads where they are
-        # A program's session has the feature columns themselves.
-        self._encodes = artifact.format != "onnx"
-        specs = artifact.manifest["features"]
-        self._client = ClientInputs(specs, artifact.manifest.get("raw", {}))
-        self.features: dict[str, Any] = self._client.given
+        self.features: dict[str, Any] = artifact.manifest["features"]
         self._features = {
             name: Feature(name, spec) for name, spec in self.features.items()
         }
-        self.widths: list[dict[str, Any]] = artifact.manifest.get("widths", [])
-        self.signatures: dict[str, Any] = {
-            name: self._client.signature(found)
-            for name, found in artifact.manifest["signatures"].items()
-        }
+        self.signatures: dict[str, Any] = artifact.manifest["signatures"]
         self.parts = {
             name: feature.columns
             for name, feature in self._features.items()
@@ -150,12 +131,9 @@ class Model:
         self, cells: Mapping[str, Any], names: list[str]
     ) -> list[NDArray[Any]]:
         """Return tensors of the model for raw features by name."""
-        if self._encodes:
-            return self._session.run(names, cells)
-        raw = {name: self._features[name].feed(c) for name, c in cells.items()}
-        _check_rows(raw)
-        feeds = self._client.feeds(raw)
-        if any(map(len, raw.values())):
+        feeds = {name: self._features[name].feed(c) for name, c in cells.items()}
+        _check_rows(feeds)
+        if any(map(len, feeds.values())):
             return self._session.run(names, feeds)
         # To sort no rows ends the process of ONNX Runtime before 1.31.
         one = {name: _row_of_nothing(values) for name, values in feeds.items()}
@@ -229,14 +207,15 @@ def load(
     trusted_manifest_sha256: str | Collection[str] | None = None,
     max_bytes: int = 16 * 2**30,
     num_threads: int = 1,
-    trust_code: bool = False,
     trial: Trial | None = None,
 ) -> Model:
     """Load an exported model, after checking it.
 
-    It needs NumPy and ONNX Runtime only. Files, digests, operators and tensors are
-    checked before anything runs, so that a damaged or hostile model is refused. Models
-    exported with ``format="pt2"`` or ``"aoti"`` need skest with torch, and your trust.
+    It needs NumPy and ONNX Runtime only. Files and digests are checked before anything
+    runs, so that a damaged model is refused. A model of unknown origin runs no code, but
+    may take all memory and time, or end the process: give a `trial`, and in any case know
+    that it predicts what it likes. Weights beside the graph are mapped from their file,
+    which must stay as it is.
 
     Parameters
     ----------
@@ -254,16 +233,11 @@ def load(
     num_threads : int, default=1
         Threads within one call. A server that answers many calls at once is fastest with
         one.
-    trust_code : bool, default=False
-        Load a model of the formats "pt2" and "aoti", too, of which the file can run any
-        code. Do so only for what you exported yourself or whose `trusted_manifest_sha256`
-        you know; all its digests are compared before torch reads it.
     trial : Trial, optional
         Load the model in a process of its own first, within these limits, as `skest
-        serve` does: a graph of allowed operators can still end the process that loads it,
-        or hold it for long. It takes some tenths of a second, loading a small model some
-        thousandths: by default there is no trial. Formats that can run code are trusted,
-        and not tried.
+        serve` does: a hostile graph can end the process that loads it, or hold it for
+        long. It takes some tenths of a second, loading a small model some
+        thousandths: by default there is no trial.
 
     Returns
     -------
@@ -273,8 +247,8 @@ def load(
     Raises
     ------
     ArtifactError
-        If the model is damaged, or not what an export of skest may be; if it can run
-        code, and `trust_code` is False; or if it fails its `trial`.
+        If the model is damaged, or not what an export of skest may be; or if it fails its
+        `trial`.
     FileNotFoundError
         If there is no such directory.
     ImportError
@@ -286,71 +260,71 @@ def load(
     if not directory.is_dir():
         raise FileNotFoundError(f"There is no directory {str(directory)!r}.")
     artifact = read_artifact(
-        version_at(directory), verify, trusted_manifest_sha256, max_bytes, trust_code
+        version_at(directory), verify, trusted_manifest_sha256, max_bytes
     )
-    if artifact.format == "onnx":
-        engine()  # Without it nothing is wrong with the model.
-        if trial is not None:
-            trial.run(artifact, verify, max_bytes)
-        session: Any = onnx_session(artifact, num_threads)
-    else:
-        from skest.export.program_runtime import load_program  # imports torch
-
-        session = load_program(artifact, num_threads)
-    model = Model(artifact, session)
-    if verify and WARMUP in artifact.texts:
-        _check_warmup(model, artifact.texts[WARMUP])
+    engine = _engine()  # Without it nothing is wrong with the model.
+    if trial is not None:
+        trial.run(artifact, verify, max_bytes)
+    model = Model(artifact, _session(engine, artifact, num_threads))
+    if artifact.warmup is not None:
+        _check_warmup(model, artifact.warmup)
     return model
 
 
+def _engine() -> Any:
+    """Return the module of ONNX Runtime, which is imported when it is needed."""
+    try:
+        import onnxruntime
+    except ImportError:
+        raise ImportError(
+            "Exported models run on ONNX Runtime. Install it by "
+            "`pip install onnxruntime`."
+        ) from None
+    return onnxruntime
+
+
+def _session(engine: Any, artifact: Artifact, num_threads: int) -> Any:
+    """Return a session of the very bytes that were checked."""
+    options = engine.SessionOptions()
+    options.intra_op_num_threads = num_threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 4  # what fails is raised
+    # Its own heap is no faster, and keeps what one large request took for good.
+    options.enable_cpu_mem_arena = False
+    folder = "session.model_external_initializers_file_folder_path"
+    options.add_session_config_entry(folder, str(artifact.path))
+    try:
+        # There is one provider: a second try of it would print, and fail like the first.
+        session = engine.InferenceSession(
+            artifact.model,
+            options,
+            providers=["CPUExecutionProvider"],
+            enable_fallback=False,
+        )
+    except Exception as error:
+        raise ArtifactError(f"ONNX Runtime refuses the graph: {error}") from error
+    inputs, outputs = (
+        [tensor.name for tensor in tensors]
+        for tensors in (session.get_inputs(), session.get_outputs())
+    )
+    check_signatures(artifact.manifest, inputs, outputs)
+    return session
+
+
 def _row_of_nothing(values: NDArray[Any]) -> NDArray[Any]:
-    """Return a row of zeros, or of empty strings, like those of an array."""
+    """Return a row of zeros, or of empty strings, like those of an array.
+
+    Of lists it has one item, so that those that belong together have as many.
+    """
     nothing = "" if values.dtype == object else 0
-    return np.full((1, *values.shape[1:]), nothing, values.dtype)
+    shape = (size or 1 for size in values.shape[1:])
+    return np.full((1, *shape), nothing, values.dtype)
 
 
 def _check_rows(feeds: Mapping[str, NDArray[Any]]) -> None:
     rows = {name: len(values) for name, values in feeds.items()}
     if len(set(rows.values())) > 1:
         raise ValueError(f"All features must have as many rows; got {rows}.")
-
-
-def check_recorded_size(model: Model, recorded: Mapping[str, Any]) -> None:
-    """Raise ValueError if recorded rows would take much memory when they are filled up.
-
-    Parameters
-    ----------
-    model : Model
-        Takes them.
-    recorded : dict
-        With the name of a ``signature`` and the ``inputs`` for it.
-    """
-    longest: dict[str, int] = {}
-    n_rows = 0
-    for name, found in model.signatures[recorded["signature"]]["inputs"].items():
-        cells = recorded["inputs"].get(name)
-        feature = model.features[found["tensor"]]
-        if cells is None:
-            continue
-        n_rows = max(n_rows, len(cells))
-        if None not in feature["shape"][1:]:  # no larger than its JSON
-            longest[found["tensor"]] = math.prod(feature["shape"][1:])
-            continue
-        longest[found["tensor"]] = int(cell_lengths(cells, feature).max(initial=0))
-        values = len(cells) * longest[found["tensor"]] * values_in_item(feature)
-        _check_warmup_values(repr(name), values)
-    for tensor in longest:
-        for crossed in model.features[tensor].get("crossed", ()):
-            values = n_rows * math.prod(longest.get(name, 1) for name in crossed)
-            _check_warmup_values(f"{crossed}, which are crossed,", values)
-
-
-def _check_warmup_values(of: str, values: int) -> None:
-    if values > _MAX_WARMUP_VALUES:
-        raise ValueError(
-            f"the recorded rows of {of} would be {values} values; at most "
-            f"{_MAX_WARMUP_VALUES} are taken"
-        )
 
 
 def _check_warmup(model: Model, text: bytes) -> None:
@@ -361,7 +335,6 @@ def _check_warmup(model: Model, text: bytes) -> None:
     """
     try:
         recorded = json.loads(text)
-        check_recorded_size(model, recorded)
         found = model.run(recorded["inputs"], recorded["signature"])
         n_rows = min(map(len, recorded["inputs"].values()))
         expected = {

@@ -16,7 +16,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from skest.export.manifest import MANIFEST
-from skest.export.serving.limits import Limits
+from skest.export.serving.requests import Limits
 from skest.export.serving.server import ModelServer
 from skest.export.trial import Trial
 from skest.versioned_directory import version_number
@@ -114,14 +114,9 @@ def _parser(prog: str) -> argparse.ArgumentParser:
             "bytes of memory that it may take there, besides four times those of its files",
         ),
         "max-request-bytes": (Limits.max_request_bytes, "bytes of a request's body"),
-        "max-header-bytes": (Limits.max_header_bytes, "bytes of a request's headers"),
         "max-values": (Limits.max_values, "values in the JSON of a request"),
         "max-rows": (Limits.max_rows, "rows of a request"),
-        "max-cells": (Limits.max_cells, "values of a feature in a request"),
-        "max-numbers": (
-            Limits.max_numbers,
-            "numbers that a network makes of a request, and those of the answer",
-        ),
+        "max-cells": (Limits.max_cells, "values of a feature, and of the answer"),
         "max-running": (Limits.max_running, "requests that are worked on at once"),
         "max-connections": (Limits.max_connections, "open connections"),
         "timeout": (Limits.timeout, "seconds that a request may take to arrive"),

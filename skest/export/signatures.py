@@ -27,9 +27,6 @@ __all__ = [
     "RegressionOutput",
     "Signature",
     "TensorInfo",
-    "by_head",
-    "export_outputs",
-    "given_signatures",
     "model_signatures",
     "signatures",
 ]
@@ -228,7 +225,7 @@ def signatures(head: Head, predictions: Any, inputs: Tensors) -> dict[str, Signa
     Returns
     -------
     dict of str to Signature
-        The names of `export_outputs`.
+        The names of `_export_outputs`.
 
     Examples
     --------
@@ -242,7 +239,7 @@ def signatures(head: Head, predictions: Any, inputs: Tensors) -> dict[str, Signa
     """
     return {
         name: Signature(output.method, dict(inputs), output.outputs)
-        for name, output in export_outputs(head, predictions).items()
+        for name, output in _export_outputs(head, predictions).items()
     }
 
 
@@ -256,11 +253,11 @@ def model_signatures(
     head : Head or None
         What says how predictions are called.
     predictions : dict of str to TensorInfo
-        By key; of a `MultiHead`, see `by_head`.
+        By key; of a `MultiHead`, dictionaries by head.
     inputs : dict of str to TensorInfo
         What the model takes.
     given : dict or None
-        ``export_outputs`` of an `EstimatorSpec`, see `given_signatures`.
+        ``export_outputs`` of an `EstimatorSpec`, see `_given_signatures`.
 
     Returns
     -------
@@ -275,25 +272,11 @@ def model_signatures(
         found = signatures(head, predictions, inputs)
     if not given:
         return found
-    own = given_signatures(given, found["predict"].outputs, inputs)
+    own = _given_signatures(given, found["predict"].outputs, inputs)
     return {**own, "predict": own.get("predict", found["predict"])}
 
 
-def by_head(head: Head | None, predictions: Tensors) -> Any:
-    """Return predictions called "<head>/<key>" as dictionaries by head.
-
-    Those of another head than a `MultiHead` stay as they are.
-    """
-    if not isinstance(head, MultiHead):
-        return predictions
-    found: dict[str, dict[str, TensorInfo]] = {}
-    for name, info in predictions.items():
-        part, _, key = name.rpartition("/")
-        found.setdefault(part, {})[key] = info
-    return found
-
-
-def given_signatures(
+def _given_signatures(
     given: Mapping[str, Any], predictions: Tensors, inputs: Tensors
 ) -> dict[str, Signature]:
     """Return the signatures that a specification asks for.
@@ -344,7 +327,7 @@ def _resolved(name: str, output: Any, predictions: Tensors) -> dict[str, TensorI
 
 
 @singledispatch
-def export_outputs(head: Any, predictions: Any) -> dict[str, ExportOutput]:
+def _export_outputs(head: Any, predictions: Any) -> dict[str, ExportOutput]:
     """Return what a head exports, by the name of the signature.
 
     Parameters
@@ -372,7 +355,7 @@ def export_outputs(head: Any, predictions: Any) -> dict[str, ExportOutput]:
     )
 
 
-@export_outputs.register
+@_export_outputs.register
 def _(head: SingleTaskHead, predictions: Tensors) -> dict[str, ExportOutput]:
     outputs = {
         **_of_head(head, predictions),
@@ -381,13 +364,13 @@ def _(head: SingleTaskHead, predictions: Tensors) -> dict[str, ExportOutput]:
     return {_DEFAULT: next(iter(outputs.values())), **outputs}
 
 
-@export_outputs.register
+@_export_outputs.register
 def _(head: MultiHead, predictions: Mapping[str, Tensors]) -> dict[str, ExportOutput]:
     found: dict[str, ExportOutput] = {}
     together: dict[str, TensorInfo] = {}
     for part in head.heads:
         name = str(part.name)
-        outputs = export_outputs(part, predictions[name])
+        outputs = _export_outputs(part, predictions[name])
         default = outputs.pop(_DEFAULT)
         found |= {_DEFAULT: found.get(_DEFAULT, default), name: default}
         found |= {f"{name}/{kind}": output for kind, output in outputs.items()}

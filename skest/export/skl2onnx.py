@@ -10,7 +10,7 @@ import numpy as np
 from sklearn.base import ClassifierMixin, RegressorMixin
 
 from skest.exceptions import ExportError
-from skest.export.operators import OPSETS
+from skest.export.onnx.graph import OPSETS
 
 __all__ = ["register"]
 

@@ -2,7 +2,7 @@
 """What becomes a version of a model that a ``model_fn`` describes."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -12,14 +12,11 @@ import torch
 from skest.checkpoints import Checkpoint
 from skest.evaluation import predict_batch
 from skest.exceptions import ExportError
-from skest.export.class_outputs import with_class_outputs
-from skest.export.declaration import declaration_or_reason
-from skest.export.inputs import InputSpec
-from skest.export.onnx_graph import OnnxGraph
-from skest.export.program import Program, build_program
-from skest.export.spec_inputs import BARE
-from skest.export.spec_onnx import spec_onnx
-from skest.export.trial_rows import by_output, cells_of, made_up_rows, rows_of
+from skest.export.classes import with_class_outputs
+from skest.export.onnx.inputs import InputSpec
+from skest.export.onnx.model import OnnxGraph, spec_onnx
+from skest.export.onnx.tracing import BARE
+from skest.export.warmup import by_output, cells_of, made_up_rows, rows_of
 from skest.export.writer import Exported
 from skest.heads.base import Head
 from skest.spec import EstimatorSpec
@@ -42,11 +39,9 @@ def exported_spec(
     spec: EstimatorSpec,
     features: Any,
     checkpoint: Checkpoint,
-    describe: Callable[[], bytes],
     *,
     example: Any = None,
     assets: Mapping[str, str | os.PathLike[str]],
-    format: str = "onnx",
     input_rank: int = 2,
     name: str = "Estimator",
 ) -> Exported:
@@ -60,47 +55,31 @@ def exported_spec(
         Some rows, to read names, types and shapes from.
     checkpoint : Checkpoint
         The variables.
-    describe : callable
-        Gives what ``columns.json`` holds; it may raise ExportError.
     example : raw features, default=None
         Rows to test the graph with, which are written into the version; None makes some
         up.
     assets : dict of str to path
         Files that belong to it.
-    format : {"onnx", "pt2", "aoti"}, default="onnx"
-        What is written.
     input_rank : {1, 2}, default=2
-        See `skest.export.spec_onnx.spec_onnx`; of graphs only.
+        See `skest.export.onnx.model.spec_onnx`.
     name : str, default="Estimator"
         How the manifest calls the model.
 
     Raises
     ------
     ExportError, ImportError
-        As `skest.export.spec_onnx.spec_onnx` and `skest.export.program.build_program`.
+        As `skest.export.onnx.model.spec_onnx`.
     """
-    if format == "onnx":
-        model: OnnxGraph | Program = spec_onnx(
-            spec, features, input_rank=input_rank, name=name
-        )
-    else:
-        model = build_program(spec, features, format=format)
+    model = spec_onnx(spec, features, input_rank=input_rank, name=name)
     predict = partial(_expected, spec, model)
     if example is None:
-        rows, found = made_up_rows(model.words, model.given, predict)
+        rows, found = made_up_rows(model.words, model.inputs, predict)
     else:
         table = example if _is_table(example) else {BARE: np.asarray(example)}
         rows, found = rows_of(table, model.inputs), None
-    declaration: bytes | None = None
-    reason: dict[str, str] = {}
-    if format == "onnx":
-        declaration, reason = declaration_or_reason(describe)
-    step = checkpoint.global_step
     return Exported(
         model=model,
-        variables=checkpoint.variables,
-        described={"estimator": name, "global_step": step, **reason},
-        declaration=declaration,
+        described={"estimator": name, "global_step": checkpoint.global_step},
         rows=rows,
         expected=lambda: predict(rows) if found is None else found,
         assets=assets,
@@ -113,7 +92,7 @@ def _is_table(example: Any) -> bool:
 
 
 def _expected(
-    spec: EstimatorSpec, model: OnnxGraph | Program, rows: Mapping[str, list[Any]]
+    spec: EstimatorSpec, model: OnnxGraph, rows: Mapping[str, list[Any]]
 ) -> dict[str, np.ndarray]:
     """Return what the signature "predict" should."""
     found = predicted_by_spec(spec, model.inputs, rows)

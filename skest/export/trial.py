@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A version is loaded in a process of its own first, which may die of it.
 
-Engines are written in C++: a hostile graph of allowed operators can end the process that
-loads it, or take all the memory and time that there is.
+Engines are written in C++: a hostile graph can end the process that loads it, or take all
+the memory and time that there is.
 """
 
 import contextlib
@@ -19,9 +19,8 @@ from typing import Any
 
 from skest.exceptions import ArtifactError
 from skest.export.artifact import Artifact
-from skest.export.memory import lacks_memory
 
-__all__ = ["Trial", "run_in_child"]
+__all__ = ["Trial", "lacks_memory", "run_in_child"]
 
 _CHILD = "from skest.export import runtime, trial; trial.run_in_child(runtime.load)"
 # A process that waits for a slow disk takes no time of the processor.
@@ -30,6 +29,7 @@ _WAITING = 10
 _PER_BYTE = 4
 _REFUSED, _LACKS_MEMORY = 3, 4
 _LONGEST = 1000
+_TEXTS = ("Failed to allocate memory", "bad_alloc", "bad allocation")
 _MORE = "if you trust it, allow it more (`skest.export.Trial`)"
 
 
@@ -127,6 +127,25 @@ def run_in_child(load: Callable[..., Any]) -> None:
     except Exception as error:
         sys.stdout.buffer.write(str(error)[:_LONGEST].encode(errors="replace"))
         sys.exit(_LACKS_MEMORY if lacks_memory(error) else _REFUSED)
+
+
+def lacks_memory(error: BaseException) -> bool:
+    """Tell whether memory was refused; an engine says so by its words only.
+
+    Parameters
+    ----------
+    error : Exception
+        What came of it, or of which it is the cause.
+
+    Examples
+    --------
+    >>> from skest.export.trial import lacks_memory
+    >>> lacks_memory(MemoryError()), lacks_memory(RuntimeError("std::bad_alloc"))
+    (True, True)
+    """
+    if isinstance(error, MemoryError) or any(text in str(error) for text in _TEXTS):
+        return True
+    return error.__cause__ is not None and lacks_memory(error.__cause__)
 
 
 def _limit(seconds: int, memory: int) -> None:

@@ -1,20 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Made-up rows that show whether an exported model works.
+"""Rows to try an exported graph with, as JSON holds them and as a model reads them.
 
-They travel with the model, so that any engine can test itself: for this reason they are no
-rows of the training data.
+They travel with the model, so that any engine can test itself: unless the user gives some,
+they are made up, and no rows of the training data.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from itertools import islice
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import islice, product
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from skest.export.graph import Graph
-from skest.export.inputs import InputSpec
+from skest.exceptions import ExportError
+from skest.export.onnx.inputs import InputSpec
+from skest.export.raw_values import Feature, columns_of
 
-__all__ = ["looked_up", "looked_up_in_model", "synthetic_rows"]
+__all__ = [
+    "by_output",
+    "cells_of",
+    "looked_up_in_model",
+    "made_up_rows",
+    "rows_of",
+]
 
 _UNKNOWN = ("unknown word", "ünbekannt")
 _WORDS_OF_A_FEATURE = 64
@@ -22,7 +30,7 @@ _LOOK_UP, _KEYS = "LabelEncoder", ("keys_strings", "keys_int64s")
 _NO_INTEGER = int(np.iinfo(np.int64).min)
 
 
-def synthetic_rows(
+def _synthetic_rows(
     known: Mapping[str, Sequence[Any]],
     inputs: Sequence[InputSpec],
     n_rows: int = 16,
@@ -39,7 +47,7 @@ def synthetic_rows(
     Parameters
     ----------
     known : dict of str to sequence
-        Words and integers by input, see `looked_up`.
+        Words and integers by input, see `looked_up_in_model`.
     inputs : sequence of InputSpec
         What it takes.
     n_rows : int, default=16
@@ -73,18 +81,8 @@ def synthetic_rows(
     }
 
 
-def looked_up(graph: Graph) -> dict[str, list[Any]]:
-    """Return some of the words and integers that are looked up, by input."""
-    return _few_of_each(
-        (node.inputs[0], node.attributes.get(keys, ()))
-        for node in graph.added
-        if node.op == _LOOK_UP
-        for keys in _KEYS
-    )
-
-
 def looked_up_in_model(model: Any) -> dict[str, list[Any]]:
-    """Return the same for an ``onnx.ModelProto``."""
+    """Return some of the words and integers that a graph looks up, by input."""
     return _few_of_each(
         (node.input[0], map(bytes.decode, attribute.strings))
         if attribute.name == "keys_strings"
@@ -139,3 +137,93 @@ def _value(spec: InputSpec, known: Sequence[Any], draw: np.random.Generator) -> 
         pool = known or [0, 1]
         return int(pool[int(draw.integers(len(pool)))])
     return float(np.float32(draw.normal()))
+
+
+def made_up_rows(
+    known: Mapping[str, Sequence[Any]],
+    inputs: Sequence[InputSpec],
+    predict: Callable[[dict[str, list[Any]]], Any],
+    whole: Collection[str] = (),
+    missing: Sequence[bool] = (True, False),
+) -> tuple[dict[str, list[Any]], Any]:
+    """Make rows that a model takes; return them, and what `predict` gives for them.
+
+    What its columns want of each other, as a weight for each value, is not known here:
+    rows that they refuse are followed by simpler ones.
+
+    Parameters
+    ----------
+    known, inputs
+        See `skest.export.warmup.synthetic_rows`.
+    predict : callable
+        Raises ValueError for rows that the model refuses.
+    whole : collection of str, default=()
+        Inputs whose numbers are whole.
+    missing : sequence of bool, default=(True, False)
+        Whether some values are missing, tried one after the other.
+
+    Raises
+    ------
+    ExportError
+        If the model takes none of the rows.
+    """
+    for length, gaps in product((None, 1), missing):
+        rows = _synthetic_rows(known, inputs, missing=gaps, whole=whole, length=length)
+        try:
+            return rows, predict(rows)
+        except ValueError as error:
+            refusal = error
+    raise ExportError(
+        "No rows could be made up to test the export with: the model refuses them, with "
+        f"{str(refusal)!r} at last. Pass rows that it takes as 'example'."
+    ) from refusal
+
+
+def rows_of(example: Any, inputs: Sequence[InputSpec]) -> dict[str, list[Any]]:
+    """Return rows of the user as the graph takes them, and JSON holds them."""
+    parts = {spec.name: list(spec.names) for spec in inputs if spec.names}
+    columns = columns_of(example, [spec.name for spec in inputs], parts)
+    found = {}
+    for spec in inputs:
+        cells = Feature(spec.name, spec.to_json()).feed(columns[spec.name])
+        absent = np.asarray((cells != cells) | (cells == spec.missing), bool)
+        lengths = _lengths(~absent) if None in spec.shape[1:] else None
+        if absent.any() and spec.dtype != "string":
+            cells = cells.astype(object)
+            cells[absent] = None
+        rows = cells.tolist()
+        if lengths is not None:
+            rows = [row[:n] for row, n in zip(rows, lengths, strict=True)]
+        if spec.delimiter is not None:
+            rows = [spec.delimiter.join(row) for row in rows]
+        found[spec.name] = rows
+    return found
+
+
+def _lengths(there: NDArray[np.bool_]) -> list[int]:
+    """Return how many values cells have up to the last one that is there."""
+    values = np.asarray(there.any(axis=tuple(range(2, there.ndim))))
+    positions = np.arange(1, values.shape[1] + 1)
+    lengths: list[int] = (values * positions).max(axis=1, initial=0).tolist()
+    return lengths
+
+
+def cells_of(spec: InputSpec, cells: list[Any]) -> Any:
+    """Return cells as feature columns read them."""
+    if spec.dtype.startswith("float") and None not in spec.shape[1:]:
+        array = np.asarray(cells)  # whole numbers may be categories, too
+        array = array.astype(np.float64) if array.dtype == object else array
+        return array.reshape(len(cells), *spec.shape[1:])
+    if spec.dtype == "int64" and spec.missing is None:
+        return np.asarray(cells, np.int64).reshape(len(cells), *spec.shape[1:])
+    array = np.empty(len(cells), object)
+    array[:] = cells
+    return array
+
+
+def by_output(predictions: Mapping[Any, Any]) -> dict[str, Any]:
+    """Return predictions by the names that the graph gives them."""
+    return {
+        "/".join(key) if isinstance(key, tuple) else key: values
+        for key, values in predictions.items()
+    }

@@ -20,8 +20,6 @@ from skest._version import __version__
 from skest.checkpoint_export import check_asset, check_base
 from skest.exceptions import ArtifactError, ExportError
 from skest.export.artifact import check_file_name
-from skest.export.declaration import DECLARATION, WEIGHTS
-from skest.export.external_weights import move_weights
 from skest.export.manifest import (
     MANIFEST,
     MAX_ATOL,
@@ -30,15 +28,17 @@ from skest.export.manifest import (
     SCHEMA,
     WARMUP,
 )
-from skest.export.onnx_graph import OnnxGraph
-from skest.export.program import Program
-from skest.export.runtime import Model, check_recorded_size, load
-from skest.export.unicode_names import explained_unicode
+from skest.export.onnx.graph import explained_unicode
+from skest.export.onnx.model import OnnxGraph
+from skest.export.runtime import load
 from skest.versioned_directory import write_version
 
 __all__ = ["Exported", "are_external", "write_export"]
 
 Rows = dict[str, list[Any]]
+_WEIGHTS = "weights.safetensors"
+_SMALL = 1024  # bytes of a tensor that stays in the graph
+_NUMBER_FIELDS = ("float_data", "int32_data", "int64_data", "double_data")
 
 
 @dataclass(frozen=True)
@@ -47,14 +47,10 @@ class Exported:
 
     Attributes
     ----------
-    model : OnnxGraph or Program
+    model : OnnxGraph
         The model.
-    variables : dict of str to Tensor
-        Its variables.
     described : dict
         What the manifest says of the model: ``estimator``, ``global_step``.
-    declaration : bytes or None
-        What ``columns.json`` holds; None if the estimator can't be made again.
     rows : dict of str to list
         Raw cells by input, to test what is written with.
     expected : callable
@@ -64,10 +60,8 @@ class Exported:
         Files to copy into ``assets/``.
     """
 
-    model: OnnxGraph | Program
-    variables: Mapping[str, torch.Tensor]
+    model: OnnxGraph
     described: Mapping[str, Any]
-    declaration: bytes | None
     rows: Rows
     expected: Callable[[], Mapping[str, np.ndarray]]
     assets: Mapping[str, str | os.PathLike[str]] = field(default_factory=dict)
@@ -146,29 +140,46 @@ def write_export(
 
 
 def _write_files(exported: Exported, directory: Path, external: bool | None) -> None:
-    if isinstance(exported.model, Program):
-        exported.model.write(directory)
-    else:
-        _write_graph(exported.model, exported, directory, external)
+    proto = exported.model.model
+    if external is None:
+        sizes = (tensor.ByteSize() for tensor in proto.graph.initializer)
+        external = sum(sizes) > 64 * 2**20
+    if external:
+        proto = _move_weights(proto, directory / _WEIGHTS)
+    (directory / MODEL).write_bytes(proto.SerializeToString())
     for name, source in exported.assets.items():
         (directory / "assets").mkdir(exist_ok=True)
         shutil.copyfile(source, directory / "assets" / name)
 
 
-def _write_graph(
-    graph: OnnxGraph, exported: Exported, directory: Path, external: bool | None
-) -> None:
-    proto = graph.model
-    variables = {name: v.contiguous() for name, v in exported.variables.items()}
-    if external is None:
-        external = sum(v.nbytes for v in variables.values()) > 64 * 2**20
-    if external:
-        proto = move_weights(proto, variables, directory / WEIGHTS)
-    else:
-        write_tensors(variables, directory / WEIGHTS)
-    (directory / MODEL).write_bytes(proto.SerializeToString())
-    if exported.declaration is not None:
-        (directory / DECLARATION).write_bytes(exported.declaration)
+def _move_weights(model: Any, path: Path) -> Any:
+    """Return a graph that takes its weights from a safetensors file, which is written."""
+    from onnx import ModelProto, TensorProto, numpy_helper
+
+    moved = ModelProto()
+    moved.CopyFrom(model)
+    large = {
+        tensor.name: tensor
+        for tensor in moved.graph.initializer
+        if tensor.data_type != TensorProto.STRING and tensor.ByteSize() >= _SMALL
+    }
+    arrays = {name: numpy_helper.to_array(tensor) for name, tensor in large.items()}
+    write_tensors({n: torch.from_numpy(a.copy()) for n, a in arrays.items()}, path)
+    with path.open("rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(size))
+    for name, tensor in large.items():
+        begin, end = header[name]["data_offsets"]
+        for field_name in ("raw_data", *_NUMBER_FIELDS):
+            tensor.ClearField(field_name)
+        tensor.data_location = TensorProto.EXTERNAL
+        for key, value in (
+            ("location", path.name),
+            ("offset", 8 + size + begin),
+            ("length", end - begin),
+        ):
+            tensor.external_data.add(key=key, value=str(value))
+    return moved
 
 
 def _manifest(exported: Exported) -> dict[str, Any]:
@@ -189,8 +200,6 @@ def _manifest(exported: Exported) -> dict[str, Any]:
             spec.name: {**spec.to_json(), "shape": list(inputs[spec.name].shape)}
             for spec in model.inputs
         },
-        "raw": {spec.name: spec.to_json() for spec in model.raw},
-        "widths": list(model.widths),
         "signatures": {name: s.to_json() for name, s in model.signatures.items()},
         "files": {},
     }
@@ -216,7 +225,7 @@ def _compare(exported: Exported, directory: Path, atol: float) -> dict[str, Any]
     """Compare what was written with the model, and write down what it should give."""
     expected = exported.expected()
     try:
-        loaded = load(directory, verify=False, trust_code=True)
+        loaded = load(directory, verify=False)
     except ArtifactError as error:
         raise ExportError(f"What was exported can't be loaded: {error}") from error
     found = loaded.run(exported.rows, "predict")
@@ -235,38 +244,30 @@ def _compare(exported: Exported, directory: Path, atol: float) -> dict[str, Any]
             f"{largest:.3g}, and atol={atol:g} is allowed. Give a larger 'atol' if that "
             "is close enough."
         )
-    n_rows = len(next(iter(exported.rows.values()), []))
     return {
-        "rows": n_rows,
-        "recorded": _record(loaded, exported.rows, found, directory),
+        "rows": len(next(iter(exported.rows.values()), [])),
+        "recorded": _record(exported.rows, found, directory),
         "max_abs_diff": largest,
         **exported.model.engine(),
     }
 
 
 def _record(
-    loaded: Model,
-    rows: Mapping[str, Any],
-    found: Mapping[str, np.ndarray],
-    directory: Path,
+    rows: Mapping[str, Any], found: Mapping[str, np.ndarray], directory: Path
 ) -> int:
-    """Write down what rows should give: as many of them as `load` takes, that may be 0."""
+    """Write down what rows should give: as many of them as `load` reads, that may be 0."""
     n_rows = len(next(iter(rows.values()), []))
     while n_rows:
-        some = {name: cells[:n_rows] for name, cells in rows.items()}
-        recorded: dict[str, Any] = {"signature": "predict", "inputs": some}
-        try:
-            check_recorded_size(loaded, recorded)
-        except ValueError:
-            n_rows //= 2
-            continue
-        recorded["outputs"] = {n: _listed(v[:n_rows]) for n, v in found.items()}
+        recorded = {
+            "signature": "predict",
+            "inputs": {name: cells[:n_rows] for name, cells in rows.items()},
+            "outputs": {name: _listed(v[:n_rows]) for name, v in found.items()},
+        }
         text = json.dumps(recorded, allow_nan=False, ensure_ascii=False).encode()
-        if len(text) > MAX_JSON_BYTES:
-            n_rows //= 2
-            continue
-        (directory / WARMUP).write_bytes(text)
-        break
+        if len(text) <= MAX_JSON_BYTES:
+            (directory / WARMUP).write_bytes(text)
+            break
+        n_rows //= 2
     return n_rows
 
 

@@ -5,11 +5,9 @@ import numpy as np
 import onnx
 import onnxruntime
 
-from skest.export.columns_onnx import EveryId, Ids, encode
-from skest.export.graph import Graph
-from skest.export.inputs import Inputs, forms_of
-from skest.export.model_proto import to_model
-from skest.export.numbers_onnx import Numbers, computed
+from skest.export.onnx.columns import EveryId, Ids, Numbers, computed, encode
+from skest.export.onnx.graph import Graph, to_model
+from skest.export.onnx.inputs import Inputs, forms_of
 from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.table import Table
 from tests.export._feeds import feeds

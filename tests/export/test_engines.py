@@ -10,8 +10,7 @@ import pytest
 
 pytest.importorskip("onnxruntime")
 from skest import export
-from skest.export.raw_tables import columns_of
-from skest.export.raw_values import Feature
+from skest.export.raw_values import Feature, columns_of
 from tests.export import _engines, _portable
 
 pytestmark = pytest.mark.slow

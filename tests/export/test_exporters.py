@@ -3,7 +3,6 @@ import importlib.util
 import json
 import logging
 import math
-import shutil
 from functools import partial
 
 import numpy as np
@@ -13,7 +12,6 @@ import torch
 from skest import Estimator
 from skest.checkpoints import Checkpoint
 from skest.export import BestExporter, Exporter, FinalExporter, LatestExporter
-from skest.export.best_exporter import loss_smaller
 from skest.versioned_directory import list_versions, write_version
 from tests._models import model_fn, raising
 
@@ -50,7 +48,7 @@ def test_final(estimator):
     assert [export(exporter, estimator, f) for f in (False, True)] == [False, True]
 
 
-@pytest.mark.parametrize(("keep", "left"), [(None, 7), (2, 2), (5, 5)])
+@pytest.mark.parametrize(("keep", "left"), [(None, 7), (2, 2)])
 def test_latest(estimator, keep, left):
     exporter = LatestExporter("latest", exports_to_keep=keep, format="checkpoint")
     assert all(export(exporter, estimator) for _ in range(7))
@@ -76,7 +74,7 @@ def test_best_goes_on_in_another_process(estimator):
     assert export(BestExporter("another", format="checkpoint"), estimator, loss=4.0)
 
 
-@pytest.mark.parametrize("content", [b"", b"\xff{", b"[1]", b'{"x": 1}', b"null"])
+@pytest.mark.parametrize("content", [b"", b'{"x": 1}'])
 def test_a_damaged_best_result_is_no_result(estimator, caplog, content):
     assert export(BestExporter(format="checkpoint"), estimator, loss=1.0)
     path = estimator.model_dir / "export" / "best_exporter" / "best.json"
@@ -87,13 +85,6 @@ def test_a_damaged_best_result_is_no_result(estimator, caplog, content):
     assert str(path) in record.getMessage()
     assert "counts as the best one" in record.getMessage()
     assert not export(BestExporter(format="checkpoint"), estimator, loss=3.0)
-
-
-def test_without_its_versions_a_result_is_not_the_best(estimator):
-    assert export(BestExporter(format="checkpoint"), estimator, loss=1.0)
-    (version,) = list_versions(estimator.model_dir / "export" / "best_exporter")
-    shutil.rmtree(version)
-    assert export(BestExporter(format="checkpoint"), estimator, loss=2.0)
 
 
 def test_what_could_not_be_exported_is_not_the_best(estimator, monkeypatch):
@@ -154,15 +145,6 @@ def test_best_goes_on_wherever_it_was_stopped(tmp_path, ends, left, keep):
     assert found == left or (keep == 1 and found == left[-1:])
 
 
-def test_results_may_be_numbers_of_numpy(estimator):
-    losses = [np.float32(2.0), torch.tensor(3.0), np.float64(1.0)]
-    exporter = BestExporter(format="checkpoint")
-    found = [export(exporter, estimator, loss=loss) for loss in losses]
-    assert found == [True, False, True]
-    path = estimator.model_dir / "export" / exporter.name / "best.json"
-    assert json.loads(path.read_text())["result"] == {"global_step": 1, "loss": 1.0}
-
-
 def test_nan_is_never_exported(estimator):
     losses = [math.nan, 1.0, 0.8, 0.9, math.nan, 0.7]
     exporter = BestExporter(format="checkpoint")
@@ -205,13 +187,6 @@ def test_arrays_are_not_compared(estimator):
     match = "'counts' of evaluations, but it is an array, .* numbers are .*'loss'"
     with pytest.raises(ValueError, match=match):
         export(exporter, estimator, loss=1.0, counts=np.arange(3))
-    with pytest.raises(ValueError, match="'loss' of evaluations, but it is an array"):
-        loss_smaller({"loss": [1.0, 2.0], "auc": 1.0}, {"loss": 1.0})
-
-
-def test_a_number_is_better_than_nan():
-    assert loss_smaller({"loss": math.nan}, {"loss": 1.0})
-    assert not loss_smaller({"loss": math.nan}, {"loss": math.nan})
 
 
 def test_assets(estimator, tmp_path):

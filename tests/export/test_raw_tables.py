@@ -6,8 +6,7 @@ import pytest
 
 import skest
 from skest import export
-from skest.export.raw_tables import columns_of
-from skest.export.raw_values import Feature
+from skest.export.raw_values import Feature, columns_of
 
 VECTOR = {"dtype": "float32", "shape": [None, 2], "missing": "nan"}
 COLUMNS = {"a": [1, 2], "b": ["x", "y"], "other": [0, 0]}
@@ -47,12 +46,6 @@ def test_a_feature_of_several_columns(table):
         columns_of({"c": []}, ["x"], {"x": ["a", "b"]})
 
 
-def test_columns_of_one_value_in_a_list():
-    table = {"a": [1, 2], "b": np.array([[3], [4]])}
-    found = columns_of(table, ["x"], {"x": ["a", "b"]})
-    np.testing.assert_array_equal(found["x"], [[1, 3], [2, 4]])
-
-
 @pytest.mark.parametrize(
     ("cell", "error", "message"),
     [
@@ -67,17 +60,6 @@ def test_errors_name_the_column(cell, error, message):
     table = columns_of({"a": [1, 2], "b": [3, cell]}, ["x"], {"x": ["a", "b"]})
     with pytest.raises(error, match=message):
         feature.feed(table["x"])
-
-
-def test_a_matrix_of_too_few_columns():
-    feature = Feature("x", {**VECTOR, "columns": ["a", "b"]})
-    with pytest.raises(ValueError, match=r"'x' has the shape \(any, 2\); got \(1, 1\)"):
-        feature.feed([[1]])
-
-
-def test_a_matrix_is_the_one_feature():
-    X = np.zeros((2, 3))
-    assert columns_of(X, ["x"])["x"] is X
 
 
 @pytest.mark.parametrize(

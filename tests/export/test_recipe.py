@@ -8,7 +8,7 @@ import pytest
 import skest
 
 pytest.importorskip("onnxruntime")
-from skest.export import load, to_estimator
+from skest.export import load
 
 N_ROWS = 120
 RNG = np.random.default_rng(0)
@@ -73,21 +73,3 @@ def test_graphs_and_estimators(fitted, name, tmp_path):
     version = model.export(tmp_path, weights="beside")
     assert (version / "weights.safetensors").exists()
     assert_same_answers(load(version), model)
-    again = to_estimator(version)
-    assert again.auto_params_.keys() == model.auto_params_.keys()
-    pd.testing.assert_frame_equal(
-        pd.DataFrame(again.predict(X)), pd.DataFrame(model.predict(X))
-    )
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "wide & deep",
-        *(pytest.param(n, marks=pytest.mark.slow) for n in ("classes", "heads")),
-    ],
-)
-def test_programs_of_torch(fitted, name, tmp_path):
-    model = fitted(name)
-    version = model.export(tmp_path, format="pt2")
-    assert_same_answers(load(version, trust_code=True), model)

@@ -5,19 +5,16 @@ import numpy as np
 import pytest
 
 pytest.importorskip("onnxruntime")
-from skest.export.graph import Graph
-from skest.export.model_proto import to_model
-from skest.export.search_onnx import n_reached
+from skest.export.onnx.columns import n_reached
+from skest.export.onnx.graph import Graph, to_model
 from tests.export._running import run
-
-COUNTS = [0, 1, 2, 30, 31, 32, 33, 63, 64, 998, 1023, 1024, 5000]
 
 
 def searched(ends, values):
     """What a graph finds, and the graph."""
     graph = Graph("search")
     shape = (None,) * values.ndim
-    found = n_reached(graph.input("x", values.dtype, shape), ends, row=1)
+    found = n_reached(graph.input("x", values.dtype, shape), ends)
     graph.output("found", found, shape)
     return run(to_model(graph), {"x": values})["found"], graph
 
@@ -45,31 +42,20 @@ def around(ends):
     return np.concatenate([*beside, far])
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64"])
-@pytest.mark.parametrize("n_ends", COUNTS)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])
+@pytest.mark.parametrize("n_ends", [0, 1, 31, 32, 1023, 1024, 5000])
 def test_as_numpy(n_ends, dtype):
-    ends = ends_of(n_ends, dtype)
+    ends = np.repeat(ends_of(n_ends, dtype), 1 + n_ends % 2)
     values = around(ends)
     found, _ = searched(ends, values)
     assert found.dtype == np.int64
     np.testing.assert_array_equal(found, np.searchsorted(ends, values, "right"))
 
 
-@pytest.mark.parametrize("n_ends", [3, 40, 1100])
-@pytest.mark.parametrize(
-    "shape", [(0, 1), (1, 1), (0, 3), (5, 3), (2, 0, 1), (2, 7, 3)]
-)
-def test_any_shape(n_ends, shape):
-    ends = ends_of(n_ends, "float32")
+@pytest.mark.parametrize("shape", [(0, 1), (0, 3), (2, 0, 1), (2, 7, 3)])
+def test_any_shape(shape):
+    ends = ends_of(40, "float32")
     values = np.random.default_rng(0).normal(size=shape).astype(np.float32)
-    found, _ = searched(ends, values)
-    np.testing.assert_array_equal(found, np.searchsorted(ends, values, "right"))
-
-
-@pytest.mark.parametrize("n_ends", [5, 100, 2000])
-def test_ends_that_are_there_several_times(n_ends):
-    ends = np.repeat(ends_of(n_ends, "float64"), 3)
-    values = around(ends)
     found, _ = searched(ends, values)
     np.testing.assert_array_equal(found, np.searchsorted(ends, values, "right"))
 
@@ -80,8 +66,6 @@ def test_ends_that_are_there_several_times(n_ends):
 )
 def test_a_number_is_compared_with_few_at_once(n_ends, n_compared):
     _, graph = searched(ends_of(n_ends, "float32"), np.zeros((2, 1), np.float32))
-    numbers = [given for _, given, transient in graph.widths if transient]
-    assert numbers == ([{"row": n_compared}] if n_compared else [])
     largest = max(
         (a.shape[-1] for a in graph.initializers.values() if a.ndim), default=0
     )

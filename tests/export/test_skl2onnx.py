@@ -67,11 +67,8 @@ def without_maps(model):
 
 
 @pytest.mark.parametrize("y", LABELS.values(), ids=list(LABELS))
-@pytest.mark.parametrize(
-    "kind", [skest.DNNClassifier, skest.LinearClassifier, skest.BaselineClassifier]
-)
-def test_a_pipeline_of_numbers(kind, y):
-    model = make_pipeline(StandardScaler(), small(kind)).fit(NUMBERS, y)
+def test_a_pipeline_of_numbers(y):
+    model = make_pipeline(StandardScaler(), small()).fit(NUMBERS, y)
     graph = skl2onnx.to_onnx(
         model, NUMBERS, options=without_maps(model[-1]), target_opset=18
     )
@@ -155,19 +152,6 @@ def test_columns_by_position():
         )
 
 
-def test_a_frame_of_numbers_by_name():
-    frame = pd.DataFrame(NUMBERS, columns=list("abcd"))
-    model = small().fit(frame, LABELS["strings"])
-    initial = [(name, types.FloatTensorType([None, 1])) for name in frame]
-    graph = skl2onnx.convert_sklearn(
-        model, initial_types=initial, options=without_maps(model), target_opset=18
-    )
-    found = run(graph, columns(frame))
-    np.testing.assert_allclose(
-        found["probabilities"], model.predict_proba(frame), rtol=0, atol=1e-6
-    )
-
-
 def converted(model, **options):
     return skl2onnx.to_onnx(
         model, NUMBERS, options={id(model): options}, target_opset=18
@@ -196,19 +180,6 @@ def test_options():
         scores = model.decision_function(NUMBERS)
         scores = np.stack([-scores, scores], 1) if scores.ndim == 1 else scores
         np.testing.assert_allclose(found["probabilities"], scores, atol=1e-6)
-
-
-def test_doubles():
-    numbers = NUMBERS.astype(np.float64)
-    model = small().fit(numbers, LABELS["strings"])
-    graph = skl2onnx.to_onnx(
-        model, numbers, options=without_maps(model), target_opset=18
-    )
-    found = run(graph, {"X": numbers})["probabilities"]
-    assert found.dtype == np.float64
-    np.testing.assert_allclose(found, model.predict_proba(numbers), rtol=0, atol=1e-12)
-    mapped = skl2onnx.to_onnx(model, numbers, target_opset=18)
-    assert len(run(mapped, {"X": numbers})["output_probability"]) == ROWS
 
 
 def test_regressors():

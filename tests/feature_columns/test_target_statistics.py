@@ -181,5 +181,3 @@ def test_export(tmp_path: Any, rng: np.random.Generator) -> None:
     new = pd.DataFrame({"c": ["1", "unknown", None], "d": ["2", None, "x"]})
     expected = model.predict_proba(new)
     assert_allclose(export.load(version).predict_proba(new), expected, atol=1e-6)
-    again = export.to_estimator(version)
-    assert_allclose(again.predict_proba(new), expected, atol=1e-6)

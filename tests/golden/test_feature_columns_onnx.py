@@ -18,8 +18,8 @@ from tests.golden import _cases
 from tests.golden import test_feature_columns as golden
 
 pytest.importorskip("onnxruntime")
-from skest.export.inputs import forms_of
-from skest.export.onnx_graph import build_onnx
+from skest.export.onnx.inputs import forms_of
+from skest.export.onnx.model import build_onnx
 from tests.export._feeds import feeds
 from tests.export._running import run
 

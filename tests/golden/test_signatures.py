@@ -23,7 +23,7 @@ from skest.heads import (
 from tests.golden import _cases
 
 pytest.importorskip("onnx")
-from skest.export.onnx_graph import build_onnx
+from skest.export.onnx.model import build_onnx
 
 NOT_APPLICABLE: dict[str, str] = {}
 HEADS = {

@@ -45,14 +45,7 @@ def memory_mapped(model, tmp_path):
     return joblib.load(tmp_path / "model", mmap_mode="r")
 
 
-def exported(model, tmp_path):
-    pytest.importorskip("onnxruntime")
-    from skest.export import to_estimator
-
-    return to_estimator(model.export(tmp_path / "exported"))
-
-
-WAYS = [pickled, memory_mapped, exported]
+WAYS = [pickled, memory_mapped]
 
 
 def predictions(model, x):

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skest.export.serving.calls import MODEL_PATH, Call, Route, signature_of
-from skest.export.serving.errors import RequestError
+from skest.export.serving.requests import MODEL_PATH, Call, Route, signature_of
+from skest.export.serving.versions import RequestError
 
 __all__ = ["ROUTES"]
 

@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skest.export.manifest import without_duplicates
-from skest.export.raw_tables import is_whole
+from skest.export.raw_values import is_whole
 from skest.export.runtime import Model
-from skest.export.serving.calls import MODEL_PATH, Call, Route, signature_of
-from skest.export.serving.errors import RequestError
+from skest.export.serving.requests import MODEL_PATH, Call, Route, signature_of
+from skest.export.serving.versions import RequestError
 
 __all__ = ["ROUTES"]
 

@@ -13,18 +13,41 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from skest.export.manifest import MANIFEST
-from skest.export.memory import lacks_memory
 from skest.export.runtime import Model, load
-from skest.export.serving.errors import RequestError
+from skest.export.trial import lacks_memory
 from skest.versioned_directory import list_versions, version_number
 
-__all__ = ["Catalog", "ModelVersions"]
+__all__ = ["Catalog", "ModelVersions", "RequestError"]
 
 _LOGGER = logging.getLogger(__name__)
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 # Another try takes as much memory: meanwhile what is served needs some, too.
 _SECONDS_FOR_MEMORY = 30.0
+_LONGEST = 1000
 _Files = tuple[tuple[str, int, int], ...]
+
+
+class RequestError(Exception):
+    """A request that gets no answer but why.
+
+    Parameters
+    ----------
+    status : int
+        The HTTP status code.
+    message : str
+        What was expected and what came. It may quote the request, so it is cut.
+    headers : dict of str to str, optional
+        Headers of the answer.
+    """
+
+    def __init__(
+        self, status: int, message: str, headers: Mapping[str, str] | None = None
+    ) -> None:
+        if len(message) > _LONGEST:
+            message = f"{message[:_LONGEST]} ..."
+        super().__init__(message)
+        self.status = status
+        self.headers = dict(headers or {})
 
 
 class _Refusal(NamedTuple):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 
-from skest.export.serving.limits import Limits
+from skest.export.serving.requests import Limits
 from skest.export.serving.server import ModelServer
 from skest.export.trial import Trial
 from tests.export import _models

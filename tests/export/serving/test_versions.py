@@ -51,12 +51,6 @@ def test_a_removed_version_is_served_until_there_is_a_newer_one(tmp_path):
     assert served(versions) == [4]
 
 
-def test_one_version(tmp_path):
-    for name, number in (("17", 17), ("named", 1), ("\u0668", 1), ("017", 1)):
-        versions = ModelVersions(_single.write(tmp_path / name))
-        assert served(versions) == [number]
-
-
 class Loads:
     """Counts how often a version is loaded."""
 
@@ -176,22 +170,6 @@ def test_what_lacked_memory_is_tried_again_after_a_pause(
     assert served(versions) == []
     now += 31
     assert served(versions) == [1] and versions.refused == []
-
-
-def test_broken_versions_are_not_tried_again(tmp_path, monkeypatch):
-    now = 100.0
-    monkeypatch.setattr(time, "monotonic", lambda: now)
-    _single.write(tmp_path / "1")
-    versions = ModelVersions(tmp_path, load=(loads := Loads(ArtifactError("broken"))))
-    versions.refresh()
-    now += 1e6
-    assert served(versions) == [] and loads.count == 1
-
-
-def test_without_onnxruntime_nothing_starts(tmp_path):
-    _single.write(tmp_path / "1")
-    with pytest.raises(ImportError, match="no runtime"):
-        ModelVersions(tmp_path, load=Loads(ImportError("no runtime"))).refresh()
 
 
 def test_a_directory_that_is_out_of_reach(tmp_path, monkeypatch, caplog):

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The inputs of an exported graph: one for each raw column that feature columns read."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import singledispatch
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -10,16 +11,225 @@ import pandas as pd
 import scipy.sparse
 
 from skest.exceptions import ExportError
-from skest.export.demands import Demand, demands
-from skest.export.graph import STRING, Graph, Value, where
-from skest.export.hashing_onnx import bucket_ids
+from skest.export.onnx.graph import STRING, Graph, Value, where
 from skest.feature_columns.base import FeatureColumn
+from skest.feature_columns.bucketized import BucketizedColumn
+from skest.feature_columns.categorical import (
+    HashBucketColumn,
+    IdentityColumn,
+    KeyedCategoricalColumn,
+)
 from skest.feature_columns.cells import Cells
+from skest.feature_columns.crossed import CrossedColumn
+from skest.feature_columns.dense import EmbeddingColumn, IndicatorColumn
+from skest.feature_columns.nested import OverCategorical
+from skest.feature_columns.numeric import NumericColumn
+from skest.feature_columns.numeric_frame import NumericFrameColumn
+from skest.feature_columns.parsed import ParsedColumn
+from skest.feature_columns.periodic import PeriodicColumn
+from skest.feature_columns.piecewise import PiecewiseLinearColumn
 from skest.feature_columns.ragged import holds_lists
+from skest.feature_columns.sequence import (
+    SequenceCategoricalColumn,
+    SequenceNumericColumn,
+)
+from skest.feature_columns.shared import SharedEmbeddingColumn
 from skest.feature_columns.sources import read_cells
+from skest.feature_columns.sparse_matrix import SparseMatrixColumn
 from skest.feature_columns.table import Key
+from skest.feature_columns.target_statistics import TargetStatisticsColumn
+from skest.feature_columns.vocabulary import VocabularyColumn, VocabularyListColumn
+from skest.feature_columns.vocabulary_file import VocabularyFileColumn
+from skest.feature_columns.weighted import WeightedCategoricalColumn
 
-__all__ = ["Category", "Form", "InputSpec", "Inputs", "forms_of"]
+__all__ = [
+    "Category",
+    "Demand",
+    "Form",
+    "InputSpec",
+    "Inputs",
+    "demands",
+    "forms_of",
+]
+
+_KNOWN = (
+    BucketizedColumn,
+    CrossedColumn,
+    EmbeddingColumn,
+    HashBucketColumn,
+    IdentityColumn,
+    IndicatorColumn,
+    NumericColumn,
+    NumericFrameColumn,
+    ParsedColumn,
+    PeriodicColumn,
+    PiecewiseLinearColumn,
+    SequenceCategoricalColumn,
+    SequenceNumericColumn,
+    SharedEmbeddingColumn,
+    SparseMatrixColumn,
+    TargetStatisticsColumn,
+    VocabularyFileColumn,
+    VocabularyListColumn,
+    WeightedCategoricalColumn,
+)
+
+
+class Demand(NamedTuple):
+    """How a column reads a raw column.
+
+    Attributes
+    ----------
+    key : str or int
+        Key of the raw column.
+    is_number : bool
+        As numbers, or as categories.
+    dtype : str or None
+        Type of the numbers, None that of the network; or "string" or "int64" of the
+        categories, None either.
+    shape : tuple of int or None
+        Of the input; None is open.
+    may_miss : bool
+        Whether a number may be missing.
+    delimiter : str or None
+        What divides the values in a cell.
+    is_crossed : bool
+        Whether the integer -1 is a category, because a crossed column reads it by name.
+    names : tuple of str or None
+        Columns of a frame that are the columns of the input.
+    is_weight : bool
+        Whether the numbers are weights of what else the column reads.
+    """
+
+    key: Key
+    is_number: bool
+    dtype: str | None
+    shape: tuple[int | None, ...] = (None, 1)
+    may_miss: bool = True
+    delimiter: str | None = None
+    is_crossed: bool = False
+    names: tuple[str, ...] | None = None
+    is_weight: bool = False
+
+
+def demands(column: FeatureColumn) -> list[Demand]:
+    """Return what a fitted column wants.
+
+    Raises
+    ------
+    ExportError
+        If the column is of a class that is not known, such as one of the user's.
+    """
+    if type(column) not in _KNOWN:
+        raise ExportError(
+            f"The feature column {column.name!r} is a {type(column).__name__}, which "
+            "cannot be exported. Use a column made by a function of "
+            "skest.feature_columns."
+        )
+    return _demands(column)
+
+
+@singledispatch
+def _demands(column: Any) -> list[Demand]:
+    raise NotImplementedError
+
+
+@_demands.register
+def _(column: NumericColumn) -> list[Demand]:
+    dtype, shape = np.dtype(column.dtype).name, (None, *column.cell_shape)
+    return [Demand(column.key, True, dtype, shape, column.default_value is not None)]
+
+
+@_demands.register
+def _(column: NumericFrameColumn) -> list[Demand]:
+    (demand,) = _demands.dispatch(NumericColumn)(column)
+    return [demand._replace(names=tuple(column.feature_names))]
+
+
+@_demands.register
+def _(column: ParsedColumn) -> list[Demand]:
+    if column.parse != "number":
+        raise ExportError(
+            f"The column {column.name!r} reads dates, which an exported graph cannot. "
+            "Make numbers of them before fit, such as "
+            "X['when'].astype('datetime64[s]').astype('int64'), and export again."
+        )
+    return _demands.dispatch(NumericColumn)(column)
+
+
+@_demands.register
+def _(column: SequenceNumericColumn) -> list[Demand]:
+    inside = () if column.cell_shape == (1,) else column.cell_shape
+    dtype = np.dtype(column.dtype).name
+    return [Demand(column.key, True, dtype, (None, None, *inside))]
+
+
+@_demands.register
+def _(column: SparseMatrixColumn) -> list[Demand]:
+    return [Demand(column.key, True, None, (None, column.num_buckets), False)]
+
+
+@_demands.register
+def _(column: BucketizedColumn) -> list[Demand]:
+    return _that_may_miss(column.source)
+
+
+@_demands.register
+def _(column: PiecewiseLinearColumn) -> list[Demand]:
+    return _that_may_miss(column.source)
+
+
+@_demands.register
+def _(column: PeriodicColumn) -> list[Demand]:
+    return demands(column.source)
+
+
+def _that_may_miss(source: NumericColumn) -> list[Demand]:
+    return [demand._replace(may_miss=True) for demand in demands(source)]
+
+
+@_demands.register
+def _(column: KeyedCategoricalColumn) -> list[Demand]:
+    return [Demand(column.key, False, _kind(column), delimiter=column.delimiter)]
+
+
+def _kind(column: KeyedCategoricalColumn) -> str | None:
+    """Return the type of the categories, None for either."""
+    if isinstance(column, IdentityColumn):
+        return "int64"
+    if isinstance(column, VocabularyColumn):
+        return column.kind
+    return "string" if column.delimiter is not None else getattr(column, "dtype", None)
+
+
+@_demands.register
+def _(column: CrossedColumn) -> list[Demand]:
+    found: list[Demand] = []
+    for key in column.hashed_keys:
+        if isinstance(key, FeatureColumn):
+            found += demands(key)
+        else:
+            found.append(Demand(key, False, None, is_crossed=True))
+    return found
+
+
+@_demands.register
+def _(column: OverCategorical | TargetStatisticsColumn) -> list[Demand]:
+    return demands(column.categorical)
+
+
+@_demands.register
+def _(column: SequenceCategoricalColumn) -> list[Demand]:
+    return [d._replace(shape=(None, None)) for d in demands(column.categorical)]
+
+
+@_demands.register
+def _(column: WeightedCategoricalColumn) -> list[Demand]:
+    dtype = np.promote_types(column.dtype, np.float32).name  # for NaN behind the values
+    shape = (None, None)
+    weights = Demand(column.weight_feature_key, True, dtype, shape, is_weight=True)
+    return [*demands(column.categorical), weights]
+
 
 _NO_CATEGORY = -1
 # What means a missing integer where -1 is a value.
@@ -62,7 +272,7 @@ def forms_of(
 
     Examples
     --------
-    >>> from skest.export.inputs import forms_of
+    >>> from skest.export.onnx.inputs import forms_of
     >>> found = forms_of({"city": ["a", None], "tags": [[1, 2], []]})
     >>> list(found)
     ['city', 'tags']
@@ -134,9 +344,6 @@ class InputSpec(NamedTuple):
         What divides the values of a raw cell, which come to the graph one by one.
     names : tuple of str or None
         Columns of a frame that are the columns of this input.
-    computed : dict or None
-        How the client makes this input of other ones, see
-        `skest.export.client_hashing`.
     crossed : tuple of tuples of str
         The inputs of crossed columns that read this one first: each value in a row of one
         meets each of the others.
@@ -151,7 +358,6 @@ class InputSpec(NamedTuple):
     missing: Any
     delimiter: str | None = None
     names: tuple[str, ...] | None = None
-    computed: Mapping[str, Any] | None = None
     crossed: tuple[tuple[str, ...], ...] = ()
     texts_only: bool = False
 
@@ -165,7 +371,6 @@ class InputSpec(NamedTuple):
             "missing": "nan" if is_nan else self.missing,
             "delimiter": self.delimiter,
             "columns": None if self.names is None else list(self.names),
-            "computed": self.computed,
             "crossed": [list(names) for names in self.crossed] or None,
             "texts_only": self.texts_only or None,
         }
@@ -185,15 +390,12 @@ class Category(NamedTuple):
         The only one of them that is missing where -1 is a value.
     width : int or None
         `n_values`, if it is always the same.
-    buckets : callable
-        ``buckets(n)`` gives the values buckets by their hashes.
     """
 
     values: Value
     missing: tuple[Any, ...]
     no_value: Any
     width: int | None
-    buckets: Callable[[int], Value]
 
 
 class Inputs:
@@ -211,15 +413,11 @@ class Inputs:
         What is known about raw columns beyond what the columns say.
     rank : {1, 2}, default=2
         Dimensions of inputs that have one value for each row.
-    hashing : {"graph", "client"}, default="graph"
-        Where hashes are computed.
 
     Attributes
     ----------
     graph : Graph
         The graph.
-    client_hashes : bool
-        Whether hashed ids come in.
     specs : list of InputSpec
         The inputs, in the order in which columns read them.
 
@@ -236,11 +434,8 @@ class Inputs:
         dtype: Any,
         forms: Mapping[Key, Form] | None = None,
         rank: int = 2,
-        hashing: str = "graph",
     ) -> None:
         self.graph = graph
-        self.client_hashes = hashing == "client"
-        self._hashed: dict[Any, Value] = {}
         self._forms = dict(forms or {})
         self._rank = rank
         self.specs: list[InputSpec] = []
@@ -289,36 +484,6 @@ class Inputs:
         self._values[spec.key, spec.delimiter] = (spec, value)
         return value
 
-    def hashed(
-        self, sources: Sequence[tuple[Key, str | None]], algo: str, **how: Any
-    ) -> Value:
-        """Declare an input of ids that the client makes of others, -1 for none."""
-        specs = [self._values[source][0] for source in sources]
-        names = [spec.name for spec in specs]
-        recipe = {"algo": algo, "from": names, **how}
-        known = str(recipe)
-        if known not in self._hashed:
-            name = f"{'_X_'.join(names)}_ids_{how['buckets']}"
-            width = 1 if all(spec.shape[1] == 1 for spec in specs) else None
-            self._hashed[known] = self._declare(
-                InputSpec(name, name, "int64", (None, width), -1, computed=recipe)
-            )
-        return self._hashed[known]
-
-    def width_of(self, ids: Value) -> int | None:
-        """Return how many hashed ids a row has, if it is always the same."""
-        return next(s.shape[1] for s, value in self._values.values() if value is ids)
-
-    def without_unread(self) -> list[InputSpec]:
-        """Withdraw inputs that only hashed ids are made of; return them."""
-        read = {name for node in self.graph.nodes for name in node.inputs}
-        sources = {n for s in self.specs if s.computed for n in s.computed["from"]}
-        unread = [s for s in self.specs if s.name in sources - read]
-        self.specs = [s for s in self.specs if s not in unread]
-        names = {spec.name for spec in unread}
-        self.graph.inputs = [t for t in self.graph.inputs if t.name not in names]
-        return unread
-
     def any_input(self) -> Value:
         """Declare an input of which only the rows count: the first raw column."""
         key, form = next(iter(self._forms.items()), ("x", Form("number", None)))
@@ -345,12 +510,7 @@ class Inputs:
             values = where(values.is_nan(), _NO_INTEGER, values).cast(np.int64)
             missing, no_value = (_NO_CATEGORY, _NO_INTEGER), _NO_INTEGER
 
-        def buckets(n: int) -> Value:
-            if self.client_hashes:
-                return self.hashed([(key, delimiter)], "murmur3_32", seed=0, buckets=n)
-            return bucket_ids(values, n)
-
-        return Category(values, missing, no_value, spec.shape[1], buckets)
+        return Category(values, missing, no_value, spec.shape[1])
 
 
 def _spec(

@@ -1,21 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Heads in an ONNX graph: from logits to predictions."""
+"""Activations and heads in an ONNX graph: from logits to predictions."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from functools import singledispatch
 from typing import Any
 
 import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
 
 from skest.exceptions import ExportError
-from skest.export.activations_onnx import activated, sigmoid
-from skest.export.class_outputs import (
-    LABELS,
-    check_has_classes,
-    class_labels,
-    class_texts,
-)
-from skest.export.graph import Value, concat
+from skest.export.classes import LABELS, check_has_classes, class_labels, class_texts
+from skest.export.onnx.graph import Value, concat
 from skest.heads.base import Head
 from skest.heads.binary_class import BinaryClassHead
 from skest.heads.logistic import LogisticRegressionHead
@@ -28,8 +26,124 @@ from skest.heads.sampled_softmax import SampledSoftmaxHead
 from skest.heads.single_label import SingleLabelHead
 from skest.heads.single_task import SingleTaskHead
 from skest.keys import PredictionKeys
+from skest.networks.activations import ACTIVATIONS
 
-__all__ = ["members_mean", "split_logits", "task_predictions", "with_classes"]
+__all__ = [
+    "activated",
+    "members_mean",
+    "split_logits",
+    "task_predictions",
+    "with_classes",
+]
+
+
+def activated(function: Callable[..., Any], x: Value) -> Value:
+    """Return what an activation function gives.
+
+    Parameters
+    ----------
+    function : callable
+        One of `skest.networks.activations.ACTIVATIONS`, a function of torch that is the
+        same, or a module of torch without variables.
+    x : Value
+        What it takes.
+
+    Raises
+    ------
+    ExportError
+        If it is another function.
+    """
+    if isinstance(function, nn.Module):
+        if type(function) in _module.registry:
+            return _module(function, x)
+    elif function in _FUNCTIONS:
+        return _FUNCTIONS[function](x)
+    name = getattr(function, "__name__", type(function).__name__)
+    raise ExportError(
+        f"The activation {name!r} cannot be written as ONNX. Use one of "
+        f"{', '.join(ACTIVATIONS)} by name, or a module of torch.nn that is the same."
+    )
+
+
+@singledispatch
+def _module(module: Any, x: Value) -> Value:
+    raise NotImplementedError(type(module).__name__)
+
+
+@_module.register
+def _(module: nn.ELU, x: Value) -> Value:
+    return x.graph.add("Elu", x, alpha=float(module.alpha))
+
+
+@_module.register
+def _(module: nn.GELU, x: Value) -> Value:
+    if module.approximate == "none":
+        return _gelu(x)
+    inner = (x + x * x * x * 0.044715) * math.sqrt(2 / math.pi)
+    return x * 0.5 * (_operator("Tanh")(inner) + 1)
+
+
+@_module.register
+def _(module: nn.LeakyReLU, x: Value) -> Value:
+    return x.graph.add("LeakyRelu", x, alpha=float(module.negative_slope))
+
+
+def _sigmoid(x: Value) -> Value:
+    """Return the logistic function, with all digits of small values.
+
+    The operator Sigmoid of ONNX Runtime is 0 in float32 from -18 on.
+    """
+    return x.graph.add("Reciprocal", _operator("Exp")(-x) + 1)
+
+
+def _operator(op: str, **attributes: Any) -> Callable[[Value], Value]:
+    return lambda x: x.graph.add(op, x, **attributes)
+
+
+# ONNX Runtime 1.17 joins Relu and Tanh with the layer before them, also in float64, where
+# it cannot run the two together.
+
+
+def _relu(x: Value) -> Value:
+    return _operator("Relu")(x) if x.dtype == np.float32 else x.maximum(0)
+
+
+def _tanh(x: Value) -> Value:
+    return _operator("Tanh")(x) if x.dtype == np.float32 else _sigmoid(x * 2) * 2 - 1
+
+
+def _gelu(x: Value) -> Value:
+    # ONNX Runtime has the error function in float32 only.
+    scaled = (x / math.sqrt(2)).cast(np.float32)
+    return x * 0.5 * (_operator("Erf")(scaled).cast(x.dtype) + 1)
+
+
+_MODULES: dict[type[nn.Module], Callable[[Value], Value]] = {
+    nn.Identity: lambda x: x,
+    nn.ReLU: _relu,
+    nn.SELU: _operator("Selu"),
+    nn.SiLU: lambda x: x * _sigmoid(x),
+    nn.Sigmoid: _sigmoid,
+    nn.Tanh: _tanh,
+}
+for _kind, _function in _MODULES.items():
+    _module.register(_kind, lambda module, x, function=_function: function(x))
+
+_FUNCTIONS: dict[Any, Callable[[Value], Value]] = {
+    ACTIVATIONS["identity"]: lambda x: x,
+    ACTIVATIONS["leaky_relu"]: _operator("LeakyRelu", alpha=0.2),
+    F.elu: _operator("Elu", alpha=1.0),
+    F.gelu: _gelu,
+    F.leaky_relu: _operator("LeakyRelu", alpha=0.01),
+    F.selu: _operator("Selu"),
+    F.silu: lambda x: x * _sigmoid(x),
+    F.softplus: _operator("Softplus"),
+    **dict.fromkeys([torch.relu, F.relu], _relu),
+    **dict.fromkeys([torch.sigmoid, F.sigmoid], _sigmoid),
+    **dict.fromkeys([torch.tanh, F.tanh], _tanh),
+    torch.exp: _operator("Exp"),
+}
+
 
 _KNOWN = (
     BinaryClassHead,
@@ -142,7 +256,7 @@ def _(head: MultiLabelHead, logits: Value, classes: Any) -> dict[str, Prediction
     names = class_texts(head, classes)
     return {
         PredictionKeys.LOGITS: (logits, size),
-        PredictionKeys.PROBABILITIES: (sigmoid(logits), size),
+        PredictionKeys.PROBABILITIES: (_sigmoid(logits), size),
         PredictionKeys.CLASSES: (_in_every_row(names, logits), size),
         LABELS: ((logits > 0).cast(np.int64), size),
     }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`build_onnx`: a model as one ONNX graph, from raw columns to classes and numbers."""
+"""A model as one ONNX graph, from raw columns to classes and numbers."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -10,32 +10,30 @@ import torch
 from torch import nn
 
 from skest.exceptions import ExportError
-from skest.export.columns_onnx import encode
-from skest.export.graph import STRING, Graph, Value
-from skest.export.heads_onnx import split_logits, task_predictions
-from skest.export.inputs import Form, Inputs, InputSpec
-from skest.export.model_proto import to_model
-from skest.export.nets_onnx import network_output
-from skest.export.operators import IR_VERSION, OPSETS
-from skest.export.scope import Scope
-from skest.export.signatures import Signature, TensorInfo, signatures
+from skest.export.onnx.columns import encode
+from skest.export.onnx.graph import IR_VERSION, OPSETS, STRING, Graph, Value, to_model
+from skest.export.onnx.heads import split_logits, task_predictions, with_classes
+from skest.export.onnx.inputs import Form, Inputs, InputSpec
+from skest.export.onnx.networks import Scope, network_output
+from skest.export.onnx.tracing import (
+    SpecInputs,
+    Traced,
+    spec_inputs,
+    trace_around_known_parts,
+)
+from skest.export.signatures import Signature, TensorInfo, model_signatures, signatures
 from skest.export.warmup import looked_up_in_model
-from skest.export.widths import widths
 from skest.feature_columns.base import FeatureColumn
 from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.table import Key
 from skest.heads.base import Head
 from skest.heads.multi_head import MultiHead
+from skest.spec import EstimatorSpec
 
 __all__ = [
     "OnnxGraph",
     "build_onnx",
-    "dtype_of",
-    "finished",
-    "head_outputs",
-    "head_signatures",
-    "info_of",
-    "type_name",
+    "spec_onnx",
 ]
 
 
@@ -51,22 +49,11 @@ class OnnxGraph(NamedTuple):
         What it takes.
     signatures : dict of str to Signature
         What it can be asked for.
-    raw : sequence of InputSpec
-        Raw columns that do not come in themselves; the client computes inputs of them.
-    widths : sequence of dict
-        How many numbers the graph makes of its inputs, see `skest.export.widths.widths`.
     """
 
     model: Any
     inputs: list[InputSpec]
     signatures: dict[str, Signature]
-    raw: Sequence[InputSpec] = ()
-    widths: Sequence[dict[str, Any]] = ()
-
-    @property
-    def given(self) -> list[InputSpec]:
-        """What the client has: `inputs` that it does not compute, and `raw`."""
-        return [s for s in [*self.inputs, *self.raw] if s.computed is None]
 
     def runtime(self) -> dict[str, Any]:
         """Return what the manifest says about running the graph."""
@@ -100,7 +87,6 @@ def build_onnx(
     logits_scale: tuple[np.ndarray, np.ndarray] | None = None,
     forms: Mapping[Key, Form] | None = None,
     input_rank: int = 2,
-    hashing: str = "graph",
     name: str = "skest",
 ) -> OnnxGraph:
     """Write a model as one ONNX graph.
@@ -124,12 +110,9 @@ def build_onnx(
     logits_scale : pair of ndarray of shape (n_logits,), default=None
         What logits are multiplied with, and what is added to them then.
     forms : dict of Form, default=None
-        What is known about raw columns, see `skest.export.inputs.forms_of`.
+        What is known about raw columns, see `skest.export.onnx.inputs.forms_of`.
     input_rank : {1, 2}, default=2
         Dimensions of inputs that have one value for each row: (n,) or (n, 1).
-    hashing : {"graph", "client"}, default="graph"
-        Where strings are hashed and values crossed. With "client", ids come in, and
-        the graph needs no operator of com.microsoft.
     name : str, default="skest"
         Name of the graph.
 
@@ -148,7 +131,7 @@ def build_onnx(
     --------
     >>> import pytest, torch
     >>> _ = pytest.importorskip("onnx")
-    >>> from skest.export.onnx_graph import build_onnx
+    >>> from skest.export.onnx.model import build_onnx
     >>> from skest.feature_columns import (
     ...     FeatureColumns,
     ...     LinearFeatures,
@@ -163,22 +146,19 @@ def build_onnx(
     """
     if input_rank not in (1, 2):
         raise ValueError(f"'input_rank' must be 1 or 2; got {input_rank!r}.")
-    if hashing not in ("graph", "client"):
-        raise ValueError(f"'hashing' must be 'graph' or 'client'; got {hashing!r}.")
     graph = Graph(name)
-    dtype = dtype_of(network)
-    inputs, encoded = _encoded(graph, columns, dtype, forms or {}, input_rank, hashing)
+    dtype = _dtype_of(network)
+    inputs, encoded = _encoded(graph, columns, dtype, forms or {}, input_rank)
     logits = network_output(network, Scope(graph), encoded)
     if logits_scale is not None:
         scale, center = (np.asarray(values, dtype) for values in logits_scale)
         logits = logits * scale + center
-    predictions = head_outputs(graph, head, logits, classes)
-    raw = inputs.without_unread()
-    found = head_signatures(head, predictions, inputs.specs, input_rank)
-    return finished(graph, inputs.specs, found, raw)
+    predictions = _head_outputs(graph, head, logits, classes)
+    found = _head_signatures(head, predictions, inputs.specs, input_rank)
+    return _finished(graph, inputs.specs, found)
 
 
-def head_outputs(graph: Graph, head: Head, logits: Any, classes: Any) -> Any:
+def _head_outputs(graph: Graph, head: Head, logits: Any, classes: Any) -> Any:
     """Declare the predictions of a head as outputs.
 
     Parameters
@@ -204,19 +184,16 @@ def head_outputs(graph: Graph, head: Head, logits: Any, classes: Any) -> Any:
     return predictions if isinstance(head, MultiHead) else predictions[None]
 
 
-def head_signatures(
+def _head_signatures(
     head: Head, predictions: Any, inputs: Sequence[InputSpec], input_rank: int
 ) -> dict[str, Signature]:
-    """Return the signatures of a head, of what `head_outputs` returned."""
-    taken = {spec.name: info_of(spec, input_rank) for spec in inputs}
+    """Return the signatures of a head, of what `_head_outputs` returned."""
+    taken = {spec.name: _info_of(spec, input_rank) for spec in inputs}
     return signatures(head, predictions, taken)
 
 
-def finished(
-    graph: Graph,
-    inputs: list[InputSpec],
-    found: dict[str, Signature],
-    raw: Sequence[InputSpec] = (),
+def _finished(
+    graph: Graph, inputs: list[InputSpec], found: dict[str, Signature]
 ) -> OnnxGraph:
     """Return a graph that has its outputs, with a description in its metadata."""
     features = {spec.name: spec.to_json() for spec in inputs}
@@ -226,10 +203,10 @@ def finished(
         "skest.signatures": json.dumps(described),
     }
     model = to_model(graph, metadata)
-    return OnnxGraph(model, inputs, found, raw, widths(graph, inputs))
+    return OnnxGraph(model, inputs, found)
 
 
-def dtype_of(network: nn.Module) -> np.dtype:
+def _dtype_of(network: nn.Module) -> np.dtype:
     """Return the floating type of a network."""
     floats = (p.dtype for p in network.parameters() if p.is_floating_point())
     name = str(next(floats, torch.float32)).removeprefix("torch.")
@@ -246,16 +223,15 @@ def _encoded(
     dtype: np.dtype,
     forms: Mapping[Key, Form],
     rank: int,
-    hashing: str,
 ) -> tuple[Inputs, Any]:
     """Declare the inputs; return them, and what the network takes."""
     parts = columns if isinstance(columns, Mapping) else {None: columns}
     parts = {part: given for part, given in parts.items() if given is not None}
     if not parts:
-        inputs = Inputs(graph, [], dtype, forms, rank, hashing)
+        inputs = Inputs(graph, [], dtype, forms, rank)
         return inputs, {"rows": inputs.any_input()}
     all_columns: list[FeatureColumn] = [c for p in parts.values() for c in p.active]
-    inputs = Inputs(graph, all_columns, dtype, forms, rank, hashing)
+    inputs = Inputs(graph, all_columns, dtype, forms, rank)
     encoded = {part: encode(given, inputs, dtype) for part, given in parts.items()}
     return inputs, encoded if isinstance(columns, Mapping) else encoded[None]
 
@@ -274,16 +250,149 @@ def _declared(
     for key, (value, size) in predictions.items():
         shape = (None, size)
         output = graph.output(f"{prefix}{key}", value, shape)
-        found[key] = TensorInfo(output, type_name(value.dtype), shape)
+        found[key] = TensorInfo(output, _type_name(value.dtype), shape)
     return found
 
 
-def info_of(spec: InputSpec, rank: int) -> TensorInfo:
+def _info_of(spec: InputSpec, rank: int) -> TensorInfo:
     """Return an input as signatures have it."""
     is_flat = rank == 1 and spec.shape[1:] == (1,)
     return TensorInfo(spec.name, spec.dtype, spec.shape[:1] if is_flat else spec.shape)
 
 
-def type_name(dtype: np.dtype) -> str:
+def _type_name(dtype: np.dtype) -> str:
     """Return the name of a type, "string" for text."""
     return "string" if dtype == STRING else dtype.name
+
+
+_LOGITS = "logits"
+
+
+def spec_onnx(
+    spec: EstimatorSpec,
+    features: Any,
+    *,
+    head: Head | None = None,
+    classes: Any = None,
+    forms: Mapping[Key, Form] | None = None,
+    input_rank: int = 2,
+    name: str = "skest",
+) -> OnnxGraph:
+    """Write the model of a specification as one ONNX graph.
+
+    Parameters
+    ----------
+    spec : EstimatorSpec
+        Of mode PREDICT, with the variables in its network. Its ``encode`` is that of
+        `FeatureColumns`, or None.
+    features : raw features
+        Some rows, to read names, types and shapes from.
+    head : Head, default=None
+        What says how the predictions are called in signatures, if they do not come from
+        a head; they have its keys.
+    classes : array-like of shape (n_classes,), default=None
+        See `skest.export.onnx.model.build_onnx`.
+    forms : dict of Form, default=None
+        What is known about raw columns; None is what `features` are.
+    input_rank : {1, 2}, default=2
+        Dimensions of inputs of `FeatureColumns` with one value for each row: (n,) or
+        (n, 1).
+    name : str, default="skest"
+        Name of the graph.
+
+    Returns
+    -------
+    OnnxGraph
+        Its signatures are the ``export_outputs`` of the specification, else those of the
+        head, else "serving_default" and "predict" with all predictions. "predict" is
+        always there.
+
+    Raises
+    ------
+    ExportError
+        If a part of the model cannot be written as ONNX; it is named.
+    ImportError
+        If onnx is not installed; for networks of the user's, also onnxscript.
+
+    Examples
+    --------
+    >>> import numpy as np, pytest, torch
+    >>> _ = pytest.importorskip("onnxscript")
+    >>> from skest import EstimatorSpec
+    >>> from skest.export.onnx.model import spec_onnx
+    >>> network = torch.nn.Sequential(torch.nn.Linear(2, 1), torch.nn.Tanh())
+    >>> spec = EstimatorSpec(
+    ...     "infer", network=network, predictions=lambda z: {"twice": 2 * z[:, 0]}
+    ... )
+    >>> graph = spec_onnx(spec, {"x": np.zeros((2, 2), "float32")}["x"])
+    >>> [input.name for input in graph.inputs], list(graph.signatures["predict"].outputs)
+    (['x'], ['twice'])
+    """
+    if input_rank not in (1, 2):
+        raise ValueError(f"'input_rank' must be 1 or 2; got {input_rank!r}.")
+    network = spec.network
+    if network is None or spec.predictions is None:
+        raise ValueError("An export needs an EstimatorSpec of mode 'infer'.")
+    network.eval()
+    dtype = _dtype_of(network)
+    graph = Graph(name)
+    given = spec_inputs(graph, spec.encode, features, dtype, forms, input_rank)
+    inputs = {s.name: _info_of(s, input_rank) for s in given.specs}
+    owner = getattr(spec.predictions, "__self__", None)
+    predictions: Any
+    if isinstance(owner, Head):
+        head = owner
+        logits = _logits(network, graph, given)
+        predictions = _head_outputs(graph, owner, logits, classes)
+    else:
+        values = _traced_predictions(spec, network, graph, given)
+        predictions = _declared_predictions(graph, values, head, classes)
+    found = model_signatures(head, predictions, inputs, spec.export_outputs)
+    return _finished(graph, given.specs, found)
+
+
+def _logits(network: nn.Module, graph: Graph, given: SpecInputs) -> Any:
+    """Return the logits: written directly if all modules are known, else traced."""
+    if given.is_matrix_or_encoded:
+        try:
+            return network_output(network, Scope(graph), given.encoded)
+        except (ExportError, NotImplementedError):
+            if given.is_for_canned:
+                raise
+            # Otherwise, it is a module that only torch knows.
+    found = trace_around_known_parts(_named_logits, network, graph, given)
+    values = {key: entry.value for key, entry in found.items()}
+    return values.get(_LOGITS, values)
+
+
+def _named_logits(logits: Any) -> Mapping[Any, Any]:
+    return logits if isinstance(logits, Mapping) else {_LOGITS: logits}
+
+
+def _traced_predictions(
+    spec: EstimatorSpec, network: nn.Module, graph: Graph, given: SpecInputs
+) -> dict[str, Traced]:
+    function: Any = spec.predictions
+    found = trace_around_known_parts(function, network, graph, given)
+    wrong = [key for key in found if not isinstance(key, str)]
+    if wrong:
+        raise ExportError(
+            f"The prediction {wrong[0]!r} cannot be exported: names of outputs are "
+            "strings."
+        )
+    return found
+
+
+def _declared_predictions(
+    graph: Graph, values: Mapping[str, Traced], head: Head | None, classes: Any
+) -> dict[str, TensorInfo]:
+    """Declare predictions as outputs; those of classes have their names beside them."""
+    every = dict(values)
+    if head is not None:
+        own = {key: value for key, (value, _) in values.items()}
+        named = with_classes(head, own, classes)
+        every |= {k: Traced(value, (None, size)) for k, (value, size) in named.items()}
+    return {
+        key: TensorInfo(graph.output(key, value, shape), _type_name(value.dtype), shape)
+        for key, (value, shape) in every.items()
+    }

@@ -1,18 +1,92 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Graph` and `Value`: an ONNX graph that is written like NumPy.
-
-A `Value` is a tensor of the graph. Its methods and operators add nodes; an operation that
-is there already, with the same inputs, is not added a second time, and what no output
-needs is left out in the end. `skest.export.model_proto` makes a model of it.
-"""
+"""Graphs of ONNX: values that add nodes, the operators there may be, and `to_model`."""
 
 import contextlib
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["STRING", "Graph", "Node", "Tensor", "Value", "concat", "where"]
+from skest.exceptions import ExportError
+
+__all__ = [
+    "ALLOWED_OPERATORS",
+    "IR_VERSION",
+    "OPSETS",
+    "STRING",
+    "Graph",
+    "Node",
+    "Tensor",
+    "Value",
+    "concat",
+    "explained_unicode",
+    "to_model",
+    "where",
+]
+
+OPSETS = {"": 18, "ai.onnx.ml": 2, "com.microsoft": 1}
+"""Versions of the operator sets. Every ONNX Runtime from 1.17 on has them; networks of
+float32 run from 1.15 on."""
+
+IR_VERSION = 8
+
+_ARITHMETIC = """
+    Abs Add Ceil Clip Cos Cosh Div Erf Exp Floor Log Max Mean Min Mod Mul Neg Pow
+    Reciprocal Round Sign Sin Sinh Sqrt Sub Sum Tan Tanh
+"""
+_LOGIC = """
+    And BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Equal Greater GreaterOrEqual
+    IsInf IsNaN Less LessOrEqual Not Or Where Xor
+"""
+_SHAPES = """
+    Cast Concat ConstantOfShape CumSum Expand Flatten Gather GatherElements GatherND
+    Identity NonZero Pad Range Reshape ScatterElements ScatterND Shape Size Slice Split
+    Squeeze Tile Transpose Unsqueeze
+"""
+_REDUCTIONS = """
+    ArgMax ArgMin ReduceL1 ReduceL2 ReduceLogSumExp ReduceMax ReduceMean ReduceMin
+    ReduceProd ReduceSum ReduceSumSquare TopK
+"""
+_NETWORKS = """
+    BatchNormalization Celu Conv Dropout Elu GRU Gelu Gemm GroupNormalization HardSigmoid
+    HardSwish LSTM LayerNormalization LeakyRelu LogSoftmax MatMul Mish PRelu RNN Relu Selu
+    Sigmoid Softmax Softplus Softsign ThresholdedRelu
+"""
+_PLAIN = _ARITHMETIC + _LOGIC + _SHAPES + _REDUCTIONS + _NETWORKS + " Constant OneHot"
+
+ALLOWED_OPERATORS = frozenset(
+    {("", name) for name in _PLAIN.split()}
+    | {("ai.onnx.ml", "LabelEncoder"), ("com.microsoft", "MurmurHash3")}
+)
+"""Pairs of a domain and a name."""
+
+
+_AROUND = 20  # characters to show of a long text
+
+
+@contextlib.contextmanager
+def explained_unicode() -> Iterator[None]:
+    r"""Raise `ExportError` where a string cannot be written as UTF-8.
+
+    Examples
+    --------
+    >>> from skest.export.onnx.graph import explained_unicode
+    >>> with explained_unicode():
+    ...     _ = "a\ud800".encode()
+    Traceback (most recent call last):
+    ...
+    skest.exceptions.ExportError: The model has a name or text 'a\ud800', ...
+    """
+    try:
+        yield
+    except UnicodeEncodeError as error:
+        around = slice(max(0, error.start - _AROUND), error.end + _AROUND)
+        raise ExportError(
+            f"The model has a name or text {error.object[around]!r}, which is not valid "
+            "Unicode (it has a lone surrogate). Give the column or class another one, "
+            "e.g. name.encode('utf-8', 'replace').decode(), and fit again."
+        ) from error
+
 
 #: Type of strings.
 STRING = np.dtype(object)
@@ -257,13 +331,11 @@ class Graph:
         What it takes and gives.
     initializers : dict of str to ndarray
         Constants and variables by name.
-    widths : list of tuple of str, dict and bool
-        See `skest.export.widths.note_width`.
 
     Examples
     --------
     >>> import numpy as np
-    >>> from skest.export.graph import Graph
+    >>> from skest.export.onnx.graph import Graph
     >>> graph = Graph("scaled")
     >>> x = graph.input("x", np.float32, (None, 2))
     >>> graph.output("y", (x - 1) / 2, (None, 2))
@@ -278,7 +350,6 @@ class Graph:
         self.inputs: list[Tensor] = []
         self.outputs: list[Tensor] = []
         self.initializers: dict[str, Any] = {}
-        self.widths: list[tuple[str, dict[str, int], bool]] = []
         self._known: dict[Hashable, tuple[Value, ...]] = {}
         self._names: set[str] = set()
         self._scope: tuple[str, ...] = ()
@@ -426,3 +497,110 @@ def concat(values: Sequence[Value], axis: int) -> Value:
     if len(values) == 1:
         return values[0]
     return values[0].graph.add("Concat", *values, axis=axis % values[0].ndim)
+
+
+# The name of the first dimension of inputs and outputs: rows.
+_ROWS = "N"
+
+
+@explained_unicode()
+def to_model(graph: Graph, metadata: Mapping[str, str] | None = None) -> Any:
+    """Return a graph as an ``onnx.ModelProto``.
+
+    Parameters
+    ----------
+    graph : Graph
+        With at least one output.
+    metadata : dict of str to str, default=None
+        Stored with the model.
+
+    Raises
+    ------
+    ImportError
+        If onnx is not installed.
+    ExportError
+        If a string in it is not valid Unicode.
+
+    Examples
+    --------
+    >>> import numpy as np, pytest
+    >>> _ = pytest.importorskip("onnx")
+    >>> from skest.export.onnx.graph import Graph
+    >>> from skest.export.onnx.graph import to_model
+    >>> graph = Graph("doubled")
+    >>> x = graph.input("x", np.float32, (None, 2))
+    >>> _ = graph.output("y", x * 2, (None, 2))
+    >>> [node.op_type for node in to_model(graph).graph.node]
+    ['Mul', 'Identity']
+    """
+    try:
+        from onnx import helper, numpy_helper
+    except ImportError as error:
+        raise ImportError(
+            "An ONNX graph needs the package onnx; install it by "
+            "`pip install onnx onnxruntime`."
+        ) from error
+    nodes = graph.nodes
+    used = {name for node in nodes for name in node.inputs}
+    proto = helper.make_graph(
+        [],
+        graph.name,
+        [_value_info(tensor) for tensor in graph.inputs],
+        [_value_info(tensor) for tensor in graph.outputs],
+        [
+            numpy_helper.from_array(array, name)
+            for name, array in graph.initializers.items()
+            if name in used
+        ],
+    )
+    for node in nodes:
+        _add_node(node, proto)
+    domains = ["", *sorted({node.domain for node in nodes} - {""})]
+    model = helper.make_model(
+        proto,
+        producer_name="skest",
+        ir_version=IR_VERSION,
+        opset_imports=[helper.make_opsetid(d, OPSETS[d]) for d in domains],
+    )
+    helper.set_model_props(model, dict(metadata or {}))
+    return model
+
+
+def _onnx_type(dtype: np.dtype) -> int:
+    from onnx import TensorProto, helper
+
+    is_text = dtype == STRING
+    return TensorProto.STRING if is_text else helper.np_dtype_to_tensor_dtype(dtype)
+
+
+def _add_node(node: Node, graph: Any) -> None:
+    """Add a node in its place: to put one there would copy its vocabulary."""
+    from onnx import AttributeProto, helper
+
+    added = graph.node.add(
+        op_type=node.op,
+        domain=node.domain,
+        name=node.name,
+        input=node.inputs,
+        output=node.outputs,
+    )
+    for name, value in sorted(node.attributes.items()):
+        kinds = set(map(type, value)) if isinstance(value, tuple) else ()
+        if kinds == {str}:
+            words = map(str.encode, value)
+            added.attribute.add(name=name, type=AttributeProto.STRINGS, strings=words)
+        elif kinds == {int}:
+            added.attribute.add(name=name, type=AttributeProto.INTS, ints=value)
+        else:
+            kind = _onnx_type(value) if isinstance(value, np.dtype) else value
+            added.attribute.append(helper.make_attribute(name, kind))
+
+
+def _value_info(tensor: Tensor) -> Any:
+    from onnx import helper
+
+    sizes = [
+        size if size is not None else f"{tensor.name}_{axis}" if axis else _ROWS
+        for axis, size in enumerate(tensor.shape)
+    ]
+    return helper.make_tensor_value_info(tensor.name, _onnx_type(tensor.dtype), sizes)

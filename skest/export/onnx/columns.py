@@ -1,0 +1,742 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Feature columns in an ONNX graph.
+
+Every function does, line by line, what the column does with NumPy: the ids are equal, and
+the numbers are computed by the same operations in the same types. What a column refuses
+in Python, such as infinity, has no defined result here.
+"""
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from functools import singledispatch
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
+from numpy.typing import NDArray
+
+from skest._hashes import MULTIPLIER, SHIFT
+from skest.exceptions import ExportError
+from skest.export.onnx.graph import STRING, Value, concat, where
+from skest.export.onnx.inputs import Category, Inputs
+from skest.feature_columns.base import CategoricalColumn, FeatureColumn
+from skest.feature_columns.bucketized import BucketizedColumn
+from skest.feature_columns.categorical import (
+    HashBucketColumn,
+    IdentityColumn,
+    KeyedCategoricalColumn,
+)
+from skest.feature_columns.columns import FeatureColumns
+from skest.feature_columns.crossed import CrossedColumn
+from skest.feature_columns.nested import CategoricalOver, OverCategorical
+from skest.feature_columns.numeric import NumericColumn
+from skest.feature_columns.periodic import PeriodicColumn
+from skest.feature_columns.piecewise import PiecewiseLinearColumn
+from skest.feature_columns.quantiles import CLIPPED, UniformMap
+from skest.feature_columns.sequence import (
+    SequenceCategoricalColumn,
+    SequenceNumericColumn,
+)
+from skest.feature_columns.shared import SharedEmbeddingColumn
+from skest.feature_columns.sparse_matrix import SparseMatrixColumn
+from skest.feature_columns.target_statistics import TargetStatisticsColumn
+from skest.feature_columns.vocabulary import VocabularyColumn
+from skest.feature_columns.weighted import WeightedCategoricalColumn
+
+__all__ = [
+    "EveryId",
+    "Ids",
+    "Numbers",
+    "bucket_ids",
+    "computed",
+    "encode",
+    "fingerprint_cat64",
+    "int64_keys",
+    "n_reached",
+    "unsigned_remainder",
+]
+
+# Before 1.20, ONNX Runtime multiplies no uint64; the bits of the product are the same.
+_MULTIPLIER = MULTIPLIER.astype(np.int64)
+
+
+def bucket_ids(values: Value, n_buckets: int) -> Value:
+    """Give strings, or integers as their decimal strings, a bucket each.
+
+    As `skest.feature_columns.hashing.bucket_ids`.
+    """
+    return _string_hashes(values.cast(STRING)).cast(np.int64) % n_buckets
+
+
+def int64_keys(values: Value) -> Value:
+    """Return the 64-bit keys of strings or integers, the bits as int64.
+
+    As `skest.feature_columns.hashing.int64_keys`.
+    """
+    if values.dtype != STRING:
+        return values
+    low, high = (_string_hashes(values, seed).cast(np.uint64) for seed in (0, 1))
+    return (low | high.shifted(32, "LEFT")).cast(np.int64)
+
+
+def fingerprint_cat64(a: Value, b: Value) -> Value:
+    """Combine 64-bit fingerprints, the bits as int64, to one.
+
+    As `skest.feature_columns.hashing.fingerprint_cat64`.
+    """
+    result = (a ^ _MULTIPLIER) ^ (_shift_mix(b * _MULTIPLIER) * _MULTIPLIER)
+    result = result * _MULTIPLIER
+    return _shift_mix(_shift_mix(result) * _MULTIPLIER)
+
+
+def unsigned_remainder(values: Value, divisor: int) -> Value:
+    """Return the remainder of int64, read as uint64, as int64."""
+    return (values.cast(np.uint64) % divisor).cast(np.int64)
+
+
+def _string_hashes(values: Value, seed: int = 0) -> Value:
+    return values.graph.add(
+        "MurmurHash3",
+        values,
+        domain="com.microsoft",
+        dtype=np.uint32,
+        seed=seed,
+        positive=1,
+    )
+
+
+def _shift_mix(value: Value) -> Value:
+    bits = value.cast(np.uint64)
+    return (bits ^ bits.shifted(int(SHIFT), "RIGHT")).cast(np.int64)
+
+
+# With how many a number is compared at once, and one more. Few are cheap in one step;
+# many in several, where all at once would take time and memory for each of them.
+_MOST_AT_ONCE = 32
+
+
+def n_reached(values: Value, ends: NDArray[Any]) -> Value:
+    """Return how many of some sorted numbers are not greater than each value.
+
+    All of them, if the value is NaN: as ``numpy.searchsorted(ends, values, "right")``.
+
+    Parameters
+    ----------
+    values : Value
+        Numbers.
+    ends : ndarray of shape (n_ends,), or (n, n_ends) for n values along the last axis
+        Sorted. They become a tree of constants in the type of the values, of which each
+        level divides what the one before has left into equal parts.
+
+    Returns
+    -------
+    Value
+        int64 of the shape of `values`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skest.export.onnx.graph import Graph
+    >>> from skest.export.onnx.columns import n_reached
+    >>> graph = Graph("search")
+    >>> found = n_reached(graph.input("x", np.float32, (None,)), np.arange(5))
+    >>> [node.op for node in graph.added], found.dtype
+    (['Unsqueeze', 'Less', 'Not', 'Cast', 'ReduceSum'], dtype('int64'))
+    """
+    n_ends = ends.shape[-1]
+    n_levels, n_parts = _shape_of_tree(n_ends)
+    compared = n_parts - 1
+    each = values.unsqueeze(-1)
+    found: Any = None
+    for level in range(n_levels):
+        n_below = n_parts ** (n_levels - level - 1)
+        starts = n_parts * n_below * np.arange(n_parts**level)[:, np.newaxis]
+        places = starts + n_below * np.arange(1, n_parts) - 1
+        # Behind the last end it is repeated: whoever reaches it reaches these, too.
+        table = ends[..., np.minimum(places, n_ends - 1)]
+        near: Any
+        if found is None:
+            near = table[..., 0, :]
+        else:
+            own = found
+            if ends.ndim > 1:
+                own = found + n_parts**level * np.arange(len(ends))
+            near = values.constant(table.reshape(-1, compared)).take(own)
+        # Not `each >= near`, which NaN would fail.
+        part = (~(each < near)).cast(np.int64).sum(axis=-1)
+        found = part if found is None else found * n_parts + part
+    if n_parts**n_levels - 1 > n_ends:
+        found = found.graph.add("Min", found, found.constant(n_ends))
+    return found
+
+
+def _shape_of_tree(n_ends: int) -> tuple[int, int]:
+    """Return how many levels a tree has, and into how many parts each divides."""
+    n_levels = 1
+    while _MOST_AT_ONCE**n_levels <= n_ends:
+        n_levels += 1
+    n_parts = 1
+    while n_parts**n_levels <= n_ends:
+        n_parts += 1
+    return n_levels, n_parts
+
+
+def _normalized(column: NumericColumn, values: Value) -> Value:
+    """Return filled numbers as a callable or "quantile" normalizer scales them.
+
+    With another one, they stay as they are.
+
+    Parameters
+    ----------
+    column : NumericColumn
+        Fitted.
+    values : Value
+        Numbers in the dtype of the column, those of a cell along the last axis.
+
+    Raises
+    ------
+    ExportError
+        If the normalizer is a function that does more than arithmetic with functions of
+        NumPy of one argument.
+    """
+    if callable(column.normalizer):
+        return _traced(column, column.normalizer, values)
+    if column.normalizer == "quantile":
+        remedy = "give no 'normalizer' or a callable"
+        return _quantiles(column._learned("quantile_maps_", remedy), values)
+    return values
+
+
+def _quantiles(maps: list[UniformMap], values: Value) -> Value:
+    """Return images of numbers, as `UniformMap` computes them; by element."""
+    if len(maps) == 1:
+        return _image(maps[0], values)
+    columns = [_image(m, values.take([i], axis=-1)) for i, m in enumerate(maps)]
+    return concat(columns, axis=-1)
+
+
+def _image(learned: UniformMap, values: Value) -> Value:
+    knots, images = learned
+    low, high = values.constant(knots[0]), values.constant(knots[-1])
+    values = values.graph.add("Clip", values, low, high)
+    inner = knots[1:-1]
+    left = n_reached(values, inner)
+    right = np.minimum(np.arange(len(inner) + 1) + 1, len(knots) - 1)
+    width = knots[right] - knots[: len(right)]
+    width[width == 0] = 1  # a constant
+    slope = images[right] - images[: len(right)]
+
+    def at_left(numbers: np.ndarray) -> Value:
+        return values.constant(numbers[: len(right)]).take(left)
+
+    return at_left(images) + (values - at_left(knots)) / at_left(width) * at_left(slope)
+
+
+def _traced(
+    column: NumericColumn, normalizer: Callable[[Any], Any], values: Value
+) -> Value:
+    shape = column.cell_shape
+    is_flat = len(shape) == 1
+    cells = values if is_flat else values.reshape(0, *shape)
+    try:
+        result = normalizer(_Traced(cells))
+    except Exception as error:
+        raise ExportError(
+            f"The normalizer of column {column.key!r} cannot be exported: {error} It may "
+            "consist of arithmetic and functions of NumPy of one argument; "
+            "or use normalizer='standard', 'minmax' or 'quantile'."
+        ) from error
+    if not isinstance(result, _Traced):
+        raise ExportError(
+            f"The normalizer of column {column.key!r} cannot be exported: it returned a "
+            f"{type(result).__name__}, which does not depend on the numbers as a formula "
+            "does. Use arithmetic and functions of NumPy of one argument."
+        )
+    scaled = result.value.cast(values.dtype)
+    return scaled if is_flat else scaled.flatten()
+
+
+class _Traced(NDArrayOperatorsMixin):
+    """Numbers that note in the graph what is done with them.
+
+    Parameters
+    ----------
+    value : Value
+        The numbers.
+    """
+
+    def __init__(self, value: Value) -> None:
+        self.value = value
+
+    def __array_ufunc__(
+        self, ufunc: np.ufunc, method: str, *arguments: Any, **options: Any
+    ) -> "_Traced":
+        known = _FUNCTIONS.get(ufunc)
+        if known is None or method != "__call__" or options:
+            raise TypeError(f"There is no operation numpy.{ufunc.__name__} in it.")
+        return _Traced(known(*_promoted(arguments)))
+
+
+def _promoted(arguments: tuple[Any, ...]) -> list[Value]:
+    """Return operands as Values of one type, as NumPy promotes them."""
+    given = [a.value if isinstance(a, _Traced) else a for a in arguments]
+    values = [a for a in given if isinstance(a, Value)]
+    # Python numbers have no type of their own.
+    kinds: list[Any] = [v.dtype for v in values]
+    kinds += [a for a in given if isinstance(a, np.ndarray | np.generic)]
+    dtype = np.result_type(*kinds)
+    like = values[0].cast(dtype)
+    return [a.cast(dtype) if isinstance(a, Value) else like.constant(a) for a in given]
+
+
+def _node(op: str) -> Callable[..., Value]:
+    return lambda *values: values[0].graph.add(op, *values)
+
+
+_FUNCTIONS: dict[Any, Callable[..., Value]] = {
+    np.add: operator.add,
+    np.subtract: operator.sub,
+    np.multiply: operator.mul,
+    np.divide: operator.truediv,
+    np.negative: operator.neg,
+    np.power: _node("Pow"),
+    np.maximum: _node("Max"),
+    np.minimum: _node("Min"),
+    np.absolute: _node("Abs"),
+    np.sqrt: _node("Sqrt"),
+    np.square: lambda x: x * x,
+    np.exp: _node("Exp"),
+    np.expm1: lambda x: _node("Exp")(x) - 1,
+    np.log: _node("Log"),
+    np.log1p: lambda x: _node("Log")(x + 1),
+    np.log2: lambda x: _node("Log")(x) / np.log(2),
+    np.log10: lambda x: _node("Log")(x) / np.log(10),
+    np.sin: _node("Sin"),
+    np.cos: _node("Cos"),
+    np.tanh: _node("Tanh"),
+    np.sign: _node("Sign"),
+}
+
+
+_SCALERS = ("standard", "minmax", "robust")
+
+
+class Numbers(NamedTuple):
+    """Raw numbers, and what is to be done with them, element by element.
+
+    Attributes
+    ----------
+    raw : Value
+        Numbers, NaN where missing, those of a cell along the last axis.
+    dtype : numpy.dtype
+        Type to compute in.
+    fill : ndarray of shape (n_elements,), or None
+        What takes the place of missing numbers; without, NaN stays.
+    center, scale : ndarray of shape (n_elements,), or None
+        What is subtracted, and what the difference is divided by.
+    is_clipped : bool
+        Whether the result is smoothly clipped.
+    """
+
+    raw: Value
+    dtype: np.dtype
+    fill: np.ndarray | None
+    center: np.ndarray | None
+    scale: np.ndarray | None
+    is_clipped: bool = False
+
+    @property
+    def steps(self) -> tuple[Any, ...]:
+        """The same for numbers that can be computed together."""
+        scaling = self.center is None, self.is_clipped
+        return self.raw.dtype, self.dtype, self.fill is None, *scaling
+
+    @classmethod
+    def of(cls, column: NumericColumn, raw: Value) -> "Numbers":
+        """Return what a fitted column does with numbers, but for other normalizers."""
+        center = scale = None
+        if column.normalizer in _SCALERS:
+            remedy = "give no 'normalizer' or a callable"
+            center, scale = (column._learned(n, remedy) for n in ("center_", "scale_"))
+        is_clipped = column.normalizer == "robust"
+        return cls(raw, np.dtype(column.dtype), column.fill, center, scale, is_clipped)
+
+
+def computed(parts: Sequence[Numbers]) -> Value:
+    """Return the numbers of columns with the same `Numbers.steps`, side by side."""
+    raw = concat([part.raw for part in parts], axis=-1)
+    first = parts[0]
+    if first.dtype.kind == "i" and raw.dtype.kind == "f":  # NaN has no integer
+        fill = _joined(parts, "fill") if first.fill is not None else 0
+        values = where(raw.is_nan(), fill, raw).cast(first.dtype)
+    else:
+        values = raw.cast(first.dtype)
+        if first.fill is not None and first.dtype.kind == "f":
+            values = where(values.is_nan(), _joined(parts, "fill"), values)
+    if first.center is not None:
+        values = (values - _joined(parts, "center")) / _joined(parts, "scale")
+    return _smoothly_clipped(values) if first.is_clipped else values
+
+
+def _smoothly_clipped(values: Value) -> Value:
+    """As `skest.feature_columns.quantiles.smoothly_clipped`."""
+    low, high = values.constant(-CLIPPED), values.constant(CLIPPED)
+    values = values.graph.add("Clip", values, low, high)
+    third = values / 3
+    return values / (third * third + 1).sqrt()
+
+
+def _joined(parts: Sequence[Numbers], name: str) -> np.ndarray:
+    return np.concatenate([getattr(part, name) for part in parts])
+
+
+def _filled_and_scaled(column: NumericColumn, raw: Value) -> Value:
+    """Return filled and scaled numbers; without a value to fill in, NaN stays."""
+    return _normalized(column, computed([Numbers.of(column, raw)]))
+
+
+def _with_indicators(column: NumericColumn, raw: Value) -> Value | Numbers:
+    """Return what a column gives: filled and scaled numbers, and indicators.
+
+    Where numbers of other columns can be computed together with them, they still are to
+    be computed.
+    """
+    numbers = Numbers.of(column, raw)
+    is_plain = column.normalizer is None or numbers.center is not None
+    is_float = numbers.dtype.kind == "f"
+    if is_plain and is_float and len(column.indicated) == 0:
+        return numbers
+    values = _filled_and_scaled(column, raw)
+    values = values.cast(np.promote_types(values.dtype, np.float32))
+    if len(column.indicated) == 0 or raw.dtype.kind != "f":
+        return values
+    missing = raw.is_nan()
+    if len(column.indicated) < column.n_elements:
+        missing = missing.take(column.indicated, axis=-1)
+    return concat([values, missing.cast(values.dtype)], axis=-1)
+
+
+# An id for what is not in the vocabulary, until it gets its bucket.
+_UNKNOWN = -2
+
+
+class Ids(NamedTuple):
+    """Ids of categories in the graph.
+
+    Attributes
+    ----------
+    values : Value
+        int64 of shape (n_rows, n_values), -1 for none.
+    present : Value
+        Whether there is a value at all.
+    width : int or None
+        `n_values`, if it is always the same.
+    """
+
+    values: Value
+    present: Value
+    width: int | None
+
+
+class EveryId(NamedTuple):
+    """All ids in their order, for each row: those of the columns of a matrix."""
+
+    size: int
+
+
+Encoded = dict[str, Value | Numbers | Ids | EveryId]
+
+
+def encode(columns: FeatureColumns, inputs: Inputs, dtype: Any) -> Encoded:
+    """Return what the network takes, as `FeatureColumns.encode` does.
+
+    Parameters
+    ----------
+    columns : FeatureColumns
+        Fitted columns.
+    inputs : Inputs
+        The raw columns.
+    dtype : numpy.dtype
+        Type of the numbers.
+
+    Returns
+    -------
+    dict of str to Value, Numbers, Ids or EveryId
+        Under the same keys.
+    """
+    encoded: Encoded = {}
+    sources = {column.encoded_key: column for column in columns.active}
+    for column in sources.values():
+        with inputs.graph.scope(column.name):
+            for key, entry in _encoded(column, inputs).items():
+                if isinstance(entry, Value) and entry.dtype.kind == "f":
+                    entry = entry.cast(dtype)
+                encoded[key] = entry
+    return encoded
+
+
+@singledispatch
+def _encoded(column: Any, inputs: Inputs) -> Encoded:
+    """Return the entries of a column, as its method of this name."""
+    raise NotImplementedError(type(column).__name__)
+
+
+@_encoded.register
+def _(column: OverCategorical, inputs: Inputs) -> Encoded:
+    return _encoded(column.categorical, inputs)
+
+
+@_encoded.register
+def _(column: SharedEmbeddingColumn, inputs: Inputs) -> Encoded:
+    entries = _encoded(column.categorical, inputs)
+    return {f"{column.table_name}_{key}": entry for key, entry in entries.items()}
+
+
+@_encoded.register
+def _(column: CategoricalColumn, inputs: Inputs) -> Encoded:
+    return {column.encoded_key: _ids(column, inputs)}
+
+
+# Numbers
+
+
+@_encoded.register
+def _(column: NumericColumn, inputs: Inputs) -> Encoded:
+    return {column.encoded_key: _with_indicators(column, _flat_cells(column, inputs))}
+
+
+def _flat_cells(column: NumericColumn, inputs: Inputs) -> Value:
+    raw = inputs.numbers(column.key)
+    return raw.flatten() if len(column.cell_shape) > 1 else raw
+
+
+@_encoded.register
+def _(column: PeriodicColumn, inputs: Inputs) -> Encoded:
+    return {
+        column.encoded_key: _encoded(column.source, inputs)[column.source.encoded_key]
+    }
+
+
+@_encoded.register
+def _(column: PiecewiseLinearColumn, inputs: Inputs) -> Encoded:
+    source = column.source
+    raw = _flat_cells(source, inputs)
+    values = _filled_and_scaled(source, raw).cast(column._float)
+    n_edges = [len(edges) for edges in column.edges]
+    # Edges that an element has not are beyond all numbers.
+    edges = np.full((source.n_elements, max(n_edges)), np.inf, column._float)
+    for row, own in zip(edges, column.edges, strict=True):
+        row[: len(own)] = own
+    last = np.array(n_edges) - (1 if column.encoding == "onehot" else 2)
+    found = n_reached(values, edges) - 1
+    bins = found.graph.add("Min", found.maximum(0), found.constant(last))
+    if column.encoding == "onehot":
+        fractions = values.constant(0).expanded(bins.length(0), source.n_elements)
+    else:
+        with np.errstate(invalid="ignore"):
+            widths = np.diff(edges, append=np.inf)
+        places = bins + edges.shape[1] * np.arange(source.n_elements)
+        starts, width = (
+            values.constant(a.ravel()).take(places) for a in (edges, widths)
+        )
+        zero, one = values.constant(0), values.constant(1)
+        fractions = values.graph.add("Clip", (values - starts) / width, zero, one)
+    if source.default_value is None and raw.dtype.kind == "f":
+        missing = raw.is_nan()
+        bins, fractions = where(missing, -1, bins), where(missing, 0, fractions)
+    ids = Ids(bins, bins >= 0, source.n_elements)
+    return {column.encoded_key: ids, column.weight_key: fractions}
+
+
+@_encoded.register
+def _(column: SequenceNumericColumn, inputs: Inputs) -> Encoded:
+    raw = inputs.numbers(column.key)
+    if column.cell_shape == (1,):
+        raw = raw.unsqueeze(2)
+    elif len(column.cell_shape) > 1:
+        raw = raw.reshape(0, 0, column.n_elements)
+    # A step is there if one of its numbers is.
+    present = (~raw.is_nan()).cast(np.int64).max(axis=2).cast(bool)
+    lengths = _lengths(present)
+    inside = _positions(raw, 0) < lengths.unsqueeze(1)
+    numbers = _with_indicators(column, raw)
+    if isinstance(numbers, Numbers):
+        numbers = computed([numbers])
+    fill = (
+        column.default_value if isinstance(column.default_value, int | float) else 0.0
+    )
+    padded = where(inside.unsqueeze(2), numbers, fill)
+    return {column.encoded_key: padded, column.length_key: lengths}
+
+
+def _lengths(present: Value) -> Value:
+    """Return the length of each row up to its last value."""
+    return where(present, _positions(present, 1), 0).max(axis=1, initial=0)
+
+
+def _positions(values: Value, first: int) -> Value:
+    """Return consecutive numbers along the second axis."""
+    graph = values.graph
+    start, step = graph.constant(np.array(first)), graph.constant(np.array(1))
+    end = values.length(1) + first
+    return graph.add("Range", start, end, step, ndim=1)
+
+
+@_encoded.register
+def _(column: SparseMatrixColumn, inputs: Inputs) -> Encoded:
+    raw = inputs.numbers(column.key)
+    scaled = raw / column.scale_.astype(raw.dtype)
+    return {
+        column.encoded_key: EveryId(column.num_buckets),
+        column.weight_key: scaled,
+    }
+
+
+@_encoded.register
+def _(column: TargetStatisticsColumn, inputs: Inputs) -> Encoded:
+    ids = _ids(column.categorical, inputs).values.squeeze(-1)
+    statistics = inputs.graph.constant(column.statistics_)
+    # The last row is for cells without id.
+    last = len(column.statistics_) - 1
+    return {column.encoded_key: statistics.take(where(ids < 0, last, ids))}
+
+
+# Categories
+
+
+@singledispatch
+def _ids(column: Any, inputs: Inputs) -> Ids:
+    """Return the ids, as the method `ids` of the column."""
+    raise NotImplementedError(type(column).__name__)
+
+
+@_ids.register
+def _(column: CategoricalOver, inputs: Inputs) -> Ids:
+    return _ids(column.categorical, inputs)
+
+
+@_ids.register
+def _(column: KeyedCategoricalColumn, inputs: Inputs) -> Ids:
+    cells = inputs.category(column.key, column.delimiter)
+    present = _is_none_of(cells.values, cells.missing)
+    ids = _ids_of(column, cells, present)
+    if isinstance(column, VocabularyColumn) and column.missing_bucket:
+        none = present.cast(np.int64).max(axis=1, keepdims=True).equals(0)
+        first = _positions(ids, 0).equals(0)
+        ids = where(none & first, column.num_buckets - 1, ids)
+    return Ids(ids, present, cells.width)
+
+
+def _is_none_of(values: Value, missing: tuple[Any, ...]) -> Value:
+    if values.dtype != STRING and len(missing) == 1:
+        return ~values.equals(missing[0])
+    table = dict.fromkeys(missing, 0)
+    return _looked_up(values, table, default=1).cast(bool)
+
+
+def _looked_up(values: Value, table: Mapping[Any, int], default: int) -> Value:
+    """Return what a dictionary says of strings or integers."""
+    keys = "keys_strings" if values.dtype == STRING else "keys_int64s"
+    entries: dict[str, Any] = {
+        keys: tuple(table),
+        "values_int64s": tuple(table.values()),
+    }
+    return values.graph.add(
+        "LabelEncoder",
+        values,
+        domain="ai.onnx.ml",
+        dtype=np.int64,
+        default_int64=default,
+        **entries,
+    )
+
+
+@singledispatch
+def _ids_of(column: Any, cells: Category, present: Value) -> Value:
+    """Return the ids of values, as the method of this name."""
+    raise NotImplementedError(type(column).__name__)
+
+
+@_ids_of.register
+def _(column: IdentityColumn, cells: Category, present: Value) -> Value:
+    values = cells.values
+    inside = (values >= 0) & (values < column.num_buckets)
+    if column.default_value is None:
+        return where(inside, values, -1)
+    return where(present, where(inside, values, column.default_value), -1)
+
+
+@_ids_of.register
+def _(column: HashBucketColumn, cells: Category, present: Value) -> Value:
+    return where(present, bucket_ids(cells.values, column.hash_bucket_size), -1)
+
+
+@_ids_of.register
+def _(column: VocabularyColumn, cells: Category, present: Value) -> Value:
+    default = -1 if column.default_value is None else column.default_value
+    n_spread = column.num_oov_buckets
+    vocabulary = {**column.vocabulary, **dict.fromkeys(cells.missing, -1)}
+    ids = _looked_up(cells.values, vocabulary, _UNKNOWN if n_spread else default)
+    if not n_spread:
+        return ids
+    spread = bucket_ids(cells.values, n_spread) + len(column.vocabulary)
+    return where(ids.equals(_UNKNOWN), spread, ids)
+
+
+@_ids.register
+def _(column: BucketizedColumn, inputs: Inputs) -> Ids:
+    source, cuts = column.source, column.cuts
+    raw = inputs.numbers(source.key)
+    values = _filled_and_scaled(source, raw)
+    ids = n_reached(values, cuts)
+    if source.default_value is None and raw.dtype.kind == "f":
+        ids = where(raw.is_nan(), len(cuts), ids)
+    if source.n_elements > 1:
+        ids = ids + np.arange(source.n_elements) * (len(cuts) + 1)
+    return Ids(ids, ids >= 0, source.n_elements)
+
+
+@_ids.register
+def _(column: CrossedColumn, inputs: Inputs) -> Ids:
+    first, *others = (_int64_keys_of(key, inputs) for key in column.hashed_keys)
+    start = first.values.constant(column.first_hash.view(np.int64))
+    hashes, present, width = first._replace(
+        values=fingerprint_cat64(start, first.values)
+    )
+    for keys in others:
+        if width == 1 or keys.width == 1:  # each with each is one with each
+            hashes = fingerprint_cat64(hashes, keys.values)
+            present = present & keys.present
+        else:
+            hashes = fingerprint_cat64(hashes.unsqueeze(2), keys.values.unsqueeze(1))
+            hashes = hashes.flatten()
+            present = (present.unsqueeze(2) & keys.present.unsqueeze(1)).flatten()
+        is_fixed = width is not None and keys.width is not None
+        width = width * keys.width if is_fixed else None  # type: ignore[operator]
+    buckets = unsigned_remainder(hashes, column.hash_bucket_size)
+    return Ids(where(present, buckets, -1), present, width)
+
+
+def _int64_keys_of(key: Any, inputs: Inputs) -> Ids:
+    """Return 64-bit keys in place of ids; values without an id are crossed, too."""
+    if isinstance(key, FeatureColumn):
+        return _ids(key, inputs)
+    cells = inputs.category(key)
+    present = _is_none_of(cells.values, (cells.no_value,))
+    return Ids(int64_keys(cells.values), present, cells.width)
+
+
+@_encoded.register
+def _(column: SequenceCategoricalColumn, inputs: Inputs) -> Encoded:
+    ids = _ids(column, inputs)
+    lengths = _lengths(ids.present)
+    return {column.encoded_key: ids, column.length_key: lengths}
+
+
+@_encoded.register
+def _(column: WeightedCategoricalColumn, inputs: Inputs) -> Encoded:
+    ids = _ids(column, inputs)
+    raw = inputs.numbers(column.weight_feature_key)
+    weights = where(ids.values < 0, 0, raw).cast(column.dtype)
+    weights = weights.cast(np.promote_types(column.dtype, np.float32))
+    return {column.encoded_key: ids, column.weight_key: weights}
