@@ -94,8 +94,8 @@ def count_batch(batch: Any) -> int:
     if not isinstance(batch, tuple):
         return count_rows(batch, "batch")
     counts = [count_batch(part) for part in batch]
-    for count in counts[1:]:
-        check_same_rows(counts[0], count)
+    for n in counts[1:]:
+        check_same_rows(counts[0], n)
     return counts[0]
 
 
