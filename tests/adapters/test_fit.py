@@ -793,8 +793,9 @@ def test_all_ways_of_execution_give_the_same_model(options, dtype):
 
     def fitted(**settings):
         model = DNNClassifier(
-            (8,), max_iter=30, batch_size=50, random_state=0, dtype=dtype, **options
+            (8,), max_iter=8, batch_size=50, random_state=0, dtype=dtype, **options
         )
+        model.set_params(early_stopping=False)
         model.set_params(**settings).fit(X, y)
         return model.estimator_
 

@@ -23,6 +23,7 @@ from skest import (
 from skest.feature_columns import SparseMatrixColumn, embedding_column
 
 N_FEATURES = 50_000
+ONCE = {"batch_size": 20, "max_iter": 20, "early_stopping": False}
 
 
 @pytest.fixture
@@ -59,9 +60,8 @@ def no_dense_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
     "model",
     [
         LinearClassifier(max_iter=30, random_state=0),
-        DNNClassifier((16,), batch_size=20, max_iter=30, random_state=0),
-        DNNLinearCombinedClassifier((16,), batch_size=20, max_iter=20, random_state=0),
-        DNNClassifier((16,), batch_size=20, early_stopping=True, random_state=0),
+        DNNClassifier((16,), **ONCE, random_state=0),
+        DNNLinearCombinedClassifier((16,), **ONCE, random_state=0),
     ],
     ids=lambda model: type(model).__name__,
 )
@@ -107,7 +107,7 @@ def test_beside_other_columns(table: Any, rng: np.random.Generator) -> None:
     group = rng.choice(["a", "b"], size=300)
     features = {"words": X, "group": group, "age": rng.normal(size=300)}
     labels = y ^ (group == "a")
-    model = DNNLinearCombinedClassifier((16,), batch_size=20, random_state=0)
+    model = DNNLinearCombinedClassifier((16,), **ONCE, random_state=0)
     assert model.fit(features, labels).score(features, labels) > 0.8
     names = [column.name for column in model.dnn_feature_columns_.active]
     assert names == ["words_embedding", "group_indicator", "age", "age_ple"]

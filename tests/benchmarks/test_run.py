@@ -217,7 +217,7 @@ def test_a_bound_is_no_contender():
     bounds = {"part": Timed(lambda: None)}
     case = Case("case", contenders, n_rounds=1, bounds=bounds)
     suite = Suite("s", "S", "", "s", False, lambda settings: [case])
-    (result,) = measured(suite, Settings())["cases"]
+    (result,) = measured(suite, TINY)["cases"]
     assert list(result["values"]) == ["first", "second"]
     assert list(result["bounds"]) == ["part"]
 

@@ -27,31 +27,38 @@ CROSS = fc.crossed_column(
 )
 # Arrays of floats hold no strings, so that categories come from buckets here.
 READ_ARRAYS = [
-    fc.numeric_column("x0"),
     fc.numeric_column(0, normalizer="standard"),
+    fc.numeric_column("x0", default_value="mean", indicate_missing="auto"),
+    BUCKETS,
+    fc.indicator_column(CROSS),
+    fc.FeatureColumns([fc.numeric_column(0), BUCKETS, CROSS]),
+    fc.indicator_column(fc.SparseMatrixColumn()),
+]
+MORE = [
+    fc.numeric_column("x0"),
     fc.numeric_column("x0", normalizer="minmax", dtype="float64"),
     fc.numeric_column("x0", normalizer="quantile"),
     fc.numeric_column("x0", normalizer="robust"),
     fc.numeric_column("x0", normalizer=np.arctan),
-    fc.numeric_column("x0", default_value="mean", indicate_missing="auto"),
     fc.bucketized_column(fc.numeric_column("x0"), [-1.0, 0.0, 1.0]),
-    BUCKETS,
     fc.piecewise_linear_column(fc.numeric_column("x0")),
     CROSS,
-    fc.indicator_column(CROSS),
-    fc.FeatureColumns([fc.numeric_column("x0", normalizer="standard")]),
-    fc.FeatureColumns([fc.numeric_column(0), BUCKETS, CROSS]),
     fc.FeatureColumns([("few", BUCKETS), ("many", CROSS)], sparse_output=True),
     fc.FeatureColumns([("mean", fc.numeric_column("x0", default_value="mean"))]),
     fc.FeatureColumns([("nothing open", fc.numeric_column("x0"))]),
     fc.SparseMatrixColumn(),
-    fc.indicator_column(fc.SparseMatrixColumn()),
     fc.FeatureColumns([fc.SparseMatrixColumn()], sparse_output=True),
 ]
 
 
 @parametrize_with_checks(READ_ARRAYS, xfail_strict=True)
 def test_scikit_learn_checks(estimator: Any, check: Any) -> None:
+    check(estimator)
+
+
+@pytest.mark.nightly
+@parametrize_with_checks(MORE, xfail_strict=True)
+def test_scikit_learn_checks_of_more(estimator: Any, check: Any) -> None:
     check(estimator)
 
 
