@@ -35,7 +35,8 @@ _SHARED = {
         default. "auto" falls to zero in four cosine cycles of doubling length, see
         `skest.schedules.CosineCycles`, over the epochs of `max_iter`, from a peak of .002
         (of Adagrad, FTRL and SGD .05); it is the peak itself in `partial_fit` and
-        `train`, which know no end.
+        `train`, which know no end. Numbers that are predicted then stay within the range
+        of the `y` that was trained on, but for those of Poisson and logistic losses.
     weight_decay : float or "auto", default="auto"
         L2 penalty of the optimizer; of AdamW, decay of the weights. "auto" is .01 if both
         are "auto", else 0.""",

@@ -389,11 +389,24 @@ class SkestEstimator(CallbackSupportMixin, AutoParameters, RowReader, FormerArgu
         """Begin a training, with the scale of its labels."""
         names = vars(self).get("feature_names_in_") if self._reads_array else None
         self._input_forms = forms_of(rows.features, names)
-        self._scale = source_scale(self) or self._target.scale(rows.labels, rows.weight)
+        self._scale = self._scale_of(rows, source_scale(self))
         self.warm_start_report_: WarmStartReport | None = None
         self.loss_curve_: list[float] = []
         self.validation_scores_ = None
         self.best_validation_score_ = None
+
+    def _scale_of(self, rows: Rows, known: TargetScale | None) -> TargetScale | None:
+        """Return a known scale of labels, or that of the rows.
+
+        Predictions stay within the range of all labels where the recipe trains, as those
+        of RealMLP (arXiv 2407.04491, section 3).
+        """
+        own = self._target.scale(rows.labels, rows.weight)
+        if own is None or known is None:
+            scale = known or own
+        else:
+            scale = known.widened(own)
+        return scale if scale is None or self._has_schedule else scale.unbounded()
 
     def _train(
         self,
@@ -407,6 +420,8 @@ class SkestEstimator(CallbackSupportMixin, AutoParameters, RowReader, FormerArgu
         until: int | None = None,
     ) -> None:
         """Train `until` an epoch of the budget; None is one epoch of rows to come."""
+        if resume:
+            self._scale = self._scale_of(rows, self._scale)
         n_epochs = until or budget or 1
         draw_weight = None
         if self.sampling == "weighted":

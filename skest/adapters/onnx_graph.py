@@ -52,6 +52,7 @@ def fitted_onnx(estimator: Any, input_rank: int = 2, example: Any = None) -> Onn
         head,
         classes=classes_of(target),
         logits_scale=None if scale is None else (scale.scale, scale.center),
+        logits_range=(scale.low, scale.high) if scale and scale.is_bounded else None,
         forms={key: Form(*form) for key, form in estimator._input_forms.items()},
         input_rank=input_rank,
         name=type(estimator).__name__,

@@ -18,6 +18,7 @@ from skest.spec import EstimatorSpec
 __all__ = ["TargetScale", "learned_logits", "scaled_target_model_fn"]
 
 _CENTER, _SCALE, _SHIFT = "target_center", "target_scale", "target_shift"
+_LOW, _HIGH = "target_low", "target_high"
 
 
 class TargetScale(NamedTuple):
@@ -33,11 +34,15 @@ class TargetScale(NamedTuple):
         Added to and multiplied with the logits.
     is_linked : ndarray of bool, shape (n_logits,)
         Whether a logit passes a link; it is only shifted then, in training too.
+    low, high : ndarray of shape (n_logits,)
+        Predictions stay within them: the range of the targets, infinite for a link.
     """
 
     center: NDArray[Any]
     scale: NDArray[Any]
     is_linked: NDArray[np.bool_]
+    low: NDArray[Any]
+    high: NDArray[Any]
 
     @classmethod
     def of(
@@ -49,18 +54,40 @@ class TargetScale(NamedTuple):
         ones, linked = np.ones_like(mean), np.full(len(mean), True)
         if loss == "poisson":
             tiny = np.finfo(np.float32).tiny
-            return cls(np.log(np.maximum(mean, tiny)), ones, linked)
+            return cls._unbounded(np.log(np.maximum(mean, tiny)), ones, linked)
         if loss == "logistic":
-            return cls(logit(np.clip(mean, 1e-6, 1 - 1e-6)), ones, linked)
+            return cls._unbounded(logit(np.clip(mean, 1e-6, 1 - 1e-6)), ones, linked)
         variance = np.average((y - mean) ** 2, axis=0, weights=weight)
         constant = variance <= np.finfo(np.float64).eps * mean**2
-        return cls(mean, np.where(constant, 1.0, np.sqrt(variance)), ~linked)
+        deviation = np.where(constant, 1.0, np.sqrt(variance))
+        return cls(mean, deviation, ~linked, y.min(axis=0), y.max(axis=0))
 
     @classmethod
     def none(cls, n_logits: int) -> "TargetScale":
         """Return the scale of logits that stay as they are."""
         zeros = np.zeros(n_logits)
-        return cls(zeros, zeros + 1, np.full(n_logits, True))
+        return cls._unbounded(zeros, zeros + 1, np.full(n_logits, True))
+
+    @classmethod
+    def _unbounded(
+        cls, center: NDArray[Any], scale: NDArray[Any], is_linked: NDArray[np.bool_]
+    ) -> "TargetScale":
+        infinite = np.full(len(center), np.inf)
+        return cls(center, scale, is_linked, -infinite, infinite)
+
+    def unbounded(self) -> "TargetScale":
+        """Return this scale without a range for predictions."""
+        return self._unbounded(self.center, self.scale, self.is_linked)
+
+    def widened(self, other: "TargetScale") -> "TargetScale":
+        """Return this scale with a range that holds that of another one, too."""
+        low, high = np.minimum(self.low, other.low), np.maximum(self.high, other.high)
+        return self._replace(low=low, high=high)
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether there is a range for some prediction."""
+        return bool(np.isfinite(self.low).any())
 
     def after(self, first: "TargetScale | None") -> "TargetScale":
         """Return this scale of logits on top of another, such as a source's."""
@@ -117,12 +144,16 @@ def _attach(scale: TargetScale, network: nn.Module) -> None:
         (_CENTER, scale.center),
         (_SCALE, scale.scale),
         (_SHIFT, shift),
+        (_LOW, scale.low),
+        (_HIGH, scale.high),
     ):
         # Buffers move to the device with the network; they are no variables.
         network.register_buffer(
             name, torch.tensor(values, dtype=dtype), persistent=False
         )
     network.register_forward_hook(_shift if shift.any() else _keep_in_training)
+    if scale.is_bounded:
+        network.register_forward_hook(_keep_within)
 
 
 def learned_logits(network: nn.Module, logits: Tensor) -> Tensor:
@@ -141,3 +172,9 @@ def _shift(network: nn.Module, inputs: Any, logits: Tensor) -> Tensor:
 
 def _keep_in_training(network: nn.Module, inputs: Any, logits: Tensor) -> Tensor:
     return logits if network.training else _shift(network, inputs, logits)
+
+
+def _keep_within(network: nn.Module, inputs: Any, logits: Tensor) -> Tensor:
+    if network.training:
+        return logits
+    return torch.clamp(logits, network.get_buffer(_LOW), network.get_buffer(_HIGH))

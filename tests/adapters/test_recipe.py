@@ -13,7 +13,9 @@ from skest import (
     DNNLinearCombinedClassifier,
     DNNRegressor,
     MultiHeadEstimator,
+    export,
 )
+from skest.adapters.skorch import skorch_features, to_skorch
 from skest.adapters.temperature import temperature_of
 from skest.feature_columns import (
     categorical_column_with_vocabulary_list,
@@ -282,3 +284,20 @@ def test_a_temperature_is_learned_on_top_of_that_of_a_source():
     model = recipe(max_iter=1, warm_start_from=cooled).fit(*rows(noise=0.3))
     X, y = rows(noise=0.3)
     assert log_loss(y, model.predict_proba(X)) < 0.3
+
+
+def test_predictions_stay_within_the_range_of_the_targets(tmp_path):
+    X = np.linspace(-1, 1, 200)[:, None]
+    y, far = 3 * X[:, 0], np.array([[50.0], [-50.0]])
+    model = DNNRegressor((32,), max_iter=40, random_state=0)
+    assert model.fit(X, y).predict(far) == pytest.approx([3, -3])
+    exported = export.load(model.export(tmp_path)).predict(far)
+    assert exported.ravel() == pytest.approx([3, -3])
+    given = model.set_params(optimizer="adam", learning_rate=0.01).fit(X, y)
+    assert abs(given.predict(far)).min() > 4
+    model = DNNRegressor((32,), n_members=1, warm_start=True, random_state=0)
+    model.set_params(max_iter=40).fit(X, y).fit(X, 2 * y)
+    assert model.predict(far) == pytest.approx([6, -6])
+    pytest.importorskip("skorch")
+    net = to_skorch(model)
+    assert net.predict(skorch_features(model, far)).ravel() == pytest.approx([6, -6])

@@ -224,8 +224,9 @@ class _KeywordNetwork(nn.Module):
 
     def forward(self, **features: Any) -> Tensor:
         logits = self.network(features)
-        scale, center = (self.get_buffer(n).to(logits) for n in ("scale", "center"))
-        return logits * scale + center
+        scale, center, low, high = (self.get_buffer(n).to(logits) for n in _SCALE)
+        logits = logits * scale + center
+        return logits if self.training else torch.clamp(logits, low, high)
 
 
 class _HeadLoss(nn.Module):
@@ -255,8 +256,12 @@ class _Rows(Dataset):
         self.X_indexing = take_rows
 
 
+_SCALE = ("scale", "center", "low", "high")
+
+
 def _register(module: nn.Module, scale: TargetScale | None) -> None:
-    """Give a module the buffers `center` and `scale`."""
-    center, factor = (0.0, 1.0) if scale is None else (scale.center, scale.scale)
-    module.register_buffer("center", torch.as_tensor(center, dtype=torch.float64))
-    module.register_buffer("scale", torch.as_tensor(factor, dtype=torch.float64))
+    """Give a module the buffers `center`, `scale`, `low` and `high`."""
+    scale = TargetScale.none(1) if scale is None else scale
+    for name in _SCALE:
+        values = torch.as_tensor(getattr(scale, name), dtype=torch.float64)
+        module.register_buffer(name, values)

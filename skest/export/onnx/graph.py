@@ -170,6 +170,10 @@ class Value:
     def __neg__(self) -> "Value":
         return self.graph.add("Neg", self)
 
+    def within(self, low: Any, high: Any) -> "Value":
+        """Return the values, those beyond two bounds as the bounds."""
+        return self._with("Max", low)._with("Min", high)
+
     def __lt__(self, other: Any) -> "Value":
         return self._with("Less", other, bool)
 

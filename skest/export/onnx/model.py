@@ -85,6 +85,7 @@ def build_onnx(
     *,
     classes: Any = None,
     logits_scale: tuple[np.ndarray, np.ndarray] | None = None,
+    logits_range: tuple[np.ndarray, np.ndarray] | None = None,
     forms: Mapping[Key, Form] | None = None,
     input_rank: int = 2,
     name: str = "skest",
@@ -109,6 +110,8 @@ def build_onnx(
         `MultiHead`, a dictionary by head.
     logits_scale : pair of ndarray of shape (n_logits,), default=None
         What logits are multiplied with, and what is added to them then.
+    logits_range : pair of ndarray of shape (n_logits,), default=None
+        The least and the largest values that they become.
     forms : dict of Form, default=None
         What is known about raw columns, see `skest.export.onnx.inputs.forms_of`.
     input_rank : {1, 2}, default=2
@@ -153,6 +156,9 @@ def build_onnx(
     if logits_scale is not None:
         scale, center = (np.asarray(values, dtype) for values in logits_scale)
         logits = logits * scale + center
+    if logits_range is not None:
+        low, high = (np.asarray(values, dtype) for values in logits_range)
+        logits = logits.within(low, high)
     predictions = _head_outputs(graph, head, logits, classes)
     found = _head_signatures(head, predictions, inputs.specs, input_rank)
     return _finished(graph, inputs.specs, found)
