@@ -151,7 +151,7 @@ def test_a_sparse_matrix(tmp_path):
 @pytest.mark.parametrize(
     "activation",
     [*ACTIVATIONS, nn.ELU(0.5), nn.GELU("tanh"), nn.LeakyReLU(0.3), torch.tanh],
-    ids=str,
+    ids=lambda a: "torch.tanh" if a is torch.tanh else str(a),
 )
 def test_activations(tmp_path, activation):
     model = fitted(DNNClassifier, feature_columns=[size], activation=activation)
