@@ -177,7 +177,7 @@ def test_a_model_of_a_directory_needs_it_no_more(table, tmp_path, saved):
 
 def test_files_do_not_grow_with_the_data():
     sizes = []
-    for n_rows in (1000, 5000):  # enough for all edges of the columns of numbers
+    for n_rows in (1100, 5000):  # enough for all edges of the columns of numbers
         X, y, weight = rows_for(small(DNNClassifier), n_rows=n_rows)
         frame = pd.DataFrame(X, columns=["a", "b", "c"])
         model = small(DNNClassifier, max_iter=1, early_stopping=True)
