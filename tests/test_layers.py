@@ -205,8 +205,8 @@ def test_importing_skest_is_cheap():
     assert imported_with("numpy", heavy) == ["numpy"]
 
 
-def test_starting_processes_and_asking_for_their_state_needs_no_pytorch():
-    names = "skest.distributed.launch, skest.distributed.task, skest.distributed.status"
+def test_starting_processes_needs_no_pytorch():
+    names = "skest.distributed.launch, skest.distributed.task"
     assert imported_with(names, ["torch"]) == []
 
 

@@ -5,6 +5,7 @@ import copy
 import functools
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -23,13 +24,12 @@ from skest.distributed.hidden_variables import elsewhere_of, hidden
 from skest.distributed.initial_capture import initial_capture
 from skest.distributed.lazy_building import LazyBuilding
 from skest.distributed.look_ahead import LookAhead
-from skest.distributed.momentum import warn_of_momentum
 from skest.distributed.patience import Patience
 from skest.distributed.remote_checkpoint import NotSavedError, sharded
 from skest.distributed.session import Peer
-from skest.distributed.status_log import StatusLog
 from skest.distributed.wire import Message, Op
 from skest.hooks.base import Run
+from skest.hooks.timer import Timer
 from skest.inputs.input_context import InputContext
 from skest.replica import Replica
 from skest.spec import EstimatorSpec
@@ -153,7 +153,7 @@ class AsyncReplica(Replica):
         self._sending = Patience(strategy.timeout)
         self._is_saving = False
         self._next: LookAhead | None = None
-        self._log: StatusLog | None = None
+        self._log: Timer | None = None
 
     def __exit__(self, *exc_info: object) -> bool:
         self.close()
@@ -187,7 +187,6 @@ class AsyncReplica(Replica):
         constants = (v.name for v in self._servers.variables.of_kind("constant"))
         self._beginning.load(run.network, constants)
         if self.is_chief:
-            warn_of_momentum(spec.optimizers, self.n_tasks)
             self._begin_saving(run)
         self._servers.attach(run)
         self._servers.exchange = Exchange(
@@ -199,7 +198,9 @@ class AsyncReplica(Replica):
         move_to_step(run, self.client.step)
         if self.is_chief:
             every_steps = run.config.log_step_count_steps
-            self._log = StatusLog(self.client, every_steps, run.global_step)
+            if every_steps is not None:
+                self._log = Timer(every_steps)
+                self._log.mark(run.global_step)
         self._stop_if_asked(run)
 
     def make_step(self, run: Run, make: Callable[..., Step]) -> Step:
@@ -229,10 +230,29 @@ class AsyncReplica(Replica):
     def steps_taken(self, run: Run) -> int:
         """Return the global step, as server 0 said."""
         self._own_steps += 1
-        if self._log is not None:
-            self._log.after_step(self.client.step)
+        if self._log is not None and self._log.is_due(self.client.step):
+            self._log.mark(self.client.step)
+            if _logger.isEnabledFor(logging.INFO):
+                self._log_tasks(self._log)
         self._stop_if_asked(run)
         return self.client.step
+
+    def _log_tasks(self, timer: Timer) -> None:
+        """Log how many tasks train, how fast, and how late their gradients come."""
+        tasks = self.client.ask(0, Message(Op.STATS)).control["tasks"]
+        counts: Counter[int] = Counter()
+        for task in tasks:
+            counts.update(dict(task["staleness"]))
+        total = max(1, counts.total())
+        late = sum(staleness * n for staleness, n in counts.items()) / total
+        _logger.info(
+            "step %d: %d at work, %.1f steps/s, staleness %.2f on average, at most %d",
+            self.client.step,
+            sum(not task["has_left"] for task in tasks),
+            timer.steps_per_sec or 0.0,
+            late,
+            max(counts, default=0),
+        )
 
     def capture(self, run: Run, capture: Callable[[Run], Any]) -> Any:
         """Return a checkpoint of what is in the servers; all else is of this process."""

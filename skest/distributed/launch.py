@@ -63,15 +63,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     ):
         for task in tasks:
             supervisor.start(task)
-        if servers := " ".join(cluster.get("ps", ())):
-            how = "" if secret_of_cluster() else " (with one SKEST_SECRET set for both)"
-            print(
-                f"To see how it is going{how}: python -m skest.distributed.status --ps "
-                f"{servers}",
-                file=sys.stderr,
-            )
         try:
-            if servers:  # without, nothing tells how long a worker has to do
+            if cluster.get("ps"):  # without, nothing tells how long a worker has to do
                 workers = [name for name in trainers if name.startswith("worker-")]
                 supervisor.wait(names=["chief-0"])
                 _wait_or_end(supervisor, workers, options.grace, "the chief")

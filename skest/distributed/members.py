@@ -8,13 +8,9 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from skest.distributed.recent_rate import RecentRate
 from skest.distributed.session import Peer
 
-__all__ = ["OBSERVER", "Member", "Members"]
-
-#: Type of a task that only looks: it takes no steps, and nobody waits for it.
-OBSERVER = "observer"
+__all__ = ["Member", "Members"]
 
 
 class Member:
@@ -26,8 +22,6 @@ class Member:
         Steps that it took, on the scale of the others.
     pushes : int
         Updates that it made here.
-    rate : RecentRate
-        Of its updates.
     refused : int
         Updates that were not made, as they were about variables that are gone.
     staleness : Counter
@@ -43,7 +37,6 @@ class Member:
     def __init__(self, clock: int, now: float) -> None:
         self.clock = clock
         self.seen = now
-        self.rate = RecentRate(now)
         self.pushes = self.refused = 0
         self.bytes_in = self.bytes_out = 0
         self.staleness: Counter[int] = Counter()
@@ -51,7 +44,7 @@ class Member:
 
 
 class Members:
-    """All tasks that ever had a session with a server, but those that only look.
+    """All tasks that ever had a session with a server.
 
     Parameters
     ----------
@@ -83,8 +76,6 @@ class Members:
 
     def join(self, peer: Peer) -> None:
         """Note that a task is there, or is there again."""
-        if peer.task_type == OBSERVER:
-            return
         with self._changed:
             clocks = [m.clock for m in self._present() if m is not self._all.get(peer)]
             start = min(clocks, default=0)
@@ -113,7 +104,6 @@ class Members:
             member = self._all[peer]
             member.clock += 1
             member.pushes += 1
-            member.rate.count(self._now())
             member.staleness[staleness] += 1
             self._changed.notify_all()
 
@@ -177,7 +167,6 @@ class Members:
                     "task_index": peer.task_index,
                     "pushes": member.pushes,
                     "refused": member.refused,
-                    "rate": member.rate.per_second(now),
                     "staleness": sorted(member.staleness.items()),
                     "bytes_in": member.bytes_in,
                     "bytes_out": member.bytes_out,

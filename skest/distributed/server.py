@@ -17,7 +17,6 @@ from torch.distributed import DistError
 from skest.distributed.frozen_rows import FrozenPart
 from skest.distributed.members import Members
 from skest.distributed.rendezvous import Listener
-from skest.distributed.resident_memory import resident_bytes
 from skest.distributed.session import Peer, Session
 from skest.distributed.shard import Shard
 from skest.distributed.shard_files import read_part, shard_of, write_part
@@ -293,16 +292,13 @@ class ParameterServer:
         return read_part(*where, variables, self.ps, control["optimizers"])
 
     def stats(self, peer: Peer) -> Message:
-        """Return what is known of tasks, and how much memory is in use."""
+        """Return what is known of tasks."""
         tasks = self.members.to_json()
         known = {
             "ps": self.ps,
             "tasks": tasks,
             "active": self.members.active(but=peer),
             "updates": sum(task["pushes"] for task in tasks),
-            "up_for": time.monotonic() - self._started,
-            "variable_bytes": 0 if self._shard is None else self._shard.n_bytes,
-            "memory_bytes": resident_bytes(),
         }
         return self._reply(control=known)
 

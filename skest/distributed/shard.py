@@ -38,11 +38,6 @@ class Shard:
     part : Part
         What it begins with. Its tensors become those of the server, without a copy.
 
-    Attributes
-    ----------
-    n_bytes : int
-        Size of the variables, without slots.
-
     Raises
     ------
     ValueError
@@ -66,7 +61,6 @@ class Shard:
         for v, n in zip(self._tables, n_rows, strict=True):
             shape = (n, *v.shape[1:])
             self._parameters[v.name] = nn.Parameter(self._given(part.tensors, v, shape))
-        self.n_bytes = sum(p.nbytes for p in self._parameters.values())
         self._constants = {
             v.name: part.tensors[f"variable:{v.name}"]
             for v in variables.of_kind("constant", ps)

@@ -339,7 +339,7 @@ def test_the_chief_logs_what_the_servers_know(served, caplog, level):
         assert lines == []
         return
     assert [line.partition(": ")[0] for line in lines] == ["step 4", "step 8"]
-    assert all(": 1 task, " in line and "staleness 0: 100%" in line for line in lines)
+    assert all(": 1 at work, " in line and "staleness 0.00" in line for line in lines)
 
 
 def test_scores_in_training_are_those_of_one_process(served):

@@ -47,17 +47,6 @@ def test_each_task_is_told_who_it_is(tmp_path, monkeypatch):
         assert threads == ("1" if kind == "ps" else None)
 
 
-def test_the_addresses_of_the_servers_are_told(tmp_path, capsys):
-    logs = tmp_path / "logs"
-    options = ["--workers", "1", "--ps", "2", "--log-dir", str(logs)]
-    assert main([*options, write(tmp_path, TELL)]) == 0
-    cluster = json.loads((logs / "chief-0.log").read_text())[0]["cluster"]
-    told = " ".join(["-m skest.distributed.status --ps", *cluster["ps"]])
-    assert told + "\n" in capsys.readouterr().err
-    assert main(["--workers", "1", "--ps", "0", write(tmp_path, TELL)]) == 0
-    assert "status" not in capsys.readouterr().err
-
-
 def test_the_secret_of_the_environment_is_that_of_the_tasks(tmp_path, monkeypatch):
     monkeypatch.setenv("SKEST_SECRET", "of all")
     options = ["--workers", "1", "--ps", "0", "--log-dir", str(tmp_path)]

@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-import math
 import threading
 
 import pytest
@@ -51,7 +50,6 @@ def test_what_is_known_of_a_task(clock):
             "task_index": 0,
             "pushes": 4,
             "refused": 1,
-            "rate": pytest.approx(4 / (5 * (1 - math.exp(-2 / 5)))),
             "staleness": [(0, 2), (1, 2)],
             "bytes_in": 5,
             "bytes_out": 7,

@@ -26,12 +26,10 @@ from skest.distributed.end_of_training import EndOfTraining
 from skest.distributed.launch import local_cluster
 from skest.distributed.local_cluster import LocalChief
 from skest.distributed.local_sgd import LocalSGDReplica
-from skest.distributed.momentum import warn_of_momentum
 from skest.distributed.replicas import replica_for
 from skest.distributed.strategy_choice import strategy_of
 from skest.inputs import InputContext
 from skest.replica import Replica
-from skest.row_sparse import RowSparse
 
 JOBS = {"chief": ["127.0.0.1:1"], "worker": ["127.0.0.1:2"], "ps": ["127.0.0.1:3"]}
 
@@ -222,27 +220,3 @@ def test_only_the_end_of_training_is_quiet():
         raise TrainingOverError("the chief is gone")
     with pytest.raises(KeyError), made(config("worker")):
         raise KeyError("x")
-
-
-def sgd(**options):
-    parameter = torch.nn.Parameter(torch.zeros(2))
-    return torch.optim.SGD([parameter], lr=0.1, **options)
-
-
-@pytest.mark.parametrize(
-    ("optimizer", "num_workers", "warns"),
-    [
-        (sgd(momentum=0.9), 4, True),
-        (sgd(momentum=0.9, nesterov=True), 8, True),
-        (RowSparse(sgd(momentum=0.9)), 4, True),
-        (sgd(momentum=0.9), 3, False),
-        (sgd(), 4, False),
-    ],
-)
-def test_momentum_with_many_workers_warns(optimizer, num_workers, warns, recwarn):
-    warn_of_momentum([optimizer], num_workers)
-    assert len(recwarn) == warns
-    if warns:
-        text = str(recwarn[0].message)
-        assert f"momentum=0.9, and {num_workers} workers" in text
-        assert "adagrad" in text

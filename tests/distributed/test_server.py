@@ -12,7 +12,7 @@ from torch import nn
 
 from skest.distributed import rendezvous, transfer
 from skest.distributed.client import PSClient, StaleGenerationError
-from skest.distributed.members import OBSERVER, Members
+from skest.distributed.members import Members
 from skest.distributed.rendezvous import client_options, connect
 from skest.distributed.server import LIMIT, serve_parameters
 from skest.distributed.session import Peer, RefusedError
@@ -620,16 +620,6 @@ def test_an_error_of_an_update_is_logged_though_its_task_is_gone(
         worker.step(IDS)
         worker.close()
     assert "An update by worker 1 failed: RuntimeError: no such step" in caplog.text
-
-
-def test_who_only_looks_takes_no_step(trainers):
-    with LocalServers() as servers:
-        chief = trainers(servers.addresses, "chief").initialize()
-        observer = trainers(servers.addresses, OBSERVER).begin()
-        with pytest.raises(RefusedError, match="observer"):
-            observer.step(IDS)
-        step, dense, _ = state_of(chief)
-        assert (step, dense.tolist()) == (0, [0] * 3)
 
 
 def test_nobody_waits_for_a_task_that_does_not_take_an_answer(trainers):
