@@ -20,7 +20,7 @@ import numpy as np
 import skest
 from skest import distributed
 from skest import feature_columns as fc
-from skest.adapters.dnn import dnn_model_fn
+from skest.canned.dnn import dnn_model_fn
 from skest.heads import BinaryClassHead
 from skest.hooks import Hook
 from skest.hooks.base import Run

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import cluster_task
-from skest.distributed.server import ParameterServer
+from skest.distributed.ps.server import ParameterServer
 
 __all__ = ["cost_in_percent", "measured_rates"]
 

@@ -31,15 +31,15 @@ import torch
 from torch import nn
 
 from skest import EstimatorSpec, ModeKeys, RunConfig
-from skest.checkpoint_store import DirectoryStore
-from skest.checkpoints import Checkpoint
-from skest.distributed.async_replica import AsyncReplica
-from skest.distributed.client import PSClient
-from skest.distributed.exchange import Exchange
-from skest.distributed.server import serve_parameters
-from skest.distributed.session import Peer, Session
-from skest.distributed.variables import Variables, split
-from skest.distributed.wire import Message, Op
+from skest.checkpoints.checkpoint import Checkpoint
+from skest.checkpoints.store import DirectoryStore
+from skest.distributed.ps.client import PSClient
+from skest.distributed.ps.connection import Peer, Session
+from skest.distributed.ps.exchange import Exchange
+from skest.distributed.ps.messages import Message, Op
+from skest.distributed.ps.server import serve_parameters
+from skest.distributed.ps.variables import Variables, split
+from skest.distributed.ps.worker import AsyncReplica
 from skest.hooks.base import Run
 
 _SPAWN = multiprocessing.get_context("spawn")

@@ -19,10 +19,10 @@ from torch import nn
 
 import skest
 from skest.distributed import AsyncParameterServer, ClusterSpec, TaskConfig
-from skest.distributed.client import PSClient
-from skest.distributed.session import Peer
+from skest.distributed.ps.client import PSClient
+from skest.distributed.ps.connection import Peer
+from skest.distributed.ps.messages import Message, Op
 from skest.distributed.testing import LocalServers
-from skest.distributed.wire import Message, Op
 from skest.heads import BinaryClassHead
 from skest.hooks import Hook
 from skest.hooks.base import Run
@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 _SERVE = """
-from skest.distributed.server import serve_parameters
+from skest.distributed.ps.server import serve_parameters
 serve_parameters("127.0.0.1:0", announce=lambda address: print(address, flush=True))
 """
 _LONGEST = 60.0

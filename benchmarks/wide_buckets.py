@@ -16,8 +16,8 @@ import torch
 
 import skest
 from skest import feature_columns as fc
-from skest.adapters.dnn import dnn_model_fn
-from skest.adapters.linear import linear_model_fn
+from skest.canned.dnn import dnn_model_fn
+from skest.canned.linear import linear_model_fn
 from skest.heads import BinaryClassHead
 from skest.hooks import Hook
 

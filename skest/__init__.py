@@ -7,7 +7,7 @@ Names are imported when they are first used, so that ``import skest`` is cheap.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from skest._former_names import no_attribute
+from skest.core.tf_names import no_attribute
 
 if TYPE_CHECKING:
     from skest._version import __version__
@@ -26,17 +26,16 @@ if TYPE_CHECKING:
     from skest.adapters.model_fn import ModelFnClassifier, ModelFnRegressor
     from skest.adapters.multi_head import MultiHeadEstimator
     from skest.adapters.rnn import RNNClassifier, RNNRegressor
-    from skest.estimator import Estimator
-    from skest.extenders import add_metrics
-    from skest.keep_best import KeepBest
+    from skest.canned.sdca import LinearSDCA
+    from skest.checkpoints.vocab_info import VocabInfo
+    from skest.checkpoints.warm_start import WarmStartSettings
+    from skest.config.run_config import KeepBest, RunConfig
+    from skest.estimators.estimator import Estimator
+    from skest.estimators.extenders import add_metrics
+    from skest.estimators.specs import EvalSpec, TrainSpec
+    from skest.estimators.train_and_evaluate import train_and_evaluate
     from skest.keys import ModeKeys
-    from skest.run_config import RunConfig
-    from skest.sdca import LinearSDCA
     from skest.spec import EstimatorSpec
-    from skest.train_eval import train_and_evaluate
-    from skest.train_eval_specs import EvalSpec, TrainSpec
-    from skest.vocab_info import VocabInfo
-    from skest.warm_start import WarmStartSettings
 
 __all__ = [
     "BaselineClassifier",
@@ -81,30 +80,31 @@ _MODULES = {
     "DNNLinearCombinedEstimator": "adapters.dnn_linear",
     "DNNLinearCombinedRegressor": "adapters.dnn_linear",
     "DNNRegressor": "adapters.dnn",
-    "Estimator": "estimator",
+    "Estimator": "estimators.estimator",
     "EstimatorSpec": "spec",
-    "EvalSpec": "train_eval_specs",
-    "KeepBest": "keep_best",
+    "EvalSpec": "estimators.specs",
+    "KeepBest": "config.run_config",
     "LinearClassifier": "adapters.linear",
     "LinearEstimator": "adapters.linear",
     "LinearRegressor": "adapters.linear",
-    "LinearSDCA": "sdca",
+    "LinearSDCA": "canned.sdca",
     "ModeKeys": "keys",
     "ModelFnClassifier": "adapters.model_fn",
     "ModelFnRegressor": "adapters.model_fn",
     "MultiHeadEstimator": "adapters.multi_head",
     "RNNClassifier": "adapters.rnn",
     "RNNRegressor": "adapters.rnn",
-    "RunConfig": "run_config",
-    "TrainSpec": "train_eval_specs",
-    "VocabInfo": "vocab_info",
-    "WarmStartSettings": "warm_start",
+    "RunConfig": "config.run_config",
+    "TrainSpec": "estimators.specs",
+    "VocabInfo": "checkpoints.vocab_info",
+    "WarmStartSettings": "checkpoints.warm_start",
     "__version__": "_version",
-    "add_metrics": "extenders",
-    "train_and_evaluate": "train_eval",
+    "add_metrics": "estimators.extenders",
+    "train_and_evaluate": "estimators.train_and_evaluate",
 }
 _SUBPACKAGES = (
     "adapters",
+    "canned",
     "distributed",
     "export",
     "feature_columns",

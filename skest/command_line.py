@@ -7,8 +7,6 @@ from collections.abc import Sequence
 
 from skest._version import __version__
 
-__all__ = ["main"]
-
 # Modules with a function main(arguments, prog); imported when their command is given.
 _COMMANDS = {"serve": "skest.export.serve"}
 

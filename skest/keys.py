@@ -5,7 +5,11 @@ They equal those of ``tf.estimator``, so that dashboards and serving code writte
 it find the same names. Those of the best k classes are skest's own.
 """
 
-__all__ = ["MetricKeys", "ModeKeys", "PredictionKeys"]
+__all__ = [
+    "MetricKeys",
+    "ModeKeys",
+    "PredictionKeys",
+]
 
 
 class ModeKeys:

@@ -16,7 +16,15 @@ import torch.nn.functional as F
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-__all__ = ["AUC", "Accuracy", "BinaryBaseline", "Mean", "Metric", "Precision", "Recall"]
+__all__ = [
+    "AUC",
+    "Accuracy",
+    "BinaryBaseline",
+    "Mean",
+    "Metric",
+    "Precision",
+    "Recall",
+]
 
 
 class Metric(ABC):

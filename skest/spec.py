@@ -12,13 +12,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from skest._arguments import Several, as_tuple
-from skest._checks import check_positive
-from skest._former_arguments import FormerArguments
+from skest.core.checks import Several, as_tuple, check_positive
+from skest.core.tf_names import FormerArguments
 from skest.keys import MetricKeys, ModeKeys
-from skest.schedules import check_lr_scheduler, missing_function_lrs
-
-__all__ = ["EstimatorSpec"]
+from skest.optimizers.schedules import check_lr_scheduler, missing_function_lrs
 
 _MODES = (ModeKeys.TRAIN, ModeKeys.EVAL, ModeKeys.PREDICT)
 _REQUIRED = {
@@ -104,7 +101,7 @@ iterable of Hook, default=()
         added here.
     clip_norm : float, default=None
         Largest L2 norm of all gradients together, > 0: larger ones are scaled down
-        before the update, see `skest.gradients.clip_gradients`. The gradients are those
+        before the update, see `skest.engine.loop.clip_gradients`. The gradients are those
         of all parameters in `optimizer`. None leaves them as they are.
     summaries : callable, default=None
         ``summaries(labels, logits, features) -> dict of str to Tensor``, what TensorBoard

@@ -5,7 +5,12 @@ import multiprocessing
 
 # The server starts once, for all tests, so that each must find here what it needs.
 PRELOADED = [
-    *("skest.estimator", "skest.train_eval", "skest.adapters.dnn", "skest.inputs"),
+    *(
+        "skest.estimators.estimator",
+        "skest.estimators.train_and_evaluate",
+        "skest.adapters.dnn",
+        "skest.inputs",
+    ),
     *("sklearn.model_selection", "pyarrow.dataset", "pandas", "tests._models"),
     # What the first optimizer imports, and the first exports, also of traced modules.
     *("torch._dynamo", "onnx", "onnxscript", "networkx"),

@@ -6,7 +6,7 @@ import json
 import torch
 from torch import nn
 
-from skest.optimizer_state import named_state
+from skest.optimizers.state import named_state
 
 NAMES = ["adagrad", "adam", "adamw", "ftrl", "momentum", "proximaladagrad"]
 NAMES += ["rmsprop", "sgd"]

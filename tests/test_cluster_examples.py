@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from skest.cluster import task_from_env
+from skest.config.cluster import task_from_env
 
 FOLDER = Path(__file__).parents[1] / "examples" / "cluster"
 

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from skest import Estimator, EstimatorSpec, RunConfig
-from skest.checkpoint_format import read_checkpoint
+from skest.checkpoints.format import read_checkpoint
 from skest.exceptions import NanLossDuringTrainingError
 from skest.hooks import CheckpointSaverHook
 from skest.networks import DNN

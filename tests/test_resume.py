@@ -15,8 +15,8 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from skest import Estimator, RunConfig
-from skest.checkpoint_format import read_checkpoint
-from skest.checkpoint_store import DirectoryStore
+from skest.checkpoints.format import read_checkpoint
+from skest.checkpoints.store import DirectoryStore
 from skest.hooks import CheckpointListener, StopAtStepHook
 from skest.inputs import ArrayDataset, Pipeline
 from tests import _forkserver

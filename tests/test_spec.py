@@ -9,7 +9,7 @@ from skest import EstimatorSpec, ModeKeys
 from skest.heads import RegressionHead
 from skest.hooks import Hook
 from skest.optimizers import make_optimizer
-from skest.schedules import FunctionLR
+from skest.optimizers.schedules import FunctionLR
 from tests._models import Mean, squared_loss
 
 NETWORK = nn.Linear(2, 1)

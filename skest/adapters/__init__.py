@@ -1,5 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The scikit-learn face of skest."""
+"""The scikit-learn face of skest.
+
+`fit` reads ``X`` and ``y`` into validated rows, finds the head for ``y`` (`targets`), fits
+the feature columns and trains a core `Estimator` with a canned model function; `predict`
+and its kin ask that Estimator. Everything else here is parameters, and what scikit-learn
+asks of an estimator.
+"""
 
 from skest.adapters.baseline import (
     BaselineClassifier,

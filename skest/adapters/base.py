@@ -21,52 +21,42 @@ from sklearn.callback import CallbackSupportMixin, with_callbacks
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from skest._compat import (
-    Interval,
-    Options,
-    StrOptions,
+from skest.adapters.epochs import EpochHook, Progress, fit_summaries
+from skest.adapters.export import as_exported, fitted_onnx
+from skest.adapters.fit import (
+    CoreTraining,
+    LiveScore,
+    best_epoch,
+    core_as_fitted,
+    drop_embeddings,
+    fold_of_rows,
+    keep_embeddings,
 )
-from skest._former_arguments import FormerArguments, former_arguments
-from skest._interrupts import INTERRUPTED
-from skest._random import seed_sequence
-from skest._warnings import each_once
-from skest.adapters.core import core_as_fitted
-from skest.adapters.core_training import CoreTraining
-from skest.adapters.epochs import EpochHook, Progress
-from skest.adapters.exported import as_exported
-from skest.adapters.fit_summaries import fit_summaries
-from skest.adapters.folds import best_epoch, fold_of_rows
-from skest.adapters.former import (
+from skest.adapters.parameters import (
     EVALUATE_ARGUMENTS,
     FIT_ARGUMENTS,
     FORMER_ARGUMENTS,
     PREDICT_ARGUMENTS,
+    AutoParameters,
 )
-from skest.adapters.learned_vectors import drop_embeddings, keep_embeddings
-from skest.adapters.live_score import LiveScore
-from skest.adapters.onnx_graph import fitted_onnx
-from skest.adapters.recipe import AutoParameters
-from skest.adapters.row_reader import RowReader
-from skest.adapters.rows import Rows
+from skest.adapters.reader import RowReader, Rows
 from skest.adapters.target_scale import TargetScale
-from skest.adapters.warm_source import (
-    source_scale,
-    with_source_statistics,
-)
-from skest.checkpoints import Checkpoint
-from skest.estimator import Estimator
+from skest.adapters.warm_source import source_scale, with_source_statistics
+from skest.checkpoints.checkpoint import Checkpoint
+from skest.checkpoints.warm_start import WarmStartReport, WarmStartSettings
+from skest.config.run_config import EXECUTIONS, RunConfig
+from skest.core.checks import each_once
+from skest.core.interrupts import INTERRUPTED
+from skest.core.plain_state import from_plain, to_plain
+from skest.core.random import seed_sequence
+from skest.core.sklearn_compat import Interval, Options, StrOptions
+from skest.core.tf_names import FormerArguments, former_arguments
+from skest.estimators.estimator import Estimator
 from skest.export.onnx.inputs import forms_of
 from skest.export.writer import are_external, write_export
-from skest.feature_columns.table import Table
-from skest.feature_columns.table_columns import TableColumns
+from skest.feature_columns.table import Table, TableColumns
 from skest.inputs.array_dataset import ArrayDataset
-from skest.plain_state import from_plain, to_plain
-from skest.run_config import EXECUTIONS, RunConfig
 from skest.spec import EstimatorSpec
-from skest.warm_start import WarmStartSettings
-from skest.warm_start_report import WarmStartReport
-
-__all__ = ["SkestEstimator", "has_partial_fit"]
 
 _PREDICT_BATCH_SIZE = 4096
 _MOST_LOGITS = 2**24  # of a batch to predict: 64 MiB in float32
@@ -608,7 +598,7 @@ class SkestEstimator(CallbackSupportMixin, AutoParameters, RowReader, FormerArgu
             missing string, NaN for a missing number, -1 for a missing integer category.
             Its outputs are the predictions of the head, and "labels" what `predict`
             says of classes. Metadata describe both as JSON, see
-            `skest.export.onnx.model.OnnxGraph`. ONNX Runtime runs it without Python.
+            `skest.export.OnnxGraph`. ONNX Runtime runs it without Python.
 
         Raises
         ------

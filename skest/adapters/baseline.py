@@ -6,9 +6,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
 
-from skest.adapters._docs import with_shared_docs
 from skest.adapters.classifier import SkestClassifier
 from skest.adapters.dnn import (
     LEARNING_RATE_CONSTRAINT,
@@ -16,77 +14,12 @@ from skest.adapters.dnn import (
     SCHEDULE_CONSTRAINTS,
 )
 from skest.adapters.mixed import SkestHeadEstimator
-from skest.adapters.optimization import Part, optimization
+from skest.adapters.parameters import with_shared_docs
 from skest.adapters.regressor import SkestRegressor
+from skest.canned.baseline import baseline_model_fn
 from skest.heads.base import Head
-from skest.inputs.array_dataset import count_rows
-from skest.model_fn import pure_model_fn
-from skest.networks.baseline import Baseline
-from skest.optimizers import OptimizersLike
-from skest.schedules import LRSchedulerLike, RateFunction
+from skest.optimizers.schedules import LRSchedulerLike, RateFunction
 from skest.spec import EstimatorSpec
-
-__all__ = [
-    "BaselineClassifier",
-    "BaselineEstimator",
-    "BaselineRegressor",
-    "baseline_model_fn",
-]
-
-
-@pure_model_fn
-def baseline_model_fn(
-    features: Any,
-    labels: Any,
-    mode: str,
-    *,
-    head: Any,
-    optimizer: OptimizersLike = "ftrl",
-    learning_rate: float | RateFunction | None = 0.3,
-    lr_scheduler: LRSchedulerLike | None = None,
-    clip_norm: float | None = None,
-    dtype: torch.dtype = torch.float32,
-) -> EstimatorSpec:
-    """Describe a model without features for `skest.Estimator`; bind what follows `mode`.
-
-    Parameters
-    ----------
-    features, labels : arrays or dictionaries of arrays
-        The first batch; labels are None in prediction.
-    mode : str
-        One of `skest.ModeKeys`.
-    head : Head
-        Loss, predictions and metrics.
-    optimizer, learning_rate
-        See `skest.optimizers.make_optimizers`.
-    lr_scheduler, clip_norm
-        See `skest.schedules.make_lr_schedulers` and `skest.EstimatorSpec`.
-    dtype : torch.dtype, default=torch.float32
-        Floating type of the network.
-
-    Returns
-    -------
-    EstimatorSpec
-        The model, for every mode.
-    """
-    network = Baseline(head.logits_dimension, dtype)
-    return head.create_estimator_spec(
-        features,
-        mode,
-        network,
-        labels=labels,
-        encode=_encode_rows,
-        clip_norm=clip_norm,
-        **optimization(
-            mode,
-            lr_scheduler,
-            Part(network.named_parameters(), optimizer, learning_rate, {}),
-        ),
-    )
-
-
-def _encode_rows(features: Any) -> dict[str, Tensor]:
-    return {"rows": torch.empty(count_rows(features, "features"), 0)}
 
 
 class _Baseline:

@@ -4,10 +4,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from skest.hooks.base import Run
-from skest.hooks.epochwise import EpochwiseHook
-
-__all__ = ["CallbackHook"]
+from skest.hooks.base import EpochwiseHook, Run
 
 
 class CallbackHook(EpochwiseHook):

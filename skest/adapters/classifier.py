@@ -12,18 +12,15 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import type_of_target
 from sklearn.utils.validation import check_is_fitted
 
-from skest._compat import StrOptions
-from skest._former_arguments import former_arguments
 from skest.adapters.base import has_partial_fit
-from skest.adapters.former import PREDICT_ARGUMENTS
-from skest.adapters.rows import Rows
-from skest.adapters.stream_training import StreamTrained
-from skest.adapters.targets.classes import ClassTarget
-from skest.adapters.targets.forms import is_frame
-from skest.adapters.targets.labels import LabelsTarget, as_matrix
+from skest.adapters.parameters import PREDICT_ARGUMENTS
+from skest.adapters.reader import Rows
+from skest.adapters.stream import StreamTrained
+from skest.adapters.targets.classes import ClassTarget, LabelsTarget, as_matrix
+from skest.adapters.targets.several import is_frame
+from skest.core.sklearn_compat import StrOptions
+from skest.core.tf_names import former_arguments
 from skest.keys import PredictionKeys
-
-__all__ = ["SkestClassifier"]
 
 
 class SkestClassifier(ClassifierMixin, StreamTrained):

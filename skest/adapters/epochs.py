@@ -8,11 +8,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from skest.checkpoints import Checkpoint
-from skest.hooks.base import Run
-from skest.hooks.epochwise import EpochwiseHook
-
-__all__ = ["EpochHook", "Progress", "ValidationScore"]
+from skest.checkpoints.checkpoint import Checkpoint
+from skest.estimators.estimator import Estimator
+from skest.hooks.base import EpochwiseHook, Hook, Run
 
 
 class Progress(EpochwiseHook):
@@ -197,3 +195,39 @@ class EpochHook(Progress):
             self._best_value, self._best_epoch = value, self.n_iter
             if self._score is not None:
                 self.best = run.capture_checkpoint()
+
+
+def fit_summaries(epochs: EpochHook, core: Estimator) -> list[Hook]:
+    """Return the hook that writes what came of the epochs, if summaries are written.
+
+    Parameters
+    ----------
+    epochs : EpochHook
+        Knows losses and scores; it runs before the hook that is returned.
+    core : Estimator
+        Trains; its configuration decides.
+    """
+    if core.model_dir is None or not core.config.save_summary_steps:
+        return []
+    return [_FitSummaryHook(epochs)]
+
+
+class _FitSummaryHook(EpochwiseHook):
+    """Writes the progress of the epochs."""
+
+    def __init__(self, epochs: EpochHook) -> None:
+        self._epochs = epochs
+
+    def end_epoch(self, run: Run) -> None:
+        """Write the loss and the score of an epoch."""
+        run.summary.scalar("epoch/loss", self._epochs.loss_curve[-1])
+        if self._epochs.scores:
+            run.summary.scalar("epoch/validation_score", self._epochs.scores[-1])
+
+    def end(self, run: Run) -> None:
+        """Write the metrics of the model that is kept."""
+        super().end(run)
+        if self._epochs.loss_curve:
+            run.summary.scalar("final/loss", self._epochs.loss_curve[-1])
+        if self._epochs.scores:
+            run.summary.scalar("final/validation_score", self._epochs.best_score)

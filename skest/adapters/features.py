@@ -11,18 +11,9 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import get_tags
 from sklearn.utils.validation import check_array, validate_data
 
-from skest.feature_columns.finite import is_finite
 from skest.feature_columns.sources import holds_floats, is_frame, plain_matrix
+from skest.feature_columns.statistics import is_finite
 from skest.feature_columns.table import Table
-
-__all__ = [
-    "ARRAY_KEY",
-    "WEIGHT_KEY",
-    "is_table",
-    "read_array",
-    "read_table",
-    "without_columns",
-]
 
 #: Key of an array as a whole.
 ARRAY_KEY = "x"

@@ -2,6 +2,7 @@
 """`LinearClassifier`, `LinearRegressor`, `LinearEstimator`: linear models."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from numbers import Real
 from typing import Any, ClassVar
@@ -9,10 +10,8 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import check_is_fitted, column_or_1d
 
-from skest._compat import Interval, StrOptions
-from skest.adapters._docs import with_shared_docs
 from skest.adapters.classifier import SkestClassifier
 from skest.adapters.dnn import (
     COLUMNS_CONSTRAINT,
@@ -21,147 +20,94 @@ from skest.adapters.dnn import (
     SCHEDULE_CONSTRAINTS,
     WEIGHT_DECAY_CONSTRAINT,
 )
+from skest.adapters.features import WEIGHT_KEY
 from skest.adapters.mixed import SkestHeadEstimator
-from skest.adapters.optimization import Part, optimization
+from skest.adapters.parameters import with_shared_docs
+from skest.adapters.reader import Rows
 from skest.adapters.regressor import SkestRegressor
-from skest.adapters.sdca import TakesSDCA, check_unused
 from skest.adapters.target_scale import TargetScale
-from skest.estimator import Estimator
-from skest.feature_columns.arithmetic import Encoding
-from skest.feature_columns.columns import FeatureColumns, as_feature_columns
-from skest.feature_columns.modules import LinearFeatures, parameter_name
+from skest.canned.linear import linear_model_fn
+from skest.canned.sdca import LinearSDCA, as_sdca
+from skest.core.sklearn_compat import Interval, StrOptions
+from skest.estimators.estimator import Estimator
+from skest.feature_columns.columns import FeatureColumns
+from skest.feature_columns.modules import parameter_name
 from skest.heads.base import Head
-from skest.keys import ModeKeys
-from skest.model_fn import pure_model_fn
-from skest.schedules import LRSchedulerLike, RateFunction
-from skest.sdca import LinearSDCA, as_sdca, sdca_spec
+from skest.optimizers.schedules import LRSchedulerLike, RateFunction
 from skest.spec import EstimatorSpec
 
-__all__ = [
-    "LinearClassifier",
-    "LinearEstimator",
-    "LinearRegressor",
-    "linear_model_fn",
-]
-
-_MAX_LEARNING_RATE = 0.2
-
-
-@pure_model_fn
-def linear_model_fn(
-    features: Any,
-    labels: Any,
-    mode: str,
-    *,
-    head: Any,
-    columns: FeatureColumns | Sequence[Any],
-    sparse_combiner: str = "sum",
-    optimizer: Any = "ftrl",
-    learning_rate: float | str | RateFunction | None = "auto",
-    l1: float = 0.0,
-    l2: float = 0.0,
-    weight_decay: float = 0.0,
-    lr_scheduler: LRSchedulerLike | None = None,
-    clip_norm: float | None = None,
-    dtype: torch.dtype = torch.float32,
-) -> EstimatorSpec:
-    """Describe a linear model for `skest.Estimator`; bind what follows `mode`.
-
-    Parameters
-    ----------
-    features, labels : arrays or dictionaries of arrays
-        The first batch; labels are None in prediction.
-    mode : str
-        One of `skest.ModeKeys`.
-    head : Head
-        Loss, predictions and metrics.
-    columns : FeatureColumns or list of columns
-        Fitted columns, or such that learn nothing from data; dense or categorical.
-    sparse_combiner, l1, l2
-        See `LinearClassifier`.
-    optimizer, learning_rate, weight_decay
-        See `skest.optimizers.make_optimizers`; the rate may be "auto", as in
-        `LinearClassifier`.
-    lr_scheduler, clip_norm
-        See `skest.schedules.make_lr_schedulers` and `skest.EstimatorSpec`.
-    dtype : torch.dtype, default=torch.float32
-        Floating type of the network.
-
-    Returns
-    -------
-    EstimatorSpec
-        The model, for every mode.
-    """
-    columns = as_feature_columns(columns)
-    network = LinearFeatures(
-        columns,
-        head.logits_dimension,
-        sparse_combiner,
-        dtype=dtype,
-        initialize=mode == ModeKeys.TRAIN,
-    )
-    encode = Encoding(columns, dtype)
-    sdca = as_sdca(optimizer) if mode == ModeKeys.TRAIN else None
-    if sdca is not None:
-        check_unused(
-            learning_rate=learning_rate,
-            l1=l1,
-            l2=l2,
-            weight_decay=weight_decay,
-            lr_scheduler=lr_scheduler,
-            clip_norm=clip_norm,
-        )
-        return sdca_spec(
-            sdca,
-            features,
-            labels,
-            head=head,
-            columns=columns,
-            network=network,
-            encode=encode,
-        )
-    return head.create_estimator_spec(
-        features,
-        mode,
-        network,
-        labels=labels,
-        encode=encode,
-        clip_norm=clip_norm,
-        **optimization(
-            mode,
-            lr_scheduler,
-            Part(
-                network.named_parameters(),
-                optimizer,
-                auto_learning_rate(learning_rate, columns, _MAX_LEARNING_RATE),
-                {"weight_decay": weight_decay, **ftrl_penalties(optimizer, l1, l2)},
-            ),
-        ),
-    )
+# Key of the row numbers beside the features, which are the example ids of SDCA.
+_ROW_KEY = "__row_number__"
+_ROWS_CHANGE = (
+    "does not go with SDCA by row numbers: they may stand for other rows in the next "
+    "call, and each row has a dual variable. Give X a column of unique ids and set "
+    "LinearSDCA(example_id_column=...), or use another optimizer."
+)
 
 
-def auto_learning_rate(
-    learning_rate: float | str | RateFunction | None,
-    columns: FeatureColumns,
-    at_most: float,
-) -> float | RateFunction | None:
-    """Return the learning rate; "auto" is ``min(at_most, 1 / sqrt(n_columns))``."""
-    if learning_rate == "auto":
-        return min(at_most, len(columns.active) ** -0.5)
-    return learning_rate  # type: ignore[return-value]
+class TakesSDCA:
+    """Numbers the rows for `LinearSDCA`; a mixin for estimators with an `optimizer`."""
 
+    optimizer: Any
+    warm_start: bool
+    sampling: str
 
-def ftrl_penalties(optimizer: Any, l1: float, l2: float) -> dict[str, float]:
-    """Return the penalties as arguments of the optimizer."""
-    if isinstance(optimizer, str) and optimizer.lower() in ("ftrl", "proximaladagrad"):
-        return {"l1": l1, "l2": l2}
-    if l1 or l2:
-        raise ValueError(
-            "'l1' and 'l2' need the optimizer \"ftrl\" or \"proximaladagrad\"; got "
-            f"{optimizer!r}. "
-            "Use 'weight_decay' for an L2 penalty with it."
-        )
-    return {}
+    def _numbers_rows(self) -> LinearSDCA | None:
+        """Return the settings of SDCA if row numbers tell its examples apart."""
+        sdca = as_sdca(self.optimizer)
+        if sdca is None or sdca.example_id_column is not None:
+            return None
+        return replace(sdca, example_id_column=_ROW_KEY)
+
+    def _validate_params(self) -> None:
+        super()._validate_params()  # type: ignore[misc]
+        if self.warm_start and self._numbers_rows():
+            raise ValueError(f"warm_start=True {_ROWS_CHANGE}")
+        if self.sampling == "weighted" and as_sdca(self.optimizer) is not None:
+            raise ValueError(
+                "sampling='weighted' has no meaning for LinearSDCA, whose objective weighs "
+                "every row exactly. Leave it at 'epoch'."
+            )
+
+    def _check_partial_fit(self) -> None:
+        super()._check_partial_fit()  # type: ignore[misc]
+        if self._numbers_rows():
+            raise ValueError(f"Training by parts {_ROWS_CHANGE}")
+
+    def _keys_beside(self) -> set[Any]:
+        sdca = as_sdca(self.optimizer)
+        return set() if sdca is None else {sdca.example_id_column}
+
+    def _training_features(self, rows: Rows) -> dict[str, Any]:
+        features = super()._training_features(rows)  # type: ignore[misc]
+        if as_sdca(self.optimizer) is None:
+            return features
+        if rows.weight is not None:
+            # SDCA sums over rows: a weight of 2 is two rows, whatever the mean.
+            features = features | {WEIGHT_KEY: rows.weight}
+        if not self._numbers_rows():
+            return features
+        if _ROW_KEY in rows.features:
+            raise ValueError(
+                f"A column of X is called {_ROW_KEY!r}, a name that skest needs for the "
+                "row numbers. Rename it."
+            )
+        return features | {_ROW_KEY: np.arange(rows.n_rows)}
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()  # type: ignore[misc]
+        if as_sdca(self.optimizer) is not None:
+            tags.target_tags.multi_output = False
+            tags.input_tags.sparse = False
+            if tags.classifier_tags is not None:
+                tags.classifier_tags.multi_class = False
+                tags.classifier_tags.multi_label = False
+        return tags
+
+    def _target_rows(self, y: Any) -> Any:
+        y = super()._target_rows(y)  # type: ignore[misc]
+        is_column = as_sdca(self.optimizer) is not None and np.shape(y)[1:] == (1,)
+        return column_or_1d(y, warn=True) if is_column else y
 
 
 class _Linear(TakesSDCA):

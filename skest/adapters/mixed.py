@@ -10,27 +10,27 @@ from sklearn.utils import ClassifierTags, RegressorTags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from skest._former_arguments import former_arguments
 from skest.adapters.base import has_partial_fit
 from skest.adapters.features import without_columns
-from skest.adapters.former import PREDICT_ARGUMENTS
-from skest.adapters.stream_training import StreamTrained
+from skest.adapters.parameters import PREDICT_ARGUMENTS
+from skest.adapters.stream import StreamTrained
 from skest.adapters.targets.base import Target
-from skest.adapters.targets.forms import columns_of, is_frame
-from skest.adapters.targets.given import GivenTarget
-from skest.adapters.targets.infer import given_targets, infer_target, several_targets
-from skest.adapters.targets.labels import LabelsTarget, as_matrix
-from skest.adapters.targets.several import SeveralTargets
+from skest.adapters.targets.classes import LabelsTarget, as_matrix
+from skest.adapters.targets.infer import (
+    GivenTarget,
+    given_targets,
+    infer_target,
+    several_targets,
+)
+from skest.adapters.targets.several import SeveralTargets, columns_of, is_frame
+from skest.core.tf_names import former_arguments
 from skest.feature_columns.columns import FeatureColumns
 from skest.heads.base import Head
+from skest.heads.classification import SingleLabelHead
 from skest.heads.multi_head import MultiHead
 from skest.heads.multi_label import MultiLabelHead, as_cells
-from skest.heads.poisson import PoissonRegressionHead
-from skest.heads.regression import RegressionHead
-from skest.heads.single_label import SingleLabelHead
+from skest.heads.regression import PoissonRegressionHead, RegressionHead
 from skest.heads.single_task import SingleTaskHead
-
-__all__ = ["SkestHeadEstimator", "SkestMixedEstimator", "cells_by_head"]
 
 
 def _has_probabilities(estimator: "SkestMixedEstimator") -> bool:

@@ -10,26 +10,25 @@ import torch
 from sklearn.utils import assert_all_finite
 from torch import Tensor
 
-from skest.adapters._docs import with_shared_docs
 from skest.adapters.base import SkestEstimator
 from skest.adapters.classifier import SkestClassifier
-from skest.adapters.derived_predictions import (
+from skest.adapters.dnn import COLUMNS_CONSTRAINT
+from skest.adapters.features import ARRAY_KEY, is_table
+from skest.adapters.parameters import with_shared_docs
+from skest.adapters.regressor import SkestRegressor
+from skest.adapters.target_scale import TargetScale
+from skest.adapters.targets.classes import LabelsTarget
+from skest.adapters.targets.numbers import NumberTarget
+from skest.adapters.user_model import (
+    BARE_KEY,
+    UserModel,
     class_predictions,
     label_predictions,
     number_predictions,
 )
-from skest.adapters.dnn import COLUMNS_CONSTRAINT
-from skest.adapters.features import ARRAY_KEY, is_table
-from skest.adapters.regressor import SkestRegressor
-from skest.adapters.target_scale import TargetScale
-from skest.adapters.targets.labels import LabelsTarget
-from skest.adapters.targets.numbers import NumberTarget
-from skest.adapters.user_model import BARE_KEY, UserModel
+from skest.engine.model import model_fn_arguments
 from skest.feature_columns.columns import FeatureColumns
-from skest.model_fn import model_fn_arguments
 from skest.spec import EstimatorSpec
-
-__all__ = ["ModelFnClassifier", "ModelFnParameters", "ModelFnRegressor"]
 
 _PARAMS = "params__"
 

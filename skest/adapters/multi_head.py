@@ -4,16 +4,14 @@
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from skest._compat import StrOptions
-from skest.adapters._docs import with_shared_docs
 from skest.adapters.dnn import DNNParameters
 from skest.adapters.mixed import SkestMixedEstimator, cells_by_head
+from skest.adapters.parameters import with_shared_docs
 from skest.adapters.targets.base import Target
 from skest.adapters.targets.infer import several_targets
+from skest.core.sklearn_compat import StrOptions
 from skest.heads.base import Head
-from skest.schedules import LRSchedulerLike, RateFunction
-
-__all__ = ["MultiHeadEstimator"]
+from skest.optimizers.schedules import LRSchedulerLike, RateFunction
 
 
 @with_shared_docs

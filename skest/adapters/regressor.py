@@ -7,12 +7,10 @@ from typing import Any, ClassVar
 from sklearn.base import RegressorMixin
 from sklearn.utils.metaestimators import available_if
 
-from skest._compat import Interval, StrOptions
 from skest.adapters.base import has_partial_fit
-from skest.adapters.stream_training import StreamTrained
+from skest.adapters.stream import StreamTrained
 from skest.adapters.targets.numbers import LOSSES, NumberTarget
-
-__all__ = ["SkestRegressor"]
+from skest.core.sklearn_compat import Interval, StrOptions
 
 _MEDIAN = 0.5  # the default of `quantile`
 

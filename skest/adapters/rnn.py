@@ -7,8 +7,6 @@ from typing import Any, ClassVar
 
 import torch
 
-from skest._compat import StrOptions
-from skest.adapters._docs import with_shared_docs
 from skest.adapters.classifier import SkestClassifier
 from skest.adapters.dnn import (
     COLUMNS_CONSTRAINT,
@@ -17,103 +15,15 @@ from skest.adapters.dnn import (
     OPTIMIZER_CONSTRAINT,
     SCHEDULE_CONSTRAINTS,
     WEIGHT_DECAY_CONSTRAINT,
-    as_units,
 )
-from skest.adapters.optimization import Part, optimization
+from skest.adapters.parameters import with_shared_docs
 from skest.adapters.regressor import SkestRegressor
-from skest.feature_columns.columns import FeatureColumns, as_feature_columns
-from skest.feature_columns.modules import DenseFeatures, SequenceFeatures
-from skest.feature_columns.parts import PartsEncoding
-from skest.keys import ModeKeys
-from skest.model_fn import pure_model_fn
-from skest.networks.rnn import CELL_TYPES, RNN
-from skest.optimizers import OptimizersLike
-from skest.schedules import LRSchedulerLike, RateFunction
+from skest.canned.rnn import rnn_model_fn
+from skest.core.sklearn_compat import StrOptions
+from skest.feature_columns.columns import FeatureColumns
+from skest.networks.rnn import CELL_TYPES
+from skest.optimizers.schedules import LRSchedulerLike, RateFunction
 from skest.spec import EstimatorSpec
-
-__all__ = ["RNNClassifier", "RNNRegressor", "rnn_model_fn"]
-
-
-@pure_model_fn
-def rnn_model_fn(
-    features: Any,
-    labels: Any,
-    mode: str,
-    *,
-    head: Any,
-    sequence_columns: FeatureColumns | Sequence[Any],
-    context_columns: FeatureColumns | Sequence[Any] | None,
-    units: Sequence[int] | int,
-    cell_type: str = "simple_rnn",
-    optimizer: OptimizersLike = "adagrad",
-    learning_rate: float | RateFunction | None = 0.05,
-    weight_decay: float = 0.0,
-    lr_scheduler: LRSchedulerLike | None = None,
-    clip_norm: float | None = 5.0,
-    dtype: torch.dtype = torch.float32,
-) -> EstimatorSpec:
-    """Describe an RNN for `skest.Estimator`; bind what follows `mode` with partial.
-
-    Parameters
-    ----------
-    features, labels : arrays or dictionaries of arrays
-        The first batch; labels are None in prediction.
-    mode : str
-        One of `skest.ModeKeys`.
-    head : Head
-        Loss, predictions and metrics.
-    sequence_columns : FeatureColumns or list of columns
-        All sequences; fitted, or such that learn nothing from data.
-    context_columns : FeatureColumns, list of columns, or None
-        The same, all dense.
-    units, cell_type, clip_norm
-        See `RNNClassifier`.
-    optimizer, learning_rate, weight_decay
-        See `skest.optimizers.make_optimizers`.
-    lr_scheduler
-        See `skest.schedules.make_lr_schedulers`.
-    dtype : torch.dtype, default=torch.float32
-        Floating type of the network.
-
-    Returns
-    -------
-    EstimatorSpec
-        The model, for every mode.
-    """
-    initialize = mode == ModeKeys.TRAIN
-    sequence_columns = as_feature_columns(sequence_columns)
-    context = None
-    if context_columns is not None:
-        context_columns = as_feature_columns(context_columns)
-        context = DenseFeatures(context_columns, dtype=dtype, initialize=initialize)
-    network = RNN(
-        SequenceFeatures(sequence_columns, dtype=dtype, initialize=initialize),
-        context,
-        as_units(units, "units"),
-        head.logits_dimension,
-        cell_type=cell_type,
-        dtype=dtype,
-        initialize=initialize,
-    )
-    parts = {"sequence": sequence_columns, "context": context_columns}
-    return head.create_estimator_spec(
-        features,
-        mode,
-        network,
-        labels=labels,
-        encode=PartsEncoding(parts, dtype),
-        clip_norm=clip_norm,
-        **optimization(
-            mode,
-            lr_scheduler,
-            Part(
-                network.named_parameters(),
-                optimizer,
-                learning_rate,
-                {"weight_decay": weight_decay},
-            ),
-        ),
-    )
 
 
 class _RNN:

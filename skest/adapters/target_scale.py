@@ -11,11 +11,9 @@ from numpy.typing import NDArray
 from scipy.special import logit
 from torch import Tensor, nn
 
+from skest.engine.model import pure_model_fn
 from skest.keys import ModeKeys
-from skest.model_fn import pure_model_fn
 from skest.spec import EstimatorSpec
-
-__all__ = ["TargetScale", "learned_logits", "scaled_target_model_fn"]
 
 _CENTER, _SCALE, _SHIFT = "target_center", "target_scale", "target_shift"
 _LOW, _HIGH = "target_low", "target_high"

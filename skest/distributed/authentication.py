@@ -5,8 +5,6 @@ import hashlib
 import hmac
 import os
 
-__all__ = ["is_proved", "may_lack_secret", "proof", "secret_of_cluster"]
-
 
 def secret_of_cluster() -> str | None:
     """Return the environment variable ``SKEST_SECRET``; None if it is empty or not set."""

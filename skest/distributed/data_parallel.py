@@ -8,21 +8,19 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from skest.distributed.process_group import SynchronousReplica, rows_of
 from skest.distributed.row_gradients import average_gradients
-from skest.distributed.synchronous import SynchronousReplica, rows_of
-from skest.gradients import reset_gradients
-from skest.hooks.base import Run
-from skest.spec import EstimatorSpec
-from skest.training import (
+from skest.engine.loop import (
     INPUT_ENDED,
     Step,
     WatchedStep,
+    reset_gradients,
     scalar_loss,
     train_step,
     trained_parameters,
 )
-
-__all__ = ["DataParallelReplica"]
+from skest.hooks.base import Run
+from skest.spec import EstimatorSpec
 
 
 class DataParallelReplica(SynchronousReplica):

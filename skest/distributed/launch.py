@@ -26,8 +26,6 @@ from skest.distributed.authentication import secret_of_cluster
 from skest.distributed.supervisor import Supervisor, Task, res_options
 from skest.exceptions import TaskFailedError
 
-__all__ = ["environ_of", "local_cluster", "main"]
-
 _SECONDS_IN_A_DAY = 86400
 _SECONDS_TO_SAVE = 60.0
 _SECONDS_FOR_SERVERS = 30.0  # to end, when nobody is left to serve

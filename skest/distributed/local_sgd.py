@@ -10,14 +10,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.algorithms.model_averaging.utils import average_parameters
 
-from skest._checks import check_integer
-from skest.distributed.synchronous import SynchronousReplica
-from skest.ftrl import Ftrl
+from skest.core.checks import check_integer
+from skest.distributed.process_group import SynchronousReplica
+from skest.engine.loop import Step, WatchedStep, train_step, trained_parameters
 from skest.hooks.base import Run
-from skest.row_sparse import RowSparse
-from skest.training import Step, WatchedStep, train_step, trained_parameters
-
-__all__ = ["LocalSGDReplica"]
+from skest.optimizers.ftrl import Ftrl
+from skest.optimizers.row_sparse import RowSparse
 
 
 class LocalSGDReplica(SynchronousReplica):

@@ -1,22 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The processes that torchrun started, for trainings in which all go in step."""
+"""Processes that torchrun started, and trainings in which all go in step."""
 
+import contextlib
+import dataclasses
 import datetime
 import json
+import logging
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from skest.checkpoints import Checkpoint
+from skest.checkpoints.checkpoint import Checkpoint
+from skest.checkpoints.store import CheckpointStore, MemoryStore
+from skest.core.checks import check_positive
+from skest.core.interrupts import INTERRUPTED
+from skest.core.random import seed_sequence
+from skest.core.resources import resolve_device
+from skest.engine.loop import INPUT_ENDED
+from skest.engine.replica import Replica
 from skest.exceptions import PeerLostError
-
-__all__ = ["Peers"]
+from skest.hooks.base import Run
+from skest.inputs.input_context import InputContext
+from skest.optimizers.dual_ascent import DualAscent
+from skest.optimizers.row_sparse import RowSparse
 
 _VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _FAILURE = "failure"
@@ -246,3 +260,233 @@ def _bytes_of(text: str) -> Tensor:
 
 def _text_of(content: Tensor) -> str:
     return bytes(content.tolist()).decode()
+
+
+_logger = logging.getLogger("skest")
+
+_STOPPED = "another process asked to stop"
+# In this order: what all of them stop for if it holds for one, the first that does.
+_REASONS = (INTERRUPTED, _STOPPED, INPUT_ENDED)
+_RANKS = "ranks"
+
+
+class SynchronousReplica(Replica):
+    """One of the processes that torchrun started for a training in step.
+
+    Rank 0 is the chief. All begin with its checkpoint or with its initial variables, and
+    stop together: when the input of one has ended, a hook of one asks to stop, or one is
+    interrupted. If one ends by an error, the others raise `PeerLostError`: within a
+    second if they wait for it between two steps, at once if its process has ended, and
+    after `timeout` at the latest.
+
+    All need to see the same ``model_dir``. Without one, or where each has a name of its
+    own for it, as in ``fit``, the chief sends its last checkpoint to the others, which
+    keep it in memory.
+
+    Parameters
+    ----------
+    device : str or torch.device, default="auto"
+        As in `skest.RunConfig`. On a machine with GPUs each process takes that of its
+        number on the machine (``LOCAL_RANK``).
+    timeout : float, seconds, default=1800
+        How long to wait for another process, also while the chief saves or evaluates.
+
+    Raises
+    ------
+    ValueError
+        When it is entered: if the program was not started by torchrun, or there are
+        fewer GPUs than processes on this machine.
+    PeerLostError
+        From all other methods, if another process is missing.
+    """
+
+    strategy = "A training in step"
+
+    def __init__(self, device: Any = "auto", timeout: float = 1800.0) -> None:
+        check_positive(timeout, "timeout", type(self).__name__)
+        self._device = device
+        self._timeout = float(timeout)
+        self._exit = contextlib.ExitStack()
+        self._in_group: Peers | None = None
+        self._is_resumed = False
+        self._is_over = False
+        self._has_left = False
+        self._positions: list[dict[str, Any]] = []
+        self._store: CheckpointStore = MemoryStore()
+
+    @property
+    def peers(self) -> Peers:
+        """The processes that train."""
+        if self._in_group is None:
+            raise RuntimeError(
+                f"{type(self).__name__} must be entered by 'with' first."
+            )
+        return self._in_group
+
+    def __enter__(self) -> Self:
+        use_cuda = resolve_device(self._device).type == "cuda"
+        if use_cuda:
+            self._exit.enter_context(torch.cuda.device(_local_device()))
+        try:
+            peers = Peers(self.strategy, self._timeout, use_cuda=use_cuda)
+        except BaseException:
+            self._exit.close()
+            raise
+        self._in_group = peers
+        self.is_chief = peers.rank == 0
+        if peers.size > 1:
+            self.input_context = InputContext(peers.size, peers.rank)
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        error = next((e for e in exc_info if isinstance(e, BaseException)), None)
+        reason = "it made no steps; its input may have no batch"
+        try:
+            self._give_up(f"{type(error).__name__}: {error}" if error else reason)
+        finally:
+            self.close()
+
+    def _give_up(self, reason: str) -> None:
+        """Tell the others if this process does not leave with them."""
+        peers, self._in_group = self._in_group, None
+        if peers is not None and not self._has_left:
+            peers.leave(reason)
+
+    def close(self) -> None:
+        """Let go of the network and of the device."""
+        self._exit.close()
+
+    def latest(self, store: CheckpointStore) -> Checkpoint | None:
+        """Return what the chief goes on from, for this process."""
+        self._store = store
+        found = self.peers.shared(store.latest() if self.is_chief else None)
+        self._is_resumed = found is not None
+        if found is None:
+            return None
+        position = self._own_position(found.input_position)
+        if self.is_chief:
+            return dataclasses.replace(found, input_position=position)
+        # The chief's generators would give all processes the same random numbers.
+        own = {k: v for k, v in found.optimizer.items() if not k.startswith("random:")}
+        return dataclasses.replace(found, optimizer=own, input_position=position)
+
+    def _own_position(
+        self, position: Mapping[str, Any] | None
+    ) -> Mapping[str, Any] | None:
+        """Return where this process goes on in its own part of the input."""
+        if position is None:
+            return None
+        of_ranks = position.get(_RANKS, [position])
+        if len(of_ranks) == self.peers.size:
+            return {**position, **of_ranks[self.peers.rank]}
+        _logger.warning(
+            "The input starts anew: the interrupted training was one of %d processes, "
+            "now there are %d.",
+            len(of_ranks),
+            self.peers.size,
+        )
+        return None
+
+    def seed(self, seed: int | None, start: int) -> int | None:
+        """Return a seed of this process: that of the others gives other numbers."""
+        if seed is None or self.is_chief:
+            return seed
+        own = seed_sequence(seed, self.peers.rank, start).generate_state(1, np.uint64)
+        return int(own[0])
+
+    def begin(self, run: Run) -> None:
+        """Begin with the variables of the chief."""
+        for optimizer in run.spec.optimizers:
+            rule = optimizer.inner if isinstance(optimizer, RowSparse) else optimizer
+            if isinstance(rule, DualAscent):
+                raise ValueError(
+                    "LinearSDCA has no gradients that processes could exchange. Train "
+                    "in one process, or with another optimizer."
+                )
+        if self.peers.size == 1:
+            return
+        captured = run.capture_checkpoint()
+        own = captured.input_position or {}
+        texts = self.peers.texts(
+            json.dumps({key: own[key] for key in ("input", "seeds") if key in own})
+        )
+        self._positions = [json.loads(text) for text in texts]
+        if not self._is_resumed:
+            first = self.peers.shared(captured if self.is_chief else None)
+            if not self.is_chief and first is not None:
+                spec = run.spec
+                first.restore(run.network, spec.optimizers, spec.lr_schedulers)
+
+    def capture(self, run: Run, capture: Callable[[Run], Any]) -> Any:
+        """Return a checkpoint, which knows of the inputs of all processes."""
+        found = capture(run)
+        if found.input_position is None or not self._positions:
+            return found
+        # A training by other processes must not take it for a place in its own input.
+        part = f"{found.input_position['input']}, part 1 of {self.peers.size}"
+        position = {**found.input_position, "input": part, _RANKS: self._positions}
+        return dataclasses.replace(found, input_position=position)
+
+    def agree(self, run: Run, reason: str | None = None, n: int = 0) -> int | None:
+        """Go on only if all do; all must call it, and equally often.
+
+        Parameters
+        ----------
+        run : Run
+            It is asked to stop if another process stops.
+        reason : str, default=None
+            Why this process stops; None if it goes on.
+        n : int, default=0
+            A number to be summed up.
+
+        Returns
+        -------
+        int or None
+            The sum over all processes; None if they stop.
+        """
+        own = _STOPPED if reason is not None and reason not in _REASONS else reason
+        *stopping, total = self.peers.summed([*(own == r for r in _REASONS), n])
+        for common, count in zip(_REASONS, stopping, strict=True):
+            if count:
+                self._is_over = True
+                run.request_stop(common)
+                return None
+        return total
+
+    def finish(self, run: Run) -> None:
+        """Tell the others that this process stops, if they don't know."""
+        if not self._is_over:
+            self.agree(run, run.stop_reason or INPUT_ENDED)
+
+    def leave(self, run: Run) -> None:
+        """Wait until the chief has saved, so that all have what it saved."""
+        name = None if run.model_dir is None else Path(run.model_dir).name
+        names = {*self.peers.texts(json.dumps(name))}
+        if len(names) > 1 or name is None:
+            saved = self.peers.shared(self._store.latest() if self.is_chief else None)
+            self.result = None if self.is_chief else saved
+        self._has_left = True
+
+
+def rows_of(data: Any) -> int | None:
+    """Return the number of rows of the first tensor in a nest of tensors."""
+    if isinstance(data, Tensor):
+        return len(data) if data.ndim else None
+    values: Iterator[Any] = iter(())
+    if isinstance(data, Mapping):
+        values = iter(data.values())
+    elif isinstance(data, tuple | list):
+        values = iter(data)
+    return next((n for n in map(rows_of, values) if n is not None), None)
+
+
+def _local_device() -> int:
+    """Return the number of the GPU for this process."""
+    local, n_devices = int(os.environ.get("LOCAL_RANK", 0)), torch.cuda.device_count()
+    if local >= n_devices:
+        raise ValueError(
+            f"This is process {local} of its machine ('LOCAL_RANK', from 0), which has "
+            f"{n_devices} GPU(s); each process needs one. Start torchrun with "
+            f"--nproc-per-node {n_devices}, or train with device='cpu'."
+        )
+    return local

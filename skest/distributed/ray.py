@@ -14,16 +14,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from skest._checks import check_integer, check_positive
-from skest.distributed.anonymous_file import anonymous_file
+from skest.core.checks import check_integer, check_positive
 from skest.distributed.authentication import secret_of_cluster
-from skest.distributed.job import write_job
+from skest.distributed.job import anonymous_file, write_job
 from skest.distributed.launch import environ_of
-from skest.distributed.remote_errors import dump_error, load_error
-from skest.distributed.supervisor import Supervisor, Task
+from skest.distributed.supervisor import Supervisor, Task, dump_error, load_error
 from skest.exceptions import PeerLostError
-
-__all__ = ["launch"]
 
 _KINDS = ("chief", "worker", "ps", "evaluator")
 _SECONDS_TO_SAVE = 60.0

@@ -6,20 +6,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from skest.distributed.async_replica import AsyncReplica, TrainingOverError
+from skest.config.run_config import RunConfig
+from skest.config.strategies import AsyncParameterServer, DataParallel, LocalSGD
 from skest.distributed.authentication import secret_of_cluster
 from skest.distributed.data_parallel import DataParallelReplica
-from skest.distributed.end_of_training import EndOfTraining
-from skest.distributed.local_cluster import Train, train_locally
+from skest.distributed.local import Train, train_locally
 from skest.distributed.local_sgd import LocalSGDReplica
-from skest.distributed.server import serve_parameters
-from skest.distributed.strategy_choice import strategy_of
+from skest.distributed.ps.server import serve_parameters
+from skest.distributed.ps.worker import AsyncReplica, TrainingOverError
+from skest.engine.replica import EndOfTraining, Replica, strategy_of
 from skest.inputs.sharding import context_of
-from skest.replica import Replica
-from skest.run_config import RunConfig
-from skest.strategies import AsyncParameterServer, DataParallel, LocalSGD
-
-__all__ = ["replica_for", "serve_if_ps"]
 
 _logger = logging.getLogger("skest")
 
@@ -80,7 +76,7 @@ def replica_for(
     Parameters
     ----------
     train, model_fn, input_fn, steps, max_steps
-        As for `skest.distributed.local_cluster.train_locally`, for strategies whose
+        As for `skest.distributed.local.train_locally`, for strategies whose
         processes are started here.
     config : RunConfig
         Its ``train_distribute`` and ``task`` decide.

@@ -9,8 +9,6 @@ from torch import Tensor
 
 from skest.distributed.process_group import Peers
 
-__all__ = ["average_gradients"]
-
 _NONE, _ROWS, _DENSE = range(3)
 _ALIGNMENT = 8  # bytes: tensors of every type may begin at a multiple of it
 

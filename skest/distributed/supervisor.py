@@ -6,22 +6,22 @@ import functools
 import json
 import logging
 import os
+import pickle
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import traceback
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Self
 
-from skest.distributed.anonymous_file import anonymous_file
-from skest.distributed.remote_errors import load_error
-from skest.distributed.standstill import wait_for_end
-from skest.exceptions import TaskFailedError
+import cloudpickle
 
-__all__ = ["Supervisor", "Task", "res_options"]
+from skest.distributed.job import anonymous_file
+from skest.exceptions import TaskFailedError
 
 _logger = logging.getLogger("skest")
 
@@ -394,3 +394,87 @@ def _end_of(status: int) -> str:
         return f"was killed by {signal.Signals(-status).name}"
     except ValueError:
         return f"was killed by signal {-status}"
+
+
+class RemoteTraceback(Exception):  # noqa: N818 (it shows where an error was raised)
+    """Where in another process an error was raised; the ``__cause__`` of that error.
+
+    Parameters
+    ----------
+    text : str
+        The traceback there.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+    def __str__(self) -> str:
+        return f"\n{self.text}"
+
+
+def dump_error(error: BaseException) -> bytes:
+    """Return an error as bytes for `load_error`.
+
+    Parameters
+    ----------
+    error : BaseException
+        As it was caught. One that can't be pickled becomes a RuntimeError with its type
+        and text.
+    """
+    text = "".join(traceback.format_exception(error))
+    try:
+        dumped = cloudpickle.dumps((error.with_traceback(None), text))
+        pickle.loads(dumped)  # some can't be built from their arguments
+    except Exception:
+        substitute = RuntimeError(f"{type(error).__name__}: {error}")
+        dumped = cloudpickle.dumps((substitute, text))
+    return dumped
+
+
+def load_error(dumped: bytes, task: str) -> BaseException:
+    """Return the error that `dump_error` was given, to be raised here.
+
+    Parameters
+    ----------
+    dumped : bytes
+        From a process that is trusted.
+    task : str
+        What raised it, for people.
+
+    Examples
+    --------
+    >>> from skest.distributed.supervisor import dump_error, load_error
+    >>> error = load_error(dump_error(KeyError("x")), "worker 1")
+    >>> error, type(error.__cause__).__name__
+    (KeyError('x'), 'RemoteTraceback')
+    """
+    error, text = pickle.loads(dumped)
+    error.__cause__ = RemoteTraceback(f"In {task}:\n{text}")
+    return error
+
+
+def wait_for_end(pid: int, lease: float, stands_still: Callable[[], None]) -> None:
+    """Wait until a child process has ended; its exit status is still to be asked for.
+
+    The kernel tells who is stopped and who goes on: a process needs to do nothing for it,
+    and may be as busy or as idle as it likes.
+
+    Parameters
+    ----------
+    pid : int
+        The process.
+    lease : float, seconds
+        How long it may be stopped without a break.
+    stands_still : callable
+        Called, in another thread, if it is stopped for longer.
+    """
+    while True:
+        change = os.waitid(os.P_PID, pid, os.WEXITED | os.WSTOPPED | os.WNOWAIT)
+        if change is None or change.si_code not in (os.CLD_STOPPED, os.CLD_TRAPPED):
+            return
+        timer = threading.Timer(lease, stands_still)
+        timer.daemon = True
+        timer.start()
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WCONTINUED | os.WNOWAIT)
+        timer.cancel()

@@ -18,8 +18,6 @@ import traceback
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["end_with_parent", "main"]
-
 _PR_SET_PDEATHSIG = 1
 
 
@@ -91,7 +89,7 @@ def _do_job(job: int, report: int, arguments: dict[str, Any]) -> None:
 
         read_job(job)(**arguments)
     except BaseException as error:
-        from skest.distributed.remote_errors import dump_error
+        from skest.distributed.supervisor import dump_error
 
         traceback.print_exc()
         os.pwrite(report, dump_error(error), 0)

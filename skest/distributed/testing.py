@@ -3,9 +3,7 @@
 
 from typing import Any, Self
 
-from skest.distributed.server import ParameterServer
-
-__all__ = ["LocalServers"]
+from skest.distributed.ps.server import ParameterServer
 
 
 class LocalServers:

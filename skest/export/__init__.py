@@ -8,7 +8,7 @@ nor scikit-learn.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from skest._former_names import no_attribute
+from skest.core.tf_names import no_attribute
 
 if TYPE_CHECKING:
     from skest.export.artifact import latest

@@ -16,23 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from skest.checkpoints.versions import list_versions
 from skest.exceptions import ArtifactError
-from skest.export.manifest import (
-    MANIFEST,
-    MAX_JSON_BYTES,
-    MODEL,
-    WARMUP,
-    parsed,
-)
-from skest.versioned_directory import list_versions
-
-__all__ = [
-    "Artifact",
-    "check_file_name",
-    "latest",
-    "read_artifact",
-    "version_at",
-]
+from skest.export.manifest import MANIFEST, MAX_JSON_BYTES, MODEL, WARMUP, parsed
 
 _NAME = re.compile(r"(assets/)?[A-Za-z0-9][\w.-]{0,127}", re.ASCII)
 

@@ -9,19 +9,11 @@ from numpy.typing import NDArray
 
 from skest.exceptions import ExportError
 from skest.heads.base import Head
+from skest.heads.classification import SingleLabelHead
 from skest.heads.labels import class_names
 from skest.heads.multi_head import MultiHead
 from skest.heads.multi_label import MultiLabelHead
-from skest.heads.single_label import SingleLabelHead
 from skest.keys import PredictionKeys
-
-__all__ = [
-    "LABELS",
-    "check_has_classes",
-    "class_labels",
-    "class_texts",
-    "with_class_outputs",
-]
 
 #: Key of the answer in the type of the labels; of several labels, their indicators.
 LABELS = "labels"

@@ -13,21 +13,12 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from skest._checks import check_directory_name, check_integer
-from skest._files import write_file
-from skest._former_arguments import FormerArguments
-from skest.checkpoint_export import check_format
+from skest.checkpoints.versions import list_versions, remove_old_versions
+from skest.core.checks import check_directory_name, check_integer
+from skest.core.files import write_file
+from skest.core.tf_names import FormerArguments
+from skest.export.checkpoint_export import check_format
 from skest.keys import MetricKeys
-from skest.versioned_directory import list_versions, remove_old_versions
-
-__all__ = [
-    "BestExporter",
-    "Exportable",
-    "Exporter",
-    "FinalExporter",
-    "LatestExporter",
-    "loss_smaller",
-]
 
 _Assets = Mapping[str, str | os.PathLike[str]]
 

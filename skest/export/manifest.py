@@ -15,19 +15,6 @@ import numpy as np
 
 from skest.exceptions import ArtifactError
 
-__all__ = [
-    "MANIFEST",
-    "MAX_ATOL",
-    "MAX_JSON_BYTES",
-    "MODEL",
-    "SCHEMA",
-    "WARMUP",
-    "check_signatures",
-    "mapping",
-    "parsed",
-    "without_duplicates",
-]
-
 # More than rounding: recorded answers would be compared with nothing.
 MAX_ATOL = 0.01
 # Of the manifest, and of recorded rows: parsed, JSON takes up to 25 times its memory.
@@ -43,7 +30,7 @@ _DTYPES = {
 }
 _CHECKPOINT = (
     "This is an export with format='checkpoint', which "
-    "`skest.checkpoint_format.read_checkpoint` reads; what runs has another format."
+    "`skest.checkpoints.format.read_checkpoint` reads; what runs has another format."
 )
 # What a missing row of a feature is filled with is made in Python, one by one.
 _MAX_CELLS = 2**24

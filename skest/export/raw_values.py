@@ -15,15 +15,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "Feature",
-    "cell_lengths",
-    "columns_of",
-    "is_whole",
-    "names_taken",
-    "values_in_item",
-]
-
 Parts = Mapping[str, Sequence[str]]
 
 

@@ -16,8 +16,6 @@ from skest.export.manifest import WARMUP, check_signatures
 from skest.export.raw_values import Feature, columns_of, names_taken
 from skest.export.trial import Trial
 
-__all__ = ["Model", "load"]
-
 
 class Model:
     """An exported model that runs.

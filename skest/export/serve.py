@@ -15,14 +15,11 @@ from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 
+from skest.checkpoints.versions import version_number
 from skest.export.manifest import MANIFEST
 from skest.export.serving.requests import Limits
 from skest.export.serving.server import ModelServer
 from skest.export.trial import Trial
-from skest.versioned_directory import version_number
-
-__all__ = ["main"]
-
 
 _PROG = "python -m skest.export.serve"
 

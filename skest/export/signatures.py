@@ -14,22 +14,12 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from skest.exceptions import ExportError
 from skest.heads.base import Head
+from skest.heads.classification import SingleLabelHead
 from skest.heads.multi_head import MultiHead
 from skest.heads.multi_label import MultiLabelHead
 from skest.heads.regression import RegressionHead
-from skest.heads.single_label import SingleLabelHead
 from skest.heads.single_task import SingleTaskHead
 from skest.keys import PredictionKeys
-
-__all__ = [
-    "ClassificationOutput",
-    "PredictOutput",
-    "RegressionOutput",
-    "Signature",
-    "TensorInfo",
-    "model_signatures",
-    "signatures",
-]
 
 _DEFAULT = "serving_default"
 

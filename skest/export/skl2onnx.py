@@ -12,8 +12,6 @@ from sklearn.base import ClassifierMixin, RegressorMixin
 from skest.exceptions import ExportError
 from skest.export.onnx.graph import OPSETS
 
-__all__ = ["register"]
-
 _OPTIONS = {
     "nocl": [True, False],
     "output_class_labels": [False, True],

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from skest.checkpoints import Checkpoint
-from skest.evaluation import predict_batch
+from skest.checkpoints.checkpoint import Checkpoint
+from skest.engine.evaluation import predict_batch
 from skest.exceptions import ExportError
 from skest.export.classes import with_class_outputs
 from skest.export.onnx.inputs import InputSpec
@@ -20,8 +20,6 @@ from skest.export.warmup import by_output, cells_of, made_up_rows, rows_of
 from skest.export.writer import Exported
 from skest.heads.base import Head
 from skest.spec import EstimatorSpec
-
-__all__ = ["exported_spec", "known_features", "predicted_by_spec"]
 
 
 def known_features(features: Any) -> Any:

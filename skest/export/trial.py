@@ -20,8 +20,6 @@ from typing import Any
 from skest.exceptions import ArtifactError
 from skest.export.artifact import Artifact
 
-__all__ = ["Trial", "lacks_memory", "run_in_child"]
-
 _CHILD = "from skest.export import runtime, trial; trial.run_in_child(runtime.load)"
 # A process that waits for a slow disk takes no time of the processor.
 _WAITING = 10

@@ -16,14 +16,6 @@ from skest.exceptions import ExportError
 from skest.export.onnx.inputs import InputSpec
 from skest.export.raw_values import Feature, columns_of
 
-__all__ = [
-    "by_output",
-    "cells_of",
-    "looked_up_in_model",
-    "made_up_rows",
-    "rows_of",
-]
-
 _UNKNOWN = ("unknown word", "ünbekannt")
 _WORDS_OF_A_FEATURE = 64
 _LOOK_UP, _KEYS = "LabelEncoder", ("keys_strings", "keys_int64s")

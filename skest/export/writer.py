@@ -14,12 +14,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from skest._files import explained
-from skest._tensor_files import write_tensors
 from skest._version import __version__
-from skest.checkpoint_export import check_asset, check_base
+from skest.checkpoints.versions import write_version
+from skest.core.files import explained
+from skest.core.tensor_files import write_tensors
 from skest.exceptions import ArtifactError, ExportError
 from skest.export.artifact import check_file_name
+from skest.export.checkpoint_export import check_asset, check_base
 from skest.export.manifest import (
     MANIFEST,
     MAX_ATOL,
@@ -31,9 +32,6 @@ from skest.export.manifest import (
 from skest.export.onnx.graph import explained_unicode
 from skest.export.onnx.model import OnnxGraph
 from skest.export.runtime import load
-from skest.versioned_directory import write_version
-
-__all__ = ["Exported", "are_external", "write_export"]
 
 Rows = dict[str, list[Any]]
 _WEIGHTS = "weights.safetensors"

@@ -1,9 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Descriptions of how raw columns become what a model takes, as in TensorFlow."""
+"""Descriptions of how raw columns become what a model takes, as in TensorFlow.
+
+On the host a `Table` reads whatever ``X`` is, and each column encodes its cells as ids or
+floats; `FeatureColumns` does so for all columns of a model, after it has learned what they
+leave open. Inside the network the modules `DenseFeatures`, `LinearFeatures` and
+`SequenceFeatures` hold the trainable tables and make one tensor of the encoded columns.
+"""
 
 from typing import TYPE_CHECKING, Any
 
-from skest._former_names import no_attribute
+from skest.core.tf_names import no_attribute
 from skest.feature_columns.base import CategoricalColumn, DenseColumn, FeatureColumn
 from skest.feature_columns.bucketized import BucketizedColumn, bucketized_column
 from skest.feature_columns.categorical import (
@@ -49,12 +55,10 @@ from skest.feature_columns.target_statistics import (
     target_statistics_column,
 )
 from skest.feature_columns.vocabulary import (
-    VocabularyListColumn,
-    categorical_column_with_vocabulary_list,
-)
-from skest.feature_columns.vocabulary_file import (
     VocabularyFileColumn,
+    VocabularyListColumn,
     categorical_column_with_vocabulary_file,
+    categorical_column_with_vocabulary_list,
 )
 from skest.feature_columns.weighted import (
     WeightedCategoricalColumn,

@@ -1,10 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`FeatureColumn` and its two kinds: dense and categorical columns.
-
-A column is a description: it says which raw columns it reads and what becomes of their
-cells. `encode` gives what the network takes, numbers or ids; the network holds the
-weights (`skest.feature_columns.modules`).
-"""
+"""`FeatureColumn` and its kinds: dense, categorical, and columns over others."""
 
 import functools
 from collections.abc import Hashable, Iterable, Iterator
@@ -12,30 +7,59 @@ from typing import Any, ClassVar, Self, TypeAlias
 
 import numpy as np
 import scipy.sparse
+from scipy.sparse import issparse
 from sklearn import get_config
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.exceptions import NotFittedError
 from sklearn.utils import Tags
 
-from skest._compat import (
+from skest.core.sklearn_compat import (
     check_feature_names_in,
     check_sample_weight,
     get_output_config,
 )
-from skest.feature_columns.features_in import FeaturesIn
 from skest.feature_columns.sources import is_key
 from skest.feature_columns.table import Key, Table
 
-__all__ = [
-    "CategoricalColumn",
-    "DenseColumn",
-    "FeatureColumn",
-    "FittedPart",
-    "as_csr",
-    "as_dense",
-    "check_key",
-    "one_hot",
-]
+
+class FeaturesIn:
+    """Mixin of transformers that read columns of X by key.
+
+    Attributes
+    ----------
+    n_features_in_ : int
+        Number of columns of X, if X was a frame or an array.
+    feature_names_in_ : ndarray of str, shape (n_features_in_,)
+        Names of the columns of X, if X was a frame whose names are all strings.
+    """
+
+    def _remember_features(self, table: Table) -> None:
+        """Keep number and names of the columns, and forget those of an earlier fit."""
+        for name, value in (
+            ("n_features_in_", table.n_features),
+            ("feature_names_in_", table.feature_names),
+        ):
+            self.__dict__.pop(name, None)
+            if value is not None:
+                setattr(self, name, value)
+
+    def _table(self, X: Any) -> Table:
+        """View X by the names that `fit` saw, if it saw any."""
+        n_features = vars(self).get("n_features_in_")
+        names = vars(self).get("feature_names_in_")
+        table = Table(X)
+        if table is X or table.n_features is None or n_features is None:
+            return table
+        if table.feature_names is None or names is None:
+            if table.n_features != n_features:
+                raise ValueError(
+                    f"X has {table.n_features} features, but {type(self).__name__} is "
+                    f"expecting {n_features} features as input."
+                )
+            if table.feature_names is not names and not issparse(X):
+                return Table(np.asarray(X), feature_names=names)
+        return table if names is None else Table(X, feature_names=names)
+
 
 # Sparse where most of it would be zeros.
 Matrix: TypeAlias = np.ndarray | scipy.sparse.sparray
@@ -518,3 +542,87 @@ def _columns_among(values: Iterable[Any]) -> Iterator[FeatureColumn]:
 
 def _is_learned(name: Hashable) -> bool:
     return isinstance(name, str) and name.endswith("_") and not name.startswith("_")
+
+
+class OverCategorical(FeatureColumn):
+    """Column over a categorical one, the parameter `categorical_column`."""
+
+    categorical_column: CategoricalColumn
+    categorical = FittedPart("categorical_column")
+
+    @property
+    def feature_keys(self) -> tuple[Key, ...]:
+        """Keys of the categorical column."""
+        return self.categorical_column.feature_keys
+
+    def _learn(self, table: Table, sample_weight: np.ndarray | None) -> dict[str, Any]:
+        fitted = self.categorical_column.fitted(table, sample_weight)
+        return {"categorical_column_": fitted}
+
+    def training_features(
+        self,
+        table: Table,
+        sample_weight: np.ndarray | None,
+        generator: np.random.Generator,
+    ) -> dict[str, np.ndarray]:
+        """Return those of the categorical column."""
+        return self.categorical.training_features(table, sample_weight, generator)
+
+    @property
+    def has_inverse(self) -> bool:
+        """Whether the categorical column has an inverse."""
+        return self.categorical_column.has_inverse
+
+    def inverse(self, ids: Any) -> np.ndarray:
+        """Return the categories that ids stand for, see `CategoricalColumn.inverse`."""
+        return self.categorical.inverse(ids)
+
+
+class CategoricalOver(OverCategorical, CategoricalColumn):
+    """Categorical column that has its ids from another one."""
+
+    @property
+    def num_buckets(self) -> int:
+        """Number of ids."""
+        return self.categorical.num_buckets
+
+    def ids(self, table: Table) -> tuple[np.ndarray, np.ndarray]:
+        """Return the ids of all cells, and which cells hold a value at all."""
+        return self.categorical.ids(table)
+
+    def _bucket_names(self) -> list[str]:
+        return self.categorical._bucket_names()
+
+
+def innermost(column: Any) -> Any:
+    """Return what gives the ids, inside of weights and sequences."""
+    while isinstance(column, CategoricalOver):
+        column = column.categorical_column
+    return column
+
+
+class TrainedColumn(DenseColumn):
+    """Dense column whose output needs what a network has learned, ``weights_``."""
+
+    weights_: Any
+
+    def check_refit(self) -> None:
+        """Raise ValueError if there are learned vectors."""
+        if "weights_" in vars(self):
+            raise ValueError(
+                f"Column {self.name!r} has vectors that a network has learned; to fit it "
+                "again would lose them. Call transform only; in a Pipeline or "
+                "ColumnTransformer, put the columns into sklearn.frozen.FrozenEstimator. "
+                "To start anew, fit a clone."
+            )
+
+    @property
+    def _trained_weights(self) -> Any:
+        if "weights_" not in vars(self):
+            raise NotFittedError(
+                f"Column {self.name!r} has no vectors, because a network learns them, and "
+                "copies made by clone have none. Take the feature columns of a fitted "
+                "estimator; in a Pipeline or ColumnTransformer, put them into "
+                "sklearn.frozen.FrozenEstimator, which keeps what they have learned."
+            )
+        return self.weights_

@@ -1,27 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Columns whose cells are categories: what they share, identity and hash buckets."""
 
+from itertools import repeat
 from typing import Any
 
 import numpy as np
+from sklearn.utils import murmurhash3_32
 
-from skest._checks import check_choice, check_integer
+from skest.core.checks import check_choice, check_integer
 from skest.feature_columns.base import CategoricalColumn, check_key
 from skest.feature_columns.cells import Factorized
-from skest.feature_columns.hashing import bucket_ids
 from skest.feature_columns.table import Key, Table
-
-__all__ = [
-    "CELL_DTYPES",
-    "HashBucketColumn",
-    "IdentityColumn",
-    "KeyedCategoricalColumn",
-    "categorical_column_with_hash_bucket",
-    "categorical_column_with_identity",
-    "check_delimiter",
-    "check_kind",
-    "present_codes",
-]
 
 CELL_DTYPES = (None, "string", "int64")
 _LARGEST_HASH = 2**32
@@ -302,3 +291,81 @@ def check_kind(cells: Factorized, expected: str | None, source: str) -> None:
             f"Cells must be of type {expected!r}, by {source}; got {cells.example!r} "
             f"of type {found!r}. Convert the column, or change the feature column."
         )
+
+
+DEFAULT_HASH_KEY = 0xDECAFCAFFE
+
+
+def string_hashes(values: np.ndarray, seed: int = 0) -> np.ndarray:
+    """Hash distinct strings to unsigned 32-bit numbers.
+
+    Parameters
+    ----------
+    values : ndarray of str, shape (n,)
+        Dtype object.
+    seed : int, default=0
+        Seed of the hash function.
+
+    Returns
+    -------
+    ndarray of uint64, shape (n,)
+
+    Raises
+    ------
+    ValueError
+        If a string cannot be written as UTF-8 (it holds a lone surrogate).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> string_hashes(np.array(["a", "b"], dtype=object))
+    array([1009084850, 2514386435], dtype=uint64)
+    """
+    hashes = map(murmurhash3_32, values.tolist(), repeat(seed), repeat(True))
+    try:
+        return np.fromiter(hashes, dtype=np.uint64, count=len(values))
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"The string {error.object!r} is not valid Unicode (it holds a lone "
+            "surrogate) and cannot be hashed. Clean the column."
+        ) from error
+
+
+def string_to_int64keys(values: np.ndarray) -> np.ndarray:
+    """Hash distinct strings to 64 bits: two 32-bit hashes with the seeds 0 and 1."""
+    return string_hashes(values, 0) | (string_hashes(values, 1) << np.uint64(32))
+
+
+def int64_keys(values: np.ndarray) -> np.ndarray:
+    """64-bit keys of distinct values, uint64: hashes of strings, integers as they are."""
+    if values.dtype == object:
+        return string_to_int64keys(values)
+    return values.astype(np.int64).view(np.uint64)
+
+
+def bucket_ids(values: np.ndarray, n_buckets: int) -> np.ndarray:
+    """Give distinct values a bucket each.
+
+    Integers are hashed as their decimal string, as in TensorFlow, so 7 and "7" agree.
+
+    Parameters
+    ----------
+    values : ndarray of str (dtype object) or of integers, shape (n,)
+        The values.
+    n_buckets : int
+        Number of buckets.
+
+    Returns
+    -------
+    ndarray of int64, shape (n,)
+        Buckets from 0 to ``n_buckets - 1``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> bucket_ids(np.array([7]), 100) == bucket_ids(np.array(["7"], dtype=object), 100)
+    array([ True])
+    """
+    if values.dtype != object:
+        values = np.array([str(value) for value in values.tolist()], dtype=object)
+    return (string_hashes(values) % np.uint64(n_buckets)).astype(np.int64)

@@ -15,16 +15,6 @@ import numpy as np
 import pandas as pd
 from pandas.api.types import infer_dtype, is_hashable, is_numeric_dtype
 
-__all__ = [
-    "Cells",
-    "Factorized",
-    "as_array",
-    "check_unicode",
-    "factorize",
-    "holds_numbers",
-    "numbers",
-]
-
 Cells = np.ndarray | pd.Series
 
 # Floats hold every integer up to here, and not every one beyond.

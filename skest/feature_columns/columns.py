@@ -3,7 +3,8 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -13,23 +14,20 @@ from sklearn.base import TransformerMixin, clone
 from sklearn.utils import Tags
 from torch import Tensor
 
-from skest._checks import check_choice
-from skest._compat import BaseComposition, check_feature_names_in
+from skest.core.checks import check_choice
+from skest.core.sklearn_compat import BaseComposition, check_feature_names_in
 from skest.feature_columns.base import (
     CategoricalColumn,
     DenseColumn,
     FeatureColumn,
+    FeaturesIn,
+    OverCategorical,
     as_csr,
     as_dense,
 )
-from skest.feature_columns.chosen import chosen_columns
+from skest.feature_columns.choice import chosen_columns
 from skest.feature_columns.dense import EmbeddingColumn
-from skest.feature_columns.equality import same
-from skest.feature_columns.features_in import FeaturesIn
-from skest.feature_columns.nested import OverCategorical
 from skest.feature_columns.table import Key, Table
-
-__all__ = ["FeatureColumns", "as_feature_columns", "unread_keys"]
 
 _WHOLE = "x"  # key of all columns of an array
 
@@ -541,3 +539,51 @@ def _check_lengths(lengths: dict[str, Tensor]) -> None:
                 f"{row}, column {first!r} has {int(lengths[first][row])} steps and column "
                 f"{name!r} has {int(values[row])}. Cut or fill one of them."
             )
+
+
+def same(a: Any, b: Any) -> bool:
+    """Tell whether two parameters say the same, also if one is a copy of the other.
+
+    Columns are equal by their classes and parameters; lists, tuples, arrays, Series and
+    whatever else is a collection by their elements; mappings by their entries; partial
+    functions by what they consist of. Anything else decides for itself, other functions
+    by identity.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skest.feature_columns.columns import same
+    >>> same(np.array(["a", "b"]), ["a", "b"])
+    True
+    """
+    if a is b:
+        return True
+    if isinstance(a, FeatureColumn):
+        return type(a) is type(b) and same(_parameters(a), _parameters(b))
+    if isinstance(a, partial):
+        return type(a) is type(b) and same(_parts(a), _parts(b))
+    if isinstance(a, Mapping) and isinstance(b, Mapping):
+        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+    if _is_listed(a) or _is_listed(b):
+        return (
+            _is_listed(a)
+            and _is_listed(b)
+            and len(a) == len(b)
+            and all(map(same, a, b))
+        )
+    return bool(a == b)
+
+
+def _parameters(column: FeatureColumn) -> dict[str, Any]:
+    return column.get_params(deep=False)
+
+
+def _parts(function: partial[Any]) -> list[Any]:
+    return [function.func, function.args, function.keywords]
+
+
+def _is_listed(value: Any) -> bool:
+    """Whether it is a collection of elements in an order."""
+    return isinstance(value, Collection) and not isinstance(
+        value, str | bytes | Mapping | Set
+    )

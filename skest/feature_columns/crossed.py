@@ -6,16 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from skest._checks import check_integer
-from skest._hashes import fingerprint_cat64
-from skest.feature_columns.base import CategoricalColumn, FittedPart
-from skest.feature_columns.categorical import HashBucketColumn
-from skest.feature_columns.hashing import DEFAULT_HASH_KEY, int64_keys
-from skest.feature_columns.nested import innermost
+from skest.core.checks import check_integer
+from skest.core.hashing import fingerprint_cat64
+from skest.feature_columns.base import CategoricalColumn, FittedPart, innermost
+from skest.feature_columns.categorical import (
+    DEFAULT_HASH_KEY,
+    HashBucketColumn,
+    int64_keys,
+)
 from skest.feature_columns.sources import is_key
 from skest.feature_columns.table import Key, Table
-
-__all__ = ["CrossedColumn", "crossed_column"]
 
 _LARGEST_SIZE = 2**63
 

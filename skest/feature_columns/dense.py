@@ -9,26 +9,18 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from skest._checks import check_choice, check_integer, check_positive
-from skest._former_arguments import former_arguments
+from skest.core.checks import check_choice, check_integer, check_positive
+from skest.core.tf_names import former_arguments
 from skest.feature_columns.base import (
     CategoricalColumn,
     DenseColumn,
     FeatureColumn,
     Matrix,
+    OverCategorical,
+    TrainedColumn,
 )
 from skest.feature_columns.lookup import COMBINERS, combined_rows
-from skest.feature_columns.nested import OverCategorical
 from skest.feature_columns.table import Table
-from skest.feature_columns.trained import TrainedColumn
-
-__all__ = [
-    "EmbeddingColumn",
-    "IndicatorColumn",
-    "Initializer",
-    "embedding_column",
-    "indicator_column",
-]
 
 Initializer = Callable[[Tensor], Any] | Callable[[Tensor, Generator], Any]
 

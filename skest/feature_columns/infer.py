@@ -3,20 +3,12 @@
 
 from typing import Any, Literal, overload
 
-from skest._checks import check_choice
-from skest.feature_columns.chosen import chosen_columns
+from skest.core.checks import check_choice
+from skest.feature_columns.choice import chosen_columns
 from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.numeric import NumericColumn, numeric_column
 from skest.feature_columns.piecewise import piecewise_linear_column
 from skest.feature_columns.table import Table
-
-__all__ = [
-    "MAX_PIECEWISE_WIDTH",
-    "PIECEWISE_BOUNDARIES",
-    "PIECEWISE_DIMENSION",
-    "infer_feature_columns",
-    "with_piecewise",
-]
 
 #: Edges of the piecewise-linear columns beside numbers; so many find the spikes that
 #: trees find.

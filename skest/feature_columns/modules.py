@@ -10,14 +10,14 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Generator, Tensor, nn
 
-from skest._checks import check_choice, check_integer
+from skest.core.checks import check_choice, check_integer
 from skest.feature_columns.base import CategoricalColumn, DenseColumn, FeatureColumn
 from skest.feature_columns.columns import FeatureColumns, as_feature_columns
 from skest.feature_columns.dense import EmbeddingColumn
-from skest.feature_columns.interpolation import CodeOutput, grouped
-from skest.feature_columns.joint_lookup import Lookup, looked_up
 from skest.feature_columns.lookup import (
     COMBINERS,
+    Lookup,
+    looked_up,
     looked_up_often,
     own_values,
     row_table,
@@ -28,22 +28,8 @@ from skest.feature_columns.periodic import (
     PeriodicNumbers,
     computed_together,
 )
-from skest.feature_columns.piecewise import PiecewiseLinearColumn
+from skest.feature_columns.piecewise import CodeOutput, PiecewiseLinearColumn, grouped
 from skest.feature_columns.target_statistics import TargetStatisticsColumn
-
-__all__ = [
-    "CountsOutput",
-    "DenseFeatures",
-    "EmbeddingOutput",
-    "InterpolatedOutput",
-    "LinearFeatures",
-    "PeriodicOutput",
-    "RowLookup",
-    "SequenceFeatures",
-    "ValuesOutput",
-    "module_name",
-    "parameter_name",
-]
 
 
 def module_name(column_name: str) -> str:
@@ -460,9 +446,9 @@ class SequenceFeatures(_ColumnFeatures):
         """Cut off the steps that no sequence has, which is done before anything else.
 
         How many there are depends on the lengths, and so does the shape of all that
-        comes later. `skest.execution.GraphStep` calls this before the part of a step that
-        it records. Nothing is cut in a program of ``torch.export``, whose shapes depend on
-        no values.
+        comes later. `skest.engine.recorded.GraphStep` calls this before the part of a
+        step that it records. Nothing is cut in a program of ``torch.export``, whose
+        shapes depend on no values.
 
         Parameters
         ----------

@@ -10,21 +10,19 @@ from typing import Any, NoReturn
 import numpy as np
 from sklearn.preprocessing import MinMaxScaler
 
-from skest._checks import check_choice
-from skest._former_arguments import former_arguments
+from skest.core.checks import check_choice
+from skest.core.tf_names import former_arguments
 from skest.feature_columns.base import DenseColumn, check_key
-from skest.feature_columns.extremes import extremes
-from skest.feature_columns.finite import is_finite
-from skest.feature_columns.layout import copied_by_rows
-from skest.feature_columns.moments import mean_and_scale
-from skest.feature_columns.quantiles import (
+from skest.feature_columns.statistics import (
     UniformMap,
+    copied_by_rows,
+    extremes,
+    is_finite,
+    mean_and_scale,
     median_and_spread,
     smoothly_clipped,
 )
 from skest.feature_columns.table import Key, Table
-
-__all__ = ["NumericColumn", "can_hold", "numeric_column"]
 
 _DTYPES = ("float32", "float64", "int32", "int64")
 _SCALERS = ("standard", "minmax", "quantile", "robust")

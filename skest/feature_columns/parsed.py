@@ -9,18 +9,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from skest._checks import check_choice
+from skest.core.checks import check_choice
 from skest.feature_columns.cells import Cells, numbers
 from skest.feature_columns.numeric import NumericColumn
 from skest.feature_columns.table import Key, Table
-
-__all__ = [
-    "ParsedColumn",
-    "are_dates",
-    "are_numbers",
-    "parsed_numeric_column",
-    "varying_parts",
-]
 
 _DATE_PARTS = ("seconds", "month", "weekday", "hour", "day_of_year")
 _CODE = re.compile(r"\s*[+-]?0\d")  # a leading zero makes a code of it, as in "01234"

@@ -9,19 +9,10 @@ import numpy as np
 import torch
 from torch import Generator, Tensor, nn
 
-from skest._checks import check_integer, check_positive
-from skest.feature_columns.base import FittedPart
+from skest.core.checks import check_integer, check_positive
+from skest.feature_columns.base import FittedPart, TrainedColumn
 from skest.feature_columns.numeric import NumericColumn
 from skest.feature_columns.table import Key, Table
-from skest.feature_columns.trained import TrainedColumn
-
-__all__ = [
-    "PARAMETERS",
-    "PeriodicColumn",
-    "PeriodicNumbers",
-    "computed_together",
-    "periodic_column",
-]
 
 #: Names of what a network trains.
 PARAMETERS = ("frequencies", "phases", "weights", "bias")

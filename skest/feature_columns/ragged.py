@@ -10,17 +10,6 @@ import pandas as pd
 
 from skest.feature_columns.cells import Cells, Factorized, as_array, factorize
 
-__all__ = [
-    "Flat",
-    "as_cells",
-    "exact_lists",
-    "flatten",
-    "holds_lists",
-    "lengths_of",
-    "pad",
-    "split",
-]
-
 _LISTS = (list, tuple, np.ndarray, pd.Series, pd.Index)
 _NEVER_LISTS = pd.CategoricalDtype | pd.StringDtype
 

@@ -8,30 +8,19 @@ from typing import Any
 
 import numpy as np
 
+from skest.feature_columns.base import CategoricalOver
 from skest.feature_columns.categorical import (
     KeyedCategoricalColumn,
     categorical_column_with_hash_bucket,
     categorical_column_with_identity,
 )
-from skest.feature_columns.nested import CategoricalOver
 from skest.feature_columns.numeric import NumericColumn
 from skest.feature_columns.ragged import Flat, lengths_of, pad
 from skest.feature_columns.table import Key, Table
-from skest.feature_columns.vocabulary import categorical_column_with_vocabulary_list
-from skest.feature_columns.vocabulary_file import (
+from skest.feature_columns.vocabulary import (
     categorical_column_with_vocabulary_file,
+    categorical_column_with_vocabulary_list,
 )
-
-__all__ = [
-    "SequenceCategoricalColumn",
-    "SequenceNumericColumn",
-    "sequence_categorical_column_with_hash_bucket",
-    "sequence_categorical_column_with_identity",
-    "sequence_categorical_column_with_vocabulary_file",
-    "sequence_categorical_column_with_vocabulary_list",
-    "sequence_numeric_column",
-    "steps_of",
-]
 
 
 def sequence_numeric_column(

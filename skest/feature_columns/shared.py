@@ -7,15 +7,12 @@ from typing import Any
 import numpy as np
 from sklearn.exceptions import NotFittedError
 
-from skest._checks import check_integer
-from skest.feature_columns.base import CategoricalColumn, FeatureColumn
+from skest.core.checks import check_integer
+from skest.feature_columns.base import CategoricalColumn, FeatureColumn, innermost
 from skest.feature_columns.categorical import KeyedCategoricalColumn
 from skest.feature_columns.dense import EmbeddingColumn, Initializer
-from skest.feature_columns.nested import innermost
 from skest.feature_columns.table import Key, Table
 from skest.feature_columns.vocabulary import VocabularyListColumn
-
-__all__ = ["SharedEmbeddingColumn", "shared_embeddings"]
 
 
 def shared_embeddings(

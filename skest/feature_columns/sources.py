@@ -16,18 +16,6 @@ import scipy.sparse
 from skest.feature_columns.cells import Cells
 from skest.feature_columns.ragged import as_cells, exact_lists
 
-__all__ = [
-    "eager_frame",
-    "holds_floats",
-    "is_frame",
-    "is_key",
-    "plain_array",
-    "plain_matrix",
-    "read_cells",
-    "read_column",
-    "refuse_sparse",
-]
-
 
 def is_frame(X: Any) -> bool:
     """Tell whether X is a frame of any library, also a lazy one."""

@@ -10,8 +10,6 @@ from skest.feature_columns.base import CategoricalColumn, check_key
 from skest.feature_columns.ragged import pad
 from skest.feature_columns.table import Key, Table
 
-__all__ = ["SparseMatrixColumn"]
-
 
 class SparseMatrixColumn(CategoricalColumn):
     """The numbers of a sparse matrix, of which only those that are not zero are kept.

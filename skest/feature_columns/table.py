@@ -17,13 +17,7 @@ from skest.feature_columns.cells import (
     holds_numbers,
     numbers,
 )
-from skest.feature_columns.ragged import (
-    Flat,
-    flatten,
-    holds_lists,
-    pad,
-    split,
-)
+from skest.feature_columns.ragged import Flat, flatten, holds_lists, pad, split
 from skest.feature_columns.sources import (
     eager_frame,
     is_frame,
@@ -33,9 +27,6 @@ from skest.feature_columns.sources import (
     read_column,
     refuse_sparse,
 )
-from skest.feature_columns.table_columns import TableColumns
-
-__all__ = ["Key", "Table"]
 
 T = TypeVar("T")
 
@@ -396,3 +387,49 @@ def _check_has_features(shape: tuple[int, ...]) -> None:
         raise ValueError(
             f"Found X with 0 feature(s) (shape={shape}) while a minimum of 1 is required."
         )
+
+
+class TableColumns(dict[Any, Any]):
+    """A dict of columns of which there is one `Table` only.
+
+    What is learned from first and encoded then, by several parts, is read once that way.
+    Nobody may change the columns.
+
+    Parameters
+    ----------
+    columns : dict of arrays
+        The columns, see `skest.feature_columns.table.Table`.
+
+    Attributes
+    ----------
+    table : Table or None
+        The table, with what was read, since somebody asked for it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skest.feature_columns.table import Table
+    >>> from skest.feature_columns.table import TableColumns
+    >>> columns = TableColumns({"color": np.array(["red", "green"])})
+    >>> Table(columns) is Table(columns)
+    True
+    """
+
+    def __init__(self, columns: Mapping[Any, Any]) -> None:
+        super().__init__(columns)
+        self.table: Any = None
+
+    def __or__(self, others: Any) -> Any:
+        """Return these columns and others; what was read of these goes with them."""
+        joined = TableColumns({**self, **others})
+        if self.table is not None and self.keys().isdisjoint(others):
+            joined.table = self.table.beside(others)
+        self.let_go()
+        return joined
+
+    def let_go(self) -> None:
+        """Forget what was read, which may take more memory than the columns."""
+        self.table = None
+
+    def __reduce__(self) -> Any:
+        return type(self), (dict(self),)

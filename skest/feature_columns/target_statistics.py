@@ -11,8 +11,6 @@ from pandas.api.types import infer_dtype
 from skest.feature_columns.base import CategoricalColumn, DenseColumn, FittedPart
 from skest.feature_columns.table import Key, Table
 
-__all__ = ["TargetStatisticsColumn", "target_statistics_column"]
-
 _FOLDS = 5  # as sklearn.preprocessing.TargetEncoder
 _MOST_CLASSES = 32
 _CLASSES = ("string", "integer", "boolean")

@@ -5,14 +5,17 @@ from typing import Any
 
 import numpy as np
 
-from skest.feature_columns.base import CategoricalColumn, Matrix, check_key, one_hot
+from skest.feature_columns.base import (
+    CategoricalColumn,
+    CategoricalOver,
+    Matrix,
+    check_key,
+    one_hot,
+)
 from skest.feature_columns.cells import numbers
-from skest.feature_columns.nested import CategoricalOver
 from skest.feature_columns.numeric import NumericColumn
 from skest.feature_columns.ragged import pad
 from skest.feature_columns.table import Key, Table
-
-__all__ = ["WeightedCategoricalColumn", "weighted_categorical_column"]
 
 
 def weighted_categorical_column(

@@ -1,17 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Heads: all that lies behind the last hidden layer of a model."""
+"""Heads: all that lies behind the last hidden layer of a model.
+
+A head reads raw labels and weights on the host, and makes of labels and logits the loss,
+of logits the predictions, and of both the metrics. `create_estimator_spec` puts these
+together with a network. They are functions of tensors: nothing here trains or writes.
+"""
 
 from typing import TYPE_CHECKING, Any
 
-from skest._former_names import no_attribute
+from skest.core.tf_names import no_attribute
 from skest.heads.base import Head
-from skest.heads.binary_class import BinaryClassHead
-from skest.heads.logistic import LogisticRegressionHead
-from skest.heads.multi_class import MultiClassHead
+from skest.heads.classification import BinaryClassHead, MultiClassHead
 from skest.heads.multi_head import MultiHead
 from skest.heads.multi_label import MultiLabelHead
-from skest.heads.poisson import PoissonRegressionHead
-from skest.heads.regression import RegressionHead
+from skest.heads.regression import (
+    LogisticRegressionHead,
+    PoissonRegressionHead,
+    RegressionHead,
+)
 from skest.heads.sampled_softmax import SampledSoftmaxHead
 from skest.heads.single_task import SingleTaskHead
 

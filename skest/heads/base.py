@@ -11,14 +11,11 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from skest._former_arguments import former_arguments
-from skest.heads.labels import check_given
-from skest.heads.weights import WeightColumn
+from skest.core.tf_names import former_arguments
+from skest.heads.labels import WeightColumn, check_given
 from skest.keys import MetricKeys, ModeKeys
 from skest.metrics import Metric
 from skest.spec import EstimatorSpec
-
-__all__ = ["REGULARIZATION_LOSS", "Head", "RegularizedHead"]
 
 REGULARIZATION_LOSS = "regularization_loss"
 

@@ -10,8 +10,14 @@ import scipy.sparse
 import torch
 from torch import Tensor
 
-from skest._checks import check_integer
+from skest.core.checks import check_integer
+from skest.heads.classification import (
+    check_thresholds,
+    threshold_inputs,
+    threshold_metrics,
+)
 from skest.heads.labels import (
+    WeightColumn,
     as_tensor,
     check_range,
     check_vocabulary,
@@ -22,17 +28,9 @@ from skest.heads.labels import (
     vocabulary_ids,
 )
 from skest.heads.single_task import SingleTaskHead
-from skest.heads.thresholds import (
-    check_thresholds,
-    threshold_inputs,
-    threshold_metrics,
-)
-from skest.heads.weights import WeightColumn
 from skest.keys import MetricKeys, PredictionKeys
 from skest.losses import sigmoid_cross_entropy
 from skest.metrics import AUC, Mean, Metric
-
-__all__ = ["MultiLabelHead", "as_cells"]
 
 _PROBABILITY_MEAN = "probability_mean"
 _INDICATORS = "Give indicators as an array: np.asarray(labels)."

@@ -1,21 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`RegressionHead`: one or more real numbers."""
+"""`RegressionHead` and its kin: real numbers, counts, and probabilities."""
 
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
-from skest._checks import check_integer
-from skest.heads.labels import numbers
+from skest.core.checks import check_integer
+from skest.heads.labels import WeightColumn, check_range, numbers
 from skest.heads.single_task import SingleTaskHead
-from skest.heads.weights import WeightColumn
 from skest.keys import MetricKeys, PredictionKeys
-from skest.losses import squared_error
+from skest.losses import poisson_loss, sigmoid_cross_entropy, squared_error
 from skest.metrics import Mean, Metric
-
-__all__ = ["RegressionHead"]
 
 
 class RegressionHead(SingleTaskHead):
@@ -119,3 +117,117 @@ class RegressionHead(SingleTaskHead):
             MetricKeys.PREDICTION_MEAN: (predictions,),
             MetricKeys.LABEL_MEAN: (labels,),
         }
+
+
+class PoissonRegressionHead(RegressionHead):
+    """Head for counts (``tf.estimator.PoissonRegressionHead``).
+
+    The loss is `skest.losses.poisson_loss`, and predictions are the exponential of the
+    logits. As in TensorFlow, negative labels are not refused; their full loss is NaN.
+    Keys of predictions and metrics are those of `RegressionHead`.
+
+    Parameters
+    ----------
+    label_dimension : int, at least 1, default=1
+        Counts per example.
+    weight_column, loss_reduction
+        See `skest.heads.SingleTaskHead`.
+    compute_full_loss : bool, default=True
+        Whether the loss has the term of the label alone.
+    name : str, default=None
+        See `skest.heads.SingleTaskHead`.
+
+    Raises
+    ------
+    ValueError
+        If the dimension or the reduction is wrong.
+    TypeError
+        If an argument has the wrong type.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skest.heads import PoissonRegressionHead
+    >>> head = PoissonRegressionHead()
+    >>> head.loss([3], torch.ones(1, 1))
+    tensor(1.4824)
+    >>> head.predictions(torch.zeros(1, 1))
+    {'predictions': tensor([[1.]]), 'logits': tensor([[0.]])}
+    """
+
+    def __init__(
+        self,
+        label_dimension: int = 1,
+        weight_column: str | WeightColumn | None = None,
+        loss_reduction: str = "sum_over_batch_size",
+        compute_full_loss: bool = True,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(
+            label_dimension=label_dimension,
+            weight_column=weight_column,
+            loss_reduction=loss_reduction,
+            inverse_link_fn=torch.exp,
+            name=name,
+        )
+        self.compute_full_loss = compute_full_loss
+
+    def _default_loss(self, labels: Tensor, logits: Tensor) -> Tensor:
+        return poisson_loss(labels, logits, full=self.compute_full_loss)
+
+
+class LogisticRegressionHead(RegressionHead):
+    """Head for labels in [0, 1] (``tf.estimator.LogisticRegressionHead``).
+
+    The loss is sigmoid cross-entropy, and predictions are the sigmoid of the logits.
+    Keys of predictions and metrics are those of `RegressionHead`.
+
+    Parameters
+    ----------
+    weight_column : str or NumericColumn, default=None
+        See `skest.heads.SingleTaskHead`.
+    loss_reduction, name
+        See `skest.heads.SingleTaskHead`.
+    label_dimension : int, at least 1, default=1
+        Probabilities per example; the original has one.
+
+    Raises
+    ------
+    ValueError
+        If the reduction or the dimension is wrong.
+    TypeError
+        If an argument has the wrong type.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skest.heads import LogisticRegressionHead
+    >>> head = LogisticRegressionHead()
+    >>> head.loss([0.5], torch.zeros(1, 1))
+    tensor(0.6931)
+    >>> head.predictions(torch.zeros(1, 1), keys=["predictions"])
+    {'predictions': tensor([[0.5000]])}
+    """
+
+    def __init__(
+        self,
+        weight_column: str | WeightColumn | None = None,
+        loss_reduction: str = "sum_over_batch_size",
+        name: str | None = None,
+        label_dimension: int = 1,
+    ) -> None:
+        super().__init__(
+            label_dimension=label_dimension,
+            weight_column=weight_column,
+            loss_reduction=loss_reduction,
+            inverse_link_fn=torch.sigmoid,
+            name=name,
+        )
+
+    def _encode_array(self, array: np.ndarray, is_encoded: bool) -> np.ndarray:
+        values = super()._encode_array(array, is_encoded)
+        check_range(values, 1, self._title, "probabilities")
+        return values
+
+    def _default_loss(self, labels: Tensor, logits: Tensor) -> Tensor:
+        return sigmoid_cross_entropy(labels, logits)

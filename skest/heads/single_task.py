@@ -2,36 +2,32 @@
 """`SingleTaskHead`: the base of all heads for one target."""
 
 import copy
+import inspect
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NoReturn, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from skest._checks import check_choice
+from skest.core.checks import check_choice
+from skest.feature_columns.table import Table
 from skest.heads.base import REGULARIZATION_LOSS, Head
 from skest.heads.labels import (
-    as_tensor,
-    check_dense,
-    dense_array,
-    matched_labels,
-    with_columns,
-)
-from skest.heads.loss_features import loss_features, number_columns
-from skest.heads.loss_fn import check_losses, extra_arguments
-from skest.heads.weights import (
     WeightColumn,
     align_weights,
+    as_tensor,
+    check_dense,
     check_weight_column,
+    dense_array,
     encode_weights,
+    matched_labels,
+    with_columns,
 )
 from skest.keys import MetricKeys
 from skest.losses import LOSS_REDUCTIONS, reduce_loss
 from skest.metrics import Mean, Metric
-
-__all__ = ["SingleTaskHead"]
 
 
 class SingleTaskHead(Head):
@@ -423,3 +419,159 @@ default="sum_over_batch_size"
         if regularization_losses:
             total = torch.as_tensor(sum(regularization_losses))
             eval_metrics[self._metric_name(REGULARIZATION_LOSS)].update(total)
+
+
+_NEEDED = ("labels", "logits")
+_EXTRAS = ("features", "loss_reduction")
+
+
+def extra_arguments(
+    loss_fn: Callable[..., Tensor] | None, owner: str
+) -> tuple[str, ...]:
+    """Return which of the optional arguments a loss_fn takes, after a check of all.
+
+    Parameters
+    ----------
+    loss_fn : callable or None
+        What the user gave.
+    owner : str
+        The head, for the message.
+
+    Returns
+    -------
+    tuple of str
+        Some of "features" and "loss_reduction".
+
+    Raises
+    ------
+    TypeError
+        If it is no function.
+    ValueError
+        If it lacks labels or logits, or needs anything else.
+    """
+    if loss_fn is None:
+        return ()
+    if not callable(loss_fn):
+        raise TypeError(f"'loss_fn' of {owner} must be a function; got {loss_fn!r}.")
+    parameters = inspect.signature(loss_fn).parameters
+    required = {
+        name
+        for name, p in parameters.items()
+        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+    }
+    if not set(_NEEDED) <= set(parameters) or required - {*_NEEDED, *_EXTRAS}:
+        raise ValueError(
+            f"'loss_fn' of {owner} must have the arguments {' and '.join(_NEEDED)}, and "
+            f"may have {' and '.join(_EXTRAS)}; got ({', '.join(parameters)}). Wrap it "
+            "in a function that has them."
+        )
+    return tuple(name for name in _EXTRAS if name in parameters)
+
+
+def check_losses(losses: Tensor, logits: Tensor, owner: str) -> None:
+    """Raise ValueError unless there is one loss for every row of logits, or each logit."""
+    one_per_row = (*logits.shape[:-1], 1)
+    if losses.shape not in (one_per_row, logits.shape):
+        raise ValueError(
+            f"'loss_fn' of {owner} must return one loss per example, of shape "
+            f"{one_per_row}, or one per logit; got {tuple(losses.shape)}. Keep the last "
+            "dimension and leave the mean to the head."
+        )
+
+
+class LossFeatures(dict[Any, Tensor]):
+    """Columns of numbers by key; a key that is missing is an error that lists the others.
+
+    Parameters
+    ----------
+    columns : dict of Tensor
+        The columns.
+    owner : str
+        The head, for the message.
+    """
+
+    def __init__(self, columns: Mapping[Any, Tensor], owner: str) -> None:
+        super().__init__(columns)
+        self._owner = owner
+
+    def __missing__(self, key: Any) -> NoReturn:
+        listed = ", ".join(map(repr, self)) or "none"
+        raise ValueError(
+            f"'loss_fn' of {self._owner} asks for the feature {key!r}, but the columns of "
+            f"numbers among the raw features are {listed}. Add it to the features, as "
+            "numbers."
+        )
+
+
+def number_columns(features: Any) -> dict[Any, Tensor]:
+    """Return the columns of raw features that hold numbers, as tensors by key.
+
+    Parameters
+    ----------
+    features : DataFrame, dict of arrays or tensors, array, or None
+        Raw features.
+
+    Returns
+    -------
+    dict of Tensor
+        Tensors as they came, all others as floats. Missing numbers are NaN. What is no
+        column of numbers (strings, dates, lists of different lengths) is left out.
+
+    Examples
+    --------
+    >>> from skest.heads.single_task import number_columns
+    >>> number_columns({"area": [30, 50], "city": ["Bern", "Oslo"]})
+    {'area': tensor([30., 50.], dtype=torch.float64)}
+    """
+    columns: dict[Any, Tensor] = {}
+    if isinstance(features, Mapping):
+        columns = {k: v for k, v in features.items() if isinstance(v, Tensor)}
+        features = {
+            k: v for k, v in features.items() if not isinstance(v, Tensor | Mapping)
+        }
+    if features is None or (isinstance(features, Mapping) and not features):
+        return columns
+    table = Table(features)
+    whole = () if table.whole_key is None else (table.whole_key,)
+    for key in (*table.keys, *whole):
+        try:
+            numbers = table.numbers(key)
+        except (TypeError, ValueError):  # no numbers, which the loss may not need
+            continue
+        floats = numbers.astype(np.promote_types(numbers.dtype, np.float32))
+        columns[key] = torch.from_numpy(floats)
+    return columns
+
+
+def loss_features(features: Any, key: str, logits: Tensor, owner: str) -> Any:
+    """Return what a ``loss_fn`` gets as ``features``.
+
+    Parameters
+    ----------
+    features : dict of Tensor, or raw features
+        Encoded features, with the result of `number_columns` under `key`; or raw ones.
+    key : str
+        Where encoded features have them.
+    logits : Tensor
+        Its floating type and device are those of the result.
+    owner : str
+        The head, for messages.
+
+    Returns
+    -------
+    LossFeatures, or Tensor
+        Columns of shape (n,) become (n, 1), as a column of labels is; else they would
+        broadcast with it to (n, n). A tensor alone has no columns and stays itself.
+    """
+    if isinstance(features, Tensor):
+        return features
+    encoded = isinstance(features, Mapping) and key in features
+    columns = features[key] if encoded else number_columns(features)
+    return LossFeatures(
+        {name: _beside(column, logits) for name, column in columns.items()}, owner
+    )
+
+
+def _beside(column: Tensor, logits: Tensor) -> Tensor:
+    column = column.to(device=logits.device, dtype=logits.dtype)
+    return column.unsqueeze(-1) if column.ndim == 1 else column

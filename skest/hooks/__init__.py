@@ -1,30 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hooks: code that runs around the steps of training, evaluation and prediction."""
+"""Hooks: code that runs around the steps of training, evaluation and prediction.
+
+The loop calls every hook with one `Run`, which tells the step and the model and takes
+wishes: to stop, to save. What TensorBoard shows is written by hooks, through
+`summaries`.
+"""
 
 from typing import TYPE_CHECKING, Any
 
-from skest._former_names import no_attribute
-from skest.hooks.base import Hook, Run
+from skest.core.tf_names import no_attribute
+from skest.hooks.base import EpochwiseHook, Hook, Run, Timer
 from skest.hooks.checkpoint import CheckpointListener, CheckpointSaverHook
-from skest.hooks.early_stopping import EarlyStoppingHook, make_early_stopping_hook
-from skest.hooks.epochwise import EpochwiseHook
-from skest.hooks.final_ops import FinalOpsHook
-from skest.hooks.in_memory_evaluator import InMemoryEvaluatorHook
-from skest.hooks.logging import LoggingHook
-from skest.hooks.lr_schedule import LRScheduleHook
-from skest.hooks.metric_stopping import (
+from skest.hooks.early_stopping import (
+    EarlyStoppingHook,
+    make_early_stopping_hook,
     stop_if_higher_hook,
     stop_if_lower_hook,
     stop_if_no_decrease_hook,
     stop_if_no_increase_hook,
 )
+from skest.hooks.evaluation import FinalOpsHook, InMemoryEvaluatorHook
+from skest.hooks.logging import LoggingHook, ProfilerHook, StepCounterHook
+from skest.hooks.lr_schedule import LRScheduleHook
 from skest.hooks.nan import NanLossHook
-from skest.hooks.profiler import ProfilerHook
-from skest.hooks.step_counter import StepCounterHook
-from skest.hooks.step_waiter import GlobalStepWaiterHook
-from skest.hooks.stop import StopAtStepHook
+from skest.hooks.steps import GlobalStepWaiterHook, StopAtStepHook
 from skest.hooks.summary_saver import SummarySaverHook
-from skest.hooks.timer import Timer
 
 __all__ = [
     "CheckpointListener",

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Hook`, and the `Run` that hooks are called with."""
+"""`Hook`, the `Run` that hooks are called with, hooks of epochs, and the `Timer`."""
 
 import inspect
 import math
 import os
+import time
 import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,13 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from skest.config.run_config import RunConfig
+from skest.hooks.summaries import SummaryWriter
 from skest.inputs.array_dataset import ArrayDataset
 from skest.keys import ModeKeys
-from skest.run_config import RunConfig
 from skest.spec import EstimatorSpec
-from skest.summaries.writer import SummaryWriter
-
-__all__ = ["Hook", "Run", "check_overrides", "nan_steps"]
 
 _FORMER = {
     "after_create_session": "begin(self, run)",
@@ -306,3 +305,141 @@ class Hook:
 
     def end(self, run: Run) -> None:
         """Run once after the last step."""
+
+
+class EpochwiseHook(Hook):
+    """Code that runs around every epoch of a training; override what is needed.
+
+    An epoch is one pass over the table of the run. A stream counts as one epoch. The last
+    epoch may be cut short, and ends like the others; a training that was interrupted goes
+    on in the middle of an epoch, which begins anew and ends where it would have ended.
+
+    Examples
+    --------
+    >>> from skest.hooks import EpochwiseHook
+    >>> class PrintEpoch(EpochwiseHook):
+    ...     def end_epoch(self, run):
+    ...         print(f"an epoch ends at step {run.global_step}")
+    """
+
+    _n_steps = 0  # of the present epoch
+    _has_begun = False
+
+    def begin_epoch(self, run: Run) -> None:
+        """Run before the first step of every epoch."""
+
+    def end_epoch(self, run: Run) -> None:
+        """Run after the last step of every epoch."""
+
+    def begin(self, run: Run) -> None:
+        """Start to count, from where the table goes on."""
+        self._has_begun = False
+        self._n_steps = 0
+        if run.table is not None:
+            self._n_steps = run.table.n_skipped % run.table.steps_per_epoch
+
+    def before_step(self, run: Run) -> None:
+        """Look whether an epoch begins."""
+        if not self._has_begun:
+            self._has_begun = True
+            self.begin_epoch(run)
+
+    def after_step(self, run: Run, loss: Any) -> None:
+        """Look whether the epoch is complete."""
+        self._n_steps += 1
+        if self._n_steps == run.steps_per_epoch:
+            self._close(run)
+
+    def end(self, run: Run) -> None:
+        """Close an epoch that was cut short."""
+        if self._has_begun:
+            self._close(run)
+
+    def _close(self, run: Run) -> None:
+        self._n_steps, self._has_begun = 0, False
+        self.end_epoch(run)
+
+
+class Timer:
+    """Says when something that happens every n steps or seconds is due.
+
+    Parameters
+    ----------
+    every_steps : int, default=None
+        Steps between two events.
+    every_secs : float, seconds, default=None
+        Time between two events. Exactly one of both must be given.
+    clock : callable, default=time.monotonic
+        Gives the time in seconds.
+
+    Attributes
+    ----------
+    steps_per_sec : float or None
+        Speed between the last two events; None before the second, and when training
+        went back between them.
+
+    Raises
+    ------
+    ValueError
+        If none or both are given, or the one given is not positive.
+
+    Notes
+    -----
+    As ``tf.estimator.SecondOrStepTimer``.
+    """
+
+    def __init__(
+        self,
+        every_steps: int | None = None,
+        every_secs: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if (every_steps is None) == (every_secs is None):
+            raise ValueError(
+                "Exactly one of 'every_steps' and 'every_secs' must be given; got "
+                f"{every_steps!r} and {every_secs!r}."
+            )
+        interval = every_secs if every_steps is None else every_steps
+        if interval is None or interval <= 0:
+            name = "every_secs" if every_steps is None else "every_steps"
+            raise ValueError(f"'{name}' must be positive; got {interval}.")
+        self._every_steps = every_steps
+        self._every_secs = every_secs
+        self._clock = clock
+        self.steps_per_sec: float | None = None
+        self._last_step: int | None = None
+        self._last_time = 0.0
+
+    def is_due(self, step: int) -> bool:
+        """Tell whether the event is due at `step`.
+
+        It is, the first time asked, and when training went back behind the last event.
+        """
+        if self._last_step is None or step < self._last_step:
+            return True
+        if step == self._last_step:
+            return False
+        if self._every_steps is not None:
+            return step - self._last_step >= self._every_steps
+        return self._every_secs is not None and (
+            self._clock() - self._last_time >= self._every_secs
+        )
+
+    def mark(self, step: int) -> tuple[int, float]:
+        """Note that the event happens now.
+
+        Returns
+        -------
+        steps, seconds : int, float
+            Passed since the last event; zeros if there was none.
+        """
+        now = self._clock()
+        if self._last_step is None:
+            passed = (0, 0.0)
+        else:
+            passed = (step - self._last_step, now - self._last_time)
+        self._last_step, self._last_time = step, now
+        steps, seconds = passed
+        is_speed = seconds > 0 and steps >= 0
+        self.steps_per_sec = steps / seconds if is_speed else None
+        return passed

@@ -5,11 +5,8 @@ import copy
 from collections.abc import Iterable
 from typing import Any
 
-from skest._arguments import Several, check_all
-from skest.hooks.base import Hook, Run, check_overrides
-from skest.hooks.timer import Timer
-
-__all__ = ["CheckpointListener", "CheckpointSaverHook"]
+from skest.core.checks import Several, check_all
+from skest.hooks.base import Hook, Run, Timer, check_overrides
 
 
 class CheckpointListener:

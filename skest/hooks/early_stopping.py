@@ -1,19 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`EarlyStoppingHook`: stops training by a rule."""
+"""`EarlyStoppingHook`: stops training by a rule, or by a metric of the evaluations."""
 
-from collections.abc import Callable
+import math
+import operator
+import os
+from bisect import bisect_right
+from collections.abc import Callable, Hashable
+from numbers import Real
 from pathlib import Path
 from typing import Any, Protocol
 
-from skest.hooks.base import Hook, Run
-from skest.hooks.timer import Timer
-
-__all__ = [
-    "EarlyStoppingHook",
-    "HasEvalDir",
-    "check_estimator",
-    "make_early_stopping_hook",
-]
+from skest.checkpoints.results import read_eval_results, version_of_eval_results
+from skest.core.checks import check_integer
+from skest.hooks.base import Hook, Run, Timer
 
 
 class HasEvalDir(Protocol):
@@ -151,3 +150,271 @@ def check_estimator(estimator: Any) -> None:
         raise TypeError(
             f"'estimator' must be a skest.Estimator; got {type(estimator).__name__}."
         )
+
+
+_Compare = Callable[[float, float], bool]
+_Judge = Callable[[dict[int, float], int], str | None]
+
+
+def stop_if_higher_hook(
+    estimator: HasEvalDir,
+    metric_name: str,
+    threshold: float,
+    eval_dir: str | os.PathLike[str] | None = None,
+    min_steps: int = 0,
+    run_every_secs: float | None = 60,
+    run_every_steps: int | None = None,
+) -> EarlyStoppingHook:
+    """Return a hook that stops training when a metric is higher than a threshold.
+
+    Parameters
+    ----------
+    estimator : Estimator
+        The one that is trained; it needs a ``model_dir``.
+    metric_name : str
+        A metric of its evaluation, such as "accuracy".
+    threshold : float
+        An equal value is not higher.
+    eval_dir : str or path, default=None
+        Directory of the evaluations; None is ``estimator.eval_dir()``.
+    min_steps : int, default=0
+        Evaluations at earlier global steps are not looked at.
+    run_every_secs, run_every_steps : float or int
+        As for `EarlyStoppingHook`.
+
+    Returns
+    -------
+    EarlyStoppingHook
+        For the hooks of ``train`` or of a `skest.TrainSpec`.
+
+    Raises
+    ------
+    TypeError
+        If an argument has the wrong type.
+    ValueError
+        If `min_steps` is negative, there is no directory of evaluations, none or both
+        intervals are given; in training, if evaluations have no such metric.
+
+    Notes
+    -----
+    As ``tf.estimator.experimental.stop_if_higher_hook``, with one difference: of
+    evaluations from before the present call of ``train``, only the one at its first step
+    counts. A peak that was passed long ago does not stop a training that goes on.
+
+    Examples
+    --------
+    >>> import skest
+    >>> from skest.hooks import stop_if_higher_hook
+    >>> estimator = skest.Estimator(lambda features, mode: None, model_dir="model")
+    >>> hook = stop_if_higher_hook(estimator, "accuracy", 0.9)
+    """
+    judge = _past_threshold(threshold, operator.gt, "higher")
+    rule = _MetricRule(judge, estimator, metric_name, eval_dir, min_steps)
+    return EarlyStoppingHook(rule, run_every_secs, run_every_steps)
+
+
+def stop_if_lower_hook(
+    estimator: HasEvalDir,
+    metric_name: str,
+    threshold: float,
+    eval_dir: str | os.PathLike[str] | None = None,
+    min_steps: int = 0,
+    run_every_secs: float | None = 60,
+    run_every_steps: int | None = None,
+) -> EarlyStoppingHook:
+    """Return a hook that stops training when a metric is lower than a threshold.
+
+    It is `stop_if_higher_hook` the other way round: see there for parameters, errors and
+    notes.
+
+    Examples
+    --------
+    >>> import skest
+    >>> from skest.hooks import stop_if_lower_hook
+    >>> estimator = skest.Estimator(lambda features, mode: None, model_dir="model")
+    >>> hook = stop_if_lower_hook(estimator, "loss", 0.1, run_every_secs=10)
+    """
+    judge = _past_threshold(threshold, operator.lt, "lower")
+    rule = _MetricRule(judge, estimator, metric_name, eval_dir, min_steps)
+    return EarlyStoppingHook(rule, run_every_secs, run_every_steps)
+
+
+def stop_if_no_increase_hook(
+    estimator: HasEvalDir,
+    metric_name: str,
+    max_steps_without_increase: int,
+    eval_dir: str | os.PathLike[str] | None = None,
+    min_steps: int = 0,
+    run_every_secs: float | None = 60,
+    run_every_steps: int | None = None,
+) -> EarlyStoppingHook:
+    """Return a hook that stops training when a metric no longer increases.
+
+    Parameters
+    ----------
+    estimator : Estimator
+        The one that is trained; it needs a ``model_dir``.
+    metric_name : str
+        A metric of its evaluation, such as "auc".
+    max_steps_without_increase : int
+        Training stops if the highest value is that many steps older than the latest
+        evaluation, or more. An equal value is no increase, and NaN is none.
+    eval_dir : str or path, default=None
+        Directory of the evaluations; None is ``estimator.eval_dir()``.
+    min_steps : int, default=0
+        Evaluations at earlier global steps are not looked at.
+    run_every_secs, run_every_steps : float or int
+        As for `EarlyStoppingHook`.
+
+    Returns
+    -------
+    EarlyStoppingHook
+        For the hooks of ``train`` or of a `skest.TrainSpec`.
+
+    Raises
+    ------
+    TypeError
+        If an argument has the wrong type.
+    ValueError
+        If a number of steps is negative, there is no directory of evaluations, none or
+        both intervals are given; in training, if evaluations have no such metric.
+
+    Notes
+    -----
+    As ``tf.estimator.experimental.stop_if_no_increase_hook``, with one difference: only
+    the time until the latest evaluation counts. A longer wait that was followed by an
+    increase does not stop a training that goes on.
+
+    Examples
+    --------
+    >>> import skest
+    >>> from skest.hooks import stop_if_no_increase_hook
+    >>> estimator = skest.Estimator(lambda features, mode: None, model_dir="model")
+    >>> hook = stop_if_no_increase_hook(estimator, "auc", 10_000)
+    """
+    check_integer(
+        max_steps_without_increase, "max_steps_without_increase", "the hook", 1
+    )
+    judge = _no_progress(max_steps_without_increase, operator.gt, "increase")
+    rule = _MetricRule(judge, estimator, metric_name, eval_dir, min_steps)
+    return EarlyStoppingHook(rule, run_every_secs, run_every_steps)
+
+
+def stop_if_no_decrease_hook(
+    estimator: HasEvalDir,
+    metric_name: str,
+    max_steps_without_decrease: int,
+    eval_dir: str | os.PathLike[str] | None = None,
+    min_steps: int = 0,
+    run_every_secs: float | None = 60,
+    run_every_steps: int | None = None,
+) -> EarlyStoppingHook:
+    """Return a hook that stops training when a metric no longer decreases.
+
+    It is `stop_if_no_increase_hook` the other way round: see there for parameters, errors
+    and notes.
+
+    Examples
+    --------
+    >>> import skest
+    >>> from skest.hooks import stop_if_no_decrease_hook
+    >>> estimator = skest.Estimator(lambda features, mode: None, model_dir="model")
+    >>> hook = stop_if_no_decrease_hook(estimator, "loss", 10_000, min_steps=50_000)
+    """
+    check_integer(
+        max_steps_without_decrease, "max_steps_without_decrease", "the hook", 1
+    )
+    judge = _no_progress(max_steps_without_decrease, operator.lt, "decrease")
+    rule = _MetricRule(judge, estimator, metric_name, eval_dir, min_steps)
+    return EarlyStoppingHook(rule, run_every_secs, run_every_steps)
+
+
+class _MetricRule:
+    """Gives a reason to stop by the values of a metric in an evaluation directory."""
+
+    def __init__(
+        self,
+        judge: _Judge,
+        estimator: HasEvalDir,
+        metric_name: str,
+        eval_dir: str | os.PathLike[str] | None,
+        min_steps: int,
+    ) -> None:
+        check_estimator(estimator)
+        check_integer(min_steps, "min_steps", "the hook", 0)
+        directory = estimator.eval_dir() if eval_dir is None else Path(eval_dir)
+        if directory is None:
+            raise ValueError(
+                "Early stopping reads the results of evaluations from a directory, and "
+                "'estimator' has none. Give it a model_dir, or pass 'eval_dir'."
+            )
+        self._judge = judge
+        self._metric_name = metric_name
+        self._directory = directory
+        self._min_steps = min_steps
+        self._version: Hashable = None
+        self._results: dict[int, dict[str, float]] = {}
+        self._question: Hashable = None
+        self._answer: str | None = None
+
+    def __call__(self, run: Run) -> str | None:
+        """Judge the results that there are; it is cheap as long as they are the same."""
+        version = version_of_eval_results(self._directory)
+        if version != self._version:
+            self._results = read_eval_results(self._directory)
+            self._version = version
+        # Those of later steps are there if training went back to an older checkpoint.
+        n_visible = bisect_right(list(self._results), run.global_step)
+        question = (version, n_visible, run.start_step)
+        if question != self._question:
+            found = self._judge(self._values(run.global_step), run.start_step)
+            self._answer = found and f"early stopping: {self._metric_name!r} {found}"
+            self._question = question
+        return self._answer
+
+    def _values(self, step: int) -> dict[int, float]:
+        """Return the values by global step, up to `step`."""
+        name = self._metric_name
+        results = {
+            at: metrics
+            for at, metrics in self._results.items()
+            if self._min_steps <= at <= step
+        }
+        values = {at: m[name] for at, m in results.items() if name in m}
+        if results and not values:
+            there = ", ".join(map(repr, results[max(results)]))
+            raise ValueError(
+                f"'metric_name' of the early stopping hook is {name!r}, but the "
+                f"evaluations in {str(self._directory)!r} have {there}. Arrays are not "
+                "recorded, for they have no order."
+            )
+        return values
+
+
+def _past_threshold(threshold: float, past: _Compare, direction: str) -> _Judge:
+    if not isinstance(threshold, Real):
+        raise TypeError(f"'threshold' must be a number; got {threshold!r}.")
+
+    def judge(values: dict[int, float], start_step: int) -> str | None:
+        for step, value in values.items():
+            if step >= start_step and past(value, threshold):
+                return f"was {value:g} at step {step}, {direction} than {threshold:g}"
+        return None
+
+    return judge
+
+
+def _no_progress(max_steps: int, better: _Compare, change: str) -> _Judge:
+    def judge(values: dict[int, float], start_step: int) -> str | None:
+        if not values:
+            return None
+        best, best_step = None, min(values)
+        for step, value in values.items():
+            if not math.isnan(value) and (best is None or better(value, best)):
+                best, best_step = value, step
+        latest = max(values)
+        if latest - best_step < max_steps:
+            return None
+        return f"did not {change} from step {best_step} to step {latest}"
+
+    return judge

@@ -2,9 +2,7 @@
 """`LRScheduleHook`."""
 
 from skest.hooks.base import Hook, Run
-from skest.schedules import FunctionLR, RateFunction, is_scheduler_of
-
-__all__ = ["LRScheduleHook"]
+from skest.optimizers.schedules import FunctionLR, RateFunction, is_scheduler_of
 
 
 class LRScheduleHook(Hook):

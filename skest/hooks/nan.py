@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`NanLossHook`."""
+"""`NanLossHook`: ends a training whose loss is NaN, and tells what may have made it."""
 
 import logging
 import math
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
 
 from skest.exceptions import NanLossDuringTrainingError
 from skest.hooks.base import Hook, Run, nan_steps
-from skest.hooks.batch_report import report_on_batch
-
-__all__ = ["NanLossHook"]
 
 _logger = logging.getLogger("skest")
 
@@ -85,3 +87,125 @@ class NanLossHook(Hook):
             raise NanLossDuringTrainingError(message)
         _logger.error(message)
         run.request_stop(_REASON)
+
+
+_HUGE = 1e3  # of numbers that a network should get near one
+_MOST_NAMED = 5
+
+
+class _Column(NamedTuple):
+    """The numbers of a column in a batch, one row after the other."""
+
+    name: str
+    values: Tensor  # of shape (n_rows,)
+
+    @property
+    def largest(self) -> float:
+        return self.values.abs().max().item()
+
+
+def report_on_batch(features: Any, labels: Any, raw: Any = None) -> str:
+    """Name the columns whose numbers are NaN, infinite or huge, and say what helps.
+
+    Parameters
+    ----------
+    features, labels : tensors, or dictionaries, tuples and lists of tensors
+        An encoded batch. Integers are categories or classes, and are left aside.
+    raw : mapping or DataFrame, default=None
+        The features before encoding; other structures have no names to tell. Where
+        `features` have not kept their names, the broken columns of it are told.
+
+    Returns
+    -------
+    str
+        Some sentences.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skest.hooks.nan import report_on_batch
+    >>> nan = float("nan")
+    >>> x = {"age": torch.tensor([30.0, nan]), "pay": torch.tensor([2e6, 3e6])}
+    >>> print(report_on_batch(x, torch.tensor([0.0, 1.0])))
+    Its batch has 1 NaN in column 'age' (first in row 1). Replace such values before they
+    reach the network; a numeric_column does so with default_value.
+    """
+    inputs = list(_columns(features, "the features", "column"))
+    targets = list(_columns(labels, "the labels", "label"))
+    broken = _all_broken(inputs)
+    if broken:
+        broken = _all_broken(_named(raw, features)) or broken
+    broken = [*broken, *_all_broken(targets)]
+    columns = [*inputs, *targets]
+    if broken:
+        return (
+            f"Its batch has {_listed(broken)}. Replace such values before they reach the "
+            "network; a numeric_column does so with default_value."
+        )
+    if not columns:
+        return "Its batch has no floating-point numbers. " + _remedy([])
+    columns.sort(key=lambda column: column.largest, reverse=True)
+    largest = _listed([f"{c.largest:.3g} in {c.name}" for c in columns])
+    return (
+        "All numbers of its batch are finite; the largest magnitudes are "
+        f"{largest}. {_remedy([c for c in columns if c.largest > _HUGE])}"
+    )
+
+
+def _remedy(huge: list[_Column]) -> str:
+    advice = "lower the learning rate, or limit the gradients with clip_norm."
+    if not huge:
+        return advice.capitalize()
+    names = _listed([column.name for column in huge])
+    return f'Standardise {names} (normalizer="standard"), {advice}'
+
+
+def _columns(data: Any, whole: str, kind: str) -> Iterator[_Column]:
+    """Yield the floating-point columns in a nest of tensors, by name or position."""
+    if isinstance(data, Mapping):
+        for key, value in data.items():
+            yield from _columns(value, f"{kind} {key!r}", kind)
+    elif isinstance(data, tuple | list):
+        for position, value in enumerate(data):
+            yield from _columns(value, f"part {position} of {whole}", kind)
+    elif isinstance(data, Tensor) and data.is_floating_point() and data.numel():
+        values = data.detach().to_dense().reshape(len(data) if data.ndim else 1, -1)
+        for position, column in enumerate(values.unbind(1)):
+            single = values.shape[1] == 1
+            name = whole if single else f"position {position} of {whole}"
+            yield _Column(name, column)
+
+
+def _named(raw: Any, features: Any) -> Iterator[_Column]:
+    """Yield the floating-point columns of raw features whose names encoding has lost."""
+    names = list(getattr(raw, "columns", raw if isinstance(raw, Mapping) else ()))
+    if isinstance(features, Mapping) and not features.keys().isdisjoint(names):
+        return
+    for name in names:
+        values = raw[name]
+        if not isinstance(values, Tensor):
+            values = np.asarray(values)
+            if values.dtype.kind != "f":
+                continue
+            values = torch.from_numpy(values.astype(np.float64))
+        yield from _columns(values, f"column {name!r}", "column")
+
+
+def _all_broken(columns: Iterable[_Column]) -> list[str]:
+    return [text for text in map(_broken, columns) if text]
+
+
+def _broken(column: _Column) -> str | None:
+    """Say what a column has that is no finite number; None if nothing."""
+    wrong = ~torch.isfinite(column.values)
+    if not wrong.any():
+        return None
+    n_nan = int(torch.isnan(column.values).sum())
+    counts = [(n_nan, "NaN"), (int(wrong.sum()) - n_nan, "infinite")]
+    found = " and ".join(f"{count} {what}" for count, what in counts if count)
+    return f"{found} in {column.name} (first in row {int(wrong.nonzero()[0])})"
+
+
+def _listed(texts: list[str]) -> str:
+    more = len(texts) - _MOST_NAMED
+    return ", ".join(texts[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -1,23 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`SummarySaverHook`."""
+"""`SummarySaverHook`: what TensorBoard shows of a training."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
-from skest.hooks.base import Hook, Run
-from skest.hooks.timer import Timer
-from skest.summaries.rates import learning_rates
-from skest.summaries.trial import without_traces
-from skest.summaries.writer import (
+from skest.core.random import draws_from_global_generator
+from skest.hooks.base import Hook, Run, Timer
+from skest.hooks.summaries import (
     MISSING_TENSORBOARD,
     SummaryWriter,
     tensorboard_is_installed,
 )
-
-__all__ = ["SummarySaverHook"]
+from skest.spec import EstimatorSpec
 
 _VARIABLES, _GRADIENTS = "variables", "gradients"
 _HISTOGRAMS = (_VARIABLES, _GRADIENTS)
@@ -165,3 +164,102 @@ class SummarySaverHook(Hook):
 
 def _tag(kind: str, name: str) -> str:
     return f"{kind}/{name.replace('.', '/')}"
+
+
+_TAG = "learning_rate"
+
+
+def learning_rates(spec: EstimatorSpec) -> dict[str, float]:
+    """Return the present learning rates of all parameter groups.
+
+    Parameters
+    ----------
+    spec : EstimatorSpec
+        Model of mode TRAIN.
+
+    Returns
+    -------
+    dict of str to float
+        "learning_rate" if there is one group only; otherwise
+        "learning_rate/<module path>", with the innermost module that has all variables
+        of the group, or with the number of the group where that leaves no difference.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skest import EstimatorSpec, ModeKeys
+    >>> from skest.hooks.summary_saver import learning_rates
+    >>> network = torch.nn.ModuleDict(
+    ...     {"wide": torch.nn.Linear(1, 1), "deep": torch.nn.Linear(1, 1)}
+    ... )
+    >>> parts = [(network["wide"], 0.5), (network["deep"], 0.1)]
+    >>> spec = EstimatorSpec(
+    ...     ModeKeys.TRAIN,
+    ...     network=network,
+    ...     loss=lambda labels, logits, features: (labels - logits).square().mean(),
+    ...     optimizer=[torch.optim.SGD(m.parameters(), lr=lr) for m, lr in parts],
+    ... )
+    >>> learning_rates(spec)
+    {'learning_rate/wide': 0.5, 'learning_rate/deep': 0.1}
+    """
+    groups = [g for optimizer in spec.optimizers for g in optimizer.param_groups]
+    rates = [float(group["lr"]) for group in groups if "lr" in group]
+    if len(rates) == 1:
+        return {_TAG: rates[0]}
+    paths = {} if spec.network is None else dict(spec.network.named_parameters())
+    path_of = {id(parameter): name for name, parameter in paths.items()}
+    names = [
+        _common_module([path_of.get(id(p), "") for p in group["params"]])
+        for group in groups
+        if "lr" in group
+    ]
+    if "" in names or len(set(names)) < len(names):
+        names = [str(number) for number in range(len(names))]
+    return {f"{_TAG}/{n}": rate for n, rate in zip(names, rates, strict=True)}
+
+
+def _common_module(paths: list[str]) -> str:
+    """Return the path of the innermost module that has all variables."""
+    parts = [path.split(".")[:-1] for path in paths]
+    shared = []
+    for names in zip(*parts, strict=False):
+        if len(set(names)) > 1:
+            break
+        shared.append(names[0])
+    return "/".join(shared)
+
+
+@contextmanager
+def without_traces(spec: EstimatorSpec) -> Iterator[None]:
+    """Restore buffers and generators when the context ends; no gradients inside.
+
+    A call of the network and of the loss in the context gives what the next training
+    step is going to compute, dropout included, and does not change that step.
+
+    Parameters
+    ----------
+    spec : EstimatorSpec
+        Model in training.
+    """
+    network = spec.network or nn.Module()
+    buffers = [(buffer, buffer.clone()) for buffer in network.buffers()]
+    generators = [(g, g.get_state()) for g in _generators(spec, network)]
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for buffer, before in buffers:
+            buffer.copy_(before)
+        for generator, state in generators:
+            generator.set_state(state)
+
+
+def _generators(spec: EstimatorSpec, network: nn.Module) -> list[torch.Generator]:
+    own = [getattr(module, "generator", None) for module in network.modules()]
+    found = [g for g in own if isinstance(g, torch.Generator)]
+    if draws_from_global_generator(network, spec.loss, *spec.optimizers):
+        # The run has borrowed them; otherwise they are other people's.
+        found.append(torch.default_generator)
+        devices = {p.device for p in network.parameters() if p.is_cuda}
+        found += [torch.cuda.default_generators[d.index or 0] for d in devices]
+    return list(dict.fromkeys(found))

@@ -9,12 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skest._checks import check_integer
-from skest._random import seed_sequence
-from skest.feature_columns.table_columns import TableColumns
+from skest.core.checks import check_integer
+from skest.core.random import seed_sequence
+from skest.feature_columns.table import TableColumns
 from skest.inputs.input_context import InputContext
-
-__all__ = ["ArrayDataset", "check_same_rows", "count_rows", "take_rows"]
 
 
 class ArrayDataset:

@@ -2,6 +2,7 @@
 """From what an ``input_fn`` returned to batches of tensors on the device."""
 
 import logging
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import accumulate, chain, islice
@@ -13,13 +14,10 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from skest.feature_columns.ragged import as_cells
-from skest.feature_columns.table_columns import TableColumns
+from skest.feature_columns.table import TableColumns
 from skest.inputs.array_dataset import ArrayDataset, check_same_rows, count_rows
-from skest.inputs.resumable import Resumable
-from skest.inputs.seeded_loader import SeededLoader
-from skest.inputs.transfer import Transfer
-
-__all__ = ["Source", "check_batches", "tensor_batches"]
+from skest.inputs.loaders import SeededLoader
+from skest.inputs.pipeline import Resumable
 
 _END = object()
 _GATHERED_BYTES = 2**20  # of the batches that are taken from a table together
@@ -442,3 +440,56 @@ def _columns(data: Any) -> Any:
     ):
         return data
     return {k: as_cells(v) if isinstance(v, list) else v for k, v in data.items()}
+
+
+_STEPS_AHEAD = 2
+
+
+class Transfer:
+    """Brings batches to a GPU: from pinned memory, on a stream of its own.
+
+    So a batch is on its way while the steps before it are computed. No more than two of
+    them may be ahead, or batches that wait would fill the memory of the GPU.
+
+    Parameters
+    ----------
+    device : torch.device
+        The GPU.
+
+    Notes
+    -----
+    It follows the tutorial "A guide on good usage of non_blocking and pin_memory()" of
+    PyTorch: pinned memory is not given back before its copy is complete, and memory of
+    the GPU that another stream reserved is recorded for the one that uses it.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream = torch.cuda.Stream(device)
+        self._steps: deque[torch.cuda.Event] = deque()
+
+    def __call__(self, leaf: Tensor) -> Tensor:
+        """Return a tensor on the GPU; what is launched from now on waits for it."""
+        if leaf.is_cuda or leaf.layout != torch.strided:
+            return leaf.to(self._device)
+        current = torch.cuda.current_stream(self._device)
+        with torch.cuda.stream(self._stream):
+            there = _pinned(leaf).to(self._device, non_blocking=True)
+        current.wait_stream(self._stream)
+        there.record_stream(current)
+        return there
+
+    def wait_for_steps(self) -> None:
+        """Begin a batch, when few enough of the steps before are still to be computed."""
+        self._steps.append(torch.cuda.current_stream(self._device).record_event())
+        if len(self._steps) > _STEPS_AHEAD:
+            self._steps.popleft().synchronize()
+
+
+def _pinned(leaf: Tensor) -> Tensor:
+    """Return a copy in pinned memory, which nobody else writes into.
+
+    `Tensor.pin_memory` returns a tensor that is pinned as it is, takes as much memory for
+    a column as for its table, and refuses one that repeats a number by a stride of 0.
+    """
+    return torch.empty_like(leaf, pin_memory=True).copy_(leaf)

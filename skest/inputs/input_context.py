@@ -3,10 +3,8 @@
 
 from dataclasses import dataclass
 
-from skest._checks import check_integer
-from skest._random import child_seed
-
-__all__ = ["InputContext"]
+from skest.core.checks import check_integer
+from skest.core.random import child_seed
 
 
 @dataclass(frozen=True)

@@ -6,16 +6,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import fields, replace
 from itertools import islice
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from torch.utils.data import DataLoader
 
-from skest._checks import check_integer
-from skest._random import seed_sequence
+from skest.core.checks import check_integer
+from skest.core.random import seed_sequence
 from skest.inputs.input_context import InputContext
-from skest.inputs.resumable import Resumable
-from skest.inputs.seeded_loader import PassLoader
+from skest.inputs.loaders import PassLoader
 from skest.inputs.stages import (
     Batch,
     Cache,
@@ -29,8 +28,6 @@ from skest.inputs.stages import (
     Unbatch,
     Upstream,
 )
-
-__all__ = ["Pipeline"]
 
 
 class Pipeline:
@@ -472,3 +469,29 @@ def _check_callable(function: Any, name: str) -> Callable[[Any], Any]:
 
 def _check(value: Any, name: str, operation: str, minimum: int = 1) -> None:
     check_integer(value, name, f"Pipeline.{operation}", minimum)
+
+
+@runtime_checkable
+class Resumable(Protocol):
+    """What an interrupted training needs of its input, to go on where it was.
+
+    `skest.inputs.ArrayDataset` and `skest.inputs.Pipeline` have it. Data without it are
+    gone through from their beginning, without training, up to the position.
+    """
+
+    @property
+    def kind(self) -> str:
+        """What the data are, in words; a position is good only for data of its kind."""
+
+    @property
+    def seeds(self) -> list[int]:
+        """The seeds of all random orders, whoever chose them."""
+
+    @property
+    def is_restartable(self) -> bool:
+        """Whether the data can be iterated more than once."""
+
+    def resumed(self, n_elements: int, seeds: Sequence[int]) -> Any:
+        """Return the same data in the order of `seeds`, without the first elements."""
+
+    def __iter__(self) -> Iterator[Any]: ...

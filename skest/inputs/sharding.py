@@ -7,15 +7,12 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from skest.cluster import TaskConfig
+from skest.config.cluster import TaskConfig
 from skest.inputs.batches import check_batches
 from skest.inputs.input_context import InputContext
 from skest.inputs.input_fns import call_input_fn
-from skest.inputs.loader_shards import shard_loader
+from skest.inputs.loaders import SeededLoader, shard_loader
 from skest.inputs.pipeline import Pipeline
-from skest.inputs.seeded_loader import SeededLoader
-
-__all__ = ["call_sharded", "context_of", "shard"]
 
 
 def context_of(task: TaskConfig) -> InputContext | None:

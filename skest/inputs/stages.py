@@ -1,35 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The stages of a `Pipeline`: each makes an iterator of the one before it.
+"""The stages of a `Pipeline`: each makes an iterator of the one before it."""
 
-A stage is asked for its elements from position `skip` on, and passes as much of the
-skipping as it can to the stage before, so that what is skipped is not computed. `epochs`
-are the numbers of the passes of all `repeat` behind it: random orders differ by them.
-"""
-
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from itertools import count, islice
+from queue import SimpleQueue
 from typing import Any, Protocol
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from skest.inputs.collate import count_batch, stack, unstack
-from skest.inputs.prefetching import prefetched
-
-__all__ = [
-    "Batch",
-    "Cache",
-    "Filter",
-    "Map",
-    "Prefetch",
-    "Repeat",
-    "Shard",
-    "Shuffle",
-    "Stage",
-    "Unbatch",
-    "Upstream",
-]
+from skest.feature_columns.cells import as_array
+from skest.inputs.array_dataset import check_same_rows, count_rows
 
 Epochs = tuple[int, ...]
 
@@ -245,3 +230,156 @@ class Cache:
     def length(self, n_before: int | None) -> int | None:
         """Return as many."""
         return n_before
+
+
+def stack(rows: Sequence[Any]) -> Any:
+    """Make one batch of rows.
+
+    Parameters
+    ----------
+    rows : sequence
+        Numbers, strings, arrays, tensors, or dictionaries and tuples of them, all alike.
+
+    Returns
+    -------
+    ndarray, Tensor, dict or tuple
+        The dictionaries and tuples of the rows, with arrays of all rows. Arrays or lists
+        of different lengths become an array of objects.
+
+    Raises
+    ------
+    ValueError
+        If dictionaries have different keys or tuples different lengths.
+
+    Examples
+    --------
+    >>> from skest.inputs.stages import stack
+    >>> stack([({"x": 1.0}, 0), ({"x": 2.5}, 1)])
+    ({'x': array([1. , 2.5])}, array([0, 1]))
+    """
+    first = rows[0]
+    if isinstance(first, Mapping):
+        for row in rows:
+            if row.keys() != first.keys():
+                raise ValueError(
+                    f"The rows of a batch must have the same keys; got {list(first)} and "
+                    f"{list(row)}. Give a missing value as None or NaN."
+                )
+        return {key: stack([row[key] for row in rows]) for key in first}
+    if isinstance(first, tuple):
+        for row in rows:
+            check_pairing(first, row)
+        return tuple(stack(parts) for parts in zip(*rows, strict=True))
+    if isinstance(first, Tensor):
+        return torch.stack(list(rows))
+    try:
+        return as_array(rows)
+    except ValueError:  # NumPy refuses to stack cells of different lengths
+        return np.fromiter(rows, dtype=object, count=len(rows))
+
+
+def check_pairing(first: tuple[Any, ...], row: Any) -> None:
+    """Raise ValueError unless `row` is a tuple as long as the first."""
+    if not isinstance(row, tuple) or len(row) != len(first):
+        raise ValueError(
+            f"The rows of a batch must be tuples of the same length; got {first!r} and "
+            f"{row!r}."
+        )
+
+
+def unstack(batch: Any, start: int = 0) -> Iterator[Any]:
+    """Yield the rows of a batch from `start` on; the inverse of `stack`.
+
+    Parameters
+    ----------
+    batch : ndarray, Tensor, Series, DataFrame, dict or tuple
+        Rows along the first dimension. A row of a DataFrame is a dictionary.
+    start : int, default=0
+        The first row to yield.
+
+    Examples
+    --------
+    >>> from skest.inputs.stages import unstack
+    >>> list(unstack({"x": torch.tensor([1, 2]), "y": torch.tensor([3, 4])}, start=1))
+    [{'x': tensor(2), 'y': tensor(4)}]
+    """
+    for i in range(start, count_batch(batch)):
+        yield _row(batch, i)
+
+
+def count_batch(batch: Any) -> int:
+    """Return the number of rows of a batch, which all of its parts must have."""
+    if not isinstance(batch, tuple):
+        return count_rows(batch, "batch")
+    counts = [count_batch(part) for part in batch]
+    for n in counts[1:]:
+        check_same_rows(counts[0], n)
+    return counts[0]
+
+
+def _row(data: Any, i: int) -> Any:
+    if isinstance(data, Mapping):
+        return {key: _row(value, i) for key, value in data.items()}
+    if isinstance(data, tuple):
+        return tuple(_row(part, i) for part in data)
+    if hasattr(data, "columns"):
+        return {name: _row(data[name], i) for name in data.columns}
+    return data.iloc[i] if hasattr(data, "iloc") else data[i]
+
+
+_END = object()
+
+
+def prefetched(
+    opened: Callable[[], AbstractContextManager[Iterator[Any]]], n_ahead: int
+) -> Iterator[Any]:
+    """Yield the elements of an iterator that a thread advances.
+
+    The thread ends with the iterator, or when this generator is closed; an exception is
+    raised here, behind the elements that came before it.
+
+    Parameters
+    ----------
+    opened : callable
+        Returns the iterator as a context; the thread enters and leaves it.
+    n_ahead : int
+        How many elements may wait.
+    """
+    slots, ready = threading.Semaphore(n_ahead), SimpleQueue[Any]()
+    stopped = threading.Event()
+
+    def work() -> None:
+        try:
+            with opened() as elements:
+                while not _has_to_stop(slots, stopped):
+                    element = next(elements, _END)
+                    ready.put((element, None))
+                    if element is _END:
+                        break
+        except BaseException as error:
+            ready.put((None, error))
+
+    thread = threading.Thread(target=work, name="skest-prefetch", daemon=True)
+    thread.start()
+    try:
+        while True:
+            element, error = ready.get()
+            if error is not None:
+                raise error
+            if element is _END:
+                return
+            slots.release()
+            yield element
+    finally:
+        stopped.set()
+        slots.release()
+        if (
+            thread is not threading.current_thread()
+        ):  # the garbage collector runs in any
+            thread.join()
+
+
+def _has_to_stop(slots: threading.Semaphore, stopped: threading.Event) -> bool:
+    """Wait for a free slot, and tell whether the consumer is gone."""
+    slots.acquire()
+    return stopped.is_set()

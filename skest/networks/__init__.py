@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Networks: modules from encoded features to logits."""
+"""Networks: modules from encoded features to logits.
 
-from skest.networks.activations import ACTIVATIONS, get_activation
-from skest.networks.baseline import Baseline
-from skest.networks.batch_norm import BatchNorm
-from skest.networks.combined import Combined
-from skest.networks.dnn import DNN
-from skest.networks.dropout import Dropout
+They begin with a module of `skest.feature_columns` and end before the head, and draw
+their first weights from a generator that they are given.
+"""
+
+from skest.networks.dnn import DNN, Baseline, Combined
+from skest.networks.layers import ACTIVATIONS, BatchNorm, Dropout, get_activation
 from skest.networks.rnn import CELL_TYPES, RNN
 
 __all__ = [

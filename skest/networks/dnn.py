@@ -1,18 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`DNN`: fully connected layers on dense features."""
+"""`DNN`: fully connected layers; `Combined`: beside a linear part; `Baseline`: neither."""
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from skest.networks.activations import get_activation
-from skest.networks.batch_norm import BatchNorm
-from skest.networks.dropout import Dropout
-
-__all__ = ["DNN", "MemberLinear", "linear_layer"]
+from skest.networks.layers import BatchNorm, Dropout, get_activation
 
 
 class DNN(nn.Module):
@@ -31,7 +27,7 @@ class DNN(nn.Module):
     logits_dimension : int
         Width of the output.
     activation : str or callable, default="relu"
-        See `skest.networks.activations.ACTIVATIONS`.
+        See `skest.networks.ACTIVATIONS`.
     dropout : float, default=0.0
         Probability that an activation is dropped in training.
     batch_norm : bool, default=False
@@ -223,3 +219,91 @@ def linear_layer(
     nn.init.xavier_uniform_(layer.weight, generator=generator)
     nn.init.zeros_(layer.bias)
     return layer
+
+
+class Combined(nn.Module):
+    """Wide & deep: the sum of the logits of a linear network and a DNN.
+
+    Parameters
+    ----------
+    linear : torch.nn.Module or None
+        Gives logits from ``features["linear"]``.
+    dnn : torch.nn.Module or None
+        Gives logits from ``features["dnn"]``. One of both may be missing.
+    mean_logits : callable, default=None
+        If the DNN has members, see `skest.networks.DNN`; each has the linear network
+        beside it.
+
+    Raises
+    ------
+    ValueError
+        If both are missing.
+
+    Notes
+    -----
+    Cheng et al., "Wide & Deep Learning for Recommender Systems" (arXiv 1606.07792).
+    """
+
+    def __init__(
+        self,
+        linear: nn.Module | None,
+        dnn: nn.Module | None,
+        mean_logits: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
+        super().__init__()
+        if linear is None and dnn is None:
+            raise ValueError("A Combined network needs a linear network or a DNN.")
+        self.linear = linear
+        self.dnn = dnn
+        self.mean_logits = mean_logits
+
+    def forward(self, features: Mapping[str, Any]) -> Tensor:
+        """Return logits of shape (n_rows, logits_dimension)."""
+        parts = [
+            network(features[name])
+            for name, network in (("linear", self.linear), ("dnn", self.dnn))
+            if network is not None
+        ]
+        logits = sum(parts[1:], start=parts[0])
+        if self.mean_logits is None or self.training:
+            return logits
+        return self.mean_logits(logits)
+
+
+class Baseline(nn.Module):
+    """One bias vector, which starts at zero; of the features only the rows count.
+
+    Parameters
+    ----------
+    logits_dimension : int
+        Width of the output.
+    dtype : torch.dtype, default=torch.float32
+        Floating type of the bias.
+
+    Notes
+    -----
+    As the model of ``tf.estimator.BaselineEstimator``.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skest.networks.dnn import Baseline
+    >>> Baseline(2)({"rows": torch.empty(3, 0)}).tolist()
+    [[0.0, 0.0], [0.0, 0.0], [0.0, 0.0]]
+    """
+
+    def __init__(
+        self, logits_dimension: int, dtype: torch.dtype = torch.float32
+    ) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(logits_dimension, dtype=dtype))
+
+    def forward(self, features: Mapping[str, Tensor]) -> Tensor:
+        """Return logits of shape (n_rows, logits_dimension).
+
+        Parameters
+        ----------
+        features : dict of str to Tensor
+            Has "rows", of shape (n_rows, ...).
+        """
+        return self.bias.expand(features["rows"].shape[0], -1)

@@ -7,10 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from skest._checks import check_choice
+from skest.core.checks import check_choice
 from skest.networks.dnn import linear_layer
-
-__all__ = ["CELL_TYPES", "RNN"]
 
 #: Recurrent layers by name.
 CELL_TYPES: dict[str, Callable[..., nn.RNNBase]] = {

@@ -8,7 +8,7 @@ from sklearn.dummy import DummyClassifier, DummyRegressor
 from sklearn.utils import get_tags
 
 from skest import BaselineClassifier, BaselineRegressor, Estimator, RunConfig
-from skest.adapters.baseline import baseline_model_fn
+from skest.canned.baseline import baseline_model_fn
 from skest.heads import RegressionHead
 
 

@@ -19,7 +19,7 @@ from skest import (
     RunConfig,
 )
 from skest import feature_columns as fc
-from skest.sdca import LinearSDCA
+from skest.canned.sdca import LinearSDCA
 from tests.adapters.conftest import make
 
 WORDS = ["good", "bad", "the"]

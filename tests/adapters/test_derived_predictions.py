@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 import torch
 
-from skest.adapters.derived_predictions import (
+from skest.adapters.user_model import (
     DerivedPredictions,
     class_predictions,
     label_predictions,

@@ -8,7 +8,7 @@ import pytest
 
 from skest import Estimator, RunConfig
 from skest import feature_columns as fc
-from skest.adapters.dnn_linear import dnn_linear_combined_model_fn
+from skest.canned.dnn_linear import dnn_linear_combined_model_fn
 from skest.heads import RegressionHead
 from skest.inputs import ArrayDataset
 

@@ -9,7 +9,7 @@ from sklearn.model_selection import GridSearchCV
 
 from skest import DNNClassifier, MultiHeadEstimator, RunConfig
 from skest.hooks import SummarySaverHook
-from tests.summaries._events import event_files, scalars
+from tests.hooks._events import event_files, scalars
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(60, 3)).astype(np.float32)

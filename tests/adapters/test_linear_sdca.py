@@ -13,7 +13,7 @@ from sklearn.model_selection import GridSearchCV
 
 from skest import LinearClassifier, LinearRegressor
 from skest import feature_columns as fc
-from skest.sdca import LinearSDCA
+from skest.canned.sdca import LinearSDCA
 
 CONVERGED = {"max_iter": 300, "n_iter_no_change": np.inf, "random_state": 0}
 

@@ -10,15 +10,15 @@ from torch.optim import lr_scheduler
 
 from skest import Estimator, RunConfig
 from skest import feature_columns as fc
-from skest.adapters.baseline import baseline_model_fn
-from skest.adapters.dnn import dnn_model_fn
-from skest.adapters.dnn_linear import dnn_linear_combined_model_fn
-from skest.adapters.linear import linear_model_fn
-from skest.adapters.optimization import Part, optimization
+from skest.canned.baseline import baseline_model_fn
+from skest.canned.dnn import dnn_model_fn
+from skest.canned.dnn_linear import dnn_linear_combined_model_fn
+from skest.canned.linear import linear_model_fn
+from skest.canned.optimization import Part, optimization
 from skest.heads import RegressionHead
 from skest.hooks import Hook
 from skest.optimizers import make_optimizer
-from skest.schedules import FunctionLR
+from skest.optimizers.schedules import FunctionLR
 
 FEATURES = {"x": np.linspace(-1, 1, 8), "k": np.arange(8) % 3}
 LABELS = np.arange(8.0) * 10

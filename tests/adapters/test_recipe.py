@@ -16,13 +16,13 @@ from skest import (
     export,
 )
 from skest.adapters.skorch import skorch_features, to_skorch
-from skest.adapters.temperature import temperature_of
+from skest.adapters.targets.classes import temperature_of
 from skest.feature_columns import (
     categorical_column_with_vocabulary_list,
     embedding_column,
 )
 from skest.hooks import Hook
-from skest.schedules import CosineCycles
+from skest.optimizers.schedules import CosineCycles
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from sklearn.preprocessing import FunctionTransformer
 
 from skest import DNNClassifier, DNNRegressor, Estimator, RNNClassifier, RNNRegressor
 from skest import feature_columns as fc
-from skest.adapters.rnn import rnn_model_fn
+from skest.canned.rnn import rnn_model_fn
 from skest.heads import BinaryClassHead
 from skest.inputs import ArrayDataset
 

@@ -28,8 +28,8 @@ from skest import (
     RNNClassifier,
     RNNRegressor,
 )
+from skest.canned.sdca import LinearSDCA
 from skest.heads import PoissonRegressionHead, RegressionHead
-from skest.sdca import LinearSDCA
 from tests.adapters import _model_fns as model_fns
 
 # Small networks, and as many epochs as the checks need, at a learning rate for so few: a

@@ -3,8 +3,7 @@
 
 from datetime import timedelta
 
-from skest.distributed.rendezvous import client_options, connect
-from skest.distributed.session import Peer
+from skest.distributed.ps.connection import Peer, client_options, connect
 
 SECONDS = timedelta(seconds=30)  # a machine may be busy, or wait for a name server
 LIMIT = 1 << 20

@@ -6,11 +6,11 @@ from types import SimpleNamespace
 import torch
 from torch import nn
 
-from skest.distributed.async_replica import AsyncReplica
-from skest.distributed.client import PSClient
-from skest.distributed.exchange import Exchange
-from skest.distributed.session import Peer
-from skest.distributed.variables import Variables, split
+from skest.distributed.ps.client import PSClient
+from skest.distributed.ps.connection import Peer
+from skest.distributed.ps.exchange import Exchange
+from skest.distributed.ps.variables import Variables, split
+from skest.distributed.ps.worker import AsyncReplica
 
 TIMEOUT = 10.0
 

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from skest.distributed.rendezvous import Listener
-from skest.distributed.wire import WireError
+from skest.distributed.ps.connection import Listener
+from skest.distributed.ps.messages import WireError
 from skest.exceptions import PeerLostError
 from tests.distributed._listening import LIMIT, SECONDS
 

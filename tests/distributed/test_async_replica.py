@@ -10,7 +10,7 @@ from torch import nn
 
 from skest import DNNLinearCombinedClassifier, Estimator, EstimatorSpec, RunConfig
 from skest.distributed.testing import LocalServers
-from skest.execution.program import Program
+from skest.engine.recorded.program import Program
 from skest.feature_columns import (
     categorical_column_with_hash_bucket,
     categorical_column_with_identity,
@@ -40,7 +40,7 @@ def served(monkeypatch):
             return train()
         with LocalServers(num_ps) as servers, monkeypatch.context() as patch:
             make = functools.partial(replica, servers.addresses, **options)
-            patch.setattr("skest.estimator.Replica", make)
+            patch.setattr("skest.estimators.estimator.Replica", make)
             return train()
 
     return run
@@ -395,7 +395,7 @@ def test_an_evaluation_in_training_sees_all_rows(served):
 def test_a_model_is_refused_before_its_steps_if_they_can_not_be_sent(
     served, monkeypatch
 ):
-    monkeypatch.setattr("skest.distributed.attachment.LIMIT", 50)
+    monkeypatch.setattr("skest.distributed.ps.worker.LIMIT", 50)
     steps = []
 
     class Count(Hook):

@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from skest import Estimator, EstimatorSpec, RunConfig
-from skest.checkpoint_store import DirectoryStore, MemoryStore
-from skest.checkpoints import Checkpoint
-from skest.distributed.beginning import Beginning
+from skest.checkpoints.checkpoint import Checkpoint
+from skest.checkpoints.store import DirectoryStore, MemoryStore
+from skest.distributed.ps.worker import Beginning
 from skest.distributed.testing import LocalServers
 from skest.exceptions import CheckpointMismatchError
 from skest.optimizers import make_optimizer
@@ -154,7 +154,9 @@ def test_training_goes_on_bit_for_bit(
             with LocalServers(num_ps, model_dir=directory if is_seen else None) as own:
                 if addresses:
                     make = replica(own.addresses)
-                    monkeypatch.setattr("skest.estimator.Replica", lambda m=make: m)
+                    monkeypatch.setattr(
+                        "skest.estimators.estimator.Replica", lambda m=make: m
+                    )
                 estimator.train(ids_fn, steps=2)
         monkeypatch.undo()
         return estimator.checkpoint

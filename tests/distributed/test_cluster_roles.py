@@ -15,23 +15,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from skest import (
-    Estimator,
-    EvalSpec,
-    RunConfig,
-    TrainSpec,
-    train_and_evaluate,
-    train_eval_roles,
-)
-from skest.checkpoint_store import DirectoryStore
+from skest import Estimator, EvalSpec, RunConfig, TrainSpec, train_and_evaluate
+from skest.checkpoints.store import DirectoryStore
 from skest.distributed import ClusterSpec, DataParallel, TaskConfig
 from skest.distributed.launch import local_cluster
+from skest.estimators import train_and_evaluate as train_eval_roles
+from skest.estimators.train_and_evaluate import Role, role_of, wait_before_training
 from skest.export import FinalExporter
 from skest.heads import RegressionHead
 from skest.hooks import Hook
 from skest.inputs import ArrayDataset
 from skest.optimizers import make_optimizer
-from skest.train_eval_roles import Role, role_of, wait_before_training
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 200.0
@@ -75,7 +69,7 @@ def tasks(monkeypatch, tmp_path):
     # In one process only one training at a time may draw from torch's generator; none
     # of these does.
     lock = contextlib.nullcontext()
-    monkeypatch.setattr("skest._random._GLOBAL_GENERATOR_LOCK", lock)
+    monkeypatch.setattr("skest.core.random._GLOBAL_GENERATOR_LOCK", lock)
     monkeypatch.setattr(train_eval_roles, "_PAUSE", 0.02)
 
     def run(roles, input_fn=endless, max_steps=60, stop_at=None, **settings):

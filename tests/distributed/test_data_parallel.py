@@ -15,13 +15,10 @@ import torch.nn.functional as F
 from torch import nn
 
 from skest import DNNClassifier, Estimator, EstimatorSpec, RunConfig
-from skest.checkpoint_store import MemoryStore
+from skest.checkpoints.store import MemoryStore
 from skest.distributed import DataParallel, LocalSGD
-from skest.distributed.data_parallel import (
-    DataParallelReplica,
-    _outlived_by_its_group,
-)
-from skest.distributed.synchronous import rows_of
+from skest.distributed.data_parallel import DataParallelReplica, _outlived_by_its_group
+from skest.distributed.process_group import rows_of
 from skest.exceptions import NanLossDuringTrainingError, PeerLostError
 from skest.feature_columns.lookup import row_lookup, row_table
 from skest.hooks import Hook

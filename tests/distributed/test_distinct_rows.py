@@ -3,7 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skest.distributed.distinct_rows import distinct_rows
+from skest.distributed.ps.rows import distinct_rows
 
 SIZES = [5, 3, 4]
 STARTS = [0, 5, 8, 12]

@@ -8,13 +8,13 @@ import time
 
 import pytest
 
-from skest.distributed.client import PSClient
-from skest.distributed.session import Peer
+from skest.distributed.ps.client import PSClient
+from skest.distributed.ps.connection import Peer
+from skest.distributed.ps.messages import Message, Op
 from skest.distributed.testing import LocalServers
-from skest.distributed.wire import Message, Op
 
 PROGRAM = """
-from skest.distributed.server import serve_parameters
+from skest.distributed.ps.server import serve_parameters
 
 serve_parameters("127.0.0.1:0", announce=lambda a: print(a, flush=True))
 """

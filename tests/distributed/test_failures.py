@@ -11,18 +11,18 @@ import torch
 from torch import nn
 
 from skest import Estimator, EstimatorSpec, RunConfig
-from skest.checkpoint_store import DirectoryStore
-from skest.distributed.async_replica import AsyncReplica
-from skest.distributed.client import PSClient
-from skest.distributed.server import ParameterServer
-from skest.distributed.session import RefusedError
-from skest.distributed.shard import Shard
+from skest.checkpoints.store import DirectoryStore
+from skest.distributed.ps.client import PSClient
+from skest.distributed.ps.connection import RefusedError
+from skest.distributed.ps.optimizers import Shard
+from skest.distributed.ps.server import ParameterServer
+from skest.distributed.ps.worker import AsyncReplica
 from skest.distributed.testing import LocalServers
 from skest.exceptions import PeerLostError
 from skest.hooks import Hook
 from skest.inputs import InputContext
 from skest.optimizers import make_optimizer
-from skest.schedules import FunctionLR
+from skest.optimizers.schedules import FunctionLR
 from tests.distributed._training import replica
 from tests.distributed.test_async_replica import input_fn, squared_error
 
@@ -47,11 +47,11 @@ def train(
 ):
     """Train with several workers in threads; return the Estimator of each."""
     local = threading.local()
-    monkeypatch.setattr("skest.estimator.Replica", lambda: local.replica)
+    monkeypatch.setattr("skest.estimators.estimator.Replica", lambda: local.replica)
     # In one process only one training at a time may draw from torch's generator; none
     # of these does.
     lock = contextlib.nullcontext()
-    monkeypatch.setattr("skest._random._GLOBAL_GENERATOR_LOCK", lock)
+    monkeypatch.setattr("skest.core.random._GLOBAL_GENERATOR_LOCK", lock)
     estimators, errors = [], []
 
     def work(estimator, number, role, index):
@@ -320,7 +320,7 @@ def test_of_two_chiefs_one_goes_on_with_the_variables_of_the_other(monkeypatch):
         commit(self, step)
 
     monkeypatch.setattr(PSClient, "commit", together)
-    monkeypatch.setattr("skest.distributed.async_replica.AsyncReplica.leave", _stay)
+    monkeypatch.setattr("skest.distributed.ps.worker.AsyncReplica.leave", _stay)
     with LocalServers(2) as servers:
         found = train(
             *(monkeypatch, servers.addresses, [("chief", 0)] * 2),
@@ -349,10 +349,10 @@ def test_a_chief_that_is_started_again_has_the_buffers_of_its_checkpoint(
     monkeypatch, tmp_path, size
 ):
     with LocalServers(1) as servers, monkeypatch.context() as patch:
-        patch.setattr("skest.distributed.async_replica.AsyncReplica.leave", _stay)
+        patch.setattr("skest.distributed.ps.worker.AsyncReplica.leave", _stay)
         for max_steps in (5, N_STEPS):
             make = replica(servers.addresses)
-            patch.setattr("skest.estimator.Replica", lambda make=make: make)
+            patch.setattr("skest.estimators.estimator.Replica", lambda make=make: make)
             chief = Estimator(with_counter, tmp_path, params={"size": size})
             chief.train(input_fn, max_steps=max_steps)
             assert (chief.get_variable_value("n_steps") == max_steps).all()
@@ -362,7 +362,7 @@ def test_servers_with_another_model_are_refused(monkeypatch):
     with LocalServers(2) as servers:
         train(monkeypatch, servers.addresses[:1], [("chief", 0)])
     with LocalServers(1) as servers:
-        monkeypatch.setattr("skest.distributed.async_replica.AsyncReplica.leave", _stay)
+        monkeypatch.setattr("skest.distributed.ps.worker.AsyncReplica.leave", _stay)
         train(monkeypatch, servers.addresses, [("chief", 0)])
 
         def other(features, labels, mode):
@@ -371,7 +371,7 @@ def test_servers_with_another_model_are_refused(monkeypatch):
             return spec
 
         make = replica(servers.addresses, "worker", attach_timeout=5.0)
-        monkeypatch.setattr("skest.estimator.Replica", lambda: make)
+        monkeypatch.setattr("skest.estimators.estimator.Replica", lambda: make)
         with pytest.raises(ValueError, match="more: constant float32 .* here, none"):
             Estimator(other).train(input_fn, steps=1)
 
@@ -399,7 +399,7 @@ def test_an_update_that_fails_is_told_also_after_the_last_step(
                     patch.setattr(AsyncReplica, ending, _stay)
                 train(patch, servers.addresses, [("chief", 0)])
         make = replica(servers.addresses, role)
-        monkeypatch.setattr("skest.estimator.Replica", lambda: make)
+        monkeypatch.setattr("skest.estimators.estimator.Replica", lambda: make)
         monkeypatch.setattr(Shard, "update", fail)
         with pytest.raises(RefusedError, match="refuses: RuntimeError: no such step"):
             Estimator(plain_model).train(input_fn, max_steps=last)

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skest.distributed.frozen_rows import KeptRows
+from skest.distributed.ps.transfer import KeptRows
 
 N_ROWS = 9
 CHANGES = st.lists(st.sets(st.integers(0, N_ROWS - 1)), max_size=6)

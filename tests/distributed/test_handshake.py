@@ -4,9 +4,13 @@ import threading
 
 import pytest
 
-from skest.distributed.handshake import HELLO_BYTES, introduce, welcome
-from skest.distributed.session import RefusedError
-from skest.distributed.wire import Message, Op, pack, unpack
+from skest.distributed.ps.connection import (
+    HELLO_BYTES,
+    RefusedError,
+    introduce,
+    welcome,
+)
+from skest.distributed.ps.messages import Message, Op, pack, unpack
 from skest.exceptions import PeerLostError
 from tests.distributed._listening import SECONDS
 

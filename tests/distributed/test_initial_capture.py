@@ -4,11 +4,11 @@ import torch
 from torch import nn
 
 from skest import EstimatorSpec, RunConfig
-from skest.checkpoints import Checkpoint
-from skest.distributed.initial_capture import initial_capture
-from skest.distributed.variables import Variables
+from skest.checkpoints.checkpoint import Checkpoint
+from skest.distributed.ps.variables import Variables
+from skest.distributed.ps.worker import initial_capture
 from skest.hooks import Run
-from skest.row_sparse import RowSparse
+from skest.optimizers.row_sparse import RowSparse
 from tests.distributed._allocated import Allocated
 
 

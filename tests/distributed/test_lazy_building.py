@@ -5,11 +5,11 @@ import pytest
 import torch
 from torch import nn
 
-from skest.distributed import lazy_building
-from skest.distributed.lazy_building import LazyBuilding
+from skest.distributed.ps import lazy_tables as lazy_building
+from skest.distributed.ps.lazy_tables import LazyBuilding
 from skest.feature_columns import categorical_column_with_identity, embedding_column
 from skest.feature_columns.modules import DenseFeatures, LinearFeatures
-from skest.row_sparse import RowSparse
+from skest.optimizers.row_sparse import RowSparse
 from tests.distributed._allocated import Allocated
 
 LARGE = (1 << 20) + 1

@@ -26,7 +26,7 @@ from skest import (
 )
 from skest.distributed import AsyncParameterServer, SharedMemory
 from skest.distributed.job import read_job
-from skest.distributed.local_parts import InServers
+from skest.distributed.local import InServers
 from skest.exceptions import TaskFailedError
 from skest.feature_columns import numeric_column
 from tests.distributed._local import (

@@ -17,7 +17,7 @@ from sklearn.model_selection import GridSearchCV
 
 from skest import DNNClassifier, Estimator
 from skest.distributed import SharedMemory
-from skest.distributed.local_cluster import LocalChief, train_locally
+from skest.distributed.local import LocalChief, train_locally
 from skest.exceptions import NanLossDuringTrainingError
 from tests.distributed._local import (
     linear_model_fn,

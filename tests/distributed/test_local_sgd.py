@@ -9,8 +9,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from skest.checkpoint_store import DirectoryStore
-from skest.checkpoints import Checkpoint
+from skest.checkpoints.checkpoint import Checkpoint
+from skest.checkpoints.store import DirectoryStore
 from skest.distributed.local_sgd import LocalSGDReplica
 from skest.exceptions import PeerLostError
 from tests._models import At

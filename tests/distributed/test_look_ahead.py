@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 
-from skest.distributed.look_ahead import LookAhead
+from skest.distributed.ps.worker import LookAhead
 
 
 def test_what_was_seen_is_what_comes():

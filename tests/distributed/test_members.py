@@ -3,8 +3,8 @@ import threading
 
 import pytest
 
-from skest.distributed.members import Members
-from skest.distributed.session import Peer
+from skest.distributed.ps.connection import Peer
+from skest.distributed.ps.tasks import Members
 
 CHIEF, FAST, SLOW = Peer("chief", 0), Peer("worker", 0), Peer("worker", 1)
 

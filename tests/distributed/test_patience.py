@@ -3,7 +3,7 @@ import time
 
 import pytest
 
-from skest.distributed.patience import Patience
+from skest.distributed.ps.worker import Patience
 
 
 def test_the_time_since_the_first_failure_counts(monkeypatch):

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from skest import Estimator, RunConfig
-from skest.distributed.exchange import Exchange
-from skest.distributed.remote_rows import RemoteRows
+from skest.distributed.ps.exchange import Exchange
+from skest.distributed.ps.messages import Message, Op
+from skest.distributed.ps.rows import RemoteRows
 from skest.distributed.testing import LocalServers
-from skest.distributed.wire import Message, Op
 from skest.hooks import Hook
 from skest.inputs import ArrayDataset
 from tests.distributed._training import Trainer, replica
@@ -34,7 +34,7 @@ def served(monkeypatch):
     def run(train, num_ps=2, pipeline=1):
         with LocalServers(num_ps) as servers, monkeypatch.context() as patch:
             make = functools.partial(replica, servers.addresses, pipeline=pipeline)
-            patch.setattr("skest.estimator.Replica", make)
+            patch.setattr("skest.estimators.estimator.Replica", make)
             (task,) = [train(), *servers.servers[0].members.to_json()][1:]
             return task["staleness"]
 

@@ -3,7 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skest.distributed.placement import n_rows_of, place, rows_of
+from skest.distributed.ps.variables import n_rows_of, place, rows_of
 
 SIZES = st.dictionaries(st.text(max_size=3), st.integers(0, 100), max_size=12)
 

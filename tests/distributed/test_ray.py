@@ -16,7 +16,7 @@ import torch
 
 from skest import Estimator, EstimatorSpec, RunConfig
 from skest.distributed.ray import launch
-from skest.distributed.remote_errors import RemoteTraceback
+from skest.distributed.supervisor import RemoteTraceback
 from skest.exceptions import PeerLostError, TaskFailedError
 from skest.inputs import ArrayDataset
 from tests.distributed._processes import wait_for

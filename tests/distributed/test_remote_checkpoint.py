@@ -8,10 +8,10 @@ import torch
 from torch import nn
 
 from skest import Estimator, EstimatorSpec, RunConfig
-from skest.checkpoint_format import STATE, ShardedCheckpoint
-from skest.distributed.client import PSClient
-from skest.distributed.server import ParameterServer
-from skest.distributed.shard_files import write_part
+from skest.checkpoints.format import STATE, ShardedCheckpoint
+from skest.distributed.ps.checkpoint import write_part
+from skest.distributed.ps.client import PSClient
+from skest.distributed.ps.server import ParameterServer
 from skest.distributed.testing import LocalServers
 from skest.exceptions import NanLossDuringTrainingError, PeerLostError
 from skest.optimizers import make_optimizers
@@ -60,7 +60,7 @@ def train(monkeypatch):
         with monkeypatch.context() as patch:
             if addresses:
                 make = replica(addresses)
-                patch.setattr("skest.estimator.Replica", lambda: make)
+                patch.setattr("skest.estimators.estimator.Replica", lambda: make)
             return estimator.train(ids_fn, steps=steps, hooks=hooks).checkpoint
 
     return run
@@ -187,7 +187,7 @@ def test_a_server_that_cannot_write_ends_the_training(train, tmp_path, monkeypat
             raise OSError(28, "No space left on device")
         return write_part(model_dir, name, shard)
 
-    monkeypatch.setattr("skest.distributed.server.write_part", full)
+    monkeypatch.setattr("skest.distributed.ps.server.write_part", full)
     with (
         LocalServers(2, model_dir=ours) as servers,
         pytest.raises(OSError, match="step 4 was not saved .* could not write: .*28"),

@@ -3,7 +3,7 @@
 
 import pytest
 
-from skest.distributed.remote_errors import dump_error, load_error
+from skest.distributed.supervisor import dump_error, load_error
 
 
 class TwoArgumentsError(Exception):

@@ -3,10 +3,10 @@ import pytest
 import torch
 from torch import nn
 
-from skest.distributed import remote_rows
-from skest.distributed.lazy_memory import LazyZeros
-from skest.distributed.remote_rows import RemoteRows
-from skest.distributed.variables import Variables
+from skest.distributed.ps import rows as remote_rows
+from skest.distributed.ps.lazy_tables import LazyZeros
+from skest.distributed.ps.rows import RemoteRows
+from skest.distributed.ps.variables import Variables
 from skest.feature_columns.lookup import row_table
 
 

@@ -13,11 +13,17 @@ import pytest
 import torch
 from torch.distributed import PrefixStore, ProcessGroupGloo, TCPStore
 
-from skest.distributed.addresses import is_loopback, split_address
 from skest.distributed.authentication import proof
-from skest.distributed.rendezvous import Listener, client_options, connect
-from skest.distributed.session import RefusedError, Session
-from skest.distributed.wire import PROTOCOL, Message, Op
+from skest.distributed.ps.connection import (
+    Listener,
+    RefusedError,
+    Session,
+    client_options,
+    connect,
+    is_loopback,
+    split_address,
+)
+from skest.distributed.ps.messages import PROTOCOL, Message, Op
 from skest.exceptions import PeerLostError
 from tests.distributed._listening import LIMIT, SECONDS, WORKER, session_with
 
@@ -288,7 +294,9 @@ def test_an_answer_that_is_none_is_no_answer(listener, monkeypatch, text):
 @pytest.mark.parametrize("is_local", [True, False])
 @pytest.mark.parametrize("told", ["", "1"])
 def test_a_listener_that_others_reach_has_a_secret(monkeypatch, secret, is_local, told):
-    monkeypatch.setattr("skest.distributed.rendezvous.is_loopback", lambda _: is_local)
+    monkeypatch.setattr(
+        "skest.distributed.ps.connection.is_loopback", lambda _: is_local
+    )
     monkeypatch.setenv("SKEST_WITHOUT_SECRET", told)
     if secret or is_local or told:
         Listener("127.0.0.1:0", secret, SECONDS).stop()

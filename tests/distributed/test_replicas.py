@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from skest import Estimator, EstimatorSpec, RunConfig
-from skest.checkpoint_store import DirectoryStore
-from skest.checkpoints import Checkpoint
+from skest.checkpoints.checkpoint import Checkpoint
+from skest.checkpoints.store import DirectoryStore
 from skest.distributed import (
     AsyncParameterServer,
     ClusterSpec,
@@ -20,16 +20,14 @@ from skest.distributed import (
     SharedMemory,
     TaskConfig,
 )
-from skest.distributed.async_replica import AsyncReplica, TrainingOverError
 from skest.distributed.data_parallel import DataParallelReplica
-from skest.distributed.end_of_training import EndOfTraining
 from skest.distributed.launch import local_cluster
-from skest.distributed.local_cluster import LocalChief
+from skest.distributed.local import LocalChief
 from skest.distributed.local_sgd import LocalSGDReplica
+from skest.distributed.ps.worker import AsyncReplica, TrainingOverError
 from skest.distributed.replicas import replica_for
-from skest.distributed.strategy_choice import strategy_of
+from skest.engine.replica import EndOfTraining, Replica, strategy_of
 from skest.inputs import InputContext
-from skest.replica import Replica
 
 JOBS = {"chief": ["127.0.0.1:1"], "worker": ["127.0.0.1:2"], "ps": ["127.0.0.1:3"]}
 
@@ -166,7 +164,7 @@ def test_a_server_serves_until_the_training_ends(monkeypatch):
 
 
 def test_who_knows_no_secret_is_refused(monkeypatch):
-    from skest.distributed.session import RefusedError
+    from skest.distributed.ps.connection import RefusedError
     from skest.distributed.testing import LocalServers
 
     with LocalServers(1, secret="of all") as servers:

@@ -5,12 +5,12 @@ import pytest
 import torch
 
 from skest import RunConfig
-from skest.distributed.rewind import Rewind
+from skest.distributed.ps.worker import Rewind
+from skest.engine.loop import move_to_step
 from skest.hooks.base import Run
-from skest.row_sparse import RowSparse
-from skest.schedules import FunctionLR
+from skest.optimizers.row_sparse import RowSparse
+from skest.optimizers.schedules import FunctionLR
 from skest.spec import EstimatorSpec
-from skest.training import move_to_step
 from tests.integration.test_schedules import SCHEDULERS
 
 SCHEDULES = SCHEDULERS | {

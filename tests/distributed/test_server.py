@@ -10,15 +10,15 @@ import pytest
 import torch
 from torch import nn
 
-from skest.distributed import rendezvous, transfer
-from skest.distributed.client import PSClient, StaleGenerationError
-from skest.distributed.members import Members
-from skest.distributed.rendezvous import client_options, connect
-from skest.distributed.server import LIMIT, serve_parameters
-from skest.distributed.session import Peer, RefusedError
-from skest.distributed.shard import Shard
+from skest.distributed.ps import connection as rendezvous
+from skest.distributed.ps import transfer
+from skest.distributed.ps.client import PSClient, StaleGenerationError
+from skest.distributed.ps.connection import Peer, RefusedError, client_options, connect
+from skest.distributed.ps.messages import LIMIT, Message, Op, Status
+from skest.distributed.ps.optimizers import Shard
+from skest.distributed.ps.server import serve_parameters
+from skest.distributed.ps.tasks import Members
 from skest.distributed.testing import LocalServers
-from skest.distributed.wire import Message, Op, Status
 from skest.exceptions import PeerLostError
 from tests._models import raising
 from tests.distributed._training import Counting, Trainer

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 import torch
 
-from skest.distributed.wire import Message, Op
+from skest.distributed.ps.messages import Message, Op
 from skest.exceptions import PeerLostError
 from tests.distributed._listening import LIMIT, SECONDS, WORKER, session_with
 

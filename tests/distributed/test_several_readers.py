@@ -11,16 +11,16 @@ import torch.nn.functional as F
 from torch import nn
 
 from skest import Estimator, EstimatorSpec, RunConfig
-from skest.distributed.remote_rows import RemoteRows
+from skest.distributed.ps.rows import RemoteRows
+from skest.distributed.ps.variables import Variables
 from skest.distributed.testing import LocalServers
-from skest.distributed.variables import Variables
 from skest.feature_columns import DenseFeatures, FeatureColumns, embedding_column
 from skest.feature_columns import categorical_column_with_identity as identity
 from skest.feature_columns.lookup import row_table
 from skest.feature_columns.modules import RowLookup
-from skest.heads.class_table import ClassTable, sampled_logits
+from skest.heads.sampled_softmax import ClassTable, sampled_logits
 from skest.inputs import ArrayDataset
-from skest.row_sparse import RowSparse
+from skest.optimizers.row_sparse import RowSparse
 from tests.distributed._training import replica
 from tests.distributed.test_async_replica import assert_same, squared_error
 
@@ -168,7 +168,7 @@ def trained(make):
 def test_all_readers_see_the_rows_of_the_servers(monkeypatch, name, num_ps):
     with LocalServers(num_ps) as servers, monkeypatch.context() as patch:
         make = functools.partial(replica, servers.addresses)
-        patch.setattr("skest.estimator.Replica", make)
+        patch.setattr("skest.estimators.estimator.Replica", make)
         found = trained(NETWORKS[name])
     assert_same(found, trained(NETWORKS[name]))
 
@@ -321,7 +321,7 @@ def test_several_readers_see_as_late_as_one_does_what_comes_ahead(monkeypatch, n
     for make in (TwoModules, OneModule):
         with LocalServers(num_ps) as servers, monkeypatch.context() as patch:
             late = functools.partial(replica, servers.addresses, pipeline=1)
-            patch.setattr("skest.estimator.Replica", late)
+            patch.setattr("skest.estimators.estimator.Replica", late)
             found.append(trained(make))
     assert_same(*found)
     late, now = found[0].variables, trained(TwoModules).variables

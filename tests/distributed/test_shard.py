@@ -6,15 +6,20 @@ import pytest
 import torch
 from torch import nn
 
-from skest.distributed.frozen_rows import FrozenRows, KeptRows
-from skest.distributed.shard import Shard
-from skest.distributed.shard_files import shard_of
-from skest.distributed.sharded_checkpoint import write_shard
-from skest.distributed.transfer import Arriving, block_of, blocks_of, table_of_contents
-from skest.distributed.variables import Variables, split
-from skest.distributed.wire import Message, Op, Reader, WireError
-from skest.ftrl import Ftrl
-from skest.row_sparse import RowSparse
+from skest.distributed.ps.checkpoint import shard_of, write_shard
+from skest.distributed.ps.messages import Message, Op, Reader, WireError
+from skest.distributed.ps.optimizers import Shard
+from skest.distributed.ps.transfer import (
+    Arriving,
+    FrozenRows,
+    KeptRows,
+    block_of,
+    blocks_of,
+    table_of_contents,
+)
+from skest.distributed.ps.variables import Variables, split
+from skest.optimizers.ftrl import Ftrl
+from skest.optimizers.row_sparse import RowSparse
 from tests.distributed._allocated import Allocated
 from tests.distributed._training import Counting
 

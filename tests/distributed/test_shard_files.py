@@ -3,11 +3,11 @@ import pytest
 import torch
 from torch import nn
 
-from skest.checkpoint_format import STATE, checksum
-from skest.checkpoint_store import DirectoryStore
-from skest.checkpoints import Checkpoint
-from skest.distributed.shard_files import read_part, shard_of, write_part
-from skest.distributed.variables import Variables, options_of, split
+from skest.checkpoints.checkpoint import Checkpoint
+from skest.checkpoints.format import STATE, checksum
+from skest.checkpoints.store import DirectoryStore
+from skest.distributed.ps.checkpoint import read_part, shard_of, write_part
+from skest.distributed.ps.variables import Variables, options_of, split
 
 BEING_MADE = ".tmp-" + "0" * 32
 

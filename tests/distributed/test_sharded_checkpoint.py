@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests of `skest.distributed.sharded_checkpoint`."""
+"""Tests of `skest.distributed.ps.checkpoint`."""
 
 import json
 import tempfile
@@ -11,21 +11,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skest import EstimatorSpec
-from skest.checkpoint_format import ShardedCheckpoint, read_checkpoint, write_checkpoint
-from skest.checkpoint_store import DirectoryStore, MemoryStore
-from skest.checkpoints import Checkpoint
-from skest.distributed.sharded_checkpoint import (
-    Shard,
-    index_of,
-    read_shard,
-    write_shard,
+from skest.checkpoints.checkpoint import Checkpoint
+from skest.checkpoints.format import (
+    ShardedCheckpoint,
+    read_checkpoint,
+    write_checkpoint,
 )
+from skest.checkpoints.store import DirectoryStore, MemoryStore
+from skest.distributed.ps.checkpoint import Shard, index_of, read_shard, write_shard
+from skest.engine.training import make_save
 from skest.exceptions import (
     CheckpointMismatchError,
     CorruptCheckpointError,
     NanLossDuringTrainingError,
 )
-from skest.saving import make_save
 
 SCALARS = {"optimizers": [{"class": "Adam"}], "lr_schedulers": []}
 N_PS = st.integers(1, 4)

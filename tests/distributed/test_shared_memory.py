@@ -8,13 +8,12 @@ import torch
 from skest import DNNClassifier, DNNLinearCombinedClassifier, RunConfig
 from skest import feature_columns as fc
 from skest.distributed.shared_memory import SharedMemoryReplica
-from skest.execution import make_step
-from skest.ftrl import Ftrl
+from skest.engine.loop import train_step
+from skest.engine.recorded.choice import make_step
 from skest.hooks.base import Run
-from skest.proximal_adagrad import ProximalAdagrad
-from skest.row_sparse import RowSparse
+from skest.optimizers.ftrl import Ftrl, ProximalAdagrad
+from skest.optimizers.row_sparse import RowSparse
 from skest.spec import EstimatorSpec
-from skest.training import train_step
 from tests.distributed._local import shared
 
 OPTIMIZERS = {

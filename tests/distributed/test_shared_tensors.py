@@ -11,8 +11,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skest.distributed.anonymous_file import anonymous_file
-from skest.distributed.shared_tensors import SharedTensors
+from skest.distributed.job import anonymous_file
+from skest.distributed.shared_memory import SharedTensors
 
 DTYPES = [torch.float32, torch.float64, torch.int64, torch.bool, torch.bfloat16]
 
@@ -57,7 +57,7 @@ def test_anonymous_files_are_no_standard_streams():
     """A child has other ones, also if this process, as some services, has none."""
     program = (
         "import os\n"
-        "from skest.distributed.anonymous_file import anonymous_file\n"
+        "from skest.distributed.job import anonymous_file\n"
         "os.close(0)\n"
         "with anonymous_file(5) as file:\n"
         "    assert file.fileno() > 2\n"

@@ -4,8 +4,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skest.distributed import transfer
-from skest.distributed.transfer import (
+from skest.distributed.ps import transfer
+from skest.distributed.ps.messages import WireError
+from skest.distributed.ps.transfer import (
     BLOCK_BYTES,
     Arriving,
     Block,
@@ -14,8 +15,7 @@ from skest.distributed.transfer import (
     blocks_of,
     table_of_contents,
 )
-from skest.distributed.variables import Part
-from skest.distributed.wire import WireError
+from skest.distributed.ps.variables import Part
 from tests.distributed._allocated import Allocated
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool]

@@ -6,13 +6,12 @@ import pytest
 import torch
 from torch import nn
 
-from skest.checkpoints import Checkpoint
-from skest.distributed.gathering import gathered, join
-from skest.distributed.rebuilding import rebuilt_optimizer
-from skest.distributed.shard import Shard
-from skest.distributed.variables import Part, Variables, aliases, split
-from skest.proximal_adagrad import ProximalAdagrad
-from skest.row_sparse import RowSparse
+from skest.checkpoints.checkpoint import Checkpoint
+from skest.distributed.ps.checkpoint import gathered, join
+from skest.distributed.ps.optimizers import Shard, rebuilt_optimizer
+from skest.distributed.ps.variables import Part, Variables, aliases, split
+from skest.optimizers.ftrl import ProximalAdagrad
+from skest.optimizers.row_sparse import RowSparse
 
 ADAM = functools.partial(torch.optim.Adam, lr=0.1, foreach=True)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests of `skest.distributed.waiting`: nobody waits for ever for one who stands still."""
+"""Tests of `skest.distributed.local`: nobody waits for ever for one who stands still."""
 
 import logging
 import os
@@ -8,9 +8,10 @@ import signal
 import pytest
 
 from skest import Estimator, RunConfig
-from skest.distributed import AsyncParameterServer, SharedMemory, waiting
+from skest.distributed import AsyncParameterServer, SharedMemory
+from skest.distributed import local as waiting
+from skest.distributed.local import Silence, wait_for_workers
 from skest.distributed.supervisor import Supervisor, Task
-from skest.distributed.waiting import Silence, wait_for_workers
 from skest.exceptions import TaskFailedError
 from skest.hooks import Hook
 from tests.distributed._local import linear_model_fn, replica_of, slow_batches

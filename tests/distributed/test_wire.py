@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skest.distributed.wire import (
+from skest.distributed.ps.messages import (
     MAX_CONTROL,
     Message,
     Op,

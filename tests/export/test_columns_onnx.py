@@ -26,19 +26,13 @@ from skest.feature_columns import (
     sequence_numeric_column,
     weighted_categorical_column,
 )
-from skest.feature_columns import (
-    categorical_column_with_hash_bucket as hashed,
-)
-from skest.feature_columns import (
-    categorical_column_with_identity as identity,
-)
+from skest.feature_columns import categorical_column_with_hash_bucket as hashed
+from skest.feature_columns import categorical_column_with_identity as identity
 from skest.feature_columns import (
     categorical_column_with_vocabulary_file as vocabulary_file,
 )
-from skest.feature_columns import (
-    categorical_column_with_vocabulary_list as vocabulary,
-)
-from skest.feature_columns.numeric_frame import NumericFrameColumn
+from skest.feature_columns import categorical_column_with_vocabulary_list as vocabulary
+from skest.feature_columns.encoding import NumericFrameColumn
 from tests.export._raw import INT64, raw_columns
 
 pytest.importorskip("onnxruntime")

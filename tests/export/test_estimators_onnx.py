@@ -22,7 +22,7 @@ from skest.feature_columns import (
 from skest.heads import BinaryClassHead, RegressionHead, SampledSoftmaxHead
 
 pytest.importorskip("onnxruntime")
-from skest.adapters.onnx_graph import fitted_onnx
+from skest.adapters.export import fitted_onnx
 from skest.export.onnx.graph import IR_VERSION, OPSETS
 from tests.adapters._families import small
 from tests.export._feeds import feeds

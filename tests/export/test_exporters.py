@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from skest import Estimator
-from skest.checkpoints import Checkpoint
+from skest.checkpoints.checkpoint import Checkpoint
+from skest.checkpoints.versions import list_versions, write_version
 from skest.export import BestExporter, Exporter, FinalExporter, LatestExporter
-from skest.versioned_directory import list_versions, write_version
 from tests._models import model_fn, raising
 
 

@@ -12,10 +12,11 @@ import torch
 from torch import nn
 
 import skest
-from skest.adapters.dnn import dnn_model_fn
-from skest.adapters.dnn_linear import dnn_linear_combined_model_fn
-from skest.adapters.linear import linear_model_fn
-from skest.adapters.rnn import rnn_model_fn
+from skest.canned.dnn import dnn_model_fn
+from skest.canned.dnn_linear import dnn_linear_combined_model_fn
+from skest.canned.linear import linear_model_fn
+from skest.canned.rnn import rnn_model_fn
+from skest.checkpoints.versions import list_versions
 from skest.exceptions import ExportError
 from skest.export import (
     BestExporter,
@@ -37,7 +38,6 @@ from skest.feature_columns import (
     sequence_categorical_column_with_hash_bucket,
 )
 from skest.heads import BinaryClassHead, MultiHead, RegressionHead
-from skest.versioned_directory import list_versions
 
 pytest.importorskip("onnxscript")
 pytest.importorskip("onnxruntime")

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 import skest
 from skest import export
 from skest import feature_columns as fc
-from skest.adapters import exported
+from skest.adapters import export as exported
 from skest.exceptions import ArtifactError, ExportError, NotFittedError
 from skest.export import writer
 from skest.export.artifact import read_artifact
@@ -218,7 +218,7 @@ def test_rows_that_can_not_be_made_up(tmp_path, monkeypatch):
         raise ValueError("of a column")
 
     model = fitted(skest.LinearClassifier())
-    monkeypatch.setattr("skest.adapters.exported._expected", refuses)
+    monkeypatch.setattr("skest.adapters.export._expected", refuses)
     with pytest.raises(ExportError, match=r"'of a column' at last.*as 'example'"):
         model.export(tmp_path)
     assert list(tmp_path.iterdir()) == []

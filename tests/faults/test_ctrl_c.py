@@ -9,7 +9,7 @@ import time
 import pytest
 
 from skest import Estimator, EvalSpec, RunConfig, TrainSpec, train_and_evaluate
-from skest.checkpoint_store import DirectoryStore
+from skest.checkpoints.store import DirectoryStore
 from tests import _forkserver
 from tests._models import assert_same_checkpoint, model_fn, table_fn
 

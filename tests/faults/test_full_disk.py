@@ -138,7 +138,9 @@ def test_a_directory_that_may_only_be_read():
         shutil.rmtree(model_dir)
 
 
-@pytest.mark.parametrize("name", ["skest.train_eval_record", "skest.checkpoint_store"])
+@pytest.mark.parametrize(
+    "name", ["skest.estimators.evaluations", "skest.checkpoints.store"]
+)
 def test_records_that_cannot_be_written_do_not_hide_the_results(
     tmp_path, monkeypatch, caplog, name
 ):

@@ -10,10 +10,10 @@ import pandas as pd
 import pytest
 
 from skest import DNNClassifier, Estimator, RunConfig, export
-from skest.checkpoint_format import read_checkpoint
-from skest.checkpoint_store import DirectoryStore
+from skest.checkpoints.format import read_checkpoint
+from skest.checkpoints.store import DirectoryStore
+from skest.checkpoints.versions import list_versions
 from skest.inputs import parquet_input_fn
-from skest.versioned_directory import list_versions
 from tests import _forkserver
 from tests._models import assert_same_checkpoint, model_fn, table, table_fn
 

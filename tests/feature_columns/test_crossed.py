@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skest._hashes import fingerprint_cat64
+from skest.core.hashing import fingerprint_cat64
 from skest.feature_columns import (
     bucketized_column,
     categorical_column_with_hash_bucket,
@@ -18,10 +18,7 @@ from skest.feature_columns import (
     numeric_column,
     sequence_categorical_column_with_hash_bucket,
 )
-from skest.feature_columns.hashing import (
-    DEFAULT_HASH_KEY,
-    int64_keys,
-)
+from skest.feature_columns.categorical import DEFAULT_HASH_KEY, int64_keys
 
 VOCABULARY = categorical_column_with_vocabulary_list("v", ["ant", "bee"])
 

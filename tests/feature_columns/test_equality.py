@@ -9,7 +9,7 @@ import pytest
 from sklearn.base import clone
 
 from skest import feature_columns as fc
-from skest.feature_columns.equality import same
+from skest.feature_columns.columns import same
 
 VOCABULARY = ["a", "b"]
 LISTS = {

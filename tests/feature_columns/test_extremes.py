@@ -2,7 +2,7 @@
 import numpy as np
 import pytest
 
-from skest.feature_columns.extremes import extremes
+from skest.feature_columns.statistics import extremes
 
 
 @pytest.mark.parametrize("n_rows", [1, 63, 64, 65, 200])

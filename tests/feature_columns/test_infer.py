@@ -6,7 +6,8 @@ import pandas as pd
 import polars as pl
 import pytest
 
-from skest.feature_columns import LinearFeatures, chosen, infer_feature_columns
+from skest.feature_columns import LinearFeatures, infer_feature_columns
+from skest.feature_columns import choice as chosen
 from skest.feature_columns.table import Table
 
 FRAME = pd.DataFrame(

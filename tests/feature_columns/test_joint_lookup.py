@@ -5,8 +5,14 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skest.feature_columns.joint_lookup import Lookup, looked_up, row_lookups
-from skest.feature_columns.lookup import combined_rows, row_lookup, row_table
+from skest.feature_columns.lookup import (
+    Lookup,
+    combined_rows,
+    looked_up,
+    row_lookup,
+    row_lookups,
+    row_table,
+)
 
 
 def table(n_rows, width, dtype=torch.float32):

@@ -5,9 +5,8 @@ import numpy as np
 import pytest
 from sklearn.preprocessing import StandardScaler
 
-from skest.feature_columns import moments
-from skest.feature_columns.layout import copied_by_rows
-from skest.feature_columns.moments import mean_and_scale
+from skest.feature_columns import statistics as moments
+from skest.feature_columns.statistics import copied_by_rows, mean_and_scale
 
 
 @pytest.mark.parametrize("order", ["C", "F"])

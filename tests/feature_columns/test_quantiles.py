@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.preprocessing import QuantileTransformer
 
 from skest.feature_columns import numeric_column
-from skest.feature_columns.quantiles import Distribution, UniformMap
+from skest.feature_columns.statistics import Distribution, UniformMap
 
 FLOATS = st.floats(-1e6, 1e6, width=32)
 

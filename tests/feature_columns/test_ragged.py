@@ -18,13 +18,7 @@ from skest.feature_columns import (
     ragged,
 )
 from skest.feature_columns.cells import factorize
-from skest.feature_columns.ragged import (
-    flatten,
-    holds_lists,
-    lengths_of,
-    pad,
-    split,
-)
+from skest.feature_columns.ragged import flatten, holds_lists, lengths_of, pad, split
 from skest.feature_columns.table import Table
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests of `skest.feature_columns.table_columns`."""
+"""Tests of `skest.feature_columns.table`."""
 
 import pickle
 
@@ -10,8 +10,7 @@ import pytest
 from skest import DNNLinearCombinedClassifier
 from skest import feature_columns as fc
 from skest.feature_columns import table as table_module
-from skest.feature_columns.table import Table
-from skest.feature_columns.table_columns import TableColumns
+from skest.feature_columns.table import Table, TableColumns
 from skest.inputs import ArrayDataset
 
 COLORS = np.array(["red", "green", "red"])

@@ -16,7 +16,7 @@ from skest.feature_columns import (
     numeric_column,
     shared_embeddings,
 )
-from skest.feature_columns.weights import summable
+from skest.feature_columns.statistics import summable
 
 WEIGHTS = st.floats(1e-3, 1e3)
 Learned = Callable[[dict[str, Any], Any], Any]

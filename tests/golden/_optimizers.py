@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from skest.gradients import clip_gradients
+from skest.engine.loop import clip_gradients
 from skest.optimizers import make_optimizer
 from tests.golden._cases import refuse_unread
 

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from skest import feature_columns as fc
-from skest.feature_columns import hashing
+from skest.feature_columns import categorical as hashing
 from tests.golden import _cases
 
 PARSING = "skest has no tf.Example protocol buffers"

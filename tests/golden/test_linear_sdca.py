@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from skest import Estimator, RunConfig
-from skest.adapters.linear import linear_model_fn
+from skest.canned.linear import linear_model_fn
+from skest.canned.sdca import LinearSDCA
 from skest.hooks import Hook
-from skest.sdca import LinearSDCA
 from tests.golden._cases import decode, params, refuse_unread
 from tests.golden.test_canned import columns, head, variables, with_tensorflow_auc
 from tests.golden.test_feature_columns import farmhash  # noqa: F401 (a fixture)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from skest.schedules import missing_function_lrs
+from skest.optimizers.schedules import missing_function_lrs
 from tests.golden._cases import ATOL, RTOL, decode, load, params
 from tests.golden._optimizers import OPTIONS, keras_optimizer
 

@@ -11,8 +11,8 @@ import torch
 
 from skest import Estimator, RunConfig
 from skest import feature_columns as fc
-from skest.adapters.rnn import rnn_model_fn
-from skest.checkpoints import Checkpoint
+from skest.canned.rnn import rnn_model_fn
+from skest.checkpoints.checkpoint import Checkpoint
 from skest.export import load
 from skest.heads import RegressionHead
 

@@ -23,8 +23,9 @@ from skest import (
     hooks,
     train_and_evaluate,
 )
-from skest.checkpoints import Checkpoint
-from skest.eval_results import read_eval_results
+from skest.checkpoints.checkpoint import Checkpoint
+from skest.checkpoints.results import read_eval_results
+from skest.checkpoints.versions import list_versions
 from skest.export import BestExporter, Exporter, FinalExporter, LatestExporter
 from skest.export import load as load_export
 from skest.feature_columns import (
@@ -37,7 +38,6 @@ from skest.heads import MultiClassHead
 from skest.inputs import ArrayDataset
 from skest.metrics import Mean
 from skest.networks import DNN
-from skest.versioned_directory import list_versions
 from tests._models import model_fn, table_fn
 from tests.golden._cases import decode, params, refuse_unread
 from tests.golden._counting import counting_estimator, counting_input

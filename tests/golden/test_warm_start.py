@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from skest import Estimator, VocabInfo, WarmStartSettings
-from skest.adapters.linear import linear_model_fn
-from skest.checkpoints import Checkpoint
+from skest.canned.linear import linear_model_fn
+from skest.checkpoints.checkpoint import Checkpoint
 from skest.feature_columns import (
     FeatureColumns,
     categorical_column_with_vocabulary_file,

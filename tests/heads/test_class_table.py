@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.testing import assert_close
 
-from skest.heads.class_table import ClassTable, class_shares, sampled_logits
+from skest.heads.sampled_softmax import ClassTable, class_shares, sampled_logits
 from skest.optimizers import make_optimizer
 
 N_CLASSES, WIDTH = 30, 4

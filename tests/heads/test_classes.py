@@ -14,13 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skest import DNNEstimator, MultiHeadEstimator
-from skest.heads import (
-    BinaryClassHead,
-    Head,
-    MultiClassHead,
-    MultiHead,
-    MultiLabelHead,
-)
+from skest.heads import BinaryClassHead, Head, MultiClassHead, MultiHead, MultiLabelHead
 
 NAMES = ["cat", "dog", "emu"]
 

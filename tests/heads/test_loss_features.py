@@ -13,10 +13,10 @@ from torch import Tensor
 
 from skest import DNNEstimator, Estimator, MultiHeadEstimator, RunConfig
 from skest import feature_columns as fc
-from skest.adapters.dnn import dnn_model_fn
-from skest.adapters.dnn_linear import dnn_linear_combined_model_fn
+from skest.canned.dnn import dnn_model_fn
+from skest.canned.dnn_linear import dnn_linear_combined_model_fn
 from skest.heads import BinaryClassHead, Head, MultiHead, RegressionHead
-from skest.heads.loss_features import number_columns
+from skest.heads.single_task import number_columns
 from skest.hooks import Hook
 from skest.inputs import ArrayDataset
 

@@ -18,7 +18,7 @@ from skest.heads import (
     PoissonRegressionHead,
     RegressionHead,
 )
-from skest.heads.members import mean_logits, member_loss
+from skest.heads.ensemble import mean_logits, member_loss
 from skest.keys import PredictionKeys
 
 N_MEMBERS, N_ROWS = 3, 8

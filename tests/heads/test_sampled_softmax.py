@@ -19,7 +19,7 @@ from skest.heads import (
     RegressionHead,
     SampledSoftmaxHead,
 )
-from skest.heads.class_table import ClassTable, sampled_logits
+from skest.heads.sampled_softmax import ClassTable, sampled_logits
 from skest.keys import ModeKeys
 
 N_CLASSES, WIDTH = 20, 3

@@ -2,7 +2,7 @@
 import pytest
 
 from skest import Estimator, RunConfig
-from skest.checkpoint_store import DirectoryStore
+from skest.checkpoints.store import DirectoryStore
 from skest.hooks import CheckpointListener, CheckpointSaverHook, Hook
 from tests._models import model_fn, table_fn
 

@@ -2,7 +2,7 @@
 import pytest
 
 from skest import Estimator, RunConfig
-from skest.eval_results import read_eval_results
+from skest.checkpoints.results import read_eval_results
 from skest.hooks import InMemoryEvaluatorHook, stop_if_no_decrease_hook
 from tests._models import NETWORKS, Recorder, assert_same_checkpoint, model_fn, table_fn
 

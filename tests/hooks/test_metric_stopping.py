@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skest import Estimator, RunConfig
-from skest.eval_results import write_eval_result
+from skest.checkpoints.results import write_eval_result
 from skest.hooks import (
     CheckpointListener,
     Run,
@@ -16,7 +16,7 @@ from skest.hooks import (
     stop_if_no_decrease_hook,
     stop_if_no_increase_hook,
 )
-from skest.hooks.metric_stopping import _no_progress
+from skest.hooks.early_stopping import _no_progress
 from tests._models import model_fn, table_fn
 from tests.hooks.test_base import SPEC
 

@@ -14,7 +14,7 @@ from skest import DNNRegressor, Estimator, EstimatorSpec, RunConfig
 from skest.exceptions import NanLossDuringTrainingError
 from skest.heads import RegressionHead
 from skest.hooks import NanLossHook
-from skest.hooks.batch_report import report_on_batch
+from skest.hooks.nan import report_on_batch
 from skest.inputs import ArrayDataset
 from tests._models import Recorder, model_fn, table, table_fn
 

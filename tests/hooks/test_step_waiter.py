@@ -4,12 +4,12 @@ import logging
 import pytest
 
 from skest import Estimator
-from skest.checkpoint_store import DirectoryStore
+from skest.checkpoints.store import DirectoryStore
+from skest.config.run_config import RunConfig
 from skest.hooks import GlobalStepWaiterHook, Run
-from skest.run_config import RunConfig
 from tests._models import Recorder, model_fn, table_fn
+from tests.checkpoints.test_checkpoint_store import checkpoint_of
 from tests.hooks.test_base import SPEC
-from tests.test_checkpoint_store import checkpoint_of
 
 SOON = {"poll_secs": 1e-4}
 

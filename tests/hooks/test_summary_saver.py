@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from skest import Estimator, EstimatorSpec, MultiHeadEstimator, RunConfig
-from skest.execution import GraphStep
+from skest.engine.recorded.step import GraphStep
 from skest.heads import BinaryClassHead, MultiHead, RegressionHead
 from skest.hooks import Hook, LRScheduleHook, SummarySaverHook
 from tests._models import (
@@ -23,7 +23,7 @@ from tests._models import (
     table,
     table_fn,
 )
-from tests.summaries._events import event_files, histograms, scalars
+from tests.hooks._events import event_files, histograms, scalars
 
 ENDLESS = table_fn(num_epochs=None)
 

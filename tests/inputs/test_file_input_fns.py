@@ -11,7 +11,7 @@ import pytest
 
 from skest import DNNClassifier, Estimator, RunConfig
 from skest import feature_columns as fc
-from skest.adapters.dnn import dnn_model_fn
+from skest.canned.dnn import dnn_model_fn
 from skest.heads import BinaryClassHead
 from skest.inputs import ArrayDataset, InputContext, csv_input_fn, parquet_input_fn
 from tests._models import At, Recorder, assert_same_checkpoint, raising

@@ -18,8 +18,8 @@ from torch.utils.data import (
 from skest import Estimator, RunConfig
 from skest.inputs import Pipeline
 from skest.inputs.batches import Source
-from skest.inputs.resumable import Resumable
-from skest.inputs.seeded_loader import PassLoader, SeededLoader
+from skest.inputs.loaders import PassLoader, SeededLoader
+from skest.inputs.pipeline import Resumable
 from tests._models import (
     At,
     Recorder,

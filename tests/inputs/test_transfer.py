@@ -2,7 +2,7 @@
 import pytest
 import torch
 
-from skest.inputs.transfer import _pinned
+from skest.inputs.batches import _pinned
 
 
 @pytest.fixture

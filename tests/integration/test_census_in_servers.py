@@ -10,7 +10,7 @@ from sklearn.metrics import log_loss
 
 from skest import DNNLinearCombinedClassifier, RunConfig
 from skest.distributed import AsyncParameterServer
-from skest.distributed.wire import Message, Op
+from skest.distributed.ps.messages import Message, Op
 from skest.hooks import Hook
 from tests.distributed._local import replica_of
 from tests.distributed._processes import wait_for

@@ -14,7 +14,8 @@ SCRIPT = """
 import ctypes, gc, sys
 from pathlib import Path
 import numpy as np, pandas as pd, torch
-from skest import DNNClassifier, LinearClassifier, feature_columns as fc
+from skest import feature_columns as fc
+from skest import DNNClassifier, LinearClassifier
 
 def status(field):
     lines = Path("/proc/self/status").read_text().splitlines()

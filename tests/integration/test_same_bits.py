@@ -12,9 +12,9 @@ from numpy.testing import assert_array_equal
 from torch import nn
 
 from skest import DNNLinearCombinedRegressor, DNNRegressor, RunConfig
-from skest.checkpoints import Checkpoint
+from skest.checkpoints.checkpoint import Checkpoint
 from skest.feature_columns.lookup import row_table
-from skest.heads.class_table import ClassTable
+from skest.heads.sampled_softmax import ClassTable
 
 N_ROWS = 300
 

@@ -10,12 +10,12 @@ import torch
 from torch import nn
 
 from skest import Estimator, EstimatorSpec, RunConfig
-from skest.adapters.dnn import dnn_model_fn
+from skest.canned.dnn import dnn_model_fn
 from skest.feature_columns import FeatureColumns, numeric_column
 from skest.heads import SampledSoftmaxHead
 from skest.inputs import ArrayDataset
 from skest.optimizers import make_optimizer
-from skest.row_sparse import RowSparse
+from skest.optimizers.row_sparse import RowSparse
 from tests._models import Recorder, assert_same_checkpoint
 
 N_CLASSES, WIDTH = 1000, 16

@@ -13,7 +13,7 @@ from torch.optim import lr_scheduler
 from skest import Estimator, EstimatorSpec, RunConfig
 from skest.hooks import Hook
 from skest.optimizers import make_optimizer, make_optimizers
-from skest.schedules import make_lr_schedulers
+from skest.optimizers.schedules import make_lr_schedulers
 from tests._models import assert_same_checkpoint
 
 N_STEPS, STOP = 10, 4

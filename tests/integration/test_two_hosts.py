@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from skest.checkpoint_store import DirectoryStore
+from skest.checkpoints.store import DirectoryStore
 from tests.distributed import _role
 from tests.distributed._processes import is_running, wait_for
 

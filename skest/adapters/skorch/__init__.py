@@ -4,9 +4,13 @@
 It imports skorch, so nothing else of skest imports it.
 """
 
-from skest.adapters.skorch.exchange import from_skorch, skorch_features, to_skorch
-from skest.adapters.skorch.hook import SkorchCallbackHook
-from skest.adapters.skorch.model_fn import skorch_model_fn
+from skest.adapters.skorch.callbacks import SkorchCallbackHook
+from skest.adapters.skorch.exchange import (
+    from_skorch,
+    skorch_features,
+    skorch_model_fn,
+    to_skorch,
+)
 
 __all__ = [
     "SkorchCallbackHook",

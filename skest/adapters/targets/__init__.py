@@ -2,9 +2,8 @@
 """What ``y`` of scikit-learn means to a head."""
 
 from skest.adapters.targets.base import Target
-from skest.adapters.targets.classes import ClassTarget
-from skest.adapters.targets.given import GivenTarget
-from skest.adapters.targets.labels import LabelsTarget
+from skest.adapters.targets.classes import ClassTarget, LabelsTarget
+from skest.adapters.targets.infer import GivenTarget
 from skest.adapters.targets.numbers import NumberTarget
 from skest.adapters.targets.several import SeveralTargets
 

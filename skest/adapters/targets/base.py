@@ -12,10 +12,8 @@ from numpy.typing import NDArray
 
 from skest.adapters.target_scale import TargetScale
 from skest.heads.base import Head
-from skest.heads.missing import whole_ids
+from skest.heads.multi_head import whole_ids
 from skest.keys import MetricKeys, PredictionKeys
-
-__all__ = ["Predictions", "Target"]
 
 #: Predictions of a head by key.
 Predictions = Mapping[Any, NDArray[Any]]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ClassTarget`: one class per row."""
+"""`ClassTarget` and `LabelsTarget`: one class per row, or any number of them."""
 
 from typing import Any
 
@@ -7,6 +7,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from pandas.api.types import is_extension_array_dtype
+from scipy.optimize import minimize_scalar
+from scipy.sparse import issparse
+from scipy.special import log_softmax
+from scipy.stats import chi2
 from sklearn.metrics import accuracy_score
 from sklearn.utils import assert_all_finite
 from sklearn.utils.multiclass import check_classification_targets
@@ -14,13 +18,9 @@ from sklearn.utils.validation import column_or_1d
 
 from skest.adapters.target_scale import TargetScale
 from skest.adapters.targets.base import Predictions, Target
-from skest.adapters.temperature import temperature_of
-from skest.heads.binary_class import BinaryClassHead
-from skest.heads.multi_class import MultiClassHead
-from skest.heads.single_label import SingleLabelHead
+from skest.heads.classification import BinaryClassHead, MultiClassHead, SingleLabelHead
+from skest.heads.multi_label import MultiLabelHead
 from skest.keys import PredictionKeys
-
-__all__ = ["ClassTarget"]
 
 # Position of a class that was not learned, which is never predicted.
 _UNKNOWN = -2
@@ -155,3 +155,162 @@ def _refuse_missing(y: NDArray[Any]) -> None:
             raise ValueError(
                 f"Input y contains NaN: {n_missing} label(s) are missing. Drop these rows."
             )
+
+
+class LabelsTarget(Target):
+    """A matrix of zeros and ones with a column for each label, dense or sparse.
+
+    Parameters
+    ----------
+    owner : str
+        The estimator, as messages call it.
+
+    Attributes
+    ----------
+    classes : ndarray of shape (n_labels,)
+        Numbers of the columns.
+    """
+
+    answer_keys = (PredictionKeys.LOGITS,)
+    proba_keys = (PredictionKeys.PROBABILITIES,)
+
+    def learn(self, y: Any, *, gaps: bool = False, classes: Any = None) -> None:
+        """Learn the number of labels."""
+        self.check_classes(classes)
+        n_labels = _matrix(y, self.owner).shape[1]
+        if n_labels < 2:
+            raise ValueError(
+                f"Several labels per row need at least 2 columns of y; {self.owner} got "
+                f"{n_labels}. Pass one column as a target of two classes."
+            )
+        self.classes = np.arange(n_labels)
+
+    def encode(
+        self, y: Any, *, gaps: bool = False, strict: bool = True
+    ) -> NDArray[Any]:
+        """Return indicators of shape (n_rows, n_labels); missing rows are NaN."""
+        y = _matrix(y, self.owner)
+        if y.shape[1] != len(self.classes):
+            raise ValueError(
+                f"y must have {len(self.classes)} columns, one for each label as in fit; "
+                f"{self.owner} got {y.shape[1]}."
+            )
+        missing = np.isnan(y).all(axis=1) if gaps else np.zeros(len(y), dtype=bool)
+        wrong = ~np.isin(y, (0, 1)) & ~missing[:, None]
+        if wrong.any():
+            row, column = np.argwhere(wrong)[0]
+            raise ValueError(
+                f"Indicators of labels must be 0 or 1; {self.owner} got "
+                f"{y[row, column]} in row {row}, column {column} of y."
+            )
+        return y if missing.any() else y.astype(np.uint8)
+
+    def head(
+        self, weight_column: str | None, name: str | None = None
+    ) -> MultiLabelHead:
+        """Return the head for as many labels."""
+        n_labels = len(self.classes)
+        return MultiLabelHead(n_labels, weight_column=weight_column, name=name)
+
+    def answer(self, predictions: Predictions) -> NDArray[Any]:
+        """Return the indicators of shape (n_rows, n_labels)."""
+        # The probability exceeds one half.
+        return (predictions[PredictionKeys.LOGITS] > 0).astype(int)
+
+    def score(
+        self, predictions: Predictions, labels: Any, weight: NDArray[Any] | None
+    ) -> float:
+        """Return the share of rows of which all labels are right."""
+        right = np.equal(labels, self.answer(predictions)).all(axis=1)
+        return float(np.average(right, weights=weight))
+
+
+def as_matrix(y: Any) -> NDArray[Any]:
+    """Return a matrix of labels, a frame or a sparse matrix as an array; gaps are NaN."""
+    if issparse(y):
+        return y.toarray()
+    if isinstance(y, pd.DataFrame):
+        try:
+            return y.to_numpy(dtype=np.float64, na_value=np.nan)
+        except (TypeError, ValueError):  # its values are refused where they are used
+            y = y.to_numpy()
+    return without_na(np.asarray(y), np.nan)
+
+
+def without_na(values: NDArray[Any], gap: Any) -> NDArray[Any]:
+    """Return objects with `gap` in place of pandas.NA and its like."""
+    if values.dtype.kind != "O":
+        return values
+    return np.where(np.asarray(pd.isna(values)), gap, values)
+
+
+def _matrix(y: Any, owner: str) -> NDArray[Any]:
+    y = as_matrix(y)
+    if y.ndim != 2:
+        raise ValueError(
+            f"Several labels per row are a matrix of zeros and ones; {owner} got y of "
+            f"shape {y.shape}."
+        )
+    try:
+        return y.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"Several labels per row are a matrix of zeros and ones; {owner} got other "
+            f"values in y ({error}). Use sklearn.preprocessing.MultiLabelBinarizer."
+        ) from error
+
+
+_RANGE = (-2.0, 2.0)  # of the logarithm
+# Twice the log likelihood gained by a number without effect is above this in 5 %.
+_LEAST_GAIN = float(chi2.ppf(0.95, 1))
+
+
+def temperature_of(
+    logits: NDArray[np.floating],
+    labels: NDArray[np.integer],
+    weight: NDArray[np.floating] | None = None,
+) -> float:
+    """Return the temperature with the least log loss, 1 unless it is clearly better.
+
+    Parameters
+    ----------
+    logits : ndarray of shape (n_rows, 1) or (n_rows, n_classes)
+        One column for two classes.
+    labels : ndarray of int, shape (n_rows,)
+        Classes.
+    weight : ndarray of shape (n_rows,), default=None
+        Weights of the rows.
+
+    Returns
+    -------
+    float
+        By which the logits are to be divided.
+
+    Notes
+    -----
+    Guo et al., "On Calibration of Modern Neural Networks" (ICML 2017, arXiv 1706.04599).
+    Few rows would calibrate by chance: the likelihood must rise by more than a number
+    without effect makes it rise in 95 % of cases.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skest.adapters.targets.classes import temperature_of
+    >>> logits = np.repeat([[8.0], [-8.0]], 100, axis=0)  # too sure: 90 % are right
+    >>> labels = np.tile([1] * 9 + [0], 20) ^ np.repeat([0, 1], 100)
+    >>> round(temperature_of(logits, labels), 2), temperature_of(logits[:9], labels[:9])
+    (3.64, 1.0)
+    """
+    logits = np.asarray(logits, dtype=np.float64)
+    if logits.shape[1] == 1:
+        logits = np.concatenate([np.zeros_like(logits), logits], axis=1)
+    rows = np.arange(len(labels))
+    weight = np.ones(len(labels)) if weight is None else weight / weight.mean()
+
+    def loss(log_temperature: float) -> float:
+        scaled = log_softmax(logits / np.exp(log_temperature), axis=1)
+        return -float(weight @ scaled[rows, labels])
+
+    found = minimize_scalar(loss, bounds=_RANGE, method="bounded")
+    gained = 2 * (loss(0.0) - float(found.fun))
+    return float(np.exp(found.x)) if gained > _LEAST_GAIN else 1.0

@@ -10,17 +10,17 @@ import pandas as pd
 from numpy.typing import NDArray
 from sklearn.metrics import r2_score
 
-from skest._compat import check_y
 from skest.adapters.target_scale import TargetScale
 from skest.adapters.targets.base import Predictions, Target
+from skest.core.sklearn_compat import check_y
 from skest.feature_columns.cells import numbers
-from skest.heads.logistic import LogisticRegressionHead
-from skest.heads.poisson import PoissonRegressionHead
-from skest.heads.regression import RegressionHead
+from skest.heads.regression import (
+    LogisticRegressionHead,
+    PoissonRegressionHead,
+    RegressionHead,
+)
 from skest.keys import PredictionKeys
 from skest.losses import absolute_error, huber_error, quantile_error
-
-__all__ = ["LOSSES", "NumberTarget"]
 
 # What a loss stands for; "quantile" has a parameter of its own.
 _HEADS: dict[str, Callable[..., RegressionHead]] = {

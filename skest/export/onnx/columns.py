@@ -15,11 +15,16 @@ import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 from numpy.typing import NDArray
 
-from skest._hashes import MULTIPLIER, SHIFT
+from skest.core.hashing import MULTIPLIER, SHIFT
 from skest.exceptions import ExportError
 from skest.export.onnx.graph import STRING, Value, concat, where
 from skest.export.onnx.inputs import Category, Inputs
-from skest.feature_columns.base import CategoricalColumn, FeatureColumn
+from skest.feature_columns.base import (
+    CategoricalColumn,
+    CategoricalOver,
+    FeatureColumn,
+    OverCategorical,
+)
 from skest.feature_columns.bucketized import BucketizedColumn
 from skest.feature_columns.categorical import (
     HashBucketColumn,
@@ -28,33 +33,19 @@ from skest.feature_columns.categorical import (
 )
 from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.crossed import CrossedColumn
-from skest.feature_columns.nested import CategoricalOver, OverCategorical
 from skest.feature_columns.numeric import NumericColumn
 from skest.feature_columns.periodic import PeriodicColumn
 from skest.feature_columns.piecewise import PiecewiseLinearColumn
-from skest.feature_columns.quantiles import CLIPPED, UniformMap
 from skest.feature_columns.sequence import (
     SequenceCategoricalColumn,
     SequenceNumericColumn,
 )
 from skest.feature_columns.shared import SharedEmbeddingColumn
 from skest.feature_columns.sparse_matrix import SparseMatrixColumn
+from skest.feature_columns.statistics import CLIPPED, UniformMap
 from skest.feature_columns.target_statistics import TargetStatisticsColumn
 from skest.feature_columns.vocabulary import VocabularyColumn
 from skest.feature_columns.weighted import WeightedCategoricalColumn
-
-__all__ = [
-    "EveryId",
-    "Ids",
-    "Numbers",
-    "bucket_ids",
-    "computed",
-    "encode",
-    "fingerprint_cat64",
-    "int64_keys",
-    "n_reached",
-    "unsigned_remainder",
-]
 
 # Before 1.20, ONNX Runtime multiplies no uint64; the bits of the product are the same.
 _MULTIPLIER = MULTIPLIER.astype(np.int64)
@@ -63,7 +54,7 @@ _MULTIPLIER = MULTIPLIER.astype(np.int64)
 def bucket_ids(values: Value, n_buckets: int) -> Value:
     """Give strings, or integers as their decimal strings, a bucket each.
 
-    As `skest.feature_columns.hashing.bucket_ids`.
+    As `skest.feature_columns.categorical.bucket_ids`.
     """
     return _string_hashes(values.cast(STRING)).cast(np.int64) % n_buckets
 
@@ -71,7 +62,7 @@ def bucket_ids(values: Value, n_buckets: int) -> Value:
 def int64_keys(values: Value) -> Value:
     """Return the 64-bit keys of strings or integers, the bits as int64.
 
-    As `skest.feature_columns.hashing.int64_keys`.
+    As `skest.feature_columns.categorical.int64_keys`.
     """
     if values.dtype != STRING:
         return values
@@ -82,7 +73,7 @@ def int64_keys(values: Value) -> Value:
 def fingerprint_cat64(a: Value, b: Value) -> Value:
     """Combine 64-bit fingerprints, the bits as int64, to one.
 
-    As `skest.feature_columns.hashing.fingerprint_cat64`.
+    As `skest.feature_columns.categorical.fingerprint_cat64`.
     """
     result = (a ^ _MULTIPLIER) ^ (_shift_mix(b * _MULTIPLIER) * _MULTIPLIER)
     result = result * _MULTIPLIER
@@ -379,7 +370,7 @@ def computed(parts: Sequence[Numbers]) -> Value:
 
 
 def _smoothly_clipped(values: Value) -> Value:
-    """As `skest.feature_columns.quantiles.smoothly_clipped`."""
+    """As `skest.feature_columns.statistics.smoothly_clipped`."""
     low, high = values.constant(-CLIPPED), values.constant(CLIPPED)
     values = values.graph.add("Clip", values, low, high)
     third = values / 3

@@ -9,21 +9,6 @@ import numpy as np
 
 from skest.exceptions import ExportError
 
-__all__ = [
-    "ALLOWED_OPERATORS",
-    "IR_VERSION",
-    "OPSETS",
-    "STRING",
-    "Graph",
-    "Node",
-    "Tensor",
-    "Value",
-    "concat",
-    "explained_unicode",
-    "to_model",
-    "where",
-]
-
 OPSETS = {"": 18, "ai.onnx.ml": 2, "com.microsoft": 1}
 """Versions of the operator sets. Every ONNX Runtime from 1.17 on has them; networks of
 float32 run from 1.15 on."""

@@ -15,26 +15,18 @@ from skest.exceptions import ExportError
 from skest.export.classes import LABELS, check_has_classes, class_labels, class_texts
 from skest.export.onnx.graph import Value, concat
 from skest.heads.base import Head
-from skest.heads.binary_class import BinaryClassHead
-from skest.heads.logistic import LogisticRegressionHead
-from skest.heads.multi_class import MultiClassHead
+from skest.heads.classification import BinaryClassHead, MultiClassHead, SingleLabelHead
 from skest.heads.multi_head import MultiHead
 from skest.heads.multi_label import MultiLabelHead
-from skest.heads.poisson import PoissonRegressionHead
-from skest.heads.regression import RegressionHead
+from skest.heads.regression import (
+    LogisticRegressionHead,
+    PoissonRegressionHead,
+    RegressionHead,
+)
 from skest.heads.sampled_softmax import SampledSoftmaxHead
-from skest.heads.single_label import SingleLabelHead
 from skest.heads.single_task import SingleTaskHead
 from skest.keys import PredictionKeys
-from skest.networks.activations import ACTIVATIONS
-
-__all__ = [
-    "activated",
-    "members_mean",
-    "split_logits",
-    "task_predictions",
-    "with_classes",
-]
+from skest.networks.layers import ACTIVATIONS
 
 
 def activated(function: Callable[..., Any], x: Value) -> Value:
@@ -43,7 +35,7 @@ def activated(function: Callable[..., Any], x: Value) -> Value:
     Parameters
     ----------
     function : callable
-        One of `skest.networks.activations.ACTIVATIONS`, a function of torch that is the
+        One of `skest.networks.ACTIVATIONS`, a function of torch that is the
         same, or a module of torch without variables.
     x : Value
         What it takes.
@@ -173,7 +165,7 @@ def split_logits(head: Head, logits: Any) -> dict[str | None, Value]:
 
 
 def members_mean(head: Head, logits: Value) -> Value:
-    """Return what `skest.heads.members.mean_logits` does, for logits of members."""
+    """Return what `skest.heads.ensemble.mean_logits` does, for logits of members."""
     if isinstance(head, MultiHead):
         parts, start = [], 0
         for part in head.heads:
@@ -224,7 +216,7 @@ def task_predictions(
     ------
     ExportError
         If the head is of another class, or has another link function than those of
-        `skest.networks.activations`.
+        `skest.networks.layers`.
     """
     if type(head) not in _KNOWN:
         raise ExportError(

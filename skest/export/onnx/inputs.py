@@ -12,7 +12,7 @@ import scipy.sparse
 
 from skest.exceptions import ExportError
 from skest.export.onnx.graph import STRING, Graph, Value, where
-from skest.feature_columns.base import FeatureColumn
+from skest.feature_columns.base import FeatureColumn, OverCategorical
 from skest.feature_columns.bucketized import BucketizedColumn
 from skest.feature_columns.categorical import (
     HashBucketColumn,
@@ -22,9 +22,8 @@ from skest.feature_columns.categorical import (
 from skest.feature_columns.cells import Cells
 from skest.feature_columns.crossed import CrossedColumn
 from skest.feature_columns.dense import EmbeddingColumn, IndicatorColumn
-from skest.feature_columns.nested import OverCategorical
+from skest.feature_columns.encoding import NumericFrameColumn
 from skest.feature_columns.numeric import NumericColumn
-from skest.feature_columns.numeric_frame import NumericFrameColumn
 from skest.feature_columns.parsed import ParsedColumn
 from skest.feature_columns.periodic import PeriodicColumn
 from skest.feature_columns.piecewise import PiecewiseLinearColumn
@@ -38,19 +37,12 @@ from skest.feature_columns.sources import read_cells
 from skest.feature_columns.sparse_matrix import SparseMatrixColumn
 from skest.feature_columns.table import Key
 from skest.feature_columns.target_statistics import TargetStatisticsColumn
-from skest.feature_columns.vocabulary import VocabularyColumn, VocabularyListColumn
-from skest.feature_columns.vocabulary_file import VocabularyFileColumn
+from skest.feature_columns.vocabulary import (
+    VocabularyColumn,
+    VocabularyFileColumn,
+    VocabularyListColumn,
+)
 from skest.feature_columns.weighted import WeightedCategoricalColumn
-
-__all__ = [
-    "Category",
-    "Demand",
-    "Form",
-    "InputSpec",
-    "Inputs",
-    "demands",
-    "forms_of",
-]
 
 _KNOWN = (
     BucketizedColumn,

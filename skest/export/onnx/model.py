@@ -30,12 +30,6 @@ from skest.heads.base import Head
 from skest.heads.multi_head import MultiHead
 from skest.spec import EstimatorSpec
 
-__all__ = [
-    "OnnxGraph",
-    "build_onnx",
-    "spec_onnx",
-]
-
 
 class OnnxGraph(NamedTuple):
     """A model as an ONNX graph.
@@ -297,7 +291,7 @@ def spec_onnx(
         What says how the predictions are called in signatures, if they do not come from
         a head; they have its keys.
     classes : array-like of shape (n_classes,), default=None
-        See `skest.export.onnx.model.build_onnx`.
+        See `skest.export.build_onnx`.
     forms : dict of Form, default=None
         What is known about raw columns; None is what `features` are.
     input_rank : {1, 2}, default=2

@@ -20,7 +20,6 @@ from skest.exceptions import ExportError
 from skest.export.onnx.columns import EveryId, Ids, Numbers, computed
 from skest.export.onnx.graph import Graph, Value, concat, where
 from skest.export.onnx.heads import activated, members_mean
-from skest.feature_columns.interpolation import CodeOutput, Interpolation
 from skest.feature_columns.lookup import clipped
 from skest.feature_columns.modules import (
     CountsOutput,
@@ -33,19 +32,11 @@ from skest.feature_columns.modules import (
     module_name,
     parameter_name,
 )
-from skest.heads.class_table import ClassTable
-from skest.networks.baseline import Baseline
-from skest.networks.batch_norm import BatchNorm
-from skest.networks.combined import Combined
-from skest.networks.dnn import DNN
-from skest.networks.dropout import Dropout
+from skest.feature_columns.piecewise import CodeOutput, Interpolation
+from skest.heads.sampled_softmax import ClassTable
+from skest.networks.dnn import DNN, Baseline, Combined
+from skest.networks.layers import BatchNorm, Dropout
 from skest.networks.rnn import RNN
-
-__all__ = [
-    "Scope",
-    "dense_features",
-    "network_output",
-]
 
 
 class Scope(NamedTuple):

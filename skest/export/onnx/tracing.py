@@ -26,27 +26,15 @@ from skest.export.onnx.columns import EveryId, Ids, Numbers, computed, encode
 from skest.export.onnx.graph import ALLOWED_OPERATORS, IR_VERSION, OPSETS, Graph, Value
 from skest.export.onnx.inputs import Form, Inputs, InputSpec, demands, forms_of
 from skest.export.onnx.networks import Scope, network_output
-from skest.feature_columns.arithmetic import Encoding
 from skest.feature_columns.columns import FeatureColumns
+from skest.feature_columns.encoding import Encoding, PartsEncoding
 from skest.feature_columns.modules import (
     DenseFeatures,
     LinearFeatures,
     SequenceFeatures,
 )
-from skest.feature_columns.parts import PartsEncoding
 from skest.feature_columns.piecewise import PiecewiseLinearColumn
 from skest.feature_columns.table import Key, Table
-
-__all__ = [
-    "BARE",
-    "SpecInputs",
-    "Traceable",
-    "Traced",
-    "replace_embedding_bags",
-    "spec_inputs",
-    "trace_around_known_parts",
-    "traced",
-]
 
 _LOGGER = "torch.onnx._internal.exporter._registration"
 

@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 from skest.export.serving.requests import MODEL_PATH, Call, Route, signature_of
 from skest.export.serving.versions import RequestError
 
-__all__ = ["ROUTES"]
-
 _DATATYPES = {
     "string": "BYTES",
     "bool": "BOOL",

@@ -17,8 +17,6 @@ from skest.export.runtime import Model
 from skest.export.serving.versions import Catalog, RequestError
 from skest.export.trial import lacks_memory
 
-__all__ = ["MODEL_PATH", "Call", "Limits", "Route", "as_json", "signature_of"]
-
 MODEL_PATH = r"models/(?P<name>[^/:]+)(/versions/(?P<version>[0-9]{1,18}))?"
 
 

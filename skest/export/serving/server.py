@@ -15,13 +15,11 @@ from http import HTTPStatus
 from typing import Any, Self
 from urllib.parse import unquote
 
-from skest._files import explained
+from skest.core.files import explained
 from skest.export.serving import open_inference, tf_rest
 from skest.export.serving.requests import Call, Limits, Route, as_json
 from skest.export.serving.versions import Catalog, RequestError
 from skest.export.trial import Trial
-
-__all__ = ["ModelServer"]
 
 _LOGGER = logging.getLogger(__name__)
 _ROUTES = (*tf_rest.ROUTES, *open_inference.ROUTES)

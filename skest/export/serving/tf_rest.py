@@ -19,8 +19,6 @@ from skest.export.runtime import Model
 from skest.export.serving.requests import MODEL_PATH, Call, Route, signature_of
 from skest.export.serving.versions import RequestError
 
-__all__ = ["ROUTES"]
-
 _DTYPES = {"bool": "BOOL", "string": "STRING", "float32": "FLOAT", "float64": "DOUBLE"}
 
 

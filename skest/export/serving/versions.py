@@ -12,12 +12,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from skest.checkpoints.versions import list_versions, version_number
 from skest.export.manifest import MANIFEST
 from skest.export.runtime import Model, load
 from skest.export.trial import lacks_memory
-from skest.versioned_directory import list_versions, version_number
-
-__all__ = ["Catalog", "ModelVersions", "RequestError"]
 
 _LOGGER = logging.getLogger(__name__)
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")

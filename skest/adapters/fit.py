@@ -1,0 +1,471 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The core `Estimator` behind a fitted one: its training, score, early end, vectors."""
+
+import copy
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.exceptions import ConvergenceWarning
+
+from skest.adapters.callbacks import CallbackHook
+from skest.adapters.epochs import Progress
+from skest.adapters.features import WEIGHT_KEY
+from skest.adapters.reader import Rows
+from skest.adapters.target_scale import TargetScale, scaled_target_model_fn
+from skest.adapters.targets.base import Target
+from skest.adapters.warm_source import known_settings
+from skest.canned.optimization import table_scope
+from skest.checkpoints.checkpoint import Checkpoint
+from skest.checkpoints.warm_start import WarmStartSettings
+from skest.config.run_config import RunConfig
+from skest.core.checks import warn
+from skest.core.interrupts import INTERRUPTED
+from skest.core.resources import device_or_auto
+from skest.engine.evaluation import predict_batch
+from skest.engine.loop import INPUT_ENDED
+from skest.engine.model import device_with
+from skest.estimators.estimator import Estimator
+from skest.feature_columns.base import TrainedColumn
+from skest.feature_columns.columns import FeatureColumns
+from skest.feature_columns.dense import EmbeddingColumn
+from skest.feature_columns.modules import module_name, parameter_name
+from skest.feature_columns.periodic import PARAMETERS, PeriodicColumn
+from skest.hooks.base import Hook, Run
+from skest.inputs.array_dataset import ArrayDataset
+from skest.inputs.batches import Source, tensor_batches
+from skest.spec import EstimatorSpec
+
+
+class CoreTraining:
+    """One training of the core of an estimator, and what the estimator keeps of it.
+
+    Parameters
+    ----------
+    model : SkestEstimator
+        Its columns and its target have learned from the data.
+    seed : int or None
+        Of this training; None leaves it to the operating system.
+    weighted : bool
+        Whether the rows have weights.
+    resume : bool
+        Whether it goes on from what the estimator has learned.
+
+    Attributes
+    ----------
+    core : Estimator
+        What is trained.
+    """
+
+    def __init__(
+        self, model: Any, seed: int | None, *, weighted: bool, resume: bool
+    ) -> None:
+        self._model, self._weighted, self._resume = model, weighted, resume
+        drop_embeddings(model)
+        warm = None if resume else known_settings(model)
+        self.core = new_core(model, seed, weighted, warm)
+        before = model.estimator_.checkpoint if resume else None
+        if before is not None:
+            self.core.checkpoint = before
+
+    def run(
+        self,
+        input_fn: Callable[..., Any],
+        progress: Progress,
+        given: Sequence[Any] | None,
+        *,
+        hooks: Iterable[Hook] = (),
+        steps_per_epoch: int = 1,
+        n_epochs: int = 1,
+        steps: int | None = None,
+        max_steps: int | None = None,
+    ) -> None:
+        """Train, and let the estimator keep what was learned.
+
+        Parameters
+        ----------
+        input_fn, steps, max_steps
+            See `skest.Estimator.train`.
+        progress : Progress
+            Notes what the epochs bring.
+        given : X, y and sample_weight, or None
+            What the caller gave, for callbacks; None tells them nothing.
+        hooks : iterable of Hook, default=()
+            Called after those of the caller.
+        steps_per_epoch, n_epochs : int, default=1
+            How long it lasts at most.
+        """
+        model, core = self._model, self.core
+        own_hooks = model.hooks or ()
+
+        def fitted_at(run: Run) -> dict[str, Any]:
+            return self._fitted_at(run, progress)
+
+        callbacks = []
+        if given is not None:
+            callbacks = CallbackHook.of(
+                model, given, fitted_at, steps_per_epoch, n_epochs
+            )
+        all_hooks = [progress, *callbacks, *own_hooks, *hooks]
+        core.train(input_fn, hooks=all_hooks, steps=steps, max_steps=max_steps)
+        warn_if_interrupted(model, core)
+        if n_epochs > 1 and progress.is_patient:
+            warn_unless_converged(model, core, n_epochs)
+        chosen = any(hook.chose_variables for hook in own_hooks)
+        if progress.best is not None and not chosen:
+            core.checkpoint = progress.best
+        if not self._resume:
+            model.warm_start_report_ = core.warm_start_report
+        model._finish(core, progress, self._resume)
+        for hook in callbacks:
+            hook.finish()
+
+    def _fitted_at(self, run: Run, progress: Progress) -> dict[str, Any]:
+        """Return the attributes of the estimator as if training had ended now."""
+        fitted = self._model._copy()
+        config = run.config.replace(model_dir=None)
+        core = Estimator(bound_model_fn(fitted, self._weighted), config=config)
+        core.checkpoint = run.capture_checkpoint()
+        fitted._finish(core, progress, self._resume)
+        return vars(fitted)
+
+
+def new_core(
+    model: Any, seed: int | None, weighted: bool, warm: WarmStartSettings | None
+) -> Estimator:
+    """Return the core of a fit that begins.
+
+    Parameters
+    ----------
+    model : SkestEstimator
+        Its columns and its target have learned from the data.
+    seed : int or None
+        Of the fit; None leaves it to the operating system.
+    weighted : bool
+        Whether the rows have weights.
+    warm : WarmStartSettings or None
+        Where the variables come from.
+    """
+    config = model.config or RunConfig(log_step_count_steps=None)
+    if config.model_dir is not None:
+        # Clones share the parameter `config`, and no fit may go on from another's.
+        run = f"fit-{uuid.uuid4().hex[:12]}"
+        config = config.replace(model_dir=Path(config.model_dir) / run)
+    # `n_iter_` says which epoch comes next, also after a fit that was interrupted.
+    config = config.replace(
+        random_seed=seed,
+        device=model._setting("device"),
+        execution=model._setting("execution"),
+        resume_input=False,
+    )
+    model_fn = bound_model_fn(model, weighted)
+    return Estimator(model_fn, config=config, warm_start_from=warm)
+
+
+def core_as_fitted(
+    model: Any, config: RunConfig, checkpoint: Checkpoint | None, weighted: bool
+) -> Estimator:
+    """Return a core as that of the fit, with its checkpoint in memory.
+
+    Parameters
+    ----------
+    model : SkestEstimator
+        It is fitted; what ``set_params`` changed since does not count.
+    config : RunConfig
+        That of the fit.
+    checkpoint : Checkpoint or None
+        What the fit has learned.
+    weighted : bool
+        Whether the rows to evaluate have weights.
+    """
+    config = config.replace(model_dir=None, device=device_or_auto(config.device))
+    core = Estimator(bound_model_fn(model._as_fitted(), weighted), config=config)
+    if checkpoint is not None:
+        core.checkpoint = checkpoint
+    return core
+
+
+def core_on_cpu(model: Any) -> Estimator:
+    """Return the core of a fitted model, or if that computes elsewhere one like it."""
+    core: Estimator = model.estimator_
+    config = core.config
+    if device_with(config.train_distribute, config.device).type == "cpu":
+        return core
+    config = config.replace(device="cpu")
+    return core_as_fitted(model, config, core.checkpoint, weighted=False)
+
+
+def bound_model_fn(model: Any, weighted: bool) -> Callable[..., EstimatorSpec]:
+    """Return the model function of a fit, for rows with or without weights."""
+    model_fn = model._model_fn(model._target.head(WEIGHT_KEY if weighted else None))
+    if model._scale is None:
+        return model_fn
+    return partial(
+        scaled_target_model_fn,
+        model_fn=model_fn,
+        scale=model._scale,
+        scaled_labels=partial(model._target.scaled, scale=model._scale),
+    )
+
+
+def warn_if_interrupted(owner: object, estimator: Estimator) -> None:
+    """Warn if a training has just been interrupted; its owner is fitted nevertheless.
+
+    Parameters
+    ----------
+    owner : SkestEstimator
+        Whose training it was.
+    estimator : Estimator
+        What was trained, as the training left it.
+    """
+    if estimator.stop_reason != INTERRUPTED:
+        return
+    checkpoint = estimator.checkpoint
+    n_steps = 0 if checkpoint is None else checkpoint.global_step
+    warn(
+        f"The training of this {type(owner).__name__} was {INTERRUPTED} after {n_steps} "
+        "steps; it keeps what it has learned. A search or a cross-validation goes on with "
+        "its next fit and counts this one: press Ctrl-C until it raises KeyboardInterrupt "
+        "to end that, too."
+    )
+
+
+def warn_unless_converged(owner: Any, estimator: Estimator, n_epochs: int) -> None:
+    """Warn if the last epoch came before those without improvement were too many.
+
+    A schedule of the learning rate is meant to last as long as it does.
+
+    Parameters
+    ----------
+    owner : SkestEstimator
+        Whose training it was.
+    estimator : Estimator
+        What was trained, as the training left it.
+    n_epochs : int
+        After how many epochs it had to end.
+    """
+    if estimator.stop_reason != INPUT_ENDED or _has_schedule(owner):
+        return
+    warn(
+        f"The training of this {type(owner).__name__} has not converged in "
+        f"max_iter={n_epochs} epochs. Increase 'max_iter' or 'tol', or let all of them "
+        "pass without a warning: n_iter_no_change=numpy.inf.",
+        ConvergenceWarning,
+    )
+
+
+def _has_schedule(owner: Any) -> bool:
+    settings = owner.get_params(deep=False)
+    rates = (value for name, value in settings.items() if "learning_rate" in name)
+    return settings.get("lr_scheduler") is not None or any(map(callable, rates))
+
+
+class LiveScore:
+    """Scores the network in training on validation rows, which are encoded once.
+
+    Parameters
+    ----------
+    target : Target
+        What the score is.
+    scale : TargetScale or None
+        The scale of the labels in training.
+    rows : Rows
+        The validation rows.
+    batch_size : int
+        Rows predicted at once.
+    weighted : bool
+        Whether the model in training has weights.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        scale: TargetScale | None,
+        rows: Rows,
+        batch_size: int,
+        weighted: bool,
+    ) -> None:
+        self._target = target
+        self._scale = scale
+        self._batch_size = batch_size
+        self._rows = rows
+        self._features = rows.features
+        if weighted:  # the model in training asks for weights; the score has its own
+            weight = np.ones(rows.n_rows) if rows.weight is None else rows.weight
+            self._features = rows._replace(weight=weight).with_normalised_weight()
+        self._batches: list[Any] = []
+
+    def begin(self, run: Run) -> None:
+        """Encode the rows; wrong ones are refused before the first step."""
+        self._target.check_validation(self._rows.labels)
+        dataset = ArrayDataset(
+            self._features, self._rows.labels, batch_size=self._batch_size
+        )
+        run.held_out = dataset
+        parameter = next(run.network.parameters())
+        self._batches = list(
+            tensor_batches(
+                Source(dataset),
+                run.spec.encode,
+                None,
+                parameter.device,
+                parameter.dtype,
+                with_labels=False,
+            )
+        )
+
+    @property
+    def _beside(self) -> dict[str, Any]:
+        """What the heads read beside the logits, of all rows."""
+        head: Any = self._target.head(None)
+        heads = getattr(head, "heads", [head])
+        keys = {key for part in heads for key in (part.weight_key, part.features_key)}
+        batches = [features for features, _ in self._batches]
+        return {
+            key: _joined([batch[key] for batch in batches])
+            for key in keys
+            if key in batches[0]
+        }
+
+    def __call__(self, run: Run) -> float:
+        """Return the score of the present network."""
+        keys = self._target.validation_keys
+        run.refresh()
+        run.network.eval()
+        try:
+            batches = [
+                predict_batch(run.spec, features, keys) for features, _ in self._batches
+            ]
+        finally:
+            run.network.train()
+        predictions = {key: np.concatenate([b[key] for b in batches]) for key in keys}
+        return self._target.validation_score(
+            predictions, self._rows.labels, self._rows.weight, self._scale, self._beside
+        )
+
+
+def _joined(parts: list[Any]) -> Any:
+    """Return the rows of all batches, of tensors or dictionaries of them."""
+    if isinstance(parts[0], Mapping):
+        return {key: _joined([part[key] for part in parts]) for key in parts[0]}
+    return torch.cat(parts).cpu()
+
+
+def fold_of_rows(
+    strata: NDArray[np.integer], n_folds: int, seed: int
+) -> NDArray[np.integer]:
+    """Return in which fold each row is held out, drawn with the strata dealt out evenly.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skest.adapters.fit import fold_of_rows
+    >>> strata = np.repeat([0, 1], [4, 2])
+    >>> fold = fold_of_rows(strata, 2, seed=0)
+    >>> [np.bincount(strata[fold == k]).tolist() for k in (0, 1)]
+    [[2, 1], [2, 1]]
+    """
+    order = np.random.default_rng(seed).permutation(len(strata))
+    order = order[np.argsort(strata[order], kind="stable")]
+    fold = np.empty(len(strata), dtype=np.intp)
+    fold[order] = np.arange(len(strata)) % n_folds
+    return fold
+
+
+def best_epoch(scores: NDArray[np.floating], ends: Sequence[int]) -> int:
+    """Return how many epochs to train, by the scores of folds after each epoch.
+
+    Those with the best mean score, or the fewest after which a cycle of the schedule ends
+    and the mean score is within one standard error of the best.
+
+    Parameters
+    ----------
+    scores : ndarray of shape (n_folds, n_epochs)
+        Higher is better.
+    ends : sequence of int
+        Epochs with which the cycles end.
+
+    Notes
+    -----
+    The rule of one standard error is from Breiman et al., "Classification and Regression
+    Trees" (1984, section 3.4.3): of models that few rows cannot tell apart, the simplest.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skest.adapters.fit import best_epoch
+    >>> scores = np.array([[0.1, 0.60, 0.62, 0.65], [0.1, 0.71, 0.75, 0.75]])
+    >>> best_epoch(scores, ends=[1, 2, 4]), best_epoch(scores, ends=[1])
+    (2, 4)
+    """
+    mean = scores.mean(axis=0)
+    best = int(mean.argmax())
+    error = scores[:, best].std(ddof=1) / len(scores) ** 0.5
+    good = [e for e in ends if e <= best and mean[e - 1] >= mean[best] - error]
+    return min(good, default=best + 1)
+
+
+def keep_embeddings(model: Any) -> None:
+    """Give the fitted embedding columns their learned vectors, for `transform`.
+
+    Parameters
+    ----------
+    model : SkestEstimator
+        It is fitted; its columns are replaced.
+    """
+    checkpoint = model.estimator_.checkpoint
+    variables = {} if checkpoint is None else checkpoint.variables
+    for parameter, kind in model._column_parameters.items():
+        _replace_columns(model, parameter, table_scope(parameter, kind), variables)
+
+
+def drop_embeddings(model: Any) -> None:
+    """Undo `keep_embeddings`: the vectors are in the checkpoint anyway."""
+    for parameter in model._column_parameters:
+        _replace_columns(model, parameter, "", {})
+
+
+def _replace_columns(
+    model: Any, parameter: str, scope: str, variables: Mapping[str, Any]
+) -> None:
+    columns = getattr(model, f"{parameter}_", None)
+    if columns is not None:
+        learned = with_learned_vectors(columns, scope, variables)
+        setattr(model, f"{parameter}_", learned)
+
+
+def with_learned_vectors(
+    columns: FeatureColumns, scope: str, variables: Mapping[str, Any]
+) -> FeatureColumns:
+    """Return columns whose embeddings have their learned vectors, if there are some."""
+    changed = []
+    for name, column in columns.columns_:
+        if isinstance(column, TrainedColumn):
+            column = copy.copy(column)
+            column.__dict__.pop("weights_", None)
+            learned = _learned_by(column, scope, variables)
+            if learned is not None:
+                column.weights_ = learned
+        changed.append((name, column))
+    columns = copy.copy(columns)
+    columns.columns_ = changed
+    return columns
+
+
+def _learned_by(
+    column: TrainedColumn, scope: str, variables: Mapping[str, Any]
+) -> Any | None:
+    """Return what a network has learned of a column, in the checkpoint's memory."""
+    if isinstance(column, EmbeddingColumn):
+        table = variables.get(scope + parameter_name(column.table_name))
+        return None if table is None else table.numpy()
+    if isinstance(column, PeriodicColumn):
+        names = {n: f"{scope}{module_name(column.name)}.{n}" for n in PARAMETERS}
+        if set(names.values()) <= variables.keys():
+            return {n: variables[name].numpy() for n, name in names.items()}
+    return None

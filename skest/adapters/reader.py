@@ -1,0 +1,495 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`RowReader`: from what a caller passes to `Rows` that are validated."""
+
+from abc import ABCMeta, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from scipy.sparse import issparse
+from sklearn.base import BaseEstimator, clone
+from sklearn.model_selection import train_test_split
+from sklearn.utils import check_consistent_length, get_tags
+
+from skest.adapters.features import (
+    ARRAY_KEY,
+    WEIGHT_KEY,
+    holds_only_numbers,
+    is_table,
+    read_array,
+    read_table,
+)
+from skest.adapters.targets.base import Target
+from skest.core.checks import warn
+from skest.core.random import seed_sequence
+from skest.core.sklearn_compat import check_sample_weight
+from skest.engine.model import device_with
+from skest.feature_columns.choice import warn_of_id
+from skest.feature_columns.columns import FeatureColumns, unread_keys
+from skest.feature_columns.encoding import with_feature_names
+from skest.feature_columns.infer import infer_feature_columns, with_piecewise
+from skest.feature_columns.ragged import flatten, holds_lists
+from skest.feature_columns.table import Table
+from skest.inputs.array_dataset import take_rows
+
+
+class Rows(NamedTuple):
+    """A table with its labels and weights."""
+
+    features: dict[str, Any]
+    labels: Any
+    weight: NDArray[Any] | None
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows."""
+        return count_samples(self.features)
+
+    def take(self, rows: NDArray[Any]) -> "Rows":
+        """Return some of the rows."""
+        weight = None if self.weight is None else self.weight[rows]
+        return Rows(
+            take_rows(self.features, rows), take_rows(self.labels, rows), weight
+        )
+
+    def with_normalised_weight(self) -> dict[str, Any]:
+        """Return the features with the weights, scaled to a mean of one over the table.
+
+        A head divides the weighted loss of a batch by its rows. With weights of mean
+        one, that is the unbiased estimate of the weighted mean over all rows; dividing
+        each batch by its own weights would be biased.
+        """
+        if self.weight is None:
+            return self.features
+        return self.features | {WEIGHT_KEY: self.weight / self.weight.mean()}
+
+
+def count_samples(features: Mapping[Any, Any]) -> int:
+    """Return the number of rows of columns by key."""
+    column = next(iter(features.values()))
+    return int(column.shape[0]) if issparse(column) else len(column)
+
+
+def as_rows(y: Any) -> Any:
+    """Return `y` as something whose rows can be taken; lists become arrays."""
+    if isinstance(y, Mapping):
+        return {key: as_rows(values) for key, values in y.items()}
+    if issparse(y):
+        return y.tocsr()
+    if hasattr(y, "shape"):
+        return y
+    try:
+        array = np.asarray(y)
+    except ValueError:  # lists of different lengths
+        return np.fromiter(y, dtype=object, count=len(y))
+    # NumPy turns numbers among strings into strings without a word.
+    return np.asarray(y, dtype=object) if array.dtype.kind in "US" else array
+
+
+def check_same_length(features: Mapping[Any, Any], y: Any) -> None:
+    """Refuse labels that are not as many as the rows."""
+    some_column = next(iter(features.values()))
+    check_consistent_length(
+        some_column, *(y.values() if isinstance(y, Mapping) else [y])
+    )
+
+
+# Of a float64 array that the recipe trains on in float64; more take twice the time.
+_MOST_DOUBLE_ROWS = 1_000
+
+
+class RowReader(BaseEstimator, metaclass=ABCMeta):
+    """How estimators read ``X``, ``y`` and weights; not for direct use."""
+
+    # The parameters that hold feature columns, and the kind of network that takes them.
+    _column_parameters: ClassVar[dict[str, str]] = {}
+
+    @abstractmethod
+    def _new_target(self, y: Any) -> Target:
+        """Return a target for `y`, which has not learned from it yet."""
+
+    @property
+    @abstractmethod
+    def _has_schedule(self) -> bool:
+        """Whether the rate follows the schedule of the recipe."""
+
+    @abstractmethod
+    def _chosen(self, name: str) -> Any:
+        """Return a parameter, or what was chosen for it if it is "auto"."""
+
+    @abstractmethod
+    def _setting(self, name: str) -> Any:
+        """Return a parameter; the configuration has a say if it is "auto"."""
+
+    # Rows
+
+    def _check_rows(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any,
+        classes: Any = None,
+        *,
+        reset: bool,
+    ) -> Rows:
+        """Validate training data; rows of weight zero are dropped."""
+        if y is None:
+            raise ValueError(
+                f"This {type(self).__name__} estimator requires y to be passed, but the "
+                "target y is None."
+            )
+        features = self._check_features(X, reset=reset)
+        y = self._target_rows(y)
+        check_same_length(features, y)
+        weight = self._check_weight(sample_weight, count_samples(features))
+        if weight is not None and not weight.all():
+            kept = np.flatnonzero(weight)
+            features, y = take_rows(features, kept), take_rows(y, kept)
+            weight = weight[kept]
+        if reset:
+            self._learn_target(y, classes)
+        else:
+            self._target.check_classes(classes)
+        rows = Rows(features, self._target.encode(y), weight)
+        if self.sampling == "epoch":
+            return rows
+        if weight is not None and (weight < 0).any():
+            raise ValueError(
+                "sampling='weighted' draws rows in proportion to their weights, so "
+                f"'sample_weight' must not be negative; got {weight.min()}."
+            )
+        return distinct_rows(rows)
+
+    def _target_rows(self, y: Any) -> Any:
+        """Return `y` as something whose rows can be taken."""
+        return as_rows(y)
+
+    def _learn_target(self, y: Any, classes: Any) -> None:
+        self._target = self._new_target(y)
+        self._target.learn(y, classes=classes)
+        self._n_logits = self._target.head(None).logits_dimension
+
+    def _check_weight(self, sample_weight: Any, n_rows: int) -> NDArray[Any] | None:
+        """Return the weights of the rows, or None if there are none."""
+        if sample_weight is None:
+            return None
+        # Only the length of the second argument counts. All-zero weights are refused.
+        return check_sample_weight(
+            sample_weight, np.empty((n_rows, 1)), dtype=np.float64, copy=True
+        )
+
+    def _balanced_weight(self, rows: Rows) -> NDArray[Any] | None:
+        """Return the weights to train with."""
+        return rows.weight
+
+    def _split_validation(
+        self, rows: Rows, validation: Sequence[Any], seed: int | None
+    ) -> tuple[Rows, Rows | None]:
+        """Return training and validation rows, the latter only for early stopping."""
+        X_val, y_val, weight_val = validation
+        if X_val is None and y_val is None:
+            if weight_val is not None:
+                raise ValueError("'sample_weight_val' needs 'X_val' and 'y_val'.")
+            if not self._chosen("early_stopping"):
+                return rows, None
+            train, held_out = train_test_split(
+                np.arange(rows.n_rows),
+                test_size=self.validation_fraction,
+                # Not None: that would draw from NumPy's global generator.
+                random_state=int(seed_sequence(seed).generate_state(1)[0]),
+                stratify=self._strata(rows.labels),
+            )
+            return rows.take(train), rows.take(held_out)
+        if X_val is None or y_val is None:
+            raise ValueError("'X_val' and 'y_val' must be given together.")
+        if not self.early_stopping:
+            raise ValueError(
+                "'X_val' and 'y_val' serve early stopping, but early_stopping=False. Set "
+                'it to True or "auto", or leave them out.'
+            )
+        return rows, self._check_evaluation_rows(X_val, y_val, weight_val)
+
+    def _check_evaluation_rows(
+        self, X: Any, y: Any, sample_weight: Any, *, strict: bool = True
+    ) -> Rows:
+        """Validate rows that are not trained on."""
+        features = self._check_features(X, reset=False)
+        y = self._target_rows(y)
+        check_same_length(features, y)
+        weight = self._check_weight(sample_weight, count_samples(features))
+        return Rows(features, self._target.encode(y, strict=strict), weight)
+
+    def _strata(self, labels: Any) -> NDArray[Any] | None:
+        """Return the groups of which a validation part should have its share."""
+        return None
+
+    # Features
+
+    def _check_features(self, X: Any, *, reset: bool) -> dict[Any, Any]:
+        """Return the features as columns by key."""
+        if reset:
+            self._reads_array = self._takes_as_array(X)
+        if self._reads_array:
+            features = read_array(self, X, reset=reset)
+        else:
+            positions = self._positions()
+            features = read_table(self, X, reset=reset, positions=positions)
+        if reset:
+            self._dtype_name = self._choose_dtype(features)
+        return features
+
+    def _takes_as_array(self, X: Any) -> bool:
+        """Whether X is read as a whole, and not column by column."""
+        # Without a description of the features, numbers need no columns of their own.
+        return self._all_inferred() and (
+            not is_table(X) or (holds_only_numbers(X) and not self._needs_names)
+        )
+
+    @property
+    def _needs_names(self) -> bool:
+        """Whether something reads columns of X by name."""
+        return False
+
+    def _positions(self) -> set[int]:
+        """Return the positions that feature columns read."""
+        return {
+            key
+            for columns in self._columns_of_user
+            for column in columns.active
+            for key in column.feature_keys
+            if isinstance(key, int)
+        }
+
+    def _choose_dtype(self, features: Mapping[Any, Any]) -> str:
+        """Return the floating type to compute in.
+
+        As scikit-learn's MLP, "auto" follows an array: float64 stays float64, but on an
+        accelerator it becomes float32, and so it does of many rows where the recipe
+        trains, in half the time. Tables of mixed columns are computed in float32.
+        """
+        if self.dtype != "auto":
+            return str(self.dtype)
+        strategy = None if self.config is None else self.config.train_distribute
+        on_cpu = device_with(strategy, self._setting("device")).type == "cpu"
+        array: Any = features.get(ARRAY_KEY)
+        is_matrix = isinstance(array, np.ndarray) or issparse(array)
+        is_double = is_matrix and array.ndim == 2 and array.dtype == np.float64
+        if is_double and self._has_schedule and array.shape[0] > _MOST_DOUBLE_ROWS:
+            return "float32"
+        return "float64" if is_double and on_cpu else "float32"
+
+    def _all_inferred(self) -> bool:
+        return all(getattr(self, name) is None for name in self._column_parameters)
+
+    def _takes_sparse(self) -> bool:
+        """Whether X may be a sparse matrix: if columns are inferred, or take it."""
+        if "sequence" in self._column_parameters.values():
+            return False
+        return all(get_tags(c).input_tags.sparse for c in self._columns_of_user)
+
+    @property
+    def _columns_of_user(self) -> list[FeatureColumns]:
+        """The feature columns among the parameters."""
+        given = [getattr(self, name) for name in self._column_parameters]
+        return [as_feature_columns(columns) for columns in given if columns is not None]
+
+    def _given_columns(
+        self, parameter: str, kind: str, features: dict[str, Any]
+    ) -> FeatureColumns | None:
+        """Return the columns to fit of a parameter: those given, or a guess."""
+        columns = getattr(self, parameter)
+        if columns is not None:
+            given = clone(as_feature_columns(columns))  # the caller's stay unfitted
+            if given.remainder == "infer":
+                return given.with_inferred(features, self._column_keys, kind)
+            return given
+        # Of two kinds of columns, one that is not given is left out.
+        return self._inferred_columns(kind, features) if self._all_inferred() else None
+
+    @property
+    def _column_keys(self) -> list[Any]:
+        """Keys of the columns of X, each column once."""
+        numbered = [f"x{i}" for i in range(self.n_features_in_)]
+        return list(vars(self).get("feature_names_in_", numbered))
+
+    def _keys_beside(self) -> set[Any]:
+        """Return columns of X that something else than feature columns reads."""
+        return set()
+
+    def _warn_of_unread(self) -> None:
+        """Tell which columns of a table no feature column reads."""
+        given = self._columns_of_user
+        is_table = "feature_names_in_" in vars(self) and not self._needs_names
+        if not (is_table and given and all(c.remainder is None for c in given)):
+            return
+        unread = unread_keys(self._column_keys, given)
+        names = [key for key in unread if key not in self._keys_beside()]
+        if names:
+            warn(
+                f"No feature column of {type(self).__name__} reads the columns "
+                f"{', '.join(map(repr, names))} of X; they are dropped. To use them, "
+                "give FeatureColumns([...], remainder='infer'); to drop them without a "
+                "word, remainder='drop'."
+            )
+
+    def _inferred_columns(
+        self, kind: str, features: dict[str, Any]
+    ) -> FeatureColumns | None:
+        columns = infer_feature_columns(features, kind)
+        if columns is not None and kind == "dense" and self._has_schedule:
+            columns = with_piecewise(columns)
+        names = vars(self).get("feature_names_in_")
+        if columns is None or names is None or not self._reads_array:
+            return columns
+        for name, values in zip(names, features[ARRAY_KEY].T, strict=True):
+            warn_of_id(name, values)
+        return with_feature_names(columns, names)
+
+    @property
+    def _torch_dtype(self) -> torch.dtype:
+        return torch.float64 if self._dtype_name == "float64" else torch.float32
+
+
+def as_feature_columns(columns: Any) -> FeatureColumns:
+    """Return a list of columns as FeatureColumns, and those as they are."""
+    return columns if isinstance(columns, FeatureColumns) else FeatureColumns(columns)
+
+
+_Words = NDArray[np.uint64]
+
+# Every row gets two fingerprints of 64 bits, one above the other in arrays of two rows:
+# that 1e7 different rows hold two which agree in both has a probability of about 1e-25.
+# Strings are hashed with keys of 16 bytes.
+_SEEDS = np.array([[0x9E3779B97F4A7C15], [0xD1B54A32D192ED03]], dtype=np.uint64)
+_KEYS = ("skest rows, key1", "skest rows, key2")
+_MISSING = np.array([[0x5851F42D4C957F2D]] * 2, dtype=np.uint64)
+_FACTOR = np.uint64(0x100000001B3)
+
+
+def distinct_rows(rows: Rows) -> Rows:
+    """Return the distinct rows of a table in an order that only their values decide.
+
+    Whatever is computed from the result takes a weight of 2 for exactly what two equal
+    rows are, and does not depend on the order of the rows.
+
+    Parameters
+    ----------
+    rows : Rows
+        Features and labels are compared; a row without a weight weighs 1.
+
+    Returns
+    -------
+    Rows
+        With the sums of the weights.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skest.adapters.reader import distinct_rows
+    >>> from skest.adapters.reader import Rows
+    >>> x, y = np.array(["a", "b", "a"], dtype=object), np.array([0, 1, 0])
+    >>> few = distinct_rows(Rows({"x": x}, y, None))
+    >>> sorted(zip(few.features["x"].tolist(), few.weight.tolist()))
+    [('a', 2.0), ('b', 1.0)]
+    """
+    prints = _fingerprints(rows)
+    order = np.lexsort(prints[::-1])
+    prints = prints[:, order]
+    differs = (prints[:, 1:] != prints[:, :-1]).any(axis=0)
+    starts = np.flatnonzero(np.concatenate([[True], differs]))
+    weight = np.ones(len(order)) if rows.weight is None else rows.weight[order]
+    return rows.take(order[starts])._replace(weight=np.add.reduceat(weight, starts))
+
+
+def _fingerprints(rows: Rows) -> _Words:
+    """Return two numbers for each row, equal for equal rows, of shape (2, n_rows)."""
+    prints = np.zeros((2, rows.n_rows), dtype=np.uint64)
+    for words in _columns(rows.features, rows.labels):
+        prints = _mix(prints * _FACTOR + words)
+    return prints
+
+
+def _columns(features: Any, labels: Any) -> Iterator[_Words]:
+    table = Table(features)
+    for key in table.keys:
+        sparse = table.holds_sparse(key)
+        yield from _words(table.sparse(key) if sparse else table.cells(key), key)
+    for key, values in _label_columns(labels):
+        yield from _words(values, key)
+
+
+def _label_columns(labels: Any) -> Iterator[tuple[Any, Any]]:
+    if isinstance(labels, Mapping):
+        for values in labels.values():
+            yield from _label_columns(values)
+    elif hasattr(labels, "columns"):
+        yield from ((name, labels[name].to_numpy()) for name in labels.columns)
+    else:
+        yield "y", labels.tocsr() if issparse(labels) else labels
+
+
+def _words(cells: Any, key: Any) -> Iterator[_Words]:
+    """Yield numbers of 64 bits for the rows of a column, one array for each value.
+
+    Their shape is (n_rows,), or (2, n_rows) if they differ in the two fingerprints.
+    """
+    if issparse(cells):
+        canonical = cells.copy()
+        canonical.sum_duplicates()
+        canonical.eliminate_zeros()
+        places = _mix(canonical.indices.astype(np.uint64))
+        entries = _mix(places + _bits(canonical.data))
+        yield _sums(entries, np.diff(canonical.indptr))
+    elif holds_lists(cells):
+        values, lengths = flatten(cells, key)
+        starts = np.repeat(np.cumsum(lengths) - lengths, lengths)
+        entries = np.arange(len(starts), dtype=np.uint64) - starts.astype(np.uint64)
+        for words in _words(values, key):
+            entries = _mix(entries) + words
+        yield _sums(_mix(entries), lengths)
+        yield lengths.astype(np.uint64)
+    elif cells.ndim > 1:
+        for column in np.asarray(cells).reshape(len(cells), -1).T:
+            yield from _words(column, key)
+    elif isinstance(cells.dtype, np.dtype) and cells.dtype.kind in "biufmM":
+        yield _bits(np.asarray(cells))
+    else:
+        codes, distinct = pd.factorize(_plain(cells))
+        values = np.asarray(distinct, dtype=object)
+        hashes = np.stack([pd.util.hash_array(values, hash_key=k) for k in _KEYS])
+        yield np.hstack([hashes, _MISSING])[:, codes]
+
+
+def _plain(cells: Any) -> Any:
+    """Return what `pandas.factorize` takes."""
+    if isinstance(cells, np.ndarray) and cells.dtype.kind in "SUT":
+        return cells.astype(object)
+    return cells
+
+
+def _bits(values: NDArray[Any]) -> _Words:
+    if values.dtype.kind in "mM":
+        values = values.view(np.int64)
+    wide = np.float64 if values.dtype.kind == "f" else np.int64
+    if values.dtype == np.uint64:
+        return values
+    return np.ascontiguousarray(values, dtype=wide).view(np.uint64)
+
+
+def _sums(entries: _Words, lengths: NDArray[Any]) -> _Words:
+    """Return the sums of the entries of each row, modulo 2**64."""
+    zeros = np.zeros((2, 1), dtype=np.uint64)
+    total = np.hstack([zeros, np.cumsum(entries, axis=1, dtype=np.uint64)])
+    ends = np.cumsum(lengths)
+    return total[:, ends] - total[:, ends - lengths]
+
+
+def _mix(words: _Words) -> _Words:
+    """Return a bijection of the numbers that spreads every bit (splitmix64), twice."""
+    z = words + _SEEDS
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))

@@ -1,0 +1,568 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`SkorchCallbackHook`: skorch's callbacks in the training of skest."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.metrics import accuracy_score, r2_score
+from sklearn.utils import ClassifierTags
+from skorch import NeuralNet
+from skorch.callbacks import Callback, EpochTimer, LRScheduler, PassthroughScoring
+from skorch.dataset import Dataset
+from skorch.history import History
+from skorch.utils import TeeGenerator, to_device, to_numpy
+from torch import Tensor, nn
+
+from skest.adapters.target_scale import learned_logits
+from skest.hooks.base import EpochwiseHook, Run
+from skest.inputs.array_dataset import ArrayDataset, count_rows, take_rows
+from skest.inputs.batches import Source, tensor_batches
+from skest.keys import ModeKeys, PredictionKeys
+
+
+class Progress(NamedTuple):
+    """What a later training goes on with.
+
+    Attributes
+    ----------
+    callbacks : list of (str, skorch.callbacks.Callback)
+        They are initialized.
+    history : skorch.history.History
+        The epochs so far.
+    rates : list of float or None
+        The last learning rates, of all groups of all optimizers.
+    """
+
+    callbacks: list[tuple[str, Any]]
+    history: History
+    rates: list[float | None]
+
+
+class EncodedRows(Dataset):
+    """A table as the network of a run takes it, encoded when it is first read.
+
+    Parameters
+    ----------
+    table : ArrayDataset
+        Raw features and labels.
+    run : Run
+        Knows how to encode them.
+
+    """
+
+    def __init__(self, table: ArrayDataset, run: Run) -> None:
+        self._table = table
+        self._run = run
+
+    def __len__(self) -> int:
+        return self._table.n_rows
+
+    def __getitem__(self, rows: Any) -> tuple[Any, Any]:
+        X, y = self._encoded
+        return take_rows(X, rows), None if y is None else take_rows(y, rows)
+
+    @cached_property
+    def _encoded(self) -> tuple[Any, Any]:
+        spec, parameters = self._run.spec, list(self._run.network.parameters())
+        floats = (p.dtype for p in parameters if p.is_floating_point())
+        whole = ArrayDataset(
+            self._table.features, self._table.labels, batch_size=len(self)
+        )
+        return next(
+            tensor_batches(
+                Source(whole),
+                spec.encode,
+                spec.encode_labels,
+                parameters[0].device,
+                next(floats, torch.get_default_dtype()),
+            )
+        )
+
+    @property
+    def X(self) -> Any:  # noqa: N802
+        """Encoded features."""
+        return self._encoded[0]
+
+    @property
+    def y(self) -> Any:
+        """Encoded labels, or None."""
+        return self._encoded[1]
+
+    def batches(self) -> Iterator[tuple[Any, Any]]:
+        """Yield the rows in their order, in batches of the table's size."""
+        for start in range(0, len(self), self._table.batch_size):
+            yield self[slice(start, start + self._table.batch_size)]
+
+
+class NetView(NeuralNet):
+    """A network in training as a `skorch.NeuralNet`: the one that callbacks are given.
+
+    Its module and optimizers are those of the run, its criterion is the loss. It predicts
+    encoded labels: class ids, or regression targets in the scale that is learned, as the
+    ``y`` of its batches is. If a run has several optimizers, the first is `optimizer_`
+    and the others are `optimizer2_` and so on.
+
+    Parameters
+    ----------
+    run : Run
+        A run of training.
+    callbacks : sequence of callbacks
+        As `skorch.NeuralNet` takes them; those that make ``train_loss``, ``valid_loss``
+        and ``dur`` of the history come first.
+    progress : Progress or None
+        That of an earlier training, which this one goes on with.
+    verbose : int
+        Whether callbacks may print.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        callbacks: Sequence[Any],
+        progress: Progress | None,
+        verbose: int,
+    ) -> None:
+        optimizer = run.spec.optimizers[0]
+        super().__init__(
+            run.network,
+            criterion=_Loss(run.spec.loss),
+            optimizer=type(optimizer),
+            lr=optimizer.param_groups[0].get("lr"),
+            batch_size=128 if run.table is None else run.table.batch_size,
+            train_split=None,
+            callbacks=list(callbacks),
+            verbose=verbose,
+            device=str(next(run.network.parameters()).device),
+        )
+        self.run_ = run
+        self.progress_ = progress
+
+    # What `initialize` makes of the parameters
+
+    @property
+    def _default_callbacks(self) -> list[tuple[str, Any]]:
+        return [
+            ("epoch_timer", EpochTimer()),
+            ("train_loss", PassthroughScoring("train_loss", on_train=True)),
+            ("valid_loss", PassthroughScoring("valid_loss")),
+        ]
+
+    def initialize_callbacks(self) -> "NetView":
+        """Initialize the callbacks; those of an earlier training are initialized."""
+        if self.progress_ is None:
+            return super().initialize_callbacks()
+        self.callbacks_ = self.progress_.callbacks
+        return self
+
+    def initialize_history(self) -> "NetView":
+        """Begin a history, or go on with that of an earlier training."""
+        self.history_ = History() if self.progress_ is None else self.progress_.history
+        return self
+
+    def initialize_optimizer(self) -> "NetView":
+        """Take the optimizers of the run."""
+        for number, optimizer in enumerate(self.run_.spec.optimizers, start=1):
+            setattr(self, f"optimizer{'' if number == 1 else number}_", optimizer)
+        if self.progress_ is not None and any(
+            isinstance(callback, LRScheduler) for _, callback in self.callbacks_
+        ):
+            # skorch's optimizer would have kept them; most schedules build on them.
+            for group, rate in zip(self._groups, self.progress_.rates, strict=True):
+                group["lr"] = rate
+        return self
+
+    @property
+    def progress(self) -> Progress:
+        """What a later training would go on with."""
+        rates = [group.get("lr") for group in self._groups]
+        return Progress(self.callbacks_, self.history, rates)
+
+    @property
+    def _groups(self) -> list[dict[str, Any]]:
+        return [g for o in self.run_.spec.optimizers for g in o.param_groups]
+
+    # Forward
+
+    def infer(self, x: Any, **fit_params: Any) -> Any:
+        """Return the output of the network for encoded features, in the learned scale."""
+        logits = self.module_(x)
+        if self.module_.training:
+            return logits
+        return learned_logits(self.module_, logits)
+
+    def get_loss(
+        self, y_pred: Any, y_true: Any, X: Any = None, training: bool = False
+    ) -> Tensor:
+        """Return the loss of a batch."""
+        return self.criterion_(y_pred, y_true, X)
+
+    def forward_iter(
+        self, X: Any, training: bool = False, device: Any = None
+    ) -> Iterator[Any]:
+        """Yield the outputs for encoded features or `EncodedRows`, batch by batch."""
+        X = X.X if isinstance(X, EncodedRows) else X
+        batches = range(0, count_rows(X, "X"), self.batch_size)
+        was_training = self.module_.training
+        self._set_training(training)
+        try:
+            with torch.no_grad():
+                outputs = [
+                    self.infer(take_rows(X, slice(i, i + self.batch_size)))
+                    for i in batches
+                ]
+        finally:
+            self._set_training(was_training)
+        return (to_device(output, device) for output in outputs)
+
+    # Prediction, which scorers of scikit-learn ask for
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Return class ids, indicators of labels, or predictions of a regression."""
+        answers = self._answers(X)
+        for key in (PredictionKeys.CLASS_IDS, PredictionKeys.PREDICTIONS):
+            if key in answers:
+                values = to_numpy(answers[key])
+                return values[:, 0] if values.shape[1:] == (1,) else values
+        return (self._among(answers, PredictionKeys.PROBABILITIES) > 0.5).astype(int)
+
+    def predict_proba(self, X: Any) -> NDArray[Any]:
+        """Return probabilities of the classes, of shape (n_samples, n_classes)."""
+        return self._among(self._answers(X), PredictionKeys.PROBABILITIES)
+
+    def score(self, X: Any, y: Any) -> float:
+        """Return the accuracy of a classifier, or R squared."""
+        metric = accuracy_score if self._is_classifier else r2_score
+        return float(metric(y, self.predict(X)))
+
+    @property
+    def classes_(self) -> NDArray[Any]:
+        """The class ids."""
+        return np.arange(self._example[PredictionKeys.PROBABILITIES].shape[1])
+
+    @property
+    def _is_classifier(self) -> bool:
+        return PredictionKeys.PROBABILITIES in self._example
+
+    @cached_property
+    def _example(self) -> Any:
+        """Predictions for one row, to read from what kind they are."""
+        if self.run_.batch is None:
+            raise RuntimeError("Nothing can be predicted before the first batch.")
+        features, _ = self.run_.batch
+        # Not self.forward_iter, in whose place scoring callbacks put cached outputs.
+        (logits,) = NetView.forward_iter(self, take_rows(features, slice(1)))
+        return self._predictions(logits)
+
+    @staticmethod
+    def _among(answers: Any, key: str) -> NDArray[Any]:
+        if key not in answers:
+            raise ValueError(
+                f"A score asked for {key!r}, but the predictions of the model are "
+                f"{', '.join(map(repr, answers))}."
+            )
+        return to_numpy(answers[key])
+
+    def _answers(self, X: Any) -> Any:
+        return self._predictions(self.forward(X, device=None))
+
+    def _predictions(self, logits: Any) -> Any:
+        if self.run_.spec.predictions is None:
+            raise ValueError(
+                "A score asked for predictions, but the EstimatorSpec of mode 'train' has "
+                "none. Let model_fn fill them in this mode, too."
+            )
+        return self.run_.spec.predictions(logits)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.estimator_type = "classifier" if self._is_classifier else "regressor"
+        tags.classifier_tags = ClassifierTags() if self._is_classifier else None
+        return tags
+
+    def __getstate__(self) -> Any:
+        raise TypeError(
+            "The net that callbacks see is a view of a training and can't be pickled. "
+            "Pickle the estimator after fit; for Checkpoint leave f_pickle=None."
+        )
+
+
+class _Loss(nn.Module):
+    """The loss of a model as a criterion."""
+
+    def __init__(self, loss: Callable[[Any, Any, Any], Tensor] | None) -> None:
+        super().__init__()
+        self._loss = loss
+
+    def forward(self, y_pred: Any, y_true: Any, X: Any) -> Tensor:
+        if self._loss is None:  # EstimatorSpec requires one to train
+            raise RuntimeError("The EstimatorSpec of this run has no loss.")
+        return self._loss(y_true, y_pred, X)
+
+
+class SkorchCallbackHook(EpochwiseHook):
+    """Lets callbacks of skorch watch, change and stop a training.
+
+    The callbacks run unmodified. What they are given as ``net`` is a `skorch.NeuralNet`
+    whose ``module_`` is the network, with ``history``, ``optimizer_``, ``predict``,
+    ``save_params`` and the like. Batches, datasets and predictions are encoded: ``X`` as
+    the network takes it, ``y`` as the loss takes it, so that classes are numbers from 0
+    and targets of a regression have the scale in which they are learned.
+
+    Parameters
+    ----------
+    callbacks : sequence of callbacks
+        Callbacks of skorch, or pairs of a name and a callback. As in a ``NeuralNet``,
+        EpochTimer and the PassthroughScoring of "train_loss" and "valid_loss" are there
+        already; PrintLog is not.
+    validation : ArrayDataset, default=None
+        Features and labels for validation after every epoch, in the form in which
+        training gets them. None takes the rows that a scikit-learn estimator holds out
+        for early stopping, if it does.
+    verbose : int, default=1
+        As `NeuralNet` has it: with 0 the callbacks that print by default are silent.
+
+    Attributes
+    ----------
+    history : skorch.history.History
+        What happened in the epochs. A training that begins at step 0 begins a new
+        history, one that goes on (``warm_start``, ``partial_fit``) continues it.
+
+    Raises
+    ------
+    TypeError
+        If an element of `callbacks` is no callback, or `validation` no ArrayDataset.
+    ValueError
+        In ``begin``: if the run is no training.
+
+    Notes
+    -----
+    * A callback stops training by KeyboardInterrupt, as in skorch; from the beginning of
+      a batch or an epoch, after that batch.
+    * If callbacks put other variables into the network at the end (``load_best``),
+      training ends with those, also where ``fit`` would restore the best epoch by its
+      own validation score.
+    * A stream of batches is one epoch, has no ``dataset_train``, and ``X`` and ``y`` of
+      ``on_train_begin`` and ``on_train_end`` are always None.
+    * Parameters of the net cannot be set, so InputShapeSetter has no place here.
+    * Objects that clone or unpickle a hook, such as GridSearchCV, train with copies of
+      it; the history is in ``search.best_estimator_.hooks[0]``.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from skorch.callbacks import EpochScoring
+    >>> from skest import DNNClassifier
+    >>> from skest.adapters.skorch import SkorchCallbackHook
+    >>> hook = SkorchCallbackHook([EpochScoring("accuracy", on_train=True)])
+    >>> model = DNNClassifier((8,), max_iter=3, random_state=0, hooks=[hook])
+    >>> model = model.fit(*load_iris(return_X_y=True))
+    >>> len(hook.history), sorted(hook.history[-1])[:3]
+    (3, ['accuracy', 'accuracy_best', 'batches'])
+    """
+
+    def __init__(
+        self,
+        callbacks: Sequence[Any] = (),
+        *,
+        validation: ArrayDataset | None = None,
+        verbose: int = 1,
+    ) -> None:
+        for item in callbacks:
+            _check_callback(item)
+        if validation is not None and not isinstance(validation, ArrayDataset):
+            raise TypeError(
+                "'validation' must be a skest.inputs.ArrayDataset; got "
+                f"{type(validation).__name__}."
+            )
+        self.callbacks = callbacks
+        self.validation = validation
+        self.verbose = verbose
+        self.history = History()
+        self._progress: Progress | None = None
+        self._training: _Training | None = None
+
+    def begin(self, run: Run) -> None:
+        """Initialize the callbacks, unless an earlier training goes on."""
+        super().begin(run)
+        if run.mode != ModeKeys.TRAIN:
+            raise ValueError(
+                "SkorchCallbackHook is for training; got a run of mode "
+                f"'{run.mode}'. Leave it out of the hooks of evaluate and predict."
+            )
+        progress = self._progress if run.start_step else None
+        net = NetView(run, self.callbacks, progress, self.verbose).initialize()
+        held_out = run.held_out if self.validation is None else self.validation
+        self._training = _Training(net, run, held_out)
+        self.history = net.history
+        self._training.notify("on_train_begin", X=None, y=None)
+
+    def begin_epoch(self, run: Run) -> None:
+        """Begin an epoch."""
+        self._now.begin_epoch()
+
+    def before_step(self, run: Run) -> None:
+        """Begin a batch, and perhaps an epoch."""
+        super().before_step(run)
+        self._now.notify("on_batch_begin", batch=run.batch, training=True)
+
+    def after_backward(self, run: Run) -> None:
+        """Hand out the gradients."""
+        self._now.gradients_computed()
+
+    def after_step(self, run: Run, loss: Any) -> None:
+        """End a batch, and perhaps an epoch."""
+        self._now.end_batch(loss)
+        super().after_step(run, loss)
+
+    def end_epoch(self, run: Run) -> None:
+        """Validate, and end an epoch."""
+        self._now.end_epoch()
+
+    def end(self, run: Run) -> None:
+        """End the training; callbacks may load other variables now."""
+        super().end(run)
+        self.chose_variables = self._now.finish()
+        self.history = self._now.net.history  # a checkpoint may have brought another
+        self._progress = self._now.net.progress
+        self._training = None
+
+    @property
+    def _now(self) -> "_Training":
+        if self._training is None:
+            raise RuntimeError("SkorchCallbackHook was called before its 'begin'.")
+        return self._training
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_training": None}
+
+
+class _Training:
+    """Turns the course of one run into the events of skorch."""
+
+    def __init__(self, net: NetView, run: Run, held_out: ArrayDataset | None) -> None:
+        self.net = net
+        self._run = run
+        self._train, self._valid = (
+            None if table is None else EncodedRows(table, run)
+            for table in (run.table, held_out)
+        )
+        self._stopped = False
+        self._output: Any = None
+        self._handle = run.network.register_forward_hook(self._keep_output)
+
+    def notify(self, event: str, **kwargs: Any) -> None:
+        """Tell the callbacks about an event, unless one of them has stopped training."""
+        if not self._stopped:
+            with self._until_stopped():
+                self.net.notify(event, **kwargs)
+
+    def begin_epoch(self) -> None:
+        self._notify_epoch("on_epoch_begin")
+
+    def gradients_computed(self) -> None:
+        self.notify(
+            "on_grad_computed",
+            named_parameters=TeeGenerator(
+                _with_dense_gradients(self.net.get_all_learnable_params())
+            ),
+            batch=self._run.batch,
+            training=True,
+        )
+
+    def end_batch(self, loss: Tensor) -> None:
+        if self._stopped or self._run.batch is None:
+            return
+        features, _ = self._run.batch
+        self.net.history.record_batch("train_loss", loss.item())
+        n_rows = count_rows(features, "features")
+        self.net.history.record_batch("train_batch_size", n_rows)
+        self.notify(
+            "on_batch_end",
+            batch=self._run.batch,
+            training=True,
+            loss=loss,
+            y_pred=self._output,
+        )
+
+    def end_epoch(self) -> None:
+        if self._stopped:
+            return
+        history = self.net.history
+        history.record("train_batch_count", len(history[-1]["batches"]))
+        if self._valid is not None:
+            with self._until_stopped():
+                self.net.run_single_epoch(
+                    self._valid.batches(),
+                    training=False,
+                    prefix="valid",
+                    step_fn=self.net.validation_step,
+                )
+            self._run.network.train()
+        self._notify_epoch("on_epoch_end")
+
+    def finish(self) -> bool:
+        """End the training; tell whether callbacks put other variables into it."""
+        self._handle.remove()
+        before = _versions(self._run.network)
+        self.net.notify("on_train_end", X=None, y=None)
+        return _versions(self._run.network) != before
+
+    def _notify_epoch(self, event: str) -> None:
+        self.notify(event, dataset_train=self._train, dataset_valid=self._valid)
+
+    @contextmanager
+    def _until_stopped(self) -> Iterator[None]:
+        """Understand KeyboardInterrupt, by which callbacks of skorch stop training."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            self._stopped = True
+            self._run.request_stop("a callback of skorch asked to stop")
+
+    def _keep_output(self, network: nn.Module, inputs: Any, output: Any) -> None:
+        if network.training:
+            output = _detached(output)
+            mean_logits = getattr(network, "mean_logits", None)  # of members
+            self._output = mean_logits(output) if mean_logits else output
+
+
+def _with_dense_gradients(
+    named_parameters: Iterable[tuple[str, Tensor]],
+) -> Iterator[tuple[str, Tensor]]:
+    """Yield parameters; of a row table the touched rows, which share its gradient."""
+    for name, parameter in named_parameters:
+        if parameter.grad is not None and parameter.grad.is_sparse:
+            parameter.grad = parameter.grad.coalesce()
+            rows = parameter.detach()[parameter.grad.indices()[0]]
+            rows.grad = parameter.grad.values()
+            yield name, rows
+        else:
+            yield name, parameter
+
+
+def _versions(network: nn.Module) -> list[int]:
+    """Return numbers that change when variables are changed in place."""
+    return [value._version for value in network.state_dict(keep_vars=True).values()]
+
+
+def _detached(output: Any) -> Any:
+    """Return the output of a network apart from its graph."""
+    if isinstance(output, Mapping):
+        return {key: _detached(value) for key, value in output.items()}
+    return output.detach() if isinstance(output, Tensor) else output
+
+
+def _check_callback(item: Any) -> None:
+    is_pair = isinstance(item, tuple | list) and len(item) == 2
+    callback = item[1] if is_pair and isinstance(item[0], str) else item
+    is_class = isinstance(callback, type) and issubclass(callback, Callback)
+    if not is_class and not isinstance(callback, Callback):
+        raise TypeError(
+            "'callbacks' must be callbacks of skorch, or pairs of a name and a callback; "
+            f"got {item!r}."
+        )

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Optimizers and learning rates of the canned model functions, and their parts' names."""
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+from skest.keys import ModeKeys
+from skest.optimizers.named import OptimizersLike, make_optimizers
+from skest.optimizers.schedules import LRSchedulerLike, RateFunction, make_lr_schedulers
+from skest.optimizers.state import NamedParameters
+
+# The second moments of Adam forget sooner than by default (.999): of what RealMLP does
+# beyond a plain network, the ablations show few things that matter as much.
+_ADAM_BETAS = (0.9, 0.95)
+# Rows of tables meet few examples: Adagrad gives each a rate of its own, and needs a
+# higher one (tf.estimator's .05 beside .002).
+_TABLE_RATE = 25.0
+
+
+class Part(NamedTuple):
+    """Parameters of a network, and how they are optimized.
+
+    Attributes
+    ----------
+    named_parameters : iterable of (str, Tensor)
+        With the names that they have in the whole network.
+    optimizer, learning_rate, options
+        As in `skest.optimizers.make_optimizers`. The optimizer "auto" is AdamW, with
+        Adagrad at 25 times the rate for tables whose rows are looked up.
+    """
+
+    named_parameters: NamedParameters
+    optimizer: OptimizersLike
+    learning_rate: float | RateFunction | None
+    options: Mapping[str, Any]
+
+
+def optimization(
+    mode: str, lr_scheduler: LRSchedulerLike | None, *parts: Part
+) -> dict[str, list[Any]]:
+    """Return the arguments of an EstimatorSpec that say how its network is optimized.
+
+    Parameters
+    ----------
+    mode : str
+        One of `skest.ModeKeys`; only TRAIN needs any.
+    lr_scheduler : LRScheduler subclass, callable or None
+        Makes a scheduler for every optimizer; see
+        `skest.optimizers.schedules.make_lr_schedulers`.
+    *parts : Part
+        All parameters to train, each in one part.
+
+    Returns
+    -------
+    dict
+        "optimizer" and "lr_scheduler", or nothing.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skest.canned.optimization import Part, optimization
+    >>> network = torch.nn.Linear(2, 1)
+    >>> part = Part(network.named_parameters(), "adam", 0.01, {})
+    >>> [type(o).__name__ for o in optimization("train", None, part)["optimizer"]]
+    ['Adam']
+    """
+    if mode != ModeKeys.TRAIN:
+        return {}
+    optimizers = [
+        made
+        for whole in parts
+        for part in _shares(whole)
+        for made in make_optimizers(
+            part.optimizer, part.named_parameters, part.learning_rate, **part.options
+        )
+    ]
+    return {
+        "optimizer": optimizers,
+        "lr_scheduler": make_lr_schedulers(lr_scheduler, optimizers),
+    }
+
+
+def _shares(part: Part) -> Iterator[Part]:
+    """Yield the parts of which the optimizer "auto" consists, or the part as it is."""
+    if part.optimizer != "auto":
+        yield part
+        return
+    items: Any = part.named_parameters
+    named = dict(items)
+    is_table = {name: getattr(p, "is_row_table", False) for name, p in named.items()}
+    dense = {name: p for name, p in named.items() if not is_table[name]}
+    tables = {name: p for name, p in named.items() if is_table[name]}
+    if dense:
+        options = {"betas": _ADAM_BETAS, **part.options}
+        yield Part(dense, "adamw", part.learning_rate, options)
+    if tables:
+        yield Part(tables, "adagrad", _table_rate(part.learning_rate), {})
+
+
+def _table_rate(rate: float | RateFunction | None) -> float | RateFunction | None:
+    if callable(rate):
+        return partial(_times, rate)
+    return None if rate is None else _TABLE_RATE * rate
+
+
+def _times(rate: RateFunction, step: int) -> float:
+    return _TABLE_RATE * rate(step)
+
+
+# Where a network keeps the embedding tables of its columns.
+_SCOPES = {"dense": "inputs.", "linear": "dense.", "sequence": "", "context": ""}
+
+
+def part_prefix(parameter: str) -> str:
+    """Return what names of variables begin with in the part for a column parameter.
+
+    Examples
+    --------
+    >>> from skest.canned.optimization import part_prefix
+    >>> part_prefix("dnn_feature_columns"), part_prefix("feature_columns")
+    ('dnn.', '')
+    """
+    return parameter.removesuffix("feature_columns").replace("_", ".")
+
+
+def table_scope(parameter: str, kind: str) -> str:
+    """Return what names of embedding tables begin with, for a column parameter."""
+    return part_prefix(parameter) + _SCOPES[kind]

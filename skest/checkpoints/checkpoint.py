@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Checkpoint`: the state of a training run."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from skest.core.random import RunRandom
+from skest.exceptions import CheckpointMismatchError
+from skest.optimizers.dual_ascent import DualAscent
+from skest.optimizers.ftrl import Ftrl
+from skest.optimizers.row_sparse import RowSparse
+from skest.optimizers.schedules import FunctionLR, is_scheduler_of
+from skest.optimizers.state import load_named_state, named_state
+
+_ALIGNMENT = 64  # bytes, of all memory that torch allocates
+
+
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """Everything that training needs to go on as if it had not stopped.
+
+    Parameters
+    ----------
+    global_step : int
+        Training steps taken.
+    variables : dict of str to Tensor
+        The network's ``state_dict``, on the CPU.
+    optimizer : dict of str to Tensor
+        Optimizer slots and the state of random generators, on the CPU. Values of slots
+        and variables on the meta device are elsewhere: `restore` compares their shapes,
+        and leaves those of the model as they are.
+    scalars : dict
+        Options of optimizers and schedulers; JSON holds it.
+    input_position : dict, default=None
+        Where the input of an unfinished run was, see `skest.inputs.batches.Source`; JSON
+        holds it. None if the run was finished.
+    """
+
+    global_step: int
+    variables: Mapping[str, Tensor]
+    optimizer: Mapping[str, Tensor] = field(default_factory=dict)
+    scalars: Mapping[str, Any] = field(default_factory=dict)
+    input_position: Mapping[str, Any] | None = None
+
+    @classmethod
+    def capture(
+        cls,
+        network: nn.Module,
+        global_step: int,
+        optimizers: Sequence[Optimizer] = (),
+        lr_schedulers: Sequence[Any] = (),
+        random: RunRandom | None = None,
+        input_position: Mapping[str, Any] | None = None,
+    ) -> "Checkpoint":
+        """Copy the state of a run to the CPU."""
+        tensors: dict[str, Tensor] = {}
+        scalars: dict[str, Any] = {
+            "optimizers": [],
+            "lr_schedulers": [_scheduler_state(s) for s in _stateful(lr_schedulers)],
+        }
+        for i, optimizer in enumerate(optimizers):
+            slots, options = named_state(optimizer, network.named_parameters())
+            tensors |= {f"{i}:{name}": slot for name, slot in slots.items()}
+            scalars["optimizers"].append(options)
+        if random is not None:
+            tensors |= {f"random:{k}": v for k, v in random.state_dict().items()}
+        return cls(
+            global_step,
+            {name: _copy(value) for name, value in network.state_dict().items()},
+            {name: _copy(value) for name, value in tensors.items()},
+            scalars,
+            input_position,
+        )
+
+    def restore(
+        self,
+        network: nn.Module,
+        optimizers: Sequence[Optimizer] = (),
+        lr_schedulers: Sequence[Any] = (),
+        random: RunRandom | None = None,
+    ) -> None:
+        """Load this state into a fresh network, its optimizers and generators.
+
+        Options of the optimizers, such as the learning rate, are what the model function
+        says now, and a rate that is a function is that of the global step. Other
+        schedulers go on, and options of their optimizers are what they were, if they are
+        of the kinds that were saved; if not, they start anew.
+
+        Raises
+        ------
+        CheckpointMismatchError
+            If names or shapes differ; the network must not be used then.
+        """
+        saved = self.scalars.get("optimizers", [])
+        if optimizers and saved and len(saved) != len(optimizers):
+            raise CheckpointMismatchError(
+                f"The checkpoint of step {self.global_step} holds {len(saved)} "
+                f"optimizer(s), but the model has {len(optimizers)}. Train it in a new "
+                "model_dir, or use the optimizers that it was trained with."
+            )
+        load_variables(network, self.variables)
+        if not saved and self.global_step:  # those of step 0 are an initialization
+            _begin_anew(optimizers, network)
+        states = self._continued(lr_schedulers)
+        for i, (optimizer, options) in enumerate(zip(optimizers, saved, strict=False)):
+            slots = _with_prefix(self.optimizer, f"{i}:")
+            now = [_options(group) for group in optimizer.param_groups]
+            load_named_state(optimizer, network.named_parameters(), slots, options)
+            if not any(is_scheduler_of(s, optimizer) for s, _ in states):
+                for group, options_now in zip(optimizer.param_groups, now, strict=True):
+                    group.update(options_now)
+        for scheduler, state in states:
+            scheduler.load_state_dict(_from_json(state, scheduler.state_dict()))
+        for scheduler in lr_schedulers:
+            if isinstance(scheduler, FunctionLR):
+                scheduler.move_to(self.global_step)
+        generators = _with_prefix(self.optimizer, "random:")
+        if random is not None and generators:
+            random.load_state_dict(generators)
+
+    def lend(self, network: nn.Module) -> None:
+        """Let a fresh network use the variables where they are, to predict with them.
+
+        Raises
+        ------
+        CheckpointMismatchError
+            As `restore`.
+        """
+        load_variables(network, self.variables, share=True)
+
+    def _continued(self, lr_schedulers: Sequence[Any]) -> list[tuple[Any, Any]]:
+        """Return the schedulers that go on, with their states."""
+        saved, now = self.scalars.get("lr_schedulers", []), _stateful(lr_schedulers)
+        if [state["kind"] for state in saved] != [_kind(s) for s in now]:
+            return []
+        return [(s, state["state"]) for s, state in zip(now, saved, strict=True)]
+
+
+def load_variables(
+    network: nn.Module, variables: Mapping[str, Tensor], *, share: bool = False
+) -> None:
+    """Copy `variables` into `network` after comparing names and shapes.
+
+    With `share`, the network uses their memory if the types are the same, and copies only
+    what would give it other numbers where it lies. Where a variable is on the meta
+    device, the network keeps what it has.
+
+    Raises
+    ------
+    CheckpointMismatchError
+        With one list of everything that differs; nothing is loaded then.
+    """
+    wanted = network.state_dict(keep_vars=True)
+    differences = [
+        f"  {name}: missing in the checkpoint, the network has {_shape(wanted[name])}"
+        for name in wanted.keys() - variables.keys()
+    ]
+    differences += [
+        f"  {name}: {_shape(variables[name])} in the checkpoint, not in the network"
+        for name in variables.keys() - wanted.keys()
+    ]
+    differences += [
+        f"  {name}: {_shape(variables[name])} in the checkpoint, "
+        f"{_shape(wanted[name])} in the network"
+        for name in wanted.keys() & variables.keys()
+        if wanted[name].shape != variables[name].shape
+    ]
+    if differences:
+        listed = "\n".join(sorted(differences))
+        raise CheckpointMismatchError(
+            "The checkpoint was made by another network than the one that should load "
+            f"it. These variables differ:\n{listed}\nBuild the network as it was, or "
+            "train it in a new model_dir."
+        )
+    with torch.no_grad():
+        for name, value in wanted.items():
+            if variables[name].is_meta:
+                continue
+            if share and value.dtype == variables[name].dtype:
+                value.data = _lent(variables[name], value)
+            else:
+                value.copy_(variables[name])
+
+
+def _lent(variable: Tensor, parameter: Tensor) -> Tensor:
+    """Return a variable where it is, or a copy if it must not be used there.
+
+    How the sums of a matrix product are rounded depends on where its operands lie: in a
+    file that is mapped anywhere, in torch's own memory always alike. Rows of tables are
+    copied out before anything is computed with them, so large tables stay mapped.
+    """
+    is_looked_up = getattr(parameter, "is_row_table", False) and not getattr(
+        parameter, "is_multiplied", False
+    )
+    if is_looked_up or variable.data_ptr() % _ALIGNMENT == 0:
+        return variable
+    return variable.clone()
+
+
+def _begin_anew(optimizers: Sequence[Optimizer], network: nn.Module) -> None:
+    """Let optimizers whose slots were not saved begin at the network's variables."""
+    for optimizer in optimizers:
+        rule = optimizer.inner if isinstance(optimizer, RowSparse) else optimizer
+        if isinstance(rule, DualAscent):
+            raise ValueError(
+                "The checkpoint has no state of LinearSDCA, whose weights are a function "
+                "of dual variables of the examples. Train on with another optimizer, or "
+                "from a checkpoint in a model_dir."
+            )
+        if isinstance(rule, Ftrl):  # it computes weights from its slots
+            rule.keep_weights(network.parameters())
+
+
+def _options(group: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in group.items() if name != "params"}
+
+
+def _stateful(lr_schedulers: Sequence[Any]) -> list[Any]:
+    """Return the schedulers whose state is more than the global step."""
+    return [s for s in lr_schedulers if not isinstance(s, FunctionLR)]
+
+
+def _kind(scheduler: Any) -> str:
+    """Return the class of a scheduler, with those of which it is made up."""
+    parts = ", ".join(map(_kind, getattr(scheduler, "_schedulers", ())))
+    return type(scheduler).__name__ + (f"({parts})" if parts else "")
+
+
+def _scheduler_state(scheduler: Any) -> dict[str, Any]:
+    state = {"kind": _kind(scheduler), "state": _to_json(scheduler.state_dict())}
+    try:
+        return json.loads(json.dumps(state))
+    except TypeError as error:
+        raise TypeError(
+            f"The state of {type(scheduler).__name__} can't be saved as JSON: {error}."
+        ) from error
+
+
+def _to_json(value: Any) -> Any:
+    """Write dictionaries whose keys are no strings as pairs; JSON has strings only."""
+    if isinstance(value, list | tuple):
+        return [_to_json(item) for item in value]
+    if not isinstance(value, Mapping):
+        return value
+    items = {key: _to_json(item) for key, item in value.items()}
+    return items if all(isinstance(key, str) for key in items) else list(items.items())
+
+
+def _from_json(value: Any, current: Any) -> Any:
+    """Return what `_to_json` wrote in the types that are there now."""
+    kind: Any = type(current)
+    if isinstance(current, Mapping):
+        items = dict(value).items()
+        return kind({key: _from_json(item, current.get(key)) for key, item in items})
+    if isinstance(current, list | tuple) and len(current) == len(value):
+        pairs = zip(value, current, strict=True)
+        return kind(_from_json(item, of) for item, of in pairs)
+    return value
+
+
+def _with_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {
+        k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)
+    }
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    """Return a contiguous copy on the CPU that shares no memory."""
+    return tensor.detach().to("cpu", copy=True).contiguous()
+
+
+def _shape(tensor: Tensor) -> str:
+    return str(tuple(tensor.shape))

@@ -1,0 +1,406 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where checkpoints are kept: in memory or in a directory.
+
+On disk a checkpoint is a directory ``ckpt-<step>``, see `skest.checkpoints.format`, which
+appears when it is complete. One of a step that is saved again is a new directory,
+``ckpt-<step>-1``, and the one before goes when the new one is pointed to. The file
+``checkpoint`` names the one that training continues from, as ``latest``; editing it goes
+back to an older one that is still there. It also lists which ones are kept for good; where
+that list was lost, all that are found are. The file ``stopped.json`` tells why the last
+training ended.
+"""
+
+import contextlib
+import functools
+import json
+import logging
+import os
+import re
+import time
+from collections.abc import Callable, Hashable
+from pathlib import Path
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from skest.checkpoints.checkpoint import Checkpoint
+from skest.checkpoints.format import (
+    FORMAT,
+    STATE,
+    ShardedCheckpoint,
+    StoredTensor,
+    is_checkpoint,
+    read_checkpoint,
+    write_checkpoint,
+)
+from skest.checkpoints.results import eval_dir_of, read_eval_results
+from skest.config.run_config import KeepBest
+from skest.core.files import explained, remove_directory, write_directory, write_file
+
+_logger = logging.getLogger("skest")
+
+_POINTER = "checkpoint"
+_STOPPED = "stopped.json"
+_NO_LIST = (
+    "It has no list of the checkpoints: all are kept for good by the next save, because "
+    "they may have been. Delete what you don't need."
+)
+_NAME = re.compile(r"ckpt-(\d+)(?:-(\d+))?")
+# With what an editor or a shell may put around it.
+_BARE_NAME = re.compile(rf"\W*({_NAME.pattern})\W*")
+
+
+class CheckpointStore(Protocol):
+    """Where an Estimator keeps its checkpoints."""
+
+    def save(self, checkpoint: Checkpoint | ShardedCheckpoint) -> None:
+        """Keep `checkpoint` and make it the latest."""
+
+    def latest(self) -> Checkpoint | None:
+        """Return the newest checkpoint, or None."""
+
+    def version(self) -> Hashable:
+        """Return what differs for every checkpoint that was the newest one."""
+
+    def latest_step(self) -> int | None:
+        """Return the step of the newest checkpoint, or None."""
+
+    def note_start(self) -> None:
+        """Withdraw the reason why the last training ended: another one begins."""
+
+    def note_stop(self, reason: str, *, is_error: bool = False) -> None:
+        """Record why training ended at the newest checkpoint."""
+
+    def stop_reason(self) -> str | None:
+        """Return why training ended at the newest checkpoint, or None if unknown."""
+
+
+class MemoryStore:
+    """Keeps the latest checkpoint in memory."""
+
+    def __init__(self, checkpoint: Checkpoint | None = None) -> None:
+        self._checkpoint = checkpoint
+        self._stop_reason: str | None = None
+
+    def save(self, checkpoint: Checkpoint | ShardedCheckpoint) -> None:
+        """Keep `checkpoint` in place of the one before."""
+        if isinstance(checkpoint, ShardedCheckpoint):
+            raise TypeError(
+                "A ShardedCheckpoint is written to a directory; set 'model_dir', or "
+                "gather a Checkpoint."
+            )
+        self._checkpoint, self._stop_reason = checkpoint, None
+
+    def latest(self) -> Checkpoint | None:
+        """Return the checkpoint, or None."""
+        return self._checkpoint
+
+    def version(self) -> Hashable:
+        """Return the checkpoint, which is equal to no other one."""
+        return self._checkpoint
+
+    def latest_step(self) -> int | None:
+        """Return the step of the checkpoint, or None."""
+        return None if self._checkpoint is None else self._checkpoint.global_step
+
+    def note_start(self) -> None:
+        """Withdraw the reason why the last training ended."""
+        self._stop_reason = None
+
+    def note_stop(self, reason: str, *, is_error: bool = False) -> None:
+        """Record why training ended at the checkpoint."""
+        self._stop_reason = reason
+
+    def stop_reason(self) -> str | None:
+        """Return why training ended at the checkpoint, or None if unknown."""
+        return self._stop_reason
+
+
+class DirectoryStore:
+    """Keeps checkpoints in a directory.
+
+    Parameters
+    ----------
+    model_dir : str or path
+        Created with the first checkpoint.
+    keep_max : int or None, default=5
+        How many of the newest stay; None or 0 keeps all.
+    keep_every_n_hours : float, hours, default=10000
+        One checkpoint of each such span stays in addition.
+    keep_best : KeepBest, default=None
+        Which ones stay in addition because of their evaluation.
+    clock : callable, default=time.time
+        Gives the time in seconds.
+    """
+
+    def __init__(
+        self,
+        model_dir: str | os.PathLike[str],
+        keep_max: int | None = 5,
+        keep_every_n_hours: float = 10_000,
+        keep_best: KeepBest | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.model_dir = Path(model_dir)
+        self._keep_max = keep_max
+        self._keep_every_secs = keep_every_n_hours * 3600
+        self._keep_best = keep_best
+        self._clock = clock
+
+    def save(self, checkpoint: Checkpoint | ShardedCheckpoint) -> None:
+        """Write `checkpoint`, point to it and delete what is not to be kept.
+
+        Raises
+        ------
+        OSError
+            If it can't be written, as on a full disk; the one before is still the latest.
+        """
+        what = f"The checkpoint of step {checkpoint.global_step} was not saved in "
+        before = self.latest_step()
+        kept = "" if before is None else f"; that of step {before} is still there"
+        advice = f"Make room, or see to the permissions{kept}."
+        with explained(f"{what}{str(self.model_dir)!r}", advice):
+            self._save(checkpoint)
+
+    def _save(self, checkpoint: Checkpoint | ShardedCheckpoint) -> None:
+        self.model_dir.mkdir(parents=True, exist_ok=True)
+        step, present = checkpoint.global_step, self._entries()
+        name = write_directory(
+            self.model_dir,
+            functools.partial(write_checkpoint, checkpoint),
+            functools.partial(self._free_name, step),
+        ).name
+        replaced = [e for e in present if _order(e["name"])[0] == step]
+        entries = [e for e in present if e not in replaced]
+        entries.append({"name": name, "time": self._clock()})
+        # A training that goes on from one that is kept for good begins with saving it.
+        if any(e.get("for_good") for e in replaced):
+            entries[-1]["for_good"] = True
+        since: Any = self._pointer().get("kept_for_good_at")
+        if not _is_number(since):
+            times = [e["time"] for e in present if e.get("for_good")]
+            since = max(times, default=entries[0]["time"])
+        kept, retired, since = self._retained(entries, since)
+        pointer = {
+            "format": FORMAT,
+            "latest": name,
+            "all": kept,
+            "kept_for_good_at": since,
+        }
+        write_file(self.model_dir / _POINTER, json.dumps(pointer, indent=1).encode())
+        for entry in replaced + retired:
+            remove_directory(self.model_dir / entry["name"])
+
+    def _free_name(self, step: int) -> str:
+        found = [_order(path.name) for path in self._directories()]
+        numbers = [number for at, number in found if at == step]
+        return f"ckpt-{step}" + (f"-{max(numbers) + 1}" if numbers else "")
+
+    def latest_path(self) -> Path | None:
+        """Return the directory of the newest checkpoint, or None.
+
+        If the one that the file ``checkpoint`` names is gone, it is the one with the
+        highest step.
+        """
+        complete = {p.name: p for p in self._directories() if is_checkpoint(p)}
+        named = complete.get(str(self._pointer().get("latest")))
+        return named or complete.get(max(complete, key=_order, default=""))
+
+    def best_path(self, rule: KeepBest) -> Path | None:
+        """Return the directory of the best checkpoint, or None if none was evaluated.
+
+        Raises
+        ------
+        ValueError
+            If the last evaluation lacks the metric of `rule`, or results are damaged.
+        """
+        results = read_eval_results(eval_dir_of(self.model_dir, rule.eval_name))
+        for metrics in list(results.values())[-1:]:
+            rule.check(metrics)
+        return next(iter(self._ranked(rule, results)), None)
+
+    def _ranked(
+        self, rule: KeepBest, results: dict[int, dict[str, float]]
+    ) -> list[Path]:
+        """Return the directories of evaluated checkpoints, best first."""
+        complete = [path for path in self._directories() if is_checkpoint(path)]
+        complete.sort(key=lambda path: _order(path.name))
+        of_step = {_order(path.name)[0]: path for path in complete}
+        return [of_step[step] for step in rule.ranked(results) if step in of_step]
+
+    def _best_names(self, entries: list[dict[str, Any]]) -> set[str]:
+        """Return the names of the checkpoints that `keep_best` keeps."""
+        rule = self._keep_best
+        if rule is None:
+            return set()
+        try:
+            results = read_eval_results(eval_dir_of(self.model_dir, rule.eval_name))
+        except (OSError, ValueError) as error:
+            _logger.warning("All checkpoints stay: which are the best? %s", error)
+            return {entry["name"] for entry in entries}
+        return {path.name for path in self._ranked(rule, results)[: rule.number]}
+
+    def latest(
+        self, take: Callable[[StoredTensor], Tensor] = StoredTensor.whole
+    ) -> Checkpoint | None:
+        """Read the newest checkpoint, or return None.
+
+        Another process may replace and delete checkpoints meanwhile. `take` is that of
+        `skest.checkpoints.format.read_checkpoint`.
+        """
+        while (version := self.version()) is not None:
+            try:
+                checkpoint = read_checkpoint(version[0], take)
+            except ValueError:
+                if self.version() == version:
+                    raise
+            else:
+                self._report_on_pointer(version[0])
+                return checkpoint
+        return None
+
+    def _report_on_pointer(self, latest: Path) -> None:
+        """Warn if `latest` is not what the file ``checkpoint`` asks for."""
+        path = self.model_dir / _POINTER
+        named = self._pointer().get("latest", self._text(_POINTER).strip()[:80])
+        if named == latest.name or not path.exists() or self.latest_path() != latest:
+            return
+        _logger.warning(
+            "%s names %s, which is not there. %r is used, which has the highest step; for "
+            "another one, write its name into the file.%s",
+            *(path, repr(named), latest.name),
+            "" if self._list() is not None else f" {_NO_LIST}",
+        )
+
+    def version(self) -> tuple[Path, int, int] | None:
+        """Return the path, and the file behind it: a step may be saved again."""
+        while (path := self.latest_path()) is not None:
+            with contextlib.suppress(FileNotFoundError):  # it has just been deleted
+                status = (path / STATE).stat()
+                return path, status.st_mtime_ns, status.st_ino
+        return None
+
+    def latest_step(self) -> int | None:
+        """Return the step of the newest checkpoint, or None."""
+        path = self.latest_path()
+        return None if path is None else _order(path.name)[0]
+
+    def note_start(self) -> None:
+        """Withdraw the reason why the last training ended."""
+        (self.model_dir / _STOPPED).unlink(missing_ok=True)
+
+    def note_stop(self, reason: str, *, is_error: bool = False) -> None:
+        """Record why training ended at the newest checkpoint."""
+        record = {"global_step": self.latest_step(), "reason": reason}
+        if is_error:
+            record["is_error"] = True
+        write_file(self.model_dir / _STOPPED, json.dumps(record).encode())
+
+    def stop_reason(self) -> str | None:
+        """Return why training ended at the newest checkpoint, or None if unknown.
+
+        It is unknown while a training goes on, and after one that was killed.
+        """
+        record = _fields(self._text(_STOPPED))
+        at_latest = record.get("global_step") == self.latest_step()
+        return record.get("reason") if at_latest else None
+
+    def end_reason(self) -> str | None:
+        """Return `stop_reason`, but None if an error was the reason."""
+        is_error = _fields(self._text(_STOPPED)).get("is_error")
+        return None if is_error else self.stop_reason()
+
+    def _pointer(self) -> dict[str, Any]:
+        """Return what the file ``checkpoint`` says; a user may leave a bare name in it."""
+        text = self._text(_POINTER)
+        pointer = {"latest": text} if _BARE_NAME.fullmatch(text) else _fields(text)
+        if bare := _BARE_NAME.fullmatch(str(pointer.get("latest"))):
+            pointer["latest"] = bare[1]
+        return pointer
+
+    def _text(self, name: str) -> str:
+        try:
+            text = (self.model_dir / name).read_text("utf-8", errors="replace")
+        except FileNotFoundError:
+            return ""
+        return text.removeprefix("\ufeff")  # a mark that editors of Windows put there
+
+    def _list(self) -> list[dict[str, Any]] | None:
+        """Return the list of the file ``checkpoint``; None if it has none."""
+        if not (self.model_dir / _POINTER).exists():
+            return []  # before the first save
+        entries = self._pointer().get("all")
+        is_list = isinstance(entries, list) and all(map(_is_entry, entries))
+        return entries if is_list else None
+
+    def _entries(self) -> list[dict[str, Any]]:
+        """Return the checkpoints that are there, oldest first.
+
+        Those that are found without a list may have been kept for good, so they are.
+        """
+        present = {path.name: path.stat().st_mtime for path in self._directories()}
+        listed = self._list()
+        known = [e for e in listed or [] if e["name"] in present]
+        names = {e["name"] for e in known}
+        times = sorted((t, name) for name, t in present.items() if name not in names)
+        found: list[dict[str, Any]] = [{"name": name, "time": t} for t, name in times]
+        if found and listed is None:
+            _logger.warning("%s: %s", self.model_dir / _POINTER, _NO_LIST)
+            found = [{**entry, "for_good": True} for entry in found]
+        return found + known
+
+    def _directories(self) -> list[Path]:
+        if not self.model_dir.is_dir():
+            return []
+        return [p for p in self.model_dir.iterdir() if _NAME.fullmatch(p.name)]
+
+    def _retained(
+        self, entries: list[dict[str, Any]], since: float
+    ) -> tuple[list[dict[str, Any]], list[dict[str, Any]], float]:
+        """Split the entries into those to keep and those to delete.
+
+        `since` is the time of the last checkpoint that was kept for good.
+        """
+        if not self._keep_max:
+            return entries, [], since
+        best = self._best_names(entries)
+        survivors, retired = [], []
+        for entry in entries[: -self._keep_max]:
+            if entry.get("for_good"):
+                survivors.append(entry)
+            elif entry["time"] - since >= self._keep_every_secs:
+                survivors.append({**entry, "for_good": True})
+                since = entry["time"]
+            elif entry["name"] in best:
+                survivors.append(entry)
+            else:
+                retired.append(entry)
+        return survivors + entries[-self._keep_max :], retired, since
+
+
+def _fields(text: str) -> dict[str, Any]:
+    """Return what an object of JSON holds; nothing if the text is none."""
+    try:
+        content = json.loads(text)
+    except ValueError:  # also for a number of too many digits
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _is_entry(entry: Any) -> bool:
+    """Tell whether an item of the list of checkpoints is what a save has written."""
+    return (
+        isinstance(entry, dict)
+        and isinstance(entry.get("name"), str)
+        and _is_number(entry.get("time"))
+    )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float)
+
+
+def _order(name: str) -> tuple[int, int]:
+    """Return the step of a checkpoint, and how often that had been saved before."""
+    found = _NAME.fullmatch(name)
+    return (int(found[1]), int(found[2] or 0)) if found else (-1, 0)

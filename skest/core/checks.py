@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks of arguments that several parts of skest share, and warnings about them."""
+
+import contextlib
+import operator
+import sys
+import warnings
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
+
+import numpy as np
+
+_REAL = int | float | np.integer | np.floating
+
+
+def check_integer(value: Any, name: str, owner: str, minimum: int) -> None:
+    """Raise unless `value` is an integer of at least `minimum`.
+
+    Parameters
+    ----------
+    value : object
+        What the user gave.
+    name : str
+        Name of the parameter.
+    owner : str
+        Whose parameter it is, as it should read in the message.
+    minimum : int
+        The smallest allowed value.
+
+    Raises
+    ------
+    TypeError
+        If `value` is no integer; True and False are none.
+    ValueError
+        If it is smaller than `minimum`.
+
+    Examples
+    --------
+    >>> check_integer(0, "dimension", "column 'c'", 1)
+    Traceback (most recent call last):
+        ...
+    ValueError: 'dimension' of column 'c' must be an integer of at least 1; got 0.
+    """
+    if isinstance(value, int | np.integer) and not isinstance(value, bool):
+        if value >= minimum:
+            return
+        error: type[Exception] = ValueError
+    else:
+        error = TypeError
+    raise error(
+        f"'{name}' of {owner} must be an integer of at least {minimum}; got {value!r}."
+    )
+
+
+def check_positive(value: Any, name: str, owner: str) -> None:
+    """Raise TypeError unless `value` is a real number, ValueError unless it is > 0."""
+    _check_finite(value, f"'{name}' of {owner}", operator.gt, "greater than 0")
+
+
+def check_not_negative(value: Any, name: str, owner: str) -> None:
+    """Raise TypeError unless `value` is a real number, ValueError unless it is >= 0."""
+    _check_finite(value, f"'{name}' of {owner}", operator.ge, "of at least 0")
+
+
+def _check_finite(
+    value: Any, where: str, compare: Callable[[Any, int], bool], bound: str
+) -> None:
+    if isinstance(value, _REAL) and not isinstance(value, bool):
+        if compare(value, 0) and value < float("inf"):
+            return
+        error: type[Exception] = ValueError
+    else:
+        error = TypeError
+    raise error(f"{where} must be a finite number {bound}; got {value!r}.")
+
+
+def check_choice(value: Any, name: str, owner: str, choices: Collection[Any]) -> None:
+    """Raise ValueError unless `value` is one of `choices`."""
+    if not any(value is choice or value == choice for choice in choices):
+        listed = ", ".join(map(repr, choices))
+        raise ValueError(f"'{name}' of {owner} must be one of {listed}; got {value!r}.")
+
+
+def check_directory_name(value: Any, name: str, owner: str) -> None:
+    """Raise unless `value` is the name of one directory, which leads nowhere else.
+
+    Raises
+    ------
+    TypeError
+        If `value` is no string.
+    ValueError
+        If it is empty, a path, or what a file system does not take.
+
+    Examples
+    --------
+    >>> check_directory_name("../test", "name", "evaluate")
+    Traceback (most recent call last):
+        ...
+    ValueError: 'name' of evaluate must be the name of a directory; got '../test'.
+    """
+    if not isinstance(value, str):
+        raise TypeError(f"'{name}' of {owner} must be a string; got {value!r}.")
+    if value in ("", "..") or value != Path(value).name or set(value) & {"\\", "\0"}:
+        raise ValueError(
+            f"'{name}' of {owner} must be the name of a directory; got {value!r}."
+        )
+
+
+T = TypeVar("T")
+Several: TypeAlias = Iterable[T] | T | None
+
+
+def check_steps(**named: int | None) -> None:
+    """Raise ValueError or TypeError unless at most one number is given, and positive."""
+    given = {name: value for name, value in named.items() if value is not None}
+    if len(given) > 1:
+        raise ValueError(
+            f"Only one of {' and '.join(map(repr, given))} can be given; got {given}."
+        )
+    for name, value in given.items():
+        if isinstance(value, bool) or not isinstance(value, int | np.integer):
+            raise TypeError(f"'{name}' must be an integer; got {value!r}.")
+        if value <= 0:
+            raise ValueError(f"'{name}' must be positive; got {value}.")
+
+
+def as_tuple(values: Several[T]) -> tuple[T, ...]:
+    """Return one object, several or none (None, as in TensorFlow) as a tuple."""
+    if values is None:
+        return ()
+    return tuple(values) if isinstance(values, Iterable) else (values,)
+
+
+def check_all(
+    values: Several[Any], kind: type, name: str, owner: str | None = None
+) -> list[Any]:
+    """Return a list; raise TypeError if something in it is of another class."""
+    objects = list(as_tuple(values))
+    for value in objects:
+        if not isinstance(value, kind):
+            package = ".".join(kind.__module__.split(".")[:2])
+            raise TypeError(
+                f"'{name}'{f' of {owner}' if owner else ''} must be instances of "
+                f"{package}.{kind.__name__}; got {value!r}."
+            )
+    return objects
+
+
+# What is called by a user's code, or calls skest on its behalf.
+_BETWEEN = {"skest", "sklearn", "joblib"}
+_told: ContextVar[set[str] | None] = ContextVar("_told", default=None)
+
+
+@contextlib.contextmanager
+def each_once() -> Iterator[None]:
+    """Let `warn` say each thing once within the block, whatever the filters are."""
+    token = _told.set(set())
+    try:
+        yield
+    finally:
+        _told.reset(token)
+
+
+def warn(message: str, category: type[Warning] = UserWarning) -> None:
+    """Warn, from any depth, at the line that called skest, or a search that did.
+
+    Parameters
+    ----------
+    message : str
+        What is wrong, and how to mend it.
+    category : type of warning, default=UserWarning
+        For the filters of `warnings`.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> from skest.core.checks import warn
+    >>> with warnings.catch_warnings(record=True) as caught:
+    ...     warnings.simplefilter("always")
+    ...     warn("The rows are few.")
+    >>> str(caught[0].message)
+    'The rows are few.'
+    """
+    told = _told.get()
+    if told is not None:
+        if message in told:
+            return
+        told.add(message)
+    # With Python 3.12 at least this is 'skip_file_prefixes'.
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and _is_between(frame.f_globals):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, category, stacklevel=level)
+
+
+def _is_between(names: dict[str, object]) -> bool:
+    return str(names.get("__name__")).partition(".")[0] in _BETWEEN

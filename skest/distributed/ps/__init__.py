@@ -1,0 +1,7 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parameter servers: processes that hold variables while others train them.
+
+A worker asks for the rows that its batch needs and for the dense variables, computes
+gradients, and sends them; the server that holds the variables applies them at once, in the
+order in which they come. Checkpoints are written by the servers, in parts.
+"""

@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a worker and the parameter servers exchange in a step."""
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from skest.distributed.ps.client import PSClient
+from skest.distributed.ps.messages import Message, Op, Pull, Reader, Status
+from skest.distributed.ps.optimizers import Flat
+from skest.distributed.ps.rows import RemoteRows, Wanted
+from skest.distributed.ps.variables import Variables
+from skest.optimizers.state import group_options
+
+
+class Exchange:
+    """Brings variables to a network, and its gradients to the servers.
+
+    Parameters
+    ----------
+    client : PSClient
+        Asks the servers.
+    network : nn.Module
+        Its dense variables become parts of one buffer for each server, its tables
+        empty.
+    optimizers : sequence of Optimizer
+        Their options go to the servers when they change.
+    variables : Variables
+        Of the network.
+    check : callable, default=lambda: None
+        Called again and again while a pull waits for other tasks; may raise an error to
+        end that.
+
+    Attributes
+    ----------
+    staleness : int
+        Of the last update: how many others server 0 made since the variables were read.
+    """
+
+    def __init__(
+        self,
+        client: PSClient,
+        network: nn.Module,
+        optimizers: Sequence[Optimizer],
+        variables: Variables,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._client, self._optimizers, self._check = client, optimizers, check
+        parameters = dict(network.named_parameters())
+        client.pin_memory = any(p.is_cuda for p in parameters.values())
+        self._values, self._gradients, self._dense = [], [], []
+        for ps in range(variables.num_ps):
+            of_ps = variables.of_kind("dense", ps)
+            members = [parameters[v.name] for v in of_ps]
+            device = members[0].device if members else torch.device("cpu")
+            values, gradients = Flat(of_ps, device), Flat(of_ps, device)
+            for parameter, value in zip(members, values.tensors, strict=True):
+                parameter.data = value
+            self._dense.append(members)
+            self._values.append(values)
+            self._gradients.append(gradients)
+        self._num_ps = variables.num_ps
+        self.rows = RemoteRows(network, variables, self._fetch)
+        # Also of servers that have no variables: one that hears of nobody for long ends.
+        self._versions = [0] * self._num_ps
+        self._told: list[list[Any]] = []
+        self._ahead: tuple[Wanted, Callable[[], bool]] | None = None
+        self.staleness = 0
+
+    def forget(self) -> None:
+        """Note that the sessions are new, so that servers know no options."""
+        self._told, self._ahead = [], None
+
+    def pull(self, features: Any) -> None:
+        """Bring all that a step on a batch reads into the network."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and ahead[0].features is features:
+            wanted, finish = ahead
+        else:
+            wanted, finish = self.rows.wanted(features), _never_asked
+        self.rows.begin_step(wanted)
+        if finish():
+            return
+        while not self._begin_pull(wanted.rows, Pull.NOW)():
+            self._check()  # it is too far ahead of other tasks
+
+    def pull_ahead(self, features: Any) -> None:
+        """Ask for what the next `pull` brings, if it is for this very batch."""
+        wanted = self.rows.wanted(features)
+        self._ahead = wanted, self._begin_pull(wanted.rows, Pull.AHEAD)
+
+    def find(self, features: Any) -> None:
+        """Find the rows that the next `pull` asks for, if it is for this very batch."""
+        with contextlib.suppress(IndexError):  # it is that of the pull
+            self._ahead = self.rows.wanted(features), _never_asked
+
+    def push(self, meanwhile: Callable[[], None] = lambda: None) -> None:
+        """Send the gradients that the network has, and wait until they are taken.
+
+        Servers apply them before they do anything else that is asked for afterwards.
+
+        Parameters
+        ----------
+        meanwhile : callable, default=lambda: None
+            Called before the wait.
+
+        Raises
+        ------
+        PeerLostError, StaleGenerationError
+            If they were, or may have been, not taken everywhere.
+        """
+        tables = [self._by_server(found) for found in self.rows.gradients()]
+        options = self._changed_options()
+        requests = {
+            ps: Message(
+                Op.PUSH,
+                number=self._versions[ps],
+                control={"options": options} if options else {},
+                payload=[*self._dense_gradients(ps), *_table_gradients(tables, ps)],
+            )
+            for ps in range(self._num_ps)
+        }
+        finish = self._client.begin(requests)
+        meanwhile()
+        replies = finish()
+        self.staleness = replies[0].number
+
+    def _begin_pull(
+        self, wanted: Mapping[int, Tensor], dense: int
+    ) -> Callable[[], bool]:
+        """Ask for rows, and for dense variables too unless `dense` is 0.
+
+        What is returned waits, puts them into the network, and tells whether they came.
+        """
+        with_dense = bool(dense)
+        split = {n: self._shares(wanted[n]) for n in sorted(wanted)}
+        requests, rooms = {}, {}
+        for ps in range(self._num_ps):
+            counts = [0] * len(self.rows)
+            ids = [shares[ps][0] for shares in split.values()]
+            rooms[ps] = len(self._values[ps].buffer) if with_dense else 0
+            for n, of_table in zip(split, ids, strict=True):
+                counts[n] = len(of_table)
+                shape, dtype = self.rows.row_shape(n)
+                rooms[ps] += counts[n] * shape.numel() * dtype.itemsize + 8
+            if not with_dense and not any(counts):
+                continue
+            payload = [torch.tensor(counts), *_together(ids)] if counts else []
+            requests[ps] = Message(Op.PULL, number=dense, payload=payload)
+        finish = self._client.begin(requests, rooms)
+
+        def wait() -> bool:
+            replies = finish()
+            if any(reply.code == Status.LATER for reply in replies.values()):
+                return False
+            for ps, reply in replies.items():
+                reader = Reader(reply)
+                if with_dense:
+                    buffer = self._values[ps].buffer
+                    buffer.copy_(reader.take(buffer.shape, torch.uint8))
+                    self._versions[ps] = reply.number
+                for n, shares in split.items():
+                    ids, places = shares[ps]
+                    shape, dtype = self.rows.row_shape(n)
+                    rows = reader.take((len(ids), *shape), dtype)
+                    self.rows.put(n, wanted[n][places], rows)
+            return True
+
+        return wait
+
+    def _fetch(self, wanted: dict[int, Tensor]) -> None:
+        self._begin_pull(wanted, 0)()
+
+    def _dense_gradients(self, ps: int) -> list[Tensor]:
+        """Return which dense variables of a server have a gradient, and all of them."""
+        members, flat = self._dense[ps], self._gradients[ps]
+        present = [p.grad is not None for p in members]
+        pairs = zip(flat.tensors, (p.grad for p in members), strict=True)
+        there = [(place, grad) for place, grad in pairs if grad is not None]
+        if there:
+            places, gradients = zip(*there, strict=True)
+            torch._foreach_copy_(places, gradients)
+        return [torch.tensor(present, dtype=torch.uint8), flat.buffer]
+
+    def _by_server(
+        self, found: tuple[Tensor, Tensor] | None
+    ) -> list[tuple[Tensor, Tensor]] | None:
+        """Split ids and values of a table among the servers."""
+        if found is None:
+            return None
+        shares = self._shares(found[0])
+        return [(ids, found[1][places]) for ids, places in shares]
+
+    def _shares(self, ids: Tensor) -> list[tuple[Tensor, Any]]:
+        """Return the ids that each server has, as it counts them, and their places."""
+        if self._num_ps == 1:
+            return [(ids, slice(None))]
+        servers = ids.remainder(self._num_ps)
+        places = [(servers == ps).nonzero().ravel() for ps in range(self._num_ps)]
+        return [(ids[at].div(self._num_ps, rounding_mode="floor"), at) for at in places]
+
+    def _changed_options(self) -> list[Any]:
+        """Return the options of parameter groups that changed since the last push."""
+        now = [
+            [i, j, group_options(group)]
+            for i, optimizer in enumerate(self._optimizers)
+            for j, group in enumerate(optimizer.param_groups)
+        ]
+        changed = [entry for entry in now if entry not in self._told]
+        self._told = now
+        return changed
+
+
+def _never_asked() -> bool:
+    return False
+
+
+def _table_gradients(
+    tables: Sequence[list[tuple[Tensor, Tensor]] | None], ps: int
+) -> list[Tensor]:
+    """Return how many rows of each table have a gradient, all their ids, and values."""
+    if not tables:
+        return []
+    shares = [None if table is None else table[ps] for table in tables]
+    counts = [-1 if share is None else len(share[0]) for share in shares]
+    there = [share for share in shares if share is not None]
+    ids, values = [ids for ids, _ in there], [values for _, values in there]
+    return [torch.tensor(counts), *_together(ids), *values]
+
+
+def _together(ids: Sequence[Tensor]) -> list[Tensor]:
+    """Return the ids of several tables as one tensor, if there are any."""
+    return [torch.cat(list(ids))] if ids else []

@@ -1,0 +1,404 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The variables in one parameter server, and the rule that updates them."""
+
+import inspect
+import math
+import operator
+import sys
+import weakref
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from skest.core.tensor_files import Rows
+from skest.distributed.ps.lazy_tables import LazyBuilding
+from skest.distributed.ps.messages import Reader, WireError, dtype_named
+from skest.distributed.ps.transfer import FrozenPart, FrozenRows, KeptRows
+from skest.distributed.ps.variables import Part, Variable, Variables, n_rows_of
+from skest.optimizers.ftrl import Ftrl, ProximalAdagrad
+from skest.optimizers.row_sparse import RowSparse
+from skest.optimizers.state import load_named_state, named_state, set_group_options
+
+# Optimizers that change no rows, of a table or a slot, but those of the gradient.
+_CHANGE_ROWS = (RowSparse, torch.optim.Adagrad, torch.optim.SparseAdam)
+
+
+class Shard:
+    """Variables, slots and optimizers of one server.
+
+    Parameters
+    ----------
+    variables : Variables
+        Of the model.
+    ps : int
+        Number of this server.
+    part : Part
+        What it begins with. Its tensors become those of the server, without a copy.
+
+    Raises
+    ------
+    ValueError
+        If a variable or slot is missing or has a wrong shape, or an optimizer can't be
+        made here.
+    """
+
+    def __init__(self, variables: Variables, ps: int, part: Part) -> None:
+        self.variables, self.ps = variables, ps
+        self._dense = [v for v in variables.of_kind("dense", ps)]
+        self._tables = variables.of_kind("table", ps)
+        n_rows = [n_rows_of(v.shape[0], ps, variables.num_ps) for v in self._tables]
+        self._n_rows, self._limits = n_rows, torch.tensor(n_rows, dtype=torch.int64)
+        self._flat = Flat(self._dense)
+        self._parameters = {
+            v.name: nn.Parameter(tensor)
+            for v, tensor in zip(self._dense, self._flat.tensors, strict=True)
+        }
+        for v, place in zip(self._dense, self._flat.tensors, strict=True):
+            place.copy_(self._given(part.tensors, v, v.shape))
+        for v, n in zip(self._tables, n_rows, strict=True):
+            shape = (n, *v.shape[1:])
+            self._parameters[v.name] = nn.Parameter(self._given(part.tensors, v, shape))
+        self._constants = {
+            v.name: part.tensors[f"variable:{v.name}"]
+            for v in variables.of_kind("constant", ps)
+        }
+        self._descriptions = part.optimizers
+        self._optimizers = [
+            rebuilt_optimizer(description, self._parameters, _slots(part.tensors, i))
+            for i, description in enumerate(part.optimizers)
+        ]
+        self._changed_as_a_whole = {
+            name
+            for description, optimizer in zip(
+                part.optimizers, self._optimizers, strict=True
+            )
+            if not isinstance(optimizer, _CHANGE_ROWS)
+            for group in description["param_groups"]
+            for name in group["params"]
+        }
+        self._kept: dict[str, weakref.WeakSet[KeptRows]] = {}
+
+    def pull(self, reader: Reader, with_dense: bool) -> list[Tensor]:
+        """Return copies of the dense variables and of the rows that are asked for."""
+        found = [self._flat.buffer.clone()] if with_dense else []
+        if self._tables:
+            counts = reader.take([len(self._tables)]).tolist()
+            for v, ids in zip(self._tables, self._ids(reader, counts), strict=True):
+                found.append(self._parameters[v.name].detach().index_select(0, ids))
+        return found
+
+    def gradients(self, reader: Reader) -> dict[str, Tensor]:
+        """Return gradients by the names of the variables that have one.
+
+        Parameters
+        ----------
+        reader : Reader
+            Takes what `skest.distributed.ps.exchange` sends.
+
+        Raises
+        ------
+        WireError
+            If it is not what this shard expects.
+        """
+        gradients = {}
+        present = reader.take([len(self._dense)], torch.uint8).tolist()
+        flat = reader.take([len(self._flat.buffer)], torch.uint8)
+        for v, part, is_there in zip(
+            self._dense, self._flat.parts(flat), present, strict=True
+        ):
+            if is_there:
+                gradients[v.name] = part
+        if self._tables:
+            counts = reader.take([len(self._tables)]).tolist()
+            found = self._ids(reader, [max(count, 0) for count in counts])
+            for v, ids, count in zip(self._tables, found, counts, strict=True):
+                if count >= 0:
+                    gradients[v.name] = self._rows(reader, v, ids)
+        return gradients
+
+    def set_options(self, options: Mapping[tuple[int, int], Any]) -> None:
+        """Set options of parameter groups, by the number of optimizer and group."""
+        for (i, j), values in options.items():
+            optimizer = self._optimizers[i]
+            if optimizer is not None:
+                set_group_options(optimizer.param_groups[j], values)
+
+    @torch.no_grad()
+    def update(self, gradients: Mapping[str, Tensor]) -> None:
+        """Update the variables with what `gradients` returned."""
+        try:
+            for name, gradient in gradients.items():
+                for kept in self._kept.get(name, ()):
+                    kept.keep(gradient._indices()[0])
+                self._parameters[name].grad = gradient
+            for optimizer in self._optimizers:
+                if optimizer is not None:
+                    optimizer.step()
+        finally:
+            for name in gradients:
+                self._parameters[name].grad = None
+
+    def frozen(
+        self, kinds: Sequence[str], lock: AbstractContextManager[object]
+    ) -> FrozenPart:
+        """Return the variables of some kinds, and their slots, as they are now.
+
+        Rows of tables are copied when they change, as long as what is returned lives;
+        all else is, now.
+
+        Parameters
+        ----------
+        kinds : sequence of str
+            Of `Variable`.
+        lock : context manager
+            Held now, by who calls `update`, and while rows are read.
+        """
+        names = {
+            v.name for kind in kinds for v in self.variables.of_kind(kind, self.ps)
+        }
+        held = {n: p.detach() for n, p in self._parameters.items() if n in names}
+        live = {f"variable:{name}": tensor for name, tensor in held.items()}
+        descriptions: list[dict[str, Any]] = []
+        for description, optimizer in zip(
+            self._descriptions, self._optimizers, strict=True
+        ):
+            now = dict(description)
+            if optimizer is not None and held:
+                slots, state = named_state(optimizer, self._parameters)
+                i = len(descriptions)
+                live |= {f"{i}:{key}": slot for key, slot in slots.items()}
+                now |= {key: state[key] for key in ("slots", "values")}
+            descriptions.append(now)
+        tensors: dict[str, Rows] = {}
+        for v in self._tables:
+            if v.name in held and v.name not in self._changed_as_a_whole:
+                tensors |= self._frozen_table(v.name, live, lock)
+        tensors = {
+            key: tensors[key] if key in tensors else tensor.clone()
+            for key, tensor in live.items()
+        }
+        constants = self._constants.items()  # which nobody changes
+        tensors |= {f"variable:{name}": t for name, t in constants if name in names}
+        return FrozenPart(descriptions, tensors)
+
+    def _frozen_table(
+        self,
+        name: str,
+        live: Mapping[str, Tensor],
+        lock: AbstractContextManager[object],
+    ) -> dict[str, FrozenRows]:
+        """Return a table, and its slots that have a value for each of its elements."""
+        shape = self._parameters[name].shape
+        alike = {
+            key: tensor
+            for key, tensor in live.items()
+            if _variable_of(key) == name and tensor.shape == shape
+        }
+        kept = KeptRows(alike, lock)
+        self._kept.setdefault(name, weakref.WeakSet()).add(kept)
+        return kept.frozen()
+
+    def _given(
+        self, tensors: Mapping[str, Tensor], v: Variable, shape: tuple[int, ...]
+    ) -> Tensor:
+        """Return the values of a variable that this server was given."""
+        given = tensors.get(f"variable:{v.name}")
+        if given is None or given.shape != shape:
+            got = "none" if given is None else str(tuple(given.shape))
+            raise ValueError(
+                f"Parameter server {self.ps} needs {shape} of the variable {v.name!r}, "
+                f"got {got}."
+            )
+        return given.to(dtype_named(v.dtype)).contiguous()
+
+    def _rows(self, reader: Reader, v: Variable, ids: Tensor) -> Tensor:
+        parameter = self._parameters[v.name]
+        values = reader.take((len(ids), *parameter.shape[1:]), parameter.dtype)
+        return torch.sparse_coo_tensor(
+            *(ids.unsqueeze(0), values, parameter.shape),
+            is_coalesced=True,  # no id comes twice
+            check_invariants=False,
+        )
+
+    def _ids(self, reader: Reader, counts: Sequence[int]) -> Sequence[Tensor]:
+        """Return the ids of all tables, so many of each: they come in one piece."""
+        # Rows of more ids would take more memory than the tables do.
+        if min(counts) < 0 or any(map(operator.gt, counts, self._n_rows)):
+            raise WireError(
+                f"A message names {counts} rows of tables, of which parameter server "
+                f"{self.ps} has {self._n_rows}; each may be named once."
+            )
+        ids = reader.take([sum(counts)])
+        limits = self._limits.repeat_interleave(torch.tensor(counts))
+        found = ids.split(counts)
+        if ((ids < 0) | (ids >= limits)).any():
+            beyond = [
+                f"{v.name!r} (it has {n_rows})"
+                for v, own, n_rows in zip(
+                    self._tables, found, self._n_rows, strict=True
+                )
+                if len(own) and not 0 <= int(own.min()) <= int(own.max()) < n_rows
+            ]
+            raise WireError(
+                f"A message has rows that parameter server {self.ps} does not have, of "
+                f"{', '.join(beyond)}."
+            )
+        return found
+
+
+def _slots(tensors: Mapping[str, Tensor], i: int) -> dict[str, Tensor]:
+    prefix = f"{i}:"
+    return {
+        key.removeprefix(prefix): tensor
+        for key, tensor in tensors.items()
+        if key.startswith(prefix)
+    }
+
+
+def _variable_of(key: str) -> str:
+    """Return the variable of a key of `Part.tensors`."""
+    owner, _, rest = key.partition(":")
+    return rest if owner == "variable" else rest.rpartition("/")[0]
+
+
+def rebuilt_optimizer(
+    description: Mapping[str, Any],
+    parameters: Mapping[str, nn.Parameter],
+    slots: Mapping[str, Tensor],
+) -> Optimizer | None:
+    """Make the optimizer that a worker described.
+
+    Parameters
+    ----------
+    description : dict
+        What `skest.optimizers.state.named_state` returned, with the ``module`` of the
+        class, the ``implementation`` of each group, and whether it is ``row_sparse``.
+    parameters : dict of str to Parameter
+        Those in this process; the groups name no others.
+    slots : dict of str to Tensor
+        As `named_state` returned them. They become those of the optimizer, without a
+        copy.
+
+    Returns
+    -------
+    Optimizer or None
+        None if it has no parameters here.
+
+    Raises
+    ------
+    ValueError
+        If the class is not known in this process, or can't be made or used as torch.optim
+        does it. Nothing is imported because of a description.
+    """
+    groups = [
+        {
+            **group["options"],
+            **group["implementation"],
+            "params": [parameters[name] for name in group["params"]],
+        }
+        for group in description["param_groups"]
+    ]
+    if not any(group["params"] for group in groups):
+        return None
+    cls = _class(description["module"], description["class"])
+    try:
+        with LazyBuilding() as building:  # of slots that are replaced below
+            made = _made(cls, groups)
+        building.built([made])
+    except Exception as error:
+        raise ValueError(
+            f"The optimizer {cls.__name__} can't be made again on a parameter server: "
+            f"{error} Its constructor must take the options in its parameter groups."
+        ) from error
+    if description["row_sparse"]:
+        made = RowSparse(made)
+        made.counts_all_steps = True
+    load_named_state(made, parameters, slots, description, share=True)
+    return made
+
+
+def _class(module: str, name: str) -> type[Optimizer]:
+    """Find a class of optimizers among those that are loaded already."""
+    for own in (Ftrl, ProximalAdagrad):
+        if name == own.__name__:
+            return own
+    source = (
+        torch.optim if module.startswith("torch.optim.") else sys.modules.get(module)
+    )
+    found = getattr(source, name, None)
+    if not (isinstance(found, type) and issubclass(found, Optimizer)):
+        raise ValueError(
+            f"The optimizer {module}.{name} is not known on a parameter server, which "
+            "knows those of torch.optim and skest, and what its own program has "
+            "imported. Use one of those, or import the module where the parameter "
+            "server is started."
+        )
+    closure = inspect.signature(found.step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise ValueError(
+            f"The optimizer {name} computes the loss several times in a step, which no "
+            "parameter server can do. Use another, such as Adagrad."
+        )
+    return found
+
+
+def _made(cls: type[Optimizer], groups: list[dict[str, Any]]) -> Optimizer:
+    taken = list(inspect.signature(cls).parameters)[1:]
+    first = {key: _tuple(value) for key, value in groups[0].items() if key in taken}
+    groups = [{key: _tuple(value) for key, value in g.items()} for g in groups]
+    for group in groups:
+        group["params"] = list(group["params"])
+    return cls(groups, **first)
+
+
+def _tuple(value: Any) -> Any:
+    """Return what was a tuple before JSON made a list of it."""
+    return tuple(value) if isinstance(value, list) else value
+
+
+_ALIGNMENT = 64
+
+
+class Flat:
+    """A buffer of bytes, and a tensor for each variable that is a part of it.
+
+    Parameters
+    ----------
+    variables : sequence of Variable
+        In the order that the other side has.
+    device : torch.device, default="cpu"
+        Where the buffer is.
+
+    Attributes
+    ----------
+    buffer : Tensor of uint8
+        All of them, zeros at first.
+    tensors : list of Tensor
+        Parts of `buffer`, one for each variable.
+    """
+
+    def __init__(
+        self, variables: Sequence[Variable], device: torch.device | str = "cpu"
+    ) -> None:
+        dtypes = [dtype_named(v.dtype) for v in variables]
+        shapes = [v.shape for v in variables]
+        ends = [0]
+        for dtype, shape in zip(dtypes, shapes, strict=True):
+            size = math.prod(shape) * dtype.itemsize
+            ends.append(ends[-1] + -(-size // _ALIGNMENT) * _ALIGNMENT)
+        self.buffer = torch.zeros(ends[-1], dtype=torch.uint8, device=device)
+        self._layout = list(zip(ends[:-1], dtypes, shapes, strict=True))
+        self.tensors = self.parts(self.buffer)
+
+    def parts(self, buffer: Tensor) -> list[Tensor]:
+        """Return the tensors in another buffer of the same size."""
+        return [
+            buffer[start : start + math.prod(shape) * dtype.itemsize]
+            .view(dtype)
+            .view(shape)
+            for start, dtype, shape in self._layout
+        ]

@@ -1,0 +1,625 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rows of remote tables that a step needs, and the gradients of those rows."""
+
+import contextlib
+import mmap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, groupby
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from skest.distributed.ps.lazy_tables import LazyZeros
+from skest.distributed.ps.variables import Variables, embeddings_of
+from skest.optimizers.row_sparse import first_places, summed_at
+
+
+@dataclass(frozen=True)
+class Distinct:
+    """Rows of some tables, each once; tables are one behind the other.
+
+    Parameters
+    ----------
+    given : list of int
+        How many ids of each table there were.
+    through : Tensor of int64, shape (sum(given),)
+        All of them, see `counted_through`.
+    places : Tensor of int64, shape (sum(given),)
+        For every id a place where it stands, the same for equal ids of a table.
+    kept : Tensor of int64
+        These places, ascending.
+    counts : list of int
+        How many of them belong to each table.
+    ids : tuple of Tensor
+        Of each table, in the order of `kept`.
+    """
+
+    given: list[int]
+    through: Tensor
+    places: Tensor
+    kept: Tensor
+    counts: list[int]
+    ids: tuple[Tensor, ...]
+
+    def summed(self, values: Sequence[Tensor]) -> list[Tensor]:
+        """Return for each table the sums of the values of equal ids, in their order.
+
+        Parameters
+        ----------
+        values : sequence of Tensor
+            Of each table, one for each id that was given.
+        """
+        found: list[Tensor] = []
+        ends = list(accumulate(self.given, initial=0))
+        kept_ends = list(accumulate(self.counts, initial=0))
+        for first, last in _alike(values):
+            start, end = ends[first], ends[last]
+            kept = self.kept[kept_ends[first] : kept_ends[last]] - start
+            together = torch.cat(list(values[first:last]))
+            sums = summed_at(self.places[start:end] - start, together)
+            found += sums.index_select(0, kept).split(self.counts[first:last])
+        return found
+
+
+def counted_through(ids: Mapping[int, Tensor], starts: Sequence[int]) -> Tensor:
+    """Return ids of tables, by their numbers, as if the tables were one.
+
+    Parameters
+    ----------
+    ids : dict of int to Tensor of int64, shape (n,)
+        By the numbers of tables.
+    starts : sequence of int
+        Where the rows of each table begin.
+    """
+    return torch.cat([of_table + starts[n] for n, of_table in ids.items()])
+
+
+def distinct_rows(
+    ids: Mapping[int, Tensor],
+    starts: Sequence[int],
+    scratch: Tensor,
+    known: Distinct | None = None,
+) -> Distinct:
+    """Find every row once.
+
+    Parameters
+    ----------
+    ids : dict of int to Tensor of int64, shape (n,)
+        By the numbers of tables.
+    starts : sequence of int
+        Where the rows of each table begin if all of them are counted through.
+    scratch : Tensor of int32
+        An element for every row of all tables. What is in it does not matter, and is
+        overwritten.
+    known : Distinct, default=None
+        What was found before, which is returned again if it is of the same ids.
+
+    Returns
+    -------
+    Distinct
+        Tables are in the order of `ids`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skest.distributed.ps.rows import distinct_rows
+    >>> ids = {0: torch.tensor([4, 1, 4]), 1: torch.tensor([1])}
+    >>> found = distinct_rows(ids, [0, 5], torch.zeros(10, dtype=torch.int32))
+    >>> found.ids
+    (tensor([1, 4]), tensor([1]))
+    >>> found.summed([torch.tensor([1.0, 2.0, 3.0]), torch.tensor([7.0])])
+    [tensor([2., 4.]), tensor([7.])]
+    """
+    given = [len(of_table) for of_table in ids.values()]
+    through = counted_through(ids, starts)
+    if (
+        known is not None
+        and known.given == given
+        and torch.equal(known.through, through)
+    ):
+        return known
+    places = first_places(through, scratch)
+    kept = (places == torch.arange(len(places), device=places.device)).nonzero().ravel()
+    ends = torch.tensor(list(accumulate(given, initial=0)), device=places.device)
+    counts = torch.searchsorted(kept, ends).diff().tolist()
+    own = torch.cat(list(ids.values())).index_select(0, kept).split(counts)
+    return Distinct(given, through, places, kept, counts, own)
+
+
+def _alike(values: Sequence[Tensor]) -> Iterator[tuple[int, int]]:
+    """Yield where tensors that can be one begin and end."""
+    end = 0
+    for _, members in groupby(values, lambda v: (v.shape[1:], v.dtype)):
+        first, end = end, end + len(list(members))
+        yield first, end
+
+
+#: ``fetch({number of the table: unique ids})`` brings rows and calls `RemoteRows.put`.
+Fetch = Callable[[dict[int, Tensor]], None]
+
+_KEPT_BYTES = 1 << 30
+
+
+class _Lookup(NamedTuple):
+    """What tells one look-up of a step from others."""
+
+    number: int
+    identity: int
+    version: int
+    with_first: bool
+
+    @classmethod
+    def of(cls, number: int, ids: Tensor, with_first: bool) -> "_Lookup":
+        """Return that of ids in a table, as long as nobody writes into the ids."""
+        version = 0 if ids.is_inference() else ids._version
+        return cls(number, id(ids), version, with_first)
+
+
+class Wanted(NamedTuple):
+    """What is known of the look-ups of a step before it.
+
+    Parameters
+    ----------
+    features : tensor or dictionary
+        The encoded batch.
+    lookups : dict of _Lookup to Tensor
+        Ids that will be looked up, whose rows are brought before.
+    rows : dict of int to Tensor
+        Unique ids by the number of the table.
+    distinct : Distinct or None
+        How these were found, if there are any.
+    """
+
+    features: Any
+    lookups: dict[_Lookup, Tensor]
+    rows: dict[int, Tensor]
+    distinct: Distinct | None
+
+
+class RemoteRows:
+    """The row tables of a network whose rows are in parameter servers.
+
+    Parameters
+    ----------
+    network : nn.Module
+        Its tables become empty; a look-up of rows calls `fetch` from now on.
+    variables : Variables
+        Of the network; its tables have numbers in this order.
+    fetch : callable
+        Brings rows that are missing.
+
+    Raises
+    ------
+    ValueError
+        If an embedding would change its rows in the forward pass (``max_norm``).
+    """
+
+    def __init__(self, network: nn.Module, variables: Variables, fetch: Fetch) -> None:
+        parameters = dict(network.named_parameters())
+        names = [v.name for v in variables.of_kind("table")]
+        self._starts = list(
+            accumulate((parameters[n].shape[0] for n in names), initial=0)
+        )
+        device = parameters[names[0]].device if names else torch.device("cpu")
+        # Integers for the rows of all tables, one table behind the other.
+        brought_at, scratch = self._marks = [
+            _Zeros((self._starts[-1],), torch.int32, device) for _ in range(2)
+        ]
+        self._brought_at, self._scratch = brought_at.tensor, scratch.tensor
+        self._tables = [
+            _Table(name, parameters[name], self._brought_at[start:])
+            for name, start in zip(names, self._starts, strict=False)
+        ]
+        self._numbers = {id(t.parameter): i for i, t in enumerate(self._tables)}
+        self._fetch = fetch
+        self._step = 0
+        self._known: dict[int, tuple[str, ...]] = {}
+        # What was looked up so far, in the order in which it was met.
+        self._plan: dict[tuple[int, tuple[str, ...], bool], None] = {}
+        self._wanted = Wanted(None, {}, {}, None)
+        self._handles: list[Any] = []
+        self._addresses = {
+            t.values.data_ptr(): i
+            for i, t in enumerate(self._tables)
+            if t.values.numel()
+        }
+        self._is_watching = False
+        self._unwatched: list[Any] = []
+        self._watch(network)
+
+    def __len__(self) -> int:
+        """Return the number of tables."""
+        return len(self._tables)
+
+    def wanted(self, features: Any) -> Wanted:
+        """Return the rows that a step will read.
+
+        Parameters
+        ----------
+        features : tensor or dictionary
+            The encoded batch. Where the last steps found ids in it, this one will. What
+            else is read is fetched when it is read.
+        """
+        lookups: dict[_Lookup, Tensor] = {}
+        found: dict[int, list[Tensor]] = {}
+        for number, path, with_first in self._plan:
+            ids = _at(features, path)
+            if ids is not None:
+                lookups[_Lookup.of(number, ids, with_first)] = ids
+                found.setdefault(number, []).append(_rows(ids, with_first))
+        if not found:
+            return Wanted(features, lookups, {}, None)
+        asked = {n: torch.cat(found[n]) for n in sorted(found)}
+        distinct = self._distinct(asked)
+        rows = dict(zip(asked, distinct.ids, strict=True))
+        return Wanted(features, lookups, rows, distinct)
+
+    def begin_step(self, wanted: Wanted) -> None:
+        """Forget all rows; those that are wanted will be brought by `put`."""
+        self._step += 1
+        if sum(table.bytes_held() for table in self._tables) > _KEPT_BYTES:
+            for mark in self._marks:
+                mark.forget()
+            for table in self._tables:
+                table.forget()
+        # Identities hold as long as the tensors live, so they are kept.
+        self._wanted = wanted
+        self._known = {id(ids): path for path, ids in _tensors_in(wanted.features)}
+
+    def put(self, number: int, ids: Tensor, rows: Tensor) -> None:
+        """Write rows of a table that came."""
+        self._tables[number].put(ids, rows, self._step)
+
+    def row_shape(self, number: int) -> tuple[torch.Size, torch.dtype]:
+        """Return shape and type of a row of a table."""
+        values = self._tables[number].values
+        return values.shape[1:], values.dtype
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """Fetch rows also where code that nobody knows looks them up.
+
+        Several may read one table, of which only some are modules that are known. Rows
+        that are looked up unseen are found by `check_gradients` afterwards.
+        """
+        if not self._tables:
+            yield
+            return
+        with WatchedLookups(self._addresses, self._need):
+            self._is_watching = True
+            try:
+                yield
+            finally:
+                self._is_watching = False
+                while self._unwatched:  # an interrupt passes by the hooks of modules
+                    self._after_columns()
+
+    def check_gradients(self) -> None:
+        """Raise ValueError if rows have a gradient that were not brought."""
+        ids = {
+            n: found
+            for n, table in enumerate(self._tables)
+            if (found := table.rows_with_gradient()) is not None
+        }
+        if not ids:
+            return
+        through, known = counted_through(ids, self._starts), self._wanted.distinct
+        if known is not None and torch.equal(known.through, through):
+            return  # all of them were brought before the step
+        if (self._brought_at.index_select(0, through) != self._step).any():
+            names = [
+                self._tables[n].name
+                for n, found in ids.items()
+                if len(self._tables[n].missing(found, self._step))
+            ]
+            raise ValueError(
+                f"Rows of the tables {names} in parameter servers were looked up where "
+                "that is not seen, such as in a scripted or compiled module, or ids of a "
+                "batch were changed by NumPy or '.data'. Look them up with "
+                "torch.nn.functional.embedding or a torch.nn.Embedding in Python, and "
+                "change ids with functions of torch."
+            )
+
+    def gradients(self) -> list[tuple[Tensor, Tensor] | None]:
+        """Return the unique ids and the gradients of their rows, for every table.
+
+        Raises
+        ------
+        ValueError
+            If a gradient is dense.
+        """
+        gradients = {
+            n: gradient
+            for n, table in enumerate(self._tables)
+            if (gradient := table.gradient()) is not None
+        }
+        found = {n: (g._indices()[0], g._values()) for n, g in gradients.items()}
+        several = [n for n, g in gradients.items() if not g.is_coalesced() and g._nnz()]
+        if several:
+            ids = {n: found[n][0] for n in several}
+            known = self._wanted.distinct  # most often of the very same ids
+            distinct = distinct_rows(ids, self._starts, self._scratch, known)
+            sums = distinct.summed([found[n][1] for n in several])
+            pairs = zip(distinct.ids, sums, strict=True)
+            found.update(zip(several, pairs, strict=True))
+        return [found.get(n) for n in range(len(self))]
+
+    def close(self) -> None:
+        """Let go of the network."""
+        for handle in self._handles:
+            handle.remove()
+
+    def _watch(self, network: nn.Module) -> None:
+        """Fetch what modules look up, also outside of `watched`."""
+        for module in network.modules():
+            lookups = getattr(module, "row_lookups", None)
+            if lookups is None:
+                continue
+            found = [
+                (self._numbers[id(table)], key, with_first)
+                for table, key, with_first in lookups()
+                if id(table) in self._numbers
+            ]
+            self._handles += [
+                module.register_forward_pre_hook(self._before_columns(found)),
+                module.register_forward_hook(self._after_columns, always_call=True),
+            ]
+        for module in embeddings_of(network):
+            number = self._numbers.get(id(module.weight))
+            if number is None:
+                continue
+            if module.max_norm is not None:
+                raise ValueError(MAX_NORM_REFUSED)
+            hook = self._before_embedding(number)
+            handle = module.register_forward_pre_hook(hook, with_kwargs=True)
+            self._handles.append(handle)
+
+    # Functions and no partials: what these hold is looked at where steps are recorded.
+
+    def _before_columns(
+        self, lookups: list[tuple[int, str, bool]]
+    ) -> Callable[[nn.Module, Any], None]:
+        def hook(module: nn.Module, args: Any) -> None:
+            # It tells of all that it looks up, so that its many calls need not be
+            # watched.
+            if self._is_watching:
+                self._unwatched.append(torch._C.DisableTorchFunction())
+                self._unwatched[-1].__enter__()
+            for number, key, with_first in lookups:
+                self._need(number, args[0][key], with_first)
+
+        return hook
+
+    def _after_columns(self, *_: Any) -> None:
+        if self._unwatched:
+            self._unwatched.pop().__exit__(None, None, None)
+
+    def _before_embedding(self, number: int) -> Callable[[nn.Module, Any, Any], None]:
+        def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
+            self._need(number, args[0] if args else kwargs["input"])
+
+        return hook
+
+    def _distinct(self, ids: dict[int, Tensor]) -> Distinct:
+        """Return every id of each table once; raise IndexError if one is no row of it."""
+        found = distinct_rows(ids, self._starts, self._scratch)
+        # What is no row of its table may be one of the next.
+        sizes = torch.tensor([len(self._tables[n].values) for n in ids])
+        limits = sizes.repeat_interleave(torch.tensor(found.counts))
+        if (torch.cat(found.ids) >= limits.to(found.kept.device)).any():
+            raise IndexError(self._beyond(dict(zip(ids, found.ids, strict=True))))
+        return found
+
+    def _beyond(self, rows: dict[int, Tensor]) -> str:
+        """Say which ids are no rows of their tables."""
+        found = [
+            f"{int(ids.max())} in {table.name!r}, of {len(table.values)} rows"
+            for table, ids in ((self._tables[n], ids) for n, ids in rows.items())
+            if len(ids) and ids.max() >= len(table.values)
+        ]
+        return (
+            "Ids that are looked up must be less than the number of rows; got "
+            f"{', '.join(found)}."
+        )
+
+    def _need(self, number: int, ids: Tensor, with_first: bool = False) -> None:
+        """Fetch the rows that a look-up will read, unless they are there."""
+        lookup = _Lookup.of(number, ids, with_first)
+        if lookup in self._wanted.lookups:
+            return
+        path = self._known.get(id(ids))
+        if path is not None:
+            self._plan[number, path, with_first] = None
+        table = self._tables[number]
+        missing = table.missing(_rows(ids, with_first), self._step)
+        if len(missing):
+            (rows,) = self._distinct({number: missing}).ids
+            self._fetch({number: rows})
+        self._wanted.lookups[lookup] = ids
+
+
+class _Zeros:
+    """Zeros that need memory only where they are written to, if that is possible."""
+
+    def __init__(
+        self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
+    ) -> None:
+        lazy = LazyZeros(shape, dtype) if device.type == "cpu" else None
+        self._lazy = lazy
+        self.tensor = (
+            torch.zeros(shape, dtype=dtype, device=device)
+            if lazy is None
+            else lazy.tensor
+        )
+
+    def forget(self) -> None:
+        """Give memory back, if any can be; what is in it is lost then."""
+        if self._lazy is not None:
+            self._lazy.forget()
+
+
+class _Table:
+    """One table: its values as far as they are there."""
+
+    def __init__(self, name: str, parameter: nn.Parameter, brought_at: Tensor) -> None:
+        self.name, self.parameter = name, parameter
+        self._memory = _Zeros(tuple(parameter.shape), parameter.dtype, parameter.device)
+        self.values = self._memory.tensor
+        self._brought_at = brought_at[: len(self.values)]
+        self._n_brought = 0
+        parameter.data = self.values
+
+    def bytes_held(self) -> int:
+        """Return how much memory the values take at most."""
+        return min(self._n_brought * mmap.PAGESIZE, self.values.nbytes)
+
+    def forget(self) -> None:
+        self._n_brought = 0
+        self._memory.forget()
+
+    def missing(self, ids: Tensor, step: int) -> Tensor:
+        """Return the ids of the rows that did not come in this step."""
+        return ids[self._brought_at.index_select(0, ids) != step]
+
+    def put(self, ids: Tensor, rows: Tensor, step: int) -> None:
+        self._n_brought += len(ids)
+        self.values.index_copy_(0, ids, rows.to(self.values.device))
+        self._brought_at.index_fill_(0, ids, step)
+
+    def rows_with_gradient(self) -> Tensor | None:
+        """Return which rows have a gradient, None if the table has none of rows."""
+        grad = self.parameter.grad
+        return grad._indices()[0] if grad is not None and grad.is_sparse else None
+
+    def gradient(self) -> Tensor | None:
+        """Return the gradient, which is one of rows, or None."""
+        grad = self.parameter.grad
+        if grad is not None and not grad.is_sparse:
+            raise ValueError(
+                f"The variable {self.name!r} is a table whose rows are in parameter "
+                "servers, but its gradient is dense: something reads all of it, such as "
+                "a penalty on its values. Read rows with torch.nn.functional.embedding("
+                "..., sparse=True), or make it no row table."
+            )
+        return grad
+
+
+def _rows(ids: Tensor, with_first: bool) -> Tensor:
+    """Return the rows that a look-up of ids may read; missing ids read the first."""
+    rows = ids.reshape(-1).long().clamp(min=0)
+    return torch.cat([rows, rows.new_zeros(1)]) if with_first else rows
+
+
+def _tensors_in(
+    features: Any, path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], Tensor]]:
+    """Yield the tensors in nested dictionaries, each with its keys."""
+    if isinstance(features, Tensor):
+        yield path, features
+    elif isinstance(features, Mapping):
+        for key, value in features.items():
+            yield from _tensors_in(value, (*path, key))
+
+
+def _at(features: Any, path: tuple[str, ...]) -> Tensor | None:
+    """Return the tensor at a path, None if there is none."""
+    for key in path:
+        if not isinstance(features, Mapping) or key not in features:
+            return None
+        features = features[key]
+    return features if isinstance(features, Tensor) else None
+
+
+MAX_NORM_REFUSED = (
+    "An embedding with 'max_norm' changes its rows in the forward pass, which parameter "
+    "servers do not see. Use embedding_column, whose 'max_norm' does not, or an embedding "
+    "without it."
+)
+_FUNCTIONS = {F.embedding, F.embedding_bag}
+_LOOKUPS = _FUNCTIONS | {torch.embedding, torch.embedding_bag}
+
+
+class WatchedLookups(TorchFunctionMode):
+    """Tells of every look-up in some tables, before it is made.
+
+    Parameters
+    ----------
+    tables : dict of int to int
+        Numbers of the tables by their address in memory.
+    need : callable
+        ``need(number, ids)``.
+
+    Raises
+    ------
+    ValueError
+        In the watched code: if it changes rows (``max_norm``), or computes something of
+        a table without gradients in another way than by a look-up.
+    """
+
+    def __init__(
+        self, tables: dict[int, int], need: Callable[[int, Tensor], None]
+    ) -> None:
+        super().__init__()
+        self._tables, self._need = tables, need
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in _LOOKUPS:
+            ids, weight = _ids_and_weight(args, kwargs)
+            number = self._tables.get(weight.data_ptr())
+            if number is not None:
+                if (
+                    func in _FUNCTIONS
+                    and kwargs.get("max_norm", _at_3(args)) is not None
+                ):
+                    raise ValueError(MAX_NORM_REFUSED)
+                self._need(number, ids)
+            return func(*args, **kwargs)
+        result = func(*args, **kwargs)
+        if _has_values(result) and not result.requires_grad:
+            self._refuse_values_of_tables(func, [*args, *kwargs.values()], result)
+        return result
+
+    def _refuse_values_of_tables(self, func: Any, args: Any, result: Tensor) -> None:
+        """Raise ValueError if values were read that may not be there.
+
+        Where gradients are computed, those of a table become dense, which is refused, too.
+        """
+        name = getattr(func, "__name__", str(func))
+        if name == "__get__" or name.startswith("new_") or name.endswith("_like"):
+            return
+        read = any(_has_values(a) and a.data_ptr() in self._tables for a in args)
+        if read and result.data_ptr() not in self._tables:
+            raise ValueError(
+                f"{name!r} reads a table whose rows are in parameter servers, not by "
+                "their ids. Only the rows that a step looks up are here: read them with "
+                "torch.nn.functional.embedding(ids, table.detach()), or make it no row "
+                "table."
+            )
+
+
+def _has_values(found: Any) -> bool:
+    """Tell whether it is a dense tensor of floating numbers."""
+    return (
+        isinstance(found, Tensor)
+        and found.layout == torch.strided
+        and found.is_floating_point()
+    )
+
+
+def _at_3(args: Any) -> Any:
+    """Return what is given for ``max_norm`` by its place."""
+    return args[3] if len(args) > 3 else None
+
+
+def _ids_and_weight(args: Any, kwargs: Any) -> tuple[Tensor, Tensor]:
+    """Return what look-ups take first, in one order or the other."""
+    named = [kwargs[name] for name in ("input", "indices", "weight") if name in kwargs]
+    first, second = [*args, *named][:2]
+    return (second, first) if first.is_floating_point() else (first, second)

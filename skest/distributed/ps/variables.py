@@ -1,0 +1,455 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The variables of a model, and the part of its state that each server holds."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from skest.checkpoints.checkpoint import Checkpoint
+from skest.distributed.ps.messages import dtype_named, name_of_dtype
+from skest.optimizers.row_sparse import RowSparse
+from skest.optimizers.state import named_state
+
+_IMPLEMENTATIONS = ("foreach", "fused")
+
+
+class Variable(NamedTuple):
+    """One variable of a model.
+
+    Parameters
+    ----------
+    name : str
+        As in the ``state_dict`` of the network.
+    kind : {"dense", "table", "constant"}
+        What a step reads and updates as a whole; what it reads and updates by row; what
+        no optimizer updates.
+    shape : tuple of int
+        Of all of it.
+    dtype : str
+        As in messages.
+    ps : int
+        Number of the server that holds it; -1 is all of them, each some rows.
+    """
+
+    name: str
+    kind: str
+    shape: tuple[int, ...]
+    dtype: str
+    ps: int
+
+
+@dataclass(frozen=True)
+class Variables:
+    """All variables of a model, in an order that is the same in every process.
+
+    Parameters
+    ----------
+    num_ps : int
+        Number of servers.
+    all : tuple of Variable
+        By name.
+    """
+
+    num_ps: int
+    all: tuple[Variable, ...]
+
+    @classmethod
+    def of(
+        cls, network: nn.Module, optimizers: Sequence[Optimizer], num_ps: int
+    ) -> "Variables":
+        """Look at a network and say where its variables belong."""
+        groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+        trained = {id(param) for group in groups for param in group["params"]}
+        sparse = {id(m.weight) for m in embeddings_of(network) if m.sparse}
+        kinds: dict[str, str] = {}
+        tensors = unique_state(network)
+        for name, tensor in tensors.items():
+            if id(tensor) not in trained:
+                kinds[name] = "constant"
+            else:
+                is_table = is_row_table(tensor) or id(tensor) in sparse
+                kinds[name] = "table" if is_table else "dense"
+        whole = {n: t.nbytes for n, t in tensors.items() if kinds[n] != "table"}
+        places = place(whole, num_ps)
+        return cls(
+            num_ps,
+            tuple(
+                Variable(
+                    *(name, kinds[name], tuple(tensor.shape)),
+                    *(name_of_dtype(tensor.dtype), places.get(name, -1)),
+                )
+                for name, tensor in sorted(tensors.items())
+            ),
+        )
+
+    def of_kind(self, kind: str, ps: int | None = None) -> list[Variable]:
+        """Return those of a kind, all or those with a part on one server."""
+        found = [v for v in self.all if v.kind == kind]
+        return found if ps is None else [v for v in found if v.ps in (-1, ps)]
+
+    def check_sizes(self, limit: int) -> None:
+        """Raise if the dense variables of a server are too large for a message.
+
+        Parameters
+        ----------
+        limit : int
+            Bytes that a server takes at once: each step sends it all their gradients.
+
+        Raises
+        ------
+        ValueError
+            If there are more.
+        """
+        for ps in range(self.num_ps):
+            sizes = {
+                v.name: torch.Size(v.shape).numel() * dtype_named(v.dtype).itemsize
+                for v in self.of_kind("dense", ps)
+            }
+            if sum(sizes.values()) <= limit:
+                continue
+            largest = max(sizes, key=lambda name: sizes[name])
+            advice = "Use more parameter servers ('num_ps'), which share them"
+            if sizes[largest] > limit:
+                advice = "If it is a table, let it be read by row: sparse=True"
+            raise ValueError(
+                f"Each step would send parameter server {ps} gradients of "
+                f"{sum(sizes.values()):,} bytes, {sizes[largest]:,} of which belong to "
+                f"{largest!r}; it takes at most {limit:,}. {advice}; or use another "
+                "strategy, such as SharedMemory or DataParallel."
+            )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what `from_json` takes."""
+        return {"num_ps": self.num_ps, "all": [list(v) for v in self.all]}
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> "Variables":
+        """Return what `to_json` described."""
+        made = [Variable(n, k, tuple(s), d, ps) for n, k, s, d, ps in found["all"]]
+        return cls(found["num_ps"], tuple(made))
+
+    def differences(self, other: "Variables") -> list[str]:
+        """Say in which variables another model differs."""
+        ours, theirs = ({v.name: v for v in side.all} for side in (self, other))
+        return [
+            f"{name}: {_told(ours.get(name))} here, {_told(theirs.get(name))} there"
+            for name in sorted(ours.keys() | theirs.keys())
+            if ours.get(name) != theirs.get(name)
+        ]
+
+
+class Part(NamedTuple):
+    """What one server holds.
+
+    Parameters
+    ----------
+    optimizers : list of dict
+        As `skest.optimizers.state.named_state` describes them, with the parameters that
+        the server has.
+    tensors : dict of str to Tensor
+        ``"variable:<name>"``, and slots as ``"<optimizer>:<name>/<slot>"``.
+    """
+
+    optimizers: list[dict[str, Any]]
+    tensors: dict[str, Tensor]
+
+
+def is_row_table(tensor: Tensor) -> bool:
+    """Tell whether a parameter is made to be read by row."""
+    return bool(getattr(tensor, "is_row_table", False))
+
+
+def embeddings_of(network: nn.Module) -> list[nn.Embedding | nn.EmbeddingBag]:
+    """Return the embeddings in a network; several may have the same weight."""
+    kinds = (nn.Embedding, nn.EmbeddingBag)
+    return [module for module in network.modules() if isinstance(module, kinds)]
+
+
+def unique_state(network: nn.Module) -> dict[str, Tensor]:
+    """Return the ``state_dict`` with every tensor under its first name only.
+
+    Names of parameters are those of ``named_parameters``.
+    """
+    found: dict[int, tuple[str, Tensor]] = {
+        id(p): (name, p) for name, p in network.named_parameters()
+    }
+    for name, tensor in network.state_dict(keep_vars=True).items():
+        if isinstance(tensor, Tensor):
+            found.setdefault(id(tensor), (name, tensor))
+    return dict(found.values())
+
+
+def aliases(network: nn.Module) -> dict[str, str]:
+    """Return the other names of tensors in the ``state_dict``, each with the first."""
+    first = {id(tensor): name for name, tensor in unique_state(network).items()}
+    return {
+        name: first[id(tensor)]
+        for name, tensor in network.state_dict(keep_vars=True).items()
+        if isinstance(tensor, Tensor) and first[id(tensor)] != name
+    }
+
+
+def described(
+    network: nn.Module, optimizers: Sequence[Optimizer]
+) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
+    """Return all that a server needs to make the same optimizers, and their slots."""
+    descriptions: list[dict[str, Any]] = []
+    tensors: dict[str, Tensor] = {}
+    for i, optimizer in enumerate(optimizers):
+        slots, state = named_state(optimizer, network.named_parameters())
+        tensors |= {f"{i}:{key}": slot for key, slot in slots.items()}
+        for group, raw in zip(
+            state["param_groups"], optimizer.param_groups, strict=True
+        ):
+            # Those of a GPU mean nothing to a server.
+            on_cpu = all(p.device.type == "cpu" for p in raw["params"])
+            chosen = {k: raw[k] for k in _IMPLEMENTATIONS if k in raw}
+            group["implementation"] = chosen if on_cpu else {}
+        rule = optimizer.inner if isinstance(optimizer, RowSparse) else optimizer
+        state["module"] = type(rule).__module__
+        state["row_sparse"] = isinstance(optimizer, RowSparse)
+        descriptions.append(state)
+    return descriptions, tensors
+
+
+def split(
+    variables: Variables,
+    network: nn.Module,
+    optimizers: Sequence[Optimizer],
+    checkpoint: Checkpoint | None = None,
+) -> list[Part]:
+    """Cut the state of a training into the parts of the servers.
+
+    Parameters
+    ----------
+    variables : Variables
+        Of the network.
+    network : nn.Module
+        Names the parameters of the optimizers; has the values without a checkpoint.
+    optimizers : sequence of Optimizer
+        Options are theirs; slots, too, without a checkpoint.
+    checkpoint : Checkpoint, default=None
+        Where values and slots come from.
+
+    Returns
+    -------
+    list of Part
+        One for each server. Tensors are parts of those given where that is possible.
+    """
+    descriptions, slots = described(network, optimizers)
+    values: Mapping[str, Tensor] = unique_state(network)
+    if checkpoint is not None:
+        values, slots = checkpoint.variables, dict(checkpoint.optimizer)
+        _go_on_from(descriptions, checkpoint.scalars)
+    return [
+        _part(variables, ps, descriptions, values, slots)
+        for ps in range(variables.num_ps)
+    ]
+
+
+def options_of(
+    variables: Variables,
+    network: nn.Module,
+    optimizers: Sequence[Optimizer],
+    scalars: Mapping[str, Any],
+) -> list[list[dict[str, Any]]]:
+    """Return `Part.optimizers` of all servers, for what a checkpoint has of them.
+
+    Parameters
+    ----------
+    variables : Variables
+        Of the network.
+    network : nn.Module
+        Whose parameters the optimizers have.
+    optimizers : sequence of Optimizer
+        Their options are what they are now.
+    scalars : dict
+        ``Checkpoint.scalars``.
+    """
+    descriptions, _ = described(network, optimizers)
+    _go_on_from(descriptions, scalars)
+    return [
+        [_held(description, variables, ps) for description in descriptions]
+        for ps in range(variables.num_ps)
+    ]
+
+
+def _go_on_from(
+    descriptions: Sequence[dict[str, Any]], scalars: Mapping[str, Any]
+) -> None:
+    """Let optimizers have the slots of a checkpoint."""
+    for description, saved in zip(
+        descriptions, scalars.get("optimizers", []), strict=False
+    ):
+        description |= {key: saved[key] for key in ("slots", "values")}
+
+
+def _held(
+    description: Mapping[str, Any], variables: Variables, ps: int
+) -> dict[str, Any]:
+    """Return the description of an optimizer with what one server has."""
+    held = {v.name for v in variables.all if v.ps in (-1, ps)}
+    part = dict(description)
+    part["param_groups"] = [
+        {**group, "params": [n for n in group["params"] if n in held]}
+        for group in description["param_groups"]
+    ]
+    members = [n for group in part["param_groups"] for n in group["params"]]
+    for key in ("slots", "values"):
+        part[key] = {n: description[key][n] for n in members if n in description[key]}
+    return part
+
+
+def _part(
+    variables: Variables,
+    ps: int,
+    descriptions: Sequence[Mapping[str, Any]],
+    values: Mapping[str, Tensor],
+    slots: Mapping[str, Tensor],
+) -> Part:
+    held = {v.name: v for v in variables.all if v.ps in (-1, ps)}
+    tensors = {
+        f"variable:{name}": _cut(values[name].detach(), v, ps, variables.num_ps)
+        for name, v in held.items()
+    }
+    optimizers = []
+    for i, description in enumerate(descriptions):
+        part = _held(description, variables, ps)
+        for name, kept in part["slots"].items():
+            for slot in kept:
+                key = f"{i}:{name}/{slot}"
+                tensors[key] = _cut(slots[key], held[name], ps, variables.num_ps)
+        optimizers.append(part)
+    return Part(optimizers, tensors)
+
+
+def _cut(tensor: Tensor, variable: Variable, ps: int, num_ps: int) -> Tensor:
+    """Return the rows of a server; slots that have no rows are in all servers."""
+    if variable.ps == -1 and tensor.shape == variable.shape:
+        return rows_of(tensor, ps, num_ps)
+    return tensor
+
+
+def merged_options(
+    scalars: Mapping[str, Any], parts: Sequence[Sequence[Mapping[str, Any]]]
+) -> dict[str, Any]:
+    """Return ``Checkpoint.scalars`` with the slots that servers have.
+
+    Parameters
+    ----------
+    scalars : dict
+        Those of the process that writes checkpoints.
+    parts : sequence of list
+        `Part.optimizers` of all servers.
+    """
+    descriptions = []
+    for i, own in enumerate(scalars["optimizers"]):
+        merged: dict[str, Any] = {**own, "slots": {}, "values": {}}
+        for part in parts:
+            for key in ("slots", "values"):
+                merged[key] |= part[i][key]
+        descriptions.append(merged)
+    return {**scalars, "optimizers": descriptions}
+
+
+def _told(variable: Variable | None) -> str:
+    if variable is None:
+        return "none"
+    return f"{variable.kind} {variable.dtype} {variable.shape} at {variable.ps}"
+
+
+def place(sizes: Mapping[str, int], num_ps: int) -> dict[str, int]:
+    """Spread variables over parameter servers by their size.
+
+    Parameters
+    ----------
+    sizes : dict of str to int
+        Bytes of each variable.
+    num_ps : int
+        Number of parameter servers, at least 1.
+
+    Returns
+    -------
+    dict of str to int
+        The number of a server for each name. It depends on nothing but the names and
+        sizes: every process comes to the same.
+
+    Notes
+    -----
+    The largest variable goes first, each to the server that has the fewest bytes so far,
+    as with ``GreedyLoadBalancingStrategy`` of TensorFlow.
+
+    Examples
+    --------
+    >>> from skest.distributed.ps.variables import place
+    >>> place({"a": 10, "b": 30, "c": 20}, 2)
+    {'a': 1, 'b': 0, 'c': 1}
+    """
+    load = [0] * num_ps
+    chosen = {}
+    for name in sorted(sizes, key=lambda name: (-sizes[name], name)):
+        # Even an empty variable takes part in a request.
+        ps = min(range(num_ps), key=lambda ps: (load[ps], ps))
+        load[ps] += sizes[name]
+        chosen[name] = ps
+    return {name: chosen[name] for name in sorted(chosen)}
+
+
+def rows_of(table: Tensor, ps: int, num_ps: int) -> Tensor:
+    """Return the rows of a table that one server holds: every `num_ps`-th from `ps` on.
+
+    Row ``r`` is row ``r // num_ps`` of server ``r % num_ps``. Ids that are sorted by how
+    frequent they are are spread evenly so.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skest.distributed.ps.variables import rows_of
+    >>> rows_of(torch.arange(5), 1, 2)
+    tensor([1, 3])
+    """
+    return table[ps::num_ps]
+
+
+def n_rows_of(n_rows: int, ps: int, num_ps: int) -> int:
+    """Return how many of the rows of a table `rows_of` gives to a server."""
+    return len(range(ps, n_rows, num_ps))
+
+
+def elsewhere_of(
+    variables: Variables, network: nn.Module
+) -> tuple[set[str], dict[str, str]]:
+    """Return what servers train.
+
+    Returns
+    -------
+    names : set of str
+        First names of those variables.
+    others : dict of str to str
+        Their other names in the ``state_dict``, each with the first.
+    """
+    names = {v.name for v in variables.all if v.kind != "constant"}
+    others = {o: name for o, name in aliases(network).items() if name in names}
+    return names, others
+
+
+@contextmanager
+def hidden(network: nn.Module, names: set[str]) -> Iterator[None]:
+    """Leave variables out of the ``state_dict`` of a network."""
+
+    def leave_out(
+        module: nn.Module, found: dict[str, Any], prefix: str, metadata: Any
+    ) -> None:
+        for name in names & found.keys():
+            del found[name]
+
+    handle = network.register_state_dict_post_hook(leave_out)
+    try:
+        yield
+    finally:
+        handle.remove()

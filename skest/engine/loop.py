@@ -1,0 +1,307 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The step loop of training, with hooks around it."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.nn.utils import get_total_norm
+from torch.optim import Optimizer
+
+from skest.hooks.base import Hook, Run
+from skest.optimizers.row_sparse import take_step
+from skest.spec import EstimatorSpec
+
+
+@torch.no_grad()
+def clip_gradients(parameters: Iterable[Tensor], max_norm: float) -> Tensor:
+    """Scale gradients together so that their norm is at most `max_norm`.
+
+    The norm is the L2 norm of all gradients as one vector. Dense gradients become what
+    ``torch.nn.utils.clip_grad_norm_`` makes of them (in TensorFlow
+    ``tf.clip_by_global_norm``, without the 1e-6 added to the norm here). It takes
+    row-sparse gradients, too: rows that occur several times count by their sum.
+
+    Parameters
+    ----------
+    parameters : iterable of Tensor
+        Those without a gradient are passed over. Sparse gradients are replaced by
+        coalesced ones, the others changed in place.
+    max_norm : float
+        Largest norm, > 0.
+
+    Returns
+    -------
+    Tensor of shape ()
+        The norm before, on the device: nothing here waits for it. If it is NaN, all
+        gradients become NaN.
+
+    References
+    ----------
+    Pascanu et al., "On the difficulty of training recurrent neural networks", ICML 2013.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skest.engine.loop import clip_gradients
+    >>> weight = torch.nn.Parameter(torch.zeros(2))
+    >>> weight.grad = torch.tensor([3.0, 4.0])
+    >>> clip_gradients([weight], 1.0)
+    tensor(5.)
+    >>> weight.grad
+    tensor([0.6000, 0.8000])
+    """
+    values = []
+    for parameter in parameters:
+        if parameter.grad is None:
+            continue
+        if parameter.grad.is_sparse:
+            parameter.grad = parameter.grad.coalesce()
+            values.append(parameter.grad.values())
+        else:
+            values.append(parameter.grad)
+    norm = get_total_norm(values)
+    scale = (max_norm / (norm + 1e-6)).clamp(max=1.0)
+    for value in values:
+        value.mul_(scale.to(value.device))
+    return norm
+
+
+def reset_gradients(optimizer: Optimizer) -> None:
+    """Do what ``optimizer.zero_grad()`` does, without its marks for a profiler.
+
+    They take longer than all else in it. An optimizer with a method of its own has its
+    way.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skest.engine.loop import reset_gradients
+    >>> weight = torch.nn.Parameter(torch.zeros(2))
+    >>> weight.sum().backward()
+    >>> reset_gradients(torch.optim.SGD([weight]))
+    >>> weight.grad is None
+    True
+    """
+    if type(optimizer).zero_grad is not Optimizer.zero_grad:
+        optimizer.zero_grad()
+        return
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            parameter.grad = None
+
+
+#: Why a training stopped that nobody stopped.
+INPUT_ENDED = "the input ended"
+
+Step: TypeAlias = Callable[[Any, Any], Tensor]
+WatchedStep: TypeAlias = Callable[[Any, Any, Callable[[], None]], Tensor]
+
+
+def train_loop(
+    run: Run,
+    batches: Iterator[tuple[Any, Any]],
+    hooks: Sequence[Hook],
+    step: Step | None = None,
+    steps_taken: Callable[[Run], int] | None = None,
+    finish: Callable[[Run], None] | None = None,
+    watched_step: WatchedStep | None = None,
+) -> None:
+    """Take training steps until the input ends or a hook asks to stop.
+
+    Parameters
+    ----------
+    run : Run
+        The run to advance.
+    batches : iterator of (features, labels)
+        Encoded batches on the device of the network.
+    hooks : sequence of Hook
+        Called in this order.
+    step : callable, default=None
+        ``step(features, labels) -> loss`` does what `train_step` does, in another way;
+        see `skest.engine.recorded`. None is `train_step`.
+    steps_taken : callable, default=None
+        ``steps_taken(run)`` returns the global step after a step. None counts one more.
+    finish : callable, default=None
+        ``finish(run)`` is called after the last step, before the ``end`` of the hooks.
+    watched_step : callable, default=None
+        ``watched_step(features, labels, after_backward) -> loss`` takes the steps of
+        which a hook wants the gradients. None is `train_step`.
+    """
+    run.network.train()
+    step = step or partial(train_step, run.spec)
+    watched_step = watched_step or partial(train_step, run.spec)
+    watching = [hook for hook in hooks if hook.watches_gradients]
+    for hook in hooks:
+        hook.begin(run)
+    before = [h.before_step for h in hooks if _overrides(h, "before_step")]
+    after = [h.after_step for h in hooks if _overrides(h, "after_step")]
+    while not run.should_stop:
+        batch = next(batches, None)
+        if batch is None:
+            run.request_stop(INPUT_ENDED)
+            break
+        run.batch = batch
+        for before_step in before:
+            before_step(run)
+        wanting = watching and [hook for hook in watching if hook.wants_gradients(run)]
+        run.in_step = True
+        if wanting:
+            run.loss = _watched_step(run, wanting, watched_step)
+        else:
+            run.loss = step(*batch)
+        run.n_taken += 1
+        move_to_step(run, steps_taken(run) if steps_taken else run.global_step + 1)
+        run.in_step = False
+        for after_step in after:
+            after_step(run, run.loss)
+    if finish is not None:
+        finish(run)
+    for hook in hooks:
+        hook.end(run)
+
+
+def _overrides(hook: Hook, name: str) -> bool:
+    """Tell whether a hook has a method of its own.
+
+    Between the operations of a step even a call that does nothing takes half a
+    microsecond.
+    """
+    method = getattr(hook, name)
+    return getattr(method, "__func__", None) is not getattr(Hook, name)
+
+
+def move_to_step(run: Run, step: int) -> None:
+    """Set the global step, and learning rates to what they are at it."""
+    before, run.global_step = run.global_step, step
+    for scheduler in run.spec.lr_schedulers:
+        for _ in range(before, step):
+            scheduler.step()
+
+
+def _watched_step(run: Run, wanting: Sequence[Hook], step: WatchedStep) -> Tensor:
+    """Take a step eagerly, and show its gradients to the hooks that want them."""
+
+    def after_backward() -> None:
+        for hook in wanting:
+            hook.after_backward(run)
+
+    features, labels = run.batch or (None, None)
+    return step(features, labels, after_backward)
+
+
+def train_step(
+    spec: EstimatorSpec,
+    features: Any,
+    labels: Any,
+    after_backward: Callable[[], None] | None = None,
+    compute: Callable[[EstimatorSpec, Any, Any], Tensor] | None = None,
+    update: Callable[[EstimatorSpec], None] | None = None,
+) -> Tensor:
+    """Update the variables with one batch.
+
+    Parameters
+    ----------
+    spec : EstimatorSpec
+        Model of mode TRAIN.
+    features, labels : tensors or dictionaries of tensors
+        One encoded batch.
+    after_backward : callable, default=None
+        Called when the gradients are computed, before they are clipped.
+    compute : callable, default=None
+        Does what `compute_gradients` does, in another way.
+    update : callable, default=None
+        ``update(spec)`` does what `apply_gradients` does, in another way.
+
+    Returns
+    -------
+    Tensor of shape ()
+        The detached loss, read before the update.
+
+    Raises
+    ------
+    ValueError
+        If the loss is not a scalar.
+    TypeError
+        If it is not a tensor.
+    """
+    loss = (compute or compute_gradients)(spec, features, labels)
+    if after_backward is not None:
+        after_backward()
+    (update or apply_gradients)(spec)
+    return loss
+
+
+def compute_gradients(spec: EstimatorSpec, features: Any, labels: Any) -> Tensor:
+    """Take the first half of `train_step`: set the gradients, return the loss."""
+    if spec.network is None or spec.loss is None:
+        raise ValueError("A training step needs an EstimatorSpec of mode 'train'.")
+    for optimizer in spec.optimizers:
+        reset_gradients(optimizer)
+    loss = scalar_loss(spec.loss(labels, spec.network(features), features))
+    loss.backward()
+    return loss.detach()
+
+
+def apply_gradients(spec: EstimatorSpec) -> None:
+    """Take the second half of `train_step`: clip the gradients, update the variables."""
+    clip_trained(spec)
+    for optimizer in spec.optimizers:
+        take_step(optimizer)
+
+
+def clip_trained(spec: EstimatorSpec) -> None:
+    """Clip the gradients of all that is trained, if the model says so."""
+    if spec.clip_norm is not None:
+        clip_gradients(trained_parameters(spec), spec.clip_norm)
+
+
+class Halves(NamedTuple):
+    """What the code of a model does in a step, as `train_step` takes it.
+
+    Parameters
+    ----------
+    compute : callable, default=compute_gradients
+        ``compute(spec, features, labels) -> loss``.
+    update : callable, default=apply_gradients
+        ``update(spec)``.
+    """
+
+    compute: Callable[[EstimatorSpec, Any, Any], Tensor] = compute_gradients
+    update: Callable[[EstimatorSpec], None] = apply_gradients
+
+    def eager(self, spec: EstimatorSpec) -> Step:
+        """Return what takes steps by calling them."""
+        return partial(train_step, spec, compute=self.compute, update=self.update)
+
+
+#: Those of a model whose variables are here.
+LOCAL = Halves()
+
+
+def trained_parameters(spec: EstimatorSpec) -> dict[Tensor, None]:
+    """Return every parameter that an optimizer holds, once.
+
+    Others of the network may have gradients as well, but nobody resets those.
+    """
+    groups = [g for optimizer in spec.optimizers for g in optimizer.param_groups]
+    return dict.fromkeys(parameter for group in groups for parameter in group["params"])
+
+
+def scalar_loss(loss: Tensor) -> Tensor:
+    """Return a loss of shape () or (1,) as one of shape ()."""
+    if not isinstance(loss, Tensor):
+        raise TypeError(
+            "'loss' of an EstimatorSpec must return a tensor; "
+            f"got {type(loss).__name__}."
+        )
+    if loss.ndim == 0:  # another view of it would be a node of the backward pass
+        return loss
+    if loss.numel() != 1:
+        raise ValueError(
+            "'loss' of an EstimatorSpec must return one number; got a tensor of shape "
+            f"{tuple(loss.shape)}. Reduce it, for example with .mean()."
+        )
+    return loss.reshape(())

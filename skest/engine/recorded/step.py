@@ -1,0 +1,345 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`GraphStep`: training steps that are recorded once and replayed."""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from skest.engine.loop import LOCAL, Halves, apply_gradients, trained_parameters
+from skest.engine.recorded.cuda_graph import CudaGraphProgram
+from skest.engine.recorded.program import Program
+from skest.engine.recorded.recording import Recorder, Recording, Value, batch_tensors
+from skest.engine.recorded.simplify import (
+    Storages,
+    quicker_on_cpu,
+    rewritten,
+    simplified,
+    with_tensors_for_numbers,
+)
+from skest.optimizers.row_sparse import RowSparse
+from skest.spec import EstimatorSpec
+
+# Of kinds of batches other than the first one, and of sequences of each length.
+_EAGER_STEPS_OF_OTHERS = 20
+_MOST_KINDS = 64
+
+
+class GraphStep:
+    """Takes training steps as `skest.engine.loop.train_step` does, but faster.
+
+    The first steps are eager. Then one is recorded while it is taken, and from then on
+    steps are replayed. Every kind of batch (the last one of an epoch is often smaller) has
+    a recording of its own, once it has come often enough; until then its steps are eager.
+    If the network has a method ``cut_to_longest(features)``, as `skest.networks.RNN`, it
+    is called before, so that each length is a kind.
+
+    Nothing is looked at between two steps but the kind of the batch: who makes a
+    `GraphStep` knows that a step is a function of tensors, see
+    `skest.engine.recorded.choice`. Variables, buffers and slots of optimizers may change in
+    place, and if no update is recorded the options of the optimizers as well.
+
+    Parameters
+    ----------
+    spec : EstimatorSpec
+        Model of mode TRAIN.
+    eager_steps : int
+        Steps before the recording, at least 1: they make the state of the optimizers.
+    report : callable
+        Called with a sentence if steps stay eager.
+    with_update : bool, default=True
+        Whether to record the update as well, if it can be. Replayed steps leave no
+        gradients then. Otherwise that of `halves` is called with the gradients.
+    program : type, default=Program
+        What carries out recorded steps.
+    has_table : bool, default=False
+        Whether all batches are rows of one table, that differ in their number only.
+    halves : Halves, default=LOCAL
+        The eager step.
+
+    Attributes
+    ----------
+    n_replayed : int
+        Steps that were replayed.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skest import EstimatorSpec, ModeKeys
+    >>> from skest.engine.recorded.step import GraphStep
+    >>> network = torch.nn.Linear(2, 1)
+    >>> spec = EstimatorSpec(
+    ...     ModeKeys.TRAIN,
+    ...     network=network,
+    ...     loss=lambda labels, logits, features: (logits - labels).square().mean(),
+    ...     optimizer=torch.optim.SGD(network.parameters(), lr=0.1),
+    ... )
+    >>> step = GraphStep(spec, eager_steps=1, report=print)
+    >>> losses = [step(torch.ones(4, 2), torch.zeros(4, 1)) for _ in range(5)]
+    >>> step.n_replayed
+    3
+    """
+
+    def __init__(
+        self,
+        spec: EstimatorSpec,
+        *,
+        eager_steps: int,
+        report: Callable[[str], None],
+        with_update: bool = True,
+        program: type[Program] | type[CudaGraphProgram] = Program,
+        has_table: bool = False,
+        halves: Halves = LOCAL,
+    ) -> None:
+        self.n_replayed = 0
+        self._spec = spec
+        self._halves = halves
+        self._eager = halves.eager(spec)
+        self._eager_steps = eager_steps
+        self._report = report
+        self._with_update = with_update
+        self._program = program
+        self._cut = getattr(spec.network, "cut_to_longest", None)
+        self._is_eager = False
+        self._seen: Counter[Hashable] = Counter()
+        self._replays: dict[Hashable, _Replay] = {}
+        # By the number of rows, for batches that differ in nothing else.
+        self._may_count_rows = has_table and self._cut is None
+        self._of_rows: dict[int, _Replay] = {}
+
+    def __call__(self, features: Any, labels: Any) -> Tensor:
+        """Take a step and return the loss, detached, from before the update."""
+        if self._of_rows and (replay := self._of_rows.get(len(labels))):
+            self.n_replayed += 1
+            return replay((*features.values(), labels))
+        if self._is_eager:
+            return self._eager(features, labels)
+        if self._cut is not None:
+            features = self._cut(features)
+        try:
+            tensors, kind = batch_tensors((features, labels))
+        except TypeError as error:
+            self._stay_eager(str(error))
+            return self._eager(features, labels)
+        if (replay := self._replays.get(kind)) is None:
+            return self._prepare(kind, tensors, features, labels)
+        self.n_replayed += 1
+        return replay(tensors)
+
+    def _prepare(
+        self, kind: Hashable, tensors: list[Tensor], features: Any, labels: Any
+    ) -> Tensor:
+        """Take an eager step, and record it if there will be enough of its kind."""
+        self._seen[kind] += 1
+        if len(self._seen) > _MOST_KINDS:
+            self._stay_eager("the shapes of the batches keep changing")
+        is_first = kind == next(iter(self._seen))
+        comes_often = is_first and self._cut is None
+        n_eager = self._eager_steps if comes_often else _EAGER_STEPS_OF_OTHERS
+        if self._is_eager or self._seen[kind] <= n_eager:
+            return self._eager(features, labels)
+        if self._with_update and _join_counters(self._spec.optimizers):
+            self._forget()  # they work on other tensors
+        captures = self._program is CudaGraphProgram  # memory for one kind is enough
+        program = Program if captures and not is_first else self._program
+        loss, found = self._recorded(features, labels, tensors, program)
+        if isinstance(found, str):
+            self._stay_eager(found)
+            return loss
+        self._replays[kind] = found
+        if self._may_count_rows and _are_flat(features, labels, tensors):
+            self._of_rows[len(labels)] = found
+        return loss
+
+    def _recorded(
+        self,
+        features: Any,
+        labels: Any,
+        tensors: Sequence[Tensor],
+        program: type[Program] | type[CudaGraphProgram],
+    ) -> tuple[Tensor, "_Replay | str"]:
+        """Take a step; return the loss, and the step or why it is not recorded."""
+        spec, halves = self._spec, self._halves
+        recorder = Recorder(tensors)
+        recording = recorder.recording
+        undo = _undo(spec)
+        try:
+            with recorder:
+                loss = halves.compute(spec, features, labels)
+        except Exception as error:  # what fails in any case, fails again
+            undo()
+            failure = f"it cannot be recorded: {type(error).__name__}"
+            return self._eager(features, labels), failure
+        obstacle, n_calls = recording.obstacle, len(recording.calls)
+        gradients = {
+            parameter: recorder.value_of(parameter.grad)
+            for parameter in trained_parameters(spec)
+            if parameter.grad is not None
+        }
+        has_update = self._with_update and obstacle is None
+        if has_update:
+            has_update = _record_update(spec, recorder)
+        else:
+            halves.update(spec)
+        if obstacle is not None:
+            return loss, obstacle
+        update = None if has_update else halves.update
+        if not has_update:
+            del recording.calls[n_calls:]
+        value = recorder.value_of(loss)
+        try:
+            return loss, _Replay(spec, recording, value, gradients, program, update)
+        except Exception as error:  # the step itself is taken
+            return loss, f"{type(error).__name__} when a recorded step was built"
+
+    def _stay_eager(self, reason: str) -> None:
+        self._is_eager = True
+        self._forget()
+        self._report(f"Training steps are taken eagerly: {reason}.")
+
+    def _forget(self) -> None:
+        self._replays.clear()
+        self._of_rows.clear()
+
+
+class _Replay:
+    """A recorded step, which can be taken with other batches of the same kind.
+
+    Parameters
+    ----------
+    spec : EstimatorSpec
+        The model; its variables and the state of its optimizers are worked on in place.
+    recording : Recording
+        The recorded step.
+    loss : Value
+        The loss.
+    gradients : dict of Parameter to Value
+        The gradients as the optimizers get them.
+    program : type
+        What carries out the recorded step.
+    update : callable or None
+        ``update(spec)`` is called with the gradients; None if the update is recorded.
+    """
+
+    def __init__(
+        self,
+        spec: EstimatorSpec,
+        recording: Recording,
+        loss: Value,
+        gradients: dict[Tensor, Value],
+        program: type[Program] | type[CudaGraphProgram],
+        update: Callable[[EstimatorSpec], None] | None,
+    ) -> None:
+        calls = quicker_on_cpu(rewritten(recording.calls))
+        storages = Storages(calls)
+        if update is None:
+            gradients = {}
+        for gradient in gradients.values():  # an update may scale them in place
+            storages.mark_written(gradient)
+        kept = list(gradients.values())
+        calls, (loss, *kept) = simplified(calls, [loss, *kept], storages)
+        calls = with_tensors_for_numbers(calls)
+        self._program = program(recording.inputs, calls, [loss], kept, storages)
+        self._spec = spec
+        self._update = update
+        # As an eager step, it leaves no gradient of the step before anywhere.
+        others = trained_parameters(spec).keys() - gradients.keys()
+        for parameter in others:
+            parameter.grad = None
+        self._without = [*others]
+        self._places = [*zip(gradients, self._program.places, strict=True)]
+
+    def __call__(self, tensors: Sequence[Tensor]) -> Tensor:
+        """Take the step with a batch and return the loss."""
+        returned = self._program(*tensors)
+        if self._update is not None:
+            self._set_gradients(returned)
+            self._update(self._spec)
+        return returned[0]
+
+    def _set_gradients(self, returned: tuple[Tensor, ...]) -> None:
+        for parameter in self._without:
+            parameter.grad = None
+        for parameter, place in self._places:
+            gradient = returned[place] if isinstance(place, int) else place
+            if parameter.grad is not gradient:  # to look takes half as long as to set
+                parameter.grad = gradient
+
+
+def _record_update(spec: EstimatorSpec, recorder: Recorder) -> bool:
+    """Update the variables, and tell whether it can be repeated from the recording."""
+    tables = [o for o in spec.optimizers if isinstance(o, RowSparse)]
+    before = _slots(spec.optimizers)
+    for optimizer in tables:
+        optimizer.is_recorded = True
+    try:
+        with recorder:
+            apply_gradients(spec)
+    finally:
+        for optimizer in tables:
+            optimizer.is_recorded = False
+    # Some rules count in Python, as SparseAdam does.
+    after = _slots(spec.optimizers)
+    is_same = [*map(id, before)] == [*map(id, after)]
+    return is_same and recorder.recording.obstacle is None
+
+
+def _slots(optimizers: Iterable[Optimizer]) -> list[Any]:
+    return [v for o in optimizers for s in o.state.values() for v in s.values()]
+
+
+def _join_counters(optimizers: Iterable[Optimizer]) -> bool:
+    """Let slots of single numbers be elements of one tensor, with the same values.
+
+    Every parameter has a counter of its own, which is a tensor, and to add 1 to each
+    takes longer than the update of a small layer. To add 1 to one tensor does not; see
+    `skest.engine.recorded.simplify.rewritten`.
+
+    Returns
+    -------
+    bool
+        Whether there are other tensors than before; recordings work on those of before.
+    """
+    has_joined = False
+    for optimizer in optimizers:
+        counters: dict[Any, list[dict[str, Any]]] = defaultdict(list)
+        for slots in optimizer.state.values():
+            for name, slot in slots.items():
+                if isinstance(slot, Tensor) and slot.ndim == 0:
+                    counters[name, slot.dtype, slot.device].append(slots)
+        for (name, _, _), having in counters.items():
+            if len({slots[name].untyped_storage().data_ptr() for slots in having}) == 1:
+                continue  # done before
+            joined = torch.stack([slots[name] for slots in having])
+            for slots, element in zip(having, joined.unbind(), strict=True):
+                slots[name] = element
+            has_joined = True
+    return has_joined
+
+
+def _are_flat(features: Any, labels: Any, tensors: Sequence[Tensor]) -> bool:
+    """Tell whether a batch is a dictionary of features, and labels, in this order."""
+    if type(features) is not dict or not isinstance(labels, Tensor):
+        return False
+    return [*map(id, (*features.values(), labels))] == [*map(id, tensors)]
+
+
+def _undo(spec: EstimatorSpec) -> Callable[[], None]:
+    """Return what sets buffers and generators to their present states."""
+    modules = [] if spec.network is None else list(spec.network.modules())
+    buffers = [(b, b.clone()) for m in modules for b in m.buffers(recurse=False)]
+    own = [getattr(module, "generator", None) for module in modules]
+    generators = [g for g in own if isinstance(g, torch.Generator)]
+    states = [(g, g.get_state()) for g in (torch.default_generator, *generators)]
+
+    def undo() -> None:
+        with torch.no_grad():
+            for buffer, value in buffers:
+                buffer.copy_(value)
+        for generator, state in states:
+            generator.set_state(state)
+
+    return undo

@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`chosen_columns`: feature columns by a look at raw columns."""
+
+import re
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pandas as pd
+
+from skest.core.checks import warn
+from skest.feature_columns.base import FeatureColumn
+from skest.feature_columns.categorical import (
+    KeyedCategoricalColumn,
+    categorical_column_with_hash_bucket,
+)
+from skest.feature_columns.cells import Factorized, holds_numbers, numbers
+from skest.feature_columns.dense import embedding_column, indicator_column
+from skest.feature_columns.numeric import NumericColumn, numeric_column
+from skest.feature_columns.parsed import (
+    are_dates,
+    are_numbers,
+    parsed_numeric_column,
+    varying_parts,
+)
+from skest.feature_columns.sequence import (
+    SequenceCategoricalColumn,
+    sequence_numeric_column,
+    steps_of,
+)
+from skest.feature_columns.sparse_matrix import SparseMatrixColumn
+from skest.feature_columns.table import Key, Table
+from skest.feature_columns.target_statistics import target_statistics_column
+from skest.feature_columns.vocabulary import categorical_column_with_vocabulary_list
+
+#: Categories with at most so many levels become an indicator, others an embedding.
+MAX_INDICATOR_LEVELS = 10
+#: Categories with more levels are hashed, in place of a vocabulary.
+MAX_VOCABULARY_LEVELS = 50_000
+#: Number of buckets for hashed categories.
+HASH_BUCKET_SIZE = 100_000
+#: Levels of an embedding that fewer rows have share a vector: rows of which little can be
+#: learned (Micci-Barreca 2001 and Pargent et al. 2022 shrink them for the same reason).
+RARE_LEVEL = 5
+#: Share of the rows that train the vector of unknown levels, as in ml4ir.
+UNKNOWN_RATE = 0.01
+#: With fewer cells, all levels may differ by chance.
+FEWEST_UNIQUE = 20
+#: Cells of more words on average are a text, if at least half of them differ.
+MOST_WORDS = 4
+#: Integers are row numbers if they differ and fill at least so much of their range; with
+#: less than all, for rows are held out.
+ROW_NUMBER_SHARE, FEWEST_ROW_NUMBERS = 0.7, 100
+#: Length of the vectors of the columns of a sparse matrix, if it has so many.
+SPARSE_MATRIX_DIMENSION = 64
+# Their values do not tell ids from numbers: distances of flights and zip codes look alike.
+_IDS = re.compile(
+    "(^|[^A-Za-z]|(?<=[a-z])(?=[A-Z]))(?i:id|code|zip|zipcode|postcode|postalcode)$"
+)
+
+
+def chosen_columns(
+    table: Table, keys: Sequence[Key], kind: str, dtype: str | None = None
+) -> tuple[list[Key], list[FeatureColumn]]:
+    """Return which of some raw columns are meant, and feature columns for them.
+
+    Parameters
+    ----------
+    table : Table
+        Training data.
+    keys : sequence of str or int
+        Of the raw columns.
+    kind, dtype
+        As in `skest.feature_columns.infer_feature_columns`, which documents the rules.
+    """
+    if kind in ("sequence", "context"):
+        wanted = kind == "sequence"
+        keys = [key for key in keys if _holds_sequences(table, key) is wanted]
+    columns = [column for key in keys for column in _columns(table, key, kind, dtype)]
+    return list(keys), columns
+
+
+def _sparse_matrix(table: Table, key: Key, kind: str) -> FeatureColumn:
+    matrix = SparseMatrixColumn(key)
+    if kind == "linear":
+        return matrix
+    dimension = min(table.sparse(key).shape[1], SPARSE_MATRIX_DIMENSION)
+    return embedding_column(matrix, dimension, combiner="sum")
+
+
+def _holds_sequences(table: Table, key: Key) -> bool:
+    return table.cells(key).ndim > 1 or table.flat(key) is not None
+
+
+def _holds_numbers(table: Table, key: Key, is_sequence: bool) -> bool:
+    flat = table.flat(key)
+    if flat is None:
+        return table.holds_numbers(key)
+    if is_sequence:
+        return holds_numbers(flat.values)
+    if flat.values.dtype.kind != "f":
+        return False
+    values = numbers(flat.values, key)
+    gaps = np.isnan(values)  # which make floats of integers, and those are categories
+    return not gaps.any() or bool((values[~gaps] % 1 != 0).any())
+
+
+def _columns(
+    table: Table, key: Key, kind: str, dtype: str | None
+) -> list[FeatureColumn]:
+    """Return the columns of one raw column; none if there is nothing to learn from it."""
+    if table.holds_sparse(key):
+        return [_sparse_matrix(table, key, kind)]
+    is_sequence = kind == "sequence"
+    if _holds_numbers(table, key, is_sequence):
+        if is_sequence:
+            steps = numbers(steps_of(table, key).values, key)
+            return [_numeric(sequence_numeric_column, key, steps, dtype)]
+        values = table.numbers(key)
+        if values.ndim == 1 and np.isnan(values).all():
+            return _left_out(key, "has no values")
+        if len(table.keys) > 1 and _are_row_numbers(values):
+            return _left_out(key, "numbers the rows")
+        warn_of_id(key, values)
+        return [_numeric(numeric_column, key, values, dtype)]
+    is_single = table.cells(key).ndim == 1 and table.flat(key) is None
+    is_category = isinstance(table.cells(key).dtype, pd.CategoricalDtype)
+    if is_single and not is_category and are_dates(table.cells(key)):
+        parts = varying_parts(table, key)
+        if not parts:
+            return _left_out(key, "has no values")
+        return [_parsed(key, part, dtype) for part in parts]
+    cells = table.factorized(key)
+    _warn_of_minus_one(cells, key)
+    counts = np.bincount(cells.codes[cells.codes >= 0])
+    n_levels = int(np.count_nonzero(counts))
+    if not n_levels:
+        return _left_out(key, "has no values")
+    if is_single and cells.are_strings:
+        if not is_category and are_numbers(cells.distinct):
+            return [_parsed(key, "number", dtype)]
+        if _are_texts(cells.distinct, counts.sum()):
+            words = categorical_column_with_hash_bucket(
+                key, HASH_BUCKET_SIZE, delimiter=" "
+            )
+            return [words if kind == "linear" else embedding_column(words, "auto")]
+    if is_single and n_levels == counts.sum() >= FEWEST_UNIQUE:
+        return _left_out(key, "has another value in each row")
+    keyed = _categorical(key, n_levels)
+    if kind == "linear":
+        return [keyed]
+    categorical = SequenceCategoricalColumn(keyed) if is_sequence else keyed
+    if n_levels <= MAX_INDICATOR_LEVELS:
+        return [indicator_column(categorical)]
+    if not is_single:
+        return [embedding_column(categorical, dimension="auto")]
+    statistics = target_statistics_column(keyed)
+    if n_levels <= MAX_VOCABULARY_LEVELS:
+        keyed = categorical_column_with_vocabulary_list(
+            key,
+            num_oov_buckets=1,
+            min_frequency=RARE_LEVEL / table.n_rows,  # whatever the scale of weights
+            missing_bucket=True,
+            unknown_rate=UNKNOWN_RATE,
+        )
+    return [embedding_column(keyed, dimension="auto"), statistics]
+
+
+def _left_out(key: Key, reason: str) -> list[FeatureColumn]:
+    warn(
+        f"Column {key!r} {reason}, from which nothing can be learned of other rows; it is "
+        "left out. To use it, describe it by a feature column, or put into X what it has "
+        "in common with other rows; or take it out of X."
+    )
+    return []
+
+
+def _are_row_numbers(values: np.ndarray) -> bool:
+    if values.dtype.kind not in "iu" or values.ndim > 1:
+        return False
+    least, n_rows = values.min(), len(values)
+    if least < 0 or n_rows < FEWEST_ROW_NUMBERS:
+        return False
+    is_dense = int(values.max()) * ROW_NUMBER_SHARE <= n_rows
+    return is_dense and len(np.unique(values)) == n_rows
+
+
+def warn_of_id(key: Key, values: np.ndarray) -> None:
+    """Warn if numbers are ids, to go by the column's name.
+
+    Parameters
+    ----------
+    key : str or int
+        Of the column.
+    values : ndarray
+        Its numbers; NaN is missing.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skest.feature_columns.choice import warn_of_id
+    >>> warn_of_id("grid", np.arange(5))
+    """
+    if values.ndim > 1 or not _IDS.search(str(key)):
+        return
+    distinct = np.unique(values[~np.isnan(values)])
+    if len(distinct) > 2 and (distinct % 1 == 0).all():
+        warn(
+            f"Column {key!r} holds whole numbers and is called an id or a code, but is "
+            "used as a number, so that ids nearby count as alike. If they name things, "
+            f"make categories of them, e.g. X[{key!r}].astype('category'), or describe "
+            "the column by a feature column."
+        )
+
+
+def _are_texts(distinct: np.ndarray, n_cells: int) -> bool:
+    n_words = np.mean([len(text.split()) for text in distinct.tolist()])
+    return bool(n_words > MOST_WORDS and 2 * len(distinct) >= n_cells)
+
+
+def _parsed(key: Key, parse: str, dtype: str | None) -> FeatureColumn:
+    return parsed_numeric_column(
+        key,
+        parse,
+        default_value="mean",
+        dtype=dtype or "float64",
+        normalizer="standard",
+        indicate_missing="auto" if parse in ("number", "seconds") else False,
+    )
+
+
+def _warn_of_minus_one(cells: Factorized, key: Key) -> None:
+    if cells.are_integers and -1 in cells.distinct:
+        warn(
+            f"Column {key!r} holds the integer -1 among its categories, where it means "
+            "missing, as in TensorFlow. If it is a category, make strings of the column, "
+            "e.g. with .astype(str).astype('category')."
+        )
+
+
+def _numeric(
+    make: Callable[..., NumericColumn],
+    key: Key,
+    values: np.ndarray,
+    dtype: str | None,
+) -> NumericColumn:
+    return make(
+        key,
+        shape=values.shape[1:] or (1,),
+        default_value="mean",
+        dtype=dtype or np.result_type(values.dtype, np.float32).name,
+        normalizer="standard",
+        indicate_missing="auto",
+    )
+
+
+def _categorical(key: Key, n_levels: int) -> KeyedCategoricalColumn:
+    if n_levels > MAX_VOCABULARY_LEVELS:
+        return categorical_column_with_hash_bucket(key, HASH_BUCKET_SIZE)
+    return categorical_column_with_vocabulary_list(key)

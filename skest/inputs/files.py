@@ -1,0 +1,300 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`FileBatches`: files of columns, read a part at a time and cut into batches."""
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count, islice
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from skest.inputs.array_dataset import take_rows
+from skest.inputs.input_context import InputContext
+
+_ROWS_READ = 2**15
+_ROWS_CONVERTED = 2**13
+
+
+@dataclass(frozen=True)
+class Part:
+    """A piece of the files that is read on its own.
+
+    Parameters
+    ----------
+    read : callable
+        ``read(columns, n_rows)`` yields record batches of at most so many rows.
+    n_rows : int or None
+        How many rows there are, if it is known without reading.
+    """
+
+    read: Callable[[list[str], int], Iterator[Any]]
+    n_rows: int | None
+
+
+class FileBatches:
+    """Batches of the rows of some files, of which a bounded part is in memory.
+
+    Parameters
+    ----------
+    kind : str
+        What is read, for messages.
+    parts : sequence of Part
+        What to read; shuffling begins with their order.
+    unit : str
+        What a part is, for messages.
+    features, labels : list of str
+        Names of the columns.
+    single_label : bool
+        Whether labels are one array rather than a dictionary.
+    batch_size : int
+        Rows of a batch; the last one of an epoch may be smaller.
+    shuffle_buffer : int
+        How many rows are mixed at a time; 0 keeps their order.
+    num_epochs : int or None
+        How often the rows are gone through; None is without end.
+    seed : int
+        Seed of the orders: epoch ``e`` always has the order given by ``(seed, e)``.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        parts: Sequence[Part],
+        unit: str,
+        features: list[str],
+        labels: list[str],
+        *,
+        single_label: bool,
+        batch_size: int,
+        shuffle_buffer: int,
+        num_epochs: int | None,
+        seed: int,
+    ) -> None:
+        self._files = kind
+        self._parts, self._unit = parts, unit
+        self._features, self._labels = features, labels
+        self._single_label = single_label
+        self._batch_size = batch_size
+        self._buffer = shuffle_buffer
+        self._num_epochs = num_epochs
+        self._seed = seed
+        self._n_skipped = 0
+
+    @property
+    def is_endless(self) -> bool:
+        """Whether it has no end."""
+        return self._num_epochs is None
+
+    @property
+    def kind(self) -> str:
+        """Say what makes the batches what they are, besides seeds and values."""
+        return (
+            f"{self._files}(parts={len(self._parts)}, rows={self._n_rows}, "
+            f"batch_size={self._batch_size}, shuffle_buffer={self._buffer})"
+        )
+
+    @property
+    def seeds(self) -> list[int]:
+        """The seed that all orders follow from."""
+        return [self._seed]
+
+    @property
+    def is_restartable(self) -> bool:
+        """Whether the files can be read again: they can."""
+        return True
+
+    def resumed(self, n_elements: int, seeds: Sequence[int]) -> "FileBatches":
+        """Return the same batches in the order of `seeds`, without the first ones."""
+        batches = copy.copy(self)
+        batches._n_skipped += n_elements
+        (batches._seed,) = seeds
+        return batches
+
+    def for_worker(self, context: InputContext) -> "FileBatches":
+        """Return the batches of one worker: every n-th part, in orders of its own.
+
+        Raises
+        ------
+        ValueError
+            If there are fewer parts than workers.
+        """
+        batches = copy.copy(self)
+        batches._parts = self._parts[context.part_of(len(self._parts), self._unit)]
+        batches._seed = context.own_seed(self._seed)
+        return batches
+
+    def __iter__(self) -> Iterator[Any]:
+        skip, first = self._n_skipped, 0
+        if self._n_rows:
+            first, skip = divmod(skip, -(-self._n_rows // self._batch_size))
+        epochs = count() if self._num_epochs is None else range(self._num_epochs)
+        for epoch in islice(epochs, first, None):
+            n_batches = 0
+            for rows in self._pieces(epoch):
+                n_here = -(-len(rows) // self._batch_size)
+                n_batches += n_here
+                if skip < n_here:
+                    yield from islice(self._converted(rows), skip, None)
+                skip = max(0, skip - n_here)
+            if n_batches == 0:
+                return
+
+    @property
+    def _n_rows(self) -> int | None:
+        known = [part.n_rows for part in self._parts if part.n_rows is not None]
+        return sum(known) if len(known) == len(self._parts) else None
+
+    def _pieces(self, epoch: int) -> Iterator[Any]:
+        """Yield tables of whole batches in the order of an epoch."""
+        size = max(1, _ROWS_CONVERTED // self._batch_size) * self._batch_size
+        for table in self._mixed(epoch):
+            for start in range(0, len(table), size):
+                yield table.slice(start, size)
+
+    def _mixed(self, epoch: int) -> Iterator[Any]:
+        """Yield tables of whole batches, mixed if that is wanted, up to the last rows."""
+        import pyarrow as pa
+
+        rng = np.random.default_rng(
+            np.random.SeedSequence(self._seed, spawn_key=(epoch,))
+        )
+        wanted = max(self._buffer, self._batch_size)
+        waiting, n_waiting = [], 0
+        for batch in self._read(rng):
+            waiting.append(pa.Table.from_batches([batch]))
+            n_waiting += len(batch)
+            if n_waiting >= wanted:
+                ready, rest = self._divided(_joined(waiting), rng)
+                yield ready
+                waiting, n_waiting = [rest], len(rest)
+        if waiting:
+            rest = _joined(waiting)
+            yield rest.take(rng.permutation(len(rest))) if self._buffer else rest
+
+    def _read(self, rng: np.random.Generator) -> Iterator[Any]:
+        n_parts = len(self._parts)
+        for i in rng.permutation(n_parts) if self._buffer else range(n_parts):
+            columns = [*self._features, *self._labels]
+            yield from self._parts[i].read(columns, _ROWS_READ)
+
+    def _divided(self, table: Any, rng: np.random.Generator) -> tuple[Any, Any]:
+        """Return rows to use now, a multiple of the batch size, and those that wait."""
+        n_rows, size = len(table), self._batch_size
+        if not self._buffer:
+            n_ready = n_rows // size * size
+            return table.slice(0, n_ready), table.slice(n_ready)
+        n_ready = max(n_rows // 2 // size, 1) * size
+        order = rng.permutation(n_rows)
+        return table.take(order[:n_ready]), table.take(order[n_ready:])
+
+    def _converted(self, table: Any) -> Iterator[Any]:
+        """Yield the batches of a table."""
+        table = table.combine_chunks()
+        features = {name: as_numpy(table[name], name) for name in self._features}
+        labels = {name: self._label(table[name], name) for name in self._labels}
+        for start in range(0, len(table), self._batch_size):
+            rows = slice(start, start + self._batch_size)
+            batch = take_rows(features, rows)
+            if not labels:
+                yield batch
+            elif self._single_label:
+                yield batch, take_rows(labels[self._labels[0]], rows)
+            else:
+                yield batch, take_rows(labels, rows)
+
+    def _label(self, column: Any, name: str) -> Any:
+        if column.null_count:
+            raise ValueError(
+                f"Column {name!r} is the label and has {column.null_count} missing "
+                f"value(s) in some of {self._files}. Remove those rows from the files, or "
+                "fill them."
+            )
+        return as_numpy(column, name)
+
+
+def _joined(tables: list[Any]) -> Any:
+    """Return one table; dictionaries may differ between parts."""
+    import pyarrow as pa
+
+    return pa.concat_tables(tables).unify_dictionaries().combine_chunks()
+
+
+def import_arrow(what: str) -> Any:
+    """Return pyarrow, which only streaming needs.
+
+    Raises
+    ------
+    ImportError
+        If it is not installed, with the command that does it.
+    """
+    try:
+        import pyarrow
+        import pyarrow.csv
+        import pyarrow.dataset
+    except ImportError as error:
+        raise ImportError(
+            f"{what} needs pyarrow. Install it with: pip install pyarrow"
+        ) from error
+    return pyarrow
+
+
+def as_numpy(column: Any, name: str) -> Any:
+    """Return a column as an array, with the gaps of each type as feature columns read them.
+
+    Parameters
+    ----------
+    column : pyarrow.ChunkedArray
+        The column; a dictionary is decoded.
+    name : str
+        Its name, for messages.
+
+    Returns
+    -------
+    ndarray or pandas array
+        Floats with NaN; integers and Booleans, as a masked array of pandas if there are
+        gaps; strings and bytes as objects with None; datetime64; lists as an array of
+        arrays, or of shape (n_rows, n_values) if the type fixes their length.
+
+    Raises
+    ------
+    TypeError
+        If the column is of another type.
+    """
+    import pyarrow as pa
+    from pyarrow import types
+
+    if types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    kind = column.type
+    if types.is_decimal(kind):
+        column = column.cast(pa.float64())
+    elif types.is_integer(kind) or types.is_boolean(kind):
+        return _masked(column) if column.null_count else column.to_numpy()
+    elif types.is_fixed_size_list(kind) and not column.null_count:
+        values = as_numpy(pa.chunked_array([column.combine_chunks().flatten()]), name)
+        return values.reshape(len(column), kind.list_size)
+    elif types.is_time(kind) or (types.is_nested(kind) and not _is_list(types, kind)):
+        raise TypeError(
+            f"Column {name!r} has the type {kind}, which no feature column reads. Leave it "
+            "out with 'columns', or write its parts as columns of their own."
+        )
+    return column.to_numpy()
+
+
+def _is_list(types: Any, kind: Any) -> bool:
+    return (
+        types.is_list(kind)
+        or types.is_large_list(kind)
+        or types.is_fixed_size_list(kind)
+    )
+
+
+def _masked(column: Any) -> pd.api.extensions.ExtensionArray:
+    """Return integers or Booleans with gaps; not as floats, which change large ones."""
+    missing = np.asarray(column.is_null().to_numpy(), dtype=bool)
+    if column.type == "bool":
+        values = column.fill_null(False).to_numpy().astype(bool)
+        return pd.arrays.BooleanArray(values, missing)
+    return pd.arrays.IntegerArray(column.fill_null(0).to_numpy().copy(), missing)

@@ -1,0 +1,398 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Ftrl` and `ProximalAdagrad`: L1 and L2 in closed form, which torch.optim lacks."""
+
+from collections.abc import Callable, Iterable
+from typing import Any, overload
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.optimizer import ParamsT
+
+from skest.core.checks import check_not_negative, check_positive
+from skest.core.resources import without_dynamo
+
+
+class Ftrl(Optimizer):
+    r"""Follow-the-regularised-leader with per-element learning rates.
+
+    Every element keeps two slots: ``accumulator`` :math:`n`, the sum of squared
+    gradients, and ``linear`` :math:`z`. With :math:`p = -\mathrm{lr\_power}` a step is
+
+    .. math::
+        n' &= n + g^2 \\
+        z' &= z + g + 2\,\mathrm{l2\_shrinkage}\,w
+              - \frac{n'^p - n^p}{\mathrm{lr}}\,w \\
+        w' &= \frac{\operatorname{clip}(z', -\mathrm{l1}, \mathrm{l1}) - z'}
+                   {(n'^p + \mathrm{beta}) / \mathrm{lr} + 2\,\mathrm{l2}}
+
+    so that ``l1`` makes weights exactly zero.
+
+    Parameters
+    ----------
+    params : iterable
+        Parameters, (name, parameter) pairs or parameter groups, as in torch.optim.
+    lr : float, default=0.001
+        Learning rate, >= 0. The rule divides by it; 0 leaves everything as it is.
+    lr_power : float, default=-0.5
+        How fast the rate of an element falls with its accumulator, <= 0; 0 is a
+        constant rate.
+    initial_accumulator_value : float, default=0.1
+        Where accumulators start, >= 0.
+    l1, l2 : float, default=0.0
+        Strengths of the two penalties, >= 0.
+    l2_shrinkage : float, default=0.0
+        Strength of a penalty on the size of the step, >= 0; unlike `l2` it leaves
+        alone what is zero.
+    beta : float, default=0.0
+        Lowers the rate of elements whose accumulator is still small, >= 0.
+
+    Raises
+    ------
+    ValueError
+        For an argument out of its range; in `step`, for a sparse gradient.
+
+    Notes
+    -----
+    The rule and the defaults are those of ``tf.keras.optimizers.legacy.Ftrl`` and, with
+    ``beta=0``, of ``tf.compat.v1.train.FtrlOptimizer``. A weight is a function of its
+    slots alone: the first step replaces the initial weight, and weights restored
+    without their slots are lost, unless `keep_weights` is called.
+
+    References
+    ----------
+    McMahan et al., "Ad Click Prediction: a View from the Trenches", KDD 2013.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skest.optimizers.ftrl import Ftrl
+    >>> weight = torch.nn.Parameter(torch.zeros(3))
+    >>> optimizer = Ftrl([weight], lr=0.1, l1=0.5)
+    >>> weight.grad = torch.tensor([1.0, -1.0, 0.4])
+    >>> optimizer.step()
+    >>> weight.detach()
+    tensor([-0.0477,  0.0477,  0.0000])
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float = 1e-3,
+        lr_power: float = -0.5,
+        initial_accumulator_value: float = 0.1,
+        l1: float = 0.0,
+        l2: float = 0.0,
+        l2_shrinkage: float = 0.0,
+        beta: float = 0.0,
+    ) -> None:
+        not_negative = {
+            "initial_accumulator_value": initial_accumulator_value,
+            "l1": l1,
+            "l2": l2,
+            "l2_shrinkage": l2_shrinkage,
+            "beta": beta,
+        }
+        # Written so that NaN is refused as well.
+        if not lr >= 0:
+            raise ValueError(f"'lr' must be >= 0, got {lr!r}.")
+        if not lr_power <= 0:
+            raise ValueError(f"'lr_power' must be <= 0, got {lr_power!r}.")
+        for name, value in not_negative.items():
+            if not value >= 0:
+                raise ValueError(f"{name!r} must be >= 0, got {value!r}.")
+        super().__init__(params, {"lr": lr, "lr_power": lr_power, **not_negative})
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add parameters, as in torch.optim, and create their slots."""
+        without_dynamo(Optimizer.add_param_group)(self, param_group)
+        group = self.param_groups[-1]
+        for param in group["params"]:
+            self.state[param] = {
+                "accumulator": torch.full_like(
+                    param, group["initial_accumulator_value"], requires_grad=False
+                ),
+                "linear": torch.zeros_like(param, requires_grad=False),
+            }
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """Update all parameters that have a gradient.
+
+        Parameters
+        ----------
+        closure : callable, optional
+            Computes the gradients anew and returns the loss.
+
+        Returns
+        -------
+        loss : float or None
+            What `closure` returned.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            params = [p for p in group["params"] if p.grad is not None]
+            if params and group["lr"] > 0:
+                self._update(params, group)
+        return loss
+
+    @torch.no_grad()
+    def keep_weights(self, params: Iterable[Tensor]) -> None:
+        r"""Make the present weights of parameters those that their slots stand for.
+
+        The linear slot becomes the one whose closed form is the weight,
+
+        .. math::
+            z = -\left(\frac{n^p + \mathrm{beta}}{\mathrm{lr}} + 2\,\mathrm{l2}\right) w
+                - \mathrm{l1}\,\operatorname{sign}(w)
+
+        for accumulators as they are. So a step without gradient leaves the weights where
+        they are, and the others move like those of Adagrad, by
+        :math:`g\,\mathrm{lr} / \sqrt{n'}` (without `l2` and `beta`).
+
+        Parameters
+        ----------
+        params : iterable of Tensor
+            Some of the parameters of this optimizer; others are left out.
+
+        Raises
+        ------
+        ValueError
+            If no slot stands for a weight that is not zero: where the learning rate is 0,
+            or `initial_accumulator_value`, `l2` and `beta` are.
+
+        Examples
+        --------
+        >>> import torch
+        >>> from skest.optimizers.ftrl import Ftrl
+        >>> weight = torch.nn.Parameter(torch.tensor([3.0, -2.0]))
+        >>> optimizer = Ftrl([weight], lr=0.1)
+        >>> optimizer.keep_weights([weight])
+        >>> weight.grad = torch.zeros(2)
+        >>> optimizer.step()
+        >>> torch.allclose(weight, torch.tensor([3.0, -2.0]))
+        True
+        """
+        kept = {id(param) for param in params}
+        for group in self.param_groups:
+            for param in group["params"]:
+                if id(param) in kept:
+                    self.state[param]["linear"] = _linear_of(
+                        param, self.state[param]["accumulator"], group
+                    )
+
+    def _update(self, params: list[Tensor], group: dict[str, Any]) -> None:
+        grads = [p.grad for p in params if p.grad is not None]
+        if any(grad.is_sparse for grad in grads):
+            raise ValueError(
+                "Ftrl takes dense gradients, got a sparse one; wrap the optimizer: "
+                "skest.optimizers.RowSparse(Ftrl(...))."
+            )
+        _ftrl(
+            params,
+            grads,
+            [self.state[p]["accumulator"] for p in params],
+            [self.state[p]["linear"] for p in params],
+            # A scheduler may keep the rate as a tensor.
+            lr=float(group["lr"]),
+            power=-group["lr_power"],
+            **{name: group[name] for name in ("l1", "l2", "l2_shrinkage", "beta")},
+        )
+
+
+def _linear_of(weight: Tensor, accumulator: Tensor, group: dict[str, Any]) -> Tensor:
+    """Return the linear slot whose closed form is `weight`."""
+    lr = float(group["lr"])
+    slope = accumulator.pow(-group["lr_power"]).add_(
+        group["beta"] + 2 * group["l2"] * lr
+    )
+    if lr == 0 or ((slope == 0) & (weight != 0)).any():
+        raise ValueError(
+            "Ftrl cannot keep the weights that it is given: no slot stands for them with "
+            f"lr={lr:g} and initial_accumulator_value="
+            f"{group['initial_accumulator_value']:g}. Set both above 0."
+        )
+    return -(slope.div_(lr).mul_(weight)).add_(weight.sign(), alpha=group["l1"])
+
+
+def _ftrl(
+    params: list[Tensor],
+    grads: list[Tensor],
+    accumulators: list[Tensor],
+    linears: list[Tensor],
+    *,
+    lr: float,
+    power: float,
+    l1: float,
+    l2: float,
+    l2_shrinkage: float,
+    beta: float,
+) -> None:
+    """Apply the rule of `Ftrl` in place to all tensors together."""
+    old = _foreach_power(accumulators, power)
+    torch._foreach_addcmul_(accumulators, grads, grads)
+    denominators = _foreach_power(accumulators, power)
+
+    torch._foreach_sub_(old, denominators)
+    torch._foreach_add_(linears, grads)
+    torch._foreach_addcmul_(linears, old, params, value=1 / lr)
+    if l2_shrinkage:
+        torch._foreach_add_(linears, params, alpha=2 * l2_shrinkage)
+
+    torch._foreach_add_(denominators, beta + 2 * l2 * lr)
+    torch._foreach_div_(denominators, lr)
+    # An element without any gradient so far may have 0 / 0, which shall be 0.
+    torch._foreach_clamp_min_(denominators, torch.finfo(denominators[0].dtype).tiny)
+    torch._foreach_copy_(params, linears)
+    torch._foreach_clamp_min_(params, -l1)
+    torch._foreach_clamp_max_(params, l1)
+    torch._foreach_sub_(params, linears)
+    torch._foreach_div_(params, denominators)
+
+
+def _foreach_power(tensors: list[Tensor], exponent: float) -> list[Tensor]:
+    if exponent == 0.5:
+        return list(torch._foreach_sqrt(tensors))
+    return list(torch._foreach_pow(tensors, exponent))
+
+
+class ProximalAdagrad(Optimizer):
+    r"""Adagrad whose every step ends with the penalties, so that weights become zero.
+
+    Every element keeps one slot, the ``accumulator`` :math:`n` of squared gradients, from
+    which it has its rate :math:`\eta`. A step is
+
+    .. math::
+        n' &= n + g^2, \qquad \eta = \mathrm{lr} / \sqrt{n'} \\
+        v &= w - \eta g \\
+        w' &= \frac{\operatorname{sign}(v) \max(|v| - \eta\,\mathrm{l1}, 0)}
+                   {1 + \eta\,\mathrm{l2}}
+
+    Parameters
+    ----------
+    params : iterable
+        Parameters, (name, parameter) pairs or parameter groups, as in torch.optim.
+    lr : float, default=0.001
+        Learning rate, >= 0.
+    initial_accumulator_value : float, default=0.1
+        Where accumulators start, > 0.
+    l1, l2 : float, default=0.0
+        Strengths of the two penalties, >= 0.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For an argument out of its range or of another type; ValueError in `step` for a
+        sparse gradient.
+
+    Notes
+    -----
+    The rule is that of ``tf.compat.v1.train.ProximalAdagradOptimizer``. Of tables, wrapped
+    in `skest.optimizers.RowSparse`, the rows that a batch touches are penalised, as there.
+
+    References
+    ----------
+    Duchi and Singer, "Efficient Online and Batch Learning Using Forward Backward
+    Splitting", JMLR 2009.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skest.optimizers.ftrl import ProximalAdagrad
+    >>> weight = torch.nn.Parameter(torch.tensor([1.0, -1.0, 0.01]))
+    >>> optimizer = ProximalAdagrad([weight], lr=0.1, l1=0.5)
+    >>> weight.grad = torch.tensor([1.0, -1.0, 0.0])
+    >>> optimizer.step()
+    >>> weight.detach()
+    tensor([ 0.8570, -0.8570,  0.0000])
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float = 1e-3,
+        initial_accumulator_value: float = 0.1,
+        l1: float = 0.0,
+        l2: float = 0.0,
+    ) -> None:
+        owner = type(self).__name__
+        for name, value in {"lr": lr, "l1": l1, "l2": l2}.items():
+            check_not_negative(value, name, owner)
+        check_positive(initial_accumulator_value, "initial_accumulator_value", owner)
+        options = {
+            "lr": lr,
+            "initial_accumulator_value": initial_accumulator_value,
+            "l1": l1,
+            "l2": l2,
+        }
+        super().__init__(params, options)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add parameters, as in torch.optim, and create their slots."""
+        without_dynamo(Optimizer.add_param_group)(self, param_group)
+        group = self.param_groups[-1]
+        start = group["initial_accumulator_value"]
+        for param in group["params"]:
+            slot = torch.full_like(param, start, requires_grad=False)
+            self.state[param] = {"accumulator": slot}
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """Update all parameters that have a gradient.
+
+        Parameters
+        ----------
+        closure : callable, optional
+            Computes the gradients anew and returns the loss.
+
+        Returns
+        -------
+        loss : float or None
+            What `closure` returned.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            params = [p for p in group["params"] if p.grad is not None]
+            if params:
+                self._update(params, group)
+        return loss
+
+    def _update(self, params: list[torch.Tensor], group: dict[str, Any]) -> None:
+        grads = [p.grad for p in params if p.grad is not None]
+        if any(grad.is_sparse for grad in grads):
+            raise ValueError(
+                "ProximalAdagrad takes dense gradients, got a sparse one; wrap the "
+                "optimizer: skest.optimizers.RowSparse(ProximalAdagrad(...))."
+            )
+        accumulators = [self.state[p]["accumulator"] for p in params]
+        torch._foreach_addcmul_(accumulators, grads, grads)
+        rates = torch._foreach_rsqrt(accumulators)
+        torch._foreach_mul_(rates, float(group["lr"]))  # a scheduler may keep a tensor
+        torch._foreach_addcmul_(params, grads, rates, value=-1)
+        if group["l1"]:
+            limits = torch._foreach_mul(rates, group["l1"])
+            taken = torch._foreach_minimum(params, limits)
+            torch._foreach_maximum_(taken, torch._foreach_neg(limits))
+            torch._foreach_sub_(params, taken)
+        if group["l2"]:
+            torch._foreach_mul_(rates, group["l2"])
+            torch._foreach_add_(rates, 1)
+            torch._foreach_div_(params, rates)

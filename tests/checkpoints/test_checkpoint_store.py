@@ -1,0 +1,661 @@
+# SPDX-License-Identifier: Apache-2.0
+import dataclasses
+import errno
+import json
+import logging
+import os
+import pickle
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors import SafetensorError
+
+from skest import (
+    Estimator,
+    EvalSpec,
+    KeepBest,
+    RunConfig,
+    TrainSpec,
+    train_and_evaluate,
+)
+from skest.checkpoints import format as checkpoint_format
+from skest.checkpoints import store as checkpoint_store
+from skest.checkpoints.checkpoint import Checkpoint
+from skest.checkpoints.format import read_checkpoint
+from skest.checkpoints.results import eval_dir_of, read_eval_results, write_eval_result
+from skest.checkpoints.store import DirectoryStore, MemoryStore
+from skest.core import tensor_files as _tensor_files
+from skest.exceptions import CorruptCheckpointError
+from tests._models import (
+    FakeClock,
+    assert_same_checkpoint,
+    model_fn,
+    raising,
+    table_fn,
+)
+
+FILES = ("optimizer.safetensors", "state.json", "variables.safetensors")
+
+
+def checkpoint_of(step):
+    return Checkpoint(
+        step,
+        {"weight": torch.full((3, 2), float(step)), "empty": torch.zeros(0)},
+        {"0:weight/sum": torch.full((3, 2), 0.5)},
+        {"optimizers": [{"class": "Adagrad"}]},
+    )
+
+
+def saved(model_dir, *steps, **options):
+    store = DirectoryStore(model_dir, **options)
+    for step in steps:
+        store.save(checkpoint_of(step))
+    return store
+
+
+def on_disk(model_dir):
+    return sorted(int(p.name.split("-")[1]) for p in model_dir.glob("ckpt-*"))
+
+
+def leftovers(model_dir):
+    return [p.name for p in model_dir.iterdir() if p.name.startswith(".")]
+
+
+def point_to(model_dir, name):
+    pointer = json.loads((model_dir / "checkpoint").read_text())
+    (model_dir / "checkpoint").write_text(json.dumps({**pointer, "latest": name}))
+
+
+# Stores
+
+
+@pytest.mark.parametrize("kind", ["memory", "directory"])
+def test_a_store_gives_back_what_was_saved_last(kind, tmp_path):
+    store = (
+        MemoryStore() if kind == "memory" else DirectoryStore(tmp_path / "new" / "dir")
+    )
+    assert store.latest() is None
+    assert store.latest_step() is None
+    for step in (0, 3, 7):
+        store.save(checkpoint_of(step))
+    assert store.latest_step() == 7
+    assert_same_checkpoint(store.latest(), checkpoint_of(7))
+
+
+def test_reading_makes_no_directory(tmp_path):
+    store = DirectoryStore(tmp_path / "new")
+    assert store.latest_path() is None
+    assert not (tmp_path / "new").exists()
+
+
+def test_layout(tmp_path):
+    saved(tmp_path, 2, 5)
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        "checkpoint",
+        "ckpt-2",
+        "ckpt-5",
+    ]
+    assert sorted(p.name for p in (tmp_path / "ckpt-5").iterdir()) == list(FILES)
+    pointer = json.loads((tmp_path / "checkpoint").read_text())
+    assert pointer["latest"] == "ckpt-5"
+    assert [entry["name"] for entry in pointer["all"]] == ["ckpt-2", "ckpt-5"]
+
+
+@pytest.mark.parametrize("kind", ["memory", "directory"])
+def test_stores_can_be_pickled(kind, tmp_path):
+    store = MemoryStore() if kind == "memory" else DirectoryStore(tmp_path)
+    store.save(checkpoint_of(4))
+    copied = pickle.loads(pickle.dumps(store))
+    assert_same_checkpoint(copied.latest(), checkpoint_of(4))
+
+
+# Retention
+
+
+@pytest.mark.parametrize(
+    ("keep_max", "kept"),
+    [(1, [12]), (3, [8, 10, 12]), (None, range(0, 13, 2)), (0, range(0, 13, 2))],
+)
+def test_the_newest_are_kept(tmp_path, keep_max, kept):
+    saved(tmp_path, *range(0, 13, 2), keep_max=keep_max)
+    assert on_disk(tmp_path) == list(kept)
+    pointer = json.loads((tmp_path / "checkpoint").read_text())
+    assert [entry["name"] for entry in pointer["all"]] == [f"ckpt-{s}" for s in kept]
+
+
+def test_retention_goes_on_in_a_new_object(tmp_path):
+    saved(tmp_path, 0, 2, 4, 5, keep_max=2)
+    assert on_disk(tmp_path) == [4, 5]
+    saved(tmp_path, 7, keep_max=2)
+    assert on_disk(tmp_path) == [5, 7]
+
+
+def test_one_checkpoint_in_every_so_many_hours_stays(tmp_path):
+    clock = FakeClock(now=1e9)
+    for step in range(13):  # one in every half hour
+        store = DirectoryStore(tmp_path, 2, keep_every_n_hours=2, clock=clock)
+        store.save(checkpoint_of(step))
+        clock.now += 1800
+    assert on_disk(tmp_path) == [4, 8, 11, 12]
+
+
+def test_saving_a_step_again_replaces_it(tmp_path):
+    store = saved(tmp_path, 3, 5, 3, keep_max=2)
+    assert store.latest_step() == 3
+    assert on_disk(tmp_path) == [3, 5]
+    changed = dataclasses.replace(checkpoint_of(3), variables={"a": torch.ones(1)})
+    store.save(changed)
+    assert_same_checkpoint(store.latest(), changed)
+    assert leftovers(tmp_path) == []
+
+
+def test_checkpoints_without_an_entry_are_the_oldest(tmp_path):
+    saved(tmp_path, 1, 2, 3, keep_max=None)
+    (tmp_path / "checkpoint").unlink()
+    saved(tmp_path, 4, keep_max=3)
+    assert on_disk(tmp_path) == [2, 3, 4]
+
+
+# The pointer
+
+
+def test_editing_the_pointer_goes_back(tmp_path):
+    store = saved(tmp_path, 1, 2, 3)
+    point_to(tmp_path, "ckpt-2")
+    assert store.latest_step() == 2
+    assert_same_checkpoint(store.latest(), checkpoint_of(2))
+
+
+def test_training_goes_on_from_where_the_pointer_was_set(tmp_path):
+    config = RunConfig(model_dir=tmp_path, save_checkpoints_steps=2, random_seed=0)
+    estimator = Estimator(model_fn, config=config)
+    estimator.train(table_fn(num_epochs=None), steps=6)
+    point_to(tmp_path, "ckpt-2")
+    assert estimator.evaluate(table_fn())["global_step"] == 2
+    estimator.train(table_fn(num_epochs=None), steps=2)
+    assert estimator.latest_checkpoint() == tmp_path / "ckpt-4-1"
+    assert on_disk(tmp_path) == [0, 2, 4, 6]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b'{"latest": "ckpt-9"}',
+        b'{"latest": "elsewhere"}',
+        b'{"latest": 3}',
+        b"{}",
+        b"[]",
+        b"",
+        b"\xff\xfe",
+        b'{"latest": "ckp',
+        None,
+    ],
+)
+def test_a_pointer_to_nothing_falls_back_to_the_highest_step(tmp_path, content):
+    store = saved(tmp_path, 9, 10, keep_max=None)
+    shutil.rmtree(tmp_path / "ckpt-9")
+    (tmp_path / "ckpt-11").mkdir()  # is not complete
+    (tmp_path / "checkpoint").unlink()
+    if content is not None:
+        (tmp_path / "checkpoint").write_bytes(content)
+    assert store.latest_step() == 10
+    store.save(checkpoint_of(12))
+    assert store.latest_step() == 12
+
+
+def test_the_pointer_may_be_a_bare_name(tmp_path):
+    store = saved(tmp_path, 1, 2, 3, keep_max=3)
+    (tmp_path / "checkpoint").write_text("ckpt-2\n")
+    assert_same_checkpoint(store.latest(), checkpoint_of(2))
+    store.save(checkpoint_of(4))
+    assert on_disk(tmp_path) == [1, 2, 3, 4]
+    assert store.latest_step() == 4
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "ckpt-5",
+        "{",
+        json.dumps({"latest": "ckpt-5", "all": ["ckpt-2", "ckpt-4"]}),
+        json.dumps({"latest": "ckpt-5", "all": None, "kept_for_good_at": "noon"}),
+    ],
+)
+def test_without_a_list_what_is_found_is_kept_for_good(tmp_path, caplog, content):
+    clock = FakeClock(now=1e9)
+    options = {"keep_max": 2, "keep_every_n_hours": 2, "clock": clock}
+    store = DirectoryStore(tmp_path, **options)
+    for step in range(6):  # one in every hour
+        store.save(checkpoint_of(step))
+        clock.now += 3600
+    assert on_disk(tmp_path) == [2, 4, 5]
+    (tmp_path / "checkpoint").write_text(content)
+    clock.now = (tmp_path / "ckpt-5").stat().st_mtime  # the time of what is found
+    saved(tmp_path, 6, 7, 8, 9, **options)
+    assert on_disk(tmp_path) == [2, 4, 5, 8, 9]
+    assert caplog.text.count("It has no list of the checkpoints: all are kept") == 1
+
+
+@pytest.mark.parametrize("is_bare", [False, True])
+def test_going_on_from_one_that_is_kept_for_good_keeps_it(tmp_path, is_bare):
+    clock = FakeClock(now=1e9)
+    options = {"keep_max": 2, "keep_every_n_hours": 2, "clock": clock}
+    store = DirectoryStore(tmp_path, **options)
+    for step in range(6):  # one in every hour
+        store.save(checkpoint_of(step))
+        clock.now += 3600
+    assert on_disk(tmp_path) == [2, 4, 5]
+    point_to(tmp_path, "ckpt-2")
+    if is_bare:
+        (tmp_path / "checkpoint").write_text("ckpt-2")
+    saved(tmp_path, 2, 6, 7, 8, **options)  # a training saves where it begins
+    assert on_disk(tmp_path) == ([2, 4, 5, 7, 8] if is_bare else [2, 4, 6, 7, 8])
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        '"ckpt-2"\n',
+        "'ckpt-2'",
+        "ckpt-2/\n",
+        '"ckpt-2/"',
+        "\ufeffckpt-2\r\n",
+        '\ufeff{"latest": "ckpt-2"}',
+        '{"latest": " ckpt-2/ "}',
+    ],
+)
+def test_what_people_put_around_a_name(tmp_path, caplog, content):
+    store = saved(tmp_path, 1, 2, 3)
+    (tmp_path / "checkpoint").write_bytes(content.encode())
+    assert store.latest().global_step == 2
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize(
+    ("content", "named"),
+    [
+        ("ckpt-9", "'ckpt-9'"),
+        ('{"latest": "ckpt-9"}', "'ckpt-9'"),
+        ('{"latest": 3}', "3"),
+        ("ckpt 2\n", "'ckpt 2'"),
+        ('{"latest', """'{"latest'"""),
+        ("", "''"),
+    ],
+)
+def test_a_pointer_to_nothing_is_reported(tmp_path, caplog, content, named):
+    store = saved(tmp_path, 1, 2)
+    (tmp_path / "checkpoint").write_text(content)
+    assert store.latest().global_step == 2
+    assert f"checkpoint names {named}, which is not there. 'ckpt-2' is" in caplog.text
+    assert "It has no list of the checkpoints: all are" in caplog.text
+
+
+def test_a_pointer_that_is_right_or_missing_is_not_reported(tmp_path, caplog):
+    store = saved(tmp_path, 1, 2)
+    store.latest()
+    (tmp_path / "checkpoint").unlink()
+    store.latest()
+    assert caplog.text == ""
+
+
+# Permissions, and errors of the system
+
+
+@pytest.mark.skipif(os.name == "nt", reason="permissions of POSIX")
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o007, 0o660)])
+def test_all_files_have_the_permissions_of_the_umask(tmp_path, umask, mode):
+    before = os.umask(umask)
+    try:
+        estimator = Estimator(model_fn, tmp_path / "model").train(table_fn())
+        version = estimator.export(tmp_path / "export")
+    finally:
+        os.umask(before)
+    files = [*estimator.latest_checkpoint().iterdir(), *version.iterdir()]
+    modes = {path.name: path.stat().st_mode & 0o777 for path in files if path.is_file()}
+    assert {*FILES, "manifest.json", "model.onnx"} < set(modes)
+    assert set(modes.values()) == {mode}
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EMFILE, errno.EIO])
+@pytest.mark.parametrize("name", FILES)
+def test_what_the_system_refuses_is_not_damaged(tmp_path, monkeypatch, name, number):
+    store = saved(tmp_path, 1)
+    original = Path.open
+
+    def refusing(path, *args, **kwargs):
+        if path.name == name:
+            raise OSError(number, os.strerror(number))
+        return original(path, *args, **kwargs)
+
+    def reading(path, *args):
+        return refusing(path, "rb").read()
+
+    monkeypatch.setattr(Path, "open", refusing)
+    monkeypatch.setattr(Path, "read_bytes", reading)
+    with pytest.raises(
+        OSError, match="ckpt-1' can't be read: .* or try again"
+    ) as caught:
+        store.latest()
+    assert caught.value.errno == number
+    monkeypatch.undo()
+    assert_same_checkpoint(store.latest(), checkpoint_of(1))
+
+
+def test_an_error_of_the_system_that_safetensors_tells_of(tmp_path, monkeypatch):
+    store = saved(tmp_path, 1)
+    error = SafetensorError("I/O error: Cannot allocate memory (os error 12)")
+    monkeypatch.setattr(_tensor_files, "load_file", raising(error))
+    with pytest.raises(OSError, match=r"can't be read: Cannot allocate memory\."):
+        store.latest()
+
+
+# Damage
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize(
+    "damage", ["truncated", "garbage", "empty", "longer", "missing"]
+)
+def test_damaged_files_are_refused(tmp_path, name, damage):
+    store = saved(tmp_path, 1, 2)
+    path = tmp_path / "ckpt-2" / name
+    content = path.read_bytes()
+    if damage == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(
+            {
+                "truncated": content[:-3],
+                "garbage": b"\xa5" * len(content),
+                "empty": b"",
+                "longer": content + b"}",
+            }[damage]
+        )
+    if (name, damage) == ("state.json", "missing"):  # then it is no checkpoint
+        assert store.latest_step() == 1
+    else:
+        with pytest.raises(
+            CorruptCheckpointError, match=r"ckpt-2' is damaged:.*Delete it"
+        ):
+            store.latest()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"format": "skest.checkpoint/2"},
+        {"format": None},
+        {"global_step": None},
+        {"files": []},
+        {"files": None},
+        {"files": {"variables.safetensors": 3}},
+    ],
+)
+def test_a_damaged_state_is_refused(tmp_path, changes):
+    store = saved(tmp_path, 2)
+    path = tmp_path / "ckpt-2" / "state.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    with pytest.raises(CorruptCheckpointError, match="is damaged"):
+        store.latest()
+
+
+@pytest.fixture(scope="module")
+def one_checkpoint():
+    with tempfile.TemporaryDirectory() as folder:
+        saved(folder, 2)
+        yield Path(folder) / "ckpt-2"
+
+
+@settings(max_examples=60, deadline=None)
+@given(name=st.sampled_from(FILES), content=st.binary(max_size=64) | st.none())
+def test_random_files_never_raise_anything_else(one_checkpoint, name, content):
+    path = one_checkpoint / name
+    before = path.read_bytes()
+    path.write_bytes(content if content is not None else before[: len(before) // 2])
+    try:
+        with pytest.raises(CorruptCheckpointError, match="is damaged"):
+            read_checkpoint(one_checkpoint)
+    finally:
+        path.write_bytes(before)
+
+
+def test_what_is_no_checkpoint_is_refused(tmp_path):
+    for path in (tmp_path, tmp_path / "ckpt-3", str(tmp_path / "file")):
+        with pytest.raises(ValueError, match="There is no checkpoint at"):
+            read_checkpoint(path)
+
+
+def test_a_checkpoint_that_was_read_outlives_its_file(tmp_path):
+    store = saved(tmp_path, 1)
+    first = store.latest()
+    store.save(
+        dataclasses.replace(checkpoint_of(1), variables={"weight": torch.ones(9)})
+    )
+    assert_same_checkpoint(first, checkpoint_of(1))
+
+
+# Failing to write
+
+
+def trained(model_dir):
+    config = RunConfig(model_dir=model_dir, random_seed=0)
+    return Estimator(model_fn, config=config).train(table_fn(), steps=2)
+
+
+def test_all_files_of_a_checkpoint_are_flushed(tmp_path, monkeypatch):
+    flushed, fsync = set(), os.fsync
+
+    def noting(descriptor):
+        fsync(descriptor)
+        flushed.add(os.fstat(descriptor).st_ino)
+
+    monkeypatch.setattr(os, "fsync", noting)
+    saved(tmp_path, 1)
+    there = [path for path in tmp_path.rglob("*") if path.name in FILES]
+    assert len(there) == len(FILES)
+    assert {path.stat().st_ino for path in there} <= flushed
+
+
+@pytest.mark.parametrize("replaces", [False, True])
+def test_a_full_disk_keeps_the_older_checkpoint(tmp_path, monkeypatch, replaces):
+    store = saved(tmp_path, 1, 2)
+    full = OSError(28, "No space left on device")
+    monkeypatch.setattr(checkpoint_format, "write_tensors", raising(full))
+    with pytest.raises(OSError, match="No space left"):
+        store.save(checkpoint_of(2 if replaces else 3))
+    assert_same_checkpoint(store.latest(), checkpoint_of(2))
+    assert leftovers(tmp_path) == []
+
+
+@pytest.mark.parametrize("step", [2, 3])
+def test_a_pointer_that_cannot_be_written_keeps_the_older_checkpoint(
+    tmp_path, monkeypatch, step
+):
+    store = saved(tmp_path, 1, 2, keep_max=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint_store, "write_file", raising(OSError(5, "broken")))
+        with pytest.raises(OSError, match="broken"):
+            store.save(checkpoint_of(step))
+    assert_same_checkpoint(store.latest(), checkpoint_of(2))
+    store.save(checkpoint_of(4))
+    assert on_disk(tmp_path) == [4]
+    assert leftovers(tmp_path) == []
+
+
+def test_training_on_a_full_disk(tmp_path, monkeypatch, caplog):
+    estimator = trained(tmp_path)
+    before = estimator.checkpoint
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            checkpoint_format, "write_tensors", raising(OSError(28, "No space left"))
+        )
+        with pytest.raises(OSError, match="No space left"):
+            estimator.train(table_fn(), steps=2)
+    assert_same_checkpoint(estimator.checkpoint, before)
+    assert estimator.train(table_fn(), steps=2).checkpoint.global_step == 4
+
+
+@pytest.mark.parametrize("allowed", [0o500, None])
+def test_a_read_only_directory(tmp_path, monkeypatch, allowed):
+    estimator = trained(tmp_path)
+    before = estimator.checkpoint
+    if allowed is None:
+        monkeypatch.setattr(Path, "mkdir", raising(PermissionError(13, "denied")))
+    elif os.geteuid() == 0:
+        pytest.skip("root may write everywhere")
+    else:
+        tmp_path.chmod(allowed)
+    try:
+        with pytest.raises(PermissionError):
+            estimator.train(table_fn(), steps=2)
+        assert_same_checkpoint(estimator.checkpoint, before)
+        assert "loss" in estimator.evaluate(table_fn())
+    finally:
+        tmp_path.chmod(0o700)
+
+
+def test_an_error_of_training_is_not_hidden_by_one_of_saving(tmp_path, caplog):
+    estimator = trained(tmp_path)
+
+    def broken_input():
+        yield from table_fn()()
+        shutil.rmtree(tmp_path)
+        tmp_path.write_text("a file is in the way")
+        raise KeyError("of the input")
+
+    with (
+        caplog.at_level(logging.ERROR, "skest"),
+        pytest.raises(KeyError, match="input"),
+    ):
+        estimator.train(broken_input)
+    assert "The checkpoint of step 7 is lost" in caplog.text
+
+
+# The best ones, and checksums
+
+
+def note(model_dir, step, name=None, **metrics):
+    metrics = {"global_step": step, **metrics}
+    write_eval_result(eval_dir_of(model_dir, name), metrics)
+
+
+LOSSES = {0: 9.0, 2: 0.2, 4: 0.1, 6: 0.3, 8: 0.2, 10: float("nan"), 12: 0.5}
+
+
+@pytest.mark.parametrize(
+    ("rule", "kept"),
+    [
+        (KeepBest(), [4, 10, 12]),
+        (KeepBest(2), [2, 4, 10, 12]),  # at a tie the earlier one
+        (KeepBest(2, greater_is_better=True), [0, 10, 12]),
+        (KeepBest(2, "auc"), [10, 12]),
+    ],
+)
+def test_the_best_are_kept_also_by_a_new_object(tmp_path, rule, kept):
+    for step, loss in LOSSES.items():
+        saved(tmp_path, step, keep_max=2, keep_best=rule)
+        note(tmp_path, step, loss=loss)
+    saved(tmp_path, 12, keep_max=2, keep_best=rule)
+    assert on_disk(tmp_path) == sorted({*kept})
+
+
+def test_what_is_no_longer_the_best_goes(tmp_path):
+    store = saved(tmp_path, 1, keep_max=1, keep_best=KeepBest(eval_name="val"))
+    note(tmp_path, 1, "val", loss=2.0)
+    note(tmp_path, 2, loss=0.0)  # another evaluation
+    store.save(checkpoint_of(2))
+    assert on_disk(tmp_path) == [1, 2]
+    note(tmp_path, 2, "val", loss=1.0)
+    store.save(checkpoint_of(3))
+    assert on_disk(tmp_path) == [2, 3]
+    assert store.best_path(KeepBest(eval_name="val")).name == "ckpt-2"
+    assert store.best_path(KeepBest(eval_name="test")) is None
+
+
+def test_results_that_cannot_be_read_delete_nothing(tmp_path, caplog):
+    (tmp_path / "eval").mkdir()
+    (tmp_path / "eval" / "3.json").write_text("{\n")
+    store = saved(tmp_path, *range(4), keep_max=1, keep_best=KeepBest())
+    assert on_disk(tmp_path) == [0, 1, 2, 3]
+    assert "All checkpoints stay" in caplog.text
+    with pytest.raises(ValueError, match="3.json' is not the result"):
+        store.best_path(KeepBest())
+
+
+def test_training_keeps_the_best_checkpoint(tmp_path):
+    config = RunConfig(
+        tmp_path,
+        random_seed=0,
+        save_checkpoints_steps=5,
+        keep_checkpoint_max=1,
+        keep_best=KeepBest(metric="mean"),
+    )
+    estimator = Estimator(model_fn, config=config)
+    assert estimator.best_checkpoint() is None
+    train_and_evaluate(
+        estimator,
+        TrainSpec(table_fn(num_epochs=None), max_steps=30),
+        EvalSpec(table_fn(), throttle_secs=0),
+    )
+    results = read_eval_results(estimator.eval_dir())
+    best = min(results, key=lambda step: results[step]["mean"])
+    assert 0 < best < 30
+    path = estimator.best_checkpoint()
+    assert path == tmp_path / f"ckpt-{best}"
+    assert on_disk(tmp_path) == [best, 30]
+    evaluated = estimator.evaluate(table_fn(), checkpoint_path=path)
+    assert evaluated["mean"] == results[best]["mean"]
+    assert estimator.best_checkpoint(KeepBest()) in (path, tmp_path / "ckpt-30")
+    with pytest.raises(ValueError, match="is 'auc', but the evaluation has only 'gl"):
+        estimator.best_checkpoint(KeepBest(metric="auc"))
+    assert Estimator(model_fn).best_checkpoint() is None
+
+
+def test_a_metric_that_is_not_there_is_found_by_the_first_evaluation(tmp_path):
+    rule = KeepBest(metric="auc")
+    estimator = Estimator(model_fn, config=RunConfig(tmp_path, keep_best=rule))
+    estimator.train(table_fn())
+    estimator.evaluate(table_fn(), name="other")
+    with pytest.raises(ValueError, match="'metric' of KeepBest is 'auc', but the"):
+        estimator.evaluate(table_fn())
+
+
+@settings(max_examples=100, deadline=None)
+@given(name=st.sampled_from(FILES), where=st.floats(0, 1), bit=st.integers(0, 7))
+def test_every_bit_counts(one_checkpoint, name, where, bit):
+    path = one_checkpoint / name
+    before = path.read_bytes()
+    flipped = bytearray(before)
+    flipped[round(where * (len(before) - 1))] ^= 1 << bit
+    path.write_bytes(flipped)
+    try:
+        with pytest.raises(CorruptCheckpointError, match="is damaged"):
+            read_checkpoint(one_checkpoint)
+    finally:
+        path.write_bytes(before)
+
+
+@pytest.mark.parametrize("moment", ["before the state", "before the tensors"])
+@pytest.mark.parametrize("step", [1, 2], ids=["replaced", "deleted"])
+def test_a_checkpoint_that_goes_while_it_is_read(tmp_path, monkeypatch, moment, step):
+    store = saved(tmp_path, 1, keep_max=1)
+    others = dataclasses.replace(checkpoint_of(step), variables={"a": torch.ones(9)})
+    name = "read_checkpoint" if moment == "before the state" else "tensors_in"
+    module = checkpoint_format if name == "tensors_in" else checkpoint_store
+    read = getattr(module, name)
+
+    def reading(path, *args):
+        if others not in done:
+            done.append(others)
+            DirectoryStore(tmp_path, keep_max=1).save(others)
+        return read(path, *args)
+
+    done = []
+    monkeypatch.setattr(module, name, reading)
+    assert store.latest().global_step == step
+    assert store.latest().variables["a"].tolist() == [1.0] * 9

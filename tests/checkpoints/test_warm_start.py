@@ -1,0 +1,438 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Warm starts of the core: what is taken over, from where, and what is refused."""
+
+import copy
+import logging
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from skest import (
+    Estimator,
+    EvalSpec,
+    RunConfig,
+    TrainSpec,
+    VocabInfo,
+    WarmStartSettings,
+    add_metrics,
+    train_and_evaluate,
+)
+from skest.checkpoints.checkpoint import Checkpoint
+from skest.checkpoints.warm_start import warm_start
+from skest.exceptions import CheckpointMismatchError, NotFittedError
+from skest.optimizers import make_optimizer
+from tests._models import At, linear, model_fn, raising, table_fn
+
+FROZEN = {"lr": 1e-12}  # a step with it changes nothing that counts
+
+
+@pytest.fixture
+def trained():
+    return Estimator(model_fn, config=RunConfig(random_seed=0)).train(table_fn())
+
+
+def train(source, **options):
+    """Return an Estimator after one step that hardly moves the variables."""
+    options = {"params": FROZEN, "config": RunConfig(random_seed=1), **options}
+    return Estimator(model_fn, warm_start_from=source, **options).train(
+        table_fn(), steps=1
+    )
+
+
+def assert_started_from(new, old):
+    assert new.checkpoint.variables.keys() == old.checkpoint.variables.keys()
+    for name, value in old.checkpoint.variables.items():
+        torch.testing.assert_close(new.checkpoint.variables[name], value)
+
+
+# Sources
+
+
+def test_from_an_estimator_in_memory_and_its_checkpoint(trained):
+    for source in (trained, trained.checkpoint, WarmStartSettings(trained)):
+        new = train(source)
+        assert_started_from(new, trained)
+        assert new.checkpoint.global_step == 1
+        assert new.warm_start_report.warm_started == ["weight", "bias"]
+
+
+def test_from_directories(tmp_path, trained):
+    old = Estimator(model_fn, tmp_path / "model").train(table_fn(), steps=2)
+    old.train(table_fn(), steps=1)
+    old.export(tmp_path / "export", format="checkpoint")
+    version = old.export(tmp_path / "export", format="checkpoint")
+    first = tmp_path / "model" / "ckpt-2"
+    for source in (
+        *(tmp_path / "model", str(tmp_path / "model"), old.latest_checkpoint()),
+        *(version, tmp_path / "export", old),
+    ):
+        assert_started_from(train(source), old)
+    assert train(first).warm_start_report.source == str(first)
+    assert train(tmp_path / "export").warm_start_report.source == str(version)
+
+
+def test_a_directory_without_a_checkpoint(tmp_path):
+    (tmp_path / "empty").mkdir()
+    for name in ("empty", "nowhere"):
+        new = Estimator(model_fn, tmp_path / "new", warm_start_from=tmp_path / name)
+        with pytest.raises(ValueError, match=f"no checkpoint to warm-start .*{name}'"):
+            new.train(table_fn())
+        assert new.checkpoint is None
+
+
+def test_an_estimator_without_a_checkpoint():
+    with pytest.raises(NotFittedError, match="to warm-start from has no checkpoint"):
+        train(Estimator(model_fn))
+
+
+def test_what_is_no_source():
+    with pytest.raises(TypeError, match="must be a directory, .* got int"):
+        Estimator(model_fn, warm_start_from=3)
+    with pytest.raises(TypeError, match="'ckpt_to_initialize_from' .* got None"):
+        WarmStartSettings(None)
+
+
+# When
+
+
+def test_a_checkpoint_of_its_own_comes_first(tmp_path, trained):
+    new = train(trained, model_dir=tmp_path)
+    before = new.checkpoint
+    again = Estimator(model_fn, tmp_path, params=FROZEN, warm_start_from="nowhere")
+    again.train(table_fn(), steps=1)
+    assert again.checkpoint.global_step == 2
+    assert again.warm_start_report is None
+    torch.testing.assert_close(again.checkpoint.variables, before.variables)
+
+
+def test_the_checkpoint_of_step_0_has_the_warm_variables(tmp_path, trained):
+    new = Estimator(
+        model_fn, tmp_path, RunConfig(save_checkpoints_steps=5), warm_start_from=trained
+    )
+    new.train(table_fn(), steps=2)
+    steps = {path.name for path in tmp_path.glob("ckpt-*")}
+    assert steps == {"ckpt-0", "ckpt-2"}
+    at_0 = Estimator(model_fn, warm_start_from=tmp_path / "ckpt-0", params=FROZEN)
+    assert_started_from(at_0.train(table_fn(), steps=1), trained)
+
+
+def test_train_and_evaluate_starts_warm_once(tmp_path, trained):
+    def run(source):
+        estimator = Estimator(model_fn, tmp_path, params=FROZEN, warm_start_from=source)
+        results = train_and_evaluate(
+            estimator, TrainSpec(table_fn(), max_steps=3), EvalSpec(table_fn())
+        )
+        return estimator, results
+
+    estimator, (metrics, _) = run(trained)
+    assert metrics["loss"] == pytest.approx(trained.evaluate(table_fn())["loss"])
+    assert estimator.warm_start_report is not None
+    again, results = run("nowhere")
+    assert results[0] == metrics
+    assert again.warm_start_report is None
+
+
+def test_added_metrics_keep_the_settings(trained):
+    cold = Estimator(model_fn, params=FROZEN, warm_start_from=trained)
+    new = add_metrics(cold, lambda labels: {})
+    assert_started_from(new.train(table_fn(), steps=1), trained)
+
+
+# What
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [
+        (".*", ["weight", "bias"]),
+        (".*ia.*", ["bias"]),
+        ("ias", None),
+        (["weight"], ["weight"]),
+        (["w", "b"], ["weight", "bias"]),
+        (None, []),
+        ([], []),
+    ],
+)
+def test_selection(trained, wanted, expected):
+    settings = WarmStartSettings(trained, wanted)
+    if expected is None:
+        with pytest.raises(ValueError, match="'ias' matches no variable"):
+            train(settings)
+        return
+    new = train(settings)
+    report = new.warm_start_report
+    assert report.warm_started == expected
+    for name, value in trained.checkpoint.variables.items():
+        is_warm = torch.allclose(new.checkpoint.variables[name], value)
+        assert is_warm == (name in expected)
+        if not is_warm:
+            assert report.not_warm_started[name] == "not selected"
+
+
+def test_a_name_does_not_select_those_that_begin_with_it():
+    network = nn.ModuleDict({"a": nn.Linear(1, 1), "ab": nn.Linear(1, 1)})
+    old = Checkpoint.capture(copy.deepcopy(network), 0)
+    names = ["a.weight", "ab"]
+    report = warm_start(network, [], WarmStartSettings(old, names))
+    assert report.warm_started == ["a.weight", "ab.weight", "ab.bias"]
+
+
+def test_a_variable_of_another_name(trained):
+    weight, bias = (trained.checkpoint.variables[n] for n in ("weight", "bias"))
+    old = Checkpoint(9, {"kernel": weight, "bias": bias})
+    settings = WarmStartSettings(old, var_name_to_prev_var_name={"weight": "kernel"})
+    new = train(settings)
+    assert_started_from(new, trained)
+    assert "weight    kernel       1    0" in str(new.warm_start_report)
+
+
+def test_buffers_are_variables(trained):
+    params = {"network": "batch_norm"}
+    old = Estimator(model_fn, params=params).train(table_fn())
+    new = Estimator(model_fn, params={**params, **FROZEN}, warm_start_from=old)
+    saved = []
+    hook = At(1, lambda run: saved.append(run.start_step))
+    new.train(table_fn(), [hook], steps=1)
+    assert set(new.warm_start_report.warm_started) == set(old.checkpoint.variables)
+
+
+def test_types_and_memory_of_the_source_stay_its_own(trained):
+    doubles = {n: v.double() for n, v in trained.checkpoint.variables.items()}
+    before = copy.deepcopy(doubles)
+    new = train(Checkpoint(0, doubles), params={"lr": 0.5})
+    assert new.checkpoint.variables["weight"].dtype == torch.float32
+    torch.testing.assert_close(doubles, before, rtol=0, atol=0)
+
+
+# Vocabularies
+
+
+def test_rows_and_columns_at_once():
+    network = nn.ParameterDict({"table": nn.Parameter(torch.full((3, 2), 9.0))})
+    old = {"table": torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])}
+    infos = [
+        VocabInfo(["c", "d", "a"], 3, 0, ["a", "b", "c"]),
+        VocabInfo(["y", "z"], 2, 0, ["x", "y"], axis=1),
+    ]
+    settings = WarmStartSettings(
+        Checkpoint(0, old), None, var_name_to_vocab_info={"table": infos}
+    )
+    report = warm_start(network, [], settings)
+    assert network["table"].tolist() == [[6, 0], [0, 0], [2, 0]]
+    assert report.variables[0][2:] == (2, 1, "not in the source, columns: 1 of 2")
+
+
+ROWS = VocabInfo(["a", "b"], 2, 0, ["b"], backup_initializer=nn.init.ones_)
+COLUMNS = VocabInfo(
+    [*"xyz"], 3, 0, [*"xy"], backup_initializer=lambda t: t.fill_(7), axis=1
+)
+CORNER = {"rows": 1, "columns": 7}
+
+
+@pytest.mark.parametrize("first", ["rows", "columns"])
+def test_every_axis_has_its_own_initializer(first):
+    network = nn.ParameterDict({"table": nn.Parameter(torch.zeros(2, 3))})
+    old = Checkpoint(0, {"table": torch.tensor([[3.0, 4.0]])})
+    infos = [ROWS, COLUMNS] if first == "rows" else [COLUMNS, ROWS]
+    settings = WarmStartSettings(old, None, {"table": infos})
+    report = warm_start(network, [], settings)
+    assert network["table"].tolist() == [[1, 1, CORNER[first]], [3, 4, 7]]
+    assert report.variables[0][2:] == (
+        (1, 1, "not in the source, columns: 2 of 3")
+        if first == "rows"
+        else (2, 1, "not in the source, rows: 1 of 2")
+    )
+
+
+@pytest.mark.parametrize(
+    ("rows", "reason"),
+    [
+        ("ab", "columns not in the source"),
+        ("ac", "not in the source, columns not in the source"),
+    ],
+)
+def test_nothing_is_copied_if_an_axis_is_new_as_a_whole(rows, reason):
+    network = nn.ParameterDict({"table": nn.Parameter(torch.zeros(2, 2))})
+    old = Checkpoint(0, {"table": torch.ones(2, 2)})
+    infos = [
+        VocabInfo([*rows], 2, 0, ["a", "b"]),
+        VocabInfo(["x", "y"], 2, 0, ["p", "q"], axis=1),
+    ]
+    report = warm_start(network, [], WarmStartSettings(old, None, {"table": infos}))
+    assert network["table"].tolist() == [[0, 0], [0, 0]]
+    assert report.variables[0] == ("table", None, 0, 2, reason)
+    assert report.warm_started == []
+
+
+@pytest.mark.parametrize(
+    ("initializer", "expected"), [(None, 0), (nn.init.ones_, 1), (lambda t: None, 9)]
+)
+def test_what_fills_new_rows(initializer, expected):
+    network = nn.ParameterDict({"table": nn.Parameter(torch.full((2, 1), 9.0))})
+    info = VocabInfo(["b", "c"], 2, 0, ["a", "b"], backup_initializer=initializer)
+    old = Checkpoint(0, {"table": torch.tensor([[1.0], [2.0]])})
+    warm_start(network, [], WarmStartSettings(old, None, {"table": info}))
+    assert network["table"].tolist() == [[2], [expected]]
+
+
+def test_initializers_draw_from_the_run_alone(trained):
+    info = VocabInfo(range(3), 3, 0, (), backup_initializer=nn.init.normal_, axis=1)
+    settings = WarmStartSettings(trained, None, {"weight": info})
+    state = torch.get_rng_state()
+    first, second = train(settings), train(settings)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert_started_from(first, second)
+    assert "weight" in first.warm_start_report.not_warm_started
+
+
+# Refusals
+
+
+def test_one_list_of_all_that_does_not_fit():
+    network = nn.ModuleDict({"a": nn.Linear(2, 3), "b": nn.Linear(3, 1)})
+    old = Checkpoint.capture(nn.ModuleDict({"a": nn.Linear(4, 3)}), 0)
+    before = copy.deepcopy(network.state_dict())
+    settings = WarmStartSettings(
+        old,
+        ["a", "b", "c"],
+        {"d": VocabInfo("a", 1, 0, "a"), "a.bias": VocabInfo(["a"], 1, 0, ["a"])},
+        {"e": "f"},
+    )
+    with pytest.raises(CheckpointMismatchError) as error:
+        warm_start(network, [], settings)
+    for line in (
+        "The warm start from the checkpoint of step 0 is not possible:",
+        "'vars_to_warm_start': 'c' matches no variable",
+        "'var_name_to_vocab_info': there is no variable 'd'",
+        "'var_name_to_prev_var_name': there is no variable 'e'",
+        "a.weight: (3, 4) in the source, (3, 2) in the network",
+        "a.bias: 'new_vocab' has 1 entries",
+        "b.weight: missing in the source",
+        "The source has: a.weight (3, 4), a.bias (3,).",
+    ):
+        assert line in str(error.value)
+    torch.testing.assert_close(network.state_dict(), before, rtol=0, atol=0)
+
+
+def test_a_previous_name_without_use(trained):
+    settings = WarmStartSettings(
+        trained, ["bias"], var_name_to_prev_var_name={"weight": "weight"}
+    )
+    with pytest.raises(CheckpointMismatchError, match="'weight' is not selected"):
+        train(settings)
+
+
+def test_axes_that_a_variable_does_not_have(trained):
+    info = VocabInfo(["a"], 1, 0, ["a"], axis=1)
+    settings = WarmStartSettings(trained, None, {"bias": info})
+    with pytest.raises(CheckpointMismatchError, match=r"bias: the axes \[1\]"):
+        train(settings)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "match"),
+    [
+        ({"vars_to_warm_start": "("}, ValueError, r"'\(', which is no regular expr"),
+        ({"vars_to_warm_start": 3}, TypeError, "'vars_to_warm_start' must be"),
+        ({"vars_to_warm_start": [3]}, TypeError, r"expressions, or None; got \[3\]"),
+        ({"var_name_to_vocab_info": []}, TypeError, "by names of variables, .* list"),
+        ({"var_name_to_prev_var_name": "a"}, TypeError, "by names of variables"),
+        (
+            {"var_name_to_vocab_info": {"a": 1}},
+            TypeError,
+            "a VocabInfo or a list .*'a'",
+        ),
+    ],
+)
+def test_wrong_settings(arguments, error, match):
+    with pytest.raises(error, match=match):
+        WarmStartSettings("somewhere", **arguments)
+
+
+def test_nothing_is_written_when_a_warm_start_is_refused(tmp_path):
+    old = Checkpoint(0, {"weight": torch.zeros(1)})
+    new = Estimator(model_fn, tmp_path / "new", warm_start_from=old)
+    with pytest.raises(CheckpointMismatchError):
+        new.train(table_fn(), [At(1, raising(AssertionError))])
+    assert new.latest_checkpoint() is None
+
+
+# Optimizers
+
+
+@pytest.mark.parametrize("optimizer", ["ftrl", "adagrad", "adam", "sgd"])
+def test_warm_weights_survive_the_first_step(optimizer, trained):
+    new = train(trained, params={"optimizer": optimizer, "lr": 1e-4})
+    for name, value in trained.checkpoint.variables.items():
+        torch.testing.assert_close(
+            new.checkpoint.variables[name], value, rtol=0, atol=2e-3
+        )
+
+
+def test_slots_start_anew():
+    network = linear()
+    adam = make_optimizer("adam", network.parameters(), 0.1)
+    warm_start(network, [adam], WarmStartSettings(Checkpoint.capture(linear(), 5)))
+    assert not adam.state
+
+
+# Report and pickle
+
+
+def test_the_report_is_logged(caplog, trained):
+    with caplog.at_level(logging.INFO, "skest"):
+        train(trained)
+    (line,) = [r.getMessage() for r in caplog.records if "Warm start" in r.getMessage()]
+    assert line == f"Warm start from {trained!r}: 2 of 2 variables."
+
+
+@pytest.mark.parametrize(
+    ("new", "old", "warning"),
+    [
+        ([1, 2], ["1", "2"], "as text 2 is: give both the same type"),
+        ([1, 2], "file", "as text 1 is: give both the same type"),
+        (["x", "y"], "file", "no entry of 'new_vocab' is in 'old_vocab'."),
+        (["a", "b"], ["b", "c"], None),
+        (["a", "b"], [], None),
+    ],
+)
+def test_vocabularies_that_share_nothing_are_doubtful(
+    tmp_path, caplog, new, old, warning
+):
+    (tmp_path / "file").write_text("7\n1\n")
+    old = tmp_path / old if old == "file" else old
+    network = nn.ModuleDict({"a": nn.Embedding(3, 1), "b": nn.Linear(1, 1)})
+    source = Checkpoint.capture(copy.deepcopy(network), 0)
+    settings = WarmStartSettings(source, ".*", {"a.weight": VocabInfo(new, 2, 1, old)})
+    with caplog.at_level(logging.WARNING, "skest"):
+        warm_start(network, [], settings)
+    if warning is None:
+        assert not caplog.records
+        return
+    (record,) = caplog.records
+    assert "'a.weight' took over no entry along axis 0" in record.getMessage()
+    assert warning in record.getMessage()
+
+
+def test_a_warm_start_of_nothing_is_a_warning(caplog):
+    network = nn.ParameterDict({"table": nn.Parameter(torch.zeros(2, 2))})
+    old = Checkpoint(0, {"table": torch.ones(2, 2)})
+    with caplog.at_level(logging.WARNING, "skest"):
+        warm_start(network, [], WarmStartSettings(old, None))
+    assert "took nothing over; training starts anew" in caplog.text
+    assert "not selected" in caplog.text
+
+
+def test_a_pickle_has_no_source_that_has_done_its_work(trained):
+    new = Estimator(model_fn, params=FROZEN, warm_start_from=trained)
+    waiting = pickle.loads(pickle.dumps(new))
+    assert_started_from(waiting.train(table_fn(), steps=1), trained)
+    done = pickle.loads(pickle.dumps(waiting))
+    assert done._warm_start_from is None
+    assert str(done.warm_start_report) == str(waiting.warm_start_report)
+    np.testing.assert_array_equal(
+        done.get_variable_value("weight"), waiting.get_variable_value("weight")
+    )

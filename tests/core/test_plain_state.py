@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""State as plain data, and back."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from skest import RunConfig
+from skest import feature_columns as fc
+from skest.adapters.target_scale import TargetScale
+from skest.checkpoints.checkpoint import Checkpoint
+from skest.core.plain_state import from_plain, to_plain
+from skest.distributed import ClusterSpec, DataParallel, TaskConfig
+from skest.heads import BinaryClassHead
+
+
+def kinds(plain):
+    """Return the types in plain data."""
+    found = {type(plain)}
+    if isinstance(plain, dict):
+        return found.union(*map(kinds, plain), *map(kinds, plain.values()))
+    if isinstance(plain, list | tuple | set):
+        return found.union(*map(kinds, plain))
+    return found
+
+
+PLAIN = {dict, list, tuple, set, str, int, float, bool, bytes, type(None), np.ndarray}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        {"a": [1, 2.5, "x", b"y", True, (None, {3})]},
+        {1: "one", ("a", 2): "pair", None: 0},
+        {"__skest__": "os:system", "state": {}},  # a dictionary of the user's
+        Path("models") / "a",
+        RunConfig(model_dir="models", random_seed=3),
+        RunConfig(
+            train_distribute=DataParallel(),
+            task=TaskConfig("worker", 0, ClusterSpec({"chief": [""], "worker": [""]})),
+        ),
+        TargetScale.none(2).scale.tolist(),
+        fc.numeric_column("x", normalizer="standard").get_params(),
+    ],
+)
+def test_there_and_back(value):
+    plain = to_plain(value)
+    assert kinds(plain) <= PLAIN
+    assert from_plain(plain) == value
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8]
+)
+@pytest.mark.parametrize("shape", [(), (0,), (2, 3)])
+def test_tensors(dtype, shape):
+    tensor = torch.arange(float(np.prod(shape))).reshape(shape).to(dtype)
+    plain = to_plain({"t": tensor.requires_grad_(dtype.is_floating_point)})
+    assert kinds(plain) <= PLAIN
+    back = from_plain(plain)["t"]
+    assert back.dtype == dtype
+    assert not back.requires_grad
+    assert torch.equal(back, tensor)
+
+
+def test_arrays_that_must_not_be_written_to():
+    plain = to_plain(torch.ones(3))
+    plain["array"].flags.writeable = False
+    assert from_plain(plain).tolist() == [1, 1, 1]
+
+
+def test_objects_of_skest():
+    column = fc.embedding_column(fc.categorical_column_with_hash_bucket("k", 5), 2)
+    scale = TargetScale.none(2)
+    checkpoint = Checkpoint(3, {"w": torch.ones(2)}, scalars={"lr": 0.1})
+    head = BinaryClassHead(thresholds=[0.3])
+    plain = to_plain([column, scale, checkpoint, head])
+    assert kinds(plain) <= PLAIN
+    column_back, scale_back, checkpoint_back, head_back = from_plain(plain)
+    assert repr(column_back) == repr(column)
+    assert isinstance(scale_back, TargetScale)
+    assert all(map(np.array_equal, scale_back, scale))
+    assert checkpoint_back.global_step == 3
+    assert torch.equal(checkpoint_back.variables["w"], torch.ones(2))
+    assert repr(head_back) == repr(head)
+
+
+def test_what_is_shared_stays_shared():
+    column = fc.numeric_column("x")
+    first, second = from_plain(to_plain([column, {"again": column}]))
+    assert second["again"] is first is not column
+
+
+def test_what_is_not_of_skest_stays():
+    def own(x):
+        return x
+
+    plain = to_plain({"activation": own, "optimizer": torch.optim.Adam})
+    assert plain == {"activation": own, "optimizer": torch.optim.Adam}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "os:system",
+        "subprocess:Popen",
+        "skestra:Thing",
+        "skest.estimators.estimator:os",  # imported there
+        "skest.estimators.estimator:Path",
+        "skest.adapters.dnn:dnn_model_fn",  # no class
+        "skest.adapters.dnn:Nothing",
+        "skest",
+    ],
+)
+def test_only_classes_of_skest_are_made(name):
+    with pytest.raises(ValueError, match=f"names '{name}', which is no class of skest"):
+        from_plain({"__skest__": name, "state": {}})

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+import threading
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from skest.core.random import RunRandom, draws_from_global_generator, seed_sequence
+from skest.networks import DNN, Dropout
+from tests._models import squared_loss
+
+
+class Gan(nn.Module):
+    """A module of the user's, with a name that skest uses too."""
+
+    def __init__(self):
+        super().__init__()
+        self.generator = nn.Linear(2, 2)
+
+    def forward(self, x):
+        return self.generator(x)
+
+
+def lent(random):
+    with random.as_global():
+        return torch.rand(3)
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 2**63))
+def test_a_seed_gives_the_same_numbers(seed):
+    first, second = RunRandom(seed), RunRandom(seed)
+    assert torch.equal(lent(first), lent(second))
+    assert torch.equal(
+        torch.rand(3, generator=first.generator),
+        torch.rand(3, generator=second.generator),
+    )
+
+
+def test_streams_differ():
+    first, second = RunRandom(0), RunRandom(1)
+    own = torch.rand(3, generator=first.generator)
+    assert not torch.equal(own, lent(RunRandom(0)))
+    assert not torch.equal(lent(first), lent(second))
+    assert not torch.equal(lent(RunRandom(None)), lent(RunRandom(None)))
+
+
+def test_the_lent_stream_goes_on():
+    with (random := RunRandom(5)).as_global():
+        whole = torch.rand(6)
+    random = RunRandom(5)
+    assert torch.equal(torch.cat([lent(random), lent(random)]), whole)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_caller_gets_the_global_generator_back(fails):
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    random = RunRandom(0)
+    try:
+        with random.as_global():
+            torch.rand(10)
+            if fails:
+                raise OSError("broken")
+    except OSError:
+        pass
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_the_state_can_be_saved_and_restored():
+    random = RunRandom(0)
+    lent(random), torch.rand(2, generator=random.generator)
+    state = {name: value.clone() for name, value in random.state_dict().items()}
+    expected = lent(random), torch.rand(3, generator=random.generator)
+    other = RunRandom(99)
+    other.load_state_dict(state)
+    assert torch.equal(lent(other), expected[0])
+    assert torch.equal(torch.rand(3, generator=other.generator), expected[1])
+
+
+def test_the_state_is_current_while_it_is_lent():
+    random, other = RunRandom(0), RunRandom(1)
+    with random.as_global():
+        torch.rand(7)
+        state = random.state_dict()
+        expected = torch.rand(3)
+    other.load_state_dict(state)
+    assert torch.equal(lent(other), expected)
+
+
+def test_a_state_of_another_kind_of_device_is_left_out():
+    state = RunRandom(0).state_dict()
+    random = RunRandom(1)
+    random.load_state_dict({**state, "generator": state["generator"][:16]})
+    assert torch.equal(
+        torch.rand(2, generator=random.generator),
+        torch.rand(2, generator=RunRandom(1).generator),
+    )
+
+
+def test_children_of_a_seed():
+    states = [seed_sequence(1, *key).generate_state(1)[0] for key in [(), (0,), (1,)]]
+    assert len(set(states)) == 3
+    assert seed_sequence(1, 0).generate_state(1)[0] == states[1]
+    assert isinstance(seed_sequence(None).entropy, int)
+
+
+@pytest.mark.parametrize(
+    ("network", "others", "draws"),
+    [
+        (nn.Linear(2, 1), (), False),
+        (nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), nn.ReLU()), (), False),
+        (DNN(nn.Linear(2, 2), (3,), 1, dropout=0.5, batch_norm=True), (), False),
+        (nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.1)), (), True),
+        (nn.AlphaDropout(), (), True),
+        (nn.RReLU(), (), True),
+        (nn.GRU(2, 2), (), True),
+        (nn.TransformerEncoderLayer(4, 2), (), True),
+        (Gan(), (), True),
+        (nn.Linear(2, 1), (squared_loss,), True),
+        (nn.Linear(2, 1), (nn.functional.mse_loss,), True),
+        (nn.Linear(2, 1), (nn.MSELoss(),), False),
+        (
+            nn.Linear(2, 1),
+            (torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1),),
+            False,
+        ),
+    ],
+)
+def test_what_may_draw_from_the_global_generator(network, others, draws):
+    assert draws_from_global_generator(network, *others) == draws
+
+
+def test_attach_gives_the_generator_to_those_that_take_one():
+    random, gan, dropout = RunRandom(0), Gan(), Dropout(0.5)
+    inner = gan.generator
+    with random.attach(nn.Sequential(gan, dropout)):
+        pass
+    assert dropout.generator is random.generator
+    assert gan.generator is inner
+
+
+def test_attach_lends_only_if_it_must():
+    network, before = nn.Linear(2, 1), torch.get_rng_state()
+    with RunRandom(0).attach(network):
+        assert torch.equal(torch.get_rng_state(), before)
+    with RunRandom(0).attach(nn.Dropout(0.5)):
+        assert not torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_threads_do_not_mix_their_streams():
+    results = {}
+
+    def draw(seed):
+        random = RunRandom(seed)
+        with random.as_global():
+            results[seed] = torch.cat([torch.rand(1) for _ in range(200)])
+
+    threads = [threading.Thread(target=draw, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for seed, drawn in results.items():
+        with RunRandom(seed).as_global():
+            assert torch.equal(torch.cat([torch.rand(1) for _ in range(200)]), drawn)
+
+
+def test_numpy_is_left_alone():
+    before = np.random.get_state()[1].tolist()
+    lent(RunRandom(0))
+    assert np.random.get_state()[1].tolist() == before

@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+import multiprocessing
+import os
+import threading
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from skest import DNNRegressor, Estimator, RunConfig
+from skest.adapters.features import ARRAY_KEY
+from skest.adapters.fit import core_on_cpu
+from skest.core.resources import (
+    FLOP_PER_THREAD,
+    IntraOpThreads,
+    dense_size,
+    resolve_device,
+    threads_for,
+)
+from skest.distributed import SharedMemory
+from tests import _forkserver
+from tests._models import At, model_fn, raising, table_fn
+
+
+@pytest.fixture(autouse=True)
+def three_threads():
+    """Let the caller's setting be one that nothing else would choose."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(before)
+
+
+def in_thread(function):
+    thread = threading.Thread(target=function)
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize("device", ["cpu", torch.device("cpu")])
+def test_devices(device):
+    assert resolve_device(device) == torch.device("cpu")
+
+
+def test_auto_is_what_there_is():
+    expected = "cuda" if torch.cuda.is_available() else "cpu"
+    assert resolve_device("auto").type == expected
+
+
+def test_shared_memory_is_that_of_the_cpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    config = RunConfig(train_distribute=SharedMemory(num_workers=2))
+    estimator = Estimator(lambda features, labels, mode: None, config=config)
+    assert estimator._builder.device == torch.device("cpu")
+
+
+@pytest.mark.parametrize(
+    ("strategy", "dtype"), [(SharedMemory(num_workers=2), "float64"), (None, "float32")]
+)
+def test_numbers_are_as_exact_as_on_the_device_of_the_training(
+    strategy, dtype, monkeypatch
+):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    model = DNNRegressor(config=RunConfig(train_distribute=strategy))
+    assert model._choose_dtype({ARRAY_KEY: np.zeros((2, 1))}) == dtype
+
+
+def test_a_model_on_the_cpu_needs_no_other_to_be_exported(monkeypatch):
+    config = RunConfig(train_distribute=SharedMemory(num_workers=2))
+    core = Estimator(lambda features, labels, mode: None, config=config)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert core_on_cpu(SimpleNamespace(estimator_=core)) is core
+
+
+@pytest.mark.parametrize("device", ["gpu", "", 3.5, None])
+def test_unknown_devices_are_refused(device):
+    with pytest.raises(ValueError, match="'device' must be"):
+        resolve_device(device)
+
+
+def test_a_missing_device_is_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert resolve_device("auto") == torch.device("cpu")
+    with pytest.raises(ValueError, match=r"'device' is 'cuda:0', but .*device='auto'"):
+        resolve_device("cuda:0")
+
+
+@pytest.mark.parametrize(
+    ("work", "threads"), [(0.0, 1), (0.99, 1), (1.0, 2), (2.5, 3), (7.0, 8)]
+)
+@pytest.mark.parametrize("passes", [1, 3])
+def test_threads_grow_with_the_work_of_a_step(work, threads, passes):
+    n_parameters = 1000
+    network = nn.Linear(n_parameters, 1, bias=False)
+    rows = round(work * FLOP_PER_THREAD / (2 * passes * n_parameters) + 0.5)
+    rows = rows if work else 0
+    assert threads_for(dense_size(network), rows, passes=passes) == threads
+
+
+def test_row_tables_cost_nothing():
+    table = nn.Embedding(1_000_000, 8)
+    assert dense_size(table) == 8_000_000
+    table.weight.is_row_table = True
+    assert dense_size(table) == 0
+
+
+@pytest.mark.parametrize(
+    ("useful", "wanted", "expected"),
+    [(1, "auto", 1), (2, "auto", 2), (8, "auto", 3), (1, 2, 2), (1, 4, 4)],
+)
+@pytest.mark.parametrize("fails", [False, True])
+def test_threads_are_set_for_a_while(useful, wanted, expected, fails):
+    try:
+        with IntraOpThreads.limited_to(useful, wanted=wanted):
+            assert torch.get_num_threads() == expected
+            if fails:
+                raise OSError("broken")
+    except OSError:
+        pass
+    assert torch.get_num_threads() == 3
+
+
+def test_nested_calls():
+    with IntraOpThreads.limited_to(1, wanted="auto"):
+        with IntraOpThreads.limited_to(8, wanted="auto"):
+            assert torch.get_num_threads() == 3
+        assert torch.get_num_threads() == 1
+        with IntraOpThreads.limited_to(1, wanted=2):
+            assert torch.get_num_threads() == 2
+        assert torch.get_num_threads() == 1
+    assert torch.get_num_threads() == 3
+
+
+@pytest.mark.parametrize("first_to_leave", ["this", "other"])
+def test_overlapping_threads_get_the_callers_setting_back(first_to_leave):
+    entered, leave = threading.Event(), threading.Event()
+    found = {}
+
+    def other():
+        with IntraOpThreads.limited_to(8, wanted="auto"):
+            found["inside"] = torch.get_num_threads()
+            entered.set()
+            assert leave.wait(60)
+        found["outside"] = torch.get_num_threads()
+
+    with IntraOpThreads.limited_to(1, wanted="auto"):
+        thread = in_thread(other)  # it starts with the limit of this thread
+        assert entered.wait(60)
+        if first_to_leave == "other":
+            leave.set()
+            thread.join()
+        assert torch.get_num_threads() == 1
+    leave.set()
+    thread.join()
+    assert found == {"inside": 3, "outside": 3}
+    assert torch.get_num_threads() == 3
+    in_thread(lambda: found.update(later=torch.get_num_threads())).join()
+    assert found["later"] == 3
+
+
+def test_a_thread_keeps_a_setting_of_its_own():
+    found = {}
+
+    def other():
+        torch.set_num_threads(2)
+        with IntraOpThreads.limited_to(8, wanted="auto"):
+            found["inside"] = torch.get_num_threads()
+        found["outside"] = torch.get_num_threads()
+
+    with IntraOpThreads.limited_to(1, wanted="auto"):
+        in_thread(other).join()
+    assert found == {"inside": 2, "outside": 2}
+    assert torch.get_num_threads() == 3
+
+
+@pytest.mark.parametrize(
+    ("num_threads", "expected"), [("auto", 1), (1, 1), (2, 2), (4, 4)]
+)
+def test_training_runs_with_the_threads_it_needs(num_threads, expected):
+    seen = []
+    estimator = Estimator(model_fn, config=RunConfig(num_threads=num_threads))
+    hook = At(2, lambda run: seen.append(torch.get_num_threads()))
+    estimator.train(table_fn(), hooks=[hook], max_steps=2)
+    estimator.evaluate(table_fn(), hooks=[hook], steps=1)
+    assert seen == [expected, expected]
+    assert torch.get_num_threads() == 3
+
+
+@pytest.mark.parametrize("num_threads", ["auto", 2])
+def test_training_that_fails_brings_the_setting_back(num_threads):
+    estimator = Estimator(model_fn, config=RunConfig(num_threads=num_threads))
+    with pytest.raises(OSError, match="broken"):
+        estimator.train(table_fn(), hooks=[At(2, raising(OSError("broken")))])
+    assert torch.get_num_threads() == 3
+
+
+def fit_large_layers(num_threads):
+    X = np.ones((1000, 64), np.float32)
+    config = RunConfig(num_threads=num_threads)
+    model = DNNRegressor((512,), max_iter=1, batch_size=1000, config=config)
+    model.fit(X, X[:, 0])
+
+
+def fit_before_and_after_a_fork():
+    fit_large_layers(2)
+    for num_threads in ("auto", 2):
+        child = multiprocessing.get_context("fork").Process(
+            target=fit_large_layers, args=(num_threads,)
+        )
+        child.start()
+        child.join(60)
+        child.kill()
+        child.join()
+        assert child.exitcode == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked here")
+def test_a_fit_ends_in_the_fork_of_a_process_that_fitted():
+    process = _forkserver.context().Process(target=fit_before_and_after_a_fork)
+    process.start()
+    process.join()
+    assert process.exitcode == 0

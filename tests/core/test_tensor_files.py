@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+import zlib
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skest.core import tensor_files as _tensor_files
+from skest.core.tensor_files import read_tensors, write_in_blocks, write_tensors
+
+DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool]
+TENSORS = st.dictionaries(
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=3),
+    st.tuples(st.lists(st.integers(0, 5), max_size=3), st.sampled_from(DTYPES)),
+    max_size=4,
+)
+
+
+@given(TENSORS, st.integers(1, 64))
+def test_blocks_make_a_file_that_the_library_reads(
+    tmp_path_factory, kinds, block_bytes
+):
+    tensors = {
+        name: torch.randint(0, 2, shape).to(dtype)
+        for name, (shape, dtype) in kinds.items()
+    }
+    seen = {name: [] for name in tensors}
+    directory = tmp_path_factory.mktemp("files")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_tensor_files, "_BLOCK_BYTES", block_bytes)
+        found = write_in_blocks(
+            tensors, directory / "blocks", lambda name, block: seen[name].append(block)
+        )
+    content = (directory / "blocks").read_bytes()
+    assert found == zlib.crc32(content)
+    written = read_tensors(directory / "blocks")
+    assert written.keys() == tensors.keys()
+    for name, tensor in tensors.items():
+        assert written[name].dtype == tensor.dtype
+        assert torch.equal(written[name], tensor)
+    for name, blocks in seen.items():
+        values = [v for block in blocks for v in block.reshape(-1).tolist()]
+        assert values == tensors[name].reshape(-1).tolist()
+        assert all(b.nbytes <= block_bytes or len(b) == 1 for b in blocks)
+
+
+def test_the_file_is_that_of_the_library(tmp_path):
+    tensors = {"b": torch.rand(3, 2), "a é": torch.ones(2).double(), "c": torch.ones(5)}
+    write_tensors(tensors, tmp_path / "whole")
+    write_in_blocks(tensors, tmp_path / "blocks")
+    assert (tmp_path / "blocks").read_bytes() == (tmp_path / "whole").read_bytes()
+
+
+def test_parts_of_one_buffer_and_what_is_not_in_order(tmp_path):
+    buffer = torch.arange(12.0).reshape(3, 4)
+    tensors = {"a": buffer.T, "b": buffer[::2], "c": buffer, "d": buffer[0, 3]}
+    write_in_blocks(tensors, tmp_path / "x")
+    found = read_tensors(tmp_path / "x")
+    assert found.keys() == tensors.keys()
+    assert all(torch.equal(found[name], tensor) for name, tensor in tensors.items())
+
+
+def test_a_file_that_is_there_is_replaced(tmp_path):
+    (tmp_path / "x").write_bytes(bytes(1000))
+    write_in_blocks({"a": torch.ones(1)}, tmp_path / "x")
+    assert read_tensors(tmp_path / "x")["a"].tolist() == [1]
+
+
+def test_a_file_that_cannot_be_written(tmp_path):
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        write_in_blocks({"a": torch.ones(1)}, tmp_path / "nowhere" / "x")

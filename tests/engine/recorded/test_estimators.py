@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Replayed fits give what eager ones give, bit for bit, for every head and option."""
+
+import functools
+import logging
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import skest.engine.training
+from skest import (
+    BaselineClassifier,
+    DNNClassifier,
+    DNNEstimator,
+    DNNLinearCombinedClassifier,
+    DNNLinearCombinedRegressor,
+    DNNRegressor,
+    Estimator,
+    LinearClassifier,
+    MultiHeadEstimator,
+    RNNClassifier,
+    RunConfig,
+)
+from skest import feature_columns as fc
+from skest.engine.recorded.choice import make_step
+from skest.heads import MultiClassHead, SampledSoftmaxHead
+from skest.inputs import ArrayDataset
+from skest.networks import ACTIVATIONS
+from skest.optimizers import OPTIMIZERS, make_optimizer
+from tests.hooks._events import scalars
+
+N_ROWS = 130
+FIT = {"max_iter": 4, "batch_size": 50, "random_state": 0, "early_stopping": False}
+rng = np.random.default_rng(0)
+X = rng.normal(size=(N_ROWS, 4)).astype(np.float32)
+Y = {
+    "binary": (X[:, 0] > 0).astype(int),
+    "classes": X[:, :3].argmax(axis=1),
+    "many": rng.integers(0, 30, N_ROWS),
+    "labels": (X[:, :3] > 0).astype(int),
+    "number": X[:, 0] ** 2 + X[:, 1],
+    "numbers": X[:, :2] ** 2,
+    "count": rng.poisson(3, N_ROWS),
+    "share": 1 / (1 + np.exp(-X[:, 0])),
+    "two": pd.DataFrame({"a": X[:, 0] > 0, "b": X[:, 1]}),
+}
+TABLE = pd.DataFrame(
+    {
+        "a": X[:, 0],
+        "b": np.where(X[:, 1] > 1, np.nan, X[:, 1]),
+        "few": rng.integers(0, 5, N_ROWS).astype(str),
+        "more": rng.integers(0, 90, N_ROWS).astype(str),
+        "many": rng.integers(0, 10**6, N_ROWS).astype(str),
+    }
+)
+Net = functools.partial(DNNClassifier, (6, 4))
+Wide = functools.partial(DNNLinearCombinedClassifier, (6, 4))
+Number = functools.partial(DNNRegressor, (6, 4))
+halving = functools.partial(torch.optim.lr_scheduler.StepLR, step_size=5, gamma=0.5)
+EVERYTHING = {
+    "dropout": 0.3,
+    "batch_norm": True,
+    "clip_norm": 0.1,
+    "weight_decay": 0.01,
+    "optimizer": "adamw",
+}
+
+SHARED = fc.shared_embeddings(
+    [
+        fc.categorical_column_with_hash_bucket(name, 40)
+        for name in ("few", "more", "many")
+    ],
+    3,
+)
+
+CASES = {
+    **{f"net, {o}": (Net, {"optimizer": o}, X, "binary") for o in OPTIMIZERS},
+    **{f"net, {a}": (Net, {"activation": a}, X, "binary") for a in ACTIVATIONS},
+    **{f"wide, {o}": (Wide, {"dnn_optimizer": o}, TABLE, "binary") for o in OPTIMIZERS},
+    "float64": (Net, {}, X.astype(np.float64), "binary"),
+    "classes": (Net, {}, X, "classes"),
+    "labels": (Net, {}, X, "labels"),
+    "dropout": (Net, {"dropout": 0.3}, X, "binary"),
+    "batch norm": (Net, {"batch_norm": True}, X, "binary"),
+    "everything": (Net, EVERYTHING, X, "classes"),
+    "rate": (Net, {"learning_rate": lambda step: 0.1 * 0.9**step}, X, "binary"),
+    "scheduler": (
+        Net,
+        {"lr_scheduler": halving, "learning_rate": 0.05},
+        X,
+        "binary",
+    ),
+    "shared table": (Net, {"feature_columns": SHARED}, TABLE, "binary"),
+    "two optimizers": (
+        Net,
+        {"optimizer": [("*bias", "sgd"), ("*", "adam")]},
+        X,
+        "binary",
+    ),
+    "squared": (Number, {"loss": "squared_error"}, X, "number"),
+    "absolute": (Number, {"loss": "absolute_error"}, X, "number"),
+    "huber": (Number, {"loss": "huber"}, X, "number"),
+    "quantile": (Number, {"loss": "quantile", "quantile": 0.9}, X, "number"),
+    "poisson": (Number, {"loss": "poisson"}, X, "count"),
+    "logistic": (Number, {"loss": "logistic"}, X, "share"),
+    "numbers": (Number, {}, X, "numbers"),
+    "wide, number": (DNNLinearCombinedRegressor, {}, TABLE, "number"),
+    "wide, penalties": (Wide, {"l1": 0.1, "l2": 0.1}, TABLE, "binary"),
+    "wide, clipped": (Wide, {"clip_norm": 0.1}, TABLE, "classes"),
+    "linear": (LinearClassifier, {}, TABLE, "classes"),
+    "baseline": (BaselineClassifier, {}, X, "classes"),
+    "heads": (MultiHeadEstimator, {}, TABLE, "two"),
+    "sampled": (DNNEstimator, {"head": SampledSoftmaxHead(30, 5)}, X, "many"),
+}
+
+
+@pytest.fixture
+def steps(monkeypatch):
+    """Collect the steps of all fits."""
+    made = []
+
+    def make(*arguments, **options):
+        made.append(make_step(*arguments, **options))
+        return made[-1]
+
+    monkeypatch.setattr(skest.engine.training, "make_step", make)
+    return made
+
+
+def fitted(make, options, features, labels, execution, **fit):
+    config = RunConfig(execution=execution, log_step_count_steps=None)
+    return make(**options, **FIT, config=config).fit(features, labels, **fit)
+
+
+def assert_same(first, second):
+    ours, theirs = first.estimator_.checkpoint, second.estimator_.checkpoint
+    for part in ("variables", "optimizer"):
+        mine, others = getattr(ours, part), getattr(theirs, part)
+        assert mine.keys() == others.keys()
+        for name, value in mine.items():
+            np.testing.assert_array_equal(
+                value, others[name], err_msg=name, strict=True
+            )
+    assert first.loss_curve_ == second.loss_curve_
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_replayed_fit_is_the_eager_one(case, steps):
+    make, options, features, target = CASES[case]
+    models = [
+        fitted(make, options, features, Y[target], execution)
+        for execution in ("eager", "graph")
+    ]
+    assert steps[1].n_replayed == 8 - 2
+    assert_same(*models)
+
+
+def test_weights_of_rows(steps):
+    weight = rng.random(N_ROWS)
+    models = [
+        fitted(Wide, {}, TABLE, Y["binary"], execution, sample_weight=weight)
+        for execution in ("eager", "graph")
+    ]
+    assert steps[1].n_replayed == 8 - 2
+    assert_same(*models)
+
+
+@pytest.mark.filterwarnings("error::UserWarning")
+@pytest.mark.parametrize("cell_type", ["simple_rnn", "gru"])
+def test_sequences(cell_type, steps):
+    words = [list(rng.choice(list("abc"), 4)) for _ in range(N_ROWS)]
+    options = {"cell_type": cell_type, "n_iter_no_change": np.inf}
+    models = []
+    for execution in ("eager", "graph"):
+        config = RunConfig(execution=execution, log_step_count_steps=None)
+        model = RNNClassifier((4,), **options, **{**FIT, "max_iter": 12}, config=config)
+        models.append(model.fit(pd.DataFrame({"words": words}), Y["binary"]))
+    assert steps[1].n_replayed > 0
+    assert_same(*models)
+
+
+def test_early_stopping_keeps_the_best_state(steps):
+    options = {"dropout": 0.2, "optimizer": "adam", "learning_rate": 0.01}
+    given = {"X_val": X[:30], "y_val": Y["binary"][:30]}
+    models = []
+    for execution in ("eager", "graph"):
+        config = RunConfig(execution=execution, log_step_count_steps=None)
+        fit = {**FIT, "early_stopping": True, "max_iter": 30, "n_iter_no_change": 3}
+        model = Net(**options, **fit, config=config).fit(X, Y["binary"], **given)
+        models.append(model)
+    assert models[0].validation_scores_ == models[1].validation_scores_
+    assert_same(*models)
+
+
+def test_a_fit_goes_on_from_an_earlier_one(steps):
+    models = []
+    options = {"warm_start": True, "dnn_dropout": 0.2}
+    for execution in ("eager", "graph"):
+        model = fitted(Wide, options, TABLE, Y["binary"], execution)
+        models.append(model.fit(TABLE, Y["binary"]))
+    assert steps[-1].n_replayed > 5
+    assert_same(*models)
+
+
+@pytest.mark.parametrize("ends", [(40,), (22, 40)], ids=["at once", "in two parts"])
+def test_hooks_act_at_the_same_steps(ends, steps, tmp_path):
+    """Summaries and checkpoints, also of a training that goes on."""
+
+    def model_fn(features, labels, mode):
+        network = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Dropout(0.2))
+        parameters = network.parameters()
+        optimizer = make_optimizer("adam", parameters, lambda step: 0.1 * 0.9**step)
+        return MultiClassHead(3).create_estimator_spec(
+            features, mode, network, labels, optimizer
+        )
+
+    def input_fn():
+        options = {"batch_size": 50, "shuffle": True, "num_epochs": None, "seed": 0}
+        return ArrayDataset(X, Y["classes"], **options)
+
+    def train(execution):
+        config = RunConfig(
+            tmp_path / execution,
+            random_seed=0,
+            execution=execution,
+            save_summary_steps=9,
+            save_checkpoints_steps=7,
+        )
+        estimator = Estimator(model_fn, config=config)
+        for end in ends:
+            estimator.train(input_fn, max_steps=end)
+        saved = sorted(p.name for p in (tmp_path / execution).glob("ckpt-*"))
+        return estimator.checkpoint, scalars(tmp_path / execution)["loss"], saved
+
+    (expected, *records), (found, *others) = train("eager"), train("graph")
+    assert sum(getattr(step, "n_replayed", 0) for step in steps) == 27 - 2 * len(ends)
+    for part in ("variables", "optimizer"):
+        ours, theirs = getattr(found, part), getattr(expected, part)
+        for name, value in theirs.items():
+            np.testing.assert_array_equal(ours[name], value, name, strict=True)
+    assert others == records
+
+
+def test_auto_replays_long_fits_of_known_code_only(steps, caplog):
+    caplog.set_level(logging.INFO, "skest")
+    config = RunConfig(log_step_count_steps=None)
+    fit = {**FIT, "config": config, "n_iter_no_change": np.inf}
+    Net(**fit).fit(X, Y["binary"])
+    Net(**{**fit, "max_iter": 30}).fit(X, Y["binary"])
+    own = {"activation": lambda x: x.clamp(min=0), "max_iter": 30}
+    Net(**{**fit, **own}).fit(X, Y["binary"])
+    replayed = [getattr(step, "n_replayed", 0) for step in steps]
+    assert replayed[0] == replayed[2] == 0
+    assert replayed[1] > 50
+    reports = [r.message for r in caplog.records if "eager" in r.message]
+    assert reports == [
+        "Training steps are taken eagerly: 'DNN' is not known to compute with tensors "
+        "only; execution='graph' records it."
+    ]

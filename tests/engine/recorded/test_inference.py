@@ -1,0 +1,307 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Replayed predictions are the eager ones, bit for bit, for any number of rows."""
+
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn.modules.module import register_module_forward_hook
+
+import skest.engine.recorded.choice
+from skest import DNNRegressor, Estimator
+from skest.engine.evaluation import evaluated, predicted
+from skest.engine.recorded.inference import Inference
+from skest.engine.recorded.recording import map_leaves
+from skest.keys import ModeKeys
+from skest.networks import ACTIVATIONS
+from tests._control_flow import Branches
+from tests._models import model_fn, table_fn
+from tests.engine.recorded._steps import make_spec, mlp
+from tests.engine.recorded.test_estimators import CASES, FIT, TABLE, Net, Wide, X, Y
+
+SIZES = (1, 2, 3, 7, 100)
+# One of those that differ in training only is enough.
+PREDICTED = {
+    name: case
+    for name, case in CASES.items()
+    if not name.startswith(("net, ", "wide, ", "rate", "scheduler", "two"))
+    or name in {"wide, adagrad", *(f"net, {a}" for a in ACTIVATIONS)}
+}
+
+
+@torch.no_grad()
+def first_rows(data, n):
+    return map_leaves(data, torch.Tensor, lambda t: t[:n])
+
+
+def assert_same(found, expected):
+    assert list(found) == list(expected)
+    for key, value in expected.items():
+        assert type(found[key]) is type(value)
+        np.testing.assert_array_equal(found[key], value, strict=True)
+
+
+@pytest.mark.parametrize("case", PREDICTED)
+def test_replayed_predictions_are_the_eager_ones(case):
+    make, options, features, target = PREDICTED[case]
+    model = make(**{**options, **FIT, "max_iter": 1, "execution": "eager"})
+    model.fit(features, Y[target])
+    keys = model._target.answer_keys
+    model.predict(features)
+    spec = model.estimator_._kept.spec
+    encoded = spec.encode(model._check_features(features, reset=False))
+    infer = Inference(partial(predicted, spec), eager_calls=1)
+    for _ in range(2):
+        infer(first_rows(encoded, 100), keys)
+    for n in SIZES:
+        data = first_rows(encoded, n)
+        assert_same(infer(data, keys), predicted(spec, data, keys))
+    assert infer.n_replayed == len(SIZES)
+
+
+@pytest.mark.parametrize(
+    ("case", "weighted"),
+    [("classes", True), ("labels", False), ("number", True), ("wide, adagrad", False)],
+)
+def test_replayed_evaluations_are_the_eager_ones(case, weighted):
+    cases = {**CASES, "number": (DNNRegressor, {}, X, "number")}
+    make, options, features, target = cases[case]
+    weight = np.linspace(0.5, 2, len(X)) if weighted else None
+    results = []
+    for execution in ("eager", "graph"):
+        model = make(**{**options, **FIT, "max_iter": 1, "execution": execution})
+        model.fit(features, Y[target])
+        model.__class__ = type("Small", (type(model),), {"_predict_batch_size": 20})
+        results.append(model.evaluate(features, Y[target], weight))
+    assert results[0] == results[1]
+
+
+def eval_spec(**changes):
+    return make_spec(mlp().requires_grad_(False).eval(), **changes)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda y, z, x: (z - y).square().mean(),
+        lambda y, z, x: (z - y).square().sum() / len(z),  # not replayed, for a number
+    ],
+)
+def test_a_loss_for_any_number_of_rows(loss):
+    spec = eval_spec(loss=loss, optimizer=torch.optim.SGD(mlp().parameters()))
+    infer = Inference(partial(evaluated, spec), eager_calls=1)
+    for n in (5, 5, 5, 4, 1):
+        batch = (torch.randn(n, 3), torch.randn(n, 1))
+        for found, expected in zip(infer(batch), evaluated(spec, batch), strict=True):
+            assert torch.equal(found, expected)
+
+
+SCALE = torch.ones(1)
+BRANCHES = Branches().requires_grad_(False)
+NOT_RECORDABLE = {
+    "number of rows": lambda x, _: x * (2 * len(x)),
+    "mean over rows": lambda x, _: x[: len(x) // 2 + 1].repeat(2, 1)[: len(x)],
+    "branch": lambda x, _: x + 1 if x.sum() > 0 else x - 1,
+    "data-dependent shape": lambda x, _: x[x[:, 0] > 0],
+    "random": lambda x, _: torch.rand_like(x),
+    "effect": lambda x, _: x * SCALE.mul_(1.0),
+    "its input": lambda x, _: x,
+    "a variable": lambda x, _: SCALE.expand(len(x)),
+    "an array": lambda x, _: {"a": x + 1, "b": np.ones(len(x))},
+    "twice the same": lambda x, _: {"a": x.exp(), "b": x.exp()},
+    "numbers of Python": lambda x, _: x * x.sum().item(),
+    "torch.cond": lambda x, _: BRANCHES(x.repeat(1, 3)[:, :5]),
+    "a failure": lambda x, _: x + 1 if len(x) < 100 else torch.ones(2) + torch.ones(3),
+}
+
+
+@pytest.mark.parametrize("what", NOT_RECORDABLE)
+def test_what_cannot_be_recorded_is_computed_every_time(what):
+    function = NOT_RECORDABLE[what]
+    infer = Inference(function, eager_calls=1)
+    for n in (3, 3, 3, 5):
+        x = torch.randn(n, 2)
+        torch.manual_seed(0)
+        found = infer(x)
+        torch.manual_seed(0)
+        expected = function(x, None)
+        found, expected = (
+            value if isinstance(value, dict) else {"a": value}
+            for value in (found, expected)
+        )
+        assert_same(found, expected)
+    assert infer.n_replayed == 0
+
+
+@pytest.mark.parametrize(
+    "batch", [torch.ones(2, 3).t(), torch.ones(()), ["a"], torch.ones(0, 2)]
+)
+def test_batches_that_are_no_rows_are_left_to_the_function(batch):
+    infer = Inference(lambda x, _: x, eager_calls=1)
+    assert all(infer(batch) is batch for _ in range(4))
+    assert infer.n_replayed == 0
+
+
+def test_sizes_that_depend_on_the_rows_follow_them():
+    def function(x, _):
+        counts = torch.zeros(len(x), 4).scatter_add(1, x.long(), torch.ones_like(x))
+        return counts + torch.arange(len(x))[:, None]
+
+    infer = Inference(function, eager_calls=1)
+    for n in (3, 3, 8, 1, 251):
+        x = torch.arange(2.0 * n).reshape(n, 2).remainder(4)
+        assert torch.equal(infer(x), function(x, None))
+    assert infer.n_replayed == 3
+
+
+def test_a_function_is_recorded_for_each_kind_and_option():
+    infer = Inference(lambda x, keys: {key: x * 2 for key in keys}, eager_calls=1)
+    for dtype in (torch.float32, torch.float64):
+        for keys in (["a"], ("b",)):
+            for _ in range(3):
+                (found,) = infer(torch.ones(2, 3, dtype=dtype), keys).values()
+                assert found.dtype == dtype
+    assert infer.n_replayed == 4
+
+
+def test_too_many_kinds_are_not_counted_for_ever():
+    infer = Inference(lambda x, _: x + 1, eager_calls=1)
+    for width in range(1, 80):
+        infer(torch.ones(2, width))
+    for _ in range(4):
+        infer(torch.ones(2, 3))
+    assert infer.n_replayed == 0
+
+
+def test_results_are_the_callers():
+    infer = Inference(lambda x, _: x + 1, eager_calls=1)
+    results = [infer(torch.ones(2, 2)) for _ in range(4)]
+    results[-1].zero_()
+    assert all(
+        (result == 2).all() for result in [*results[:-1], infer(torch.ones(2, 2))]
+    )
+
+
+# In an estimator
+
+
+def replays(model):
+    kept = model.estimator_._kept
+    found = [kept.infer, kept.infer_raw]
+    return sum(infer.n_replayed for infer in found if infer is not None)
+
+
+@pytest.mark.parametrize("execution", ["auto", "graph"])
+def test_an_estimator_replays_when_it_is_worth_it(execution):
+    model = Net(**FIT, execution=execution).fit(X, Y["binary"])
+    expected = model.predict_proba(X)
+    for _ in range(70):
+        np.testing.assert_array_equal(model.predict_proba(X), expected)
+    assert replays(model) >= (1 if execution == "auto" else 60)
+
+
+def test_eager_execution_never_replays():
+    model = Net(**FIT, execution="eager").fit(X, Y["binary"])
+    for _ in range(70):
+        model.predict_proba(X)
+    assert isinstance(model.estimator_._kept.infer, partial)
+
+
+def test_code_of_the_users_is_replayed_on_request_only(monkeypatch):
+    monkeypatch.setattr(skest.engine.recorded.choice, "_EAGER_INFERENCES", 1)
+    for execution, n_replayed in (("auto", 0), ("graph", 2)):
+        options = {
+            **FIT,
+            "execution": execution,
+            "learning_rate": 0.05,
+            "activation": lambda x: x.clamp(min=0),
+        }
+        model = Net(**options).fit(X, Y["binary"])
+        for _ in range(5):
+            model.predict_proba(X)
+        assert replays(model) == n_replayed
+
+
+def test_a_new_checkpoint_is_seen_at_once():
+    model = Net(**FIT, execution="graph").fit(X, Y["binary"])
+    eager = Net(**FIT, execution="eager").fit(X, Y["binary"])
+    for _ in range(3):
+        for _ in range(4):
+            found = model.predict_proba(X)
+        np.testing.assert_array_equal(found, eager.predict_proba(X))
+        model.partial_fit(X, Y["binary"])
+        eager.partial_fit(X, Y["binary"])
+        assert not np.array_equal(model.predict_proba(X), found)
+
+
+def test_programs_are_not_pickled():
+    model = Wide(**FIT, execution="graph").fit(TABLE, Y["binary"])
+    fresh = pickle.dumps(model)
+    expected = [model.predict_proba(TABLE) for _ in range(4)][-1]
+    assert replays(model) == 2
+    assert len(pickle.dumps(model)) == len(fresh)
+    np.testing.assert_array_equal(
+        pickle.loads(fresh).predict_proba(TABLE), expected, strict=True
+    )
+
+
+def test_threads_share_a_program():
+    model = Net(**FIT, execution="eager").fit(X, Y["binary"])
+    expected = [model.predict_proba(X[: i % 20 + 1]) for i in range(200)]
+    model = Net(**FIT, execution="graph").fit(X, Y["binary"])
+    with ThreadPoolExecutor(4) as pool:
+        found = list(
+            pool.map(lambda i: model.predict_proba(X[: i % 20 + 1]), range(200))
+        )
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert replays(model) > 0
+
+
+def test_an_impure_model_function_is_called_every_time():
+    calls = []
+
+    def counted(features, labels, mode, params):
+        calls.append(mode)
+        return model_fn(features, labels, mode, params)
+
+    estimator = Estimator(counted).train(table_fn())
+    for _ in range(70):
+        list(estimator.predict(table_fn()))
+    assert calls.count(ModeKeys.PREDICT) == 70
+
+
+def test_hooks_of_all_modules_are_called_in_every_call():
+    called, network = [], mlp().requires_grad_(False).eval()
+    infer = Inference(lambda x, option: network(x), eager_calls=1)
+    x = torch.ones(3, 3)
+    for _ in range(4):
+        infer(x)
+    n_replayed = infer.n_replayed
+    handle = register_module_forward_hook(lambda *args: called.append(None))
+    try:
+        for _ in range(3):
+            assert torch.equal(infer(x), network(x))
+    finally:
+        handle.remove()
+    assert len(called) == 2 * 3 * len(list(network.modules()))
+    infer(x)
+    assert infer.n_replayed == n_replayed + 1
+
+
+@pytest.mark.parametrize("recorded_in", ["autocast", "full precision"])
+def test_autocast_has_recordings_of_its_own(recorded_in):
+    network = nn.Linear(2, 1).requires_grad_(False)
+    infer = Inference(lambda x, option: network(x), eager_calls=1)
+    x, is_first = torch.rand(3, 2), recorded_in == "autocast"
+    for is_on in (is_first, not is_first, is_first):
+        with torch.autocast("cpu", torch.bfloat16, enabled=is_on):
+            for _ in range(4):
+                found, expected = infer(x), network(x)
+                assert found.dtype == expected.dtype
+                assert torch.equal(found, expected)
+    assert infer.n_replayed == 2 + 2 + 4

@@ -1,0 +1,553 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A program of recorded operations does what they do, bit for bit, in less time."""
+
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from skest.engine.recorded import program as kernels
+from skest.engine.recorded.program import Program
+from skest.engine.recorded.recording import NotRecordableError, Recorder
+from skest.engine.recorded.simplify import (
+    Storages,
+    quicker_on_cpu,
+    rewritten,
+    simplified,
+    with_tensors_for_numbers,
+)
+from tests._control_flow import Branches, Loop
+from tests.engine.recorded._steps import batches, make_spec, mlp, run_both
+
+_aten = torch.ops.aten
+INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def programmed(function, *tensors):
+    """Record a function of tensors and return it as a program, and its operations."""
+    with Recorder(tensors) as recorder:
+        outputs = [recorder.value_of(function(*tensors))]
+    assert recorder.recording.obstacle is None
+    calls = quicker_on_cpu(rewritten(recorder.recording.calls))
+    storages = Storages(calls)
+    calls, outputs = simplified(calls, outputs, storages)
+    names = [call.function.overloadpacket.__name__ for call in calls]
+    calls = with_tensors_for_numbers(calls)
+    return Program(recorder.recording.inputs, calls, outputs, [], storages), names
+
+
+def assert_same_bits(first, second):
+    assert first.shape == second.shape
+    assert first.stride() == second.stride()
+    assert first.dtype == second.dtype
+    bits = INTEGERS[first.element_size()]
+    assert torch.equal(first.view(bits), second.view(bits))
+
+
+def assert_repeats(function, *tensors):
+    """Check the program of a function with other tensors; return its operations."""
+    program, names = programmed(function, *tensors)
+    for seed in range(3):
+        generator = torch.Generator().manual_seed(seed)
+        others = [torch.randn(t.shape, generator=generator) for t in tensors]
+        (result,) = program(*others)
+        assert_same_bits(result, function(*others))
+    return names
+
+
+x, y = torch.ones(4, 3), torch.ones(4, 3)
+
+
+def test_views_that_lead_back_are_left_out():
+    assert assert_repeats(lambda x: x.t().detach().t().view(4, 3) + 1, x) == ["add"]
+
+
+@pytest.mark.parametrize(
+    ("function", "error"),
+    [
+        (torch.linalg.cholesky, "not positive-definite"),
+        (torch.linalg.inv, "singular"),
+        (lambda x: (torch._assert_async((x > 0).any()), x + 1)[1], "nonzero value"),
+    ],
+)
+def test_checks_of_numbers_are_made_in_every_step(function, error):
+    program, _ = programmed(function, torch.eye(3))
+    with pytest.raises(RuntimeError, match=error):
+        function(torch.zeros(3, 3))
+    with pytest.raises(RuntimeError, match=error):
+        program(torch.zeros(3, 3))
+
+
+def test_copies_of_what_nobody_changes_are_left_out():
+    names = assert_repeats(lambda x: torch.cat([x.clone()], dim=1).exp(), x)
+    assert names == ["exp"]
+
+
+def test_copies_that_are_changed_are_made():
+    names = assert_repeats(lambda x: x + x.clone().mul_(2), x)
+    assert names == ["clone", "mul_", "add"]
+
+
+def test_what_is_computed_twice_is_computed_once():
+    assert assert_repeats(lambda x: x.exp() * x.exp(), x) == ["exp", "mul"]
+    # Not the same arguments: 1 and 1.0 give different types.
+    names = assert_repeats(lambda x: (x > 1).add(1) * (x > 1).add(1.0), x)
+    assert names.count("add") == 2
+
+
+def test_what_nobody_reads_and_what_is_the_same_in_every_step_is_left_out():
+    def function(x):
+        x.exp().sum()
+        return x * torch.ones_like(x).div(4).expand(4, 3)
+
+    assert assert_repeats(function, x) == ["mul"]
+
+
+def test_views_of_a_copy_are_not_those_of_what_was_copied():
+    def function(x):
+        rows = torch.cat([x[2:]])
+        return rows[0] - x[0]
+
+    assert_repeats(function, x)
+
+
+def test_results_take_the_place_of_what_is_no_longer_needed():
+    assert_repeats(lambda x, y: ((x + y).relu() * x).tanh().sigmoid() - y, x, y)
+    assert_repeats(lambda x, y: (x + y).t() * (x + y).t().contiguous(), x, y)
+    assert_repeats(lambda x, y: (z := x + y).t() @ z, x, y)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.sort(dim=0).values,
+        lambda x: torch.var_mean(x, dim=0)[1],
+        lambda x: x.new_zeros(4, 3).index_add_(0, torch.tensor([0, 1, 0, 2]), x),
+        lambda x: torch.zeros(2, 3).scatter_add(0, torch.zeros(4, 3).long(), x),
+        lambda x: torch.empty_like(x).copy_(x).neg_(),
+        lambda x: x.double().sum().float(),
+        lambda x: torch.stack(list(torch._foreach_sqrt([x.abs(), x.exp()]))),
+        lambda x: F.layer_norm(x, (3,)),
+        lambda x: torch.where(x > 0, x, 0.0).cumsum(0)[-1],
+        lambda x: x.unbind()[2] + x.chunk(2)[1].sum(),
+        lambda x: (x + 1).t()[1:].masked_fill(x.t()[1:] > 0, 2.0),
+    ],
+)
+def test_all_kinds_of_operations_are_repeated(function):
+    assert_repeats(function, x)
+
+
+def test_a_sparse_tensor_shares_memory_with_its_parts():
+    ids = torch.tensor([[0, 2, 2, 5]])
+
+    def function(x):
+        values = x + 1
+        sparse = torch.sparse_coo_tensor(ids, values, (6, 3), check_invariants=False)
+        sparse._values().mul_(2)
+        return sparse._values() + values.exp() + x.tanh()
+
+    assert_repeats(function, x)
+
+
+def test_a_constant_is_read_anew_and_may_be_changed():
+    total = torch.zeros(3)
+    program, _ = programmed(lambda x: total.add_(x.sum(0)) * 2, x)
+    total.zero_()
+    assert program(torch.ones(4, 3))[0].tolist() == [8, 8, 8]
+    assert program(torch.ones(4, 3))[0].tolist() == [16, 16, 16]
+    total.fill_(-4)
+    assert program(torch.ones(4, 3))[0].tolist() == [0, 0, 0]
+
+
+def test_recording_changes_nothing():
+    layer = nn.Linear(3, 1)
+    layer(x).sum().backward()
+    expected = layer.weight.grad.clone()
+    layer.zero_grad()
+    with Recorder([x]):
+        layer(x).sum().backward()
+    assert torch.equal(layer.weight.grad, expected)
+
+
+def test_hidden_changes_of_batch_norm_are_known():
+    norm = nn.BatchNorm1d(3)
+    with Recorder([x]) as recorder:
+        norm(x)
+    (call,) = [c for c in recorder.recording.calls if len(c.args) > 5]
+    written = [value.tensor for value in call.written]
+    assert any(tensor is norm.running_mean for tensor in written)
+    assert any(tensor is norm.running_var for tensor in written)
+
+
+@pytest.mark.parametrize("has_gradients", [False, True])
+def test_autograd_takes_no_part_and_is_as_it_was_afterwards(has_gradients):
+    weight = torch.ones(2, 2, requires_grad=True)
+    program, _ = programmed(lambda x: torch.linalg.inv(x * weight), torch.eye(2))
+    with torch.set_grad_enabled(has_gradients):
+        (inverse,) = program(2 * torch.eye(2))
+        assert torch.is_grad_enabled() is has_gradients
+        assert (weight * 2).requires_grad is has_gradients
+        with pytest.raises(torch.linalg.LinAlgError, match="singular"):
+            program(torch.zeros(2, 2))
+        assert torch.is_grad_enabled() is has_gradients
+        assert (weight * 2).requires_grad is has_gradients
+    assert not inverse.requires_grad
+    assert torch.equal(inverse, torch.eye(2) / 2)
+
+
+@given(
+    width=st.integers(1, 5),
+    dtype=st.sampled_from([torch.float16, torch.float32, torch.float64]),
+    missing=st.lists(st.booleans(), min_size=1, max_size=7),
+    is_part=st.booleans(),
+)
+def test_zeros_are_written_over_any_bits(width, dtype, missing, is_part):
+    values = [1.5, -2.0, float("nan"), float("inf"), -float("inf"), -0.0]
+    numbers = torch.tensor(values, dtype=dtype).repeat(len(missing) * width)
+    numbers = numbers[: len(missing) * (width + 1)].reshape(len(missing), width + 1)
+    source = numbers[:, 1:] if is_part else numbers[:, 1:].clone()
+    mask = torch.tensor(missing)[:, None]
+
+    program, _ = programmed(lambda x, m: x.masked_fill(m, 0), source, mask)
+    (result,) = program(source, ~mask)
+    assert_same_bits(result, source.masked_fill(~mask, 0))
+
+
+@pytest.mark.parametrize(
+    ("function", "name"),
+    [
+        (lambda x: x.masked_fill(x[:, :1] > 0, 0), "bitwise_and"),
+        (lambda x: x.masked_fill(x[:, :1] > 0, -0.0), "masked_fill"),
+        (lambda x: x.masked_fill(x[:, :1] > 0, 1), "masked_fill"),
+        (lambda x: x.masked_fill(x > 0, 0), "masked_fill"),
+        (lambda x: x.masked_fill(x[:1] > 0, 0), "masked_fill"),
+        (lambda x: x[:, :1].masked_fill(x[:, :1] > 0, 0), "masked_fill"),
+    ],
+)
+def test_only_zeros_of_whole_rows_are_written_by_bits(function, name):
+    x = torch.linspace(-1, 1, 12).reshape(4, 3)
+    program, names = programmed(function, x)
+    assert name in names
+    assert_same_bits(program(-x)[0], function(-x))
+
+
+@pytest.mark.parametrize("width", [1, 3])
+def test_rows_are_looked_up_in_reserved_memory(width):
+    table = torch.randn(10, width)
+    ids = torch.tensor([3, 9, 3])
+
+    def function(ids):
+        return F.embedding(ids, table) + table.index_select(0, ids)
+
+    program, names = programmed(function, ids)
+    assert "embedding" not in names
+    assert names.count("index_select") == 1  # both are the same
+    assert_same_bits(program(ids + (ids < 9).long())[0], function(ids + (ids < 9)))
+
+
+def test_other_look_ups_stay_as_they_are():
+    table, ids = torch.randn(10, 3), torch.tensor([[1, 2], [0, 0]])
+
+    def function(ids):
+        return F.embedding(ids, table).sum() + table.index_select(1, ids[0]).sum()
+
+    program, names = programmed(function, ids)
+    assert "embedding" in names
+    assert_same_bits(program(1 - ids.clamp(max=1))[0], function(1 - ids.clamp(max=1)))
+
+
+@pytest.mark.parametrize("width", [1, 2])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda table, ids, rows: table.index_copy_(0, ids, rows),
+        lambda table, ids, rows: table.index_add_(0, ids, rows, alpha=2),
+        lambda table, ids, rows: table.index_add_(1, ids[:1] * 0, rows[:, :1]),
+    ],
+)
+def test_rows_are_changed_in_their_table(width, change):
+    table, ids = torch.zeros(3, width), torch.tensor([2, 1, 2])
+    rows = torch.tensor([[1e8, 1.0], [3.0, 4.0], [-5e-3, 6.0]])[:, :width]
+
+    program, _ = programmed(lambda ids, rows: change(table, ids, rows) * 1, ids, rows)
+    other, expected = ids.flip(0) - 1, table.clone()
+    (result,) = program(other, rows)
+    change(expected, other, rows)
+    assert_same_bits(table, expected)
+    assert_same_bits(result, expected)
+
+
+@pytest.mark.parametrize("dim", [0, 1, 2, -1])
+def test_a_stack_is_written_without_an_allocation(dim):
+    x = torch.arange(6.0).reshape(2, 3)
+
+    def stacked(x):
+        return torch.stack([x, x + 1], dim).exp()
+
+    program, names = programmed(stacked, x)
+    assert "stack" not in names
+    assert_same_bits(program(x + 3)[0], stacked(x + 3))
+
+
+@pytest.mark.parametrize(
+    ("function", "is_copied"),
+    [
+        (lambda x: torch.cat((x + 1).unbind()) * 2, False),
+        (lambda x: torch.cat((x + 1).unbind()[1:]) * 2, False),
+        (lambda x: torch.cat((x + 1).split(1)) * 2, False),
+        (lambda x: torch.cat([(x + 1)[:1].clone(), (x + 1)[1:]]) * 2, False),
+        (lambda x: torch.cat((x + 1).unbind()[::-1]) * 2, True),
+        (lambda x: torch.cat((x + 1).unbind()[::2]) * 2, True),
+        (lambda x: torch.cat((x + 1).unbind(1)) * 2, True),
+        (lambda x: torch.cat((x + 1).split(1), 1) * 2, True),
+        (lambda x: torch.cat([(x + 1)[0], (x + 2)[0]]) * 2, True),
+        (lambda x: torch.cat(x.unbind()) * 2, True),  # another batch may be elsewhere
+        (lambda x: torch.cat((x + 1).unbind()).add_(2), True),
+        (lambda x: torch.cat((x + 1).mul_(3).unbind()) * 2, True),
+    ],
+)
+def test_what_is_side_by_side_is_not_copied(function, is_copied):
+    x = torch.arange(12.0).reshape(3, 4)
+    program, names = programmed(function, x)
+    assert ("cat" in names) is is_copied
+    for inputs in (x, x + 5, torch.arange(24.0)[12:].reshape(3, 4)):
+        assert_same_bits(program(inputs)[0], function(inputs))
+
+
+@given(
+    operation=st.sampled_from(["add", "sub", "mul", "div"]),
+    in_place=st.booleans(),
+    number=st.floats(allow_nan=True) | st.integers(-(2**62), 2**62),
+    dtype=st.sampled_from([torch.float16, torch.float32, torch.float64, torch.int64]),
+    shape=st.sampled_from([(), (1,), (2, 5)]),
+)
+def test_numbers_are_taken_as_python_means_them(
+    operation, in_place, number, dtype, shape
+):
+    def compute(x):
+        result = x.clone() if in_place else x
+        return getattr(result, operation + "_" * in_place)(number)
+
+    x = torch.linspace(-3, 7, 10)[: len(torch.zeros(shape).flatten())].to(dtype)
+    x = x.reshape(shape)
+    try:
+        expected = compute(x.flip(-1) if shape else x + 1)
+    except RuntimeError as error:  # of a result that fits no integer
+        assert "cast" in str(error)
+        return
+    program, _ = programmed(compute, x)
+    (result,) = program(x.flip(-1) if shape else x + 1)
+    assert_same_bits(result, expected)
+
+
+def test_numbers_become_tensors_once():
+    x = torch.ones(3)
+    program, _ = programmed(lambda x: (x.exp() + 2).mul_(0.1), x)
+    constants = [c for c in program.constants.values() if isinstance(c, torch.Tensor)]
+    assert {float(c) for c in constants if c.ndim == 0} >= {
+        2.0,
+        float(torch.tensor(0.1)),
+    }
+
+
+@given(
+    shape=st.lists(st.integers(1, 40), max_size=3),
+    dtype=st.sampled_from([torch.float16, torch.float32, torch.float64]),
+    is_transposed=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_a_mean_is_a_sum_and_a_division(shape, dtype, is_transposed, seed):
+    generator = torch.Generator().manual_seed(seed)
+    x, other = (torch.randn(shape, generator=generator).to(dtype) for _ in range(2))
+    if is_transposed and len(shape) > 1:
+        x, other = x.transpose(0, 1), other.transpose(0, 1)
+
+    program, names = programmed(lambda x: x.exp().mean(), x)
+    assert ("mean" in names) is (dtype == torch.float16)
+    (result,) = program(other)
+    assert_same_bits(result, other.exp().mean())
+    (later,) = program(x)
+    assert later is not result  # losses are kept
+
+
+@pytest.mark.parametrize(
+    "compute",
+    [
+        lambda x: x.mean(dtype=torch.float64),
+        lambda x: x.mean(0),
+        lambda x: x.new_empty(0).mean() + x.sum(),
+    ],
+)
+def test_other_means_are_the_same(compute):
+    x = torch.arange(6.0).reshape(2, 3)
+    program, _ = programmed(compute, x)
+    assert_same_bits(program(x + 1)[0].nan_to_num(), compute(x + 1).nan_to_num())
+
+
+# These are written as numbers in the declarations of PyTorch, and taken over from there.
+# A default with a name, such as that of a reduction, is another one in Python.
+DEFAULTS = {"alpha": 1, "beta": 1, "value": 1, "dim": [-1, []], "padding_idx": -1}
+
+
+def test_functions_of_torch_have_the_defaults_of_the_operation():
+    names = [f"{base}{end}" for base in kernels._SAME_IN_TORCH for end in ("", "_")]
+    packets = [getattr(_aten, name, None) for name in names]
+    operations = [getattr(p, name) for p in packets if p for name in p.overloads()]
+    for operation in operations:
+        for argument in operation._schema.arguments:
+            default = argument.default_value
+            if argument.has_default_value() and default not in (None, False):
+                known = DEFAULTS[argument.name]
+                assert default == known or default in known
+
+
+def binary_labels(labels):
+    return (labels > 0).float()
+
+
+LOSSES = {
+    nn.BCELoss: lambda loss, y, z: loss(z.sigmoid(), binary_labels(y)),
+    nn.BCEWithLogitsLoss: lambda loss, y, z: loss(z, binary_labels(y)),
+    nn.CrossEntropyLoss: lambda loss, y, z: loss(z, (y[:, 0] > 0).long()),
+    nn.HuberLoss: lambda loss, y, z: loss(z, y),
+    nn.KLDivLoss: lambda loss, y, z: loss(z.log_softmax(1), y.abs()),
+    nn.L1Loss: lambda loss, y, z: loss(z, y),
+    nn.MSELoss: lambda loss, y, z: loss(z, y),
+    nn.NLLLoss: lambda loss, y, z: loss(z.log_softmax(1), (y[:, 0] > 0).long()),
+    nn.PoissonNLLLoss: lambda loss, y, z: loss(z, y.abs()),
+    nn.SmoothL1Loss: lambda loss, y, z: loss(z, y),
+    nn.SoftMarginLoss: lambda loss, y, z: loss(z, y.sign()),
+}
+
+
+@pytest.mark.filterwarnings("ignore:reduction. 'mean' divides:UserWarning")
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+@pytest.mark.parametrize("kind", LOSSES)
+def test_losses_of_torch_are_replayed(kind, reduction):
+    loss = kind(reduction=reduction)
+
+    def compute(labels, logits, features):
+        labels = labels.expand(-1, 2)
+        value = LOSSES[kind](loss, labels, logits)
+        return value if reduction != "none" else value.mean()
+
+    def make():
+        return make_spec(nn.Sequential(mlp(), nn.Linear(1, 2)), loss=compute)
+
+    assert run_both(make, batches(6)) == (4, [])
+
+
+def test_weighted_losses_of_torch_are_replayed():
+    loss = nn.BCEWithLogitsLoss(torch.tensor([0.5]), pos_weight=torch.tensor([2.0]))
+
+    def make():
+        network = mlp()
+        return make_spec(network, loss=lambda y, z, x: loss(z, binary_labels(y)))
+
+    assert run_both(make, batches(6)) == (4, [])
+
+
+def test_operations_of_others_are_not_taken_for_those_of_torch():
+    with torch.library._scoped_library("skest_kernels", "DEF") as library:
+        library.define("add(Tensor x, Tensor y) -> Tensor")
+        library.define("add.out(Tensor x, Tensor y, *, Tensor(a!) out) -> Tensor(a!)")
+        library.impl("add.out", lambda x, y, out: out.copy_(x), "CPU")
+        operations = torch.ops.skest_kernels.add
+        operation = operations.default
+        assert kernels.function_for(operation) is operation
+        assert kernels.out_variant(operation, "cpu") == (operations.out, ("out",))
+
+
+@pytest.mark.parametrize("n_rows", [1, 7, 64])
+def test_gradients_of_relu_are_written_over(n_rows):
+    special = [float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 1.0, -1.0]
+    outputs, gradients = torch.cartesian_prod(*[torch.tensor(special)] * 2).T
+    outputs, gradients = outputs.repeat(n_rows), gradients.repeat(n_rows)
+    operation = _aten.threshold_backward.default
+    expected = operation(gradients, outputs, 0)
+    place = gradients.data_ptr()
+    written = kernels.in_place_variant(operation, "cpu")(gradients, outputs, 0)
+    assert written is gradients and written.data_ptr() == place
+    # The very bits: 0.0 and -0.0 are equal, NaN is not.
+    assert torch.equal(written.view(torch.int32), expected.view(torch.int32))
+    assert kernels.in_place_variant(operation, "cuda") is None
+
+
+# Tensors that change their shape in place
+
+
+class Changed(nn.Module):
+    """Looks at a square matrix, and changes its shape afterwards."""
+
+    def __init__(self, change, *, has_gradient):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = nn.Linear(3, 8, bias=False)
+        self.change = change
+        self.has_gradient = has_gradient
+
+    def forward(self, x):
+        with torch.set_grad_enabled(self.has_gradient):
+            square = x @ self.layer.weight.t()
+            column = square[:, 0] * 1 if self.has_gradient else square[:, 0]
+            self.change(square)
+        total = square.sum(dim=-1).flatten()[: len(x)]
+        return (self.layer(x) * column[:, None]).sum(1, keepdim=True) + total[:, None]
+
+
+CHANGES = {
+    "transpose_": lambda x: x.transpose_(0, 1),
+    "swapaxes_": lambda x: x.swapaxes_(0, 1),
+    "t_": lambda x: x.t_(),
+    "unsqueeze_": lambda x: x.unsqueeze_(1),
+    "squeeze_": lambda x: x.unsqueeze_(0).squeeze_(0).t_(),
+    "as_strided_": lambda x: x.as_strided_((8, 8), (1, 8)),
+}
+
+
+@pytest.mark.parametrize("has_gradient", [False, True])
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_shape_that_changes_is_another_look_at_the_tensor(name, has_gradient):
+    def make():
+        return make_spec(Changed(CHANGES[name], has_gradient=has_gradient))
+
+    assert run_both(make, batches(5)) == (3, [])
+
+
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
+def test_an_output_of_another_shape_is_an_obstacle():
+    x = torch.ones(3)
+    with Recorder([x]) as recorder:
+        torch.add(x, 1, out=torch.ones(2))
+    assert "changes the shape of a tensor in place" in recorder.recording.obstacle
+    with Recorder([x]) as recorder:
+        torch.add(x, 1, out=torch.empty(0))
+    assert recorder.recording.obstacle is None
+
+
+@pytest.mark.parametrize("module", [Branches(), Loop()])
+def test_compilers_work_beside_a_recorder_and_after_it(module):
+    x = torch.ones(4, 5)
+    program = torch.export.export(module, (x,), strict=False).module()
+    is_inside, is_left = Event(), Event()
+
+    def refuse():
+        with pytest.raises(NotRecordableError, match="calls Python"), Recorder([x]):
+            is_inside.set()
+            assert is_left.wait(60)
+            module(x)
+
+    with ThreadPoolExecutor() as threads:
+        with Recorder([]):
+            refused = threads.submit(refuse)
+            assert is_inside.wait(60)
+        exported = torch.export.export(module, (x,), strict=False).module()
+        is_left.set()
+        refused.result()
+    for found in (module, exported, torch.export.export(module, (x,)).module()):
+        assert torch.equal(found(x), program(x))

@@ -1,0 +1,702 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Replayed steps are the eager ones, bit for bit; what cannot be recorded is eager."""
+
+import functools
+import gc
+import weakref
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils._python_dispatch import (
+    _disable_current_modes,
+    _get_current_dispatch_mode,
+)
+
+from skest.engine.loop import Halves
+from skest.engine.recorded.choice import make_step
+from skest.engine.recorded.step import GraphStep
+from skest.feature_columns import (
+    FeatureColumns,
+    SequenceFeatures,
+    sequence_numeric_column,
+)
+from skest.feature_columns.lookup import combined_rows, row_lookup, row_table
+from skest.hooks import Hook, LRScheduleHook
+from skest.networks import RNN, BatchNorm, Dropout
+from skest.optimizers import OPTIMIZERS, make_optimizer
+from tests._control_flow import Branches
+from tests.engine.recorded._steps import (
+    assert_same,
+    batches,
+    make_spec,
+    mean_square,
+    mlp,
+    run_both,
+    state,
+)
+
+
+def named(name, **options):
+    return lambda network: make_optimizer(name, network.parameters(), 0.1, **options)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", sorted(OPTIMIZERS))
+def test_all_optimizers_by_name(name, dtype):
+    def make():
+        network = mlp(dtype=dtype)
+        return make_spec(network, optimizer=named(name)(network))
+
+    assert run_both(make, batches(6, dtype=dtype)) == (4, [])
+
+
+class OwnRule(torch.optim.SGD):
+    """Counts in Python, and replaces its slots."""
+
+    def step(self):
+        for group in self.param_groups:
+            for p in group["params"]:
+                slots = self.state[p]
+                slots["n"] = slots.get("n", 0) + 1
+                slots["sum"] = slots.get("sum", torch.zeros_like(p)) + p.grad
+                p.data.sub_(0.1 / slots["n"] * slots["sum"])
+
+
+# Adam that is not fused reads its counters in Python, so that only the gradients are
+# recorded; Rprop has branches, NAdam counts in tensors.
+@pytest.mark.parametrize(
+    "make_own",
+    [
+        lambda p: torch.optim.Adam(p, lr=0.1),
+        lambda p: torch.optim.Adam(p, lr=0.1, fused=True, amsgrad=True),
+        lambda p: torch.optim.Adam(p, lr=torch.tensor(0.1), fused=True),
+        lambda p: torch.optim.AdamW(p, lr=0.1, foreach=True),
+        lambda p: torch.optim.Adamax(p),
+        lambda p: torch.optim.ASGD(p),
+        lambda p: torch.optim.NAdam(p),
+        lambda p: torch.optim.RAdam(p),
+        lambda p: torch.optim.Rprop(p),
+        lambda p: torch.optim.RMSprop(p, momentum=0.5, centered=True),
+        lambda p: torch.optim.SGD(p, nesterov=True, momentum=0.9, weight_decay=0.1),
+        OwnRule,
+    ],
+)
+def test_other_optimizers(make_own):
+    def make():
+        network = mlp()
+        return make_spec(network, optimizer=make_own(network.parameters()))
+
+    assert run_both(make, batches(8)) == (6, [])
+
+
+def test_two_optimizers_and_clipping():
+    def make():
+        network = mlp()
+        parameters = list(network.parameters())
+        optimizers = [
+            make_optimizer("adam", parameters[:2], 0.1),
+            make_optimizer("ftrl", parameters[2:], 0.1, l1=0.01),
+        ]
+        return make_spec(network, optimizer=optimizers, clip_norm=0.1)
+
+    assert run_both(make, batches(6)) == (4, [])
+
+
+@pytest.mark.parametrize(
+    "middle",
+    [
+        lambda: [Dropout(0.3), nn.Dropout(0.3)],
+        lambda: [BatchNorm(5), nn.BatchNorm1d(5)],
+        lambda: [nn.LayerNorm(5), nn.GELU(), nn.Softmax(dim=1), nn.PReLU()],
+        lambda: [nn.Linear(5, 5), nn.LeakyReLU(inplace=True), nn.Hardswish()],
+        lambda: [
+            nn.Unflatten(1, (1, 5)),
+            nn.TransformerEncoderLayer(5, 1, 4, 0.1, batch_first=True),
+            nn.Conv1d(1, 2, 3),
+            nn.Flatten(),
+            nn.LazyLinear(5),
+        ],
+    ],
+)
+def test_layers(middle):
+    def make():
+        torch.manual_seed(0)
+        network = mlp(*middle())
+        network(torch.zeros(2, 3))
+        for module in network:
+            if isinstance(module, Dropout):
+                module.generator = torch.Generator().manual_seed(3)
+        return make_spec(network)
+
+    assert run_both(make, batches(6)) == (4, [])
+
+
+class Last(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer, self.head = nn.GRU(3, 5, batch_first=True), nn.Linear(5, 1)
+
+    def forward(self, x):  # as many steps as rows
+        return self.head(self.layer(x.expand(len(x), -1, -1))[0][:, -1])
+
+
+def test_recurrent_layers():
+    assert run_both(lambda: make_spec(Last()), batches(6)) == (4, [])
+
+
+class Tables(nn.Module):
+    """Two tables with common and with missing ids, one of them used twice."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = row_table(torch.randn(20, 2))
+        self.second = row_table(torch.randn(50, 1))
+        self.last = nn.Linear(2, 1)
+
+    def forward(self, features):
+        x = combined_rows(self.first, features["few"], "mean", max_norm=1.0)
+        x = x + row_lookup(self.second, features["one"])
+        return self.last(x)
+
+
+def id_batches(n_steps):
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(n_steps):
+        few = torch.randint(-1, 20, (16, 3), generator=generator)
+        one = torch.randint(-1, 50, (16,), generator=generator)
+        yield {"few": few, "one": one}, few[:, :1].float()
+
+
+@pytest.mark.parametrize("clip_norm", [None, 0.1])
+@pytest.mark.parametrize("name", sorted(OPTIMIZERS))
+def test_row_tables(name, clip_norm):
+    def make():
+        network = Tables()
+        optimizer = named(name)(network)
+        return make_spec(network, optimizer=optimizer, clip_norm=clip_norm)
+
+    assert run_both(make, list(id_batches(7))) == (5, [])
+
+
+def test_a_table_that_is_looked_up_twice():
+    class Twice(Tables):
+        def forward(self, features):
+            again = row_lookup(self.second, features["few"][:, 0])
+            return super().forward(features) + again
+
+    def make():
+        network = Twice()
+        return make_spec(network, optimizer=named("adagrad")(network))
+
+    # The sum of two sparse gradients has a shape that depends on the ids.
+    assert run_both(make, list(id_batches(4))) == (
+        0,
+        [
+            "'aten::add.Tensor' joins sparse gradients of a table that is used twice.",
+        ],
+    )
+
+
+class Bag(nn.Module):
+    def __init__(self, **options):
+        super().__init__()
+        torch.manual_seed(0)
+        self.rows = nn.EmbeddingBag(9, 3, sparse=True, **options)
+        self.layer = nn.Linear(3, 1)
+
+    def forward(self, ids):
+        return self.layer(self.rows(ids))
+
+
+@pytest.mark.parametrize("kind", [torch.optim.Adagrad, torch.optim.SGD])
+@pytest.mark.parametrize("options", [{}, {"mode": "sum"}, {"padding_idx": 0}])
+def test_sparse_bags(options, kind):
+    def make():
+        network = Bag(**options)
+        return make_spec(network, optimizer=kind(network.parameters(), lr=0.1))
+
+    generator = torch.Generator().manual_seed(0)
+    ids = [torch.randint(9, (8, 4), generator=generator) for _ in range(8)]
+    n_replayed, reports = run_both(make, [(i, i[:, :1] / 9) for i in ids])
+    # Without entries for one id, there are fewer of them in some batches.
+    is_padded = "padding_idx" in options
+    assert (n_replayed, len(reports)) == ((0, 1) if is_padded else (6, 0))
+
+
+def test_a_shared_parameter_and_those_without_a_gradient_or_an_optimizer():
+    class Shared(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.weight = nn.Parameter(torch.randn(3, 3))
+            self.unused = nn.Parameter(torch.randn(3))
+            self.left, self.right, self.other = (
+                nn.Parameter(torch.ones(1)) for _ in range(3)
+            )
+
+        def forward(self, x):
+            y = torch.tanh(x @ self.weight) @ self.weight.t()
+            return y[:, :1] + (self.left + self.right * self.other)
+
+    def make():
+        network = Shared()
+        held = [p for name, p in network.named_parameters() if name != "other"]
+        optimizer = torch.optim.SGD(held, lr=0.1)
+        return make_spec(network, optimizer=optimizer, clip_norm=0.5)
+
+    assert run_both(make, batches(6)) == (4, [])
+
+
+def test_every_size_of_batch_has_a_recording_of_its_own():
+    # 2 of 3 batches are full; the others have to come 20 times before.
+    data = batches(90, sizes=(8, 8, 5))
+    assert run_both(lambda: make_spec(mlp()), data) == (60 - 2 + 30 - 21, [])
+
+
+class TwoTasks(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.body = nn.Linear(3, 4)
+        self.tasks = nn.ModuleDict({name: nn.Linear(4, 1) for name in "ab"})
+
+    def forward(self, features):
+        ((name, x),) = features.items()
+        return self.tasks[name](self.body(x).tanh())
+
+
+@pytest.mark.parametrize("is_scheduled", [False, True])
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
+        lambda p: torch.optim.Adam(p, lr=0.01, fused=True),
+        lambda p: make_optimizer("adagrad", p, 0.1),
+    ],
+)
+def test_kinds_of_batches_that_train_different_parameters(optimizer, is_scheduled):
+    def make():
+        network = TwoTasks()
+        own = optimizer(network.parameters())
+        later = torch.optim.lr_scheduler.StepLR(own, 20) if is_scheduled else None
+        return make_spec(network, optimizer=own, lr_scheduler=later)
+
+    data = [
+        ({"a" if i < 10 or i % 2 else "b": x}, y)
+        for i, (x, y) in enumerate(batches(60))
+    ]
+    n_replayed, reports = run_both(make, data)
+    assert reports == []
+    assert n_replayed > 20
+
+
+def test_a_batch_may_hold_a_tensor_twice_and_nests():
+    def loss(labels, logits, features):
+        return mean_square(labels["y"][0], logits, features)
+
+    class Nested(nn.Sequential):
+        def forward(self, features):
+            return super().forward(features["a"] + features["b"])
+
+    def make():
+        torch.manual_seed(0)
+        return make_spec(Nested(nn.Linear(3, 1)), loss=loss)
+
+    data = [({"a": x, "b": x}, {"y": (y, None)}) for x, y in batches(6)]
+    assert run_both(make, data) == (4, [])
+
+
+# What changes from step to step all the same
+
+
+def halving(optimizer):
+    return torch.optim.lr_scheduler.StepLR(optimizer, 2, gamma=0.5)
+
+
+def cyclic(optimizer):  # sets momenta, too
+    return torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.3, total_steps=20)
+
+
+def by_hand(optimizer):
+    return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.9**step)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "name"),
+    [
+        (halving, "momentum"),
+        (cyclic, "momentum"),
+        (by_hand, "ftrl"),
+        *[(None, name) for name in ("adam", "momentum", "ftrl")],
+    ],
+)
+def test_rates_follow_their_schedule(schedule, name):
+
+    def make():
+        network = mlp()
+        rate = 0.1 if schedule else lambda step: 0.1 * 0.9**step
+        optimizer = make_optimizer(name, network.parameters(), rate)
+        later = schedule(optimizer) if schedule else None
+        return make_spec(network, optimizer=optimizer, lr_scheduler=later)
+
+    assert run_both(make, batches(9)) == (7, [])
+
+
+class Own(Hook):
+    """A hook that skest does not know."""
+
+
+@pytest.mark.parametrize("hook", [Own(), LRScheduleHook(lambda step: 0.1)])
+def test_options_that_a_hook_may_change_are_read_in_every_step(hook):
+    def make():
+        network = mlp()
+        return make_spec(network, optimizer=named("momentum")(network))
+
+    def change(spec, i):
+        (group,) = spec.optimizers[0].param_groups
+        group["lr"], group["momentum"] = 0.1 / (i + 1), 0.5
+        with torch.no_grad():
+            spec.network[0].weight.mul_(0.99)
+
+    assert run_both(make, batches(8), hooks=[hook], between=change) == (6, [])
+
+
+@pytest.mark.parametrize("kind", ["pre", "post", "step"])
+def test_hooks_of_updates_are_called_in_every_step(kind):
+    called = []
+
+    def note(*args):
+        called.append(None)
+
+    def make():
+        network = mlp()
+        optimizer = named("adam")(network)
+        if kind == "step":
+            step = optimizer.step
+            optimizer.step = lambda: (note(), step())
+        else:
+            getattr(optimizer, f"register_step_{kind}_hook")(note)
+        return make_spec(network, optimizer=optimizer)
+
+    assert run_both(make, batches(8)) == (6, [])
+    assert len(called) == 2 * 8
+
+
+def test_another_update_is_called_after_every_step_and_not_recorded():
+    eager, graph = make_spec(mlp()), make_spec(mlp())
+    updated = []
+
+    def scaled(spec):
+        updated.append(spec)
+        with torch.no_grad():
+            for parameter in spec.network.parameters():
+                parameter.grad *= len(updated)
+                parameter -= 0.01 * parameter.grad
+
+    halves = Halves(update=scaled)
+    step = make_step("graph", graph, [], None, halves=halves)
+    for features, labels in batches(8):
+        loss = step(features, labels)
+        updated.pop()  # it counts again for the other one
+        expected = halves.eager(eager)(features, labels)
+        assert_same([loss, *state(graph)], [expected, *state(eager)])
+    assert updated == [eager] * 8
+    assert step.n_replayed == 8 - 3
+
+
+def test_losses_are_tensors_of_their_own():
+    step = make_step("graph", make_spec(mlp()), [], None)
+    losses = [step(*batch) for batch in batches(8)]
+    assert len({loss.item() for loss in losses}) == len(losses)
+
+
+@torch.library.custom_op("skest_tests::noisy", mutates_args=())
+def noisy(x: torch.Tensor) -> torch.Tensor:
+    return x + torch.randn_like(x)
+
+
+noisy.register_autograd(lambda context, gradient: gradient)
+
+
+def with_noise(labels, logits, features):
+    return mean_square(labels, logits + noisy(logits) - noisy(logits), features)
+
+
+def adds_what_is_rare(labels, logits, features):
+    outliers = torch.tensor(0.0)
+    outliers += (features > 1.5).sum()
+    return (1 + outliers) * mean_square(labels, logits, features)
+
+
+def adds_up(labels, logits, features):
+    total = torch.tensor([0.0, 0.0])
+    total[0] += mean_square(labels, logits, features)
+    total[1] += logits.abs().mean()
+    return total.sum()
+
+
+def with_signs(labels, logits, features):
+    zeros = torch.full((2,), 0.0), torch.full((2,), -0.0)
+    signs = torch.stack([torch.copysign(logits.new_ones(2), z) for z in zeros])
+    return mean_square(labels, logits + 0.1 * signs.cumsum(1).prod(), features)
+
+
+def constant_gradient(labels, logits, features):
+    return -logits.mean()
+
+
+@pytest.mark.parametrize(
+    "loss", [with_noise, adds_what_is_rare, adds_up, with_signs, constant_gradient]
+)
+def test_losses(loss):
+    def make():
+        return make_spec(mlp(), loss=loss, clip_norm=0.5)
+
+    assert run_both(make, batches(12)) == (10, [])
+    assert run_both(make, batches(12), hooks=[Own()]) == (10, [])
+
+
+def test_batches_with_pending_changes_of_signs_are_a_kind_of_their_own():
+    class Real(nn.Module):
+        def forward(self, x):
+            return torch.view_as_real(x.conj() if x.is_conj() else x)[..., 0]
+
+    def pending(x, i):
+        z = torch.complex(x, x.flip(0))
+        return z.conj() if i % 2 else z.clone()
+
+    data = [(pending(x, i), labels) for i, (x, labels) in enumerate(batches(50))]
+    n_replayed, _ = run_both(lambda: make_spec(nn.Sequential(Real(), *mlp())), data)
+    assert n_replayed == 50 - 2 - 21
+
+
+# What stays eager
+
+
+def branching(labels, logits, features):
+    loss = mean_square(labels, logits, features)
+    return loss if loss > 0.3 else 2 * loss
+
+
+def masked(labels, logits, features):
+    return (logits - labels)[labels > 0].square().sum()
+
+
+def resized(labels, logits, features):
+    return (logits - labels).square().detach().resize_(4, 1).mean() + logits.mean()
+
+
+def in_the_batch(labels, logits, features):
+    return mean_square(labels.add_(0), logits, features)
+
+
+@pytest.mark.parametrize(
+    ("loss", "reason"),
+    [
+        (branching, "makes Python or the shape of a tensor depend on data"),
+        (masked, "makes Python or the shape of a tensor depend on data"),
+        (resized, "'aten::resize_' changes the shape of a tensor in place"),
+        (in_the_batch, "'aten::add_.Tensor' changes the batch"),
+    ],
+)
+def test_losses_that_cannot_be_recorded(loss, reason):
+    n_replayed, reports = run_both(lambda: make_spec(mlp(), loss=loss), batches(5))
+    assert n_replayed == 0
+    (report,) = reports
+    assert reason in report
+
+
+class Fussy(nn.Module):
+    """Fails where operations are recorded."""
+
+    def forward(self, x):
+        if _get_current_dispatch_mode() is not None:
+            raise TypeError("no modes here")
+        return x
+
+
+def with_draws():
+    own = Dropout(0.5)
+    own.generator = torch.Generator().manual_seed(2)
+    return mlp(nn.BatchNorm1d(5), nn.Dropout(0.5), own, Fussy())
+
+
+def compiled_in_place():
+    torch.manual_seed(0)
+    layer = nn.Linear(5, 5)
+    layer.compile(backend="aot_eager")
+    return mlp(layer)
+
+
+class Unseen(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        with _disable_current_modes():  # as compiled code
+            return x.sin()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient
+
+
+class WithNumPy(nn.Module):
+    def forward(self, x):
+        return x + torch.from_numpy(np.sin(x.detach().numpy()))
+
+
+class Applied(nn.Module):
+    def forward(self, x):
+        return Unseen.apply(x)
+
+
+class Observing(torch.optim.SGD):
+    is_recordable = False
+
+    def __init__(self, network):
+        super().__init__(network.parameters(), lr=0.1)
+
+
+@pytest.mark.parametrize(
+    ("make_network", "optimizer", "reason"),
+    [
+        (with_draws, None, "it cannot be recorded: TypeError"),
+        (lambda: mlp(Branches()), None, "it cannot be recorded: "),
+        (
+            lambda: mlp(torch.compile(nn.ReLU(), backend="aot_eager")),
+            None,
+            "torch.compile was called for a module",
+        ),
+        (compiled_in_place, None, "torch.compile was called for a module"),
+        (lambda: mlp(Applied()), None, "a tensor comes from code that is not record"),
+        (lambda: mlp(WithNumPy()), None, "numbers come from NumPy"),
+        (mlp, Observing, "Observing needs more than gradients"),
+    ],
+)
+def test_models_that_cannot_be_recorded(make_network, optimizer, reason):
+    def make():
+        network = make_network()
+        own = {"optimizer": optimizer(network)} if optimizer else {}
+        return make_spec(network, **own)
+
+    n_replayed, reports = run_both(make, batches(5))
+    assert n_replayed == 0
+    (report,) = reports
+    assert report.startswith(reason)
+
+
+def test_a_step_that_fails_in_any_case_fails():
+    step = make_step("graph", make_spec(mlp()), [], None)
+    for n in (2, 2, 2):
+        step(torch.ones(n, 3), torch.ones(n, 1))
+    with pytest.raises(RuntimeError, match="cannot be multiplied"):
+        step(torch.ones(2, 4), torch.ones(2, 1))
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (
+            lambda x, i: x.requires_grad_(),
+            "a batch has a tensor that requires gradient",
+        ),
+        (lambda x, i: x.to_sparse(), "a batch has a tensor of layout torch.sparse_coo"),
+        (lambda x, i: {"x": x, "name": "a"}, "a batch has a str beside its tensors"),
+        (lambda x, i: x[: i + 1], "the shapes of the batches keep changing"),
+    ],
+)
+def test_batches_that_cannot_be_recorded(change, reason):
+    class Any(nn.Sequential):
+        def forward(self, features):
+            x = features["x"] if isinstance(features, dict) else features
+            return super().forward(x.to_dense())
+
+    data = batches(70, sizes=(70,)) if "shapes" in reason else batches(4)
+    found = [change(x.clone(), i) for i, (x, _) in enumerate(data)]
+    labels = [y[: len(x)] for x, (_, y) in zip(found, data, strict=True)]
+    if isinstance(found[0], dict):
+        labels = [y for _, y in data]
+    n_replayed, (report,) = run_both(
+        lambda: make_spec(Any(*mlp())), [*zip(found, labels, strict=True)]
+    )
+    assert n_replayed == 0
+    assert reason in report
+
+
+# Sequences
+
+
+def sequence_spec(cell_type):
+    columns = FeatureColumns([sequence_numeric_column("s")])
+    rnn = RNN(
+        SequenceFeatures(columns),
+        None,
+        (4,),
+        1,
+        cell_type=cell_type,
+        generator=torch.Generator().manual_seed(0),
+    )
+    return columns, make_spec(rnn, optimizer=torch.optim.Adagrad(rnn.parameters()))
+
+
+def sequence_batches(columns, lengths):
+    """Return batches of a table whose longest sequences are as long as told."""
+    cells = [
+        np.arange(1.0, 1 + (n if i == 0 else 1)) / (i + k + 1)
+        for k, n in enumerate(lengths)
+        for i in range(4)
+    ]
+    encoded = columns.encode({"s": np.array([*cells, np.ones(9)], dtype=object)})
+    for k in range(len(lengths)):
+        rows = slice(4 * k, 4 * k + 4)
+        batch = {name: values[rows] for name, values in encoded.items()}
+        yield {"sequence": batch}, torch.full((4, 1), k / 10)
+
+
+@pytest.mark.parametrize("cell_type", ["simple_rnn", "gru", "lstm"])
+def test_sequences_have_a_recording_for_each_length(cell_type):
+    columns, _ = sequence_spec(cell_type)
+    lengths = [5, 5, 5, 2, 5, 7] * 7  # 28 of five steps, of which 20 are eager
+    found = run_both(
+        lambda: sequence_spec(cell_type)[1],
+        [*sequence_batches(columns, lengths)],
+        has_table=True,
+    )
+    if cell_type == "lstm":
+        assert found == (0, ["'aten::mkldnn_rnn_layer' needs autograd."])
+    else:
+        assert found == (28 - 20 - 1, [])
+
+
+def test_recorded_steps_are_not_kept_alive():
+    step = GraphStep(make_spec(mlp()), eager_steps=1, report=pytest.fail)
+    for features, labels in batches(4):
+        step(features, labels)
+    (replay,) = step._replays.values()
+    program = weakref.ref(replay._program._step)
+    gc.disable()
+    try:
+        del step, replay
+        assert program() is None
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("change", [functools.partial(torch.full, (3,), 0.5)])
+def test_buffers_that_change_in_place_are_read_anew(change):
+    def make():
+        network = mlp(nn.BatchNorm1d(5, affine=False))
+        network.register_buffer("shift", torch.zeros(3))
+        loss = functools.partial(shifted, network)
+        return make_spec(network, loss=loss)
+
+    def shifted(network, labels, logits, features):
+        return mean_square(labels, logits + network.shift.sum(), features)
+
+    def between(spec, i):
+        spec.network.shift.copy_(change() * i)
+
+    assert run_both(make, batches(8), hooks=[Own()], between=between) == (6, [])

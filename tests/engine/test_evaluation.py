@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from skest import EstimatorSpec, ModeKeys, RunConfig
+from skest.engine.evaluation import evaluate_loop, predict_batch, split_rows
+from skest.hooks import Run
+from tests._models import At, Mean, Recorder, raising
+
+STEP = ["before_step", "after_step"]
+
+
+def batch(values, label=0.0):
+    x = torch.tensor(values).reshape(-1, 1)
+    return x, torch.full((len(x),), label)
+
+
+def mean_loss(labels, logits, features):
+    return (logits[:, 0] - labels).mean()
+
+
+def eval_run(**fields):
+    spec = EstimatorSpec(ModeKeys.EVAL, network=nn.Identity(), loss=mean_loss, **fields)
+    return Run(spec, RunConfig(), global_step=9)
+
+
+def predict_spec(predictions, network=None):
+    return EstimatorSpec(
+        ModeKeys.PREDICT, network=network or nn.Identity(), predictions=predictions
+    )
+
+
+def test_the_loss_is_the_unweighted_mean_over_batches():
+    run = eval_run(eval_metrics={"mean": Mean()})
+    results = evaluate_loop(run, [batch([1.0, 1.0, 1.0]), batch([5.0])])
+    # As tf.estimator: batches of different size count the same in "loss".
+    assert results == {"global_step": 9, "loss": 3.0, "mean": 2.0}
+    assert list(results) == sorted(results)
+
+
+@pytest.mark.parametrize(("steps", "loss"), [(None, 2.0), (1, 1.0), (2, 1.5), (9, 2.0)])
+def test_steps(steps, loss):
+    batches = iter([batch([1.0]), batch([2.0]), batch([3.0])])
+    assert evaluate_loop(eval_run(), batches, steps=steps)["loss"] == loss
+    assert len(list(batches)) == max(0, 3 - (steps or 3))
+
+
+def test_metrics_with_inputs_and_update_metrics():
+    pair = (Mean(), lambda labels, logits, features: (10 * features, labels))
+    results = evaluate_loop(eval_run(eval_metrics={"ten": pair}), [batch([1.0, 3.0])])
+    assert results["ten"] == 20.0
+
+    def update_metrics(metrics, labels, logits, features):
+        metrics["m"].update(logits + features, labels)
+
+    run = eval_run(eval_metrics={"m": Mean()}, update_metrics=update_metrics)
+    assert evaluate_loop(run, [batch([1.0, 3.0])])["m"] == 4.0
+
+
+class Computes:
+    """A metric of one result, whatever it is given."""
+
+    def __init__(self, result):
+        self.result = result
+
+    def update(self, logits, labels):
+        pass
+
+    def compute(self):
+        return self.result
+
+
+@pytest.mark.parametrize(
+    ("computed", "expected"),
+    [
+        (torch.tensor([[1, 2]]), np.array([[1, 2]])),
+        (np.float32([0.5]), np.float32([0.5])),
+        ([torch.tensor(1.0), torch.tensor(2.0)], np.float32([1.0, 2.0])),
+        (torch.tensor(True), 1.0),
+        (np.int64(3), 3.0),
+    ],
+)
+def test_metrics_compute_numbers_or_arrays_of_them(computed, expected):
+    run = eval_run(eval_metrics={"m": Computes(computed)})
+    found = evaluate_loop(run, [batch([1.0])])["m"]
+    assert type(found) is type(expected)
+    np.testing.assert_array_equal(found, expected, strict=True)
+
+
+@pytest.mark.parametrize(
+    "computed", ["high", None, {"a": 1.0}, (np.ones(2), np.ones(3))]
+)
+def test_a_metric_that_computes_no_numbers_is_named(computed):
+    run = eval_run(eval_metrics={"m": Computes(computed)})
+    kind = type(computed).__name__
+    with pytest.raises(
+        TypeError, match=f"metric 'm' must compute .*; got {kind}. Make"
+    ):
+        evaluate_loop(run, [batch([1.0])])
+
+
+def test_hooks_and_stop():
+    hook = Recorder()
+    stop = At(9, lambda run: run.request_stop("enough"))
+    evaluate_loop(eval_run(), [batch([1.0]), batch([2.0])], [stop, hook])
+    assert hook.calls == ["begin", *STEP, "end"]
+    assert hook.losses == [1.0]
+
+
+def test_no_end_after_an_exception():
+    hook = Recorder()
+    with pytest.raises(OSError, match="broken"):
+        evaluate_loop(
+            eval_run(), [batch([1.0])], [hook, At(9, raising(OSError("broken")))]
+        )
+    assert hook.calls == ["begin", *STEP]
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("fails", [True, False])
+def test_the_mode_of_the_network_is_brought_back(training, fails):
+    network = nn.Dropout(0.9).train(training)
+    loss = raising(OSError("broken")) if fails else mean_loss
+    spec = EstimatorSpec(ModeKeys.EVAL, network=network, loss=loss)
+    run = Run(spec, RunConfig())
+    if fails:
+        with pytest.raises(OSError, match="broken"):
+            evaluate_loop(run, [batch([1.0])])
+    else:
+        assert evaluate_loop(run, [batch([1.0])])["loss"] == 1.0
+    assert network.training == training
+
+
+def test_no_gradients_are_kept():
+    network = nn.Linear(1, 1)
+    seen = []
+
+    def loss(labels, logits, features):
+        seen.append(logits.requires_grad)
+        return logits.mean()
+
+    spec = EstimatorSpec(ModeKeys.EVAL, network=network, loss=loss)
+    evaluate_loop(Run(spec, RunConfig()), [batch([1.0])])
+    assert seen == [False]
+    assert torch.is_grad_enabled()
+
+
+def test_an_empty_input_is_refused():
+    with pytest.raises(ValueError, match="has no batch"):
+        evaluate_loop(eval_run(), [])
+
+
+def test_predictions_become_arrays():
+    spec = predict_spec(lambda z: {"z": z, "list": ["a", "b"]}, nn.Linear(1, 1))
+    predictions = predict_batch(spec, torch.ones(2, 1), None)
+    assert predictions["z"].dtype == np.float32
+    assert predictions["z"].shape == (2, 1)
+    assert predictions["list"].tolist() == ["a", "b"]
+
+
+@pytest.mark.parametrize("keys", [["b"], ["b", "a"], []])
+def test_predict_keys_choose_and_order(keys):
+    spec = predict_spec(lambda z: {"a": z, "b": -z, "c": z})
+    assert list(predict_batch(spec, torch.ones(2, 1), keys)) == keys
+
+
+def test_predictions_are_told_the_keys_if_they_ask():
+    asked = []
+
+    def predictions(logits, keys=None):
+        asked.append(keys)
+        return {"a": logits}
+
+    spec = predict_spec(predictions)
+    predict_batch(spec, torch.ones(2, 1), ["a"])
+    predict_batch(spec, torch.ones(2, 1), None)
+    assert asked == [["a"], None]
+
+
+def test_wrong_predictions_are_refused():
+    with pytest.raises(ValueError, match="names 'q', 'r', but the predictions are 'a'"):
+        predict_batch(predict_spec(lambda z: {"a": z}), torch.ones(1), ["q", "a", "r"])
+    with pytest.raises(
+        TypeError, match="must return a dictionary; got Tensor. Give it"
+    ):
+        predict_batch(predict_spec(lambda z: z), torch.ones(1), None)
+
+
+def test_split_rows():
+    rows = split_rows({"a": np.arange(2), "b": np.ones((2, 3))})
+    first, second = rows
+    assert (first["a"], second["a"]) == (0, 1)
+    assert first["b"].shape == (3,)
+    assert list(split_rows({})) == []
+    assert list(split_rows({"a": np.ones((0, 3))})) == []
+
+
+@pytest.mark.parametrize("other", [np.ones(3), np.float32(1.0)])
+def test_rows_must_agree(other):
+    with pytest.raises(ValueError, match=r"'a': \(2,\).*yield_single_examples=False"):
+        list(split_rows({"a": np.ones(2), "b": other}))
+
+
+@pytest.mark.parametrize("function", [evaluate_loop, predict_batch])
+def test_a_specification_of_another_mode_is_refused(function):
+    network = nn.Identity()
+    train = EstimatorSpec(
+        ModeKeys.TRAIN,
+        network=network,
+        loss=mean_loss,
+        optimizer=torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1),
+    )
+    if function is predict_batch:
+        with pytest.raises(ValueError, match="EstimatorSpec of mode 'infer'"):
+            predict_batch(train, torch.ones(1), None)
+    else:
+        run = Run(predict_spec(lambda z: {}), RunConfig())
+        with pytest.raises(ValueError, match="EstimatorSpec of mode 'eval'"):
+            evaluate_loop(run, [batch([1.0])])

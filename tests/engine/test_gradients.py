@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Clipping by the norm of all gradients, sparse ones among them."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn.utils import clip_grad_norm_
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from skest.engine.loop import clip_gradients, reset_gradients
+from skest.optimizers.row_sparse import RowSparse
+
+ROWS, DIM = 5, 2
+
+
+def dense(values):
+    parameter = torch.nn.Parameter(torch.zeros(len(values), dtype=torch.float64))
+    parameter.grad = torch.tensor(values, dtype=torch.float64)
+    return parameter
+
+
+def table(ids, values):
+    """A row table with a gradient of one row per id, duplicates included."""
+    parameter = torch.nn.Parameter(torch.zeros(ROWS, DIM, dtype=torch.float64))
+    parameter.grad = torch.sparse_coo_tensor(
+        torch.tensor([ids], dtype=torch.int64),
+        torch.tensor(values, dtype=torch.float64).reshape(len(ids), DIM),
+        (ROWS, DIM),
+        check_invariants=True,
+    )
+    return parameter
+
+
+FLOATS = st.floats(-1e3, 1e3)
+DENSE = st.lists(FLOATS, min_size=1, max_size=4).map(dense)
+TABLE = st.lists(st.integers(0, ROWS - 1), max_size=6).flatmap(
+    lambda ids: st.lists(FLOATS, min_size=len(ids) * DIM, max_size=len(ids) * DIM).map(
+        lambda values: table(ids, values)
+    )
+)
+
+
+@given(st.lists(DENSE | TABLE, min_size=1, max_size=4), st.floats(1e-2, 1e4))
+@settings(max_examples=100, deadline=None)
+def test_equals_clipping_the_dense_gradients(parameters, max_norm):
+    twins = [torch.nn.Parameter(torch.zeros_like(p)) for p in parameters]
+    for twin, parameter in zip(twins, parameters, strict=True):
+        twin.grad = parameter.grad.to_dense().clone()
+    expected = clip_grad_norm_(twins, max_norm)
+    torch.testing.assert_close(clip_gradients(parameters, max_norm), expected)
+    for twin, parameter in zip(twins, parameters, strict=True):
+        torch.testing.assert_close(parameter.grad.to_dense(), twin.grad)
+
+
+def test_repeated_rows_count_by_their_sum():
+    weight = table([1, 3, 1], [[3.0, 0.0], [0.0, 4.0], [-3.0, 0.0]])
+    assert clip_gradients([weight], 2.0).item() == 4
+    assert weight.grad.is_coalesced()
+    assert weight.grad.to_dense()[3].tolist() == pytest.approx([0.0, 2.0])
+
+
+def test_the_update_of_a_row_table_is_clipped():
+    weight = table([1, 1], [[3.0, 0.0], [3.0, 8.0]])
+    clip_gradients([weight], 1.0)
+    RowSparse(torch.optim.SGD([weight], lr=1.0)).step()
+    expected = torch.zeros(ROWS, DIM, dtype=torch.float64)
+    expected[1] = torch.tensor([-0.6, -0.8])
+    torch.testing.assert_close(weight.detach(), expected, atol=1e-6, rtol=0)
+
+
+def test_small_gradients_stay_as_they_are():
+    first, second = dense([0.3, -0.4]), table([0], [[0.0, 0.5]])
+    clip_gradients([first, second], 1.0)
+    assert first.grad.tolist() == [0.3, -0.4]
+    assert second.grad.to_dense()[0].tolist() == [0.0, 0.5]
+
+
+@pytest.mark.parametrize("broken", [math.nan, math.inf])
+@pytest.mark.parametrize("make", [dense, lambda values: table([2], values)])
+def test_a_broken_gradient_is_not_hidden(make, broken):
+    parameter = make([broken, 1.0])
+    norm = clip_gradients([dense([1.0]), parameter], 1.0)
+    assert not norm.isfinite()
+    assert parameter.grad.to_dense().isnan().any()
+
+
+def test_parameters_without_gradient_are_passed_over():
+    late = torch.nn.Parameter(torch.zeros(2))
+    weight = dense([6.0, 8.0])
+    assert clip_gradients(iter([late, weight]), 5.0).item() == 10
+    assert late.grad is None
+    assert weight.grad.norm().item() == pytest.approx(5)
+    assert clip_gradients([late], 5.0).item() == 0
+
+
+class NoWaiting(TorchDispatchMode):
+    """Refuses to bring a value from the device to the host."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        assert "_local_scalar_dense" not in str(func)
+        return func(*args, **(kwargs or {}))
+
+
+def test_nothing_waits_for_the_device():
+    with NoWaiting():
+        with pytest.raises(AssertionError):
+            torch.ones(1).item()
+        clip_gradients([dense([3.0, 4.0]), table([1, 1], [1.0] * 4)], 1.0)
+
+
+def test_mixed_precisions():
+    half, double = torch.nn.Parameter(torch.zeros(1).half()), dense([4.0])
+    half.grad = torch.full((1,), 3.0).half()
+    assert clip_gradients([half, double], 1.0).item() == 5
+    assert half.grad.item() == pytest.approx(0.6, rel=1e-3)
+    assert double.grad.item() == pytest.approx(0.8)
+
+
+def test_gradients_are_reset_as_the_optimizer_does_it():
+    class Counting(torch.optim.SGD):
+        n_calls = 0
+
+        def zero_grad(self, set_to_none=True):
+            self.n_calls += 1
+            super().zero_grad(set_to_none=False)
+
+    for kind, expected in ((torch.optim.SGD, None), (Counting, [0.0, 0.0])):
+        weight = torch.nn.Parameter(torch.ones(2))
+        optimizer = kind([weight])
+        weight.sum().backward()
+        reset_gradients(optimizer)
+        assert (None if weight.grad is None else weight.grad.tolist()) == expected
+        assert getattr(optimizer, "n_calls", 1) == 1

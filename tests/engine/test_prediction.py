@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables that are predicted in one piece."""
+
+import numpy as np
+import pytest
+
+from skest import DNNClassifier, LinearRegressor
+from skest.engine.prediction import joined
+from skest.feature_columns import numeric_column
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(60, 3))
+Y = (X[:, 0] > 0).astype(int)
+OPTIONS = {"max_iter": 2, "random_state": 0}
+
+
+def by_batches(model, features, key, batch_size=7):
+    """The same by the loop over batches."""
+    return model.estimator_.predict_table(features, [key], batch_size=batch_size)[key]
+
+
+@pytest.mark.parametrize("execution", ["eager", "graph"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("given", ["float32", "float64", "int64"])
+def test_one_piece_gives_the_numbers_of_batches(execution, dtype, given):
+    table = (10 * X).astype(given)
+    options = {"dtype": dtype, "execution": execution, **OPTIONS}
+    model = DNNClassifier((4,), **options).fit(table, Y)
+    for _ in range(4):
+        found = model.predict_proba(table)
+    encoded = model._check_features(table, reset=False)
+    np.testing.assert_allclose(
+        found, by_batches(model, encoded, "probabilities"), rtol=1e-5
+    )
+
+
+@pytest.mark.parametrize(
+    "normalizer", [None, "standard", "minmax", "quantile", np.tanh]
+)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])
+def test_arithmetic_is_that_of_the_columns(normalizer, dtype):
+    if dtype == "int64":
+        normalizer = None
+    columns = [
+        numeric_column("a", dtype=dtype, normalizer=normalizer, default_value=0),
+        numeric_column("b", 2, default_value=1, indicate_missing=True),
+    ]
+    whole = dtype == "int64"
+    table = {"a": np.round(X[:, 0]) if whole else X[:, 0].copy(), "b": X[:, 1:].copy()}
+    model = LinearRegressor(feature_columns=columns, **OPTIONS).fit(table, X[:, 0])
+    model.predict(table)
+    kept = model.estimator_._kept
+    is_plain = dtype != "int64" and normalizer in (None, "standard", "minmax")
+    assert (kept._arithmetic is not None) == is_plain
+    if is_plain:
+        tensors = kept._arithmetic.tensors(table)
+        encoded = kept._arithmetic(tensors)
+        for key, expected in kept.spec.encode(table).items():
+            np.testing.assert_array_equal(encoded[key], expected)
+    with_gap = {**table, "b": np.where(table["b"] == table["b"][0], np.nan, table["b"])}
+    assert not np.array_equal(model.predict(with_gap), model.predict(table))
+
+
+def test_a_row_may_be_read_only_or_strided():
+    model = DNNClassifier((4,), **OPTIONS).fit(X, Y)
+    expected = model.predict_proba(X)
+    frozen = X.copy()
+    frozen.flags.writeable = False
+    for other in (frozen, np.asfortranarray(X), X[::-1]):
+        rows = slice(None, None, -1) if other.base is X else slice(None)
+        np.testing.assert_allclose(model.predict_proba(other)[rows], expected)
+
+
+@pytest.mark.parametrize(
+    "row, message",
+    [
+        ([[1.0, np.inf, 2.0]], "infinity"),
+        ([[1.0, 2.0]], "expecting 3 features"),
+        ([1.0, 2.0, 3.0], "Expected 2D array"),
+        (np.empty((0, 3)), "0 sample"),
+        ([[1.0, np.nan, 2.0]], "NaN"),
+    ],
+)
+def test_wrong_rows_are_refused_as_ever(row, message):
+    columns = [numeric_column("x", 3)]
+    for given in (None, columns):
+        model = DNNClassifier((4,), feature_columns=given, **OPTIONS).fit(X, Y)
+        model.predict_proba(X[:1])
+        if message == "NaN" and given is None:
+            model.predict_proba(np.asarray(row))  # filled with the mean
+        elif message == "infinity" and given is not None:
+            with pytest.raises(ValueError, match="inf"):
+                model.predict_proba(np.asarray(row))
+        else:
+            with pytest.raises(ValueError, match=message):
+                model.predict_proba(np.asarray(row))
+
+
+def test_a_caller_owns_the_answer_and_the_rows():
+    model = DNNClassifier((4,), dtype="float64", **OPTIONS).fit(X, Y)
+    row = X[:1].copy()
+    for _ in range(3):
+        first = model.predict_proba(row)
+        kept = first.copy()
+        second = model.predict_proba(row)
+        first[:] = -1
+        np.testing.assert_array_equal(second, kept)
+        np.testing.assert_array_equal(row, X[:1])
+
+
+@pytest.mark.parametrize(
+    "batches, n_rows, expected",
+    [
+        ([[1, 2], [3]], 3, [1, 2, 3]),
+        ([[1, 2], [3.5]], 3, [1, 2, 3.5]),
+        ([["a"], ["bcd"]], 2, ["a", "bcd"]),
+        ([[1], [2]], 4, [1, 2]),  # one number for each batch
+        ([[1, 2]], 4, [1, 2]),  # stopped early
+    ],
+)
+def test_batches_are_joined_as_by_concatenation(batches, n_rows, expected):
+    found = joined([{"y": np.array(batch)} for batch in batches], n_rows)["y"]
+    np.testing.assert_array_equal(found, np.array(expected))

@@ -1,0 +1,310 @@
+# SPDX-License-Identifier: Apache-2.0
+import copy
+import functools
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from skest import EstimatorSpec, ModeKeys, RunConfig
+from skest.engine.loop import compute_gradients, scalar_loss, train_loop, train_step
+from skest.hooks import Hook, Run, StopAtStepHook
+from tests._models import At, Recorder, raising, squared_loss
+
+STEP = ["before_step", "after_step"]
+
+
+def make_spec(**changes):
+    network = nn.Linear(2, 1)
+    fields = {
+        "network": network,
+        "loss": squared_loss,
+        "optimizer": torch.optim.SGD(network.parameters(), lr=0.1),
+    }
+    return EstimatorSpec(ModeKeys.TRAIN, **{**fields, **changes})
+
+
+def make_batches(n=3):
+    return iter([(torch.ones(4, 2), torch.zeros(4))] * n)
+
+
+def test_hooks_are_called_around_every_step_until_the_input_ends():
+    run, hook = Run(make_spec(), RunConfig()), Recorder()
+    train_loop(run, make_batches(3), [hook])
+    # tf.estimator calls before_run once more, for the step that finds no input.
+    assert hook.calls == ["begin", *3 * STEP, "end"]
+    assert run.global_step == 3
+    assert run.stop_reason == "the input ended"
+
+
+def test_hooks_are_called_in_their_order():
+    log = []
+
+    class Named(Recorder):
+        def __init__(self, name):
+            self.name = name
+            self.calls, self.losses, self.steps = self, [], []
+
+        def append(self, call):
+            log.append((call, self.name))
+
+    train_loop(Run(make_spec(), RunConfig()), make_batches(1), [Named("a"), Named("b")])
+    calls = ["begin", *STEP, "end"]
+    assert log == [(call, name) for call in calls for name in "ab"]
+
+
+def test_methods_that_a_hook_gets_when_it_begins_are_called():
+    calls = []
+
+    class Late(Hook):
+        def begin(self, run):
+            self.before_step = lambda run: calls.append(("before", run.global_step))
+            self.after_step = lambda run, loss: calls.append(("after", run.global_step))
+
+    train_loop(Run(make_spec(), RunConfig()), make_batches(2), [Late()])
+    assert calls == [("before", 0), ("after", 1), ("before", 1), ("after", 2)]
+
+
+def test_a_stop_takes_effect_before_the_next_step_and_takes_no_batch():
+    run, hook, batches = Run(make_spec(), RunConfig()), Recorder(), make_batches(5)
+    train_loop(run, batches, [StopAtStepHook(num_steps=2), hook])
+    assert hook.calls == ["begin", *2 * STEP, "end"]
+    assert len(list(batches)) == 3
+
+
+def test_a_stop_in_begin_takes_no_step():
+    run, hook, batches = Run(make_spec(), RunConfig()), Recorder(), make_batches(5)
+    train_loop(run, batches, [StopAtStepHook(last_step=0), hook])
+    assert hook.calls == ["begin", "end"]
+    assert len(list(batches)) == 5
+
+
+def test_there_is_no_end_after_an_exception():
+    run, hook = Run(make_spec(), RunConfig()), Recorder()
+    with pytest.raises(OSError, match="broken"):
+        train_loop(run, make_batches(), [hook, At(2, raising(OSError("broken")))])
+    assert hook.calls == ["begin", *2 * STEP]
+    assert run.global_step == 2
+
+
+def test_a_step_counts_before_after_step_is_called():
+    hook = Recorder()
+    train_loop(Run(make_spec(), RunConfig(), global_step=5), make_batches(2), [hook])
+    assert hook.steps == [6, 7]
+
+
+def test_the_network_trains_in_training_mode():
+    network, modes = nn.Linear(2, 1).eval(), []
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    run = Run(make_spec(network=network, optimizer=optimizer), RunConfig())
+    train_loop(
+        run, make_batches(1), [At(1, lambda run: modes.append(network.training))]
+    )
+    assert modes == [True]
+
+
+def test_a_step_returns_the_loss_before_the_update():
+    spec = make_spec()
+    x, y = next(make_batches())
+    expected = squared_loss(y, spec.network(x), x)
+    before = spec.network.weight.detach().clone()
+    loss = train_step(spec, x, y)
+    assert torch.equal(loss, expected.detach())
+    assert loss.shape == ()
+    assert not loss.requires_grad
+    assert not torch.equal(spec.network.weight, before)
+
+
+def test_gradients_do_not_add_up_over_steps():
+    spec = make_spec()
+    x, y = next(make_batches())
+    reference = [p.detach().clone().requires_grad_() for p in spec.network.parameters()]
+    for _ in range(3):
+        train_step(spec, x, y)
+        loss = squared_loss(y, nn.functional.linear(x, *reference), x)
+        gradients = torch.autograd.grad(loss, reference)
+        with torch.no_grad():
+            for parameter, gradient in zip(reference, gradients, strict=True):
+                parameter -= 0.1 * gradient
+    for ours, theirs in zip(spec.network.parameters(), reference, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_several_optimizers_use_the_gradients_of_one_loss():
+    network = nn.Linear(2, 1)
+    optimizers = [
+        torch.optim.SGD([network.weight], lr=0.1),
+        torch.optim.SGD([network.bias], lr=0.0),
+    ]
+    bias, weight = network.bias.item(), network.weight.detach().clone()
+    train_step(make_spec(network=network, optimizer=optimizers), *next(make_batches()))
+    assert network.bias.item() == bias
+    assert network.bias.grad is not None
+    assert not torch.equal(network.weight, weight)
+
+
+def test_schedulers_step_after_the_optimizers():
+    spec = make_spec()
+    (optimizer,) = spec.optimizers
+    halved = torch.optim.lr_scheduler.StepLR(optimizer, 2, gamma=0.5)
+    spec = make_spec(network=spec.network, optimizer=optimizer, lr_scheduler=halved)
+    rates = []
+
+    class Rates(Hook):
+        def before_step(self, run):
+            rates.append(optimizer.param_groups[0]["lr"])
+
+    train_loop(Run(spec, RunConfig()), make_batches(4), [Rates()])
+    assert rates == [0.1, 0.1, 0.05, 0.05]
+
+
+def test_a_scheduler_without_a_rate_for_the_next_step_leaves_the_step_counted():
+    spec = make_spec()
+    (optimizer,) = spec.optimizers
+    one_cycle = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=2)
+    spec = make_spec(network=spec.network, optimizer=optimizer, lr_scheduler=one_cycle)
+    run = Run(spec, RunConfig())
+    with pytest.raises(ValueError, match="Tried to step 3 times"):
+        train_loop(run, make_batches(4), [])
+    assert run.global_step == 3  # as many as there were updates
+
+
+def gradients_used(network, **fields):
+    step = [torch.optim.SGD([p], lr=0.5) for p in (network.weight, network.bias)]
+    spec = make_spec(network=network, **{"optimizer": step, **fields})
+    before = [p.detach().clone() for p in network.parameters()]
+    train_step(spec, *next(make_batches()))
+    after = network.parameters()
+    return [(b - a.detach()) / 0.5 for b, a in zip(before, after, strict=True)]
+
+
+def test_gradients_are_clipped_together():
+    torch.manual_seed(0)
+    network = nn.Linear(2, 1)
+    plain = gradients_used(copy.deepcopy(network))
+    norm = torch.cat([g.ravel() for g in plain]).norm()
+    assert norm > 0.1
+    clipped = gradients_used(copy.deepcopy(network), clip_norm=0.1)
+    for ours, gradient in zip(clipped, plain, strict=True):
+        torch.testing.assert_close(ours, gradient * 0.1 / norm, rtol=1e-4, atol=1e-6)
+    unclipped = gradients_used(network, clip_norm=1e6)
+    for ours, gradient in zip(unclipped, plain, strict=True):
+        assert torch.equal(ours, gradient)
+
+
+def test_gradients_that_no_optimizer_uses_do_not_count():
+    network = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD([network.weight], lr=0.5)
+    for _ in range(3):  # nobody resets the gradient of the bias: it grows
+        weight, _ = gradients_used(network, optimizer=optimizer, clip_norm=1e-3)
+        assert weight.norm().item() == pytest.approx(1e-3, rel=1e-2)
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1)])
+def test_one_number_is_a_loss(shape):
+    assert scalar_loss(torch.full(shape, 2.0)).shape == ()
+
+
+def test_other_losses_are_refused():
+    with pytest.raises(ValueError, match=r"one number; got a tensor of shape \(2,\)"):
+        scalar_loss(torch.zeros(2))
+    with pytest.raises(TypeError, match=r"'loss' .*must return a tensor; got float"):
+        scalar_loss(1.0)
+    spec = make_spec(loss=lambda labels, logits, features: logits[:, 0])
+    with pytest.raises(ValueError, match=r"got a tensor of shape \(4,\)"):
+        train_step(spec, *next(make_batches()))
+
+
+def test_a_specification_of_another_mode_cannot_train():
+    spec = EstimatorSpec(
+        ModeKeys.PREDICT, network=nn.Linear(2, 1), predictions=dict, optimizer=None
+    )
+    with pytest.raises(ValueError, match="EstimatorSpec of mode 'train'"):
+        train_step(spec, *next(make_batches()))
+
+
+def test_gradients_can_be_changed_between_backward_and_update():
+    class Halving(Hook):
+        def after_backward(self, run):
+            features, _ = run.batch
+            assert features.shape == (4, 2)
+            for parameter in run.network.parameters():
+                parameter.grad /= 2
+
+    start = nn.Linear(2, 1)
+    moved = []
+    for hooks in ([], [Halving()]):
+        network = copy.deepcopy(start)
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.25)
+        spec = make_spec(network=network, optimizer=optimizer)
+        train_loop(Run(spec, RunConfig()), make_batches(1), hooks)
+        moved.append(network.weight.detach() - start.weight.detach())
+    torch.testing.assert_close(moved[1], moved[0] / 2)
+
+
+def test_gradients_are_clipped_after_hooks_saw_them():
+    class Exploding(Hook):
+        def after_backward(self, run):
+            for parameter in run.network.parameters():
+                parameter.grad *= 1e6
+
+    network = nn.Linear(2, 1)
+    before = network.weight.detach().clone()
+    optimizer = torch.optim.SGD(network.parameters(), lr=1.0)
+    spec = make_spec(network=network, optimizer=optimizer, clip_norm=0.1)
+    train_loop(Run(spec, RunConfig()), make_batches(1), [Exploding()])
+    assert 0 < torch.linalg.norm(network.weight - before) <= 0.1
+
+
+def test_another_way_to_take_the_steps_that_hooks_watch():
+    class Watching(Recorder):
+        def after_backward(self, run):
+            self.calls.append("after_backward")
+
+    def compute(spec, features, labels):
+        computed.append(len(features))
+        return compute_gradients(spec, features, labels)
+
+    hook, computed = Watching(), []
+    run = Run(make_spec(), RunConfig())
+    step = functools.partial(train_step, run.spec, compute=compute)
+    train_loop(run, make_batches(2), [hook], watched_step=step)
+    assert hook.calls.count("after_backward") == 2
+    assert len(computed) == 2
+
+
+class Interrupted(Run):
+    """A run that Ctrl-C comes into just before its `at`-th change."""
+
+    at, n_changes = math.inf, 0
+
+    def __setattr__(self, name, value):
+        super().__setattr__("n_changes", self.n_changes + 1)
+        if self.n_changes >= self.at:
+            raise KeyboardInterrupt
+        super().__setattr__(name, value)
+
+
+def test_ctrl_c_between_two_lines_leaves_no_step_that_is_half_noted():
+    """It is inside a step, of which nothing is saved then, or all of it is noted."""
+    n_changes, n_inside = Interrupted(make_spec(), RunConfig()).n_changes, 0
+    while True:
+        run = Interrupted(make_spec(), RunConfig())
+        run.at, losses = n_changes, [None]
+
+        def step(features, labels, losses=losses):
+            losses.append(torch.tensor(0.5))
+            return losses[-1]
+
+        try:
+            train_loop(run, iter(3 * [(torch.ones(4, 2), torch.zeros(4))]), [], step)
+        except KeyboardInterrupt:
+            n_inside += run.in_step
+        else:
+            break
+        n_taken = len(losses) - 1
+        assert run.in_step or (run.global_step, run.n_taken) == (n_taken, n_taken)
+        assert run.in_step or run.loss is losses[n_taken]
+        n_changes += 1
+    assert n_inside

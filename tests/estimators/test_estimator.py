@@ -1,0 +1,632 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What train, evaluate and predict do; see also test_estimator_state.py."""
+
+import logging
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from skest import Estimator, EstimatorSpec, ModeKeys, RunConfig
+from skest.checkpoints.checkpoint import Checkpoint
+from skest.exceptions import CheckpointMismatchError, NotFittedError
+from skest.hooks import Hook
+from skest.inputs import ArrayDataset, Pipeline
+from tests._models import (
+    At,
+    Recorder,
+    batches,
+    model_fn,
+    squared_loss,
+    table,
+    table_fn,
+)
+
+STEP = ["before_step", "after_step"]
+ENDLESS = table_fn(num_epochs=None)
+
+
+class CountedModelFn:
+    """The model function, with a record of the calls."""
+
+    def __init__(self):
+        self.modes, self.labels = [], []
+
+    def __call__(self, features, labels, mode, params):
+        self.modes.append(mode)
+        self.labels.append(labels)
+        return model_fn(features, labels, mode, params)
+
+
+@pytest.fixture(scope="module")
+def trained():
+    return Estimator(model_fn, config=RunConfig(random_seed=0)).train(table_fn())
+
+
+def step_of(estimator):
+    return estimator.checkpoint.global_step
+
+
+# Construction
+
+
+def test_the_parts_of_an_estimator(tmp_path):
+    config = RunConfig(random_seed=3)
+    estimator = Estimator(model_fn, tmp_path / "m", config, {"lr": 0.5})
+    assert estimator.model_dir == tmp_path / "m"
+    assert estimator.config == config.replace(model_dir=tmp_path / "m")
+    assert estimator.params == {"lr": 0.5}
+    assert estimator.eval_dir() == tmp_path / "m" / "eval"
+    assert estimator.eval_dir("test") == tmp_path / "m" / "eval_test"
+    assert not (tmp_path / "m").exists()
+
+
+def test_the_directory_may_come_from_the_configuration():
+    config = RunConfig(model_dir="models/a")
+    assert Estimator(model_fn, config=config).model_dir == Path("models/a")
+    assert Estimator(model_fn, "models/a", config).model_dir == Path("models/a")
+    assert Estimator(model_fn).model_dir is None
+    assert Estimator(model_fn).eval_dir() is None
+    assert Estimator(model_fn).latest_checkpoint() is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        (
+            {"model_dir": "a", "config": RunConfig(model_dir="b")},
+            ValueError,
+            "'model_dir' is given twice, .*'a' here and 'b' in 'config'",
+        ),
+        ({"config": {"random_seed": 1}}, TypeError, "must be a RunConfig; got dict"),
+        ({"params": [1]}, TypeError, "'params' must be a dict"),
+        ({"model_fn": "linear"}, TypeError, "'model_fn' must be a function"),
+        (
+            {"model_fn": lambda features, mode: None, "params": {"a": 1}},
+            ValueError,
+            "'params' are given, but model_fn does not take",
+        ),
+        (
+            {"model_fn": lambda features, mode, foo: None},
+            ValueError,
+            "has the argument.s. 'foo'",
+        ),
+    ],
+)
+def test_wrong_arguments_are_refused(arguments, error, message):
+    with pytest.raises(error, match=message):
+        Estimator(**{"model_fn": model_fn, **arguments})
+
+
+def test_params_are_copied_for_everyone():
+    seen = []
+
+    def greedy_model_fn(features, labels, mode, params):
+        seen.append(params["list"])
+        params["list"].append("changed by model_fn")
+        return model_fn(features, labels, mode, {})
+
+    def input_fn(params):
+        params["list"].append("changed by input_fn")
+        return table_fn()()
+
+    params = {"list": [1]}
+    estimator = Estimator(greedy_model_fn, params=params)
+    params["list"].append("changed by the caller")
+    estimator.params["list"].append("changed by the caller")
+    estimator.train(input_fn, steps=1).evaluate(input_fn)
+    assert estimator.params == {"list": [1]}
+    assert [received[0] for received in seen] == [1, 1]
+    assert seen[0] is not seen[1]
+
+
+# What model_fn and input_fn get and return
+
+
+def test_arguments_of_model_fn_come_by_name(trained):
+    seen = {}
+
+    def reordered(config, mode, labels, features):
+        seen[mode] = (features, labels, config)
+        return model_fn(features, labels, mode, {})
+
+    config = RunConfig(random_seed=1)
+    estimator = Estimator(reordered, config=config).train(table_fn(), steps=1)
+    estimator.evaluate(table_fn())
+    list(estimator.predict(table_fn()))
+    x, y = table()
+    for mode in (ModeKeys.TRAIN, ModeKeys.EVAL):
+        features, labels, received = seen[mode]
+        assert np.array_equal(features, x[:4])
+        assert np.array_equal(labels, y[:4])
+        assert received == config
+    assert seen[ModeKeys.PREDICT][1] is None
+
+
+def test_arguments_of_input_fn_come_by_name(tmp_path):
+    seen = []
+
+    def input_fn(mode, params, config, input_context):
+        seen.append((mode, params, config.model_dir, input_context))
+        return table_fn()()
+
+    estimator = Estimator(model_fn, tmp_path, params={"lr": 0.1})
+    estimator.train(input_fn, steps=1).evaluate(input_fn)
+    next(estimator.predict(input_fn))
+    assert seen == [
+        (mode, {"lr": 0.1}, tmp_path, None) for mode in ("train", "eval", "infer")
+    ]
+
+
+def test_the_public_model_fn_has_params_bound():
+    estimator = Estimator(model_fn, params={"network": "batch_norm"})
+    x, y = table()
+    spec = estimator.model_fn(x, y, ModeKeys.EVAL, estimator.config)
+    assert spec.mode == ModeKeys.EVAL
+    assert any("batch_norm" in name for name in spec.network.state_dict())
+    assert estimator.model_fn(x, None, mode=ModeKeys.PREDICT).mode == ModeKeys.PREDICT
+
+
+@pytest.mark.parametrize(
+    ("returned", "error", "message"),
+    [
+        (3, TypeError, "must return an EstimatorSpec; got int"),
+        (
+            EstimatorSpec(ModeKeys.EVAL, network=nn.Linear(3, 1), loss=squared_loss),
+            ValueError,
+            "called with mode 'train', but returned an EstimatorSpec of mode 'eval'",
+        ),
+    ],
+)
+def test_wrong_returns_of_model_fn_are_refused(returned, error, message):
+    estimator = Estimator(lambda features, labels, mode: returned)
+    with pytest.raises(error, match=message):
+        estimator.train(table_fn())
+    assert estimator.checkpoint is None
+
+
+def test_labels_need_a_place():
+    def unlabelled(features, mode):
+        network = nn.Linear(3, 1)
+        return EstimatorSpec(
+            mode,
+            network=network,
+            loss=lambda labels, logits, features: logits.mean(),
+            predictions=lambda z: {"z": z},
+            optimizer=torch.optim.SGD(network.parameters(), lr=0.1),
+        )
+
+    estimator = Estimator(unlabelled)
+    with pytest.raises(ValueError, match="returns labels, but model_fn does not take"):
+        estimator.train(table_fn())
+    estimator.train(table_fn(labels=False))
+    with pytest.raises(ValueError, match="returns labels, but model_fn does not take"):
+        estimator.evaluate(table_fn())
+    # Prediction ignores labels, whoever takes them.
+    assert len(list(estimator.predict(table_fn()))) == 20
+
+
+@pytest.mark.parametrize(
+    ("input_fn", "error", "message"),
+    [
+        (3, TypeError, "'input_fn' must be a function"),
+        (lambda foo: None, TypeError, "input_fn requires 'foo'"),
+        (lambda: None, TypeError, "must return an ArrayDataset or an iterable"),
+        (table, TypeError, "must return an ArrayDataset or .*got tuple"),
+        (lambda: table()[0], TypeError, "must return an ArrayDataset or .*got ndarray"),
+        (lambda: [(1, 2, 3)], ValueError, "pair .features, labels.; got a tuple of 3"),
+    ],
+)
+@pytest.mark.parametrize("call", ["train", "evaluate", "predict"])
+def test_wrong_input_functions_are_refused(trained, input_fn, error, message, call):
+    with pytest.raises(error, match=message):
+        list(getattr(trained, call)(input_fn) or ())
+
+
+# train
+
+
+def test_steps_count_from_here_and_max_steps_from_zero():
+    estimator = Estimator(model_fn)
+    assert estimator.train(ENDLESS, steps=5) is estimator
+    assert step_of(estimator) == 5
+    assert step_of(estimator.train(ENDLESS, steps=3)) == 8
+    assert step_of(estimator.train(ENDLESS, max_steps=10)) == 10
+    assert step_of(estimator.train(ENDLESS, steps=np.int64(1))) == 11
+
+
+@pytest.mark.parametrize("max_steps", [3, 6])
+def test_nothing_is_called_when_max_steps_are_reached(max_steps):
+    counted = CountedModelFn()
+    estimator = Estimator(counted).train(ENDLESS, steps=6)
+    hook = Recorder()
+
+    def input_fn():
+        raise AssertionError("input_fn was called")
+
+    assert estimator.train(input_fn, [hook], max_steps=max_steps) is estimator
+    assert (step_of(estimator), hook.calls, counted.modes) == (6, [], ["train"])
+
+
+def test_training_ends_with_the_input():
+    estimator = Estimator(model_fn)
+    for call, arguments in enumerate([{}, {"max_steps": 12}, {"max_steps": 12}]):
+        estimator.train(table_fn(), **arguments)
+        assert step_of(estimator) == (5, 10, 12)[call]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        (
+            {"steps": 1, "max_steps": 2},
+            ValueError,
+            "Only one of 'steps' and 'max_steps'",
+        ),
+        ({"steps": 0}, ValueError, "'steps' must be positive; got 0"),
+        ({"steps": -1}, ValueError, "'steps' must be positive; got -1"),
+        ({"max_steps": 0}, ValueError, "'max_steps' must be positive; got 0"),
+        ({"steps": 2.0}, TypeError, "'steps' must be an integer; got 2.0"),
+        ({"steps": True}, TypeError, "'steps' must be an integer; got True"),
+        (
+            {"hooks": [1]},
+            TypeError,
+            "'hooks' must be instances of skest.hooks.Hook; got 1",
+        ),
+        (
+            {"saving_listeners": [Hook()]},
+            TypeError,
+            "'saving_listeners' must be instances of skest.hooks.CheckpointListener",
+        ),
+    ],
+)
+def test_wrong_arguments_of_train_are_refused(arguments, error, message):
+    estimator = Estimator(model_fn)
+    with pytest.raises(error, match=message):
+        estimator.train(table_fn(), **arguments)
+    assert estimator.checkpoint is None
+
+
+def test_an_empty_input_trains_nothing(caplog):
+    with caplog.at_level(logging.WARNING, "skest"):
+        estimator = Estimator(model_fn).train(lambda: iter(()))
+    assert estimator.checkpoint is None
+    assert "Training made no steps: the input has no batch" in caplog.text
+
+
+def test_none_and_a_single_hook_are_lists_of_hooks():
+    seen = []
+
+    class Counting(Hook):
+        def end(self, run):
+            seen.append(run.mode)
+
+    estimator = Estimator(model_fn)
+    for hooks in (None, Counting()):
+        estimator.train(table_fn(), hooks=hooks, saving_listeners=None)
+        estimator.evaluate(table_fn(), hooks=hooks)
+        list(estimator.predict(table_fn(), hooks=hooks))
+    assert seen == [ModeKeys.TRAIN, ModeKeys.EVAL, ModeKeys.PREDICT]
+
+
+def test_hooks_may_be_any_iterable_and_come_before_those_of_the_model():
+    log = []
+
+    class Named(Hook):
+        def __init__(self, name):
+            self.name = name
+
+        def begin(self, run):
+            log.append(self.name)
+
+    def hooked(features, labels, mode):
+        spec = model_fn(features, labels, mode, {})
+        kinds = ("training", "training_chief", "evaluation", "prediction")
+        hooks = {f"{kind}_hooks": [Named(kind)] for kind in kinds}
+        return EstimatorSpec(**{**spec.__dict__, **hooks})
+
+    estimator = Estimator(hooked)
+    estimator.train(table_fn(), hooks=(Named("caller") for _ in range(1)))
+    estimator.evaluate(table_fn(), hooks=[Named("caller")])
+    list(estimator.predict(table_fn(), hooks=[Named("caller")]))
+    assert log == [
+        "caller",
+        "training",
+        "training_chief",
+        "caller",
+        "evaluation",
+        "caller",
+        "prediction",
+    ]
+
+
+def test_training_learns():
+    config = RunConfig(random_seed=0)
+    estimator = Estimator(model_fn, config=config, params={"lr": 0.1})
+    estimator.train(ENDLESS, steps=300)
+    weight = estimator.get_variable_value("weight")
+    np.testing.assert_allclose(weight, [[1.0, -2.0, 0.5]], atol=1e-3)
+    assert estimator.evaluate(table_fn())["loss"] < 1e-6
+
+
+@pytest.mark.parametrize("x_type", [np.float64, np.float32, np.float16])
+def test_features_follow_the_type_of_the_network(x_type):
+    x, y = table()
+
+    def input_fn():
+        return ArrayDataset(x.astype(x_type), y.astype(np.float64), batch_size=20)
+
+    estimator = Estimator(model_fn).train(input_fn)
+    assert estimator.checkpoint.variables["weight"].dtype == torch.float32
+
+
+def test_lists_of_batches_generators_and_data_loaders_are_inputs():
+    x, y = (torch.from_numpy(part) for part in table())
+    loader = torch.utils.data.DataLoader(
+        torch.utils.data.TensorDataset(x, y), batch_size=4
+    )
+    results = []
+    for input_fn in (
+        table_fn(),
+        batches,
+        lambda: (batch for batch in batches()),
+        lambda: loader,
+    ):
+        estimator = Estimator(model_fn, config=RunConfig(random_seed=0))
+        estimator.train(input_fn)
+        results.append(estimator.get_variable_value("weight"))
+    for result in results[1:]:
+        np.testing.assert_array_equal(result, results[0])
+
+
+# evaluate
+
+
+def test_evaluate(trained):
+    results = trained.evaluate(table_fn())
+    x, y = table()
+    weight = trained.get_variable_value("weight")
+    bias = trained.get_variable_value("bias")
+    z = x @ weight[0] + bias
+    losses = ((z - y) ** 2).reshape(5, 4).mean(axis=1)
+    assert list(results) == ["global_step", "loss", "mean"]
+    assert results["global_step"] == 5
+    assert results["loss"] == pytest.approx(losses.mean(), rel=1e-5)
+    assert results["mean"] == pytest.approx(z.mean(), rel=1e-5)
+    assert trained.evaluate(table_fn(), steps=2)["loss"] == pytest.approx(
+        losses[:2].mean(), rel=1e-5
+    )
+    assert trained.evaluate(table_fn(), steps=99, name="test") == results
+
+
+def test_evaluate_checks(trained):
+    with pytest.raises(ValueError, match="'steps' must be positive; got 0"):
+        trained.evaluate(table_fn(), steps=0)
+    with pytest.raises(TypeError, match="'hooks' must be instances"):
+        trained.evaluate(table_fn(), hooks=[1])
+    # tf.estimator returns zeros for it.
+    with pytest.raises(ValueError, match="input of evaluate has no batch"):
+        trained.evaluate(lambda: iter(()))
+
+
+def test_an_older_checkpoint_can_be_used(tmp_path):
+    config = RunConfig(tmp_path, random_seed=0, save_checkpoints_steps=2)
+    estimator = Estimator(model_fn, config=config).train(ENDLESS, steps=4)
+    path = tmp_path / "ckpt-2"
+    older = estimator.evaluate(table_fn(), checkpoint_path=path)
+    assert older["global_step"] == 2
+    assert older["loss"] > estimator.evaluate(table_fn())["loss"]
+    values = [
+        next(estimator.predict(table_fn(), checkpoint_path=p))["y"]
+        for p in (str(path), None)
+    ]
+    assert values[0] != values[1]
+    for call in (estimator.evaluate, estimator.predict):
+        with pytest.raises(ValueError, match=r"There is no checkpoint at .*ckpt-99"):
+            call(table_fn(), checkpoint_path=tmp_path / "ckpt-99")
+
+
+# predict
+
+
+def test_predict_yields_rows(trained):
+    rows = list(trained.predict(table_fn(batch_size=8)))
+    assert len(rows) == 20
+    x, _ = table()
+    weight = trained.get_variable_value("weight")
+    z = x @ weight[0] + trained.get_variable_value("bias")
+    np.testing.assert_allclose([row["y"] for row in rows], z, rtol=1e-5)
+    assert rows[0]["twice"].shape == (1,)
+
+
+def test_predict_yields_batches(trained):
+    found = list(trained.predict(table_fn(batch_size=8), yield_single_examples=False))
+    assert [batch["y"].shape for batch in found] == [(8,), (8,), (4,)]
+
+
+@pytest.mark.parametrize(
+    ("keys", "names"), [(None, ["y", "twice"]), ("twice", ["twice"]), (["y"], ["y"])]
+)
+def test_predict_keys(trained, keys, names):
+    assert list(next(trained.predict(table_fn(), predict_keys=keys))) == names
+
+
+def test_unknown_predict_keys_are_refused(trained):
+    with pytest.raises(
+        ValueError, match=r"'predict_keys' names 'z', but .*'y', 'twice'"
+    ):
+        next(trained.predict(table_fn(), predict_keys=["z"]))
+
+
+def test_predict_is_lazy_and_ends_with_the_input(trained):
+    taken = []
+
+    def input_fn():
+        for batch in batches():
+            taken.append(1)
+            yield batch[0]
+
+    predictions = trained.predict(input_fn)
+    assert taken == []
+    for _ in range(5):
+        next(predictions)
+    assert len(taken) == 2
+    assert len(list(predictions)) == 15
+    assert list(trained.predict(lambda: iter(()))) == []
+
+
+def test_hooks_of_predict(trained):
+    hook = Recorder()
+    list(trained.predict(table_fn(), hooks=[hook]))
+    assert hook.calls == ["begin", *5 * STEP, "end"]
+    assert hook.losses == 5 * [None]
+    stop = At(5, lambda run: run.request_stop("enough"))
+    assert len(list(trained.predict(table_fn(), hooks=[stop]))) == 4
+
+
+def test_two_predictions_may_be_interleaved(trained):
+    expected = [row["y"] for row in trained.predict(table_fn())]
+    pairs = zip(trained.predict(table_fn()), trained.predict(table_fn()), strict=True)
+    assert [(a["y"], b["y"]) for a, b in pairs] == [(y, y) for y in expected]
+
+
+# Without a checkpoint
+
+
+@pytest.mark.parametrize("with_dir", [False, True])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda e: e.evaluate(table_fn()),
+        lambda e: e.predict(table_fn()),  # at once, not at the first next
+        lambda e: e.get_variable_names(),
+        lambda e: e.get_variable_value("weight"),
+    ],
+)
+def test_an_untrained_estimator_says_so(tmp_path, with_dir, call):
+    counted = CountedModelFn()
+    estimator = Estimator(counted, tmp_path / "m" if with_dir else None)
+    where = f" in '{tmp_path}" if with_dir else r"\."
+    with pytest.raises(NotFittedError, match=f"has no checkpoint{where}.*Call train"):
+        call(estimator)
+    assert counted.modes == []
+    assert estimator.checkpoint is None
+    assert estimator.latest_checkpoint() is None
+
+
+# Variables
+
+
+def test_variables(tmp_path):
+    estimator = Estimator(model_fn, tmp_path, params={"optimizer": "adagrad"})
+    estimator.train(table_fn())
+    assert estimator.get_variable_names() == [
+        "bias",
+        "bias/step",
+        "bias/sum",
+        "global_step",
+        "weight",
+        "weight/step",
+        "weight/sum",
+    ]
+    assert estimator.get_variable_value("global_step") == 5
+    value = estimator.get_variable_value("weight")
+    value += 1
+    assert not np.array_equal(value, estimator.get_variable_value("weight"))
+    with pytest.raises(ValueError, match="no variable 'w'; there are bias, bias/step"):
+        estimator.get_variable_value("w")
+
+
+def test_a_checkpoint_can_be_set():
+    estimator = Estimator(model_fn).train(table_fn())
+    other = Estimator(model_fn)
+    other.checkpoint = estimator.checkpoint
+    assert other.evaluate(table_fn()) == estimator.evaluate(table_fn())
+
+
+@pytest.mark.parametrize("call", ["train", "evaluate", "predict"])
+def test_a_checkpoint_of_another_network_is_refused(tmp_path, call):
+    Estimator(model_fn, tmp_path).train(table_fn())
+    estimator = Estimator(model_fn, tmp_path, params={"network": "batch_norm"})
+    with pytest.raises(
+        CheckpointMismatchError, match="These variables differ:\n  batch_n"
+    ):
+        list(getattr(estimator, call)(table_fn()))
+    assert step_of(Estimator(model_fn, tmp_path)) == 5
+
+
+def test_another_optimizer_is_refused():
+    estimator = Estimator(model_fn, params={"optimizer": "adagrad"}).train(table_fn())
+    other = Estimator(model_fn, params={"optimizer": "adam"})
+    other.checkpoint = estimator.checkpoint
+    with pytest.raises(CheckpointMismatchError, match=r"expected Adam.*is of Adagrad"):
+        other.train(table_fn())
+    assert other.evaluate(table_fn()) == estimator.evaluate(table_fn())
+
+
+# Every call builds a model of its own
+
+
+@pytest.mark.parametrize("with_dir", [False, True])
+def test_every_call_calls_model_fn_once(tmp_path, with_dir):
+    counted = CountedModelFn()
+    estimator = Estimator(counted, tmp_path if with_dir else None)
+    estimator.train(table_fn()).train(table_fn(), steps=1).evaluate(table_fn())
+    list(estimator.predict(table_fn()))
+    assert counted.modes == ["train", "train", "eval", "infer"]
+    assert counted.labels[-1] is None
+
+
+def test_the_table_is_encoded_once_in_a_call():
+    calls = []
+
+    def encoding(features, labels, mode):
+        spec = model_fn(features["x"], labels, mode, {})
+
+        def encode(features):
+            calls.append(len(features["x"]))
+            return torch.from_numpy(features["x"])
+
+        return EstimatorSpec(**{**spec.__dict__, "encode": encode})
+
+    x, y = table()
+    input_fn = partial(
+        ArrayDataset, {"x": x}, y, batch_size=3, shuffle=True, num_epochs=2
+    )
+    estimator = Estimator(encoding).train(input_fn)
+    estimator.evaluate(input_fn)
+    list(estimator.predict(input_fn))
+    assert calls == [20, 20, 20]
+    estimator.train(lambda: iter([({"x": x[:5]}, y[:5]), ({"x": x[5:6]}, y[5:6])]))
+    assert calls[3:] == [5, 1]
+
+
+def test_a_checkpoint_without_optimizer_can_be_trained():
+    estimator = Estimator(model_fn, params={"optimizer": "adam"})
+    variables = {"weight": torch.ones(1, 3), "bias": torch.zeros(1)}
+    estimator.checkpoint = Checkpoint(0, variables)
+    assert step_of(estimator.train(table_fn())) == 5
+
+
+class AtFirstBatch(Hook):
+    def after_step(self, run, loss):
+        run.request_stop("seen enough")
+
+
+@pytest.mark.parametrize(
+    "endless",
+    [
+        lambda: table_fn(num_epochs=None)(),
+        lambda: Pipeline(batches()).repeat(),
+        lambda: Pipeline(table_fn(num_epochs=None)()).prefetch(1),
+    ],
+    ids=["table", "repeat", "prefetch"],
+)
+def test_an_evaluation_of_an_endless_input_needs_steps(trained, endless):
+    with pytest.raises(ValueError, match="has no end, and 'steps' is None"):
+        trained.evaluate(endless)
+    assert trained.evaluate(endless, steps=2)["global_step"] > 0
+    assert trained.evaluate(endless, hooks=[AtFirstBatch()])["global_step"] > 0

@@ -1,0 +1,614 @@
+# SPDX-License-Identifier: Apache-2.0
+import gc
+import logging
+import shutil
+import signal
+import weakref
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from skest import (
+    DNNClassifier,
+    Estimator,
+    EvalSpec,
+    KeepBest,
+    RunConfig,
+    TrainSpec,
+    train_and_evaluate,
+)
+from skest.checkpoints.format import read_checkpoint
+from skest.checkpoints.results import read_eval_results
+from skest.checkpoints.versions import list_versions
+from skest.export import BestExporter, Exporter, FinalExporter, LatestExporter
+from skest.hooks import (
+    CheckpointListener,
+    EarlyStoppingHook,
+    Hook,
+    StopAtStepHook,
+    stop_if_higher_hook,
+)
+from tests._models import (
+    At,
+    Mean,
+    Recorder,
+    assert_same_checkpoint,
+    model_fn,
+    raising,
+    table_fn,
+)
+
+ENDLESS = table_fn(num_epochs=None)
+EVAL = table_fn(batch_size=5)
+
+CHECKPOINT = {"format": "checkpoint"}  # the quickest to write
+
+
+def make(model_dir=None, every=10, **config):
+    config = RunConfig(random_seed=0, save_checkpoints_steps=every, **config)
+    return Estimator(model_fn, model_dir, config)
+
+
+class Asked(Exporter):
+    """Notes what it is asked, and exports if `answer` says so."""
+
+    def __init__(self, answer=lambda step, final: None):
+        super().__init__("asked")
+        self.calls, self.answer = [], answer
+
+    def export(self, eval_result, is_the_final_export, **others):
+        step = eval_result["global_step"]
+        self.calls.append((step, is_the_final_export))
+        return self.answer(step, is_the_final_export)
+
+
+def evaluated(estimator, name=None):
+    return list(read_eval_results(estimator.eval_dir(name)))
+
+
+# When it evaluates
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"throttle_secs": 0}, [10, 20, 30, 35]),
+        ({}, [10, 35]),
+        ({"eval_every_steps": 7}, [7, 14, 21, 28, 35]),
+        ({"eval_every_steps": 15}, [15, 30, 35]),
+        ({"eval_every_steps": 100}, [35]),
+    ],
+)
+def test_when_it_evaluates(tmp_path, options, expected):
+    estimator = make(tmp_path, keep_checkpoint_max=None)
+    metrics, exports = train_and_evaluate(
+        estimator, TrainSpec(ENDLESS, 35), EvalSpec(EVAL, **options)
+    )
+    assert evaluated(estimator) == expected
+    assert metrics == estimator.evaluate(EVAL)
+    assert exports == []
+    steps = {int(path.name[5:]) for path in tmp_path.glob("ckpt-*")}
+    assert steps == {0, 10, 20, 30, 35, *expected}
+
+
+def test_every_n_steps_are_multiples_of_it_in_every_run(tmp_path):
+    for max_steps in (10, 17, 30):
+        estimator = make(tmp_path, every=1000)
+        train_and_evaluate(
+            estimator, TrainSpec(ENDLESS, max_steps), EvalSpec(EVAL, eval_every_steps=4)
+        )
+    assert evaluated(estimator) == [4, 8, 10, 12, 16, 17, 20, 24, 28, 30]
+
+
+def test_training_is_that_without_evaluations(tmp_path):
+    estimator = make(tmp_path)
+    spec = EvalSpec(EVAL, eval_every_steps=3)
+    train_and_evaluate(estimator, TrainSpec(ENDLESS, 10), spec)
+    assert_same_checkpoint(
+        estimator.checkpoint, make().train(ENDLESS, max_steps=10).checkpoint
+    )
+
+
+def test_without_a_directory():
+    estimator = make()
+    metrics, exports = train_and_evaluate(
+        estimator, TrainSpec(ENDLESS, 6), EvalSpec(EVAL, eval_every_steps=2)
+    )
+    assert metrics == estimator.evaluate(EVAL)
+    assert (metrics["global_step"], exports) == (6, [])
+    assert train_and_evaluate(estimator, TrainSpec(ENDLESS, 6), EvalSpec(EVAL)) == (
+        metrics,
+        [],
+    )
+
+
+def test_hooks_listeners_and_steps(tmp_path):
+    training, evaluation, saved = Recorder(), Recorder(), []
+
+    class Saved(CheckpointListener):
+        def after_save(self, run):
+            saved.append(run.global_step)
+
+    train_and_evaluate(
+        make(tmp_path),
+        TrainSpec(ENDLESS, 5, [training], [Saved()]),
+        EvalSpec(EVAL, steps=2, hooks=[evaluation]),
+    )
+    assert training.steps == [1, 2, 3, 4, 5]
+    assert evaluation.calls == ["begin", *["before_step", "after_step"] * 2, "end"]
+    assert saved == [0, 5]
+
+
+# What it returns and exports
+
+
+def test_several_evaluations(tmp_path):
+    estimator = make(tmp_path)
+    specs = [
+        EvalSpec(
+            EVAL,
+            throttle_secs=0,
+            exporters=LatestExporter("latest", **CHECKPOINT),
+        ),
+        EvalSpec(table_fn(n_rows=8), name="small", eval_every_steps=8),
+    ]
+    metrics, exports = train_and_evaluate(estimator, TrainSpec(ENDLESS, 20), specs)
+    assert (evaluated(estimator), evaluated(estimator, "small")) == (
+        [8, 10, 16, 20],  # also what was saved for the other one
+        [8, 16, 20],
+    )
+    assert metrics[0] == estimator.evaluate(EVAL)
+    assert metrics[1] == estimator.evaluate(table_fn(n_rows=8)) != metrics[0]
+    assert exports == [[list_versions(tmp_path / "export" / "latest")[-1]], []]
+    again = train_and_evaluate(make(tmp_path), TrainSpec(ENDLESS, 20), specs)
+    assert again == (metrics, exports)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "asked"),
+    [
+        ({"max_steps": 20}, [(10, False), (20, True)]),
+        ({"max_steps": 15}, [(10, False), (15, True)]),
+        ({"input_fn": table_fn(num_epochs=3)}, [(10, False), (15, True)]),
+        # The end of training is found out behind the evaluation of its last step.
+        ({"input_fn": table_fn(num_epochs=2)}, [(10, False), (10, True)]),
+        ({"hooks": StopAtStepHook(12), "max_steps": 30}, [(10, False), (12, True)]),
+        (
+            {"saving_listeners": None, "hooks": StopAtStepHook(10)},
+            [(10, True)],
+        ),
+    ],
+)
+def test_the_final_export(tmp_path, arguments, asked):
+    exporter = Asked()
+    train_and_evaluate(
+        make(tmp_path),
+        TrainSpec(**{"input_fn": ENDLESS, **arguments}),
+        EvalSpec(EVAL, throttle_secs=0, exporters=exporter),
+    )
+    assert exporter.calls == asked
+
+
+def test_what_is_exported_is_not_exported_again_as_final(tmp_path):
+    latest, final = (
+        LatestExporter("latest", **CHECKPOINT),
+        FinalExporter("final", **CHECKPOINT),
+    )
+    _, exports = train_and_evaluate(
+        make(tmp_path),
+        TrainSpec(table_fn(num_epochs=2)),
+        EvalSpec(EVAL, throttle_secs=0, exporters=[latest, final]),
+    )
+    assert [list_versions(tmp_path / "export" / n) for n in ("latest", "final")] == [
+        [path] for path in exports
+    ]
+    assert read_checkpoint(exports[1]).global_step == 10
+
+
+# Again
+
+
+def exporters():
+    return [
+        BestExporter("best", **CHECKPOINT),
+        LatestExporter("latest", **CHECKPOINT),
+        FinalExporter("final", **CHECKPOINT),
+    ]
+
+
+def run(model_dir, max_steps=20, exporters=exporters, hooks=()):
+    return train_and_evaluate(
+        make(model_dir),
+        TrainSpec(ENDLESS, max_steps, hooks),
+        EvalSpec(EVAL, throttle_secs=0, exporters=exporters()),
+    )
+
+
+def test_a_finished_training_returns_its_results_again(tmp_path):
+    first = run(tmp_path / "a")
+    assert all(path.is_dir() for path in first[1])
+    versions = sorted((tmp_path / "a").rglob("manifest.json"))
+    assert run(tmp_path / "a") == run(tmp_path / "a", max_steps=5) == first
+    assert sorted((tmp_path / "a").rglob("manifest.json")) == versions
+    # The directory may have been moved.
+    (tmp_path / "a").rename(tmp_path / "b")
+    metrics, exports = run(tmp_path / "b")
+    assert metrics == first[0]
+    assert all(path.is_dir() for path in exports)
+
+
+class ByFeature(Mean):
+    """A metric that computes an array."""
+
+    def compute(self):
+        return np.full((2, 3), super().compute(), np.float32)
+
+
+def test_arrays_among_the_metrics_are_returned_and_not_recorded(tmp_path):
+    def with_array(features, labels, mode, params):
+        spec = model_fn(features, labels, mode, params)
+        return replace(spec, eval_metrics={"mean": Mean(), "by": ByFeature()})
+
+    def again(metric):
+        return train_and_evaluate(
+            Estimator(with_array, tmp_path),
+            TrainSpec(ENDLESS, 5),
+            EvalSpec(EVAL, exporters=BestExporter(metric=metric, **CHECKPOINT)),
+        )
+
+    for metrics, exports in (again("mean"), again("mean")):
+        np.testing.assert_allclose(metrics["by"], np.full((2, 3), metrics["mean"]))
+        assert exports[0].is_dir()
+    estimator = Estimator(with_array, tmp_path)
+    recorded = read_eval_results(estimator.eval_dir())[5]
+    assert list(recorded) == ["global_step", "loss", "mean"]
+    by_array = stop_if_higher_hook(estimator, "by", 1.0)
+    with pytest.raises(
+        ValueError, match="'by', but the evaluations .* Arrays are not rec"
+    ):
+        estimator.train(ENDLESS, [by_array], steps=1)
+    config = RunConfig(keep_best=KeepBest(1, "by"))
+    with pytest.raises(ValueError, match="'by', but it is an array, .* 'global"):
+        Estimator(with_array, tmp_path, config).evaluate(EVAL)
+    shutil.rmtree(tmp_path / "export")
+    with pytest.raises(ValueError, match="compares the 'by' .* is an array, .* 'mean'"):
+        again("by")
+
+
+def test_nothing_is_written_when_nothing_is_left_to_do(tmp_path, monkeypatch):
+    first = run(tmp_path)
+    monkeypatch.setattr(Path, "mkdir", raising(PermissionError(13, "denied")))
+    monkeypatch.setattr(Path, "replace", raising(PermissionError(13, "denied")))
+    assert run(tmp_path) == first
+
+
+def test_training_again_from_an_older_checkpoint_has_its_own_results(tmp_path):
+    _, exports = run(tmp_path)
+    pointer = tmp_path / "checkpoint"
+    pointer.write_text(pointer.read_text().replace('"ckpt-20"', '"ckpt-10"', 1))
+    assert make(tmp_path).checkpoint.global_step == 10
+    _, again = run(tmp_path)
+    assert again[1] != exports[1]
+    assert read_checkpoint(again[1]).global_step == 20
+
+
+@pytest.mark.slow
+def test_the_network_is_gone_when_the_end_is_evaluated(tmp_path):
+    networks, alive = [], []
+
+    class Notes(Hook):
+        def begin(self, run):
+            if run.mode == "train":
+                networks.append(weakref.ref(run.network))
+            else:
+                gc.collect()
+                alive.append(networks[0]() is not None)
+
+    hook = Notes()
+    train_and_evaluate(
+        make(tmp_path),
+        TrainSpec(ENDLESS, 20, hook),
+        EvalSpec(EVAL, hooks=hook, throttle_secs=0),
+    )
+    assert alive == [True, False]
+
+
+def test_an_early_stop_returns_its_results_again(tmp_path):
+    def until_ten(run):
+        return "enough" if run.global_step >= 10 else None
+
+    hooks = [EarlyStoppingHook(until_ten, None, 1)]
+    first = run(tmp_path, hooks=hooks)
+    assert first[0]["global_step"] == 10
+    assert run(tmp_path, hooks=hooks) == first
+
+
+def test_more_steps_go_on(tmp_path):
+    run(tmp_path)
+    metrics, exports = run(tmp_path, 30)
+    assert metrics["global_step"] == read_checkpoint(exports[2]).global_step == 30
+
+
+def test_another_exporter_gets_the_finished_model(tmp_path):
+    run(tmp_path)
+    added = FinalExporter("added", **CHECKPOINT)
+    _, exports = run(tmp_path, exporters=lambda: [added])
+    assert read_checkpoint(exports[0]).global_step == 20
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"global_step": 20}'])
+def test_a_lost_record_is_made_anew(tmp_path, content):
+    metrics, _ = run(tmp_path)
+    (tmp_path / "train_and_evaluate.json").write_bytes(content)
+    assert run(tmp_path)[0] == metrics
+    assert evaluated(make(tmp_path)) == [10, 20]
+
+
+def test_exports_that_are_gone_are_made_again(tmp_path):
+    metrics, _ = run(tmp_path)
+    shutil.rmtree(tmp_path / "export")
+    again, exports = run(tmp_path)
+    assert again == metrics
+    assert all(path.is_dir() for path in exports)
+    shutil.rmtree(exports[2])
+    assert run(tmp_path)[1][2].is_dir()
+
+
+def test_results_of_another_evaluation_are_not_returned(tmp_path, caplog):
+    def again(**options):
+        caplog.clear()
+        with caplog.at_level(logging.INFO, "skest"):
+            spec = EvalSpec(EVAL, **{"steps": 2, **options})
+            result, _ = train_and_evaluate(make(tmp_path), TrainSpec(ENDLESS, 5), spec)
+        return result, "results of an earlier call are returned" in caplog.text
+
+    two, _ = again()
+    assert again() == (two, True)
+    one = make(tmp_path).evaluate(EVAL, 1)
+    assert one != two
+    assert again(steps=1) == (one, False)
+    assert again(steps=1) == (one, True)
+    assert again(steps=1, name="other") == (one, False)
+    assert again(steps=1, throttle_secs=0, name="other") == (one, True)
+
+
+@pytest.mark.slow
+def test_an_input_that_ended_is_not_gone_through_again(tmp_path):
+    def again(max_steps=None, num_epochs=2, **options):
+        return train_and_evaluate(
+            make(tmp_path),
+            TrainSpec(table_fn(num_epochs=num_epochs), max_steps),
+            EvalSpec(EVAL, exporters=FinalExporter("final"), **options),
+        )
+
+    metrics, exports = again()
+    assert metrics["global_step"] == 10
+    assert again() == (metrics, exports)
+    shutil.rmtree(exports[0])
+    metrics, exports = again()  # what is missing is made without training
+    assert metrics["global_step"] == 10
+    assert exports[0].is_dir()
+    other, _ = again(steps=1)
+    assert other["global_step"] == 10
+    assert again(max_steps=1000)[0]["global_step"] == 20  # more is asked for
+    assert again(max_steps=1000)[0]["global_step"] == 20
+    make(tmp_path).train(table_fn())
+    assert again(max_steps=1000)[0]["global_step"] == 35
+
+
+def test_an_input_that_ended_before_a_final_evaluation_that_failed(tmp_path):
+    def again(*hooks):
+        return train_and_evaluate(
+            make(tmp_path), TrainSpec(table_fn()), EvalSpec(EVAL, hooks=hooks)
+        )
+
+    with pytest.raises(OSError, match="broken"):
+        again(At(5, raising(OSError("broken"))))
+    assert again()[0]["global_step"] == 5
+
+
+def test_without_a_directory_an_input_is_gone_through_again():
+    estimator = make()
+    for step in (5, 10):
+        spec = TrainSpec(table_fn())
+        metrics, _ = train_and_evaluate(estimator, spec, EvalSpec(EVAL))
+        assert metrics["global_step"] == step
+
+
+def test_a_final_export_that_failed_is_made_up_for(tmp_path):
+    with pytest.raises(OSError, match="disk"):
+        run(tmp_path, exporters=lambda: [Asked(raising(OSError("disk")))])
+    with pytest.raises(OSError, match="disk"):
+        exporter = Asked(
+            lambda step, final: raising(OSError("disk"))() if final else None
+        )
+        run(tmp_path, exporters=lambda: [exporter])
+    _, exports = run(tmp_path, exporters=lambda: [FinalExporter("final", **CHECKPOINT)])
+    assert read_checkpoint(exports[0]).global_step == 20
+
+
+def test_training_that_was_trained_elsewhere_is_evaluated(tmp_path):
+    make(tmp_path).train(ENDLESS, max_steps=20)
+    metrics, exports = run(tmp_path)
+    assert metrics["global_step"] == 20
+    assert all(path.is_dir() for path in exports)
+
+
+# Ctrl-C
+
+
+def ctrl_c(run):
+    signal.raise_signal(signal.SIGINT)
+
+
+def test_ctrl_c_returns_what_there_is(tmp_path):
+    before = signal.getsignal(signal.SIGINT)
+    metrics, exports = run(tmp_path, hooks=[At(13, ctrl_c)])
+    estimator = make(tmp_path)
+    assert signal.getsignal(signal.SIGINT) is before
+    assert estimator.checkpoint.global_step == 13
+    assert estimator.stop_reason == "interrupted by Ctrl-C"
+    assert metrics["global_step"] == 10
+    assert [path is None for path in exports] == [False, False, True]
+    metrics, exports = run(tmp_path)  # goes on
+    assert metrics["global_step"] == 20
+    assert_same_steps(exports, 20)
+
+
+def assert_same_steps(exports, step):
+    for path in exports:
+        if path is not None:
+            assert read_checkpoint(path).global_step == step
+
+
+def test_ctrl_c_before_any_evaluation(tmp_path):
+    assert run(tmp_path, hooks=[At(3, ctrl_c)]) == (None, [None, None, None])
+
+
+def test_ctrl_c_in_the_last_step_leaves_the_end_to_the_next_call(tmp_path):
+    class InLastStep(Hook):
+        def before_step(self, run):
+            if run.global_step == 19:
+                ctrl_c(run)
+
+    assert run(tmp_path, hooks=[InLastStep()])[0]["global_step"] == 10
+    assert make(tmp_path).checkpoint.global_step == 20
+    metrics, exports = run(tmp_path)
+    assert metrics["global_step"] == 20
+    assert exports[2] is not None
+
+
+class InEvaluation(Hook):
+    """Presses Ctrl-C in the first batches of the evaluation of a step."""
+
+    def __init__(self, step, n_times=1):
+        self.step, self.left = step, n_times
+
+    def after_step(self, run, loss):
+        if run.global_step == self.step and self.left:
+            self.left -= 1
+            ctrl_c(run)
+
+
+def run_with(hook, model_dir):
+    return train_and_evaluate(
+        make(model_dir),
+        TrainSpec(ENDLESS, 30),
+        EvalSpec(
+            EVAL,
+            name="own",
+            hooks=hook,
+            throttle_secs=0,
+            exporters=[
+                LatestExporter("latest", format="checkpoint"),
+                FinalExporter("final", format="checkpoint"),
+            ],
+        ),
+    )
+
+
+def test_ctrl_c_in_an_evaluation_ends_training_behind_it(tmp_path):
+    metrics, exports = run_with(InEvaluation(20), tmp_path)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert metrics["global_step"] == 20
+    assert [path is None for path in exports] == [False, True]
+    assert make(tmp_path).stop_reason == "interrupted by Ctrl-C"
+    assert run_with((), tmp_path)[0]["global_step"] == 30
+    assert evaluated(make(tmp_path), "own") == [10, 20, 30]
+    whole = make().train(ENDLESS, max_steps=30)
+    assert_same_checkpoint(make(tmp_path).checkpoint, whole.checkpoint)
+
+
+@pytest.mark.parametrize(("step", "n_times"), [(20, 2), (30, 1)])
+def test_ctrl_c_breaks_off_an_evaluation(tmp_path, step, n_times):
+    """The second one in training, and the first one behind its end."""
+    with pytest.raises(KeyboardInterrupt):
+        run_with(InEvaluation(step, n_times), tmp_path)
+    assert make(tmp_path).checkpoint.global_step == step
+    metrics, exports = run_with((), tmp_path)
+    assert metrics["global_step"] == 30
+    assert_same_steps(exports, 30)
+
+
+# Errors
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "match"),
+    [
+        ((None, TrainSpec(EVAL), EvalSpec(EVAL)), TypeError, "'estimator' must be a"),
+        (
+            (DNNClassifier(), TrainSpec(EVAL), EvalSpec(EVAL)),
+            TypeError,
+            r"got DNNClassifier\. Canned models are model functions here, such as",
+        ),
+        ((make(), EVAL, EvalSpec(EVAL)), TypeError, "'train_spec' must be a skest.Tra"),
+        ((make(), TrainSpec(EVAL), EVAL), TypeError, "'eval_spec' must be a skest.Eva"),
+        ((make(), TrainSpec(EVAL), [EVAL]), TypeError, "'eval_spec' must be a skest"),
+        ((make(), TrainSpec(EVAL), []), ValueError, "at least one EvalSpec; got none"),
+        (
+            (make(), TrainSpec(EVAL), [EvalSpec(EVAL), EvalSpec(EVAL)]),
+            ValueError,
+            "more than one EvalSpec with the name None",
+        ),
+        (
+            (make(), TrainSpec(EVAL), EvalSpec(EVAL, exporters=exporters() * 2)),
+            ValueError,
+            "more than one exporter with the name 'best'",
+        ),
+        (
+            (make(), TrainSpec(EVAL), EvalSpec(EVAL, exporters=exporters())),
+            ValueError,
+            "Exporters write to 'model_dir', and 'estimator' has none",
+        ),
+        (
+            (make(), TrainSpec(lambda: []), EvalSpec(EVAL)),
+            ValueError,
+            "the input of 'train_spec' has no batch",
+        ),
+    ],
+)
+def test_wrong_arguments(arguments, error, match):
+    with pytest.raises(error, match=match):
+        train_and_evaluate(*arguments)
+
+
+def test_a_second_evaluator_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("TF_CONFIG", '{"task": {"type": "evaluator", "index": 1}}')
+    estimator = Estimator(model_fn, tmp_path, RunConfig())
+    with pytest.raises(
+        ValueError, match="one evaluator, .* is evaluator 1, .* a list of"
+    ):
+        train_and_evaluate(estimator, TrainSpec(ENDLESS, 5), EvalSpec(EVAL))
+
+
+def test_numbers_may_be_of_numpy(tmp_path):
+    def run():
+        return train_and_evaluate(
+            make(tmp_path),
+            TrainSpec(ENDLESS, max_steps=np.int64(20)),
+            EvalSpec(EVAL, steps=np.int64(2)),
+        )
+
+    assert run() == run()
+    assert run()[0]["global_step"] == 20
+
+
+def test_an_exporter_may_return_a_file(tmp_path):
+    class Note(Exporter):
+        calls = 0
+
+        def export(self, estimator, export_path, **others):
+            Note.calls += 1
+            export_path.mkdir(parents=True, exist_ok=True)
+            (export_path / "note").write_text("x")
+            return export_path / "note"
+
+    calls = []
+    for _ in range(2):
+        spec = EvalSpec(EVAL, throttle_secs=10**6, exporters=[Note("note")])
+        train_and_evaluate(make(tmp_path), TrainSpec(ENDLESS, 20), spec)
+        calls.append(Note.calls)
+    assert calls[0] == calls[1] > 0

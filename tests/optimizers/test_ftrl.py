@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The FTRL rule against a plain NumPy one, and its place among torch's optimizers."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from skest.optimizers.ftrl import Ftrl
+
+
+def parameter(values, dtype=torch.float64):
+    return torch.nn.Parameter(torch.tensor(values, dtype=dtype))
+
+
+def reference(weight, gradients, lr, lr_power, start, l1, l2, l2_shrinkage, beta):
+    """McMahan's rule for one weight, step by step in Python floats."""
+    accumulator, linear = start, 0.0
+    for g in gradients:
+        new = accumulator + g * g
+        sigma = (new**-lr_power - accumulator**-lr_power) / lr
+        linear += g + 2 * l2_shrinkage * weight - sigma * weight
+        accumulator = new
+        if abs(linear) <= l1:
+            weight = 0.0
+        else:
+            denominator = (new**-lr_power + beta) / lr + 2 * l2
+            weight = (np.sign(linear) * l1 - linear) / denominator
+    return weight, accumulator, linear
+
+
+strength = st.floats(0, 2)
+gradient = st.floats(-10, 10).map(lambda g: round(g, 3))
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    weight=st.floats(-5, 5),
+    gradients=st.lists(gradient, min_size=1, max_size=5),
+    lr=st.floats(0.001, 1),
+    lr_power=st.sampled_from([-1.0, -0.75, -0.5, -0.3]),
+    start=st.sampled_from([0.1, 1.0]),
+    l1=strength,
+    l2=strength,
+    l2_shrinkage=strength,
+    beta=strength,
+)
+def test_rule(weight, gradients, lr, lr_power, start, l1, l2, l2_shrinkage, beta):
+    param = parameter([weight])
+    optimizer = Ftrl([param], lr, lr_power, start, l1, l2, l2_shrinkage, beta)
+    for g in gradients:
+        param.grad = torch.full_like(param, g)
+        optimizer.step()
+    expected = reference(
+        weight, gradients, lr, lr_power, start, l1, l2, l2_shrinkage, beta
+    )
+    slots = optimizer.state[param]
+    ours = [param.item(), slots["accumulator"].item(), slots["linear"].item()]
+    np.testing.assert_allclose(ours, expected, rtol=1e-9, atol=1e-9)
+
+
+def test_many_tensors_equal_one_tensor():
+    whole = parameter(np.linspace(-1, 1, 21), torch.float32)
+    parts = [torch.nn.Parameter(p.clone()) for p in whole.detach().split([1, 2, 5, 13])]
+    one, many = Ftrl([whole], 0.1, l1=0.01), Ftrl(parts, 0.1, l1=0.01)
+    for seed in range(5):
+        gen = torch.Generator().manual_seed(seed)
+        whole.grad = torch.randn(21, generator=gen)
+        for part, grad in zip(parts, whole.grad.split([1, 2, 5, 13]), strict=True):
+            part.grad = grad.clone()
+        one.step()
+        many.step()
+    assert torch.equal(whole.detach(), torch.cat([p.detach() for p in parts]))
+
+
+def test_slots_exist_from_the_start_and_keep_dtype():
+    param = parameter([[1.0, 2.0]], torch.float64)
+    optimizer = Ftrl([param], initial_accumulator_value=0.5)
+    slots = optimizer.state_dict()["state"][0]
+    assert slots["accumulator"].tolist() == [[0.5, 0.5]]
+    assert slots["linear"].tolist() == [[0.0, 0.0]]
+    assert {slot.dtype for slot in slots.values()} == {torch.float64}
+    assert not any(slot.requires_grad for slot in slots.values())
+
+
+def test_later_group_has_slots_and_options_of_its_own():
+    first, second = parameter([1.0]), parameter([1.0])
+    optimizer = Ftrl([first], lr=0.1)
+    optimizer.add_param_group({"params": [second], "initial_accumulator_value": 2.0})
+    assert optimizer.state[second]["accumulator"].item() == 2.0
+    first.grad = second.grad = torch.ones(1, dtype=torch.float64)
+    optimizer.step()
+    assert second.abs() < first.abs()
+
+
+def test_parameter_without_gradient_stays():
+    idle, busy = parameter([1.0]), parameter([1.0])
+    optimizer = Ftrl([idle, busy])
+    optimizer.step()
+    busy.grad = torch.ones_like(busy)
+    optimizer.step()
+    assert idle.item() == 1.0
+    assert optimizer.state[idle]["linear"].item() == 0.0
+    assert busy.item() != 1.0
+
+
+def test_no_gradient_so_far_gives_zero_not_nan():
+    param = parameter([3.0, 3.0])
+    optimizer = Ftrl([param], initial_accumulator_value=0.0)
+    param.grad = torch.tensor([0.0, 1.0], dtype=torch.float64)
+    optimizer.step()
+    assert param[0].item() == 0.0
+    assert torch.isfinite(param).all()
+
+
+def test_restored_state_continues():
+    param = parameter([1.0, -1.0])
+    optimizer = Ftrl([param], lr=0.1, l1=0.1)
+    param.grad = torch.ones_like(param)
+    optimizer.step()
+    twin = torch.nn.Parameter(param.detach().clone())
+    fresh = Ftrl([twin])
+    fresh.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    twin.grad = param.grad.clone()
+    optimizer.step()
+    fresh.step()
+    assert torch.equal(param, twin)
+
+
+def test_scheduler_may_keep_the_rate_as_a_tensor():
+    plain, tensor = parameter([1.0]), parameter([1.0])
+    for param, lr in ((plain, 0.25), (tensor, torch.tensor(0.25))):
+        param.grad = torch.ones_like(param)
+        optimizer = Ftrl([param])
+        optimizer.param_groups[0]["lr"] = lr
+        optimizer.step()
+    assert torch.equal(plain, tensor)
+
+
+def test_closure():
+    param = parameter([1.0])
+    optimizer = Ftrl([param])
+
+    def closure():
+        optimizer.zero_grad()
+        loss = (param**2).sum()
+        loss.backward()
+        return loss
+
+    assert optimizer.step(closure).item() == 1.0
+    assert param.item() != 1.0
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "match"),
+    [
+        ("lr", -0.1, "'lr' must be >= 0, got -0.1"),
+        ("lr", float("nan"), "'lr' must be >= 0, got nan"),
+        ("lr_power", 0.5, "'lr_power' must be <= 0, got 0.5"),
+        ("initial_accumulator_value", -0.5, "'initial_accumulator_value' must be >= 0"),
+        ("l1", -1.0, "'l1' must be >= 0, got -1.0"),
+        ("l2", float("nan"), "'l2' must be >= 0, got nan"),
+        ("l2_shrinkage", -1.0, "'l2_shrinkage' must be >= 0"),
+        ("beta", -1.0, "'beta' must be >= 0"),
+    ],
+)
+def test_argument_out_of_range(option, value, match):
+    with pytest.raises(ValueError, match=match):
+        Ftrl([parameter([1.0])], **{option: value})
+
+
+def test_sparse_gradient_is_refused():
+    param = parameter([[1.0], [2.0]])
+    param.grad = torch.zeros_like(param).to_sparse(1)
+    with pytest.raises(ValueError, match=r"dense gradients.*RowSparse\(Ftrl"):
+        Ftrl([param]).step()
+
+
+REGULARISED = {
+    "plain": {},
+    "l1": {"l1": 0.3},
+    "l2": {"l2": 0.2, "beta": 0.1},
+    "all": {"l1": 0.3, "l2": 0.2, "beta": 0.1, "lr_power": -0.7},
+}
+
+
+@pytest.mark.parametrize("options", REGULARISED.values(), ids=REGULARISED)
+def test_kept_weights_outlast_a_step_without_gradient(options):
+    param = parameter([3.0, -0.001, 0.0])
+    optimizer = Ftrl([param], lr=0.2, **options)
+    optimizer.keep_weights([param])
+    param.grad = torch.zeros_like(param)
+    optimizer.step()
+    torch.testing.assert_close(param.data, torch.tensor([3.0, -0.001, 0.0]).double())
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    weight=st.floats(-5, 5).filter(lambda w: abs(w) > 0.01),
+    g=gradient,
+    lr=st.floats(0.001, 1),
+    start=st.sampled_from([0.1, 1.0]),
+)
+def test_kept_weights_move_like_those_of_adagrad(weight, g, lr, start):
+    kept, other = parameter([weight]), parameter([weight])
+    ftrl = Ftrl([kept], lr=lr, initial_accumulator_value=start)
+    adagrad = torch.optim.Adagrad([other], lr, initial_accumulator_value=start, eps=0)
+    ftrl.keep_weights([kept])
+    for param, optimizer in ((kept, ftrl), (other, adagrad)):
+        param.grad = torch.full_like(param, g)
+        optimizer.step()
+    torch.testing.assert_close(kept.data, other.data, rtol=1e-6, atol=1e-9)
+
+
+@settings(deadline=None, max_examples=50)
+@given(weight=st.floats(-5, 5), l1=strength, l2=strength, g=gradient)
+def test_a_step_with_l2_shrinkage_is_one_from_the_kept_weight(weight, l1, l2, g):
+    lr, shrinkage, start = 0.1, 0.05, 0.1
+    param = parameter([weight])
+    optimizer = Ftrl([param], lr=lr, l1=l1, l2=l2, l2_shrinkage=shrinkage)
+    optimizer.keep_weights([param])
+    param.grad = torch.full_like(param, g)
+    optimizer.step()
+    # The weight minimises: linear part, l1, and a parabola whose bottom was at `weight`.
+    slope = (start + g * g) ** 0.5 / lr + 2 * l2
+    bottom = weight * slope - g - 2 * shrinkage * weight + l1 * np.sign(weight)
+    expected = np.sign(bottom) * max(abs(bottom) - l1, 0) / slope
+    assert param.item() == pytest.approx(expected, rel=1e-9, abs=1e-9)
+
+
+def test_only_the_parameters_that_are_named_are_kept():
+    kept, other = parameter([3.0]), parameter([3.0])
+    optimizer = Ftrl([kept, other], lr=0.1)
+    optimizer.keep_weights([kept, parameter([1.0])])
+    assert optimizer.state[kept]["linear"].item() != 0
+    assert optimizer.state[other]["linear"].item() == 0
+
+
+@pytest.mark.parametrize("options", [{"lr": 0.0}, {"initial_accumulator_value": 0.0}])
+def test_weights_without_a_slot_cannot_be_kept(options):
+    param = parameter([3.0])
+    with pytest.raises(ValueError, match=r"Ftrl cannot keep .* Set both above 0"):
+        Ftrl([param], **options).keep_weights([param])

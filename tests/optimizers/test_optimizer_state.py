@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The state of optimizers by parameter name."""
+
+import numpy as np
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from skest.exceptions import CheckpointMismatchError
+from skest.optimizers import make_optimizer
+from skest.optimizers.state import follow_parameters, load_named_state, named_state
+from tests._optimizers import NAMES, Network, saved, train, weights
+
+optim = torch.optim
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("tables", [False, True])
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("at", [0, 1, 3])
+def test_restored_training_is_bit_identical(name, tables, dtype, at):
+    """Also from before the first step and before the first gradient of `late`."""
+    network = Network(tables, dtype=dtype)
+    optimizer = make_optimizer(name, network.parameters(), 0.05)
+    train(network, optimizer, 0, at)
+    state = saved(optimizer, network)
+    twin = Network(tables, dtype=dtype)
+    twin.load_state_dict(network.state_dict())
+    fresh = make_optimizer(name, twin.parameters())
+    load_named_state(fresh, twin.named_parameters(), *state)
+    train(network, optimizer, at, at + 4)
+    train(twin, fresh, at, at + 4)
+    assert torch.equal(weights(network), weights(twin))
+    for key, value in saved(optimizer, network)[0].items():
+        assert torch.equal(value, saved(fresh, twin)[0][key])
+
+
+def test_state_is_addressed_by_name():
+    network = Network(tables=True)
+    optimizer = make_optimizer("adam", network.parameters(), 0.5)
+    train(network, optimizer, 0, 1)
+    tensors, scalars = saved(optimizer, network)
+    slots = ["exp_avg", "exp_avg_sq", "step"]
+    used = ["hidden", "table"]
+    assert sorted(tensors) == [f"{name}/{slot}" for name in used for slot in slots]
+    assert tensors["table/exp_avg"].shape == network.table.shape
+    assert tensors["table/step"].shape == ()
+    assert scalars["class"] == "Adam"
+    (group,) = scalars["param_groups"]
+    assert group["params"] == ["table", "hidden", "late"]
+    assert group["options"]["lr"] == 0.5
+    assert group["options"]["betas"] == [0.9, 0.999]
+    assert group["options"].keys().isdisjoint({"params", "fused", "foreach"})
+
+
+def test_order_of_parameters_and_wrapper_do_not_matter():
+    network = Network()
+    optimizer = make_optimizer("adam", network.parameters(), 0.5)
+    train(network, optimizer, 0, 3)
+    twin = Network(tables=True)
+    fresh = make_optimizer("adam", list(twin.parameters())[::-1])
+    state = saved(optimizer, network)
+    load_named_state(fresh, twin.named_parameters(), *state)
+    for key, value in saved(fresh, twin)[0].items():
+        assert torch.equal(value, state[0][key])
+
+
+def test_options_come_back_in_their_types():
+    network = Network()
+    optimizer = make_optimizer("adam", network.parameters(), betas=(0.5, 0.25))
+    optimizer.param_groups[0]["lr"] = np.float32(0.5)
+    optimizer.param_groups[0]["initial_lr"] = torch.tensor(2.0)
+    fresh = make_optimizer("adam", network.parameters(), foreach=False)
+    fresh.param_groups[0]["initial_lr"] = torch.tensor(1.0)
+    load_named_state(fresh, network.named_parameters(), *saved(optimizer, network))
+    group = fresh.param_groups[0]
+    assert group["betas"] == (0.5, 0.25)
+    assert group["lr"] == 0.5
+    assert torch.equal(group["initial_lr"], torch.tensor(2.0))
+    assert (group["foreach"], group["fused"]) == (False, None)
+
+
+def test_loaded_tensors_are_copies():
+    network = Network()
+    optimizer = make_optimizer("adagrad", network.parameters())
+    tensors, scalars = saved(optimizer, network)
+    load_named_state(optimizer, network.named_parameters(), tensors, scalars)
+    train(network, optimizer, 0, 3)
+    assert all((tensors[f"{n}/sum"] == 0.1).all() for n in ("table", "hidden", "late"))
+
+
+def test_values_that_are_no_tensors():
+    network = Network()
+    optimizer = make_optimizer("sgd", network.parameters())
+    optimizer.state[network.late] = {"count": 3, "best": None}
+    state = saved(optimizer, network)
+    assert state[1]["values"] == {"late": {"count": 3, "best": None}}
+    fresh = make_optimizer("sgd", network.parameters())
+    load_named_state(fresh, network.named_parameters(), *state)
+    assert fresh.state[network.late] == {"count": 3, "best": None}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_difference_is_listed(name):
+    network = Network()
+    optimizer = make_optimizer(name, network.parameters())
+    train(network, optimizer, 0, 3)
+    tensors, scalars = saved(optimizer, network)
+    other = Network(rows=8)
+    other.extra = other.late
+    del other.late
+    fresh = make_optimizer(name, other.parameters())
+    before = saved(fresh, other)
+    with pytest.raises(CheckpointMismatchError) as error:
+        load_named_state(fresh, other.named_parameters(), tensors, scalars)
+    lines = str(error.value).splitlines()
+    assert "  missing: 'extra'" in lines
+    assert "  unexpected: 'late'" in lines
+    wrong = [line for line in lines if "expected (8, 3), got (6, 3)" in line]
+    slots = [k for k, v in tensors.items() if k.startswith("table/") and v.ndim]
+    assert len(wrong) == len(slots)
+    assert saved(fresh, other)[1] == before[1]
+
+
+@pytest.mark.parametrize("name", ["adam", "adagrad"])
+def test_missing_and_unexpected_slots(name):
+    network = Network()
+    optimizer = make_optimizer(name, network.parameters())
+    train(network, optimizer, 0, 1)
+    tensors, scalars = saved(optimizer, network)
+    tensors["ghost/step"] = tensors.pop("table/step")
+    fresh = make_optimizer(name, network.parameters())
+    with pytest.raises(
+        CheckpointMismatchError,
+        match=r"missing: 'table/step'\n  unexpected: 'ghost/step'",
+    ):
+        load_named_state(fresh, network.named_parameters(), tensors, scalars)
+
+
+def test_other_class_and_other_groups():
+    network = Network()
+    state = saved(make_optimizer("adam", network.parameters()), network)
+    other = make_optimizer("sgd", network.parameters())
+    with pytest.raises(CheckpointMismatchError, match=r"expected SGD, .* of Adam"):
+        load_named_state(other, network.named_parameters(), *state)
+    groups = [{"params": [network.table]}, {"params": [network.hidden, network.late]}]
+    split = make_optimizer("adam", groups)
+    with pytest.raises(CheckpointMismatchError, match=r"groups: expected 2, .* has 1"):
+        load_named_state(split, network.named_parameters(), *state)
+    state = saved(split, network)
+    groups[0]["params"] += groups[1]["params"][-1:]
+    groups[1]["params"] = [network.hidden]
+    with pytest.raises(
+        CheckpointMismatchError,
+        match="missing in parameter group 0: 'late'\n  "
+        "unexpected in parameter group 1: 'late'",
+    ):
+        load_named_state(
+            make_optimizer("adam", groups), network.named_parameters(), *state
+        )
+
+
+def test_factored_slots_can_be_restored():
+    network = Network()
+    optimizer = make_optimizer(optim.Adafactor, network.parameters())
+    train(network, optimizer, 0, 3)
+    fresh = make_optimizer(optim.Adafactor, network.parameters())
+    load_named_state(fresh, network.named_parameters(), *saved(optimizer, network))
+    assert fresh.state[network.table]["row_var"].shape == (6, 1)
+
+
+def test_parameter_without_a_name():
+    network = Network()
+    optimizer = make_optimizer("adam", network.parameters())
+    with pytest.raises(ValueError, match=r"shape \(2,\) that 'named_parameters' does"):
+        named_state(optimizer, {"table": network.table, "hidden": network.hidden})
+
+
+@pytest.mark.parametrize("where", ["option 'lr'", "slot 'history' of 'late'"])
+def test_what_no_checkpoint_can_hold(where):
+    network = Network()
+    optimizer = make_optimizer("sgd", network.parameters())
+    if where.startswith("option"):
+        optimizer.param_groups[0]["lr"] = object()
+    else:
+        optimizer.state[network.late] = {"history": [torch.zeros(3)]}
+    with pytest.raises(TypeError, match=f"{where} is of type .* which no checkpoint"):
+        named_state(optimizer, network.named_parameters())
+
+
+def test_slots_follow_their_parameters():
+    layer = torch.nn.Linear(2, 1)
+    adagrad = torch.optim.Adagrad(layer.parameters(), initial_accumulator_value=0.5)
+    layer.double()
+    follow_parameters(adagrad)
+    slots = adagrad.state[layer.weight]
+    assert slots["sum"].dtype == torch.float64
+    assert slots["sum"].tolist() == [[0.5, 0.5]]
+    layer(torch.ones(1, 2, dtype=torch.float64)).sum().backward()
+    adagrad.step()
+
+
+@pytest.mark.parametrize(
+    ("option", "device"), [("fused", "cuda"), ("capturable", "cuda"), (None, "cpu")]
+)
+def test_some_updates_count_their_steps_where_their_parameters_are(option, device):
+    with FakeTensorMode():
+        parameter = torch.nn.Parameter(torch.ones(2, device="cuda"))
+        optimizer = torch.optim.Adam([parameter])
+        optimizer.param_groups[0][option] = True
+        optimizer.state[parameter] = {"step": torch.tensor(0.0)}
+        follow_parameters(optimizer)
+        assert optimizer.state[parameter]["step"].device.type == device
+
+
+@pytest.mark.parametrize(
+    ("device", "version", "fused"),
+    [
+        ("cpu", "2.11.0", True),
+        ("cuda", "2.11.0+cu130", None),
+        ("cuda", "2.12.0", True),
+        ("mps", "2.12.0", None),
+        ("xpu", "2.12.0", None),
+    ],
+)
+def test_an_update_is_fused_where_the_device_has_such_a_one(
+    device, version, fused, monkeypatch
+):
+    monkeypatch.setattr(torch, "__version__", version)
+    with FakeTensorMode():
+        parameter = torch.nn.Parameter(torch.ones(2, device=device))
+        optimizer = torch.optim.Adagrad([parameter])
+        optimizer.param_groups[0]["fused"] = True
+        follow_parameters(optimizer)
+    assert optimizer.param_groups[0]["fused"] is fused

@@ -1,0 +1,470 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Only touched rows change, by the dense rule, at a cost without regard to the rest."""
+
+import copy
+import functools
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from skest.optimizers.ftrl import Ftrl, ProximalAdagrad
+from skest.optimizers.row_sparse import RowSparse
+
+optim = torch.optim
+ROWS, DIM = 7, 3
+
+# Rules in which no step counter enters, so that rows are independent of each other.
+ROWWISE = {
+    "adagrad": functools.partial(optim.Adagrad, lr=0.1, initial_accumulator_value=0.1),
+    "adagrad_decayed": functools.partial(optim.Adagrad, lr=0.1, weight_decay=0.1),
+    "adagrad_fused": functools.partial(optim.Adagrad, lr=0.1, eps=1e-7, fused=True),
+    "ftrl": functools.partial(Ftrl, lr=0.1, l1=0.05),
+    "momentum": functools.partial(optim.SGD, lr=0.1, momentum=0.9, nesterov=True),
+    "proximal_adagrad": functools.partial(ProximalAdagrad, lr=0.1, l1=0.05, l2=0.1),
+    "rmsprop": functools.partial(
+        optim.RMSprop, lr=0.1, momentum=0.5, centered=True, eps=1e-3
+    ),
+    "rmsprop_foreach": functools.partial(optim.RMSprop, lr=0.1, foreach=True),
+    "sgd": functools.partial(optim.SGD, lr=0.1),
+}
+COUNTING = {
+    "adadelta": functools.partial(optim.Adadelta, lr=0.1),
+    "adam": functools.partial(optim.Adam, lr=0.1, amsgrad=True),
+    "adam_foreach": functools.partial(optim.Adam, lr=0.1, foreach=True),
+    "adamw": functools.partial(optim.AdamW, lr=0.1),
+    "adamax": functools.partial(optim.Adamax, lr=0.1),
+    "asgd": functools.partial(optim.ASGD, lr=0.1),
+    "nadam": functools.partial(optim.NAdam, lr=0.1),
+    "radam": functools.partial(optim.RAdam, lr=0.1),
+    "rprop": functools.partial(optim.Rprop, lr=0.1),
+}
+ALL = {**ROWWISE, **COUNTING}
+
+
+def table(rows=ROWS, dtype=torch.float32, seed=0):
+    gen = torch.Generator().manual_seed(seed)
+    return torch.nn.Parameter(torch.randn(rows, DIM, generator=gen, dtype=dtype))
+
+
+def gradient(param, ids, seed=0):
+    """Sparse gradient with one random value row for every id, duplicates included."""
+    gen = torch.Generator().manual_seed(seed)
+    values = torch.randn(len(ids), *param.shape[1:], generator=gen, dtype=param.dtype)
+    index = torch.tensor(ids, dtype=torch.int64)[None]
+    return torch.sparse_coo_tensor(index, values, param.shape, check_invariants=True)
+
+
+def train(optimizer, param, batches):
+    for step, ids in enumerate(batches):
+        param.grad = gradient(param, ids, seed=step)
+        optimizer.step()
+
+
+BATCHES = [[0, 2], [2, 2, 4, 2], [1], [0, 3, 3, 3], [4, 0], [2, 1]]
+
+
+@pytest.mark.parametrize("name", ROWWISE)
+def test_every_row_follows_the_dense_rule(name):
+    param = table()
+    rows = [torch.nn.Parameter(row.clone()) for row in param.detach().split(1)]
+    each = [ROWWISE[name]([row]) for row in rows]
+    for step, ids in enumerate(BATCHES):
+        dense = gradient(param, ids, seed=step).to_dense()
+        for i in set(ids):
+            rows[i].grad = dense[i : i + 1].clone()
+            each[i].step()
+    train(RowSparse(ROWWISE[name]([param])), param, BATCHES)
+    # Sums of duplicates may be rounded in another order.
+    torch.testing.assert_close(param.detach(), torch.cat([r.detach() for r in rows]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", ALL)
+def test_all_rows_touched_is_the_dense_optimizer(name, dtype):
+    sparse, dense = table(dtype=dtype), table(dtype=dtype)
+    optimizer, plain = RowSparse(ALL[name]([sparse])), ALL[name]([dense])
+    for step in range(4):
+        sparse.grad = gradient(sparse, list(range(ROWS)), seed=step)
+        dense.grad = sparse.grad.to_dense()
+        optimizer.step()
+        plain.step()
+    assert torch.equal(sparse, dense)
+    ours, theirs = optimizer.state_dict()["state"], plain.state_dict()["state"]
+    assert ours.keys() == theirs.keys()
+    for position, slots in theirs.items():
+        assert ours[position].keys() == slots.keys()
+        for slot, value in slots.items():
+            torch.testing.assert_close(ours[position][slot], value, rtol=0, atol=0)
+
+
+def test_adam_is_lazy():
+    lr, beta1, beta2, eps = 0.1, 0.9, 0.999, 1e-8
+    param = table(dtype=torch.float64)
+    weight = param.detach().numpy().copy()
+    first, second = np.zeros_like(weight), np.zeros_like(weight)
+    for step, ids in enumerate(BATCHES):
+        grad = gradient(param, ids, seed=step).to_dense().numpy()
+        t, i = step + 1, sorted(set(ids))
+        first[i] = beta1 * first[i] + (1 - beta1) * grad[i]
+        second[i] = beta2 * second[i] + (1 - beta2) * grad[i] ** 2
+        root = np.sqrt(second[i] / (1 - beta2**t)) + eps
+        weight[i] -= lr * first[i] / (1 - beta1**t) / root
+    optimizer = RowSparse(optim.Adam([param], lr=lr))
+    train(optimizer, param, BATCHES)
+    np.testing.assert_allclose(param.detach(), weight, rtol=1e-12)
+    slots = optimizer.state[param]
+    assert slots["step"].item() == len(BATCHES)
+    np.testing.assert_allclose(slots["exp_avg"], first, rtol=1e-12)
+    np.testing.assert_allclose(slots["exp_avg_sq"], second, rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_untouched_rows_and_their_slots_stay(name):
+    param = table()
+    optimizer = RowSparse(ALL[name]([param]))
+    train(optimizer, param, [list(range(ROWS)), [0, 1, 1]])
+    before = copy.deepcopy([param.detach(), *optimizer.state[param].values()])
+    param.grad = gradient(param, [5, 1])
+    optimizer.step()
+    after = [param.detach(), *optimizer.state[param].values()]
+    for old, new in zip(before, after, strict=True):
+        if old.ndim:
+            assert torch.equal(old[[0, 2, 3, 4, 6]], new[[0, 2, 3, 4, 6]])
+            assert name == "rprop" or not torch.equal(old[[1, 5]], new[[1, 5]])
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_slots_of_rows_not_touched_yet_have_their_initial_value(name):
+    param = table()
+    optimizer = RowSparse(ALL[name]([param]))
+    param.grad = gradient(param, [1, 3])
+    optimizer.step()
+    initial = {"accumulator": 0.1, "step_size": 0.1}
+    if name == "adagrad":
+        initial["sum"] = 0.1
+    if name == "adamax":
+        initial["exp_inf"] = 1e-8
+    for slot, value in optimizer.state[param].items():
+        if value.ndim:
+            rest = value[[0, 2, 4, 5, 6]]
+            assert torch.equal(rest, torch.full_like(rest, initial.get(slot, 0.0)))
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_counters_begin_as_without_the_wrapper(name):
+    sparse, dense = table(), table()
+    optimizer, plain = RowSparse(ALL[name]([sparse])), ALL[name]([dense])
+    sparse.grad = gradient(sparse, [1, 3])
+    dense.grad = sparse.grad.to_dense()
+    optimizer.step()
+    plain.step()
+    for slot, value in plain.state.get(dense, {}).items():
+        if not value.ndim:
+            assert torch.equal(optimizer.state[sparse][slot], value)
+
+
+def test_dense_parameters_and_several_tables_share_one_inner_step(monkeypatch):
+    tables = [table(rows, seed=rows) for rows in (5, 11)]
+    bias = torch.nn.Parameter(torch.zeros(DIM))
+    inner = optim.Adam([tables[0], bias, tables[1]], lr=0.1)
+    optimizer = RowSparse(inner)
+
+    def step(seed):
+        for param in tables:
+            param.grad = gradient(param, [0, 4, 4], seed)
+        bias.grad = torch.ones(DIM)
+        optimizer.step()
+
+    step(0)
+    seen = []
+    original = optim.Adam.step
+
+    def spy(self, *args):
+        seen.append([tuple(p.shape) for g in self.param_groups for p in g["params"]])
+        return original(self, *args)
+
+    monkeypatch.setattr(optim.Adam, "step", spy)
+    step(1)
+    assert seen == [[(3, DIM), (DIM,), (3, DIM)]]
+    assert inner.param_groups[0]["params"] == [tables[0], bias, tables[1]]
+    assert set(inner.state) == {*tables, bias}
+    assert torch.allclose(bias, torch.full((DIM,), -0.2))
+
+
+@pytest.mark.parametrize("grad", [None, "empty"])
+@pytest.mark.parametrize("name", ["adam", "momentum", "adagrad"])
+def test_table_without_rows_in_a_step_is_left_alone(name, grad):
+    param, other = table(), table(seed=1)
+    optimizer = RowSparse(ALL[name]([param, other]))
+    train(optimizer, param, [[1, 2]])
+    before = copy.deepcopy(optimizer.state_dict()["state"])
+    weight = param.detach().clone()
+    param.grad = None if grad is None else gradient(param, [])
+    other.grad = gradient(other, [0])
+    optimizer.step()
+    assert torch.equal(param, weight)
+    for slot, value in optimizer.state[param].items():
+        assert torch.equal(value, before[0][slot])
+    assert optimizer.state[other]
+
+
+def test_one_dimensional_table():
+    weight = torch.nn.Parameter(torch.zeros(5))
+    optimizer = RowSparse(optim.SGD([weight], lr=1.0, momentum=0.5))
+    weight.grad = torch.sparse_coo_tensor(
+        [[1, 1]], [1.0, 2.0], (5,), check_invariants=True
+    )
+    optimizer.step()
+    assert weight.tolist() == [0, -3, 0, 0, 0]
+    assert optimizer.state[weight]["momentum_buffer"].tolist() == [0, 3, 0, 0, 0]
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    ids=st.lists(st.integers(0, 20), min_size=1, max_size=15, unique=True),
+    data=st.data(),
+)
+@pytest.mark.parametrize("name", ["adagrad_fused", "adam_foreach", "ftrl", "momentum"])
+def test_update_of_a_row_does_not_depend_on_the_other_rows(name, ids, data):
+    """Bit for bit: so tables may be split among parameter servers."""
+    subset = data.draw(st.lists(st.sampled_from(ids), min_size=1, unique=True))
+    everything, part = table(21), table(21)
+    both = [(everything, ids), (part, subset)]
+    grads = gradient(everything, list(range(21))).to_dense()
+    for param, chosen in both:
+        optimizer = RowSparse(ALL[name]([param]))
+        for _ in range(3):
+            param.grad = torch.sparse_coo_tensor(
+                [chosen], grads[chosen], (21, DIM), check_invariants=True
+            )
+            optimizer.step()
+    assert torch.equal(everything[subset], part[subset])
+
+
+class TableSizedOperations(TorchDispatchMode):
+    """Names of the operations that saw a tensor with this many rows."""
+
+    def __init__(self, rows):
+        super().__init__()
+        self.rows = rows
+        self.names = set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        for value in torch.utils._pytree.tree_leaves((args, kwargs, out)):
+            dense = isinstance(value, torch.Tensor) and not value.is_sparse
+            if dense and value.shape[:1] == (self.rows,):
+                self.names.add(func._overloadpacket.__name__)
+        return out
+
+
+@pytest.mark.parametrize("name", ["adagrad_fused", "adam", "ftrl", "momentum"])
+def test_cost_of_a_step_does_not_depend_on_the_rows(name):
+    rows = 1234
+    param = table(rows)
+    optimizer = RowSparse(ALL[name]([param]))
+    train(optimizer, param, [[3, 7, 3]])
+    param.grad = gradient(param, [1, 3, 3])
+    with TableSizedOperations(rows) as seen:
+        optimizer.step()
+    assert seen.names == {"index_select", "index_copy_"}
+
+
+def test_values_of_a_row_are_summed_in_their_order():
+    """So that the sums do not depend on how a sort leaves equal ids."""
+    param = table()
+    param.grad = gradient(param, [4, 2, 4, 4, 2, 4])
+    values, expected = param.grad._values(), param.detach().clone()
+    for row in (2, 4):
+        total = torch.zeros(DIM)
+        for place in (param.grad._indices()[0] == row).nonzero().ravel():
+            total += values[place]
+        expected[row] -= total
+    RowSparse(optim.SGD([param], lr=1.0)).step()
+    assert torch.equal(param, expected)
+
+
+@pytest.mark.parametrize("together", [0, 20, 2**20])
+@pytest.mark.parametrize("is_recorded", [False, True])
+@pytest.mark.parametrize("name", ALL)
+def test_tables_together_follow_the_rule_of_each(
+    name, is_recorded, together, monkeypatch
+):
+    monkeypatch.setattr("skest.optimizers.row_sparse._ROWS_TOGETHER", together)
+    sizes = (5, 9, 7, 8)
+    whole, single = ([table(rows) for rows in sizes] for _ in range(2))
+    wide = torch.nn.Parameter(torch.ones(6, 1))
+    optimizers = [
+        RowSparse(ALL[name]([*whole, wide])),
+        *(RowSparse(ALL[name]([param])) for param in single),
+    ]
+    optimizers[0].is_recorded = is_recorded
+    for step, ids in enumerate(BATCHES):
+        for i, pair in enumerate(zip(whole, single, strict=True)):
+            # One of the tables is not touched now and then.
+            rows = [(row + i) % sizes[i] for row in ids] if step != i else []
+            for param in pair:
+                param.grad = gradient(param, rows, seed=step + i)
+        wide.grad = gradient(wide, ids)
+        for optimizer in optimizers:
+            optimizer.step()
+    for first, second in zip(whole, single, strict=True):
+        assert torch.equal(first, second)
+
+
+@pytest.mark.parametrize(
+    ("together", "size"), [(0, 9), (8, 9), (10, 10), (2**20, 5 + 9 + 7)]
+)
+def test_what_tables_share_has_a_bound(together, size, monkeypatch):
+    monkeypatch.setattr("skest.optimizers.row_sparse._ROWS_TOGETHER", together)
+    tables = [table(rows) for rows in (5, 9, 7)]
+    optimizer = RowSparse(optim.SGD(tables, lr=0.1))
+    for param in tables:
+        param.grad = gradient(param, [1, 4, 1])
+    optimizer.step()
+    assert [len(kept) for kept in optimizer._scratch.values()] == [size]
+
+
+@pytest.mark.parametrize("is_recorded", [False, True])
+def test_what_a_step_needs_beside_the_slots_is_no_state(is_recorded):
+    param = table()
+    optimizer = RowSparse(optim.Adam([param]))
+    optimizer.is_recorded = is_recorded
+    size = len(pickle.dumps(optimizer.__getstate__()["_scratch"]))
+    train(optimizer, param, BATCHES)
+    assert len(pickle.dumps(optimizer.__getstate__()["_scratch"])) == size
+    assert bool(optimizer._scratch) is not is_recorded
+    assert set(optimizer.state_dict()) == {"state", "param_groups"}
+
+
+def test_slots_are_allocated_once():
+    param = table()
+    optimizer = RowSparse(optim.Adam([param]))
+    train(optimizer, param, [[1]])
+    slots = dict(optimizer.state[param])
+    train(optimizer, param, [[2], [0, 6]])
+    assert all(optimizer.state[param][n] is s for n, s in slots.items() if s.ndim)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_state_dict_is_that_of_the_dense_optimizer(name):
+    param = table()
+    optimizer = RowSparse(ALL[name]([param]))
+    train(optimizer, param, BATCHES)
+    saved = copy.deepcopy(optimizer.state_dict())
+    twin = torch.nn.Parameter(param.detach().clone())
+    fresh = RowSparse(ALL[name]([twin]))
+    fresh.load_state_dict(saved)
+    ALL[name]([twin]).load_state_dict(saved)
+    assert fresh.state is fresh.inner.state
+    assert fresh.param_groups is fresh.inner.param_groups
+    for one, other in ((optimizer, param), (fresh, twin)):
+        train(one, other, BATCHES)
+    assert torch.equal(param, twin)
+
+
+@pytest.mark.parametrize(
+    "duplicate", [copy.deepcopy, lambda o: pickle.loads(pickle.dumps(o))]
+)
+def test_copy_and_pickle(duplicate):
+    param = table()
+    optimizer = RowSparse(optim.Adam([param], lr=0.1))
+    train(optimizer, param, BATCHES)
+    other = duplicate(optimizer)
+    (twin,) = other.param_groups[0]["params"]
+    assert twin is not param
+    train(optimizer, param, BATCHES)
+    train(other, twin, BATCHES)
+    assert torch.equal(param, twin)
+
+
+def test_learning_rate_scheduler():
+    param = table()
+    optimizer = RowSparse(optim.SGD([param], lr=1.0))
+    scheduler = optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
+    param.grad = gradient(param, [2])
+    for rate in (1.0, 0.5):
+        before = param.detach().clone()
+        optimizer.step()
+        scheduler.step()
+        torch.testing.assert_close(before - param, rate * param.grad.to_dense())
+
+
+def test_later_group_goes_to_the_inner_optimizer():
+    first, second = table(), table(seed=1)
+    optimizer = RowSparse(Ftrl([first], lr=0.1))
+    optimizer.add_param_group({"params": [second], "lr": 0.5})
+    assert optimizer.param_groups is optimizer.inner.param_groups
+    assert len(optimizer.param_groups) == 2
+    train(optimizer, second, [[1]])
+    assert optimizer.state[second]["linear"].count_nonzero() == DIM
+
+
+def test_zero_grad_closure_and_repr():
+    embedding = torch.nn.Embedding(ROWS, DIM, sparse=True)
+    optimizer = RowSparse(optim.Adagrad(embedding.parameters()))
+
+    def closure():
+        optimizer.zero_grad()
+        loss = embedding(torch.tensor([1, 1])).square().sum()
+        loss.backward()
+        return loss
+
+    first, second = optimizer.step(closure), optimizer.step(closure)
+    assert second < first
+    optimizer.zero_grad()
+    assert embedding.weight.grad is None
+    assert repr(optimizer).startswith("RowSparse(Adagrad (")
+
+
+def test_failed_step_leaves_groups_and_state_in_order(monkeypatch):
+    param = table()
+    optimizer = RowSparse(optim.Adam([param]))
+    train(optimizer, param, [[1]])
+    weight = param.detach().clone()
+
+    def fail(self):
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(optim.Adam, "step", fail)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        optimizer.step()
+    assert optimizer.param_groups[0]["params"] == [param]
+    assert list(optimizer.state) == [param]
+    assert torch.equal(param, weight)
+
+
+def test_slot_that_cannot_be_cut_into_rows_is_refused():
+    param = table()
+    weight = param.detach().clone()
+    optimizer = RowSparse(optim.Adafactor([param]))
+    param.grad = gradient(param, [1, 3])
+    with pytest.raises(ValueError, match=r"Adafactor cannot update.*'row_var'"):
+        optimizer.step()
+    assert torch.equal(param, weight)
+
+
+def test_gradient_sparse_in_two_dimensions_is_refused():
+    param = table()
+    param.grad = (
+        torch.zeros(ROWS, DIM).index_fill(0, torch.tensor([1]), 1.0).to_sparse()
+    )
+    with pytest.raises(ValueError, match="sparse in 2 dimensions"):
+        RowSparse(optim.SGD([param], lr=0.1)).step()
+
+
+@pytest.mark.parametrize(
+    ("inner", "match"),
+    [
+        (lambda: optim.Adagrad, "got type; write"),
+        (lambda: RowSparse(optim.Adagrad([table()])), "not wrapped yet, got RowSparse"),
+    ],
+)
+def test_what_cannot_be_wrapped(inner, match):
+    with pytest.raises(TypeError, match=match):
+        RowSparse(inner())

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Learning rates as functions of the step, and schedulers for every optimizer."""
+
+import math
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from torch.optim import lr_scheduler
+
+from skest.optimizers import make_optimizer
+from skest.optimizers.row_sparse import RowSparse
+from skest.optimizers.schedules import (
+    FunctionLR,
+    check_lr_scheduler,
+    make_lr_schedulers,
+    missing_function_lrs,
+    rate_at,
+)
+
+
+def sgd(lr=0.5):
+    return torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=lr)
+
+
+def halving(step):
+    return 0.5**step
+
+
+def run(optimizer, scheduler, n_steps):
+    """The rates of the next steps."""
+    rates = []
+    for _ in range(n_steps):
+        rates.append(float(optimizer.param_groups[0]["lr"]))
+        optimizer.step()
+        scheduler.step()
+    return rates
+
+
+def test_rates_are_those_of_the_function():
+    optimizer = sgd()
+    scheduler = FunctionLR(optimizer, halving)
+    assert run(optimizer, scheduler, 4) == [1.0, 0.5, 0.25, 0.125]
+    assert scheduler.get_last_lr() == [0.5**4]
+
+
+def test_a_rate_in_a_tensor_is_changed_in_place():
+    rate = torch.tensor(0.5)
+    optimizer = sgd(rate)
+    scheduler = FunctionLR(optimizer, halving)
+    assert run(optimizer, scheduler, 3) == [1.0, 0.5, 0.25]
+    assert optimizer.param_groups[0]["lr"] is rate
+
+
+def test_all_parameter_groups_have_the_rate():
+    parameters = [torch.zeros(1, requires_grad=True) for _ in range(2)]
+    optimizer = torch.optim.SGD([{"params": p} for p in parameters], lr=3.0)
+    FunctionLR(optimizer, halving).move_to(2)
+    assert [group["lr"] for group in optimizer.param_groups] == [0.25, 0.25]
+
+
+def test_state_is_the_step_alone():
+    optimizer = sgd()
+    scheduler = FunctionLR(optimizer, halving)
+    run(optimizer, scheduler, 3)
+    state = scheduler.state_dict()
+    assert state == {"last_epoch": 3}
+    fresh = sgd()
+    FunctionLR(fresh, lambda step: 1 / (1 + step)).load_state_dict(state)
+    assert fresh.param_groups[0]["lr"] == 0.25
+
+
+def test_can_be_part_of_a_sequence():
+    optimizer = sgd()
+    parts = [
+        lr_scheduler.ConstantLR(optimizer, 0.5),
+        FunctionLR(optimizer, lambda step: 1 / (1 + step)),
+    ]
+    scheduler = lr_scheduler.SequentialLR(optimizer, parts, milestones=[2])
+    assert run(optimizer, scheduler, 4) == [0.25, 0.25, 1.0, 0.5]
+
+
+@pytest.mark.parametrize("rate", [0, 1, 0.5, np.float32(0.5), np.int64(2)])
+def test_numbers_are_rates(rate):
+    assert rate_at(lambda step: rate, 3) == rate
+    assert type(rate_at(lambda step: rate, 3)) is float
+
+
+@pytest.mark.parametrize(
+    ("rate", "error"),
+    [
+        (-0.1, ValueError),
+        (math.nan, ValueError),
+        (math.inf, ValueError),
+        (None, TypeError),
+        ("0.1", TypeError),
+        (True, TypeError),
+        ([0.1], TypeError),
+    ],
+)
+def test_what_is_no_rate_is_refused_with_its_step(rate, error):
+    optimizer = sgd()
+    scheduler = FunctionLR(optimizer, lambda step: rate if step == 2 else 0.1)
+    run(optimizer, scheduler, 1)
+    with pytest.raises(
+        error, match="'learning_rate' of step 2 must be a finite number"
+    ):
+        run(optimizer, scheduler, 1)
+
+
+def test_optimizers_with_a_function_get_their_scheduler():
+    optimizer = make_optimizer("adam", [torch.zeros(1, requires_grad=True)], halving)
+    constant = sgd()
+    (scheduler,) = missing_function_lrs([constant, optimizer], [])
+    assert type(scheduler) is FunctionLR
+    assert scheduler.optimizer is optimizer
+    assert missing_function_lrs([constant, optimizer], [scheduler]) == []
+    step = lr_scheduler.StepLR(constant, 2)
+    assert missing_function_lrs([constant, optimizer], [step, scheduler]) == []
+
+
+def test_a_wrapped_optimizer_keeps_its_function():
+    inner = make_optimizer("adam", [torch.zeros(1, requires_grad=True)], halving)
+    (scheduler,) = missing_function_lrs([RowSparse(inner)], [])
+    assert scheduler.function is halving
+
+
+@pytest.mark.parametrize("wrap", [False, True])
+def test_a_function_and_a_scheduler_for_one_optimizer_are_refused(wrap):
+    inner = make_optimizer("adam", [torch.zeros(1, requires_grad=True)], halving)
+    scheduler = lr_scheduler.StepLR(inner, 2)
+    with pytest.raises(ValueError, match=r"has a StepLR for it as well. Give only one"):
+        missing_function_lrs([RowSparse(inner) if wrap else inner], [scheduler])
+
+
+@pytest.mark.parametrize(
+    ("given", "kind"),
+    [
+        (partial(lr_scheduler.StepLR, step_size=3), lr_scheduler.StepLR),
+        (
+            lambda o: lr_scheduler.CosineAnnealingLR(o, 8),
+            lr_scheduler.CosineAnnealingLR,
+        ),
+        (lr_scheduler.ConstantLR, lr_scheduler.ConstantLR),
+    ],
+)
+def test_every_optimizer_gets_a_scheduler(given, kind):
+    optimizers = [sgd(), RowSparse(sgd())]
+    made = make_lr_schedulers(given, optimizers)
+    assert [type(scheduler) for scheduler in made] == [kind, kind]
+    assert [scheduler.optimizer for scheduler in made] == optimizers
+
+
+def test_none_is_no_scheduler():
+    assert make_lr_schedulers(None, [sgd()]) == []
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        lr_scheduler.ReduceLROnPlateau,
+        partial(lr_scheduler.ReduceLROnPlateau, patience=3),
+        lambda optimizer: lr_scheduler.ReduceLROnPlateau(optimizer),
+    ],
+)
+def test_a_scheduler_that_waits_for_a_metric_is_refused(given):
+    with pytest.raises(
+        ValueError, match="cannot be ReduceLROnPlateau.*CosineAnnealing"
+    ):
+        make_lr_schedulers(given, [sgd()])
+
+
+@pytest.mark.parametrize(
+    ("given", "match"),
+    [
+        (
+            lr_scheduler.StepLR(sgd(), 2),
+            "'lr_scheduler' must be a class.*functools.part",
+        ),
+        ("cosine", "'lr_scheduler' must be a class .* got 'cosine'"),
+        (0.5, "'lr_scheduler' must be a class .* got 0.5"),
+        (lambda optimizer: None, "be or return a .*LRScheduler; got None"),
+    ],
+)
+def test_what_makes_no_scheduler_is_refused(given, match):
+    with pytest.raises(TypeError, match=match):
+        make_lr_schedulers(given, [sgd()])
+
+
+def test_a_class_in_place_of_a_scheduler_is_refused():
+    with pytest.raises(TypeError, match="make_lr_schedulers"):
+        check_lr_scheduler(lr_scheduler.StepLR)
