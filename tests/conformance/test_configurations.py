@@ -78,15 +78,15 @@ GRAPH, EAGER = ({"execution": e} for e in ("graph", "eager"))
 ADAM = {"optimizer": "adam", "learning_rate": 0.01}
 
 QUICK: dict[str, Any] = {
-    "sparse": SparseClassifier(**SMALL),
-    "balanced": DNNClassifier(**SMALL, class_weight="balanced"),
     "embedding": DNNClassifier(**SMALL, feature_columns=columns()),
     # Rows drawn in proportion to their weights: then training does not tell a weight
     # from a repetition, whatever is random or rounded in it.
     "drawn noisy numbers": DNNRegressor(**LONGER, **DRAWN, **NOISY),
-    "graph": DNNClassifier(**SMALL, **GRAPH),
 }
 MORE: dict[str, Any] = {
+    "sparse": SparseClassifier(**SMALL),
+    "balanced": DNNClassifier(**SMALL, class_weight="balanced"),
+    "graph": DNNClassifier(**SMALL, **GRAPH),
     "float64": DNNClassifier(**SMALL, dtype="float64"),
     "float64 numbers": DNNRegressor(**LONGER, dtype="float64"),
     "sparse numbers": SparseRegressor(),
@@ -251,5 +251,5 @@ def test_several_labels_and_outputs_are_checked() -> None:
     assert "check_class_weight_classifiers" in classifier
     regressor = {name for name, *_ in checks_of(MORE["float64 numbers"])}
     assert "check_regressor_multioutput" in regressor
-    balanced = {name for name, *_ in checks_of(QUICK["balanced"])}
+    balanced = {name for name, *_ in checks_of(MORE["balanced"])}
     assert not any(name.startswith(prefix) for name in balanced)

@@ -33,34 +33,35 @@ from skest.heads import PoissonRegressionHead, RegressionHead
 from tests.adapters import _model_fns as model_fns
 
 # Small networks, and as many epochs as the checks need, at a learning rate for so few: a
-# run takes minutes. The defaults, "auto" for DNNs, are checked below. Steps are replayed
-# where there are 60 and more (in mini-batches, and of some regressors) and with "graph".
+# run takes minutes. Every class as constructed, "auto" for DNNs, is checked below. Steps
+# are replayed where there are 60 and more (in mini-batches, and of some regressors) and
+# with "graph".
 ADAGRAD = {"optimizer": "adagrad", "learning_rate": 0.2}
 DNN_ADAGRAD = {f"dnn_{name}": value for name, value in ADAGRAD.items()}
 ESTIMATORS = [
-    BaselineClassifier(),
     BaselineRegressor(),
     DNNClassifier((16,), **ADAGRAD, max_iter=15),
     DNNRegressor((16,), **ADAGRAD, max_iter=20),
     LinearClassifier(max_iter=60),
-    LinearRegressor(),
-    DNNLinearCombinedClassifier((16,), **DNN_ADAGRAD, max_iter=15),
     DNNLinearCombinedRegressor((16,), **DNN_ADAGRAD, max_iter=60),
     RNNClassifier(16, learning_rate=0.1, max_iter=20),
-    RNNRegressor(16, max_iter=60),
-    BaselineEstimator(),
-    DNNEstimator(hidden_units=(16,), **ADAGRAD, max_iter=15),
-    LinearEstimator(PoissonRegressionHead()),
-    DNNLinearCombinedEstimator(dnn_hidden_units=(16,), **DNN_ADAGRAD, max_iter=15),
     MultiHeadEstimator((16,), **ADAGRAD, max_iter=15),
-    # Without an end before the optimum: the order of the rows, which weights replace in
-    # one of the checks, matters until there.
-    LinearClassifier(optimizer="sdca", max_iter=80, n_iter_no_change=np.inf),
 ]
 
 
 # What ``make test`` has not the time for.
 MORE = [
+    BaselineClassifier(),
+    LinearRegressor(),
+    DNNLinearCombinedClassifier((16,), **DNN_ADAGRAD, max_iter=15),
+    RNNRegressor(16, max_iter=60),
+    BaselineEstimator(),
+    DNNEstimator(hidden_units=(16,), **ADAGRAD, max_iter=15),
+    LinearEstimator(PoissonRegressionHead()),
+    DNNLinearCombinedEstimator(dnn_hidden_units=(16,), **DNN_ADAGRAD, max_iter=15),
+    # Without an end before the optimum: the order of the rows, which weights replace in
+    # one of the checks, matters until there.
+    LinearClassifier(optimizer="sdca", max_iter=80, n_iter_no_change=np.inf),
     LinearRegressor(loss="huber"),
     DNNRegressor((16,), loss="quantile", **ADAGRAD, max_iter=20, execution="graph"),
     DNNEstimator(RegressionHead(), (16,), **ADAGRAD, max_iter=20),
@@ -112,7 +113,11 @@ def test_scikit_learn_checks_of_more(estimator, check):
 @pytest.mark.parametrize(
     ("estimator", "check"),
     [
-        pytest.param(estimator, check, id=f"{name}-{i}")
+        pytest.param(
+            *(estimator, check),
+            id=f"{name}-{i}",
+            marks=[] if name == "classifier" else pytest.mark.nightly,
+        )
         for name, model in WITH_MODEL_FN.items()
         for i, (estimator, check) in enumerate(estimator_checks_generator(model))
     ],
@@ -131,7 +136,7 @@ def with_defaults(estimator):
 @pytest.mark.parametrize(
     "estimator",
     {
-        type(e): with_defaults(e) for e in [*ESTIMATORS, *WITH_MODEL_FN.values()]
+        type(e): with_defaults(e) for e in [*ESTIMATORS, *MORE, *WITH_MODEL_FN.values()]
     }.values(),
     ids=lambda estimator: type(estimator).__name__,
 )
