@@ -146,7 +146,7 @@ def made_up_rows(
     Parameters
     ----------
     known, inputs
-        See `skest.export.warmup.synthetic_rows`.
+        See `_synthetic_rows`.
     predict : callable
         Raises ValueError for rows that the model refuses.
     whole : collection of str, default=()

@@ -446,7 +446,7 @@ class SequenceFeatures(_ColumnFeatures):
         """Cut off the steps that no sequence has, which is done before anything else.
 
         How many there are depends on the lengths, and so does the shape of all that
-        comes later. `skest.engine.recorded.GraphStep` calls this before the part of a
+        comes later. `skest.engine.recorded.step.GraphStep` calls this before the part of a
         step that it records. Nothing is cut in a program of ``torch.export``, whose
         shapes depend on no values.
 

@@ -73,7 +73,7 @@ def int64_keys(values: Value) -> Value:
 def fingerprint_cat64(a: Value, b: Value) -> Value:
     """Combine 64-bit fingerprints, the bits as int64, to one.
 
-    As `skest.feature_columns.categorical.fingerprint_cat64`.
+    As `skest.core.hashing.fingerprint_cat64`.
     """
     result = (a ^ _MULTIPLIER) ^ (_shift_mix(b * _MULTIPLIER) * _MULTIPLIER)
     result = result * _MULTIPLIER
