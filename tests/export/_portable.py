@@ -153,15 +153,12 @@ def models():
     all_deep = {"feature_columns": deep}
     dnn, both = skest.DNNClassifier, skest.DNNLinearCombinedClassifier
     return {
-        "dnn": (small(dnn, **all_deep), "classes"),
         "dnn, labels": (small(dnn, **all_deep), "labels"),
         "dnn, inferred": (small(dnn), "binary"),
         "dnn, normalized": (
             small(dnn, **all_deep, batch_norm=True, activation="selu"),
             "binary",
         ),
-        "dnn, number": (small(skest.DNNRegressor, **all_deep), "number"),
-        "linear": (small(skest.LinearClassifier, feature_columns=wide), "binary"),
         "linear, count": (
             small(skest.LinearRegressor, feature_columns=wide, loss="poisson"),
             "count",

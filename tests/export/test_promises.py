@@ -14,8 +14,6 @@ import skest
 from skest import export
 from skest.export.onnx.graph import ALLOWED_OPERATORS
 from skest.heads import BinaryClassHead
-from tests.adapters._families import small
-from tests.export.test_estimators_onnx import CLASSES, labels_for, table
 
 TESTS = Path(__file__).parents[1]
 EXPORT = TESTS.parent / "skest" / "export"
@@ -35,21 +33,6 @@ def test_no_module_unpickles(path):
     assert not roots & {"pickle", "cloudpickle", "joblib", "dill", "shelve", "marshal"}
     calls = {ast.unparse(n.func) for n in ast.walk(tree) if isinstance(n, ast.Call)}
     assert not calls & {"torch.load", "np.load", "eval", "exec"}
-
-
-@pytest.mark.parametrize("estimator_class", CLASSES, ids=lambda c: c.__name__)
-def test_rows_of_every_estimator_stand_alone(tmp_path, estimator_class):
-    estimator, X = small(estimator_class), table()
-    model = export.load(estimator.fit(X, labels_for(estimator)).export(tmp_path))
-    together = model.run(X, "predict")
-    for i in range(0, len(X), 9):
-        for name, values in model.run(X[i : i + 1], "predict").items():
-            if values.dtype.kind == "f":
-                np.testing.assert_allclose(
-                    values[0], together[name][i], rtol=1e-6, atol=1e-6
-                )
-            else:
-                np.testing.assert_array_equal(values[0], together[name][i])
 
 
 NUMBERS = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)

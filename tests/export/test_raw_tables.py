@@ -105,14 +105,12 @@ WORDS = np.array(["u", "v"] * 20)
     "table",
     [
         pd.DataFrame(NUMBERS, columns=list("xyz")),
-        pd.DataFrame(NUMBERS, columns=list("ayz")),
         pd.DataFrame(NUMBERS),
         NUMBERS,
         pd.DataFrame({0: NUMBERS[:, 0], 1: WORDS}),
-        pd.DataFrame({"x": NUMBERS[:, 0], "s": WORDS}),
         pl.DataFrame(NUMBERS, schema=["x", "y", "z"]),
     ],
-    ids=["x y z", "a y z", "frame of array", "array", "counted", "mixed", "polars"],
+    ids=["x y z", "frame of array", "array", "counted", "polars"],
 )
 def test_the_table_of_the_fit_is_taken(tmp_path, table):
     model = skest.DNNClassifier((4,), max_iter=2, random_state=0)

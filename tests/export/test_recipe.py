@@ -24,11 +24,8 @@ KIND = np.where(X["age"] > 50, "old", "young")
 GROWN = np.select([X["age"] < 30, X["age"] < 60], ["few", "some"], "many")
 NUMBERS = np.sqrt(X["age"]).to_numpy()
 MODELS = {
-    "two classes": (skest.DNNClassifier, KIND),
     "classes": (skest.DNNClassifier, GROWN),
-    "numbers": (skest.DNNRegressor, NUMBERS),
     "wide & deep": (skest.DNNLinearCombinedClassifier, KIND),
-    "wide & deep numbers": (skest.DNNLinearCombinedRegressor, NUMBERS),
     "heads": (
         skest.MultiHeadEstimator,
         pd.DataFrame({"kind": GROWN, "number": NUMBERS}),

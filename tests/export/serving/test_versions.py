@@ -185,7 +185,7 @@ def test_a_directory_that_is_out_of_reach(tmp_path, monkeypatch, caplog):
     assert not catalog.ready and list(catalog.models["b"].served) == [1]
 
 
-@pytest.mark.parametrize("name", ["", "..", "a/b", "a:b", "é", "-x", "x" * 129])
+@pytest.mark.parametrize("name", ["", "..", "a:b", "x" * 129])
 def test_names_that_could_not_stand_in_an_address(tmp_path, name):
     with pytest.raises(ValueError, match="name of a model must be of letters"):
         Catalog({name: tmp_path})
