@@ -45,6 +45,8 @@ RARE_LEVEL = 5
 UNKNOWN_RATE = 0.01
 #: With fewer cells, all levels may differ by chance.
 FEWEST_UNIQUE = 20
+#: So many levels tell whether strings are numbers but for a few.
+MOST_LOOKED_AT = 1000
 #: Cells of more words on average are a text, if at least half of them differ.
 MOST_WORDS = 4
 #: Integers are row numbers if they differ and fill at least so much of their range; with
@@ -138,6 +140,7 @@ def _columns(
     if is_single and cells.are_strings:
         if not is_category and are_numbers(cells.distinct):
             return [_parsed(key, "number", dtype)]
+        _warn_of_other_than_numbers(cells.distinct, key)
         if _are_texts(cells.distinct, counts.sum()):
             words = categorical_column_with_hash_bucket(
                 key, HASH_BUCKET_SIZE, delimiter=" "
@@ -215,6 +218,18 @@ def warn_of_id(key: Key, values: np.ndarray) -> None:
 def _are_texts(distinct: np.ndarray, n_cells: int) -> bool:
     n_words = np.mean([len(text.split()) for text in distinct.tolist()])
     return bool(n_words > MOST_WORDS and 2 * len(distinct) >= n_cells)
+
+
+def _warn_of_other_than_numbers(distinct: np.ndarray, key: Key) -> None:
+    """Warn if strings are numbers but for a few, such as "n/a"."""
+    texts = distinct[:MOST_LOOKED_AT]
+    others = [text for text in texts if not are_numbers(np.array([text], object))]
+    if others and len(texts) - len(others) > max(9 * len(others), MAX_INDICATOR_LEVELS):
+        warn(
+            f"Column {key!r} holds numbers written as strings, but also {others[0]!r}, and "
+            "is not read as numbers. If they are, let missing values be empty, e.g. by "
+            f"pandas.to_numeric(X[{key!r}], errors='coerce')."
+        )
 
 
 def _parsed(key: Key, parse: str, dtype: str | None) -> FeatureColumn:

@@ -7,10 +7,12 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 from skest import (
+    BaselineRegressor,
     DNNClassifier,
     DNNLinearCombinedClassifier,
     DNNRegressor,
     LinearClassifier,
+    LinearRegressor,
 )
 from skest import feature_columns as fc
 from skest.adapters.targets import classes
@@ -306,6 +308,16 @@ def test_numbers_too_large(estimator_class, blobs):
     X, y = blobs
     with pytest.raises(ValueError, match="too large"):
         make(estimator_class).fit(X * 1e300, y)
+
+
+@pytest.mark.parametrize("scale", [1e60, 1e300])
+@pytest.mark.parametrize(
+    "regressor", [BaselineRegressor, DNNRegressor, LinearRegressor]
+)
+def test_targets_too_large(regressor, scale, blobs):
+    X, y = blobs
+    with pytest.raises(ValueError, match="y holds numbers too large to learn; got"):
+        make(regressor).fit(X, y * scale)
 
 
 def test_strings_in_arrays(blobs):

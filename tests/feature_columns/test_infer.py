@@ -292,6 +292,22 @@ def test_what_may_tell_something_stays(cells: Any) -> None:
     assert len(infer_feature_columns(X).active) > 1
 
 
+def test_numbers_as_strings_but_for_a_few() -> None:
+    cells = [f"{i / 7:.2f}" for i in range(N - 2)] + ["n/a"] * 2
+    X = pd.DataFrame({"x": np.ones(N), "amount": cells})
+    with pytest.warns(UserWarning, match="'amount' holds numbers .* but also 'n/a'"):
+        infer_feature_columns(X)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    "levels", [["1", "2", "3 and more"], [f"0{i}" for i in range(20)]]
+)
+def test_categories_that_look_like_numbers(levels: list[str]) -> None:
+    X = pd.DataFrame({"c": levels * 9})
+    assert len(infer_feature_columns(X).active) > 0
+
+
 def test_nothing_is_left() -> None:
     X = pd.DataFrame({"name": USELESS["name"]})
     with (

@@ -34,6 +34,8 @@ _RANGES = {
     "poisson": (0.0, np.inf, "that is not negative"),
     "logistic": (0.0, 1.0, "in [0, 1]"),
 }
+# Predictions and losses are float32, which ends at 3.4e38.
+_LARGEST = 1e37
 #: The names of the losses.
 LOSSES = (*_HEADS, "quantile")
 
@@ -180,7 +182,13 @@ class NumberTarget(Target):
         return values
 
     def check_range(self, y: NDArray[Any]) -> None:
-        """Refuse values that the loss is not made for."""
+        """Refuse values that the loss is not made for, and such as nothing can hold."""
+        large = np.abs(y) > _LARGEST
+        if large.any():
+            raise ValueError(
+                f"y holds numbers too large to learn; got {y[large][0]:g} in row "
+                f"{np.argwhere(large)[0][0]}. Scale y, or take logarithms."
+            )
         if self.loss not in _RANGES:
             return
         lowest, highest, meaning = _RANGES[self.loss]

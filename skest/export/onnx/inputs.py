@@ -144,7 +144,7 @@ def _(column: ParsedColumn) -> list[Demand]:
         raise ExportError(
             f"The column {column.name!r} reads dates, which an exported graph cannot. "
             "Make numbers of them before fit, such as "
-            "X['when'].astype('datetime64[s]').astype('int64'), and export again."
+            f"X[{column.key!r}].astype('datetime64[s]').astype('int64'), and export again."
         )
     return _demands.dispatch(NumericColumn)(column)
 
