@@ -4,7 +4,8 @@
 `QUICK` and `MORE` pass every check, and none is expected to fail. `WITHOUT` names, for
 each configuration that cannot pass them all, the checks that it is spared, why, and what
 is tested in their place; `test_spared_checks_do_fail` sees that none is spared in vain.
-All but `QUICK` is checked at night, by ``make test-nightly``.
+At night, by ``make test-nightly``, all of it is checked; by day `QUICK`, and reading input
+only where it is read in another way.
 """
 
 from typing import Any
@@ -29,6 +30,7 @@ from skest import (
     RNNRegressor,
 )
 from skest import feature_columns as fc
+from tests.conformance.test_estimator_checks import by_day_and_night
 
 
 def sparse(X: Any) -> Any:
@@ -192,7 +194,9 @@ def checks_of(estimator: Any) -> list[tuple[str, Any, Any]]:
     return [(check.func.__name__, each, check) for each, check in pairs]
 
 
-@parametrize_with_checks(list(QUICK.values()), xfail_strict=True)
+@pytest.mark.parametrize(
+    ("estimator", "check"), by_day_and_night(QUICK.values(), {SparseClassifier})
+)
 def test_every_check(estimator: Any, check: Any) -> None:
     check(estimator)
 

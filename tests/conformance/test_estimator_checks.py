@@ -89,16 +89,65 @@ MORE = [
 ]
 
 
-# Apart from the others: the ids of parametrize_with_checks hold addresses of functions.
-WITH_MODEL_FN = {
-    "classifier-head": ModelFnClassifier(model_fns.with_head, max_iter=40),
-    "regressor-head": ModelFnRegressor(model_fns.with_head, max_iter=60),
-    "classifier": ModelFnClassifier(model_fns.classes, max_iter=40),
-    "regressor": ModelFnRegressor(model_fns.numbers, max_iter=60),
+WITH_MODEL_FN = [
+    ModelFnClassifier(model_fns.with_head, max_iter=40),
+    ModelFnRegressor(model_fns.with_head, max_iter=60),
+    ModelFnClassifier(model_fns.classes, max_iter=40),
+    ModelFnRegressor(model_fns.numbers, max_iter=60),
+]
+
+# What a class can fail alone: its own parameters, and what its training learns. How input
+# is read and refused is the same code for all, which two of them go through by day.
+OF_EVERY_ESTIMATOR = {
+    "check_class_weight_classifiers",
+    "check_classifier_data_not_an_array",
+    "check_classifiers_classes",
+    "check_classifiers_multilabel_output_format_decision_function",
+    "check_classifiers_multilabel_output_format_predict",
+    "check_classifiers_multilabel_output_format_predict_proba",
+    "check_classifiers_multilabel_representation_invariance",
+    "check_classifiers_one_label_sample_weights",
+    "check_classifiers_train",
+    "check_decision_proba_consistency",
+    "check_estimator_cloneable",
+    "check_estimators_partial_fit_n_features",
+    "check_estimators_pickle",
+    "check_estimators_unfitted",
+    "check_fit_idempotent",
+    "check_get_params_invariance",
+    "check_methods_subset_invariance",
+    "check_no_attributes_set_in_init",
+    "check_non_transformer_estimators_n_iter",
+    "check_parameters_default_constructible",
+    "check_regressor_multioutput",
+    "check_regressors_int",
+    "check_regressors_train",
+    "check_sample_weight_equivalence_on_dense_data",
+    "check_sample_weight_equivalence_on_sparse_data",
 }
+IN_FULL = {DNNClassifier, DNNRegressor}
 
 
-@parametrize_with_checks(ESTIMATORS, xfail_strict=True)
+def by_day_and_night(estimators, in_full=()):
+    """Return all checks; those of input at night, except for `in_full`."""
+    return [
+        pytest.param(
+            each,
+            check,
+            id=f"{type(each).__name__}-{check.func.__name__}",
+            marks=()
+            if each_in_full or check.func.__name__ in OF_EVERY_ESTIMATOR
+            else pytest.mark.nightly,
+        )
+        for estimator in estimators
+        for each_in_full in [type(estimator) in in_full]
+        for each, check in estimator_checks_generator(estimator)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("estimator", "check"), by_day_and_night(ESTIMATORS + WITH_MODEL_FN, IN_FULL)
+)
 def test_scikit_learn_checks(estimator, check):
     check(estimator)
 
@@ -106,18 +155,6 @@ def test_scikit_learn_checks(estimator, check):
 @pytest.mark.nightly
 @parametrize_with_checks(MORE, xfail_strict=True)
 def test_scikit_learn_checks_of_more(estimator, check):
-    check(estimator)
-
-
-@pytest.mark.parametrize(
-    ("estimator", "check"),
-    [
-        pytest.param(estimator, check, id=f"{name}-{i}")
-        for name, model in WITH_MODEL_FN.items()
-        for i, (estimator, check) in enumerate(estimator_checks_generator(model))
-    ],
-)
-def test_scikit_learn_checks_with_a_model_function(estimator, check):
     check(estimator)
 
 
@@ -130,9 +167,7 @@ def with_defaults(estimator):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "estimator",
-    {
-        type(e): with_defaults(e) for e in [*ESTIMATORS, *WITH_MODEL_FN.values()]
-    }.values(),
+    {type(e): with_defaults(e) for e in ESTIMATORS + WITH_MODEL_FN}.values(),
     ids=lambda estimator: type(estimator).__name__,
 )
 def test_scikit_learn_checks_with_default_parameters(estimator):

@@ -28,7 +28,7 @@ def one_of_each(estimators: list[Any]) -> list[Any]:
     return list({type(e): e for e in reversed(estimators)}.values())
 
 
-EACH = one_of_each([*ESTIMATORS, *WITH_MODEL_FN.values()])
+EACH = one_of_each(ESTIMATORS + WITH_MODEL_FN)
 CLASSIFIERS = [e for e in EACH if is_classifier(e)]
 OF_ALL = [
     "check_all_zero_sample_weights_error",
