@@ -117,7 +117,7 @@ def trained(model_fn, features=X, labels=Y, **arguments):
 @pytest.mark.parametrize(
     ("head", "labels"),
     [
-        (BinaryClassHead(), Y),
+        pytest.param(BinaryClassHead(), Y, marks=pytest.mark.slow),
         (
             MultiHead([BinaryClassHead(name="a"), RegressionHead(name="b")]),
             {"a": Y, "b": np.ones(4)},
@@ -216,9 +216,10 @@ def test_the_outputs_that_were_asked_for(tmp_path):
             {"a": PredictOutput({"b": "c"})},
             "'a' of 'export_outputs' names the prediction",
         ),
-        (
+        pytest.param(
             {"a": ClassificationOutput("k")},
             "'k' for its 'classes', which must be of type",
+            marks=pytest.mark.slow,
         ),
         ({"a": RegressionOutput("k")}, "must be of type float; it is int64"),
     ],
