@@ -363,7 +363,7 @@ class DNNEstimator(DNNParameters, SkestHeadEstimator):
     >>> X = np.linspace(-1, 1, 100).reshape(-1, 1)
     >>> y = np.where(X[:, 0] > 0, "up", "down")
     >>> head = BinaryClassHead(label_vocabulary=["down", "up"], thresholds=[0.3])
-    >>> model = DNNEstimator(head, (8,), max_iter=50, random_state=0).fit(X, y)
+    >>> model = DNNEstimator(head, (8,), max_iter=30, random_state=0).fit(X, y)
     >>> model.predict([[-0.9], [0.9]]).tolist()
     ['down', 'up']
     >>> "recall/positive_threshold_0.3" in model.evaluate(X, y)

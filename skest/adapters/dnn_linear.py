@@ -265,7 +265,7 @@ class DNNLinearCombinedRegressor(_Combined, SkestRegressor):
     >>> from skest import DNNLinearCombinedRegressor
     >>> X = np.linspace(-1, 1, 100).reshape(-1, 1)
     >>> y = X[:, 0] + X[:, 0] ** 2
-    >>> model = DNNLinearCombinedRegressor((16,), random_state=0).fit(X, y)
+    >>> model = DNNLinearCombinedRegressor((16,), max_iter=40, random_state=0).fit(X, y)
     >>> bool(model.score(X, y) > 0.9)
     True
     """
@@ -389,7 +389,7 @@ class DNNLinearCombinedEstimator(_Combined, SkestHeadEstimator):
     >>> X = np.linspace(-1, 1, 100).reshape(-1, 1)
     >>> y = {"sign": (X[:, 0] > 0).astype(int), "square": X[:, 0] ** 2}
     >>> head = MultiHead([BinaryClassHead(name="sign"), RegressionHead(name="square")])
-    >>> model = DNNLinearCombinedEstimator(head, (16,), random_state=0).fit(X, y)
+    >>> model = DNNLinearCombinedEstimator(head, (8,), max_iter=5, random_state=0).fit(X, y)
     >>> sorted(model.predict(X))
     ['sign', 'square']
     """

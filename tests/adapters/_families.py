@@ -9,6 +9,7 @@ from skest.heads import BinaryClassHead
 from tests.adapters import _model_fns as model_fns
 
 _QUICK = {"max_iter": 4, "batch_size": 20, "random_state": 0}
+_PLAIN = {"early_stopping": False, "n_members": 1}
 _WIDTHS = ("hidden_units", "dnn_hidden_units", "units")
 _NO_ESTIMATORS = ("Estimator", "EstimatorSpec")
 
@@ -19,7 +20,8 @@ def small(estimator_class, **options):
     widths = {name: (6,) for name in _WIDTHS if name in names}
     if "model_fn" in names:
         options.setdefault("model_fn", model_fns.with_head)
-    return estimator_class(**_QUICK | widths | options)
+    plain = {name: value for name, value in _PLAIN.items() if name in names}
+    return estimator_class(**_QUICK | plain | widths | options)
 
 
 CLASSES = [

@@ -288,16 +288,17 @@ def test_in_a_grid_search(n_jobs):
     assert search.best_score_ > 0.5
 
 
-def test_progress_bars(capsys):
+@pytest.mark.parametrize("n_jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_progress_bars(capsys, n_jobs):
     pytest.importorskip("rich")
-    DNNClassifier((4,), max_iter=3).set_callbacks(ProgressBar()).fit(*IRIS)
+    make(DNNClassifier, max_iter=3).set_callbacks(ProgressBar()).fit(*IRIS)
     assert "DNNClassifier - fit" in (alone := capsys.readouterr().out)
     assert "100%" in alone
     search = GridSearchCV(
-        make_pipeline(StandardScaler(), DNNClassifier((4,))),
+        make_pipeline(StandardScaler(), make(DNNClassifier)),
         {"dnnclassifier__max_iter": [2, 3]},
         cv=2,
-        n_jobs=2,
+        n_jobs=n_jobs,
     )
     search.set_callbacks(ProgressBar(max_propagation_depth=None)).fit(*IRIS)
     out = capsys.readouterr().out

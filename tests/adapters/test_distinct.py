@@ -78,7 +78,7 @@ def test_a_csr_matrix_with_zeros_and_unsorted_indices_holds_the_same_rows():
     assert untidy.indices.tolist() == [2, 0, 1, 1, 1, 2]  # left as it was
 
 
-@settings(deadline=None)
+@settings(max_examples=50)
 @given(
     st.lists(
         st.tuples(st.integers(-3, 3), st.sampled_from(["a", "b", ""]), st.booleans()),

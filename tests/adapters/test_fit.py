@@ -345,7 +345,9 @@ def test_in_a_pipeline_and_a_search(table, columns):
         (8,),
         linear_feature_columns=[fc.crossed_column(["city", "job"], 50)],
         dnn_feature_columns=columns,
-        max_iter=3,
+        early_stopping=False,
+        n_members=1,
+        max_iter=2,
         random_state=0,
     )
     name = "dnnlinearcombinedclassifier"

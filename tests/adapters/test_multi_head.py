@@ -328,17 +328,13 @@ def test_infinity_is_refused_and_nothing_is_lost(kind, X, y):
 def test_validation_goes_by_the_losses_and_finds_noisy_labels():
     rng = np.random.default_rng(3)
     X = rng.normal(size=(600, 10))
-    labels = (X @ rng.normal(size=(10, 40)) + rng.normal(size=(600, 40)) > 0).astype(
-        int
-    )
-    several = MultiHeadEstimator(
-        (16,), early_stopping=True, max_iter=100, random_state=0
-    ).fit(X, {"labels": labels})
-    one = DNNClassifier((16,), early_stopping=True, max_iter=100, random_state=0)
-    one.fit(X, labels)
-    given = DNNEstimator(
-        MultiLabelHead(40), (16,), early_stopping=True, max_iter=100, random_state=0
-    ).fit(X, labels)
+    noise = rng.normal(size=(600, 40))
+    labels = (X @ rng.normal(size=(10, 40)) + noise > 0).astype(int)
+    options = {"early_stopping": True, "n_members": 1, "max_iter": 15}
+    options |= {"hidden_units": (16,), "random_state": 0}
+    several = MultiHeadEstimator(**options).fit(X, {"labels": labels})
+    one = DNNClassifier(**options).fit(X, labels)
+    given = DNNEstimator(MultiLabelHead(40), **options).fit(X, labels)
     np.testing.assert_allclose(several.validation_scores_, one.validation_scores_)
     np.testing.assert_allclose(given.validation_scores_, one.validation_scores_)
     assert len(set(one.validation_scores_)) > 10

@@ -39,7 +39,7 @@ def table():
 
 
 def recipe(**parameters):
-    return DNNClassifier((16,), **parameters, random_state=0)
+    return DNNClassifier((16,), **{"n_members": 1} | parameters, random_state=0)
 
 
 def test_says_what_it_chose(table):
@@ -50,8 +50,8 @@ def test_says_what_it_chose(table):
     assert chosen["early_stopping"] is True
     assert isinstance(chosen["learning_rate"], CosineCycles)
     assert chosen["learning_rate"].n_steps == 20
-    rate = recipe(max_iter=7, batch_size=5).fit(*table).auto_params_["learning_rate"]
-    assert rate.n_steps == 7 * 60  # of the 300 rows of the last training
+    rate = recipe(max_iter=3, batch_size=10).fit(*table).auto_params_["learning_rate"]
+    assert rate.n_steps == 3 * 30  # of the 300 rows of the last training
 
 
 def test_trains_on_all_rows_up_to_the_best_epoch(table):
@@ -67,7 +67,7 @@ def test_trains_on_all_rows_up_to_the_best_epoch(table):
 
 
 def test_few_rows_are_held_out_in_turn(table, capsys):
-    model = recipe(verbose=1).fit(*table)
+    model = recipe(verbose=1, max_iter=20).fit(*table)
     said = capsys.readouterr().out
     assert [f"Fold {k} of 5 is held out" in said for k in range(1, 7)] == [True] * 5 + [
         False
@@ -82,7 +82,7 @@ def test_few_rows_are_held_out_in_turn(table, capsys):
 def test_labels_of_noise_are_trained_on_for_a_short_time():
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(400, 10)), rng.integers(2, size=400)
-    model = recipe().fit(X, y)
+    model = recipe(n_members="auto").fit(X, y)
     assert model.n_iter_ <= CosineCycles(1, 1).ends(100)[0]
     X, y = rng.normal(size=(400, 10)), rng.integers(2, size=400)
     assert log_loss(y, model.predict_proba(X)) < 0.73
@@ -166,7 +166,7 @@ def test_parts_are_learned_at_a_constant_rate(table):
 def test_streams_are_learned_at_a_constant_rate(table):
     X, y = table
     column = categorical_column_with_vocabulary_list("town", sorted(set(X["town"])))
-    model = recipe(feature_columns=[embedding_column(column, 2)])
+    model = recipe(feature_columns=[embedding_column(column, 2)], max_iter=3)
     model.train(lambda: [(X[["town"]], y)])
     assert model.auto_params_["learning_rate"] == 0.002
     assert model.auto_params_["dropout"] == 0.1
@@ -230,7 +230,7 @@ def test_export_and_pickle(table, tmp_path, n_members, name):
 def test_members_predict_their_mean_probability():
     X = np.random.default_rng(0).normal(size=(120, 3))
     y = X[:, 0] > 0
-    model = DNNClassifier((8,), n_members=4, max_iter=40, random_state=0).fit(X, y)
+    model = DNNClassifier((8,), n_members=4, max_iter=25, random_state=0).fit(X, y)
     network = model.estimator_.get_variable_names()
     assert "member_scales" in network
     assert model.estimator_.get_variable_value("logits.weight").shape == (4, 8, 1)
@@ -289,7 +289,7 @@ def test_a_temperature_is_learned_on_top_of_that_of_a_source():
 def test_predictions_stay_within_the_range_of_the_targets(tmp_path):
     X = np.linspace(-1, 1, 200)[:, None]
     y, far = 3 * X[:, 0], np.array([[50.0], [-50.0]])
-    model = DNNRegressor((32,), max_iter=40, random_state=0)
+    model = DNNRegressor((32,), n_members=1, max_iter=40, random_state=0)
     assert model.fit(X, y).predict(far) == pytest.approx([3, -3])
     exported = export.load(model.export(tmp_path)).predict(far)
     assert exported.ravel() == pytest.approx([3, -3])

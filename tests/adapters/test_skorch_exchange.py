@@ -287,7 +287,8 @@ TWO_NUMBERS = (DIABETES[0], np.c_[DIABETES[1], -DIABETES[1]])
 )
 def test_to_skorch(model, data, dtype):
     X, y = data
-    model = clone(model).set_params(max_iter=3, dtype=dtype).fit(X, y)
+    model = clone(model).set_params(early_stopping=False, max_iter=2, dtype=dtype)
+    model.fit(X, y)
     net, features = to_skorch(model, verbose=0), skorch_features(model, X)
     if hasattr(model, "classes_"):
         assert isinstance(net, NeuralNetClassifier)

@@ -116,7 +116,10 @@ def test_fitted_columns_keep_what_they_have_learned(table):
     assert model.n_iter_ == 2
 
 
-@pytest.mark.parametrize("estimator_class", [LinearRegressor, DNNRegressor])
+@pytest.mark.parametrize(
+    "estimator_class",
+    [pytest.param(LinearRegressor, marks=pytest.mark.slow), DNNRegressor],
+)
 def test_numbers(table, estimator_class):
     X, _ = table
     y = pd.Series(1000 + 300 * X["age"] - 50 * (X["city"] == "Oslo"))

@@ -27,14 +27,14 @@ CROSS = fc.crossed_column(
 )
 # Arrays of floats hold no strings, so that categories come from buckets here.
 READ_ARRAYS = [
-    fc.numeric_column(0, normalizer="standard"),
     fc.numeric_column("x0", default_value="mean", indicate_missing="auto"),
-    BUCKETS,
-    fc.indicator_column(CROSS),
     fc.FeatureColumns([fc.numeric_column(0), BUCKETS, CROSS]),
     fc.indicator_column(fc.SparseMatrixColumn()),
 ]
 MORE = [
+    fc.numeric_column(0, normalizer="standard"),
+    BUCKETS,
+    fc.indicator_column(CROSS),
     fc.numeric_column("x0"),
     fc.numeric_column("x0", normalizer="minmax", dtype="float64"),
     fc.numeric_column("x0", normalizer="quantile"),

@@ -85,9 +85,11 @@ from skest import (
 )
 from skest import feature_columns as fc
 
-ADAGRAD = {"optimizer": "adagrad", "learning_rate": 0.05}
+ADAGRAD = {"optimizer": "adagrad", "learning_rate": 0.05, "early_stopping": False}
 CLASSIFIER = DNNClassifier((16,), **ADAGRAD, max_iter=20, random_state=0)
 REGRESSOR = DNNRegressor((16,), **ADAGRAD, max_iter=30, random_state=0)
+PLAIN = {"early_stopping": False, "n_members": 1}
+WIDE = DNNLinearCombinedClassifier((16,), **PLAIN, max_iter=20)
 LINEAR = LinearClassifier(max_iter=20, random_state=0)
 
 
@@ -159,7 +161,7 @@ def test_column_transformer(cancer_frame: Any) -> None:
         model = make_pipeline(transformer, clone(CLASSIFIER))
         scores = cross_val_score(model, X, y, cv=3)
         assert scores.mean() > 0.85
-    for model in (CLASSIFIER, DNNLinearCombinedClassifier((16,), max_iter=20)):
+    for model in (CLASSIFIER, WIDE):
         assert cross_val_score(model, X, y, cv=3).mean() > 0.85
 
 
@@ -230,9 +232,9 @@ def test_bagging(wrong_labels: Any, diabetes: Any) -> None:
     model = BaggingClassifier(CLASSIFIER, 5, max_samples=0.5, random_state=0)
     assert model.fit(X, y, sample_weight=weight).score(X, y_true) > 0.9
     X, y = diabetes
-    bags = BaggingRegressor(REGRESSOR, 20, oob_score=True, random_state=0).fit(X, y)
+    bags = BaggingRegressor(REGRESSOR, 10, oob_score=True, random_state=0).fit(X, y)
     assert bags.oob_score_ > 0.3
-    assert len({m.random_state for m in bags.estimators_}) == 20
+    assert len({m.random_state for m in bags.estimators_}) == 10
 
 
 def test_boosting(iris: Any, diabetes: Any) -> None:
@@ -262,7 +264,7 @@ def test_several_classes(meta: Any, iris: Any) -> None:
 def test_several_outputs() -> None:
     X, y = load_linnerud(return_X_y=True)
     for meta in (MultiOutputRegressor, RegressorChain):
-        model = meta(clone(REGRESSOR).set_params(max_iter=200)).fit(X, y)
+        model = meta(clone(REGRESSOR).set_params(max_iter=100)).fit(X, y)
         assert model.predict(X).shape == y.shape
         assert model.score(X, y) > 0.3
     X, digits = load_digits(return_X_y=True)

@@ -162,8 +162,7 @@ SCHEDULES = {
 }
 
 
-@pytest.mark.parametrize("name", SCHEDULES)
-@pytest.mark.parametrize("n_workers", [0, 1])
+@pytest.mark.parametrize(("name", "n_workers"), [("of torch", 0), ("function", 1)])
 def test_learning_rates_go_back_with_the_servers(monkeypatch, name, n_workers):
     def scheduled(features, labels, mode):
         spec = plain_model(features, labels, mode)
@@ -287,7 +286,13 @@ def test_a_chief_waits_only_so_long_for_servers(monkeypatch):
         train(monkeypatch, ["127.0.0.1:9"], [("chief", 0)], **options)
 
 
-@pytest.mark.parametrize("what", ["pull", "push", "write"])
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    "what",
+    ["push", pytest.param("pull", marks=SLOW), pytest.param("write", marks=SLOW)],
+)
 def test_requests_that_always_take_too_long_come_to_an_end(monkeypatch, tmp_path, what):
     """Though sessions are opened anew at once."""
     answer = getattr(ParameterServer, what)
@@ -312,6 +317,7 @@ def with_constant(features, labels, mode):
     return spec
 
 
+@pytest.mark.slow
 def test_of_two_chiefs_one_goes_on_with_the_variables_of_the_other(monkeypatch):
     commit, barrier = PSClient.commit, threading.Barrier(2)
 

@@ -85,6 +85,7 @@ def test_a_killed_process_is_restarted():
     assert estimator.checkpoint.global_step > 0
 
 
+@pytest.mark.slow
 def test_ctrl_c_stops_all_and_saves():
     def press(run, replica):
         os.kill(os.getpid(), signal.SIGINT)
@@ -122,6 +123,7 @@ class OwnError(Exception):
     pass
 
 
+@pytest.mark.slow
 def test_an_error_of_another_process_is_raised_here():
     def failing(input_context):
         yield from slow_batches(3)
@@ -177,6 +179,7 @@ def make_data(n=200):
     return X, (X[:, 0] > 0).astype(int)
 
 
+@pytest.mark.slow
 def test_a_parallel_search_is_refused():
     model = DNNClassifier((4,), max_iter=2, config=shared(2))
     search = GridSearchCV(

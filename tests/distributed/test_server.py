@@ -76,7 +76,7 @@ def test_a_snapshot_ends_when_it_is_fetched(trainers, monkeypatch):
 
 @pytest.mark.parametrize(
     "num_ps, n_workers, use_locking",
-    [(1, 1, True), (1, 4, True), (3, 1, True), (3, 4, True), (1, 4, False)],
+    [(1, 1, True), (3, 2, True), (1, 4, False)],
 )
 def test_every_push_counts_once(trainers, num_ps, n_workers, use_locking):
     n_steps = 20

@@ -36,6 +36,7 @@ def test_tasks_that_end_well_are_not_restarted(tmp_path):
     assert (tmp_path / "logs" / "two.log").read_text() == "__main__ ['--b', 'c']\n"
 
 
+@pytest.mark.slow
 def test_some_tasks_are_ended_for_good(tmp_path):
     """Also one that does not heed SIGTERM; it is not started again."""
     stubborn = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
@@ -97,6 +98,7 @@ def test_a_task_that_is_stopped_for_good_is_killed_and_restarted(tmp_path, caplo
     assert not any(map(is_running, pids))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_task_that_goes_on_before_its_lease_ends_is_let_alone(tmp_path, caplog):
     with Supervisor(lease=1.0) as supervisor:

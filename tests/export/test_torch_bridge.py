@@ -53,7 +53,10 @@ class Cross(nn.Module):
     [
         Cross(),
         nn.Sequential(nn.Linear(4, 6), nn.GELU(), nn.BatchNorm1d(6), nn.Dropout(0.5)),
-        nn.TransformerEncoderLayer(4, 2, 8, batch_first=True),
+        pytest.param(
+            nn.TransformerEncoderLayer(4, 2, 8, batch_first=True),
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["cross", "batch_norm", "transformer"],
 )

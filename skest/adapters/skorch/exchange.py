@@ -64,7 +64,7 @@ def to_skorch(estimator: SkestEstimator, **net_params: Any) -> NeuralNet:
     >>> from skest import DNNClassifier
     >>> from skest.adapters.skorch import skorch_features, to_skorch
     >>> X, y = load_iris(return_X_y=True)
-    >>> model = DNNClassifier((8,), random_state=0).fit(X, y)
+    >>> model = DNNClassifier((8,), max_iter=5, random_state=0).fit(X, y)
     >>> net = to_skorch(model, lr=0.1, verbose=0)
     >>> bool((net.predict(skorch_features(model, X)) == model.predict(X)).all())
     True

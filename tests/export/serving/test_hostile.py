@@ -221,6 +221,7 @@ def test_silent_clients_make_room_for_others(small, sent):
         connection.close()
 
 
+@pytest.mark.slow
 def test_silent_clients_and_those_that_read_nothing_are_left(impatient):
     """Else each would keep a thread, and what it did not read, for good."""
     with connect(impatient) as silent, connect(impatient) as connection:
