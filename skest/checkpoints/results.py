@@ -1,19 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """The results of evaluations: a file for each, ``<global step>.json``.
 
-It is in the evaluation directory, and holds ``{"global_step": 10, "loss": 0.5, ...}``. If
-a step is evaluated again, its file is replaced. NaN and infinities are written as Python's
-`json` does.
+It is in the evaluation directory, and holds ``{"global_step": 10, "loss": 0.5, ...}`` and a
+checksum: a digit that changed would choose another best checkpoint. If a step is evaluated
+again, its file is replaced. NaN and infinities are written as Python's `json` does.
 """
 
 import json
 import os
+import zlib
 from collections.abc import Hashable, Mapping
 from pathlib import Path
 
 from skest.core.checks import check_directory_name
 from skest.core.files import write_file
 from skest.keys import MetricKeys
+
+_CHECKSUM = "crc32"
 
 
 def eval_dir_of(model_dir: Path, name: str | None) -> Path:
@@ -41,7 +44,7 @@ def write_eval_result(eval_dir: Path, metrics: Mapping[str, float]) -> None:
     """
     eval_dir.mkdir(parents=True, exist_ok=True)
     path = eval_dir / f"{metrics[MetricKeys.GLOBAL_STEP]}.json"
-    write_file(path, json.dumps(dict(metrics)).encode())
+    write_file(path, json.dumps({**metrics, _CHECKSUM: _checksum(metrics)}).encode())
 
 
 def read_eval_results(
@@ -88,11 +91,17 @@ def _read(path: Path, step: int) -> dict[str, float]:
     content = path.read_bytes()
     try:
         metrics: dict[str, float] = json.loads(content)
+        if metrics.pop(_CHECKSUM) != _checksum(metrics):
+            raise ValueError("its checksum is another one")
         if metrics[MetricKeys.GLOBAL_STEP] != step:
             raise ValueError("its global step is another one")
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
             f"{str(path)!r} is not the result of an evaluation, or is damaged: "
             f"{content[:80].decode(errors='replace')!r}. Delete it."
         ) from error
     return metrics
+
+
+def _checksum(metrics: Mapping[str, float]) -> int:
+    return zlib.crc32(json.dumps(dict(metrics)).encode())

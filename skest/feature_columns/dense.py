@@ -280,7 +280,15 @@ class EmbeddingColumn(CategoricalWrapper, TrainedColumn):
                     _draw_truncated_normal(block, std, generator)
             else:
                 fill = _of_tensor_and_generator(self.initializer, self.name)
-                fill(weights, generator)
+                result = fill(weights, generator)
+                if (
+                    isinstance(result, Tensor)
+                    and result.data_ptr() != weights.data_ptr()
+                ):
+                    raise TypeError(
+                        f"'initializer' of {self.name} must fill the tensor that it is "
+                        "given, such as torch.nn.init.zeros_; it returned another tensor."
+                    )
         return weights
 
     def _matrix(self, table: Table) -> np.ndarray:

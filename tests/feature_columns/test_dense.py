@@ -111,6 +111,12 @@ def test_initializers_that_need_no_generator(initializer: Any, expected: Any) ->
     np.testing.assert_array_equal(weights, expected)
 
 
+def test_an_initializer_that_returns_another_tensor() -> None:
+    column = embedding_column(IDENTITY, 2, initializer=lambda t: torch.zeros(3, 2))
+    with pytest.raises(TypeError, match="must fill the tensor that it is given"):
+        column.initial_weights(torch.Generator(), torch.float32)
+
+
 @pytest.mark.parametrize(
     "initializer",
     [
