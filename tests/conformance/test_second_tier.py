@@ -15,7 +15,7 @@ from sklearn.utils import estimator_checks, get_tags
 import skest
 from skest import feature_columns as fc
 from tests.conformance.test_configurations import WITHOUT
-from tests.conformance.test_estimator_checks import ESTIMATORS, WITH_MODEL_FN
+from tests.conformance.test_estimator_checks import ESTIMATORS, MORE, WITH_MODEL_FN
 
 
 def named(estimator: Any, check: str) -> Any:
@@ -28,7 +28,7 @@ def one_of_each(estimators: list[Any]) -> list[Any]:
     return list({type(e): e for e in reversed(estimators)}.values())
 
 
-EACH = one_of_each([*ESTIMATORS, *WITH_MODEL_FN.values()])
+EACH = one_of_each([*ESTIMATORS, *MORE, *WITH_MODEL_FN.values()])
 CLASSIFIERS = [e for e in EACH if is_classifier(e)]
 OF_ALL = [
     "check_all_zero_sample_weights_error",
