@@ -389,13 +389,12 @@ class SkestEstimator(CallbackSupportMixin, AutoParameters, RowReader, FormerArgu
         """Return a known scale of labels, or that of the rows.
 
         Predictions stay within the range of all labels where the recipe trains, as those
-        of RealMLP (arXiv 2407.04491, section 3).
+        of RealMLP (arXiv 2407.04491).
         """
-        own = self._target.scale(rows.labels, rows.weight)
-        if own is None or known is None:
-            scale = known or own
+        if known is None:
+            scale = self._target.scale(rows.labels, rows.weight)
         else:
-            scale = known.widened(own)
+            scale = self._target.widened(known, rows.labels)
         return scale if scale is None or self._has_schedule else scale.unbounded()
 
     def _train(

@@ -77,9 +77,11 @@ class TargetScale(NamedTuple):
         """Return this scale without a range for predictions."""
         return self._unbounded(self.center, self.scale, self.is_linked)
 
-    def widened(self, other: "TargetScale") -> "TargetScale":
-        """Return this scale with a range that holds that of another one, too."""
-        low, high = np.minimum(self.low, other.low), np.maximum(self.high, other.high)
+    def widened(self, y: NDArray[Any]) -> "TargetScale":
+        """Return this scale with a range that holds other targets, too."""
+        y = y.reshape(len(y), -1)
+        low = np.where(self.is_linked, self.low, np.minimum(self.low, y.min(axis=0)))
+        high = np.where(self.is_linked, self.high, np.maximum(self.high, y.max(axis=0)))
         return self._replace(low=low, high=high)
 
     @property

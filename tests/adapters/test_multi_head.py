@@ -567,3 +567,11 @@ def test_a_wrong_number_is_named_by_its_row_beside_gaps(X, y):
     price.iloc[7] = np.inf
     with pytest.raises(ValueError, match="inf in row 7"):
         multi_head(heads={"price": "regression"}).fit(X, y.assign(price=price))
+
+
+def test_a_part_without_labels_of_a_target_is_learned_from():
+    X = np.linspace(-1, 1, 40)[:, None]
+    y = {"price": X[:, 0], "sign": (X[:, 0] > 0).astype(int)}
+    model = MultiHeadEstimator((4,), random_state=0).partial_fit(X, y)
+    model.partial_fit(X, {**y, "price": np.full(40, np.nan)})
+    assert model.n_iter_ == 2

@@ -161,6 +161,10 @@ class Target(ABC):
         """Return the scale of the labels that the network need not learn, if any."""
         return None
 
+    def widened(self, scale: TargetScale, labels: Any) -> TargetScale:
+        """Return a scale whose range of predictions holds these labels, too."""
+        return scale
+
     def scaled(self, labels: Any, scale: TargetScale) -> Any:
         """Return encoded labels as the network learns them."""
         return scale.scaled(labels)

@@ -148,6 +148,10 @@ class NumberTarget(Target):
         """Return mean and deviation, or the mean behind the link of the head."""
         return TargetScale.of(labels, weight, self.loss)
 
+    def widened(self, scale: TargetScale, labels: Any) -> TargetScale:
+        """Return a scale whose range of predictions holds these labels, too."""
+        return scale.widened(labels)
+
     def _numbers(self, y: Any, gaps: bool) -> NDArray[Any]:
         if gaps:
             return self._numbers_with_gaps(y)

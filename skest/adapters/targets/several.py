@@ -241,6 +241,16 @@ class SeveralTargets(Target):
             scales.append(found or TargetScale.none(self._n_logits(name)))
         return TargetScale.joined(scales)
 
+    def widened(self, scale: TargetScale, labels: Any) -> TargetScale:
+        """Return a scale whose ranges of predictions hold the known labels, too."""
+        parts = self._split(scale)
+        for name, target in self.targets.items():
+            rows = np.flatnonzero(target.known(labels[name]))
+            if len(rows):
+                known = take_rows(labels[name], rows)
+                parts[name] = target.widened(parts[name], known)
+        return TargetScale.joined(list(parts.values()))
+
     def scaled(self, labels: Any, scale: TargetScale) -> dict[str, Any]:
         """Return the labels of every head as the network learns them."""
         parts = self._split(scale)
