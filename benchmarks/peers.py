@@ -95,7 +95,9 @@ TENSORFLOW = Environment(
     "tensorflow-2.15", ("tensorflow-cpu==2.15.1", "numpy==1.26.4"), python="3.11"
 )
 KERAS = Environment("keras-3", ("keras==3.11.3", "tensorflow-cpu==2.20.0"))
-BOOSTING = Environment("boosting", ("lightgbm==4.7.0", "catboost==1.2.10"))
+BOOSTING = Environment(
+    "boosting", ("lightgbm==4.7.0", "catboost==1.2.10", "scikit-learn==1.9.1")
+)
 PYTABKIT = Environment("pytabkit", ("pytabkit[models]==1.7.3", "torch==2.13.0"))
 
 

@@ -220,10 +220,12 @@ class SkestEstimator(CallbackSupportMixin, AutoParameters, RowReader, FormerArgu
         again: bool = False,
         until: int | None = None,
         calibration: TargetScale | None = None,
+        history: list[Any] | None = None,
     ) -> None:
         """Train on some of the rows, `until` an epoch of the budget.
 
-        `again` in one fit, the columns are those that were chosen for it.
+        `again` in one fit, the columns are those that were chosen for it. `history` takes
+        the predictions for the rows held out after each epoch.
         """
         features = TableColumns(rows.features)  # to learn from and to encode
         weight = self._balanced_weight(rows)
@@ -233,7 +235,16 @@ class SkestEstimator(CallbackSupportMixin, AutoParameters, RowReader, FormerArgu
             if calibration is not None:
                 self._scale = calibration.after(self._scale)
         rows = self._as_training_rows(rows, seed)
-        self._train(rows, held_out, n_epochs, seed, given, resume=resume, until=until)
+        self._train(
+            rows,
+            held_out,
+            n_epochs,
+            seed,
+            given,
+            resume=resume,
+            until=until,
+            history=history,
+        )
 
     def _refit(
         self, rows: Rows, held_out: Rows, n_epochs: int, seed: int | None
@@ -280,6 +291,7 @@ class SkestEstimator(CallbackSupportMixin, AutoParameters, RowReader, FormerArgu
             int(seed_sequence(seed).generate_state(1)[0]),
         )
         curves: list[list[float]] = []
+        histories: list[list[Any]] = []
         until = n_epochs  # no mean is taken behind the shortest curve
         for k in range(n_folds):
             if self.verbose:
@@ -290,8 +302,16 @@ class SkestEstimator(CallbackSupportMixin, AutoParameters, RowReader, FormerArgu
             train, held_out = (
                 rows.take(np.flatnonzero(p)) for p in (fold != k, fold == k)
             )
+            histories.append([])
             trial._fit_rows(
-                train, held_out, n_epochs, seed, None, again=True, until=until
+                train,
+                held_out,
+                n_epochs,
+                seed,
+                None,
+                again=True,
+                until=until,
+                history=histories[-1],
             )
             scores = trial.validation_scores_
             if trial.estimator_.stop_reason == INTERRUPTED or not scores:
@@ -304,9 +324,30 @@ class SkestEstimator(CallbackSupportMixin, AutoParameters, RowReader, FormerArgu
         epoch = best_epoch(by_fold, trial._ends(n_epochs))
         if self.verbose:
             print(f"Training on all {rows.n_rows} rows, for {epoch} epochs")
-        self._fit_rows(rows, None, n_epochs, seed, given, again=True, until=epoch)
+        self._fit_rows(
+            rows,
+            None,
+            n_epochs,
+            seed,
+            given,
+            again=True,
+            until=epoch,
+            calibration=self._calibration_by_folds(
+                rows, fold, [history[epoch - 1] for history in histories]
+            ),
+        )
         self.validation_scores_ = by_fold.mean(axis=0).tolist()
         self.best_validation_score_ = float(by_fold[:, epoch - 1].mean())
+
+    def _calibration_by_folds(
+        self, rows: Rows, fold: NDArray[np.integer], predictions: Sequence[Any]
+    ) -> TargetScale | None:
+        """Return the calibration that the predictions for all rows held out ask for."""
+        rows = rows.take(np.argsort(fold, kind="stable"))
+        joined = {
+            k: np.concatenate([p[k] for p in predictions]) for k in predictions[0]
+        }
+        return self._target.calibration(joined, rows.labels, rows.weight)
 
     def _partial_fit(
         self, X: Any, y: Any, sample_weight: Any, classes: Any = None
@@ -407,6 +448,7 @@ class SkestEstimator(CallbackSupportMixin, AutoParameters, RowReader, FormerArgu
         *,
         resume: bool,
         until: int | None = None,
+        history: list[Any] | None = None,
     ) -> None:
         """Train `until` an epoch of the budget; None is one epoch of rows to come."""
         if resume:
@@ -449,6 +491,7 @@ class SkestEstimator(CallbackSupportMixin, AutoParameters, RowReader, FormerArgu
                 held_out,
                 self._predict_batch_size,
                 weighted,
+                history,
             ),
             report=print if self.verbose else None,
         )

@@ -280,6 +280,8 @@ class LiveScore:
         Rows predicted at once.
     weighted : bool
         Whether the model in training has weights.
+    history : list, default=None
+        Takes the predictions of each epoch.
     """
 
     def __init__(
@@ -289,11 +291,13 @@ class LiveScore:
         rows: Rows,
         batch_size: int,
         weighted: bool,
+        history: list[Any] | None = None,
     ) -> None:
         self._target = target
         self._scale = scale
         self._batch_size = batch_size
         self._rows = rows
+        self._history = history
         self._features = rows.features
         if weighted:  # the model in training asks for weights; the score has its own
             weight = np.ones(rows.n_rows) if rows.weight is None else rows.weight
@@ -344,6 +348,8 @@ class LiveScore:
         finally:
             run.network.train()
         predictions = {key: np.concatenate([b[key] for b in batches]) for key in keys}
+        if self._history is not None:
+            self._history.append(predictions)
         return self._target.validation_score(
             predictions, self._rows.labels, self._rows.weight, self._scale, self._beside
         )

@@ -88,6 +88,18 @@ def test_labels_of_noise_are_trained_on_for_a_short_time():
     assert log_loss(y, model.predict_proba(X)) < 0.73
 
 
+def test_more_columns_than_rows_do_not_make_it_too_sure():
+    rng = np.random.default_rng(0)
+    X, noise = rng.normal(size=(400, 600)), rng.integers(2, size=400)
+    train, test = slice(0, 150), slice(150, None)
+    model = recipe(max_iter=3).fit(X[train], noise[train])
+    assert log_loss(noise[test], model.predict_proba(X[test])) < 0.72
+    y = {"noise": noise, "number": X[:, 0]}
+    several = MultiHeadEstimator((8,), max_iter=3, random_state=0)
+    several.fit(X[train], {name: values[train] for name, values in y.items()})
+    assert log_loss(noise[test], several.predict_proba(X[test])[0]) < 0.72
+
+
 def test_a_class_of_one_row_is_no_obstacle_to_folds(table):
     X, y = table
     y = np.where(np.arange(300) == 7, "perhaps", y)

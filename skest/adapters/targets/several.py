@@ -259,6 +259,23 @@ class SeveralTargets(Target):
             for name, target in self.targets.items()
         }
 
+    def calibration(
+        self, predictions: Predictions, labels: Any, weight: NDArray[Any] | None
+    ) -> TargetScale | None:
+        """Return the scales of the logits that the targets ask for, side by side."""
+        found = {
+            name: target.calibration(*_some(rows, predictions, name, labels, weight))
+            for name, (target, rows) in self._with_labels(labels).items()
+        }
+        if not any(found.values()):
+            return None
+        return TargetScale.joined(
+            [
+                found.get(name) or TargetScale.none(self._n_logits(name))
+                for name in self.targets
+            ]
+        )
+
     def _split(self, scale: TargetScale) -> dict[str, TargetScale]:
         sizes = [self._n_logits(name) for name in self.targets]
         return dict(zip(self.targets, scale.split(sizes), strict=True))
