@@ -9,14 +9,12 @@ there are (`_model_fn`, `_column_parameters`) and what ``y`` means (`_new_target
 import os
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, clone
+from sklearn.base import clone
 from sklearn.callback import CallbackSupportMixin, with_callbacks
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
@@ -32,24 +30,22 @@ from skest.adapters.fit import (
     fold_of_rows,
     keep_embeddings,
 )
-from skest.adapters.parameters import (
+from skest.adapters.former import (
     EVALUATE_ARGUMENTS,
     FIT_ARGUMENTS,
     FORMER_ARGUMENTS,
     PREDICT_ARGUMENTS,
-    AutoParameters,
 )
+from skest.adapters.parameters import TrainingParameters
 from skest.adapters.reader import RowReader, Rows
+from skest.adapters.recipe import AutoParameters
 from skest.adapters.target_scale import TargetScale
 from skest.adapters.warm_source import source_scale, with_source_statistics
-from skest.checkpoints.checkpoint import Checkpoint
-from skest.checkpoints.warm_start import WarmStartReport, WarmStartSettings
-from skest.config.run_config import EXECUTIONS, RunConfig
+from skest.checkpoints.warm_start import WarmStartReport
 from skest.core.checks import each_once
 from skest.core.interrupts import INTERRUPTED
 from skest.core.plain_state import from_plain, to_plain
 from skest.core.random import seed_sequence
-from skest.core.sklearn_compat import Interval, Options, StrOptions
 from skest.core.tf_names import FormerArguments, former_arguments
 from skest.estimators.estimator import Estimator
 from skest.export.onnx.inputs import forms_of
@@ -64,39 +60,12 @@ _MOST_LOGITS = 2**24  # of a batch to predict: 64 MiB in float32
 _CORE = "_core"
 
 
-class SkestEstimator(CallbackSupportMixin, AutoParameters, RowReader, FormerArguments):
+class SkestEstimator(
+    TrainingParameters, CallbackSupportMixin, AutoParameters, RowReader, FormerArguments
+):
     """What the estimators of skest have in common; not for direct use."""
 
     _former_arguments: ClassVar[Mapping[str, str]] = FORMER_ARGUMENTS
-
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        "batch_size": [
-            StrOptions({"auto"}),
-            Interval(Integral, 1, None, closed="left"),
-        ],
-        "max_iter": [Interval(Integral, 1, None, closed="left")],
-        "max_steps": [Interval(Integral, 1, None, closed="left"), None],
-        "sampling": [StrOptions({"epoch", "weighted"})],
-        "early_stopping": ["boolean", StrOptions({"auto"})],
-        "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
-        "n_iter_no_change": [
-            Interval(Integral, 1, None, closed="left"),
-            Options(Real, {np.inf}),
-        ],
-        "tol": [Interval(Real, 0, None, closed="left")],
-        "warm_start": ["boolean"],
-        "warm_start_from": [
-            *(str, os.PathLike, Checkpoint, Estimator, WarmStartSettings),
-            *(BaseEstimator, None),
-        ],
-        "random_state": ["random_state"],
-        "dtype": [StrOptions({"auto", "float32", "float64"})],
-        "device": [str, torch.device],
-        "execution": [StrOptions(set(EXECUTIONS))],
-        "hooks": [tuple, list, None],
-        "config": [RunConfig, None],
-        "verbose": ["verbose"],
-    }
 
     estimator_: Estimator
     validation_scores_: list[float] | None

@@ -2,7 +2,7 @@
 """`SkestMixedEstimator`: any kind of target, and several at once."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,7 +12,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from skest.adapters.base import has_partial_fit
 from skest.adapters.features import without_columns
-from skest.adapters.parameters import PREDICT_ARGUMENTS
+from skest.adapters.former import PREDICT_ARGUMENTS
+from skest.adapters.parameters import parameter, with_parameters
 from skest.adapters.stream import StreamTrained
 from skest.adapters.targets.base import Target
 from skest.adapters.targets.classes import LabelsTarget, as_matrix
@@ -206,15 +207,25 @@ def _is_equal(a: Any, b: Any) -> bool:
         return False
 
 
-class SkestHeadEstimator(SkestMixedEstimator):
+@with_parameters
+class HeadParameters:
+    """The head, which comes first."""
+
+    head: Head | None = parameter(
+        default=None,
+        kw_only=False,
+        values=[Head, None],
+        doc="""Head
+        Loss, predictions and metrics: a head of `skest.heads`, also a `MultiHead` for
+        several targets. None chooses one for `y`: several labels for a matrix of zeros
+        and ones; for other matrices, tables and dictionaries one for each column, as
+        `MultiHeadEstimator` does with ``heads="auto"``; classes or numbers for a single
+        column.""",
+    )
+
+
+class SkestHeadEstimator(HeadParameters, SkestMixedEstimator):
     """What estimators with a head of the user's have in common; not for direct use."""
-
-    head: Head | None
-
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **SkestMixedEstimator._parameter_constraints,
-        "head": [Head, None],
-    }
 
     def _target_of_head(self) -> Target | None:
         owner = type(self).__name__
