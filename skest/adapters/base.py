@@ -37,8 +37,9 @@ from skest.adapters.former import (
     PREDICT_ARGUMENTS,
 )
 from skest.adapters.parameters import TrainingParameters
-from skest.adapters.reader import RowReader, Rows
+from skest.adapters.reader import RowReader
 from skest.adapters.recipe import AutoParameters
+from skest.adapters.rows import Rows
 from skest.adapters.target_scale import TargetScale
 from skest.adapters.warm_source import source_scale, with_source_statistics
 from skest.checkpoints.warm_start import WarmStartReport
@@ -50,7 +51,7 @@ from skest.core.tf_names import FormerArguments, former_arguments
 from skest.estimators.estimator import Estimator
 from skest.export.onnx.inputs import forms_of
 from skest.export.writer import are_external, write_export
-from skest.feature_columns.table import Table, TableColumns
+from skest.feature_columns.table import TableColumns
 from skest.inputs.array_dataset import ArrayDataset
 from skest.spec import EstimatorSpec
 
@@ -194,9 +195,7 @@ class SkestEstimator(
 
         `again` in one fit, the columns are those that were chosen for it.
         """
-        features = TableColumns(rows.features)  # to learn from and to encode
-        weight = self._balanced_weight(rows)
-        rows = rows._replace(features=features, weight=weight)
+        rows = rows._replace(weight=self._balanced_weight(rows))
         if not resume:
             self._start(rows, again=again)
             if calibration is not None:
@@ -321,7 +320,6 @@ class SkestEstimator(
         self._forget(rows)
 
     def _fit_columns(self, rows: Rows, again: bool) -> None:
-        table = Table(rows.features)  # learned from once for all
         with each_once():  # a column may be inferred for two kinds of layers
             for parameter, kind in self._column_parameters.items():
                 if again:
@@ -329,8 +327,11 @@ class SkestEstimator(
                 else:
                     columns = self._given_columns(parameter, kind, rows.features)
                 if columns is not None:
-                    columns = columns.fit(table, rows.labels, sample_weight=rows.weight)
-                    columns = with_source_statistics(self, parameter, columns)
+                    columns = columns.fit(
+                        rows.features, rows.labels, sample_weight=rows.weight
+                    )
+                    if self.warm_start_from is not None:
+                        columns = with_source_statistics(self, parameter, columns)
                 setattr(self, f"{parameter}_", columns)
 
     def _as_training_rows(self, rows: Rows, seed: int | None) -> Rows:
@@ -348,7 +349,8 @@ class SkestEstimator(
         """Begin a training, with the scale of its labels."""
         names = vars(self).get("feature_names_in_") if self._reads_array else None
         self._input_forms = forms_of(rows.features, names)
-        self._scale = self._scale_of(rows, source_scale(self))
+        known = None if self.warm_start_from is None else source_scale(self)
+        self._scale = self._scale_of(rows, known)
         self.warm_start_report_: WarmStartReport | None = None
         self.loss_curve_: list[float] = []
         self.validation_scores_ = None
@@ -431,7 +433,7 @@ class SkestEstimator(
             steps=self.max_steps,
         )
 
-    def _training_features(self, rows: Rows) -> dict[str, Any]:
+    def _training_features(self, rows: Rows) -> TableColumns:
         """Return the features, and what training takes beside them."""
         return rows.with_normalised_weight()
 

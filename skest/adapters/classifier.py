@@ -15,12 +15,12 @@ from sklearn.utils.validation import check_is_fitted
 from skest.adapters.base import has_partial_fit
 from skest.adapters.former import PREDICT_ARGUMENTS
 from skest.adapters.parameters import parameter, with_parameters
-from skest.adapters.reader import Rows
+from skest.adapters.rows import Rows
 from skest.adapters.stream import StreamTrained
 from skest.adapters.targets.classes import ClassTarget, LabelsTarget, as_matrix
-from skest.adapters.targets.several import is_frame
 from skest.core.sklearn_compat import StrOptions
 from skest.core.tf_names import former_arguments
+from skest.feature_columns.sources import is_frame
 from skest.keys import PredictionKeys
 
 

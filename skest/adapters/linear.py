@@ -25,12 +25,13 @@ from skest.adapters.parameters import (
     parameter,
     with_parameters,
 )
-from skest.adapters.reader import Rows
 from skest.adapters.regressor import LossParameters, SkestRegressor
+from skest.adapters.rows import Rows
 from skest.canned.linear import linear_model_fn
 from skest.canned.sdca import LinearSDCA, as_sdca
 from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.modules import parameter_name
+from skest.feature_columns.table import TableColumns
 from skest.optimizers.schedules import RateFunction
 from skest.spec import EstimatorSpec
 
@@ -190,7 +191,7 @@ class SkestLinear(LinearParameters, SkestEstimator):
         sdca = as_sdca(self.optimizer)
         return set() if sdca is None else {sdca.example_id_column}
 
-    def _training_features(self, rows: Rows) -> dict[str, Any]:
+    def _training_features(self, rows: Rows) -> TableColumns:
         features = super()._training_features(rows)
         if as_sdca(self.optimizer) is None:
             return features

@@ -23,9 +23,11 @@ from skest.adapters.targets.infer import (
     infer_target,
     several_targets,
 )
-from skest.adapters.targets.several import SeveralTargets, columns_of, is_frame
+from skest.adapters.targets.several import SeveralTargets, columns_of
 from skest.core.tf_names import former_arguments
 from skest.feature_columns.columns import FeatureColumns
+from skest.feature_columns.sources import is_frame
+from skest.feature_columns.table import TableColumns
 from skest.heads.base import Head
 from skest.heads.classification import SingleLabelHead
 from skest.heads.multi_head import MultiHead
@@ -158,16 +160,19 @@ class SkestMixedEstimator(StreamTrained):
         """Return the heads among the parameters."""
         return []
 
-    def _check_features(self, X: Any, *, reset: bool) -> dict[Any, Any]:
+    def _check_features(self, X: Any, *, reset: bool) -> TableColumns:
         """Read the weights of the head beside the features; they are none of them."""
         X, weights = without_columns(X, self._weight_keys)
-        return super()._check_features(X, reset=reset) | weights
+        features = super()._check_features(X, reset=reset)
+        return features | weights if weights else features
 
     def _given_columns(
-        self, parameter: str, kind: str, features: dict[str, Any]
+        self, parameter: str, kind: str, features: TableColumns
     ) -> FeatureColumns | None:
         weights = self._weight_keys
-        features = {key: cells for key, cells in features.items() if key not in weights}
+        if weights:
+            others = {k: cells for k, cells in features.items() if k not in weights}
+            features = TableColumns(others)
         return super()._given_columns(parameter, kind, features)
 
     @property

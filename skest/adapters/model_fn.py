@@ -31,6 +31,7 @@ from skest.adapters.user_model import (
 )
 from skest.engine.model import model_fn_arguments
 from skest.feature_columns.columns import FeatureColumns
+from skest.feature_columns.table import TableColumns
 from skest.spec import EstimatorSpec
 
 _PARAMS = "params__"
@@ -166,13 +167,13 @@ class SkestModelFn(ModelFnParameters, SkestEstimator):
     def _takes_as_array(self, X: Any) -> bool:
         return self.feature_columns is None and not is_table(X)
 
-    def _check_features(self, X: Any, *, reset: bool) -> dict[Any, Any]:
+    def _check_features(self, X: Any, *, reset: bool) -> TableColumns:
         features = super()._check_features(X, reset=reset)
         if not self._reads_array:
             return features
         owner = type(self).__name__
         assert_all_finite(features[ARRAY_KEY], estimator_name=owner, input_name="X")
-        return {BARE_KEY: features[ARRAY_KEY]}
+        return TableColumns({BARE_KEY: features[ARRAY_KEY]})
 
 
 @with_parameters
