@@ -23,23 +23,21 @@ from skest.spec import EstimatorSpec
 
 @with_parameters
 class BaselineParameters(OptimizerParameters):
-    """How a bias is learned."""
+    """How a bias is learned.
 
-    optimizer: Any = parameter(
-        default="ftrl",
-        values=OPTIMIZER,
-        doc="""str, class, callable or list
+    Parameters
+    ----------
+    optimizer : str, class, callable or list
         A name of `skest.optimizers.OPTIMIZERS`, a class of `torch.optim`, a function from
         parameters to an optimizer, or a list of pairs of a pattern of parameter names and
-        one of these.""",
-    )
-    learning_rate: float | RateFunction | None = parameter(
-        default=0.3,
-        values=RATE,
-        doc="""float, callable or None
+        one of these.
+    learning_rate : float, callable or None
         A function of the global step makes a schedule; None is the optimizer's own
-        default.""",
-    )
+        default.
+    """
+
+    optimizer: Any = parameter(default="ftrl", values=OPTIMIZER)
+    learning_rate: float | RateFunction | None = parameter(default=0.3, values=RATE)
 
 
 class SkestBaseline(BaselineParameters, SkestEstimator):

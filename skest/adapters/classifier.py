@@ -26,14 +26,17 @@ from skest.keys import PredictionKeys
 
 @with_parameters
 class ClassParameters:
-    """What is to be said about classes."""
+    """What is to be said about classes.
+
+    Parameters
+    ----------
+    class_weight : dict, "balanced" or None
+        Weights of the classes, multiplied with the sample weights. "balanced" makes
+        all classes weigh the same.
+    """
 
     class_weight: Any = parameter(
-        default=None,
-        values=[StrOptions({"balanced"}), dict, None],
-        doc="""dict, "balanced" or None
-        Weights of the classes, multiplied with the sample weights. "balanced" makes
-        all classes weigh the same.""",
+        default=None, values=[StrOptions({"balanced"}), dict, None]
     )
 
 

@@ -32,84 +32,68 @@ from skest.spec import EstimatorSpec
 
 @with_parameters
 class DNNParameters(OptimizerParameters):
-    """A perceptron on feature columns."""
+    """A perceptron on feature columns.
 
-    hidden_units: Sequence[int] | int = parameter(
-        default=(128, 64),
-        kw_only=False,
-        values=WIDTHS,
-        doc="""sequence of int
-        Widths of the hidden layers.""",
-    )
-    feature_columns: Any = parameter(
-        default=None,
-        values=COLUMNS,
-        doc="""FeatureColumns or list of columns
+    Parameters
+    ----------
+    hidden_units : sequence of int
+        Widths of the hidden layers.
+    feature_columns : FeatureColumns or list of columns
         What the features are and how they enter the network; see
         `skest.feature_columns`. None infers it: numbers are standardised, gaps in them
         filled with the mean and marked; strings and categories become indicators if
         they have few levels and embeddings if they have many, see
         `skest.feature_columns.infer_feature_columns`. With a learning rate "auto",
         numbers get piecewise-linear columns as well. What given columns do not read is
-        dropped with a warning, see `FeatureColumns` and its `remainder`.""",
-    )
-    activation: Any = parameter(
-        default="relu",
-        values=[StrOptions(set(ACTIVATIONS)), callable],
-        doc="""str or callable
+        dropped with a warning, see `FeatureColumns` and its `remainder`.
+    activation : str or callable
         Of the hidden layers: a name of `skest.networks.ACTIVATIONS` or a function of a
-        tensor.""",
-    )
-    dropout: float | str = parameter(
-        default="auto",
-        values=[AUTO, Interval(Real, 0, 1, closed="left")],
-        doc="""float or "auto"
+        tensor.
+    dropout : float or "auto"
         Probability that a hidden unit is dropped in training. "auto" is .1 with a
-        learning rate "auto", else 0.""",
-    )
-    batch_norm: bool = parameter(
-        default=False,
-        values=["boolean"],
-        doc="""bool
-        Normalise after every hidden layer.""",
-    )
-    optimizer: Any = parameter(
-        default="auto",
-        values=OPTIMIZER,
-        doc="""str, class, callable or list
+        learning rate "auto", else 0.
+    batch_norm : bool
+        Normalise after every hidden layer.
+    optimizer : str, class, callable or list
         A name of `skest.optimizers.OPTIMIZERS`, a class of `torch.optim`, a function from
         parameters to an optimizer, or a list of pairs of a pattern of parameter names and
         one of these, as ``[("inputs.*", "adagrad"), ("*", "adam")]``. "auto" is AdamW with
-        betas of .9 and .95, and Adagrad at 25 times the rate for tables of embeddings.""",
-    )
-    learning_rate: float | str | RateFunction | None = parameter(
-        default="auto",
-        values=[AUTO, *RATE],
-        doc="""float, callable, "auto" or None
+        betas of .9 and .95, and Adagrad at 25 times the rate for tables of embeddings.
+    learning_rate : float, callable, "auto" or None
         A function of the global step makes a schedule; None is the optimizer's own
         default. "auto" falls to zero in four cosine cycles of doubling length, see
         `skest.optimizers.schedules.CosineCycles`, over the epochs of `max_iter`, from a
         peak of .002 (of Adagrad, FTRL and SGD .05); it is the peak itself in
         `partial_fit` and `train`, which know no end. Numbers that are predicted then
         stay within the range of the `y` that was trained on, but for those of Poisson
-        and logistic losses.""",
-    )
-    weight_decay: float | str = parameter(
-        default="auto",
-        values=[AUTO, NOT_NEGATIVE],
-        doc="""float or "auto"
+        and logistic losses.
+    weight_decay : float or "auto"
         L2 penalty of the optimizer; of AdamW, decay of the weights. "auto" is .01 if both
-        are "auto", else 0.""",
-    )
-    n_members: int | str = parameter(
-        default="auto",
-        values=[AUTO, COUNT],
-        doc="""int or "auto"
+        are "auto", else 0.
+    n_members : int or "auto"
         Networks in one: they share the hidden layers, each scales the inputs by numbers
         of its own and has its own last layer, and learns from its own errors; the mean of
         their probabilities, or numbers, is predicted (TabM-mini, arXiv 2410.24210).
-        "auto" is 3 with a learning rate "auto", else 1.""",
+        "auto" is 3 with a learning rate "auto", else 1.
+    """
+
+    hidden_units: Sequence[int] | int = parameter(
+        default=(128, 64), kw_only=False, values=WIDTHS
     )
+    feature_columns: Any = parameter(default=None, values=COLUMNS)
+    activation: Any = parameter(
+        default="relu", values=[StrOptions(set(ACTIVATIONS)), callable]
+    )
+    dropout: float | str = parameter(
+        default="auto", values=[AUTO, Interval(Real, 0, 1, closed="left")]
+    )
+    batch_norm: bool = parameter(default=False, values=["boolean"])
+    optimizer: Any = parameter(default="auto", values=OPTIMIZER)
+    learning_rate: float | str | RateFunction | None = parameter(
+        default="auto", values=[AUTO, *RATE]
+    )
+    weight_decay: float | str = parameter(default="auto", values=[AUTO, NOT_NEGATIVE])
+    n_members: int | str = parameter(default="auto", values=[AUTO, COUNT])
     max_iter: int | str = "auto"
     n_iter_no_change: float | str = "auto"
 

@@ -33,109 +33,77 @@ from skest.spec import EstimatorSpec
 
 @with_parameters
 class CombinedParameters(OptimizerParameters):
-    """A linear model and a perceptron whose logits are added."""
+    """A linear model and a perceptron whose logits are added.
 
-    dnn_hidden_units: Sequence[int] | int = parameter(
-        default=(128, 64),
-        kw_only=False,
-        values=WIDTHS,
-        doc="""sequence of int
-        Widths of the hidden layers.""",
-    )
-    linear_feature_columns: Any = parameter(
-        default=None,
-        values=COLUMNS,
-        doc="""FeatureColumns or list of columns
+    Parameters
+    ----------
+    dnn_hidden_units : sequence of int
+        Widths of the hidden layers.
+    linear_feature_columns : FeatureColumns or list of columns
         What the linear model takes; see `skest.feature_columns`. If these columns and
         those of the DNN are None, they are inferred. If only one is given, there is only
-        that part.""",
-    )
-    dnn_feature_columns: Any = parameter(
-        default=None,
-        values=COLUMNS,
-        doc="""FeatureColumns or list of columns
-        What the DNN takes.""",
-    )
-    dnn_activation: Any = parameter(
-        default="relu",
-        values=[StrOptions(set(ACTIVATIONS)), callable],
-        doc="""str or callable
+        that part.
+    dnn_feature_columns : FeatureColumns or list of columns
+        What the DNN takes.
+    dnn_activation : str or callable
         Of the hidden layers: a name of `skest.networks.ACTIVATIONS` or a function of a
-        tensor.""",
-    )
-    dnn_dropout: float | str = parameter(
-        default="auto",
-        values=[AUTO, Interval(Real, 0, 1, closed="left")],
-        doc="""float or "auto"
+        tensor.
+    dnn_dropout : float or "auto"
         Probability that a hidden unit is dropped in training. "auto" is .1 with a
-        learning rate "auto", else 0.""",
-    )
-    batch_norm: bool = parameter(
-        default=False,
-        values=["boolean"],
-        doc="""bool
-        Normalise after every hidden layer.""",
-    )
-    dnn_optimizer: Any = parameter(
-        default="auto",
-        values=OPTIMIZER,
-        doc="""str, class, callable or list
+        learning rate "auto", else 0.
+    batch_norm : bool
+        Normalise after every hidden layer.
+    dnn_optimizer : str, class, callable or list
         Of the DNN: a name of `skest.optimizers.OPTIMIZERS`, a class of `torch.optim`, a
         function from parameters to an optimizer, or a list of pairs of a pattern of
         parameter names, which begin with "dnn.", and one of these. "auto" is that of
-        `DNNClassifier`.""",
-    )
-    dnn_learning_rate: float | str | RateFunction | None = parameter(
-        default="auto",
-        values=[AUTO, *RATE],
-        doc="""float, callable, "auto" or None
+        `DNNClassifier`.
+    dnn_learning_rate : float, callable, "auto" or None
         A function of the global step makes a schedule; None is the optimizer's own
-        default. "auto" is the schedule of `DNNClassifier`.""",
-    )
-    linear_optimizer: Any = parameter(
-        default="ftrl",
-        values=OPTIMIZER,
-        doc="""str, class, callable or list
-        Of the linear model.""",
-    )
-    linear_learning_rate: float | str | RateFunction | None = parameter(
-        default=0.05,
-        values=[AUTO, *RATE],
-        doc="""float, callable, "auto" or None
+        default. "auto" is the schedule of `DNNClassifier`.
+    linear_optimizer : str, class, callable or list
+        Of the linear model.
+    linear_learning_rate : float, callable, "auto" or None
         "auto" is that of TensorFlow, ``min(0.005, 1 / sqrt(n_columns))``; the others as
-        for `dnn_learning_rate`.""",
-    )
-    linear_sparse_combiner: str = parameter(
-        default="sum",
-        values=COMBINER,
-        doc="""{"sum", "mean", "sqrtn"}
-        How the weights of several values in one cell are combined.""",
-    )
-    l1: float = parameter(
-        default=0.0,
-        values=[NOT_NEGATIVE],
-        doc="""float
+        for `dnn_learning_rate`.
+    linear_sparse_combiner : {"sum", "mean", "sqrtn"}
+        How the weights of several values in one cell are combined.
+    l1 : float
         L1 penalty of the linear model, if its optimizer is "ftrl" or
-        "proximaladagrad".""",
+        "proximaladagrad".
+    l2 : float
+        Its L2 penalty.
+    weight_decay : float or "auto"
+        Of the DNN, as in `DNNClassifier`.
+    n_members : int or "auto"
+        Of the DNN, as in `DNNClassifier`.
+    """
+
+    dnn_hidden_units: Sequence[int] | int = parameter(
+        default=(128, 64), kw_only=False, values=WIDTHS
     )
-    l2: float = parameter(
-        default=0.0,
-        values=[NOT_NEGATIVE],
-        doc="""float
-        Its L2 penalty.""",
+    linear_feature_columns: Any = parameter(default=None, values=COLUMNS)
+    dnn_feature_columns: Any = parameter(default=None, values=COLUMNS)
+    dnn_activation: Any = parameter(
+        default="relu", values=[StrOptions(set(ACTIVATIONS)), callable]
     )
-    weight_decay: float | str = parameter(
-        default="auto",
-        values=[AUTO, NOT_NEGATIVE],
-        doc="""float or "auto"
-        Of the DNN, as in `DNNClassifier`.""",
+    dnn_dropout: float | str = parameter(
+        default="auto", values=[AUTO, Interval(Real, 0, 1, closed="left")]
     )
-    n_members: int | str = parameter(
-        default="auto",
-        values=[AUTO, COUNT],
-        doc="""int or "auto"
-        Of the DNN, as in `DNNClassifier`.""",
+    batch_norm: bool = parameter(default=False, values=["boolean"])
+    dnn_optimizer: Any = parameter(default="auto", values=OPTIMIZER)
+    dnn_learning_rate: float | str | RateFunction | None = parameter(
+        default="auto", values=[AUTO, *RATE]
     )
+    linear_optimizer: Any = parameter(default="ftrl", values=OPTIMIZER)
+    linear_learning_rate: float | str | RateFunction | None = parameter(
+        default=0.05, values=[AUTO, *RATE]
+    )
+    linear_sparse_combiner: str = parameter(default="sum", values=COMBINER)
+    l1: float = parameter(default=0.0, values=[NOT_NEGATIVE])
+    l2: float = parameter(default=0.0, values=[NOT_NEGATIVE])
+    weight_decay: float | str = parameter(default="auto", values=[AUTO, NOT_NEGATIVE])
+    n_members: int | str = parameter(default="auto", values=[AUTO, COUNT])
     max_iter: int | str = "auto"
     n_iter_no_change: float | str = "auto"
 

@@ -46,56 +46,41 @@ _ROWS_CHANGE = (
 
 @with_parameters
 class LinearParameters(OptimizerParameters):
-    """A linear model on feature columns."""
+    """A linear model on feature columns.
 
-    feature_columns: Any = parameter(
-        default=None,
-        values=COLUMNS,
-        doc="""FeatureColumns or list of columns
+    Parameters
+    ----------
+    feature_columns : FeatureColumns or list of columns
         What the features are; see `skest.feature_columns`. Categorical columns are taken
         as they are. None infers it: numbers are standardised, gaps in them filled with
-        the mean and marked; strings and categories become categorical columns.""",
-    )
-    sparse_combiner: str = parameter(
-        default="sum",
-        values=COMBINER,
-        doc="""{"sum", "mean", "sqrtn"}
-        How the weights of several values in one cell are combined.""",
-    )
-    optimizer: Any = parameter(
-        default="ftrl",
-        values=[*OPTIMIZER, LinearSDCA],
-        doc="""str, class, callable, list or LinearSDCA
+        the mean and marked; strings and categories become categorical columns.
+    sparse_combiner : {"sum", "mean", "sqrtn"}
+        How the weights of several values in one cell are combined.
+    optimizer : str, class, callable, list or LinearSDCA
         A name of `skest.optimizers.OPTIMIZERS`, a class of `torch.optim`, a function from
         parameters to an optimizer, or a list of pairs of a pattern of parameter names and
         one of these. "sdca", or `skest.LinearSDCA` with settings, is dual coordinate
-        ascent, for two classes or the squared error of one target.""",
-    )
-    learning_rate: float | str | RateFunction | None = parameter(
-        default="auto",
-        values=[AUTO, *RATE],
-        doc="""float, callable, "auto" or None
+        ascent, for two classes or the squared error of one target.
+    learning_rate : float, callable, "auto" or None
         "auto" is ``min(0.2, 1 / sqrt(n_columns))``; a function of the global step makes a
-        schedule; None is the optimizer's own default.""",
+        schedule; None is the optimizer's own default.
+    l1 : float
+        L1 penalty of "ftrl" and "proximaladagrad".
+    l2 : float
+        L2 penalty of "ftrl" and "proximaladagrad".
+    weight_decay : float
+        L2 penalty of other optimizers.
+    """
+
+    feature_columns: Any = parameter(default=None, values=COLUMNS)
+    sparse_combiner: str = parameter(default="sum", values=COMBINER)
+    optimizer: Any = parameter(default="ftrl", values=[*OPTIMIZER, LinearSDCA])
+    learning_rate: float | str | RateFunction | None = parameter(
+        default="auto", values=[AUTO, *RATE]
     )
-    l1: float = parameter(
-        default=0.0,
-        values=[NOT_NEGATIVE],
-        doc="""float
-        L1 penalty of "ftrl" and "proximaladagrad".""",
-    )
-    l2: float = parameter(
-        default=0.0,
-        values=[NOT_NEGATIVE],
-        doc="""float
-        L2 penalty of "ftrl" and "proximaladagrad".""",
-    )
-    weight_decay: float = parameter(
-        default=0.0,
-        values=[NOT_NEGATIVE],
-        doc="""float
-        L2 penalty of other optimizers.""",
-    )
+    l1: float = parameter(default=0.0, values=[NOT_NEGATIVE])
+    l2: float = parameter(default=0.0, values=[NOT_NEGATIVE])
+    weight_decay: float = parameter(default=0.0, values=[NOT_NEGATIVE])
 
 
 class SkestLinear(LinearParameters, SkestEstimator):

@@ -214,19 +214,19 @@ def _is_equal(a: Any, b: Any) -> bool:
 
 @with_parameters
 class HeadParameters:
-    """The head, which comes first."""
+    """The head, which comes first.
 
-    head: Head | None = parameter(
-        default=None,
-        kw_only=False,
-        values=[Head, None],
-        doc="""Head
+    Parameters
+    ----------
+    head : Head
         Loss, predictions and metrics: a head of `skest.heads`, also a `MultiHead` for
         several targets. None chooses one for `y`: several labels for a matrix of zeros
         and ones; for other matrices, tables and dictionaries one for each column, as
         `MultiHeadEstimator` does with ``heads="auto"``; classes or numbers for a single
-        column.""",
-    )
+        column.
+    """
+
+    head: Head | None = parameter(default=None, kw_only=False, values=[Head, None])
 
 
 class SkestHeadEstimator(HeadParameters, SkestMixedEstimator):

@@ -39,13 +39,11 @@ _PARAMS = "params__"
 
 @with_parameters
 class ModelFnParameters(TrainingParameters):
-    """A model function, and what it is given."""
+    """A model function, and what it is given.
 
-    model_fn: Callable[..., EstimatorSpec] | None = parameter(
-        default=None,
-        kw_only=False,
-        values=[callable, None],
-        doc="""callable
+    Parameters
+    ----------
+    model_fn : callable
         ``model_fn(features, labels, mode, params, config) -> EstimatorSpec``, as for
         `skest.Estimator`: it builds a network and an optimizer, and says what the loss and
         the predictions are. Only ``features`` and ``mode`` are mandatory. `features` and
@@ -55,29 +53,27 @@ class ModelFnParameters(TrainingParameters):
 
         Sample weights and `class_weight` reach the loss by themselves if the
         specification comes from a head, or if the loss returns one number for each row;
-        a loss that returns one number for the batch is an error then.""",
-    )
-    params: dict[str, Any] | None = parameter(
-        default=None,
-        values=[dict, None],
-        doc="""dict
+        a loss that returns one number for the batch is an error then.
+    params : dict
         Hyperparameters for `model_fn`. A search reaches its entries as ``params__<key>``.
         What `model_fn` gets is a copy, with these entries unless `params` has them:
         "head", a head for `y`, whose ``create_estimator_spec`` completes a network and
         an optimizer; "n_classes" or "n_outputs", the number of classes or of columns of
-        `y`; and with `feature_columns`, "feature_columns", the fitted ones.""",
-    )
-    feature_columns: Any = parameter(
-        default=None,
-        values=COLUMNS,
-        doc="""FeatureColumns or list of columns
+        `y`; and with `feature_columns`, "feature_columns", the fitted ones.
+    feature_columns : FeatureColumns or list of columns
         With them, features are dictionaries of encoded columns, which
         ``DenseFeatures(params["feature_columns"])`` of `skest.feature_columns` takes;
         embeddings have sparse gradients, as `skest.optimizers.make_optimizer` expects.
         Nothing is inferred: None leaves the features raw. An array must be finite
         then; columns of a table are for the ``encode`` of `model_fn`, and without it
-        become tensors where they are numbers.""",
+        become tensors where they are numbers.
+    """
+
+    model_fn: Callable[..., EstimatorSpec] | None = parameter(
+        default=None, kw_only=False, values=[callable, None]
     )
+    params: dict[str, Any] | None = parameter(default=None, values=[dict, None])
+    feature_columns: Any = parameter(default=None, values=COLUMNS)
 
 
 class SkestModelFn(ModelFnParameters, SkestEstimator):

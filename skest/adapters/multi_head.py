@@ -19,6 +19,25 @@ class MultiHeadEstimator(SkestDNN, SkestMixedEstimator):
     logits, its loss and its metrics. In each row, some targets may be missing (None,
     NaN); they count neither in the losses nor in the scores.
 
+    Parameters
+    ----------
+    heads : "auto", dict or list
+        What the columns of `y` are: a dictionary by column name, or a list with an entry
+        for each column. An entry is
+
+        - "classification", "multilabel", "regression", "absolute_error", "huber",
+          "poisson" for counts, "logistic" for shares in [0, 1];
+        - a head of `skest.heads` for one target;
+        - or a pair of one of these and a list of columns that together are its target,
+          as ``("multilabel", ["drama", "comedy"])``; the key is then a name of its own.
+
+        Columns of an array are called "y0", "y1" and so on. With "auto", strings,
+        categories, booleans and whole numbers of at most 20 different values are
+        classes, a matrix of zeros and ones in a dictionary is several labels, and
+        everything else is numbers.
+    head_weights : dict of float by head, or list of float
+        Factors of the losses, and of the scores in `score`; None is 1 for all.
+
     Attributes
     ----------
     classes_ : list of ndarray
@@ -53,30 +72,8 @@ class MultiHeadEstimator(SkestDNN, SkestMixedEstimator):
     50    big   13.0
     """
 
-    heads: Any = parameter(
-        default="auto",
-        values=[AUTO, dict, list, tuple],
-        doc=""""auto", dict or list
-        What the columns of `y` are: a dictionary by column name, or a list with an entry
-        for each column. An entry is
-
-        - "classification", "multilabel", "regression", "absolute_error", "huber",
-          "poisson" for counts, "logistic" for shares in [0, 1];
-        - a head of `skest.heads` for one target;
-        - or a pair of one of these and a list of columns that together are its target,
-          as ``("multilabel", ["drama", "comedy"])``; the key is then a name of its own.
-
-        Columns of an array are called "y0", "y1" and so on. With "auto", strings,
-        categories, booleans and whole numbers of at most 20 different values are
-        classes, a matrix of zeros and ones in a dictionary is several labels, and
-        everything else is numbers.""",
-    )
-    head_weights: Any = parameter(
-        default=None,
-        values=[dict, list, tuple, None],
-        doc="""dict of float by head, or list of float
-        Factors of the losses, and of the scores in `score`; None is 1 for all.""",
-    )
+    heads: Any = parameter(default="auto", values=[AUTO, dict, list, tuple])
+    head_weights: Any = parameter(default=None, values=[dict, list, tuple, None])
 
     def _new_target(self, y: Any) -> Target:
         return several_targets(y, self.heads, self.head_weights, type(self).__name__)

@@ -7,10 +7,10 @@ and ``inspect.signature`` know the constructor, which does nothing but store.
 
 import inspect
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import Field, dataclass, field, fields
 from numbers import Integral, Real
-from textwrap import indent
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 import numpy as np
@@ -68,10 +68,8 @@ warm_start_report_ : WarmStartReport or None
     What `warm_start_from` gave to each variable; print it."""
 
 
-def parameter(
-    *, default: Any, values: list[Any], doc: str, kw_only: bool = True
-) -> Any:
-    """Declare a parameter.
+def parameter(*, default: Any, values: list[Any], kw_only: bool = True) -> Any:
+    """Declare a parameter; the docstring of its class says what it is for.
 
     Parameters
     ----------
@@ -79,23 +77,21 @@ def parameter(
         Its default. A subclass changes it by ``name: type = default`` alone.
     values : list
         What it may be, as in `_parameter_constraints` of scikit-learn.
-    doc : str
-        Its type, and from the second line on what it is for.
     kw_only : bool, default=True
         Whether it must be named.
     """
-    metadata = {"values": values, "doc": inspect.cleandoc(doc)}
-    return field(default=default, kw_only=kw_only, metadata=metadata)
+    return field(default=default, kw_only=kw_only, metadata={"values": values})
 
 
 @dataclass_transform(
     kw_only_default=True, eq_default=False, field_specifiers=(parameter,)
 )
 def with_parameters(cls: type[_T]) -> type[_T]:
-    """Give a class the constructor, constraints and documentation of its parameters.
+    """Give a class the constructor and the constraints of its parameters.
 
-    In the docstring they come before the attributes, of which a line ``<fitted>`` becomes
-    those that all fitted estimators have.
+    Its documentation too, if it is an estimator, which has attributes: all parameters, as
+    their groups describe them, with defaults; and a line ``<fitted>`` becomes the
+    attributes of all fitted estimators.
     """
     bases: list[dict[str, Field[Any]]] = [
         vars(base).get("__dataclass_fields__", {}) for base in reversed(cls.__mro__[1:])
@@ -103,7 +99,7 @@ def with_parameters(cls: type[_T]) -> type[_T]:
     inherited = {name: known for base in bases for name, known in base.items()}
     for name in inspect.get_annotations(cls).keys() & inherited.keys():
         known, default = inherited[name], getattr(cls, name)
-        if not isinstance(default, Field):  # values and meaning are those of the base
+        if not isinstance(default, Field):  # the values are those of the base
             again = field(
                 default=default, kw_only=known.kw_only, metadata=known.metadata
             )
@@ -121,66 +117,57 @@ def with_parameters(cls: type[_T]) -> type[_T]:
         key=lambda a: order.index(a.name) if declared[a.name].kw_only else -1
     )
     made.__init__.__signature__ = signature.replace(parameters=[itself, *arguments])
-
-    text = inspect.cleandoc(cls.__doc__ or "")  # python -OO leaves none
-    described = "\n".join(_described(declared[a.name]) for a in arguments)
-    attributes = "Attributes\n----------"
-    parameters = f"Parameters\n----------\n{described}\n\n{attributes}"
-    cls.__doc__ = text.replace(attributes, parameters, 1).replace("<fitted>", _FITTED)
+    _document(made, [declared[argument.name] for argument in arguments])
     return made
 
 
-def _described(parameter: Field[Any]) -> str:
-    """Return the entry of a parameter in a docstring."""
-    kind, _, meaning = parameter.metadata["doc"].partition("\n")
-    default = parameter.default
-    shown = f'"{default}"' if isinstance(default, str) else repr(default)
-    return f"{parameter.name} : {kind}, default={shown}\n{indent(meaning, '    ')}"
+def _document(cls: Any, parameters: list[Field[Any]]) -> None:
+    """Keep what a class says of its parameters, and tell an estimator's users of all."""
+    text = inspect.cleandoc(cls.__doc__ or "")  # python -OO leaves none
+    summary, *sections = re.split(r"^(?=\w[\w ]*\n-+$)", text, flags=re.MULTILINE)
+    by_title = {section.partition("\n")[0]: section for section in sections}
+    own = re.split(r"^(?=\w+ : )", by_title.pop("Parameters", ""), flags=re.MULTILINE)
+    cls._described = {entry.partition(" ")[0]: entry.rstrip() for entry in own[1:]}
+    if "Attributes" not in by_title:
+        return
+    described: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        described |= vars(base).get("_described", {})
+    entries = []
+    for parameter in parameters:
+        kind, _, meaning = described[parameter.name].partition("\n")
+        default = parameter.default
+        shown = f'"{default}"' if isinstance(default, str) else repr(default)
+        entries.append(f"{kind}, default={shown}\n{meaning}")
+    section = "\n".join(["Parameters", "----------", *entries, "\n"])
+    rest = "".join(by_title.values()).replace("<fitted>", _FITTED)
+    cls.__doc__ = summary + section + rest
 
 
 @with_parameters
 class TrainingParameters:
-    """How a network is trained."""
+    """How a network is trained.
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]]
-
-    batch_size: int | str = parameter(
-        default="auto",
-        values=[AUTO, COUNT],
-        doc="""int or "auto"
+    Parameters
+    ----------
+    batch_size : int or "auto"
         Rows of a batch; "auto" is ``min(200, n_samples)``, and with a learning rate
         "auto" goes by the number of rows, from 32 for a thousand to 1,024; fewer than 100
-        rows are one batch, without dropout.""",
-    )
-    max_iter: int | str = parameter(
-        default=200,
-        values=[AUTO, COUNT],
-        doc="""int or "auto"
+        rows are one batch, without dropout.
+    max_iter : int or "auto"
         Most epochs to train. A `ConvergenceWarning` tells when they are over before the
         training has converged, unless a schedule of the learning rate is to end there.
         "auto" is 200, and with a learning rate "auto" goes by the number of rows, from
-        100 to 15.""",
-    )
-    max_steps: int | None = parameter(
-        default=None,
-        values=[COUNT, None],
-        doc="""int
-        Most steps to train; None leaves the end to the other rules.""",
-    )
-    sampling: str = parameter(
-        default="epoch",
-        values=[StrOptions({"epoch", "weighted"})],
-        doc="""{"epoch", "weighted"}
+        100 to 15.
+    max_steps : int
+        Most steps to train; None leaves the end to the other rules.
+    sampling : {"epoch", "weighted"}
         "epoch" takes every row once an epoch, in a new order, and weighs its loss.
         "weighted" draws rows with replacement, in proportion to their weights, and
         weighs no loss: equal rows are made one, so that a weight of 2 trains exactly
         as two equal rows do, bit for bit, whatever the order of the rows. An epoch is
-        as many draws as there are distinct rows.""",
-    )
-    early_stopping: bool | str = parameter(
-        default="auto",
-        values=["boolean", AUTO],
-        doc="""bool or "auto"
+        as many draws as there are distinct rows.
+    early_stopping : bool or "auto"
         Score held-out rows after every epoch, stop when the score no longer improves,
         and return to the best state. The score is minus the loss, of the squared error
         R². "auto" does so with more than 10,000 rows, or if ``fit`` is given `X_val`.
@@ -192,115 +179,100 @@ class TrainingParameters:
         that clearly lowers their loss. If they would be fewer than 100 and there are no
         `hooks`, all rows are held out in turn, in five trainings, whose mean scores
         decide: of the ends of cycles of the schedule within one standard error of the
-        best epoch, the first.""",
-    )
-    validation_fraction: float = parameter(
-        default=0.1,
-        values=[Interval(Real, 0, 1, closed="neither")],
-        doc="""float
-        Part of the training data to hold out, if `early_stopping`.""",
-    )
-    n_iter_no_change: float | str = parameter(
-        default=10,
-        values=[AUTO, COUNT, Options(Real, {np.inf})],
-        doc="""int, inf or "auto"
+        best epoch, the first.
+    validation_fraction : float
+        Part of the training data to hold out, if `early_stopping`.
+    n_iter_no_change : int, inf or "auto"
         Epochs without improvement to wait for. "auto" is 10; with a learning rate "auto"
         training ends after the first cycle of the schedule that brought nothing, or from
-        the third on that was best before its last quarter.""",
-    )
-    tol: float = parameter(
-        default=1e-4,
-        values=[NOT_NEGATIVE],
-        doc="""float
-        What counts as an improvement.""",
-    )
-    warm_start: bool = parameter(
-        default=False,
-        values=["boolean"],
-        doc="""bool
+        the third on that was best before its last quarter.
+    tol : float
+        What counts as an improvement.
+    warm_start : bool
         Let ``fit`` go on from the state of the call before, optimizer included. With
         `early_stopping` that state is scored first, on the present held-out rows, and
-        stays the best one until an epoch is better.""",
+        stays the best one until an epoch is better.
+    warm_start_from : fitted estimator, str, path, Estimator or WarmStartSettings
+        Where the variables come from that a first fit starts with; a later one with
+        `warm_start` goes on from its own. Of a fitted estimator of skest, rows of
+        embeddings and of weights are found by what they stand for: the values of a
+        vocabulary, the inputs, the classes; and numbers and numeric targets are scaled as
+        it scaled them. A directory knows none of that, see `skest.WarmStartSettings`.
+    random_state : int, RandomState instance or None
+        Seed of initial weights, shuffling, dropout and the held-out rows. The same
+        integer gives the same model, bit for bit, on the same machine.
+    dtype : {"auto", "float32", "float64"}
+        Floating type of the network. "auto" is float64 for a float64 array on the CPU,
+        as in scikit-learn's `MLPClassifier`, and float32 otherwise; also for more than
+        1,000 rows where hidden layers are trained at the rate "auto".
+    device : str or torch.device
+        "auto" is a CUDA device if there is one, else the CPU.
+    execution : {"auto", "eager", "graph"}
+        How training steps are carried out, see `skest.RunConfig`. "graph" records a step
+        once and repeats it, with the same numbers in less time; "auto" does so where it
+        pays and all is of skest or PyTorch.
+    hooks : sequence of `skest.hooks.Hook` or None
+        Run around every training step. Callbacks of scikit-learn are no parameter: they
+        are given to `set_callbacks`.
+    config : RunConfig
+        Settings of the run. With a `model_dir`, every fit writes its checkpoints into a
+        new directory in it.
+    verbose : int
+        1 prints a line about every epoch.
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]]
+
+    batch_size: int | str = parameter(default="auto", values=[AUTO, COUNT])
+    max_iter: int | str = parameter(default=200, values=[AUTO, COUNT])
+    max_steps: int | None = parameter(default=None, values=[COUNT, None])
+    sampling: str = parameter(
+        default="epoch", values=[StrOptions({"epoch", "weighted"})]
     )
+    early_stopping: bool | str = parameter(default="auto", values=["boolean", AUTO])
+    validation_fraction: float = parameter(
+        default=0.1, values=[Interval(Real, 0, 1, closed="neither")]
+    )
+    n_iter_no_change: float | str = parameter(
+        default=10, values=[AUTO, COUNT, Options(Real, {np.inf})]
+    )
+    tol: float = parameter(default=1e-4, values=[NOT_NEGATIVE])
+    warm_start: bool = parameter(default=False, values=["boolean"])
     warm_start_from: Any = parameter(
         default=None,
         values=[
             *(str, os.PathLike, Checkpoint, Estimator, WarmStartSettings),
             *(BaseEstimator, None),
         ],
-        doc="""fitted estimator, str, path, Estimator or WarmStartSettings
-        Where the variables come from that a first fit starts with; a later one with
-        `warm_start` goes on from its own. Of a fitted estimator of skest, rows of
-        embeddings and of weights are found by what they stand for: the values of a
-        vocabulary, the inputs, the classes; and numbers and numeric targets are scaled as
-        it scaled them. A directory knows none of that, see `skest.WarmStartSettings`.""",
     )
-    random_state: Any = parameter(
-        default=None,
-        values=["random_state"],
-        doc="""int, RandomState instance or None
-        Seed of initial weights, shuffling, dropout and the held-out rows. The same
-        integer gives the same model, bit for bit, on the same machine.""",
-    )
+    random_state: Any = parameter(default=None, values=["random_state"])
     dtype: str = parameter(
-        default="auto",
-        values=[StrOptions({"auto", "float32", "float64"})],
-        doc="""{"auto", "float32", "float64"}
-        Floating type of the network. "auto" is float64 for a float64 array on the CPU,
-        as in scikit-learn's `MLPClassifier`, and float32 otherwise; also for more than
-        1,000 rows where hidden layers are trained at the rate "auto".""",
+        default="auto", values=[StrOptions({"auto", "float32", "float64"})]
     )
-    device: Any = parameter(
-        default="auto",
-        values=[str, torch.device],
-        doc="""str or torch.device
-        "auto" is a CUDA device if there is one, else the CPU.""",
-    )
-    execution: str = parameter(
-        default="auto",
-        values=[StrOptions(set(EXECUTIONS))],
-        doc="""{"auto", "eager", "graph"}
-        How training steps are carried out, see `skest.RunConfig`. "graph" records a step
-        once and repeats it, with the same numbers in less time; "auto" does so where it
-        pays and all is of skest or PyTorch.""",
-    )
-    hooks: Sequence[Any] | None = parameter(
-        default=(),
-        values=[tuple, list, None],
-        doc="""sequence of `skest.hooks.Hook` or None
-        Run around every training step. Callbacks of scikit-learn are no parameter: they
-        are given to `set_callbacks`.""",
-    )
-    config: RunConfig | None = parameter(
-        default=None,
-        values=[RunConfig, None],
-        doc="""RunConfig
-        Settings of the run. With a `model_dir`, every fit writes its checkpoints into a
-        new directory in it.""",
-    )
-    verbose: int = parameter(
-        default=0,
-        values=["verbose"],
-        doc="""int
-        1 prints a line about every epoch.""",
-    )
+    device: Any = parameter(default="auto", values=[str, torch.device])
+    execution: str = parameter(default="auto", values=[StrOptions(set(EXECUTIONS))])
+    hooks: Sequence[Any] | None = parameter(default=(), values=[tuple, list, None])
+    config: RunConfig | None = parameter(default=None, values=[RunConfig, None])
+    verbose: int = parameter(default=0, values=["verbose"])
 
 
 @with_parameters
 class OptimizerParameters(TrainingParameters):
-    """How the optimizer steps, whichever it is."""
+    """How the optimizer steps, whichever it is.
 
-    lr_scheduler: LRSchedulerLike | None = parameter(
-        default=None,
-        values=[callable, None],
-        doc="""class or callable
+    Parameters
+    ----------
+    lr_scheduler : class or callable
         A class of `torch.optim.lr_scheduler`, or a function from an optimizer to a
         scheduler, as ``partial(CosineAnnealingLR, T_max=10_000)``. It is stepped after
-        every training step.""",
+        every training step.
+    clip_norm : float or None
+        Scale the gradients down to this norm, all together, where they exceed it.
+    """
+
+    lr_scheduler: LRSchedulerLike | None = parameter(
+        default=None, values=[callable, None]
     )
     clip_norm: float | None = parameter(
-        default=None,
-        values=[Interval(Real, 0, None, closed="neither"), None],
-        doc="""float or None
-        Scale the gradients down to this norm, all together, where they exceed it.""",
+        default=None, values=[Interval(Real, 0, None, closed="neither"), None]
     )

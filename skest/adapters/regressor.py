@@ -18,26 +18,25 @@ _MEDIAN = 0.5  # the default of `quantile`
 
 @with_parameters
 class LossParameters:
-    """What a regression minimises."""
+    """What a regression minimises.
 
-    loss: str = parameter(
-        default="squared_error",
-        values=[StrOptions(set(LOSSES))],
-        doc="""{"squared_error", "absolute_error", "huber", "quantile", "poisson", \
-"logistic"}
+    Parameters
+    ----------
+    loss : {"squared_error", "absolute_error", "huber", "quantile", "poisson", "logistic"}
         What is minimised. "absolute_error" predicts medians; "huber" is half the squared
         error up to a difference of one standard deviation of `y`, and linear beyond (in
         ``evaluate``: up to a difference of 1); "poisson"
         is for counts, `y >= 0`, and predicts the exponential of the network's output;
         "logistic" is for shares, `y` in [0, 1], and predicts its sigmoid. Early stopping
         goes by R² for "squared_error", and by the mean loss, with a minus, for the
-        others.""",
-    )
+        others.
+    quantile : float in (0, 1)
+        What loss="quantile" predicts; another loss takes no other value.
+    """
+
+    loss: str = parameter(default="squared_error", values=[StrOptions(set(LOSSES))])
     quantile: float = parameter(
-        default=_MEDIAN,
-        values=[Interval(Real, 0, 1, closed="neither")],
-        doc="""float in (0, 1)
-        What loss="quantile" predicts; another loss takes no other value.""",
+        default=_MEDIAN, values=[Interval(Real, 0, 1, closed="neither")]
     )
 
 

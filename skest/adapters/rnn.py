@@ -28,60 +28,44 @@ from skest.spec import EstimatorSpec
 
 @with_parameters
 class RNNParameters(OptimizerParameters):
-    """A recurrent network on sequences."""
+    """A recurrent network on sequences.
 
-    units: Sequence[int] | int = parameter(
-        default=32,
-        kw_only=False,
-        values=WIDTHS,
-        doc="""int or sequence of int
-        Widths of the recurrent layers.""",
-    )
-    sequence_feature_columns: Any = parameter(
-        default=None,
-        values=COLUMNS,
-        doc="""FeatureColumns or list of columns
+    Parameters
+    ----------
+    units : int or sequence of int
+        Widths of the recurrent layers.
+    sequence_feature_columns : FeatureColumns or list of columns
         What the steps of the sequences are; see `skest.feature_columns`. If these columns
         and those of the context are None, they are inferred: lists become sequences of
         standardised numbers or of categories, other columns the context; an array of
         shape (n_samples, n_steps) is one sequence of numbers in each row, where NaN at
-        the end is padding.""",
-    )
-    context_feature_columns: Any = parameter(
-        default=None,
-        values=COLUMNS,
-        doc="""FeatureColumns or list of columns
+        the end is padding.
+    context_feature_columns : FeatureColumns or list of columns
         What holds for all steps of a row. If only `sequence_feature_columns` are given,
-        there is no context.""",
-    )
-    cell_type: str = parameter(
-        default="simple_rnn",
-        values=[StrOptions(set(CELL_TYPES))],
-        doc="""{"simple_rnn", "lstm", "gru"}
+        there is no context.
+    cell_type : {"simple_rnn", "lstm", "gru"}
         Kind of the recurrent layers, see `skest.networks.RNN`. "simple_rnn" learns from
-        the fewest steps; "gru" and "lstm" can add up or remember over more of them.""",
-    )
-    optimizer: Any = parameter(
-        default="adagrad",
-        values=OPTIMIZER,
-        doc="""str, class, callable or list
+        the fewest steps; "gru" and "lstm" can add up or remember over more of them.
+    optimizer : str, class, callable or list
         A name of `skest.optimizers.OPTIMIZERS`, a class of `torch.optim`, a function from
         parameters to an optimizer, or a list of pairs of a pattern of parameter names and
-        one of these.""",
-    )
-    learning_rate: float | RateFunction | None = parameter(
-        default=0.05,
-        values=RATE,
-        doc="""float, callable or None
+        one of these.
+    learning_rate : float, callable or None
         A function of the global step makes a schedule; None is the optimizer's own
-        default.""",
+        default.
+    weight_decay : float
+        L2 penalty of the optimizer; of AdamW, decay of the weights.
+    """
+
+    units: Sequence[int] | int = parameter(default=32, kw_only=False, values=WIDTHS)
+    sequence_feature_columns: Any = parameter(default=None, values=COLUMNS)
+    context_feature_columns: Any = parameter(default=None, values=COLUMNS)
+    cell_type: str = parameter(
+        default="simple_rnn", values=[StrOptions(set(CELL_TYPES))]
     )
-    weight_decay: float = parameter(
-        default=0.0,
-        values=[NOT_NEGATIVE],
-        doc="""float
-        L2 penalty of the optimizer; of AdamW, decay of the weights.""",
-    )
+    optimizer: Any = parameter(default="adagrad", values=OPTIMIZER)
+    learning_rate: float | RateFunction | None = parameter(default=0.05, values=RATE)
+    weight_decay: float = parameter(default=0.0, values=[NOT_NEGATIVE])
     clip_norm: float | None = 5.0
 
 
