@@ -9,14 +9,12 @@ there are (`_model_fn`, `_column_parameters`) and what ``y`` means (`_new_target
 import os
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, clone
+from sklearn.base import clone
 from sklearn.callback import CallbackSupportMixin, with_callbacks
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
@@ -32,29 +30,28 @@ from skest.adapters.fit import (
     fold_of_rows,
     keep_embeddings,
 )
-from skest.adapters.parameters import (
+from skest.adapters.former import (
     EVALUATE_ARGUMENTS,
     FIT_ARGUMENTS,
     FORMER_ARGUMENTS,
     PREDICT_ARGUMENTS,
-    AutoParameters,
 )
-from skest.adapters.reader import RowReader, Rows
+from skest.adapters.parameters import TrainingParameters
+from skest.adapters.reader import RowReader
+from skest.adapters.recipe import AutoParameters
+from skest.adapters.rows import Rows
 from skest.adapters.target_scale import TargetScale
 from skest.adapters.warm_source import source_scale, with_source_statistics
-from skest.checkpoints.checkpoint import Checkpoint
-from skest.checkpoints.warm_start import WarmStartReport, WarmStartSettings
-from skest.config.run_config import EXECUTIONS, RunConfig
+from skest.checkpoints.warm_start import WarmStartReport
 from skest.core.checks import each_once
 from skest.core.interrupts import INTERRUPTED
 from skest.core.plain_state import from_plain, to_plain
 from skest.core.random import seed_sequence
-from skest.core.sklearn_compat import Interval, Options, StrOptions
 from skest.core.tf_names import FormerArguments, former_arguments
 from skest.estimators.estimator import Estimator
 from skest.export.onnx.inputs import forms_of
 from skest.export.writer import are_external, write_export
-from skest.feature_columns.table import Table, TableColumns
+from skest.feature_columns.table import TableColumns
 from skest.inputs.array_dataset import ArrayDataset
 from skest.spec import EstimatorSpec
 
@@ -64,39 +61,12 @@ _MOST_LOGITS = 2**24  # of a batch to predict: 64 MiB in float32
 _CORE = "_core"
 
 
-class SkestEstimator(CallbackSupportMixin, AutoParameters, RowReader, FormerArguments):
+class SkestEstimator(
+    TrainingParameters, CallbackSupportMixin, AutoParameters, RowReader, FormerArguments
+):
     """What the estimators of skest have in common; not for direct use."""
 
     _former_arguments: ClassVar[Mapping[str, str]] = FORMER_ARGUMENTS
-
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        "batch_size": [
-            StrOptions({"auto"}),
-            Interval(Integral, 1, None, closed="left"),
-        ],
-        "max_iter": [Interval(Integral, 1, None, closed="left")],
-        "max_steps": [Interval(Integral, 1, None, closed="left"), None],
-        "sampling": [StrOptions({"epoch", "weighted"})],
-        "early_stopping": ["boolean", StrOptions({"auto"})],
-        "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
-        "n_iter_no_change": [
-            Interval(Integral, 1, None, closed="left"),
-            Options(Real, {np.inf}),
-        ],
-        "tol": [Interval(Real, 0, None, closed="left")],
-        "warm_start": ["boolean"],
-        "warm_start_from": [
-            *(str, os.PathLike, Checkpoint, Estimator, WarmStartSettings),
-            *(BaseEstimator, None),
-        ],
-        "random_state": ["random_state"],
-        "dtype": [StrOptions({"auto", "float32", "float64"})],
-        "device": [str, torch.device],
-        "execution": [StrOptions(set(EXECUTIONS))],
-        "hooks": [tuple, list, None],
-        "config": [RunConfig, None],
-        "verbose": ["verbose"],
-    }
 
     estimator_: Estimator
     validation_scores_: list[float] | None
@@ -227,9 +197,7 @@ class SkestEstimator(CallbackSupportMixin, AutoParameters, RowReader, FormerArgu
         `again` in one fit, the columns are those that were chosen for it. `history` takes
         the predictions for the rows held out after each epoch.
         """
-        features = TableColumns(rows.features)  # to learn from and to encode
-        weight = self._balanced_weight(rows)
-        rows = rows._replace(features=features, weight=weight)
+        rows = rows._replace(weight=self._balanced_weight(rows))
         if not resume:
             self._start(rows, again=again)
             if calibration is not None:
@@ -393,7 +361,6 @@ class SkestEstimator(CallbackSupportMixin, AutoParameters, RowReader, FormerArgu
         self._forget(rows)
 
     def _fit_columns(self, rows: Rows, again: bool) -> None:
-        table = Table(rows.features)  # learned from once for all
         with each_once():  # a column may be inferred for two kinds of layers
             for parameter, kind in self._column_parameters.items():
                 if again:
@@ -401,8 +368,11 @@ class SkestEstimator(CallbackSupportMixin, AutoParameters, RowReader, FormerArgu
                 else:
                     columns = self._given_columns(parameter, kind, rows.features)
                 if columns is not None:
-                    columns = columns.fit(table, rows.labels, sample_weight=rows.weight)
-                    columns = with_source_statistics(self, parameter, columns)
+                    columns = columns.fit(
+                        rows.features, rows.labels, sample_weight=rows.weight
+                    )
+                    if self.warm_start_from is not None:
+                        columns = with_source_statistics(self, parameter, columns)
                 setattr(self, f"{parameter}_", columns)
 
     def _as_training_rows(self, rows: Rows, seed: int | None) -> Rows:
@@ -420,7 +390,8 @@ class SkestEstimator(CallbackSupportMixin, AutoParameters, RowReader, FormerArgu
         """Begin a training, with the scale of its labels."""
         names = vars(self).get("feature_names_in_") if self._reads_array else None
         self._input_forms = forms_of(rows.features, names)
-        self._scale = self._scale_of(rows, source_scale(self))
+        known = None if self.warm_start_from is None else source_scale(self)
+        self._scale = self._scale_of(rows, known)
         self.warm_start_report_: WarmStartReport | None = None
         self.loss_curve_: list[float] = []
         self.validation_scores_ = None
@@ -505,7 +476,7 @@ class SkestEstimator(CallbackSupportMixin, AutoParameters, RowReader, FormerArgu
             steps=self.max_steps,
         )
 
-    def _training_features(self, rows: Rows) -> dict[str, Any]:
+    def _training_features(self, rows: Rows) -> TableColumns:
         """Return the features, and what training takes beside them."""
         return rows.with_normalised_weight()
 

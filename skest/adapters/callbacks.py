@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`CallbackHook`: the callbacks of scikit-learn (``sklearn.callback``) in training."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from skest.hooks.base import EpochwiseHook, Run
@@ -48,22 +48,6 @@ class CallbackHook(EpochwiseHook):
         self._fit_task = estimator._init_callback_context(max_subtasks=n_epochs)
         self._fit_task.call_on_fit_task_begin(**self._told)
         self._epoch_task: Any = None
-
-    @classmethod
-    def of(
-        cls,
-        estimator: Any,
-        given: Sequence[Any],
-        fitted_at: Callable[[Run], dict[str, Any]],
-        steps_per_epoch: int,
-        n_epochs: int,
-    ) -> list["CallbackHook"]:
-        """Return the hooks that the callbacks of an estimator need: one or none."""
-        if not hasattr(estimator, "_skl_callbacks"):
-            return []
-        if estimator.max_steps is not None:
-            n_epochs = min(n_epochs, -(-estimator.max_steps // steps_per_epoch))
-        return [cls(estimator, *given, fitted_at=fitted_at, n_epochs=n_epochs)]
 
     def begin_epoch(self, run: Run) -> None:
         """Begin the task of an epoch."""

@@ -2,7 +2,7 @@
 """`SkestClassifier`: classification with ``X, y``."""
 
 import math
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,24 +13,37 @@ from sklearn.utils.multiclass import type_of_target
 from sklearn.utils.validation import check_is_fitted
 
 from skest.adapters.base import has_partial_fit
-from skest.adapters.parameters import PREDICT_ARGUMENTS
-from skest.adapters.reader import Rows
+from skest.adapters.former import PREDICT_ARGUMENTS
+from skest.adapters.parameters import parameter, with_parameters
+from skest.adapters.rows import Rows
 from skest.adapters.stream import StreamTrained
 from skest.adapters.targets.classes import ClassTarget, LabelsTarget, as_matrix
-from skest.adapters.targets.several import is_frame
 from skest.core.sklearn_compat import StrOptions
 from skest.core.tf_names import former_arguments
+from skest.feature_columns.sources import is_frame
 from skest.keys import PredictionKeys
 
 
-class SkestClassifier(ClassifierMixin, StreamTrained):
+@with_parameters
+class ClassParameters:
+    """What is to be said about classes.
+
+    Parameters
+    ----------
+    class_weight : dict, "balanced" or None
+        Weights of the classes, multiplied with the sample weights. "balanced" makes
+        all classes weigh the same.
+    """
+
+    class_weight: Any = parameter(
+        default=None, values=[StrOptions({"balanced"}), dict, None]
+    )
+
+
+class SkestClassifier(ClassParameters, ClassifierMixin, StreamTrained):
     """What the classifiers of skest have in common; not for direct use."""
 
     _target: ClassTarget | LabelsTarget
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **StreamTrained._parameter_constraints,
-        "class_weight": [StrOptions({"balanced"}), dict, None],
-    }
 
     @available_if(has_partial_fit)
     def partial_fit(

@@ -3,76 +3,107 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any, ClassVar
 
-import numpy as np
-import torch
-
+from skest.adapters.base import SkestEstimator
 from skest.adapters.classifier import SkestClassifier
 from skest.adapters.mixed import SkestHeadEstimator
-from skest.adapters.parameters import with_shared_docs
-from skest.adapters.regressor import SkestRegressor
+from skest.adapters.parameters import (
+    AUTO,
+    COLUMNS,
+    COUNT,
+    NOT_NEGATIVE,
+    OPTIMIZER,
+    RATE,
+    WIDTHS,
+    OptimizerParameters,
+    parameter,
+    with_parameters,
+)
+from skest.adapters.regressor import LossParameters, SkestRegressor
 from skest.canned.dnn import dnn_model_fn
-from skest.core.sklearn_compat import Interval, Options, StrOptions
+from skest.core.sklearn_compat import Interval, StrOptions
 from skest.feature_columns.columns import FeatureColumns
-from skest.heads.base import Head
 from skest.networks.layers import ACTIVATIONS
-from skest.optimizers.schedules import LRSchedulerLike, RateFunction
+from skest.optimizers.schedules import RateFunction
 from skest.spec import EstimatorSpec
 
-OPTIMIZER_CONSTRAINT = [str, type, callable, list, tuple]
-# What "auto" may stand for where there is a training recipe.
-AUTO_CONSTRAINTS = {
-    "max_iter": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
-    "n_iter_no_change": [
-        StrOptions({"auto"}),
-        Interval(Integral, 1, None, closed="left"),
-        Options(Real, {np.inf}),
-    ],
-}
-LEARNING_RATE_CONSTRAINT = [Interval(Real, 0, None, closed="neither"), callable, None]
-WEIGHT_DECAY_CONSTRAINT = [Interval(Real, 0, None, closed="left")]
-SCHEDULE_CONSTRAINTS = {
-    "lr_scheduler": [callable, None],
-    "clip_norm": [Interval(Real, 0, None, closed="neither"), None],
-}
-MEMBERS_CONSTRAINT = [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")]
-HIDDEN_UNITS_CONSTRAINT = ["array-like", Interval(Integral, 1, None, closed="left")]
-COLUMNS_CONSTRAINT = [FeatureColumns, list, tuple, None]
+
+@with_parameters
+class DNNParameters(OptimizerParameters):
+    """A perceptron on feature columns.
+
+    Parameters
+    ----------
+    hidden_units : sequence of int
+        Widths of the hidden layers.
+    feature_columns : FeatureColumns or list of columns
+        What the features are and how they enter the network; see
+        `skest.feature_columns`. None infers it: numbers are standardised, gaps in them
+        filled with the mean and marked; strings and categories become indicators if
+        they have few levels and embeddings if they have many, see
+        `skest.feature_columns.infer_feature_columns`. With a learning rate "auto",
+        numbers get piecewise-linear columns as well. What given columns do not read is
+        dropped with a warning, see `FeatureColumns` and its `remainder`.
+    activation : str or callable
+        Of the hidden layers: a name of `skest.networks.ACTIVATIONS` or a function of a
+        tensor.
+    dropout : float or "auto"
+        Probability that a hidden unit is dropped in training. "auto" is .1 with a
+        learning rate "auto", else 0.
+    batch_norm : bool
+        Normalise after every hidden layer.
+    optimizer : str, class, callable or list
+        A name of `skest.optimizers.OPTIMIZERS`, a class of `torch.optim`, a function from
+        parameters to an optimizer, or a list of pairs of a pattern of parameter names and
+        one of these, as ``[("inputs.*", "adagrad"), ("*", "adam")]``. "auto" is AdamW with
+        betas of .9 and .95, and Adagrad at 25 times the rate for tables of embeddings.
+    learning_rate : float, callable, "auto" or None
+        A function of the global step makes a schedule; None is the optimizer's own
+        default. "auto" falls to zero in four cosine cycles of doubling length, see
+        `skest.optimizers.schedules.CosineCycles`, over the epochs of `max_iter`, from a
+        peak of .002 (of Adagrad, FTRL and SGD .05); it is the peak itself in
+        `partial_fit` and `train`, which know no end. Numbers that are predicted then
+        stay within the range of the `y` that was trained on, but for those of Poisson
+        and logistic losses.
+    weight_decay : float or "auto"
+        L2 penalty of the optimizer; of AdamW, decay of the weights. "auto" is .01 if both
+        are "auto", else 0.
+    n_members : int or "auto"
+        Networks in one: they share the hidden layers, each scales the inputs by numbers
+        of its own and has its own last layer, and learns from its own errors; the mean of
+        their probabilities, or numbers, is predicted (TabM-mini, arXiv 2410.24210).
+        "auto" is 3 with a learning rate "auto", else 1.
+    """
+
+    hidden_units: Sequence[int] | int = parameter(
+        default=(128, 64), kw_only=False, values=WIDTHS
+    )
+    feature_columns: Any = parameter(default=None, values=COLUMNS)
+    activation: Any = parameter(
+        default="relu", values=[StrOptions(set(ACTIVATIONS)), callable]
+    )
+    dropout: float | str = parameter(
+        default="auto", values=[AUTO, Interval(Real, 0, 1, closed="left")]
+    )
+    batch_norm: bool = parameter(default=False, values=["boolean"])
+    optimizer: Any = parameter(default="auto", values=OPTIMIZER)
+    learning_rate: float | str | RateFunction | None = parameter(
+        default="auto", values=[AUTO, *RATE]
+    )
+    weight_decay: float | str = parameter(default="auto", values=[AUTO, NOT_NEGATIVE])
+    n_members: int | str = parameter(default="auto", values=[AUTO, COUNT])
+    max_iter: int | str = "auto"
+    n_iter_no_change: float | str = "auto"
 
 
-class DNNParameters:
-    """What estimators with a DNN have in common."""
+class SkestDNN(DNNParameters, SkestEstimator):
+    """What estimators with a DNN have in common; not for direct use."""
 
-    hidden_units: Any
-    activation: Any
-    dropout: Any
-    batch_norm: bool
-    optimizer: Any
-    learning_rate: Any
-    weight_decay: Any
-    lr_scheduler: LRSchedulerLike | None
-    clip_norm: float | None
-    n_members: Any
     feature_columns_: FeatureColumns
-    _chosen: Callable[[str], Any]
-    _torch_dtype: torch.dtype
 
     _column_parameters: ClassVar[dict[str, str]] = {"feature_columns": "dense"}
-    _own_constraints: ClassVar[dict[str, list[Any]]] = {
-        "hidden_units": HIDDEN_UNITS_CONSTRAINT,
-        "feature_columns": COLUMNS_CONSTRAINT,
-        "activation": [StrOptions(set(ACTIVATIONS)), callable],
-        "dropout": [StrOptions({"auto"}), Interval(Real, 0, 1, closed="left")],
-        "batch_norm": ["boolean"],
-        "optimizer": OPTIMIZER_CONSTRAINT,
-        "learning_rate": [StrOptions({"auto"}), *LEARNING_RATE_CONSTRAINT],
-        "weight_decay": [StrOptions({"auto"}), *WEIGHT_DECAY_CONSTRAINT],
-        **SCHEDULE_CONSTRAINTS,
-        **AUTO_CONSTRAINTS,
-        "n_members": MEMBERS_CONSTRAINT,
-    }
     _recipe_for: ClassVar[tuple[str, str] | None] = ("optimizer", "learning_rate")
 
     def _model_fn(self, head: Any) -> Callable[..., EstimatorSpec]:
@@ -94,21 +125,9 @@ class DNNParameters:
         )
 
 
-@with_shared_docs
-class DNNClassifier(DNNParameters, SkestClassifier):
+@with_parameters
+class DNNClassifier(SkestDNN, SkestClassifier):
     """A multilayer perceptron that classifies rows of arrays or mixed tables.
-
-    Parameters
-    ----------
-    hidden_units : sequence of int, default=(128, 64)
-        Widths of the hidden layers.
-    <columns>
-    <network>
-    <optimizer>
-    <schedule>
-    <training>
-    <class_weight>
-    <stopping>
 
     Attributes
     ----------
@@ -140,90 +159,10 @@ class DNNClassifier(DNNParameters, SkestClassifier):
     ['small', 'small', 'big', 'big']
     """
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **SkestClassifier._parameter_constraints,
-        **DNNParameters._own_constraints,
-    }
 
-    def __init__(
-        self,
-        hidden_units: Sequence[int] | int = (128, 64),
-        *,
-        feature_columns: Any = None,
-        activation: Any = "relu",
-        dropout: float | str = "auto",
-        batch_norm: bool = False,
-        optimizer: Any = "auto",
-        learning_rate: float | str | RateFunction | None = "auto",
-        weight_decay: float | str = "auto",
-        lr_scheduler: LRSchedulerLike | None = None,
-        clip_norm: float | None = None,
-        n_members: int | str = "auto",
-        batch_size: int | str = "auto",
-        max_iter: int | str = "auto",
-        max_steps: int | None = None,
-        sampling: str = "epoch",
-        class_weight: Any = None,
-        early_stopping: bool | str = "auto",
-        validation_fraction: float = 0.1,
-        n_iter_no_change: float | str = "auto",
-        tol: float = 1e-4,
-        warm_start: bool = False,
-        warm_start_from: Any = None,
-        random_state: Any = None,
-        dtype: str = "auto",
-        device: Any = "auto",
-        execution: str = "auto",
-        hooks: Sequence[Any] = (),
-        config: Any = None,
-        verbose: int = 0,
-    ) -> None:
-        self.hidden_units = hidden_units
-        self.feature_columns = feature_columns
-        self.activation = activation
-        self.dropout = dropout
-        self.batch_norm = batch_norm
-        self.optimizer = optimizer
-        self.learning_rate = learning_rate
-        self.weight_decay = weight_decay
-        self.lr_scheduler = lr_scheduler
-        self.clip_norm = clip_norm
-        self.n_members = n_members
-        self.batch_size = batch_size
-        self.max_iter = max_iter
-        self.max_steps = max_steps
-        self.sampling = sampling
-        self.class_weight = class_weight
-        self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
-        self.n_iter_no_change = n_iter_no_change
-        self.tol = tol
-        self.warm_start = warm_start
-        self.warm_start_from = warm_start_from
-        self.random_state = random_state
-        self.dtype = dtype
-        self.device = device
-        self.execution = execution
-        self.hooks = hooks
-        self.config = config
-        self.verbose = verbose
-
-
-@with_shared_docs
-class DNNRegressor(DNNParameters, SkestRegressor):
+@with_parameters
+class DNNRegressor(LossParameters, SkestDNN, SkestRegressor):
     """A multilayer perceptron that predicts numbers from arrays or mixed tables.
-
-    Parameters
-    ----------
-    hidden_units : sequence of int, default=(128, 64)
-        Widths of the hidden layers.
-    <regression_loss>
-    <columns>
-    <network>
-    <optimizer>
-    <schedule>
-    <training>
-    <stopping>
 
     Attributes
     ----------
@@ -252,92 +191,10 @@ class DNNRegressor(DNNParameters, SkestRegressor):
     True
     """
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **SkestRegressor._parameter_constraints,
-        **DNNParameters._own_constraints,
-    }
 
-    def __init__(
-        self,
-        hidden_units: Sequence[int] | int = (128, 64),
-        *,
-        loss: str = "squared_error",
-        quantile: float = 0.5,
-        feature_columns: Any = None,
-        activation: Any = "relu",
-        dropout: float | str = "auto",
-        batch_norm: bool = False,
-        optimizer: Any = "auto",
-        learning_rate: float | str | RateFunction | None = "auto",
-        weight_decay: float | str = "auto",
-        lr_scheduler: LRSchedulerLike | None = None,
-        clip_norm: float | None = None,
-        n_members: int | str = "auto",
-        batch_size: int | str = "auto",
-        max_iter: int | str = "auto",
-        max_steps: int | None = None,
-        sampling: str = "epoch",
-        early_stopping: bool | str = "auto",
-        validation_fraction: float = 0.1,
-        n_iter_no_change: float | str = "auto",
-        tol: float = 1e-4,
-        warm_start: bool = False,
-        warm_start_from: Any = None,
-        random_state: Any = None,
-        dtype: str = "auto",
-        device: Any = "auto",
-        execution: str = "auto",
-        hooks: Sequence[Any] = (),
-        config: Any = None,
-        verbose: int = 0,
-    ) -> None:
-        self.hidden_units = hidden_units
-        self.loss = loss
-        self.quantile = quantile
-        self.feature_columns = feature_columns
-        self.activation = activation
-        self.dropout = dropout
-        self.batch_norm = batch_norm
-        self.optimizer = optimizer
-        self.learning_rate = learning_rate
-        self.weight_decay = weight_decay
-        self.lr_scheduler = lr_scheduler
-        self.clip_norm = clip_norm
-        self.n_members = n_members
-        self.batch_size = batch_size
-        self.max_iter = max_iter
-        self.max_steps = max_steps
-        self.sampling = sampling
-        self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
-        self.n_iter_no_change = n_iter_no_change
-        self.tol = tol
-        self.warm_start = warm_start
-        self.warm_start_from = warm_start_from
-        self.random_state = random_state
-        self.dtype = dtype
-        self.device = device
-        self.execution = execution
-        self.hooks = hooks
-        self.config = config
-        self.verbose = verbose
-
-
-@with_shared_docs
-class DNNEstimator(DNNParameters, SkestHeadEstimator):
+@with_parameters
+class DNNEstimator(SkestDNN, SkestHeadEstimator):
     """A multilayer perceptron with a head of your choice.
-
-    Parameters
-    ----------
-    <head>
-    hidden_units : sequence of int, default=(128, 64)
-        Widths of the hidden layers.
-    <columns>
-    <network>
-    <optimizer>
-    <schedule>
-    <training>
-    <stopping>
 
     Attributes
     ----------
@@ -369,71 +226,3 @@ class DNNEstimator(DNNParameters, SkestHeadEstimator):
     >>> "recall/positive_threshold_0.3" in model.evaluate(X, y)
     True
     """
-
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **SkestHeadEstimator._parameter_constraints,
-        **DNNParameters._own_constraints,
-    }
-
-    def __init__(
-        self,
-        head: Head | None = None,
-        hidden_units: Sequence[int] | int = (128, 64),
-        *,
-        feature_columns: Any = None,
-        activation: Any = "relu",
-        dropout: float | str = "auto",
-        batch_norm: bool = False,
-        optimizer: Any = "auto",
-        learning_rate: float | str | RateFunction | None = "auto",
-        weight_decay: float | str = "auto",
-        lr_scheduler: LRSchedulerLike | None = None,
-        clip_norm: float | None = None,
-        n_members: int | str = "auto",
-        batch_size: int | str = "auto",
-        max_iter: int | str = "auto",
-        max_steps: int | None = None,
-        sampling: str = "epoch",
-        early_stopping: bool | str = "auto",
-        validation_fraction: float = 0.1,
-        n_iter_no_change: float | str = "auto",
-        tol: float = 1e-4,
-        warm_start: bool = False,
-        warm_start_from: Any = None,
-        random_state: Any = None,
-        dtype: str = "auto",
-        device: Any = "auto",
-        execution: str = "auto",
-        hooks: Sequence[Any] = (),
-        config: Any = None,
-        verbose: int = 0,
-    ) -> None:
-        self.head = head
-        self.hidden_units = hidden_units
-        self.feature_columns = feature_columns
-        self.activation = activation
-        self.dropout = dropout
-        self.batch_norm = batch_norm
-        self.optimizer = optimizer
-        self.learning_rate = learning_rate
-        self.weight_decay = weight_decay
-        self.lr_scheduler = lr_scheduler
-        self.clip_norm = clip_norm
-        self.n_members = n_members
-        self.batch_size = batch_size
-        self.max_iter = max_iter
-        self.max_steps = max_steps
-        self.sampling = sampling
-        self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
-        self.n_iter_no_change = n_iter_no_change
-        self.tol = tol
-        self.warm_start = warm_start
-        self.warm_start_from = warm_start_from
-        self.random_state = random_state
-        self.dtype = dtype
-        self.device = device
-        self.execution = execution
-        self.hooks = hooks
-        self.config = config
-        self.verbose = verbose

@@ -6,78 +6,117 @@ from functools import partial
 from numbers import Real
 from typing import Any, ClassVar
 
-import torch
-
+from skest.adapters.base import SkestEstimator
 from skest.adapters.classifier import SkestClassifier
-from skest.adapters.dnn import (
-    AUTO_CONSTRAINTS,
-    COLUMNS_CONSTRAINT,
-    HIDDEN_UNITS_CONSTRAINT,
-    LEARNING_RATE_CONSTRAINT,
-    MEMBERS_CONSTRAINT,
-    OPTIMIZER_CONSTRAINT,
-    SCHEDULE_CONSTRAINTS,
-    WEIGHT_DECAY_CONSTRAINT,
-)
 from skest.adapters.mixed import SkestHeadEstimator
-from skest.adapters.parameters import with_shared_docs
-from skest.adapters.regressor import SkestRegressor
+from skest.adapters.parameters import (
+    AUTO,
+    COLUMNS,
+    COMBINER,
+    COUNT,
+    NOT_NEGATIVE,
+    OPTIMIZER,
+    RATE,
+    WIDTHS,
+    OptimizerParameters,
+    parameter,
+    with_parameters,
+)
+from skest.adapters.regressor import LossParameters, SkestRegressor
 from skest.canned.dnn_linear import dnn_linear_combined_model_fn
 from skest.core.sklearn_compat import Interval, StrOptions
 from skest.feature_columns.columns import FeatureColumns
-from skest.heads.base import Head
 from skest.networks.layers import ACTIVATIONS
-from skest.optimizers.schedules import LRSchedulerLike, RateFunction
+from skest.optimizers.schedules import RateFunction
 from skest.spec import EstimatorSpec
 
 
-class _Combined:
-    """What the wide & deep estimators have in common."""
+@with_parameters
+class CombinedParameters(OptimizerParameters):
+    """A linear model and a perceptron whose logits are added.
 
-    linear_feature_columns: Any
-    dnn_feature_columns: Any
-    dnn_hidden_units: Any
-    dnn_activation: Any
-    dnn_dropout: Any
-    batch_norm: bool
-    dnn_optimizer: Any
-    dnn_learning_rate: Any
-    linear_optimizer: Any
-    linear_learning_rate: Any
-    linear_sparse_combiner: str
-    l1: float
-    l2: float
-    weight_decay: Any
-    lr_scheduler: LRSchedulerLike | None
-    clip_norm: float | None
-    n_members: Any
+    Parameters
+    ----------
+    dnn_hidden_units : sequence of int
+        Widths of the hidden layers.
+    linear_feature_columns : FeatureColumns or list of columns
+        What the linear model takes; see `skest.feature_columns`. If these columns and
+        those of the DNN are None, they are inferred. If only one is given, there is only
+        that part.
+    dnn_feature_columns : FeatureColumns or list of columns
+        What the DNN takes.
+    dnn_activation : str or callable
+        Of the hidden layers: a name of `skest.networks.ACTIVATIONS` or a function of a
+        tensor.
+    dnn_dropout : float or "auto"
+        Probability that a hidden unit is dropped in training. "auto" is .1 with a
+        learning rate "auto", else 0.
+    batch_norm : bool
+        Normalise after every hidden layer.
+    dnn_optimizer : str, class, callable or list
+        Of the DNN: a name of `skest.optimizers.OPTIMIZERS`, a class of `torch.optim`, a
+        function from parameters to an optimizer, or a list of pairs of a pattern of
+        parameter names, which begin with "dnn.", and one of these. "auto" is that of
+        `DNNClassifier`.
+    dnn_learning_rate : float, callable, "auto" or None
+        A function of the global step makes a schedule; None is the optimizer's own
+        default. "auto" is the schedule of `DNNClassifier`.
+    linear_optimizer : str, class, callable or list
+        Of the linear model.
+    linear_learning_rate : float, callable, "auto" or None
+        "auto" is that of TensorFlow, ``min(0.005, 1 / sqrt(n_columns))``; the others as
+        for `dnn_learning_rate`.
+    linear_sparse_combiner : {"sum", "mean", "sqrtn"}
+        How the weights of several values in one cell are combined.
+    l1 : float
+        L1 penalty of the linear model, if its optimizer is "ftrl" or
+        "proximaladagrad".
+    l2 : float
+        Its L2 penalty.
+    weight_decay : float or "auto"
+        Of the DNN, as in `DNNClassifier`.
+    n_members : int or "auto"
+        Of the DNN, as in `DNNClassifier`.
+    """
+
+    dnn_hidden_units: Sequence[int] | int = parameter(
+        default=(128, 64), kw_only=False, values=WIDTHS
+    )
+    linear_feature_columns: Any = parameter(default=None, values=COLUMNS)
+    dnn_feature_columns: Any = parameter(default=None, values=COLUMNS)
+    dnn_activation: Any = parameter(
+        default="relu", values=[StrOptions(set(ACTIVATIONS)), callable]
+    )
+    dnn_dropout: float | str = parameter(
+        default="auto", values=[AUTO, Interval(Real, 0, 1, closed="left")]
+    )
+    batch_norm: bool = parameter(default=False, values=["boolean"])
+    dnn_optimizer: Any = parameter(default="auto", values=OPTIMIZER)
+    dnn_learning_rate: float | str | RateFunction | None = parameter(
+        default="auto", values=[AUTO, *RATE]
+    )
+    linear_optimizer: Any = parameter(default="ftrl", values=OPTIMIZER)
+    linear_learning_rate: float | str | RateFunction | None = parameter(
+        default=0.05, values=[AUTO, *RATE]
+    )
+    linear_sparse_combiner: str = parameter(default="sum", values=COMBINER)
+    l1: float = parameter(default=0.0, values=[NOT_NEGATIVE])
+    l2: float = parameter(default=0.0, values=[NOT_NEGATIVE])
+    weight_decay: float | str = parameter(default="auto", values=[AUTO, NOT_NEGATIVE])
+    n_members: int | str = parameter(default="auto", values=[AUTO, COUNT])
+    max_iter: int | str = "auto"
+    n_iter_no_change: float | str = "auto"
+
+
+class SkestCombined(CombinedParameters, SkestEstimator):
+    """What the wide & deep estimators have in common; not for direct use."""
+
     linear_feature_columns_: FeatureColumns | None
     dnn_feature_columns_: FeatureColumns | None
-    _chosen: Callable[[str], Any]
-    _torch_dtype: torch.dtype
 
     _column_parameters: ClassVar[dict[str, str]] = {
         "linear_feature_columns": "linear",
         "dnn_feature_columns": "dense",
-    }
-    _own_constraints: ClassVar[dict[str, list[Any]]] = {
-        "dnn_hidden_units": HIDDEN_UNITS_CONSTRAINT,
-        "linear_feature_columns": COLUMNS_CONSTRAINT,
-        "dnn_feature_columns": COLUMNS_CONSTRAINT,
-        "dnn_activation": [StrOptions(set(ACTIVATIONS)), callable],
-        "dnn_dropout": [StrOptions({"auto"}), Interval(Real, 0, 1, closed="left")],
-        "batch_norm": ["boolean"],
-        "dnn_optimizer": OPTIMIZER_CONSTRAINT,
-        "dnn_learning_rate": [StrOptions({"auto"}), *LEARNING_RATE_CONSTRAINT],
-        "linear_optimizer": OPTIMIZER_CONSTRAINT,
-        "linear_learning_rate": [StrOptions({"auto"}), *LEARNING_RATE_CONSTRAINT],
-        **SCHEDULE_CONSTRAINTS,
-        "linear_sparse_combiner": [StrOptions({"sum", "mean", "sqrtn"})],
-        "l1": [Interval(Real, 0, None, closed="left")],
-        "l2": [Interval(Real, 0, None, closed="left")],
-        "weight_decay": [StrOptions({"auto"}), *WEIGHT_DECAY_CONSTRAINT],
-        "n_members": MEMBERS_CONSTRAINT,
-        **AUTO_CONSTRAINTS,
     }
     _recipe_for: ClassVar[tuple[str, str] | None] = (
         "dnn_optimizer",
@@ -109,22 +148,12 @@ class _Combined:
         )
 
 
-@with_shared_docs
-class DNNLinearCombinedClassifier(_Combined, SkestClassifier):
+@with_parameters
+class DNNLinearCombinedClassifier(SkestCombined, SkestClassifier):
     """A wide & deep model that classifies rows of arrays or mixed tables.
 
     A linear model memorises sparse columns and their crosses, a DNN generalises from
     dense columns and embeddings; their logits are added and trained together.
-
-    Parameters
-    ----------
-    dnn_hidden_units : sequence of int, default=(128, 64)
-        Widths of the hidden layers.
-    <combined_columns>
-    <combined_network>
-    <training>
-    <class_weight>
-    <stopping>
 
     Attributes
     ----------
@@ -150,103 +179,13 @@ class DNNLinearCombinedClassifier(_Combined, SkestClassifier):
     ['small', 'small', 'big', 'big']
     """
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **SkestClassifier._parameter_constraints,
-        **_Combined._own_constraints,
-    }
 
-    def __init__(
-        self,
-        dnn_hidden_units: Sequence[int] | int = (128, 64),
-        *,
-        linear_feature_columns: Any = None,
-        dnn_feature_columns: Any = None,
-        dnn_activation: Any = "relu",
-        dnn_dropout: float | str = "auto",
-        batch_norm: bool = False,
-        dnn_optimizer: Any = "auto",
-        dnn_learning_rate: float | str | RateFunction | None = "auto",
-        linear_optimizer: Any = "ftrl",
-        linear_learning_rate: float | str | RateFunction | None = 0.05,
-        linear_sparse_combiner: str = "sum",
-        l1: float = 0.0,
-        l2: float = 0.0,
-        weight_decay: float | str = "auto",
-        lr_scheduler: LRSchedulerLike | None = None,
-        clip_norm: float | None = None,
-        n_members: int | str = "auto",
-        batch_size: int | str = "auto",
-        max_iter: int | str = "auto",
-        max_steps: int | None = None,
-        sampling: str = "epoch",
-        class_weight: Any = None,
-        early_stopping: bool | str = "auto",
-        validation_fraction: float = 0.1,
-        n_iter_no_change: float | str = "auto",
-        tol: float = 1e-4,
-        warm_start: bool = False,
-        warm_start_from: Any = None,
-        random_state: Any = None,
-        dtype: str = "auto",
-        device: Any = "auto",
-        execution: str = "auto",
-        hooks: Sequence[Any] = (),
-        config: Any = None,
-        verbose: int = 0,
-    ) -> None:
-        self.dnn_hidden_units = dnn_hidden_units
-        self.linear_feature_columns = linear_feature_columns
-        self.dnn_feature_columns = dnn_feature_columns
-        self.dnn_activation = dnn_activation
-        self.dnn_dropout = dnn_dropout
-        self.batch_norm = batch_norm
-        self.dnn_optimizer = dnn_optimizer
-        self.dnn_learning_rate = dnn_learning_rate
-        self.linear_optimizer = linear_optimizer
-        self.linear_learning_rate = linear_learning_rate
-        self.linear_sparse_combiner = linear_sparse_combiner
-        self.l1 = l1
-        self.l2 = l2
-        self.weight_decay = weight_decay
-        self.lr_scheduler = lr_scheduler
-        self.clip_norm = clip_norm
-        self.n_members = n_members
-        self.batch_size = batch_size
-        self.max_iter = max_iter
-        self.max_steps = max_steps
-        self.sampling = sampling
-        self.class_weight = class_weight
-        self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
-        self.n_iter_no_change = n_iter_no_change
-        self.tol = tol
-        self.warm_start = warm_start
-        self.warm_start_from = warm_start_from
-        self.random_state = random_state
-        self.dtype = dtype
-        self.device = device
-        self.execution = execution
-        self.hooks = hooks
-        self.config = config
-        self.verbose = verbose
-
-
-@with_shared_docs
-class DNNLinearCombinedRegressor(_Combined, SkestRegressor):
+@with_parameters
+class DNNLinearCombinedRegressor(LossParameters, SkestCombined, SkestRegressor):
     """A wide & deep model that predicts numbers from rows of arrays or mixed tables.
 
     A linear model memorises sparse columns and their crosses, a DNN generalises from
     dense columns and embeddings; their logits are added and trained together.
-
-    Parameters
-    ----------
-    dnn_hidden_units : sequence of int, default=(128, 64)
-        Widths of the hidden layers.
-    <regression_loss>
-    <combined_columns>
-    <combined_network>
-    <training>
-    <stopping>
 
     Attributes
     ----------
@@ -270,102 +209,10 @@ class DNNLinearCombinedRegressor(_Combined, SkestRegressor):
     True
     """
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **SkestRegressor._parameter_constraints,
-        **_Combined._own_constraints,
-    }
 
-    def __init__(
-        self,
-        dnn_hidden_units: Sequence[int] | int = (128, 64),
-        *,
-        loss: str = "squared_error",
-        quantile: float = 0.5,
-        linear_feature_columns: Any = None,
-        dnn_feature_columns: Any = None,
-        dnn_activation: Any = "relu",
-        dnn_dropout: float | str = "auto",
-        batch_norm: bool = False,
-        dnn_optimizer: Any = "auto",
-        dnn_learning_rate: float | str | RateFunction | None = "auto",
-        linear_optimizer: Any = "ftrl",
-        linear_learning_rate: float | str | RateFunction | None = 0.05,
-        linear_sparse_combiner: str = "sum",
-        l1: float = 0.0,
-        l2: float = 0.0,
-        weight_decay: float | str = "auto",
-        lr_scheduler: LRSchedulerLike | None = None,
-        clip_norm: float | None = None,
-        n_members: int | str = "auto",
-        batch_size: int | str = "auto",
-        max_iter: int | str = "auto",
-        max_steps: int | None = None,
-        sampling: str = "epoch",
-        early_stopping: bool | str = "auto",
-        validation_fraction: float = 0.1,
-        n_iter_no_change: float | str = "auto",
-        tol: float = 1e-4,
-        warm_start: bool = False,
-        warm_start_from: Any = None,
-        random_state: Any = None,
-        dtype: str = "auto",
-        device: Any = "auto",
-        execution: str = "auto",
-        hooks: Sequence[Any] = (),
-        config: Any = None,
-        verbose: int = 0,
-    ) -> None:
-        self.dnn_hidden_units = dnn_hidden_units
-        self.loss = loss
-        self.quantile = quantile
-        self.linear_feature_columns = linear_feature_columns
-        self.dnn_feature_columns = dnn_feature_columns
-        self.dnn_activation = dnn_activation
-        self.dnn_dropout = dnn_dropout
-        self.batch_norm = batch_norm
-        self.dnn_optimizer = dnn_optimizer
-        self.dnn_learning_rate = dnn_learning_rate
-        self.linear_optimizer = linear_optimizer
-        self.linear_learning_rate = linear_learning_rate
-        self.linear_sparse_combiner = linear_sparse_combiner
-        self.l1 = l1
-        self.l2 = l2
-        self.weight_decay = weight_decay
-        self.lr_scheduler = lr_scheduler
-        self.clip_norm = clip_norm
-        self.n_members = n_members
-        self.batch_size = batch_size
-        self.max_iter = max_iter
-        self.max_steps = max_steps
-        self.sampling = sampling
-        self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
-        self.n_iter_no_change = n_iter_no_change
-        self.tol = tol
-        self.warm_start = warm_start
-        self.warm_start_from = warm_start_from
-        self.random_state = random_state
-        self.dtype = dtype
-        self.device = device
-        self.execution = execution
-        self.hooks = hooks
-        self.config = config
-        self.verbose = verbose
-
-
-@with_shared_docs
-class DNNLinearCombinedEstimator(_Combined, SkestHeadEstimator):
+@with_parameters
+class DNNLinearCombinedEstimator(SkestCombined, SkestHeadEstimator):
     """A wide & deep model with a head of your choice.
-
-    Parameters
-    ----------
-    <head>
-    dnn_hidden_units : sequence of int, default=(128, 64)
-        Widths of the hidden layers.
-    <combined_columns>
-    <combined_network>
-    <training>
-    <stopping>
 
     Attributes
     ----------
@@ -393,83 +240,3 @@ class DNNLinearCombinedEstimator(_Combined, SkestHeadEstimator):
     >>> sorted(model.predict(X))
     ['sign', 'square']
     """
-
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **SkestHeadEstimator._parameter_constraints,
-        **_Combined._own_constraints,
-    }
-
-    def __init__(
-        self,
-        head: Head | None = None,
-        dnn_hidden_units: Sequence[int] | int = (128, 64),
-        *,
-        linear_feature_columns: Any = None,
-        dnn_feature_columns: Any = None,
-        dnn_activation: Any = "relu",
-        dnn_dropout: float | str = "auto",
-        batch_norm: bool = False,
-        dnn_optimizer: Any = "auto",
-        dnn_learning_rate: float | str | RateFunction | None = "auto",
-        linear_optimizer: Any = "ftrl",
-        linear_learning_rate: float | str | RateFunction | None = 0.05,
-        linear_sparse_combiner: str = "sum",
-        l1: float = 0.0,
-        l2: float = 0.0,
-        weight_decay: float | str = "auto",
-        lr_scheduler: LRSchedulerLike | None = None,
-        clip_norm: float | None = None,
-        n_members: int | str = "auto",
-        batch_size: int | str = "auto",
-        max_iter: int | str = "auto",
-        max_steps: int | None = None,
-        sampling: str = "epoch",
-        early_stopping: bool | str = "auto",
-        validation_fraction: float = 0.1,
-        n_iter_no_change: float | str = "auto",
-        tol: float = 1e-4,
-        warm_start: bool = False,
-        warm_start_from: Any = None,
-        random_state: Any = None,
-        dtype: str = "auto",
-        device: Any = "auto",
-        execution: str = "auto",
-        hooks: Sequence[Any] = (),
-        config: Any = None,
-        verbose: int = 0,
-    ) -> None:
-        self.head = head
-        self.dnn_hidden_units = dnn_hidden_units
-        self.linear_feature_columns = linear_feature_columns
-        self.dnn_feature_columns = dnn_feature_columns
-        self.dnn_activation = dnn_activation
-        self.dnn_dropout = dnn_dropout
-        self.batch_norm = batch_norm
-        self.dnn_optimizer = dnn_optimizer
-        self.dnn_learning_rate = dnn_learning_rate
-        self.linear_optimizer = linear_optimizer
-        self.linear_learning_rate = linear_learning_rate
-        self.linear_sparse_combiner = linear_sparse_combiner
-        self.l1 = l1
-        self.l2 = l2
-        self.weight_decay = weight_decay
-        self.lr_scheduler = lr_scheduler
-        self.clip_norm = clip_norm
-        self.n_members = n_members
-        self.batch_size = batch_size
-        self.max_iter = max_iter
-        self.max_steps = max_steps
-        self.sampling = sampling
-        self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
-        self.n_iter_no_change = n_iter_no_change
-        self.tol = tol
-        self.warm_start = warm_start
-        self.warm_start_from = warm_start_from
-        self.random_state = random_state
-        self.dtype = dtype
-        self.device = device
-        self.execution = execution
-        self.hooks = hooks
-        self.config = config
-        self.verbose = verbose

@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_array, validate_data
 
 from skest.feature_columns.sources import holds_floats, is_frame, plain_matrix
 from skest.feature_columns.statistics import is_finite
-from skest.feature_columns.table import Table
+from skest.feature_columns.table import Table, TableColumns
 
 #: Key of an array as a whole.
 ARRAY_KEY = "x"
@@ -74,7 +74,7 @@ def without_columns(X: Any, keys: Sequence[str]) -> tuple[Any, dict[str, Any]]:
     return frame.drop(found).to_native(), columns
 
 
-def read_array(estimator: BaseEstimator, X: Any, *, reset: bool) -> dict[Any, Any]:
+def read_array(estimator: BaseEstimator, X: Any, *, reset: bool) -> TableColumns:
     """Return X as one column of real numbers, of shape (n_rows, n_features).
 
     Parameters
@@ -89,7 +89,7 @@ def read_array(estimator: BaseEstimator, X: Any, *, reset: bool) -> dict[Any, An
 
     Returns
     -------
-    dict
+    TableColumns
         X under `ARRAY_KEY`, as float64 or float32; a sparse matrix in CSR form.
 
     Raises
@@ -98,7 +98,7 @@ def read_array(estimator: BaseEstimator, X: Any, *, reset: bool) -> dict[Any, An
         If a value is no finite number; of a frame, its column is named.
     """
     if not reset and _is_as_in_fit(estimator, X):
-        return {ARRAY_KEY: X}
+        return TableColumns({ARRAY_KEY: X})
     if isinstance(X, Mapping) and not issparse(X):
         raise TypeError(
             f"This {type(estimator).__name__} was fitted on an array; got a dictionary. "
@@ -112,7 +112,8 @@ def read_array(estimator: BaseEstimator, X: Any, *, reset: bool) -> dict[Any, An
     if is_frame(X):
         matrix = _matrix_of_frame(X)
         validate_data(estimator, X, reset=reset, skip_check_array=True)
-        return {ARRAY_KEY: check_array(matrix, **accepted, estimator=estimator)}
+        X = check_array(matrix, **accepted, estimator=estimator)
+        return TableColumns({ARRAY_KEY: X})
     try:
         X = validate_data(estimator, plain_matrix(X), reset=reset, **accepted)
     except ValueError as error:
@@ -127,7 +128,7 @@ def read_array(estimator: BaseEstimator, X: Any, *, reset: bool) -> dict[Any, An
             f"X holds an integer that is too large for a float ({error}). Scale it, for "
             "example by taking logarithms."
         ) from error
-    return {ARRAY_KEY: X}
+    return TableColumns({ARRAY_KEY: X})
 
 
 def _is_as_in_fit(estimator: BaseEstimator, X: Any) -> bool:
@@ -149,7 +150,7 @@ def _is_as_in_fit(estimator: BaseEstimator, X: Any) -> bool:
 
 def read_table(
     estimator: BaseEstimator, X: Any, *, reset: bool, positions: Collection[int] = ()
-) -> dict[Any, Any]:
+) -> TableColumns:
     """Return X as columns by key, unchanged; what they hold is for feature columns.
 
     Parameters
@@ -167,7 +168,7 @@ def read_table(
 
     Returns
     -------
-    dict
+    TableColumns
         Arrays, or columns of the frame.
 
     Raises
@@ -194,8 +195,8 @@ def read_table(
             "sample weights. Rename it."
         )
     named = dict(enumerate(getattr(estimator, "feature_names_in_", ())))
-    features |= {i: features[named[i]] for i in positions if named.get(i) in features}
-    return features
+    placed = {i: features[named[i]] for i in positions if named.get(i) in features}
+    return TableColumns({**features, **placed})
 
 
 def _is_nameless_array(X: Any) -> bool:

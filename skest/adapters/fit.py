@@ -16,7 +16,7 @@ from sklearn.exceptions import ConvergenceWarning
 from skest.adapters.callbacks import CallbackHook
 from skest.adapters.epochs import Progress
 from skest.adapters.features import WEIGHT_KEY
-from skest.adapters.reader import Rows
+from skest.adapters.rows import Rows
 from skest.adapters.target_scale import TargetScale, scaled_target_model_fn
 from skest.adapters.targets.base import Target
 from skest.adapters.warm_source import known_settings
@@ -67,7 +67,8 @@ class CoreTraining:
     ) -> None:
         self._model, self._weighted, self._resume = model, weighted, resume
         drop_embeddings(model)
-        warm = None if resume else known_settings(model)
+        begins = not resume and model.warm_start_from is not None
+        warm = known_settings(model) if begins else None
         self.core = new_core(model, seed, weighted, warm)
         before = model.estimator_.checkpoint if resume else None
         if before is not None:
@@ -107,10 +108,13 @@ class CoreTraining:
             return self._fitted_at(run, progress)
 
         callbacks = []
-        if given is not None:
-            callbacks = CallbackHook.of(
-                model, given, fitted_at, steps_per_epoch, n_epochs
-            )
+        if given is not None and hasattr(model, "_skl_callbacks"):
+            most = n_epochs
+            if model.max_steps is not None:
+                most = min(most, -(-model.max_steps // steps_per_epoch))
+            callbacks = [
+                CallbackHook(model, *given, fitted_at=fitted_at, n_epochs=most)
+            ]
         all_hooks = [progress, *callbacks, *own_hooks, *hooks]
         core.train(input_fn, hooks=all_hooks, steps=steps, max_steps=max_steps)
         warn_if_interrupted(model, core)

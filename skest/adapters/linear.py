@@ -1,39 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
 """`LinearClassifier`, `LinearRegressor`, `LinearEstimator`: linear models."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from numbers import Real
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
+from skest.adapters.base import SkestEstimator
 from skest.adapters.classifier import SkestClassifier
-from skest.adapters.dnn import (
-    COLUMNS_CONSTRAINT,
-    LEARNING_RATE_CONSTRAINT,
-    OPTIMIZER_CONSTRAINT,
-    SCHEDULE_CONSTRAINTS,
-    WEIGHT_DECAY_CONSTRAINT,
-)
 from skest.adapters.features import WEIGHT_KEY
 from skest.adapters.mixed import SkestHeadEstimator
-from skest.adapters.parameters import with_shared_docs
-from skest.adapters.reader import Rows
-from skest.adapters.regressor import SkestRegressor
-from skest.adapters.target_scale import TargetScale
+from skest.adapters.parameters import (
+    AUTO,
+    COLUMNS,
+    COMBINER,
+    NOT_NEGATIVE,
+    OPTIMIZER,
+    RATE,
+    OptimizerParameters,
+    parameter,
+    with_parameters,
+)
+from skest.adapters.regressor import LossParameters, SkestRegressor
+from skest.adapters.rows import Rows
 from skest.canned.linear import linear_model_fn
 from skest.canned.sdca import LinearSDCA, as_sdca
-from skest.core.sklearn_compat import Interval, StrOptions
-from skest.estimators.estimator import Estimator
 from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.modules import parameter_name
-from skest.heads.base import Head
-from skest.optimizers.schedules import LRSchedulerLike, RateFunction
+from skest.feature_columns.table import TableColumns
+from skest.optimizers.schedules import RateFunction
 from skest.spec import EstimatorSpec
 
 # Key of the row numbers beside the features, which are the example ids of SDCA.
@@ -45,99 +44,51 @@ _ROWS_CHANGE = (
 )
 
 
-class TakesSDCA:
-    """Numbers the rows for `LinearSDCA`; a mixin for estimators with an `optimizer`."""
+@with_parameters
+class LinearParameters(OptimizerParameters):
+    """A linear model on feature columns.
 
-    optimizer: Any
-    warm_start: bool
-    sampling: str
+    Parameters
+    ----------
+    feature_columns : FeatureColumns or list of columns
+        What the features are; see `skest.feature_columns`. Categorical columns are taken
+        as they are. None infers it: numbers are standardised, gaps in them filled with
+        the mean and marked; strings and categories become categorical columns.
+    sparse_combiner : {"sum", "mean", "sqrtn"}
+        How the weights of several values in one cell are combined.
+    optimizer : str, class, callable, list or LinearSDCA
+        A name of `skest.optimizers.OPTIMIZERS`, a class of `torch.optim`, a function from
+        parameters to an optimizer, or a list of pairs of a pattern of parameter names and
+        one of these. "sdca", or `skest.LinearSDCA` with settings, is dual coordinate
+        ascent, for two classes or the squared error of one target.
+    learning_rate : float, callable, "auto" or None
+        "auto" is ``min(0.2, 1 / sqrt(n_columns))``; a function of the global step makes a
+        schedule; None is the optimizer's own default.
+    l1 : float
+        L1 penalty of "ftrl" and "proximaladagrad".
+    l2 : float
+        L2 penalty of "ftrl" and "proximaladagrad".
+    weight_decay : float
+        L2 penalty of other optimizers.
+    """
 
-    def _numbers_rows(self) -> LinearSDCA | None:
-        """Return the settings of SDCA if row numbers tell its examples apart."""
-        sdca = as_sdca(self.optimizer)
-        if sdca is None or sdca.example_id_column is not None:
-            return None
-        return replace(sdca, example_id_column=_ROW_KEY)
-
-    def _validate_params(self) -> None:
-        super()._validate_params()  # type: ignore[misc]
-        if self.warm_start and self._numbers_rows():
-            raise ValueError(f"warm_start=True {_ROWS_CHANGE}")
-        if self.sampling == "weighted" and as_sdca(self.optimizer) is not None:
-            raise ValueError(
-                "sampling='weighted' has no meaning for LinearSDCA, whose objective weighs "
-                "every row exactly. Leave it at 'epoch'."
-            )
-
-    def _check_partial_fit(self) -> None:
-        super()._check_partial_fit()  # type: ignore[misc]
-        if self._numbers_rows():
-            raise ValueError(f"Training by parts {_ROWS_CHANGE}")
-
-    def _keys_beside(self) -> set[Any]:
-        sdca = as_sdca(self.optimizer)
-        return set() if sdca is None else {sdca.example_id_column}
-
-    def _training_features(self, rows: Rows) -> dict[str, Any]:
-        features = super()._training_features(rows)  # type: ignore[misc]
-        if as_sdca(self.optimizer) is None:
-            return features
-        if rows.weight is not None:
-            # SDCA sums over rows: a weight of 2 is two rows, whatever the mean.
-            features = features | {WEIGHT_KEY: rows.weight}
-        if not self._numbers_rows():
-            return features
-        if _ROW_KEY in rows.features:
-            raise ValueError(
-                f"A column of X is called {_ROW_KEY!r}, a name that skest needs for the "
-                "row numbers. Rename it."
-            )
-        return features | {_ROW_KEY: np.arange(rows.n_rows)}
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()  # type: ignore[misc]
-        if as_sdca(self.optimizer) is not None:
-            tags.target_tags.multi_output = False
-            tags.input_tags.sparse = False
-            if tags.classifier_tags is not None:
-                tags.classifier_tags.multi_class = False
-                tags.classifier_tags.multi_label = False
-        return tags
-
-    def _target_rows(self, y: Any) -> Any:
-        y = super()._target_rows(y)  # type: ignore[misc]
-        is_column = as_sdca(self.optimizer) is not None and np.shape(y)[1:] == (1,)
-        return column_or_1d(y, warn=True) if is_column else y
+    feature_columns: Any = parameter(default=None, values=COLUMNS)
+    sparse_combiner: str = parameter(default="sum", values=COMBINER)
+    optimizer: Any = parameter(default="ftrl", values=[*OPTIMIZER, LinearSDCA])
+    learning_rate: float | str | RateFunction | None = parameter(
+        default="auto", values=[AUTO, *RATE]
+    )
+    l1: float = parameter(default=0.0, values=[NOT_NEGATIVE])
+    l2: float = parameter(default=0.0, values=[NOT_NEGATIVE])
+    weight_decay: float = parameter(default=0.0, values=[NOT_NEGATIVE])
 
 
-class _Linear(TakesSDCA):
-    """What the linear estimators have in common."""
+class SkestLinear(LinearParameters, SkestEstimator):
+    """What the linear estimators have in common; not for direct use."""
 
-    estimator_: Estimator
-
-    sparse_combiner: str
-    optimizer: Any
-    learning_rate: Any
-    l1: float
-    l2: float
-    weight_decay: float
-    lr_scheduler: LRSchedulerLike | None
-    clip_norm: float | None
     feature_columns_: FeatureColumns
-    _scale: TargetScale | None
-    _torch_dtype: torch.dtype
 
     _column_parameters: ClassVar[dict[str, str]] = {"feature_columns": "linear"}
-    _own_constraints: ClassVar[dict[str, list[Any]]] = {
-        "feature_columns": COLUMNS_CONSTRAINT,
-        "sparse_combiner": [StrOptions({"sum", "mean", "sqrtn"})],
-        "optimizer": [*OPTIMIZER_CONSTRAINT, LinearSDCA],
-        "learning_rate": [StrOptions({"auto"}), *LEARNING_RATE_CONSTRAINT],
-        **SCHEDULE_CONSTRAINTS,
-        "l1": [Interval(Real, 0, None, closed="left")],
-        "l2": [Interval(Real, 0, None, closed="left")],
-        "weight_decay": WEIGHT_DECAY_CONSTRAINT,
-    }
 
     @property
     def coef_(self) -> NDArray[Any]:
@@ -197,23 +148,72 @@ class _Linear(TakesSDCA):
             dtype=self._torch_dtype,
         )
 
+    # Dual coordinate ascent, whose examples are told apart by the numbers of the rows.
 
-@with_shared_docs
-class LinearClassifier(_Linear, SkestClassifier):
+    def _numbers_rows(self) -> LinearSDCA | None:
+        """Return the settings of SDCA if row numbers tell its examples apart."""
+        sdca = as_sdca(self.optimizer)
+        if sdca is None or sdca.example_id_column is not None:
+            return None
+        return replace(sdca, example_id_column=_ROW_KEY)
+
+    def _validate_params(self) -> None:
+        super()._validate_params()
+        if self.warm_start and self._numbers_rows():
+            raise ValueError(f"warm_start=True {_ROWS_CHANGE}")
+        if self.sampling == "weighted" and as_sdca(self.optimizer) is not None:
+            raise ValueError(
+                "sampling='weighted' has no meaning for LinearSDCA, whose objective weighs "
+                "every row exactly. Leave it at 'epoch'."
+            )
+
+    def _check_partial_fit(self) -> None:
+        super()._check_partial_fit()
+        if self._numbers_rows():
+            raise ValueError(f"Training by parts {_ROWS_CHANGE}")
+
+    def _keys_beside(self) -> set[Any]:
+        sdca = as_sdca(self.optimizer)
+        return set() if sdca is None else {sdca.example_id_column}
+
+    def _training_features(self, rows: Rows) -> TableColumns:
+        features = super()._training_features(rows)
+        if as_sdca(self.optimizer) is None:
+            return features
+        if rows.weight is not None:
+            # SDCA sums over rows: a weight of 2 is two rows, whatever the mean.
+            features = features | {WEIGHT_KEY: rows.weight}
+        if not self._numbers_rows():
+            return features
+        if _ROW_KEY in rows.features:
+            raise ValueError(
+                f"A column of X is called {_ROW_KEY!r}, a name that skest needs for the "
+                "row numbers. Rename it."
+            )
+        return features | {_ROW_KEY: np.arange(rows.n_rows)}
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        if as_sdca(self.optimizer) is not None:
+            tags.target_tags.multi_output = False
+            tags.input_tags.sparse = False
+            if tags.classifier_tags is not None:
+                tags.classifier_tags.multi_class = False
+                tags.classifier_tags.multi_label = False
+        return tags
+
+    def _target_rows(self, y: Any) -> Any:
+        y = super()._target_rows(y)
+        is_column = as_sdca(self.optimizer) is not None and np.shape(y)[1:] == (1,)
+        return column_or_1d(y, warn=True) if is_column else y
+
+
+@with_parameters
+class LinearClassifier(SkestLinear, SkestClassifier):
     """A linear classifier on arrays or mixed tables, with categorical columns as they are.
 
     Every categorical value has a weight of its own, looked up by its id: the cost of a
     step does not depend on the number of values.
-
-    Parameters
-    ----------
-    <linear_columns>
-    sparse_combiner : {"sum", "mean", "sqrtn"}, default="sum"
-        How the weights of several values in one cell are combined.
-    <linear_optimizer>
-    <training>
-    <class_weight>
-    <stopping>
 
     Attributes
     ----------
@@ -221,7 +221,9 @@ class LinearClassifier(_Linear, SkestClassifier):
         Class labels, sorted.
     feature_columns_ : FeatureColumns
         The fitted columns.
-    <coefficients>
+    coef_, intercept_ : ndarray
+        Weights of ``feature_columns_.transform(X)`` and biases, as in
+        `sklearn.linear_model`.
     <fitted>
 
     See Also
@@ -243,93 +245,21 @@ class LinearClassifier(_Linear, SkestClassifier):
     ['warm', 'cold', 'warm']
     """
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **SkestClassifier._parameter_constraints,
-        **_Linear._own_constraints,
-    }
 
-    def __init__(
-        self,
-        *,
-        feature_columns: Any = None,
-        sparse_combiner: str = "sum",
-        optimizer: Any = "ftrl",
-        learning_rate: float | str | RateFunction | None = "auto",
-        l1: float = 0.0,
-        l2: float = 0.0,
-        weight_decay: float = 0.0,
-        lr_scheduler: LRSchedulerLike | None = None,
-        clip_norm: float | None = None,
-        batch_size: int | str = "auto",
-        max_iter: int = 200,
-        max_steps: int | None = None,
-        sampling: str = "epoch",
-        class_weight: Any = None,
-        early_stopping: bool | str = "auto",
-        validation_fraction: float = 0.1,
-        n_iter_no_change: float = 10,
-        tol: float = 1e-4,
-        warm_start: bool = False,
-        warm_start_from: Any = None,
-        random_state: Any = None,
-        dtype: str = "auto",
-        device: Any = "auto",
-        execution: str = "auto",
-        hooks: Sequence[Any] = (),
-        config: Any = None,
-        verbose: int = 0,
-    ) -> None:
-        self.feature_columns = feature_columns
-        self.sparse_combiner = sparse_combiner
-        self.optimizer = optimizer
-        self.learning_rate = learning_rate
-        self.l1 = l1
-        self.l2 = l2
-        self.weight_decay = weight_decay
-        self.lr_scheduler = lr_scheduler
-        self.clip_norm = clip_norm
-        self.batch_size = batch_size
-        self.max_iter = max_iter
-        self.max_steps = max_steps
-        self.sampling = sampling
-        self.class_weight = class_weight
-        self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
-        self.n_iter_no_change = n_iter_no_change
-        self.tol = tol
-        self.warm_start = warm_start
-        self.warm_start_from = warm_start_from
-        self.random_state = random_state
-        self.dtype = dtype
-        self.device = device
-        self.execution = execution
-        self.hooks = hooks
-        self.config = config
-        self.verbose = verbose
-
-
-@with_shared_docs
-class LinearRegressor(_Linear, SkestRegressor):
+@with_parameters
+class LinearRegressor(LossParameters, SkestLinear, SkestRegressor):
     """A linear regression on arrays or mixed tables, with categorical columns as they are.
 
     Every categorical value has a weight of its own, looked up by its id: the cost of a
     step does not depend on the number of values.
 
-    Parameters
-    ----------
-    <regression_loss>
-    <linear_columns>
-    sparse_combiner : {"sum", "mean", "sqrtn"}, default="sum"
-        How the weights of several values in one cell are combined.
-    <linear_optimizer>
-    <training>
-    <stopping>
-
     Attributes
     ----------
     feature_columns_ : FeatureColumns
         The fitted columns.
-    <coefficients>
+    coef_, intercept_ : ndarray
+        Weights of ``feature_columns_.transform(X)`` and biases, as in
+        `sklearn.linear_model`.
     <fitted>
 
     See Also
@@ -350,96 +280,22 @@ class LinearRegressor(_Linear, SkestRegressor):
     array([1., 3.])
     """
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **SkestRegressor._parameter_constraints,
-        **_Linear._own_constraints,
-    }
-
-    def __init__(
-        self,
-        *,
-        loss: str = "squared_error",
-        quantile: float = 0.5,
-        feature_columns: Any = None,
-        sparse_combiner: str = "sum",
-        optimizer: Any = "ftrl",
-        learning_rate: float | str | RateFunction | None = "auto",
-        l1: float = 0.0,
-        l2: float = 0.0,
-        weight_decay: float = 0.0,
-        lr_scheduler: LRSchedulerLike | None = None,
-        clip_norm: float | None = None,
-        batch_size: int | str = "auto",
-        max_iter: int = 200,
-        max_steps: int | None = None,
-        sampling: str = "epoch",
-        early_stopping: bool | str = "auto",
-        validation_fraction: float = 0.1,
-        n_iter_no_change: float = 10,
-        tol: float = 1e-4,
-        warm_start: bool = False,
-        warm_start_from: Any = None,
-        random_state: Any = None,
-        dtype: str = "auto",
-        device: Any = "auto",
-        execution: str = "auto",
-        hooks: Sequence[Any] = (),
-        config: Any = None,
-        verbose: int = 0,
-    ) -> None:
-        self.loss = loss
-        self.quantile = quantile
-        self.feature_columns = feature_columns
-        self.sparse_combiner = sparse_combiner
-        self.optimizer = optimizer
-        self.learning_rate = learning_rate
-        self.l1 = l1
-        self.l2 = l2
-        self.weight_decay = weight_decay
-        self.lr_scheduler = lr_scheduler
-        self.clip_norm = clip_norm
-        self.batch_size = batch_size
-        self.max_iter = max_iter
-        self.max_steps = max_steps
-        self.sampling = sampling
-        self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
-        self.n_iter_no_change = n_iter_no_change
-        self.tol = tol
-        self.warm_start = warm_start
-        self.warm_start_from = warm_start_from
-        self.random_state = random_state
-        self.dtype = dtype
-        self.device = device
-        self.execution = execution
-        self.hooks = hooks
-        self.config = config
-        self.verbose = verbose
-
     def _weights_and_bias(self) -> tuple[NDArray[Any], NDArray[Any]]:
         weights, bias = super()._weights_and_bias()
         return (weights, bias) if self._target.shape else (weights[0], bias[0])
 
 
-@with_shared_docs
-class LinearEstimator(_Linear, SkestHeadEstimator):
+@with_parameters
+class LinearEstimator(SkestLinear, SkestHeadEstimator):
     """A linear model with a head of your choice.
-
-    Parameters
-    ----------
-    <head>
-    <linear_columns>
-    sparse_combiner : {"sum", "mean", "sqrtn"}, default="sum"
-        How the weights of several values in one cell are combined.
-    <linear_optimizer>
-    <training>
-    <stopping>
 
     Attributes
     ----------
     feature_columns_ : FeatureColumns
         The fitted columns.
-    <coefficients>
+    coef_, intercept_ : ndarray
+        Weights of ``feature_columns_.transform(X)`` and biases, as in
+        `sklearn.linear_model`.
     <fitted>
 
     See Also
@@ -461,67 +317,3 @@ class LinearEstimator(_Linear, SkestHeadEstimator):
     >>> model.fit(X, [3, 9] * 20).predict(X[:2]).round(1).tolist()
     [3.0, 9.0]
     """
-
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **SkestHeadEstimator._parameter_constraints,
-        **_Linear._own_constraints,
-    }
-
-    def __init__(
-        self,
-        head: Head | None = None,
-        *,
-        feature_columns: Any = None,
-        sparse_combiner: str = "sum",
-        optimizer: Any = "ftrl",
-        learning_rate: float | str | RateFunction | None = "auto",
-        l1: float = 0.0,
-        l2: float = 0.0,
-        weight_decay: float = 0.0,
-        lr_scheduler: LRSchedulerLike | None = None,
-        clip_norm: float | None = None,
-        batch_size: int | str = "auto",
-        max_iter: int = 200,
-        max_steps: int | None = None,
-        sampling: str = "epoch",
-        early_stopping: bool | str = "auto",
-        validation_fraction: float = 0.1,
-        n_iter_no_change: float = 10,
-        tol: float = 1e-4,
-        warm_start: bool = False,
-        warm_start_from: Any = None,
-        random_state: Any = None,
-        dtype: str = "auto",
-        device: Any = "auto",
-        execution: str = "auto",
-        hooks: Sequence[Any] = (),
-        config: Any = None,
-        verbose: int = 0,
-    ) -> None:
-        self.head = head
-        self.feature_columns = feature_columns
-        self.sparse_combiner = sparse_combiner
-        self.optimizer = optimizer
-        self.learning_rate = learning_rate
-        self.l1 = l1
-        self.l2 = l2
-        self.weight_decay = weight_decay
-        self.lr_scheduler = lr_scheduler
-        self.clip_norm = clip_norm
-        self.batch_size = batch_size
-        self.max_iter = max_iter
-        self.max_steps = max_steps
-        self.sampling = sampling
-        self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
-        self.n_iter_no_change = n_iter_no_change
-        self.tol = tol
-        self.warm_start = warm_start
-        self.warm_start_from = warm_start_from
-        self.random_state = random_state
-        self.dtype = dtype
-        self.device = device
-        self.execution = execution
-        self.hooks = hooks
-        self.config = config
-        self.verbose = verbose

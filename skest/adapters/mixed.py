@@ -2,7 +2,7 @@
 """`SkestMixedEstimator`: any kind of target, and several at once."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,7 +12,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from skest.adapters.base import has_partial_fit
 from skest.adapters.features import without_columns
-from skest.adapters.parameters import PREDICT_ARGUMENTS
+from skest.adapters.former import PREDICT_ARGUMENTS
+from skest.adapters.parameters import parameter, with_parameters
 from skest.adapters.stream import StreamTrained
 from skest.adapters.targets.base import Target
 from skest.adapters.targets.classes import LabelsTarget, as_matrix
@@ -22,9 +23,11 @@ from skest.adapters.targets.infer import (
     infer_target,
     several_targets,
 )
-from skest.adapters.targets.several import SeveralTargets, columns_of, is_frame
+from skest.adapters.targets.several import SeveralTargets, columns_of
 from skest.core.tf_names import former_arguments
 from skest.feature_columns.columns import FeatureColumns
+from skest.feature_columns.sources import is_frame
+from skest.feature_columns.table import TableColumns
 from skest.heads.base import Head
 from skest.heads.classification import SingleLabelHead
 from skest.heads.multi_head import MultiHead
@@ -157,16 +160,19 @@ class SkestMixedEstimator(StreamTrained):
         """Return the heads among the parameters."""
         return []
 
-    def _check_features(self, X: Any, *, reset: bool) -> dict[Any, Any]:
+    def _check_features(self, X: Any, *, reset: bool) -> TableColumns:
         """Read the weights of the head beside the features; they are none of them."""
         X, weights = without_columns(X, self._weight_keys)
-        return super()._check_features(X, reset=reset) | weights
+        features = super()._check_features(X, reset=reset)
+        return features | weights if weights else features
 
     def _given_columns(
-        self, parameter: str, kind: str, features: dict[str, Any]
+        self, parameter: str, kind: str, features: TableColumns
     ) -> FeatureColumns | None:
         weights = self._weight_keys
-        features = {key: cells for key, cells in features.items() if key not in weights}
+        if weights:
+            others = {k: cells for k, cells in features.items() if k not in weights}
+            features = TableColumns(others)
         return super()._given_columns(parameter, kind, features)
 
     @property
@@ -206,15 +212,25 @@ def _is_equal(a: Any, b: Any) -> bool:
         return False
 
 
-class SkestHeadEstimator(SkestMixedEstimator):
+@with_parameters
+class HeadParameters:
+    """The head, which comes first.
+
+    Parameters
+    ----------
+    head : Head
+        Loss, predictions and metrics: a head of `skest.heads`, also a `MultiHead` for
+        several targets. None chooses one for `y`: several labels for a matrix of zeros
+        and ones; for other matrices, tables and dictionaries one for each column, as
+        `MultiHeadEstimator` does with ``heads="auto"``; classes or numbers for a single
+        column.
+    """
+
+    head: Head | None = parameter(default=None, kw_only=False, values=[Head, None])
+
+
+class SkestHeadEstimator(HeadParameters, SkestMixedEstimator):
     """What estimators with a head of the user's have in common; not for direct use."""
-
-    head: Head | None
-
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **SkestMixedEstimator._parameter_constraints,
-        "head": [Head, None],
-    }
 
     def _target_of_head(self) -> Target | None:
         owner = type(self).__name__

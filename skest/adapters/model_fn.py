@@ -2,19 +2,22 @@
 """`ModelFnClassifier`, `ModelFnRegressor`: a model of your own as an estimator."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, ClassVar
 
-import torch
 from sklearn.utils import assert_all_finite
 from torch import Tensor
 
 from skest.adapters.base import SkestEstimator
 from skest.adapters.classifier import SkestClassifier
-from skest.adapters.dnn import COLUMNS_CONSTRAINT
 from skest.adapters.features import ARRAY_KEY, is_table
-from skest.adapters.parameters import with_shared_docs
+from skest.adapters.parameters import (
+    COLUMNS,
+    TrainingParameters,
+    parameter,
+    with_parameters,
+)
 from skest.adapters.regressor import SkestRegressor
 from skest.adapters.target_scale import TargetScale
 from skest.adapters.targets.classes import LabelsTarget
@@ -28,28 +31,57 @@ from skest.adapters.user_model import (
 )
 from skest.engine.model import model_fn_arguments
 from skest.feature_columns.columns import FeatureColumns
+from skest.feature_columns.table import TableColumns
 from skest.spec import EstimatorSpec
 
 _PARAMS = "params__"
 
 
-class ModelFnParameters:
+@with_parameters
+class ModelFnParameters(TrainingParameters):
+    """A model function, and what it is given.
+
+    Parameters
+    ----------
+    model_fn : callable
+        ``model_fn(features, labels, mode, params, config) -> EstimatorSpec``, as for
+        `skest.Estimator`: it builds a network and an optimizer, and says what the loss and
+        the predictions are. Only ``features`` and ``mode`` are mandatory. `features` and
+        `labels` are the first batch, to read shapes off; features are an array if X is an
+        array, else a dictionary of columns, as they are. The default of None is there
+        because scikit-learn constructs estimators without arguments; ``fit`` refuses it.
+
+        Sample weights and `class_weight` reach the loss by themselves if the
+        specification comes from a head, or if the loss returns one number for each row;
+        a loss that returns one number for the batch is an error then.
+    params : dict
+        Hyperparameters for `model_fn`. A search reaches its entries as ``params__<key>``.
+        What `model_fn` gets is a copy, with these entries unless `params` has them:
+        "head", a head for `y`, whose ``create_estimator_spec`` completes a network and
+        an optimizer; "n_classes" or "n_outputs", the number of classes or of columns of
+        `y`; and with `feature_columns`, "feature_columns", the fitted ones.
+    feature_columns : FeatureColumns or list of columns
+        With them, features are dictionaries of encoded columns, which
+        ``DenseFeatures(params["feature_columns"])`` of `skest.feature_columns` takes;
+        embeddings have sparse gradients, as `skest.optimizers.make_optimizer` expects.
+        Nothing is inferred: None leaves the features raw. An array must be finite
+        then; columns of a table are for the ``encode`` of `model_fn`, and without it
+        become tensors where they are numbers.
+    """
+
+    model_fn: Callable[..., EstimatorSpec] | None = parameter(
+        default=None, kw_only=False, values=[callable, None]
+    )
+    params: dict[str, Any] | None = parameter(default=None, values=[dict, None])
+    feature_columns: Any = parameter(default=None, values=COLUMNS)
+
+
+class SkestModelFn(ModelFnParameters, SkestEstimator):
     """What the estimators with a model function of the user's share; not for direct use."""
 
-    model_fn: Callable[..., EstimatorSpec] | None
-    params: dict[str, Any] | None
-    feature_columns: Any
     feature_columns_: FeatureColumns | None
-    _reads_array: bool
-    _target: Any
-    _torch_dtype: torch.dtype
 
     _column_parameters: ClassVar[dict[str, str]] = {"feature_columns": "dense"}
-    _own_constraints: ClassVar[dict[str, list[Any]]] = {
-        "model_fn": [callable, None],
-        "params": [dict, None],
-        "feature_columns": COLUMNS_CONSTRAINT,
-    }
 
     @abstractmethod
     def _size_of_y(self) -> dict[str, int]:
@@ -73,7 +105,7 @@ class ModelFnParameters:
         dict
             Parameters by name.
         """
-        found: dict[str, Any] = super().get_params(deep)  # type: ignore[misc]
+        found: dict[str, Any] = super().get_params(deep)
         if deep and isinstance(self.params, dict):
             found |= {f"{_PARAMS}{key}": value for key, value in self.params.items()}
         return found
@@ -93,14 +125,14 @@ class ModelFnParameters:
             This estimator.
         """
         own = {key: params.pop(key) for key in list(params) if key.startswith(_PARAMS)}
-        super().set_params(**params)  # type: ignore[misc]
+        super().set_params(**params)
         if own:
             entries = {key.removeprefix(_PARAMS): own[key] for key in own}
             self.params = {**(self.params or {}), **entries}
         return self
 
     def _validate_params(self) -> None:
-        super()._validate_params()  # type: ignore[misc]
+        super()._validate_params()
         if self.model_fn is None:
             raise ValueError(
                 f"'model_fn' of {type(self).__name__} must be given; got None. Pass a "
@@ -126,30 +158,23 @@ class ModelFnParameters:
         return False  # without columns, features stay raw
 
     def _takes_sparse(self) -> bool:
-        return self.feature_columns is not None and super()._takes_sparse()  # type: ignore[misc]
+        return self.feature_columns is not None and super()._takes_sparse()
 
     def _takes_as_array(self, X: Any) -> bool:
         return self.feature_columns is None and not is_table(X)
 
-    def _check_features(self, X: Any, *, reset: bool) -> dict[Any, Any]:
-        features = super()._check_features(X, reset=reset)  # type: ignore[misc]
+    def _check_features(self, X: Any, *, reset: bool) -> TableColumns:
+        features = super()._check_features(X, reset=reset)
         if not self._reads_array:
             return features
         owner = type(self).__name__
         assert_all_finite(features[ARRAY_KEY], estimator_name=owner, input_name="X")
-        return {BARE_KEY: features[ARRAY_KEY]}
+        return TableColumns({BARE_KEY: features[ARRAY_KEY]})
 
 
-@with_shared_docs
-class ModelFnClassifier(ModelFnParameters, SkestClassifier):
+@with_parameters
+class ModelFnClassifier(SkestModelFn, SkestClassifier):
     """A classifier made of a model function of your own.
-
-    Parameters
-    ----------
-    <model_fn>
-    <training>
-    <class_weight>
-    <stopping>
 
     Attributes
     ----------
@@ -206,58 +231,6 @@ class ModelFnClassifier(ModelFnParameters, SkestClassifier):
     {'units': 8, 'lr': 0.01}
     """
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **SkestClassifier._parameter_constraints,
-        **ModelFnParameters._own_constraints,
-    }
-
-    def __init__(
-        self,
-        model_fn: Callable[..., EstimatorSpec] | None = None,
-        *,
-        params: dict[str, Any] | None = None,
-        feature_columns: Any = None,
-        batch_size: int | str = "auto",
-        max_iter: int = 200,
-        max_steps: int | None = None,
-        sampling: str = "epoch",
-        class_weight: Any = None,
-        early_stopping: bool | str = "auto",
-        validation_fraction: float = 0.1,
-        n_iter_no_change: float = 10,
-        tol: float = 1e-4,
-        warm_start: bool = False,
-        warm_start_from: Any = None,
-        random_state: Any = None,
-        dtype: str = "auto",
-        device: Any = "auto",
-        execution: str = "auto",
-        hooks: Sequence[Any] = (),
-        config: Any = None,
-        verbose: int = 0,
-    ) -> None:
-        self.model_fn = model_fn
-        self.params = params
-        self.feature_columns = feature_columns
-        self.batch_size = batch_size
-        self.max_iter = max_iter
-        self.max_steps = max_steps
-        self.sampling = sampling
-        self.class_weight = class_weight
-        self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
-        self.n_iter_no_change = n_iter_no_change
-        self.tol = tol
-        self.warm_start = warm_start
-        self.warm_start_from = warm_start_from
-        self.random_state = random_state
-        self.dtype = dtype
-        self.device = device
-        self.execution = execution
-        self.hooks = hooks
-        self.config = config
-        self.verbose = verbose
-
     def _size_of_y(self) -> dict[str, int]:
         return {"n_classes": len(self.classes_)}
 
@@ -275,15 +248,9 @@ class _RawNumberTarget(NumberTarget):
         return None
 
 
-@with_shared_docs
-class ModelFnRegressor(ModelFnParameters, SkestRegressor):
+@with_parameters
+class ModelFnRegressor(SkestModelFn, SkestRegressor):
     """A regressor made of a model function of your own.
-
-    Parameters
-    ----------
-    <model_fn>
-    <training>
-    <stopping>
 
     Attributes
     ----------
@@ -327,56 +294,6 @@ class ModelFnRegressor(ModelFnParameters, SkestRegressor):
     # Of the score that early stopping goes by; what is minimised, model_fn says.
     loss = "squared_error"
     quantile = 0.5
-
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **SkestEstimator._parameter_constraints,
-        **ModelFnParameters._own_constraints,
-    }
-
-    def __init__(
-        self,
-        model_fn: Callable[..., EstimatorSpec] | None = None,
-        *,
-        params: dict[str, Any] | None = None,
-        feature_columns: Any = None,
-        batch_size: int | str = "auto",
-        max_iter: int = 200,
-        max_steps: int | None = None,
-        sampling: str = "epoch",
-        early_stopping: bool | str = "auto",
-        validation_fraction: float = 0.1,
-        n_iter_no_change: float = 10,
-        tol: float = 1e-4,
-        warm_start: bool = False,
-        warm_start_from: Any = None,
-        random_state: Any = None,
-        dtype: str = "auto",
-        device: Any = "auto",
-        execution: str = "auto",
-        hooks: Sequence[Any] = (),
-        config: Any = None,
-        verbose: int = 0,
-    ) -> None:
-        self.model_fn = model_fn
-        self.params = params
-        self.feature_columns = feature_columns
-        self.batch_size = batch_size
-        self.max_iter = max_iter
-        self.max_steps = max_steps
-        self.sampling = sampling
-        self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
-        self.n_iter_no_change = n_iter_no_change
-        self.tol = tol
-        self.warm_start = warm_start
-        self.warm_start_from = warm_start_from
-        self.random_state = random_state
-        self.dtype = dtype
-        self.device = device
-        self.execution = execution
-        self.hooks = hooks
-        self.config = config
-        self.verbose = verbose
 
     def _new_target(self, y: Any) -> NumberTarget:
         return _RawNumberTarget(type(self).__name__)

@@ -1,21 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """`MultiHeadEstimator`: one network for targets of different kinds."""
 
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
-from skest.adapters.dnn import DNNParameters
+from skest.adapters.dnn import SkestDNN
 from skest.adapters.mixed import SkestMixedEstimator, cells_by_head
-from skest.adapters.parameters import with_shared_docs
+from skest.adapters.parameters import AUTO, parameter, with_parameters
 from skest.adapters.targets.base import Target
 from skest.adapters.targets.infer import several_targets
-from skest.core.sklearn_compat import StrOptions
 from skest.heads.base import Head
-from skest.optimizers.schedules import LRSchedulerLike, RateFunction
 
 
-@with_shared_docs
-class MultiHeadEstimator(DNNParameters, SkestMixedEstimator):
+@with_parameters
+class MultiHeadEstimator(SkestDNN, SkestMixedEstimator):
     """A multilayer perceptron that predicts several targets of different kinds.
 
     The hidden layers are common to all targets, and each has a head of its own: its
@@ -24,9 +21,7 @@ class MultiHeadEstimator(DNNParameters, SkestMixedEstimator):
 
     Parameters
     ----------
-    hidden_units : sequence of int, default=(128, 64)
-        Widths of the hidden layers.
-    heads : "auto", dict or list, default="auto"
+    heads : "auto", dict or list
         What the columns of `y` are: a dictionary by column name, or a list with an entry
         for each column. An entry is
 
@@ -40,14 +35,8 @@ class MultiHeadEstimator(DNNParameters, SkestMixedEstimator):
         categories, booleans and whole numbers of at most 20 different values are
         classes, a matrix of zeros and ones in a dictionary is several labels, and
         everything else is numbers.
-    head_weights : dict of float by head, or list of float, default=None
+    head_weights : dict of float by head, or list of float
         Factors of the losses, and of the scores in `score`; None is 1 for all.
-    <columns>
-    <network>
-    <optimizer>
-    <schedule>
-    <training>
-    <stopping>
 
     Attributes
     ----------
@@ -83,80 +72,8 @@ class MultiHeadEstimator(DNNParameters, SkestMixedEstimator):
     50    big   13.0
     """
 
-    heads: Any
-    head_weights: Any
-
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **SkestMixedEstimator._parameter_constraints,
-        **DNNParameters._own_constraints,
-        "heads": [StrOptions({"auto"}), dict, list, tuple],
-        "head_weights": [dict, list, tuple, None],
-    }
-
-    def __init__(
-        self,
-        hidden_units: Sequence[int] | int = (128, 64),
-        *,
-        heads: Any = "auto",
-        head_weights: Any = None,
-        feature_columns: Any = None,
-        activation: Any = "relu",
-        dropout: float | str = "auto",
-        batch_norm: bool = False,
-        optimizer: Any = "auto",
-        learning_rate: float | str | RateFunction | None = "auto",
-        weight_decay: float | str = "auto",
-        lr_scheduler: LRSchedulerLike | None = None,
-        clip_norm: float | None = None,
-        n_members: int | str = "auto",
-        batch_size: int | str = "auto",
-        max_iter: int | str = "auto",
-        max_steps: int | None = None,
-        sampling: str = "epoch",
-        early_stopping: bool | str = "auto",
-        validation_fraction: float = 0.1,
-        n_iter_no_change: float | str = "auto",
-        tol: float = 1e-4,
-        warm_start: bool = False,
-        warm_start_from: Any = None,
-        random_state: Any = None,
-        dtype: str = "auto",
-        device: Any = "auto",
-        execution: str = "auto",
-        hooks: Sequence[Any] = (),
-        config: Any = None,
-        verbose: int = 0,
-    ) -> None:
-        self.hidden_units = hidden_units
-        self.heads = heads
-        self.head_weights = head_weights
-        self.feature_columns = feature_columns
-        self.activation = activation
-        self.dropout = dropout
-        self.batch_norm = batch_norm
-        self.optimizer = optimizer
-        self.learning_rate = learning_rate
-        self.weight_decay = weight_decay
-        self.lr_scheduler = lr_scheduler
-        self.clip_norm = clip_norm
-        self.n_members = n_members
-        self.batch_size = batch_size
-        self.max_iter = max_iter
-        self.max_steps = max_steps
-        self.sampling = sampling
-        self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
-        self.n_iter_no_change = n_iter_no_change
-        self.tol = tol
-        self.warm_start = warm_start
-        self.warm_start_from = warm_start_from
-        self.random_state = random_state
-        self.dtype = dtype
-        self.device = device
-        self.execution = execution
-        self.hooks = hooks
-        self.config = config
-        self.verbose = verbose
+    heads: Any = parameter(default="auto", values=[AUTO, dict, list, tuple])
+    head_weights: Any = parameter(default=None, values=[dict, list, tuple, None])
 
     def _new_target(self, y: Any) -> Target:
         return several_targets(y, self.heads, self.head_weights, type(self).__name__)

@@ -2,12 +2,13 @@
 """`SkestRegressor`: regression with ``X, y``."""
 
 from numbers import Real
-from typing import Any, ClassVar
+from typing import Any
 
 from sklearn.base import RegressorMixin
 from sklearn.utils.metaestimators import available_if
 
 from skest.adapters.base import has_partial_fit
+from skest.adapters.parameters import parameter, with_parameters
 from skest.adapters.stream import StreamTrained
 from skest.adapters.targets.numbers import LOSSES, NumberTarget
 from skest.core.sklearn_compat import Interval, StrOptions
@@ -15,18 +16,36 @@ from skest.core.sklearn_compat import Interval, StrOptions
 _MEDIAN = 0.5  # the default of `quantile`
 
 
+@with_parameters
+class LossParameters:
+    """What a regression minimises.
+
+    Parameters
+    ----------
+    loss : {"squared_error", "absolute_error", "huber", "quantile", "poisson", "logistic"}
+        What is minimised. "absolute_error" predicts medians; "huber" is half the squared
+        error up to a difference of one standard deviation of `y`, and linear beyond (in
+        ``evaluate``: up to a difference of 1); "poisson"
+        is for counts, `y >= 0`, and predicts the exponential of the network's output;
+        "logistic" is for shares, `y` in [0, 1], and predicts its sigmoid. Early stopping
+        goes by R² for "squared_error", and by the mean loss, with a minus, for the
+        others.
+    quantile : float in (0, 1)
+        What loss="quantile" predicts; another loss takes no other value.
+    """
+
+    loss: str = parameter(default="squared_error", values=[StrOptions(set(LOSSES))])
+    quantile: float = parameter(
+        default=_MEDIAN, values=[Interval(Real, 0, 1, closed="neither")]
+    )
+
+
 class SkestRegressor(RegressorMixin, StreamTrained):
     """What the regressors of skest have in common; not for direct use."""
 
     loss: str
     quantile: float
-
     _target: NumberTarget
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **StreamTrained._parameter_constraints,
-        "loss": [StrOptions(set(LOSSES))],
-        "quantile": [Interval(Real, 0, 1, closed="neither")],
-    }
 
     @available_if(has_partial_fit)
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:

@@ -5,54 +5,79 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
-import torch
-
+from skest.adapters.base import SkestEstimator
 from skest.adapters.classifier import SkestClassifier
-from skest.adapters.dnn import (
-    COLUMNS_CONSTRAINT,
-    HIDDEN_UNITS_CONSTRAINT,
-    LEARNING_RATE_CONSTRAINT,
-    OPTIMIZER_CONSTRAINT,
-    SCHEDULE_CONSTRAINTS,
-    WEIGHT_DECAY_CONSTRAINT,
+from skest.adapters.parameters import (
+    COLUMNS,
+    NOT_NEGATIVE,
+    OPTIMIZER,
+    RATE,
+    WIDTHS,
+    OptimizerParameters,
+    parameter,
+    with_parameters,
 )
-from skest.adapters.parameters import with_shared_docs
-from skest.adapters.regressor import SkestRegressor
+from skest.adapters.regressor import LossParameters, SkestRegressor
 from skest.canned.rnn import rnn_model_fn
 from skest.core.sklearn_compat import StrOptions
 from skest.feature_columns.columns import FeatureColumns
 from skest.networks.rnn import CELL_TYPES
-from skest.optimizers.schedules import LRSchedulerLike, RateFunction
+from skest.optimizers.schedules import RateFunction
 from skest.spec import EstimatorSpec
 
 
-class _RNN:
-    """What `RNNClassifier` and `RNNRegressor` have in common."""
+@with_parameters
+class RNNParameters(OptimizerParameters):
+    """A recurrent network on sequences.
 
-    units: Any
-    cell_type: str
-    optimizer: Any
-    learning_rate: float | RateFunction | None
-    weight_decay: float
-    lr_scheduler: LRSchedulerLike | None
-    clip_norm: float | None
+    Parameters
+    ----------
+    units : int or sequence of int
+        Widths of the recurrent layers.
+    sequence_feature_columns : FeatureColumns or list of columns
+        What the steps of the sequences are; see `skest.feature_columns`. If these columns
+        and those of the context are None, they are inferred: lists become sequences of
+        standardised numbers or of categories, other columns the context; an array of
+        shape (n_samples, n_steps) is one sequence of numbers in each row, where NaN at
+        the end is padding.
+    context_feature_columns : FeatureColumns or list of columns
+        What holds for all steps of a row. If only `sequence_feature_columns` are given,
+        there is no context.
+    cell_type : {"simple_rnn", "lstm", "gru"}
+        Kind of the recurrent layers, see `skest.networks.RNN`. "simple_rnn" learns from
+        the fewest steps; "gru" and "lstm" can add up or remember over more of them.
+    optimizer : str, class, callable or list
+        A name of `skest.optimizers.OPTIMIZERS`, a class of `torch.optim`, a function from
+        parameters to an optimizer, or a list of pairs of a pattern of parameter names and
+        one of these.
+    learning_rate : float, callable or None
+        A function of the global step makes a schedule; None is the optimizer's own
+        default.
+    weight_decay : float
+        L2 penalty of the optimizer; of AdamW, decay of the weights.
+    """
+
+    units: Sequence[int] | int = parameter(default=32, kw_only=False, values=WIDTHS)
+    sequence_feature_columns: Any = parameter(default=None, values=COLUMNS)
+    context_feature_columns: Any = parameter(default=None, values=COLUMNS)
+    cell_type: str = parameter(
+        default="simple_rnn", values=[StrOptions(set(CELL_TYPES))]
+    )
+    optimizer: Any = parameter(default="adagrad", values=OPTIMIZER)
+    learning_rate: float | RateFunction | None = parameter(default=0.05, values=RATE)
+    weight_decay: float = parameter(default=0.0, values=[NOT_NEGATIVE])
+    clip_norm: float | None = 5.0
+
+
+class SkestRNN(RNNParameters, SkestEstimator):
+    """What `RNNClassifier` and `RNNRegressor` have in common; not for direct use."""
+
     sequence_feature_columns_: FeatureColumns | None
     context_feature_columns_: FeatureColumns | None
-    _torch_dtype: torch.dtype
 
     _column_parameters: ClassVar[dict[str, str]] = {
         "sequence_feature_columns": "sequence",
         "context_feature_columns": "context",
-    }
-    _own_constraints: ClassVar[dict[str, list[Any]]] = {
-        "units": HIDDEN_UNITS_CONSTRAINT,
-        "sequence_feature_columns": COLUMNS_CONSTRAINT,
-        "context_feature_columns": COLUMNS_CONSTRAINT,
-        "cell_type": [StrOptions(set(CELL_TYPES))],
-        "optimizer": OPTIMIZER_CONSTRAINT,
-        "learning_rate": LEARNING_RATE_CONSTRAINT,
-        "weight_decay": WEIGHT_DECAY_CONSTRAINT,
-        **SCHEDULE_CONSTRAINTS,
     }
 
     def _model_fn(self, head: Any) -> Callable[..., EstimatorSpec]:
@@ -77,20 +102,9 @@ class _RNN:
         )
 
 
-@with_shared_docs
-class RNNClassifier(_RNN, SkestClassifier):
+@with_parameters
+class RNNClassifier(SkestRNN, SkestClassifier):
     """A recurrent network that classifies sequences.
-
-    Parameters
-    ----------
-    units : int or sequence of int, default=32
-        Widths of the recurrent layers.
-    <sequence_columns>
-    <optimizer>
-    <rnn_schedule>
-    <training>
-    <class_weight>
-    <stopping>
 
     Attributes
     ----------
@@ -122,85 +136,10 @@ class RNNClassifier(_RNN, SkestClassifier):
     ['healed', 'fell again', 'fell again', 'healed']
     """
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **SkestClassifier._parameter_constraints,
-        **_RNN._own_constraints,
-    }
 
-    def __init__(
-        self,
-        units: Sequence[int] | int = 32,
-        *,
-        sequence_feature_columns: Any = None,
-        context_feature_columns: Any = None,
-        cell_type: str = "simple_rnn",
-        optimizer: Any = "adagrad",
-        learning_rate: float | RateFunction | None = 0.05,
-        weight_decay: float = 0.0,
-        lr_scheduler: LRSchedulerLike | None = None,
-        clip_norm: float | None = 5.0,
-        batch_size: int | str = "auto",
-        max_iter: int = 200,
-        max_steps: int | None = None,
-        sampling: str = "epoch",
-        class_weight: Any = None,
-        early_stopping: bool | str = "auto",
-        validation_fraction: float = 0.1,
-        n_iter_no_change: float = 10,
-        tol: float = 1e-4,
-        warm_start: bool = False,
-        warm_start_from: Any = None,
-        random_state: Any = None,
-        dtype: str = "auto",
-        device: Any = "auto",
-        execution: str = "auto",
-        hooks: Sequence[Any] = (),
-        config: Any = None,
-        verbose: int = 0,
-    ) -> None:
-        self.units = units
-        self.sequence_feature_columns = sequence_feature_columns
-        self.context_feature_columns = context_feature_columns
-        self.cell_type = cell_type
-        self.optimizer = optimizer
-        self.learning_rate = learning_rate
-        self.weight_decay = weight_decay
-        self.lr_scheduler = lr_scheduler
-        self.clip_norm = clip_norm
-        self.batch_size = batch_size
-        self.max_iter = max_iter
-        self.max_steps = max_steps
-        self.sampling = sampling
-        self.class_weight = class_weight
-        self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
-        self.n_iter_no_change = n_iter_no_change
-        self.tol = tol
-        self.warm_start = warm_start
-        self.warm_start_from = warm_start_from
-        self.random_state = random_state
-        self.dtype = dtype
-        self.device = device
-        self.execution = execution
-        self.hooks = hooks
-        self.config = config
-        self.verbose = verbose
-
-
-@with_shared_docs
-class RNNRegressor(_RNN, SkestRegressor):
+@with_parameters
+class RNNRegressor(LossParameters, SkestRNN, SkestRegressor):
     """A recurrent network that predicts numbers from sequences.
-
-    Parameters
-    ----------
-    units : int or sequence of int, default=32
-        Widths of the recurrent layers.
-    <regression_loss>
-    <sequence_columns>
-    <optimizer>
-    <rnn_schedule>
-    <training>
-    <stopping>
 
     Attributes
     ----------
@@ -229,69 +168,3 @@ class RNNRegressor(_RNN, SkestRegressor):
     >>> bool(model.score(X, y) > 0.9)
     True
     """
-
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **SkestRegressor._parameter_constraints,
-        **_RNN._own_constraints,
-    }
-
-    def __init__(
-        self,
-        units: Sequence[int] | int = 32,
-        *,
-        loss: str = "squared_error",
-        quantile: float = 0.5,
-        sequence_feature_columns: Any = None,
-        context_feature_columns: Any = None,
-        cell_type: str = "simple_rnn",
-        optimizer: Any = "adagrad",
-        learning_rate: float | RateFunction | None = 0.05,
-        weight_decay: float = 0.0,
-        lr_scheduler: LRSchedulerLike | None = None,
-        clip_norm: float | None = 5.0,
-        batch_size: int | str = "auto",
-        max_iter: int = 200,
-        max_steps: int | None = None,
-        sampling: str = "epoch",
-        early_stopping: bool | str = "auto",
-        validation_fraction: float = 0.1,
-        n_iter_no_change: float = 10,
-        tol: float = 1e-4,
-        warm_start: bool = False,
-        warm_start_from: Any = None,
-        random_state: Any = None,
-        dtype: str = "auto",
-        device: Any = "auto",
-        execution: str = "auto",
-        hooks: Sequence[Any] = (),
-        config: Any = None,
-        verbose: int = 0,
-    ) -> None:
-        self.units = units
-        self.loss = loss
-        self.quantile = quantile
-        self.sequence_feature_columns = sequence_feature_columns
-        self.context_feature_columns = context_feature_columns
-        self.cell_type = cell_type
-        self.optimizer = optimizer
-        self.learning_rate = learning_rate
-        self.weight_decay = weight_decay
-        self.lr_scheduler = lr_scheduler
-        self.clip_norm = clip_norm
-        self.batch_size = batch_size
-        self.max_iter = max_iter
-        self.max_steps = max_steps
-        self.sampling = sampling
-        self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
-        self.n_iter_no_change = n_iter_no_change
-        self.tol = tol
-        self.warm_start = warm_start
-        self.warm_start_from = warm_start_from
-        self.random_state = random_state
-        self.dtype = dtype
-        self.device = device
-        self.execution = execution
-        self.hooks = hooks
-        self.config = config
-        self.verbose = verbose

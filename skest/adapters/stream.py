@@ -14,8 +14,8 @@ from skest.adapters.base import SkestEstimator, has_partial_fit
 from skest.adapters.epochs import Progress
 from skest.adapters.features import WEIGHT_KEY
 from skest.adapters.fit import CoreTraining
-from skest.adapters.parameters import TRAIN_ARGUMENTS
-from skest.adapters.reader import Rows
+from skest.adapters.former import TRAIN_ARGUMENTS
+from skest.adapters.rows import Rows
 from skest.config.run_config import RunConfig
 from skest.core.tf_names import former_arguments
 from skest.feature_columns.columns import FeatureColumns
@@ -212,7 +212,7 @@ class StreamTrained(SkestEstimator):
             features = self._training_features(rows)
             if rows.weight is not None:
                 # As they are: a mean of one in every batch would be another weighting.
-                features = {**features, WEIGHT_KEY: rows.weight}
+                features = features | {WEIGHT_KEY: rows.weight}
             yield features, rows.labels
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from skest.adapters.base import SkestEstimator
-from skest.adapters.model_fn import ModelFnParameters
+from skest.adapters.model_fn import SkestModelFn
 from skest.adapters.target_scale import TargetScale
 from skest.adapters.user_model import GIVEN_PARAMS
 from skest.checkpoints.checkpoint import Checkpoint, load_variables
@@ -189,7 +189,7 @@ def _parts(
         )
     check_is_fitted(estimator)
     fitted = estimator._as_fitted()
-    if isinstance(fitted, ModelFnParameters):
+    if isinstance(fitted, SkestModelFn):
         raise ValueError(
             "to_skorch and skorch_features take estimators whose network skest builds; "
             f"that of {type(estimator).__name__} is built by 'model_fn' from a batch of "

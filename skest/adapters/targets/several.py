@@ -12,6 +12,7 @@ from scipy.sparse import issparse
 
 from skest.adapters.target_scale import TargetScale
 from skest.adapters.targets.base import Predictions, Target
+from skest.feature_columns.sources import is_frame
 from skest.feature_columns.table import Table
 from skest.heads.multi_head import MultiHead
 from skest.inputs.array_dataset import take_rows
@@ -354,11 +355,6 @@ def _with_objects(y: Any) -> Any:
             else series.to_native()
         )
     return columns
-
-
-def is_frame(y: Any) -> bool:
-    """Tell whether `y` is a table with columns by name."""
-    return hasattr(type(y), "columns")
 
 
 class TargetForm:

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What "auto" stands for: the training recipe of networks, and plain settings else."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple
+
+from skest.heads.base import Head
+from skest.optimizers.schedules import CosineCycles
+
+# Batches by the number of rows (up to which): many steps where there are few rows.
+_BATCH_SIZES = ((1_024, 32), (2_048, 64), (8_192, 128), (65_536, 256), (262_144, 512))
+_LARGEST_BATCH = 1_024
+# Steps of a training that needs all cycles, within bounds for the epochs.
+_N_STEPS = 4_000
+_FEWEST_EPOCHS, _MOST_EPOCHS = 15, 100
+# Fewer rows say too little about the best epoch. They come in one batch and without
+# dropout: then nothing is random but the start, and a weight is a repetition.
+_FEWEST_ROWS_TO_HOLD_OUT = 100
+# Nor does a part with fewer: then every row is held out once.
+_FEWEST_HELD_OUT, _N_FOLDS = 100, 5
+# Highest rates of the schedule, by optimizer.
+_PEAKS = {"auto": 0.002, "adam": 0.002, "adamw": 0.002, "rmsprop": 0.002}
+_OTHER_PEAK = 0.05
+# Without the schedule "auto" is what it was before there was one.
+_PLAIN: dict[str, Any] = {"batch_size": 200, "max_iter": 200, "n_iter_no_change": 10}
+_PLAIN |= {"dropout": 0.0, "dnn_dropout": 0.0, "weight_decay": 0.0, "n_members": 1}
+_RECIPE = {"dropout": 0.1, "dnn_dropout": 0.1, "weight_decay": 0.01, "n_members": 3}
+_MANY_ROWS = 10_000  # rows are held out above this, as HistGradientBoosting does
+
+
+class Budget(NamedTuple):
+    """How long a training on a table may last."""
+
+    batch_size: int
+    max_iter: int
+
+
+def budget_of(n_rows: float) -> Budget:
+    """Return the budget for a number of rows.
+
+    Examples
+    --------
+    >>> from skest.adapters.recipe import budget_of
+    >>> budget_of(150), budget_of(10_000), budget_of(1_000_000)
+    (Budget(batch_size=32, max_iter=100), Budget(batch_size=256, max_iter=100), \
+Budget(batch_size=1024, max_iter=15))
+    """
+    sizes = (size for most, size in _BATCH_SIZES if n_rows <= most)
+    batch_size = next(sizes, _LARGEST_BATCH)
+    if n_rows < _FEWEST_ROWS_TO_HOLD_OUT:
+        return Budget(int(n_rows), _MOST_EPOCHS)
+    n_epochs = round(_N_STEPS * batch_size / n_rows)
+    return Budget(batch_size, min(max(n_epochs, _FEWEST_EPOCHS), _MOST_EPOCHS))
+
+
+class AutoParameters:
+    """Fits with parameters that are "auto".
+
+    Attributes
+    ----------
+    auto_params_ : dict of str to object
+        What was chosen for parameters that are "auto".
+    """
+
+    auto_params_: dict[str, Any]
+    _target: Any
+    validation_fraction: float
+    hooks: Any
+    #: The parameters with the optimizer and the rate of a network that has the recipe.
+    _recipe_for: ClassVar[tuple[str, str] | None] = None
+
+    def _chosen(self, name: str) -> Any:
+        """Return a parameter, or what was chosen for it if it is "auto"."""
+        value = getattr(self, name)
+        return (
+            vars(self).get("auto_params_", {}).get(name, value)
+            if _auto(value)
+            else value
+        )
+
+    @property
+    def _has_schedule(self) -> bool:
+        """Whether the rate follows the schedule of the recipe."""
+        return self._recipe_for is not None and _auto(
+            getattr(self, self._recipe_for[1])
+        )
+
+    @property
+    def _takes_members(self) -> bool:
+        """Whether the last layer may be several."""
+        output: Any = type(self._target.head(None)).output_layer
+        return output is Head.output_layer and not getattr(self, "batch_norm", False)
+
+    def _choose(self, n_rows: float) -> None:
+        """Choose for a training on so many rows."""
+        choices: dict[str, Any] = {**_PLAIN, "early_stopping": n_rows > _MANY_ROWS}
+        choices["batch_size"] = min(choices["batch_size"], n_rows)
+        if self._recipe_for is not None and self._has_schedule:
+            choices |= budget_of(n_rows)._asdict() | _RECIPE
+            if not self._takes_members:
+                choices["n_members"] = 1
+            if getattr(self, self._recipe_for[0]) != "auto":
+                choices["weight_decay"] = 0.0  # an L2 penalty is another thing
+            choices["early_stopping"] = n_rows >= _FEWEST_ROWS_TO_HOLD_OUT
+            if n_rows < _FEWEST_ROWS_TO_HOLD_OUT:
+                choices |= dict.fromkeys(("dropout", "dnn_dropout"), 0.0)
+            choices["n_iter_no_change"] = math.inf  # the schedule says when to look
+        self.auto_params_ = {
+            name: choice
+            for name, choice in choices.items()
+            if _auto(getattr(self, name, None))
+        }
+
+    def _schedule(self, n_steps: int | None, first_step: int = 0) -> None:
+        """Choose the rate for so many steps; None are steps without a known end.
+
+        It is constant for those, and where a scheduler is given.
+        """
+        if self._recipe_for is None or not self._has_schedule:
+            return
+        optimizer, rate = self._recipe_for
+        name = getattr(self, optimizer)
+        peak = _PEAKS.get(name.lower(), _OTHER_PEAK) if isinstance(name, str) else None
+        chosen: Any = peak
+        own = getattr(self, "lr_scheduler", None) is None
+        if peak is not None and n_steps is not None and own:
+            chosen = CosineCycles(peak, n_steps, first_step)
+        self.auto_params_ = {**self.auto_params_, rate: chosen}
+
+    def _n_folds(self, n_rows: int) -> int:
+        """Return by how many trainings to find the best epoch; 1 holds out one part."""
+        n_held_out = self.validation_fraction * n_rows
+        return _N_FOLDS if n_held_out < _FEWEST_HELD_OUT and not self.hooks else 1
+
+    def _ends(self, n_epochs: int) -> Sequence[int]:
+        """Return the epochs after which the schedule lets training end."""
+        rate = self._chosen(self._recipe_for[1]) if self._recipe_for else None
+        return rate.ends(n_epochs) if isinstance(rate, CosineCycles) else ()
+
+
+def _auto(value: Any) -> bool:
+    return isinstance(value, str) and value == "auto"
