@@ -22,7 +22,6 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from skest.adapters.epochs import EpochHook, Progress, fit_summaries
-from skest.adapters.export import as_exported, fitted_onnx
 from skest.adapters.fit import (
     CoreTraining,
     LiveScore,
@@ -52,8 +51,7 @@ from skest.core.random import seed_sequence
 from skest.core.sklearn_compat import Interval, Options, StrOptions
 from skest.core.tf_names import FormerArguments, former_arguments
 from skest.estimators.estimator import Estimator
-from skest.export.onnx.inputs import forms_of
-from skest.export.writer import are_external, write_export
+from skest.feature_columns.sources import forms_of
 from skest.feature_columns.table import Table, TableColumns
 from skest.inputs.array_dataset import ArrayDataset
 from skest.spec import EstimatorSpec
@@ -606,6 +604,8 @@ class SkestEstimator(CallbackSupportMixin, AutoParameters, RowReader, FormerArgu
         ImportError
             If onnx is not installed.
         """
+        from skest.adapters.export import fitted_onnx  # fit needs none of it
+
         return fitted_onnx(self, input_rank).model
 
     def export(
@@ -661,10 +661,14 @@ class SkestEstimator(CallbackSupportMixin, AutoParameters, RowReader, FormerArgu
         ImportError
             If onnx or onnxruntime is missing.
         """
-        external = are_external(weights)
-        exported = as_exported(self, input_rank, example, assets or {})
-        return write_export(
-            exported, export_dir_base, external=external, verify=verify, atol=atol
+        from skest.adapters.export import export_fitted  # fit needs none of it
+
+        return export_fitted(
+            *(self, export_dir_base, input_rank, example),
+            assets=assets or {},
+            weights=weights,
+            verify=verify,
+            atol=atol,
         )
 
     def _as_fitted(self) -> Any:

@@ -4,6 +4,7 @@
 import os
 from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,13 +20,31 @@ from skest.exceptions import ExportError
 from skest.export.checkpoint_export import check_format
 from skest.export.classes import LABELS, with_class_outputs
 from skest.export.onnx.graph import Graph
-from skest.export.onnx.inputs import Form, Inputs, InputSpec
+from skest.export.onnx.inputs import Inputs, InputSpec
 from skest.export.onnx.model import OnnxGraph, build_onnx, spec_onnx
 from skest.export.onnx.tracing import BARE
 from skest.export.warmup import by_output, cells_of, made_up_rows, rows_of
-from skest.export.writer import Exported
+from skest.export.writer import Exported, are_external, write_export
+from skest.feature_columns.sources import Form
 from skest.keys import ModeKeys
 from skest.spec import EstimatorSpec
+
+
+def export_fitted(
+    estimator: Any,
+    base: str | os.PathLike[str],
+    input_rank: int,
+    example: Any,
+    *,
+    assets: Mapping[str, str | os.PathLike[str]],
+    weights: str,
+    verify: bool,
+    atol: float,
+) -> Path:
+    """Write a fitted estimator as a new version; see `SkestEstimator.export`."""
+    external = are_external(weights)
+    exported = as_exported(estimator, input_rank, example, assets)
+    return write_export(exported, base, external=external, verify=verify, atol=atol)
 
 
 def as_exported(

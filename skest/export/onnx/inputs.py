@@ -7,8 +7,6 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
-import pandas as pd
-import scipy.sparse
 
 from skest.exceptions import ExportError
 from skest.export.onnx.graph import STRING, Graph, Value, where
@@ -19,7 +17,6 @@ from skest.feature_columns.categorical import (
     IdentityColumn,
     KeyedCategoricalColumn,
 )
-from skest.feature_columns.cells import Cells
 from skest.feature_columns.crossed import CrossedColumn
 from skest.feature_columns.dense import EmbeddingColumn, IndicatorColumn
 from skest.feature_columns.encoding import NumericFrameColumn
@@ -27,13 +24,12 @@ from skest.feature_columns.numeric import NumericColumn
 from skest.feature_columns.parsed import ParsedColumn
 from skest.feature_columns.periodic import PeriodicColumn
 from skest.feature_columns.piecewise import PiecewiseLinearColumn
-from skest.feature_columns.ragged import holds_lists
 from skest.feature_columns.sequence import (
     SequenceCategoricalColumn,
     SequenceNumericColumn,
 )
 from skest.feature_columns.shared import SharedEmbeddingColumn
-from skest.feature_columns.sources import read_cells
+from skest.feature_columns.sources import Form
 from skest.feature_columns.sparse_matrix import SparseMatrixColumn
 from skest.feature_columns.table import Key
 from skest.feature_columns.target_statistics import TargetStatisticsColumn
@@ -227,93 +223,6 @@ _NO_CATEGORY = -1
 # What means a missing integer where -1 is a value.
 _NO_INTEGER = int(np.iinfo(np.int64).min)
 _ANY_MISSING = {"string": "", "int64": _NO_CATEGORY, "float32": np.nan}
-
-
-class Form(NamedTuple):
-    """What the cells of a raw column are, as far as an exported graph must know.
-
-    Attributes
-    ----------
-    kind : {"string", "int64", "number"}
-        Strings (booleans are read as such), integers, or other numbers; these may be
-        integers with gaps.
-    width : int or None
-        How many values a cell has; None is any number of them.
-    names : tuple of str or None
-        Columns of the frame of which the raw column, a matrix, was made.
-    """
-
-    kind: str
-    width: int | None
-    names: tuple[str, ...] | None = None
-
-
-def forms_of(
-    features: Mapping[Any, Any], names: Iterable[str] | None = None
-) -> dict[Any, Form]:
-    """Return the forms of raw columns, by a look at few of their cells.
-
-    Columns that hold nothing, or what is neither number nor string, are left out.
-
-    Parameters
-    ----------
-    features : dict of arrays, or of Series
-        Raw columns by key.
-    names : iterable of str, default=None
-        Columns of the frame, if the only raw column is a matrix that was made of one.
-
-    Examples
-    --------
-    >>> from skest.export.onnx.inputs import forms_of
-    >>> found = forms_of({"city": ["a", None], "tags": [[1, 2], []]})
-    >>> list(found)
-    ['city', 'tags']
-    >>> found["tags"]
-    Form(kind='int64', width=None, names=None)
-    """
-    found = {key: _form_of(cells, key) for key, cells in features.items()}
-    known = {key: form for key, form in found.items() if form is not None}
-    if names is None:
-        return known
-    columns = tuple(map(str, names))
-    return {key: Form(form.kind, len(columns), columns) for key, form in known.items()}
-
-
-def _form_of(values: Any, key: Any) -> Form | None:
-    if scipy.sparse.issparse(values):
-        return Form("number", values.shape[1])
-    cells = read_cells(values, key)
-    kind = _kind_of(cells)
-    if kind is None:
-        return None
-    if holds_lists(cells) or cells.ndim > 1:
-        return Form(kind, cells.shape[1] if cells.shape[1:] == (1,) else None)
-    return Form(kind, 1)
-
-
-def _kind_of(cells: Cells) -> str | None:
-    dtype = cells.dtype
-    if isinstance(dtype, pd.CategoricalDtype):
-        return _kind_of(dtype.categories.to_series())
-    if dtype.kind in "iu":
-        return "int64"
-    if dtype.kind == "f":
-        return "number"
-    if dtype.kind in "bSUT" or isinstance(dtype, pd.StringDtype):
-        return "string"
-    each = cells.flat if isinstance(cells, np.ndarray) else cells
-    return next(filter(None, map(_kind_of_cell, each)), None)
-
-
-def _kind_of_cell(cell: Any) -> str | None:
-    """Return the kind of one object, or of the first value in it; None if missing."""
-    if isinstance(cell, list | tuple | np.ndarray | pd.Series):
-        return next(filter(None, map(_kind_of_cell, cell)), None)
-    if isinstance(cell, str | bytes | bool | np.bool_):
-        return "string"
-    if isinstance(cell, int | np.integer):
-        return "int64"
-    return None if pd.api.types.is_scalar(cell) and pd.isna(cell) else "number"
 
 
 class InputSpec(NamedTuple):

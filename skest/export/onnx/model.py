@@ -13,7 +13,7 @@ from skest.exceptions import ExportError
 from skest.export.onnx.columns import encode
 from skest.export.onnx.graph import IR_VERSION, OPSETS, STRING, Graph, Value, to_model
 from skest.export.onnx.heads import split_logits, task_predictions, with_classes
-from skest.export.onnx.inputs import Form, Inputs, InputSpec
+from skest.export.onnx.inputs import Inputs, InputSpec
 from skest.export.onnx.networks import Scope, network_output
 from skest.export.onnx.tracing import (
     SpecInputs,
@@ -25,6 +25,7 @@ from skest.export.signatures import Signature, TensorInfo, model_signatures, sig
 from skest.export.warmup import looked_up_in_model
 from skest.feature_columns.base import FeatureColumn
 from skest.feature_columns.columns import FeatureColumns
+from skest.feature_columns.sources import Form
 from skest.feature_columns.table import Key
 from skest.heads.base import Head
 from skest.heads.multi_head import MultiHead
@@ -107,7 +108,7 @@ def build_onnx(
     logits_range : pair of ndarray of shape (n_logits,), default=None
         The least and the largest values that they become.
     forms : dict of Form, default=None
-        What is known about raw columns, see `skest.export.onnx.inputs.forms_of`.
+        What is known about raw columns, see `skest.feature_columns.sources.forms_of`.
     input_rank : {1, 2}, default=2
         Dimensions of inputs that have one value for each row: (n,) or (n, 1).
     name : str, default="skest"

@@ -24,7 +24,7 @@ from torch.nn import functional as F
 from skest.exceptions import ExportError
 from skest.export.onnx.columns import EveryId, Ids, Numbers, computed, encode
 from skest.export.onnx.graph import ALLOWED_OPERATORS, IR_VERSION, OPSETS, Graph, Value
-from skest.export.onnx.inputs import Form, Inputs, InputSpec, demands, forms_of
+from skest.export.onnx.inputs import Inputs, InputSpec, demands
 from skest.export.onnx.networks import Scope, network_output
 from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.encoding import Encoding, PartsEncoding
@@ -34,6 +34,7 @@ from skest.feature_columns.modules import (
     SequenceFeatures,
 )
 from skest.feature_columns.piecewise import PiecewiseLinearColumn
+from skest.feature_columns.sources import Form, forms_of
 from skest.feature_columns.table import Key, Table
 
 _LOGGER = "torch.onnx._internal.exporter._registration"
