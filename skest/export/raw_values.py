@@ -7,7 +7,6 @@ engine turns ``None`` into the text "None" without a word; here missing values b
 the manifest says, and what is no text or number is refused by name.
 """
 
-import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from reprlib import repr as shortened
 from typing import Any
@@ -383,47 +382,26 @@ class Feature:
         return array
 
 
-def cell_lengths(
-    cells: Sequence[Any] | NDArray[Any], feature: Mapping[str, Any]
-) -> NDArray[np.int64]:
-    """Return how many items each row has; all become as long as the longest.
+def longest_list(cells: Any, delimiter: str | None = None) -> int:
+    """Return how many items the longest cell has; all become as long.
 
     Parameters
     ----------
     cells : sequence
         One cell for each row.
-    feature : dict
-        The feature's entry in the manifest, of which the second size is free.
+    delimiter : str, optional
+        What divides the items in a text.
 
     Examples
     --------
-    >>> from skest.export.raw_values import cell_lengths
-    >>> cell_lengths(["a|b", ["a|b", "c"], None], {"delimiter": "|"})
-    array([2, 3, 1])
+    >>> from skest.export.raw_values import longest_list
+    >>> longest_list(["a|b", ["a|b", "c"], None], "|")
+    3
     """
-    delimiter = feature.get("delimiter")
-    return np.fromiter((_n_items(cell, delimiter) for cell in cells), np.int64)
-
-
-def values_in_item(feature: Mapping[str, Any]) -> int:
-    """Return of how many values an item of a list consists: one, unless it is a vector.
-
-    Parameters
-    ----------
-    feature : dict
-        The feature's entry in the manifest.
-
-    Examples
-    --------
-    >>> from skest.export.raw_values import values_in_item
-    >>> values_in_item({"shape": [None, None, 64]})
-    64
-    """
-    return math.prod(size or 1 for size in feature["shape"][2:])
+    return max((_n_items(cell, delimiter) for cell in cells), default=0)
 
 
 def _n_items(cell: Any, delimiter: str | None) -> int:
-    """Return how many items a cell has, of which texts may be split."""
     items = cell if isinstance(cell, list | tuple | np.ndarray) else [cell]
     if not delimiter:
         return len(items)

@@ -85,8 +85,6 @@ class Demand(NamedTuple):
         Whether the integer -1 is a category, because a crossed column reads it by name.
     names : tuple of str or None
         Columns of a frame that are the columns of the input.
-    is_weight : bool
-        Whether the numbers are weights of what else the column reads.
     """
 
     key: Key
@@ -97,7 +95,6 @@ class Demand(NamedTuple):
     delimiter: str | None = None
     is_crossed: bool = False
     names: tuple[str, ...] | None = None
-    is_weight: bool = False
 
 
 def demands(column: FeatureColumn) -> list[Demand]:
@@ -215,7 +212,7 @@ def _(column: SequenceCategoricalColumn) -> list[Demand]:
 def _(column: WeightedCategoricalColumn) -> list[Demand]:
     dtype = np.promote_types(column.dtype, np.float32).name  # for NaN behind the values
     shape = (None, None)
-    weights = Demand(column.weight_feature_key, True, dtype, shape, is_weight=True)
+    weights = Demand(column.weight_feature_key, True, dtype, shape)
     return [*demands(column.categorical), weights]
 
 
@@ -245,9 +242,6 @@ class InputSpec(NamedTuple):
         What divides the values of a raw cell, which come to the graph one by one.
     names : tuple of str or None
         Columns of a frame that are the columns of this input.
-    crossed : tuple of tuples of str
-        The inputs of crossed columns that read this one first: each value in a row of one
-        meets each of the others.
     texts_only : bool
         Whether an integer is refused, not read as its decimal string.
     """
@@ -259,7 +253,6 @@ class InputSpec(NamedTuple):
     missing: Any
     delimiter: str | None = None
     names: tuple[str, ...] | None = None
-    crossed: tuple[tuple[str, ...], ...] = ()
     texts_only: bool = False
 
     def to_json(self) -> dict[str, Any]:
@@ -272,7 +265,6 @@ class InputSpec(NamedTuple):
             "missing": "nan" if is_nan else self.missing,
             "delimiter": self.delimiter,
             "columns": None if self.names is None else list(self.names),
-            "crossed": [list(names) for names in self.crossed] or None,
             "texts_only": self.texts_only or None,
         }
         return {name: value for name, value in described.items() if value is not None}
@@ -342,8 +334,7 @@ class Inputs:
         self.specs: list[InputSpec] = []
         self._values: dict[tuple[Key, str | None], tuple[InputSpec, Value]] = {}
         wanted: dict[tuple[Key, str | None], list[Demand]] = {}
-        every = [demands(column) for column in columns]
-        for demand in chain.from_iterable(every):
+        for demand in chain.from_iterable(map(demands, columns)):
             wanted.setdefault((demand.key, demand.delimiter), []).append(demand)
         delimited = {key for key, delimiter in wanted if delimiter is None}
         for (key, delimiter), of_input in wanted.items():
@@ -351,19 +342,6 @@ class Inputs:
             name = f"{key}_split" if is_second else str(key)
             form = self._forms.get(key)
             self._declare(_spec(name, of_input, np.dtype(dtype), form))
-        self._note_crosses(every)
-
-    def _note_crosses(self, every: list[list[Demand]]) -> None:
-        """Write down which inputs are crossed: a column with two sources crosses them."""
-        found: dict[str, dict[tuple[str, ...], None]] = {}
-        for of_column in every:
-            read = [d for d in of_column if not d.is_weight]
-            names = tuple(self._values[d.key, d.delimiter][0].name for d in read)
-            if len(names) > 1:
-                found.setdefault(names[0], {})[names] = None
-        self.specs = [
-            s._replace(crossed=tuple(found.get(s.name, ()))) for s in self.specs
-        ]
 
     def _declare(self, spec: InputSpec) -> Value:
         if not spec.name:
