@@ -16,13 +16,11 @@ from skest.engine.evaluation import predict_batch
 from skest.engine.model import ModelBuilder, restore
 from skest.exceptions import ExportError
 from skest.export.checkpoint_export import check_format, check_unused, export_checkpoint
-from skest.export.classes import with_class_outputs
 from skest.export.onnx.inputs import InputSpec
 from skest.export.onnx.model import OnnxGraph, spec_onnx
 from skest.export.onnx.tracing import BARE
-from skest.export.warmup import by_output, cells_of, made_up_rows, rows_of
+from skest.export.warmup import by_output, cells_of
 from skest.export.writer import Exported, are_external, write_export
-from skest.heads.base import Head
 from skest.keys import ModeKeys
 from skest.spec import EstimatorSpec
 
@@ -119,17 +117,13 @@ def exported_spec(
         As `skest.export.onnx.model.spec_onnx`.
     """
     model = spec_onnx(spec, features, input_rank=input_rank, name=name)
-    predict = partial(_expected, spec, model)
-    if example is None:
-        rows, found = made_up_rows(model.words, model.inputs, predict)
-    else:
-        table = example if _is_table(example) else {BARE: np.asarray(example)}
-        rows, found = rows_of(table, model.inputs), None
+    if example is not None and not _is_table(example):
+        example = {BARE: np.asarray(example)}
     return Exported(
         model=model,
         described={"estimator": name, "global_step": checkpoint.global_step},
-        rows=rows,
-        expected=lambda: predict(rows) if found is None else found,
+        predict=partial(_expected, spec, model),
+        example=example,
         assets=assets,
     )
 
@@ -144,9 +138,6 @@ def _expected(
 ) -> dict[str, np.ndarray]:
     """Return what the signature "predict" should."""
     found = predicted_by_spec(spec, model.inputs, rows)
-    owner = getattr(spec.predictions, "__self__", None)
-    if isinstance(owner, Head):
-        found = with_class_outputs(owner, found)
     own = (spec.export_outputs or {}).get("predict")
     keys = {name: name for name in model.signatures["predict"].outputs}
     named = {n: found.get(key) for n, key in (own.outputs if own else keys).items()}

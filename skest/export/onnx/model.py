@@ -2,7 +2,7 @@
 """A model as one ONNX graph, from raw columns to classes and numbers."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +21,7 @@ from skest.export.onnx.tracing import (
     spec_inputs,
     trace_around_known_parts,
 )
-from skest.export.signatures import Signature, TensorInfo, model_signatures, signatures
+from skest.export.signatures import Signature, TensorInfo, model_signatures
 from skest.export.warmup import looked_up_in_model
 from skest.feature_columns.base import FeatureColumn
 from skest.feature_columns.columns import FeatureColumns
@@ -155,7 +155,8 @@ def build_onnx(
         low, high = (np.asarray(values, dtype) for values in logits_range)
         logits = logits.within(low, high)
     predictions = _head_outputs(graph, head, logits, classes)
-    found = _head_signatures(head, predictions, inputs.specs, input_rank)
+    taken = {spec.name: _info_of(spec, input_rank) for spec in inputs.specs}
+    found = model_signatures(head, predictions, taken)
     return _finished(graph, inputs.specs, found)
 
 
@@ -183,14 +184,6 @@ def _head_outputs(graph: Graph, head: Head, logits: Any, classes: Any) -> Any:
         for part, own_logits in split_logits(head, logits).items()
     }
     return predictions if isinstance(head, MultiHead) else predictions[None]
-
-
-def _head_signatures(
-    head: Head, predictions: Any, inputs: Sequence[InputSpec], input_rank: int
-) -> dict[str, Signature]:
-    """Return the signatures of a head, of what `_head_outputs` returned."""
-    taken = {spec.name: _info_of(spec, input_rank) for spec in inputs}
-    return signatures(head, predictions, taken)
 
 
 def _finished(
