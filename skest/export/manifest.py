@@ -223,6 +223,10 @@ _OPTIONAL: dict[str, tuple[Callable[[Any, Mapping[str, Any]], bool], str]] = {
     "missing": (_is_missing, 'a value of it, or "nan" for NaN,'),
     "delimiter": (lambda value, _: isinstance(value, str) and value != "", "a text"),
     "texts_only": (lambda value, _: isinstance(value, bool), "true or false"),
+    "unit": (
+        lambda value, feature: (value, feature["dtype"]) == ("us", "int64"),
+        "'us'",
+    ),
     "columns": (_are_columns, "a name for each value of a row"),
 }
 

@@ -8,6 +8,7 @@ the manifest says, and what is no text or number is refused by name.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import UTC, datetime
 from reprlib import repr as shortened
 from typing import Any
 
@@ -152,7 +153,8 @@ class Feature:
         ``missing``, what stands for a missing value and fills up shorter lists, unless
         none may be missing; ``delimiter``, what separates the values in a text;
         ``columns``, if it is made of several columns of a table; and ``texts_only``, if
-        an integer is no text.
+        an integer is no text; and ``unit``, if the numbers are dates: whole numbers of it
+        since 1970.
     """
 
     def __init__(self, name: str, spec: Mapping[str, Any]) -> None:
@@ -162,6 +164,7 @@ class Feature:
         self.columns: list[str] | None = spec.get("columns")
         self._delimiter = spec.get("delimiter")
         self._texts_only = bool(spec.get("texts_only"))
+        self._unit = spec.get("unit")
         missing = spec.get("missing")
         self._missing = float("nan") if missing == "nan" else missing
 
@@ -190,12 +193,46 @@ class Feature:
             )
         if None in self.shape[1:]:
             values = self._padded(values)
+        if self._unit is not None:
+            values = self._times(values)
         texts = self.dtype == "string"
         try:
             return self._shaped(self._texts(values) if texts else self._numbers(values))
         except (TypeError, ValueError):
             self._check_columns(values)
             raise
+
+    def _times(self, values: Any) -> NDArray[Any]:
+        """Return dates as whole numbers since 1970 in UTC; numbers are such already."""
+        array = np.asarray(values)
+        if array.dtype.kind in "iu":
+            return array
+        if array.dtype.kind != "M":
+            cells = np.asarray(values, object)
+            array = np.array([self._time(c) for c in cells.ravel()]).reshape(
+                cells.shape
+            )
+        times = array.astype(f"datetime64[{self._unit}]")
+        if self._missing is None and np.isnat(times).any():
+            self._known_missing()
+        return times.astype(np.int64)
+
+    def _time(self, cell: Any) -> np.datetime64:
+        if _is_missing(cell) or cell == "":
+            return np.datetime64("NaT", self._unit)
+        if isinstance(cell, datetime) and cell.tzinfo is not None:
+            cell = cell.astimezone(UTC).replace(tzinfo=None)
+        if isinstance(cell, str):
+            cell = cell.removesuffix("Z").removesuffix("+00:00")
+        try:
+            is_number = isinstance(cell, int | np.integer)
+            time = np.datetime64(cell, self._unit) if is_number else np.datetime64(cell)
+            return time.astype(f"datetime64[{self._unit}]")
+        except (TypeError, ValueError, OverflowError):
+            raise TypeError(
+                f"The feature {self.name!r} takes dates, also as texts in ISO form; got "
+                f"{shortened(cell)} of type {type(cell).__name__}."
+            ) from None
 
     def _check_columns(self, values: Any) -> None:
         """Raise an error that names a column of a table, which a user knows."""

@@ -13,12 +13,10 @@ from skest.export.onnx.graph import STRING, Graph, Value, where
 from skest.feature_columns.base import FeatureColumn, OverCategorical
 from skest.feature_columns.bucketized import BucketizedColumn
 from skest.feature_columns.categorical import (
-    HashBucketColumn,
     IdentityColumn,
     KeyedCategoricalColumn,
 )
 from skest.feature_columns.crossed import CrossedColumn
-from skest.feature_columns.dense import EmbeddingColumn, IndicatorColumn
 from skest.feature_columns.encoding import NumericFrameColumn
 from skest.feature_columns.numeric import NumericColumn
 from skest.feature_columns.parsed import ParsedColumn
@@ -28,39 +26,14 @@ from skest.feature_columns.sequence import (
     SequenceCategoricalColumn,
     SequenceNumericColumn,
 )
-from skest.feature_columns.shared import SharedEmbeddingColumn
 from skest.feature_columns.sources import Form
 from skest.feature_columns.sparse_matrix import SparseMatrixColumn
 from skest.feature_columns.table import Key
 from skest.feature_columns.target_statistics import TargetStatisticsColumn
 from skest.feature_columns.vocabulary import (
     VocabularyColumn,
-    VocabularyFileColumn,
-    VocabularyListColumn,
 )
 from skest.feature_columns.weighted import WeightedCategoricalColumn
-
-_KNOWN = (
-    BucketizedColumn,
-    CrossedColumn,
-    EmbeddingColumn,
-    HashBucketColumn,
-    IdentityColumn,
-    IndicatorColumn,
-    NumericColumn,
-    NumericFrameColumn,
-    ParsedColumn,
-    PeriodicColumn,
-    PiecewiseLinearColumn,
-    SequenceCategoricalColumn,
-    SequenceNumericColumn,
-    SharedEmbeddingColumn,
-    SparseMatrixColumn,
-    TargetStatisticsColumn,
-    VocabularyFileColumn,
-    VocabularyListColumn,
-    WeightedCategoricalColumn,
-)
 
 
 class Demand(NamedTuple):
@@ -73,8 +46,8 @@ class Demand(NamedTuple):
     is_number : bool
         As numbers, or as categories.
     dtype : str or None
-        Type of the numbers, None that of the network; or "string" or "int64" of the
-        categories, None either.
+        Type of the numbers, None that of the network, `DATE` of dates; or "string" or
+        "int64" of the categories, None either.
     shape : tuple of int or None
         Of the input; None is open.
     may_miss : bool
@@ -103,9 +76,9 @@ def demands(column: FeatureColumn) -> list[Demand]:
     Raises
     ------
     ExportError
-        If the column is of a class that is not known, such as one of the user's.
+        If the column is of a class of the user's.
     """
-    if type(column) not in _KNOWN:
+    if not type(column).__module__.startswith("skest."):  # which may read otherwise
         raise ExportError(
             f"The feature column {column.name!r} is a {type(column).__name__}, which "
             "cannot be exported. Use a column made by a function of "
@@ -122,31 +95,16 @@ def _demands(column: Any) -> list[Demand]:
 @_demands.register
 def _(column: NumericColumn) -> list[Demand]:
     dtype, shape = np.dtype(column.dtype).name, (None, *column.cell_shape)
-    return [Demand(column.key, True, dtype, shape, column.default_value is not None)]
-
-
-@_demands.register
-def _(column: NumericFrameColumn) -> list[Demand]:
-    (demand,) = _demands.dispatch(NumericColumn)(column)
-    return [demand._replace(names=tuple(column.feature_names))]
-
-
-@_demands.register
-def _(column: ParsedColumn) -> list[Demand]:
-    if column.parse != "number":
-        raise ExportError(
-            f"The column {column.name!r} reads dates, which an exported graph cannot. "
-            "Make numbers of them before fit, such as "
-            f"X[{column.key!r}].astype('datetime64[s]').astype('int64'), and export again."
-        )
-    return _demands.dispatch(NumericColumn)(column)
-
-
-@_demands.register
-def _(column: SequenceNumericColumn) -> list[Demand]:
-    inside = () if column.cell_shape == (1,) else column.cell_shape
-    dtype = np.dtype(column.dtype).name
-    return [Demand(column.key, True, dtype, (None, None, *inside))]
+    may_miss = column.default_value is not None
+    if isinstance(column, SequenceNumericColumn):
+        inside = () if column.cell_shape == (1,) else column.cell_shape
+        return [Demand(column.key, True, dtype, (None, None, *inside))]
+    if isinstance(column, ParsedColumn) and column.parse != "number":
+        return [Demand(column.key, True, DATE, shape, may_miss)]
+    names = None
+    if isinstance(column, NumericFrameColumn):
+        names = tuple(column.feature_names)
+    return [Demand(column.key, True, dtype, shape, may_miss, names=names)]
 
 
 @_demands.register
@@ -155,13 +113,8 @@ def _(column: SparseMatrixColumn) -> list[Demand]:
 
 
 @_demands.register
-def _(column: BucketizedColumn) -> list[Demand]:
-    return _that_may_miss(column.source)
-
-
-@_demands.register
-def _(column: PiecewiseLinearColumn) -> list[Demand]:
-    return _that_may_miss(column.source)
+def _(column: BucketizedColumn | PiecewiseLinearColumn) -> list[Demand]:
+    return [demand._replace(may_miss=True) for demand in demands(column.source)]
 
 
 @_demands.register
@@ -169,56 +122,47 @@ def _(column: PeriodicColumn) -> list[Demand]:
     return demands(column.source)
 
 
-def _that_may_miss(source: NumericColumn) -> list[Demand]:
-    return [demand._replace(may_miss=True) for demand in demands(source)]
-
-
 @_demands.register
 def _(column: KeyedCategoricalColumn) -> list[Demand]:
-    return [Demand(column.key, False, _kind(column), delimiter=column.delimiter)]
-
-
-def _kind(column: KeyedCategoricalColumn) -> str | None:
-    """Return the type of the categories, None for either."""
     if isinstance(column, IdentityColumn):
-        return "int64"
-    if isinstance(column, VocabularyColumn):
-        return column.kind
-    return "string" if column.delimiter is not None else getattr(column, "dtype", None)
+        kind: str | None = "int64"
+    elif isinstance(column, VocabularyColumn):
+        kind = column.kind
+    else:
+        kind = "string" if column.delimiter else getattr(column, "dtype", None)
+    return [Demand(column.key, False, kind, delimiter=column.delimiter)]
 
 
 @_demands.register
 def _(column: CrossedColumn) -> list[Demand]:
-    found: list[Demand] = []
-    for key in column.hashed_keys:
-        if isinstance(key, FeatureColumn):
-            found += demands(key)
-        else:
-            found.append(Demand(key, False, None, is_crossed=True))
-    return found
+    return [
+        demand
+        for key in column.hashed_keys
+        for demand in (
+            demands(key)
+            if isinstance(key, FeatureColumn)
+            else [Demand(key, False, None, is_crossed=True)]
+        )
+    ]
 
 
 @_demands.register
 def _(column: OverCategorical | TargetStatisticsColumn) -> list[Demand]:
-    return demands(column.categorical)
+    found = demands(column.categorical)
+    if isinstance(column, SequenceCategoricalColumn):
+        return [demand._replace(shape=(None, None)) for demand in found]
+    if isinstance(column, WeightedCategoricalColumn):
+        # NaN stands behind the values.
+        dtype = np.promote_types(column.dtype, np.float32).name
+        found.append(Demand(column.weight_feature_key, True, dtype, (None, None)))
+    return found
 
 
-@_demands.register
-def _(column: SequenceCategoricalColumn) -> list[Demand]:
-    return [d._replace(shape=(None, None)) for d in demands(column.categorical)]
-
-
-@_demands.register
-def _(column: WeightedCategoricalColumn) -> list[Demand]:
-    dtype = np.promote_types(column.dtype, np.float32).name  # for NaN behind the values
-    shape = (None, None)
-    weights = Demand(column.weight_feature_key, True, dtype, shape)
-    return [*demands(column.categorical), weights]
-
-
+#: Type of numbers that are dates: the input has microseconds since 1970 in UTC.
+DATE = "date"
 _NO_CATEGORY = -1
 # What means a missing integer where -1 is a value.
-_NO_INTEGER = int(np.iinfo(np.int64).min)
+NO_INTEGER = int(np.iinfo(np.int64).min)
 _ANY_MISSING = {"string": "", "int64": _NO_CATEGORY, "float32": np.nan}
 
 
@@ -244,6 +188,8 @@ class InputSpec(NamedTuple):
         Columns of a frame that are the columns of this input.
     texts_only : bool
         Whether an integer is refused, not read as its decimal string.
+    unit : str or None
+        "us" of dates, which come to the graph as microseconds since 1970 in UTC.
     """
 
     name: str
@@ -254,6 +200,7 @@ class InputSpec(NamedTuple):
     delimiter: str | None = None
     names: tuple[str, ...] | None = None
     texts_only: bool = False
+    unit: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return a description that JSON can hold."""
@@ -266,6 +213,7 @@ class InputSpec(NamedTuple):
             "delimiter": self.delimiter,
             "columns": None if self.names is None else list(self.names),
             "texts_only": self.texts_only or None,
+            "unit": self.unit,
         }
         return {name: value for name, value in described.items() if value is not None}
 
@@ -386,8 +334,8 @@ class Inputs:
         if spec.dtype == "string":
             missing = ("",)
         elif spec.dtype != "int64":
-            values = where(values.is_nan(), _NO_INTEGER, values).cast(np.int64)
-            missing, no_value = (_NO_CATEGORY, _NO_INTEGER), _NO_INTEGER
+            values = where(values.is_nan(), NO_INTEGER, values).cast(np.int64)
+            missing, no_value = (_NO_CATEGORY, NO_INTEGER), NO_INTEGER
 
         return Category(values, missing, no_value, spec.shape[1])
 
@@ -400,6 +348,14 @@ def _spec(
     categories = [demand for demand in demanded if not demand.is_number]
     names = next((demand.names for demand in demanded if demand.names), None)
     no_number = np.nan if all(demand.may_miss for demand in numbers) else None
+    if any(demand.dtype == DATE for demand in numbers):
+        if any(demand.dtype != DATE for demand in demanded):
+            raise ExportError(
+                f"Column {key!r} is read as dates and as something else, which one input "
+                "cannot be. Give X the raw column a second time under another name."
+            )
+        missing = None if no_number is None else NO_INTEGER
+        return InputSpec(name, key, "int64", (None, 1), missing, unit="us")
     if not categories:
         shape = _same_shape(key, [demand.shape for demand in numbers])
         number = _number_dtype(numbers, dtype)
@@ -474,4 +430,4 @@ def _missing_category(kind: str, categories: Sequence[Demand]) -> str | int:
     if kind == "string":
         return ""
     is_crossed = any(demand.is_crossed for demand in categories)
-    return _NO_INTEGER if is_crossed else _NO_CATEGORY
+    return NO_INTEGER if is_crossed else _NO_CATEGORY
