@@ -153,7 +153,7 @@ class Feature:
         ``missing``, what stands for a missing value and fills up shorter lists, unless
         none may be missing; ``delimiter``, what separates the values in a text;
         ``columns``, if it is made of several columns of a table; and ``texts_only``, if
-        an integer is no text; and ``unit``, if the numbers are dates: whole numbers of it
+        an integer is no text; and ``unit``, "us" if the numbers are dates: microseconds
         since 1970.
     """
 
@@ -164,7 +164,7 @@ class Feature:
         self.columns: list[str] | None = spec.get("columns")
         self._delimiter = spec.get("delimiter")
         self._texts_only = bool(spec.get("texts_only"))
-        self._unit = spec.get("unit")
+        self._is_date = spec.get("unit") is not None
         missing = spec.get("missing")
         self._missing = float("nan") if missing == "nan" else missing
 
@@ -193,7 +193,7 @@ class Feature:
             )
         if None in self.shape[1:]:
             values = self._padded(values)
-        if self._unit is not None:
+        if self._is_date:
             values = self._times(values)
         texts = self.dtype == "string"
         try:
@@ -203,7 +203,7 @@ class Feature:
             raise
 
     def _times(self, values: Any) -> NDArray[Any]:
-        """Return dates as whole numbers since 1970 in UTC; numbers are such already."""
+        """Return dates as microseconds since 1970 in UTC; whole numbers are such."""
         array = np.asarray(values)
         if array.dtype.kind in "iu":
             return array
@@ -212,22 +212,22 @@ class Feature:
             array = np.array([self._time(c) for c in cells.ravel()]).reshape(
                 cells.shape
             )
-        times = array.astype(f"datetime64[{self._unit}]")
+        times = array.astype("datetime64[us]")
         if self._missing is None and np.isnat(times).any():
             self._known_missing()
         return times.astype(np.int64)
 
     def _time(self, cell: Any) -> np.datetime64:
         if _is_missing(cell) or cell == "":
-            return np.datetime64("NaT", self._unit)
+            return np.datetime64("NaT", "us")
         if isinstance(cell, datetime) and cell.tzinfo is not None:
             cell = cell.astimezone(UTC).replace(tzinfo=None)
         if isinstance(cell, str):
             cell = cell.removesuffix("Z").removesuffix("+00:00")
         try:
             is_number = isinstance(cell, int | np.integer)
-            time = np.datetime64(cell, self._unit) if is_number else np.datetime64(cell)
-            return time.astype(f"datetime64[{self._unit}]")
+            time = np.datetime64(cell, "us") if is_number else np.datetime64(cell)
+            return time.astype("datetime64[us]")
         except (TypeError, ValueError, OverflowError):
             raise TypeError(
                 f"The feature {self.name!r} takes dates, also as texts in ISO form; got "

@@ -208,7 +208,7 @@ def cells_of(spec: InputSpec, cells: list[Any]) -> Any:
     if spec.unit is not None:
         flat = np.asarray(cells, object).ravel()
         times = [spec.missing if cell is None else cell for cell in flat]
-        return np.asarray(times, np.int64).view(f"datetime64[{spec.unit}]")
+        return np.asarray(times, np.int64).view("datetime64[us]")
     if spec.dtype.startswith("float") and None not in spec.shape[1:]:
         array = np.asarray(cells)  # whole numbers may be categories, too
         array = array.astype(np.float64) if array.dtype == object else array

@@ -354,8 +354,8 @@ def _spec(
                 f"Column {key!r} is read as dates and as something else, which one input "
                 "cannot be. Give X the raw column a second time under another name."
             )
-        missing = None if no_number is None else NO_INTEGER
-        return InputSpec(name, key, "int64", (None, 1), missing, unit="us")
+        no_date = None if no_number is None else NO_INTEGER
+        return InputSpec(name, key, "int64", (None, 1), no_date, unit="us")
     if not categories:
         shape = _same_shape(key, [demand.shape for demand in numbers])
         number = _number_dtype(numbers, dtype)
