@@ -200,15 +200,10 @@ def test_starting_processes_needs_no_pytorch():
     assert imported_with(names, ["torch"]) == []
 
 
-@pytest.mark.slow
-def test_a_process_that_trains_alone_imports_nothing_of_several():
-    several = [f"skest.distributed.{n}" for n in ("replicas", "server", "supervisor")]
-    assert (
-        imported_with(
-            "skest.adapters.dnn, skest.estimators.train_and_evaluate", several
-        )
-        == []
-    )
+def test_training_alone_loads_nothing_of_export_or_distribution():
+    idle = [name for name in FILES if part_of(f"{name}.") in ("export", "distributed")]
+    names = "skest.adapters.dnn, skest.estimators.train_and_evaluate"
+    assert imported_with(names, idle) == []
 
 
 def test_modules_begin_with_the_license():

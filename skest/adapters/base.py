@@ -20,7 +20,6 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from skest.adapters.epochs import EpochHook, Progress, fit_summaries
-from skest.adapters.export import as_exported, fitted_onnx
 from skest.adapters.fit import (
     CoreTraining,
     LiveScore,
@@ -49,8 +48,7 @@ from skest.core.plain_state import from_plain, to_plain
 from skest.core.random import seed_sequence
 from skest.core.tf_names import FormerArguments, former_arguments
 from skest.estimators.estimator import Estimator
-from skest.export.onnx.inputs import forms_of
-from skest.export.writer import are_external, write_export
+from skest.feature_columns.sources import forms_of
 from skest.feature_columns.table import TableColumns
 from skest.inputs.array_dataset import ArrayDataset
 from skest.spec import EstimatorSpec
@@ -620,6 +618,8 @@ class SkestEstimator(
         ImportError
             If onnx is not installed.
         """
+        from skest.adapters.export import fitted_onnx  # fit needs none of it
+
         return fitted_onnx(self, input_rank).model
 
     def export(
@@ -675,10 +675,14 @@ class SkestEstimator(
         ImportError
             If onnx or onnxruntime is missing.
         """
-        external = are_external(weights)
-        exported = as_exported(self, input_rank, example, assets or {})
-        return write_export(
-            exported, export_dir_base, external=external, verify=verify, atol=atol
+        from skest.adapters.export import export_fitted  # fit needs none of it
+
+        return export_fitted(
+            *(self, export_dir_base, input_rank, example),
+            assets=assets or {},
+            weights=weights,
+            verify=verify,
+            atol=atol,
         )
 
     def _as_fitted(self) -> Any:

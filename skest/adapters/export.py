@@ -4,6 +4,7 @@
 import os
 from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,15 +18,33 @@ from skest.checkpoints.checkpoint import load_variables
 from skest.estimators.estimator import Estimator
 from skest.exceptions import ExportError
 from skest.export.checkpoint_export import check_format
-from skest.export.classes import LABELS, with_class_outputs
 from skest.export.onnx.graph import Graph
-from skest.export.onnx.inputs import Form, Inputs, InputSpec
+from skest.export.onnx.heads import LABELS
+from skest.export.onnx.inputs import Inputs, InputSpec
 from skest.export.onnx.model import OnnxGraph, build_onnx, spec_onnx
 from skest.export.onnx.tracing import BARE
-from skest.export.warmup import by_output, cells_of, made_up_rows, rows_of
-from skest.export.writer import Exported
+from skest.export.warmup import by_output, cells_of, made_up_rows
+from skest.export.writer import Exported, are_external, write_export
+from skest.feature_columns.sources import Form
 from skest.keys import ModeKeys
 from skest.spec import EstimatorSpec
+
+
+def export_fitted(
+    estimator: Any,
+    base: str | os.PathLike[str],
+    input_rank: int,
+    example: Any,
+    *,
+    assets: Mapping[str, str | os.PathLike[str]],
+    weights: str,
+    verify: bool,
+    atol: float,
+) -> Path:
+    """Write a fitted estimator as a new version; see `SkestEstimator.export`."""
+    external = are_external(weights)
+    exported = as_exported(estimator, input_rank, example, assets)
+    return write_export(exported, base, external=external, verify=verify, atol=atol)
 
 
 def as_exported(
@@ -56,26 +75,20 @@ def as_exported(
     model = fitted_onnx(estimator, input_rank, example)
     # What is exported runs on a CPU; cuDNN computes with fewer digits.
     core: Any = core_on_cpu(estimator)
-    predict = partial(_expected, estimator, core, model.inputs)
-    described = {
-        "estimator": type(estimator).__name__,
-        "global_step": core.checkpoint.global_step,
-    }
-    if example is None:
-        forms = estimator._input_forms
-        whole = [
+    forms = estimator._input_forms
+    return Exported(
+        model=model,
+        described={
+            "estimator": type(estimator).__name__,
+            "global_step": core.checkpoint.global_step,
+        },
+        predict=partial(_expected, estimator, core, model.inputs),
+        example=example,
+        whole=[
             spec.name
             for spec in model.inputs
             if spec.key in forms and forms[spec.key].kind == "int64"
-        ]
-        rows, found = made_up_rows(model.words, model.inputs, predict, whole)
-    else:
-        rows, found = rows_of(example, model.inputs), None
-    return Exported(
-        model=model,
-        described=described,
-        rows=rows,
-        expected=lambda: predict(rows) if found is None else found,
+        ],
         assets=assets,
     )
 
@@ -92,11 +105,14 @@ def _expected(
         features = {BARE_KEY: features[BARE]}
     size = estimator._predict_batch_size
     predictions = by_output(core.predict_table(features, batch_size=size))
-    target = estimator._target
-    named = with_class_outputs(target.head(None), predictions, classes_of(target))
+    # Names of classes belong to the target, not to the head.
+    named = {key: v for key, v in predictions.items() if v.dtype.kind not in "OU"}
     if "class_ids" in predictions:
-        labels = np.asarray(target.answer(predictions))
+        labels = np.asarray(estimator._target.answer(predictions))
         named[LABELS] = labels.reshape(len(labels), -1)
+        if "all_classes" in predictions:
+            classes = np.array([str(c) for c in classes_of(estimator._target).tolist()])
+            named["all_classes"] = np.tile(classes, (len(labels), 1))
     return named
 
 

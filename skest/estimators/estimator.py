@@ -9,7 +9,6 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from skest.checkpoints.checkpoint import Checkpoint
@@ -28,7 +27,7 @@ from skest.core.random import RunRandom
 from skest.core.resources import resolve_device
 from skest.core.tf_names import FormerMethod
 from skest.engine.evaluation import run_evaluation
-from skest.engine.model import ModelBuilder, ModelFn, restore
+from skest.engine.model import ModelBuilder, ModelFn
 from skest.engine.prediction import (
     GetModel,
     PredictionModel,
@@ -38,9 +37,6 @@ from skest.engine.prediction import (
 )
 from skest.engine.replica import Replica, is_alone
 from skest.engine.training import TrainingOrder, run_training, train_part
-from skest.export.checkpoint_export import check_format, check_unused, export_checkpoint
-from skest.export.spec_export import exported_spec, known_features
-from skest.export.writer import Exported, are_external, write_export
 from skest.hooks.base import Hook
 from skest.hooks.checkpoint import CheckpointListener
 from skest.inputs.array_dataset import ArrayDataset
@@ -449,23 +445,22 @@ class Estimator(CheckpointHolder):
             If `checkpoint_path` is no checkpoint, or an asset is no file or has a name
             that leads out of ``assets/``.
         """
-        check_format(format)
-        external = are_external(weights)
-        if format != "onnx":
-            check_unused(format, weights=(weights, "auto"), input_rank=(input_rank, 2))
-        checkpoint = self._checkpoint(checkpoint_path)
-        if format == "checkpoint":
-            return export_checkpoint(checkpoint, export_dir_base, assets or {}, verify)
-        exported = exported_model(
+        from skest.export.spec_export import (
+            export_estimator,  # training needs none of it
+        )
+
+        return export_estimator(
             self._builder,
-            checkpoint,
+            functools.partial(self._checkpoint, checkpoint_path),
             self._example,
+            export_dir_base,
             example=example,
             assets=assets or {},
+            format=format,
+            weights=weights,
             input_rank=input_rank,
-        )
-        return write_export(
-            exported, export_dir_base, external=external, verify=verify, atol=atol
+            verify=verify,
+            atol=atol,
         )
 
     # What a trained Estimator knows
@@ -541,53 +536,6 @@ class Estimator(CheckpointHolder):
         if model.version is not None:
             self._kept = model
         return model
-
-
-def exported_model(
-    builder: ModelBuilder,
-    checkpoint: Checkpoint,
-    seen: Any,
-    *,
-    example: Any,
-    assets: Mapping[str, str | os.PathLike[str]],
-    input_rank: int,
-) -> Exported:
-    """Build the model of a checkpoint, and return what a version of it is made of.
-
-    Parameters
-    ----------
-    builder : ModelBuilder
-        Builds it, on the CPU.
-    checkpoint : Checkpoint
-        Its variables.
-    seen : raw features or None
-        Rows of an earlier call, to read names, types and shapes from if there is no
-        `example`.
-    example, assets, input_rank
-        See `skest.Estimator.export`.
-
-    Returns
-    -------
-    Exported
-        For `skest.export.writer.write_export`.
-
-    Raises
-    ------
-    ExportError
-        If a part of the model cannot be written, or there are no rows.
-    """
-    features = known_features(seen if example is None else example)
-    random = RunRandom(0, torch.device("cpu"))
-    spec = builder.build(features, None, ModeKeys.PREDICT, random)
-    restore(spec, checkpoint)
-    return exported_spec(
-        spec,
-        features,
-        checkpoint,
-        example=example,
-        assets=assets,
-        input_rank=input_rank,
-    )
 
 
 def first_rows(data: Any, n_rows: int = 3) -> Any:

@@ -3,7 +3,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from skest.core.checks import (
     Several,
@@ -12,9 +12,11 @@ from skest.core.checks import (
     check_integer,
     check_not_negative,
 )
-from skest.export.exporters import Exporter
 from skest.hooks.base import Hook
 from skest.hooks.checkpoint import CheckpointListener
+
+if TYPE_CHECKING:
+    from skest.export.exporters import Exporter
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,7 @@ class EvalSpec:
     steps: int | None = 100
     name: str | None = None
     hooks: Several[Hook] = ()
-    exporters: Several[Exporter] = ()
+    exporters: "Several[Exporter]" = ()
     start_delay_secs: float = 120
     throttle_secs: float = 600
     eval_every_steps: int | None = None
@@ -120,7 +122,10 @@ class EvalSpec:
         if self.name is not None:
             check_directory_name(self.name, "name", "EvalSpec")
         _set_all(self, "hooks", Hook)
-        _set_all(self, "exporters", Exporter)
+        if self.exporters != ():  # most have none, and load nothing of exports
+            from skest.export.exporters import Exporter
+
+            _set_all(self, "exporters", Exporter)
         check_not_negative(self.start_delay_secs, "start_delay_secs", "EvalSpec")
         check_not_negative(self.throttle_secs, "throttle_secs", "EvalSpec")
         if self.eval_every_steps is not None:

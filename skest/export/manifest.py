@@ -8,7 +8,7 @@ the sizes that the rest of the package relies on.
 import json
 import math
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -59,33 +59,43 @@ def parsed(data: bytes) -> dict[str, Any]:
         manifest = json.loads(data.decode(), object_pairs_hook=without_duplicates)
     except (ValueError, RecursionError) as error:
         raise ArtifactError(f"{MANIFEST!r} is no JSON: {error}") from None
-    schema = manifest.get("schema") if isinstance(manifest, dict) else None
-    if schema != SCHEMA:
-        is_checkpoint = (
-            isinstance(manifest, dict) and manifest.get("kind") == "checkpoint"
-        )
-        raise ArtifactError(
-            f"{MANIFEST!r} must have the schema {SCHEMA!r}; got {schema!r}. "
-            + (_CHECKPOINT if is_checkpoint else "A newer skest may read it.")
-        )
-    mapping(manifest, "files")
-    for name in ("model", "runtime", "parity"):
-        mapping(manifest, name, optional=True)
-    found = manifest.get("runtime", {}).get("format", "onnx")
-    if found != "onnx" or manifest.get("raw"):
-        raise ArtifactError(
-            f"{MANIFEST!r} must be of a graph that takes raw columns; this is an export "
-            f"with format={found!r} or hashing='client' of an earlier skest, or of none."
-        )
-    tolerance = manifest.get("parity", {}).get("atol", 0.0)
-    if not _is_number(tolerance) or not 0 <= tolerance <= MAX_ATOL:
-        raise ArtifactError(
-            f"'atol' of 'parity' must be a number from 0 to {MAX_ATOL}; got {tolerance!r}."
-        )
-    _check_recorded(manifest)
-    _check_features(manifest)
-    for name in mapping(manifest, "signatures"):
-        _check_signature(name, manifest["signatures"][name])
+    found = manifest if isinstance(manifest, dict) else {}
+    schema = found.get("schema")
+    newer = _CHECKPOINT if found.get("kind") == "checkpoint" else "A newer skest may."
+    _require(
+        schema == SCHEMA,
+        f"{MANIFEST!r} must have the schema {SCHEMA!r} to be read; got {schema!r}. {newer}",
+    )
+    _mapping(manifest, "files")
+    runtime, parity = (
+        _mapping({name: {}, **manifest}, name) for name in ("runtime", "parity")
+    )
+    _mapping({"model": {}, **manifest}, "model")
+    form = runtime.get("format", "onnx")
+    _require(
+        form == "onnx" and not manifest.get("raw"),
+        f"{MANIFEST!r} must be of a graph that takes raw columns; this is an export with "
+        f"format={form!r} or hashing='client' of an earlier skest, or of none.",
+    )
+    tolerance = parity.get("atol", 0.0)
+    _require(
+        _is_number(tolerance) and 0 <= tolerance <= MAX_ATOL,
+        f"'atol' of 'parity' must be a number from 0 to {MAX_ATOL}; got {tolerance!r}.",
+    )
+    n_rows = parity.get("recorded", 0)
+    _require(
+        type(n_rows) is int and n_rows >= 0,
+        f"'recorded' of 'parity' must be a number of rows; got {n_rows!r}.",
+    )
+    _require(
+        n_rows == 0 or WARMUP in manifest["files"],
+        f"{MANIFEST!r} says that {n_rows} rows were recorded to compare with, but lists "
+        f"no {WARMUP!r}. The copy is damaged; copy the version again.",
+    )
+    for name, feature in _mapping(manifest, "features").items():
+        _check_feature(f"The feature {name!r}", feature)
+    for name, signature in _mapping(manifest, "signatures").items():
+        _check_signature(f"signature {name!r}", signature)
     return manifest
 
 
@@ -95,18 +105,6 @@ def without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         raise ValueError("a name is there twice")
     return found
-
-
-def mapping(
-    owner: Mapping[str, Any], name: str, optional: bool = False
-) -> dict[str, Any]:
-    """Return an entry of a manifest that is a mapping, empty if it need not be there."""
-    value = owner.get(name, {} if optional else None)
-    if not isinstance(value, dict):
-        raise ArtifactError(
-            f"{MANIFEST!r} must have a mapping {name!r}; got {value!r}."
-        )
-    return value
 
 
 def check_signatures(
@@ -128,142 +126,109 @@ def check_signatures(
     ArtifactError
         If they are not.
     """
-    features = manifest["features"]
-    if sorted(features) != sorted(taken):
-        raise ArtifactError(
-            f"The manifest has the features {sorted(features)}, the graph the inputs "
-            f"{sorted(taken)}."
-        )
+    features = sorted(manifest["features"])
+    _require(
+        features == sorted(taken),
+        f"The manifest has the features {features}, the graph the inputs "
+        f"{sorted(taken)}.",
+    )
     for name, signature in manifest["signatures"].items():
         for side, tensors in (("inputs", taken), ("outputs", given)):
             for key, tensor in signature[side].items():
-                if tensor["tensor"] not in tensors:
-                    raise _no_tensor(name, side, key)
+                where = f"{side[:-1].capitalize()} {key!r} of signature {name!r}"
+                _require(
+                    tensor["tensor"] in tensors, f"{where} is no tensor of the graph."
+                )
 
 
-def _no_tensor(signature: str, side: str, key: str) -> ArtifactError:
-    where = f"{side[:-1].capitalize()} {key!r} of signature {signature!r}"
-    return ArtifactError(f"{where} is no tensor of the graph.")
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise ArtifactError(message)
 
 
-def _check_signature(name: str, signature: Any) -> None:
-    if not isinstance(signature, dict):
-        raise ArtifactError(f"The signature {name!r} must be a mapping.")
-    if not isinstance(signature.get("method", ""), str):
-        raise ArtifactError(f"The 'method' of signature {name!r} must be a string.")
-    for side in ("inputs", "outputs"):
-        for key, tensor in mapping(signature, side).items():
-            is_named = isinstance(tensor, dict) and isinstance(
-                tensor.get("tensor"), str
-            )
-            if not is_named:
-                raise _no_tensor(name, side, key)
-            if side == "outputs":
-                _check_tensor(f"Output {key!r} of signature {name!r}", tensor)
-    if not signature["outputs"]:
-        raise ArtifactError(f"The signature {name!r} must have an output.")
-
-
-def _check_recorded(manifest: Mapping[str, Any]) -> None:
-    """Check that there is a file of rows if some were recorded."""
-    n_rows = manifest.get("parity", {}).get("recorded", 0)
-    if type(n_rows) is not int or n_rows < 0:
+def _mapping(owner: Mapping[str, Any], name: str) -> dict[str, Any]:
+    value = owner.get(name)
+    if not isinstance(value, dict):
         raise ArtifactError(
-            f"'recorded' of 'parity' must be a number of rows; got {n_rows!r}."
+            f"{MANIFEST!r} must have a mapping {name!r}; got {value!r}."
         )
-    if n_rows and WARMUP not in manifest["files"]:
-        raise ArtifactError(
-            f"{MANIFEST!r} says that {n_rows} rows were recorded to compare with, but "
-            f"lists no {WARMUP!r}. The copy is damaged; copy the version again."
-        )
+    return value
+
+
+def _check_signature(where: str, signature: Any) -> None:
+    _require(isinstance(signature, dict), f"The {where} must be a mapping.")
+    method = signature.get("method", "")
+    _require(isinstance(method, str), f"The 'method' of {where} must be a string.")
+    for key, tensor in _mapping(signature, "inputs").items():
+        _check_name(f"Input {key!r} of {where}", tensor)
+    outputs = _mapping(signature, "outputs")
+    _require(bool(outputs), f"The {where} must have an output.")
+    for key, tensor in outputs.items():
+        _check_name(f"Output {key!r} of {where}", tensor)
+        _check_tensor(f"Output {key!r} of {where}", tensor)
+
+
+def _check_name(where: str, tensor: Any) -> None:
+    is_named = isinstance(tensor, dict) and isinstance(tensor.get("tensor"), str)
+    _require(is_named, f"{where} must have a 'tensor'; got {tensor!r}.")
 
 
 def _check_tensor(where: str, tensor: Any) -> None:
     found = tensor if isinstance(tensor, dict) else {}
     dtype, shape = found.get("dtype"), found.get("shape")
-    sizes_fit = isinstance(shape, list) and all(
-        size is None or (type(size) is int and 0 <= size < 2**31) for size in shape
+    _require(
+        isinstance(dtype, str)
+        and dtype in _DTYPES
+        and isinstance(shape, list)
+        and all(s is None or (type(s) is int and 0 <= s < 2**31) for s in shape),
+        f"{where} must have a 'dtype' and a 'shape'; got {tensor!r}.",
     )
-    if not sizes_fit or not isinstance(dtype, str) or dtype not in _DTYPES:
-        raise ArtifactError(
-            f"{where} must have a 'dtype' and a 'shape'; got {tensor!r}."
+
+
+def _check_feature(where: str, feature: Any) -> None:
+    _check_tensor(where, feature)
+    shape = feature["shape"]
+    _require(bool(shape), f"{where} must have an axis of rows in its 'shape'.")
+    _require(
+        math.prod(size or 1 for size in shape[1:]) <= _MAX_CELLS,
+        f"{where} has more than {_MAX_CELLS} values in a row: {shape}.",
+    )
+    for key, (fits, what) in _OPTIONAL.items():
+        value = feature.get(key)
+        _require(
+            value is None or fits(value, feature),
+            f"{where} of {feature['dtype']} must have {what} in {key!r}; got {value!r}.",
         )
 
 
-def _check_features(manifest: Mapping[str, Any]) -> None:
-    features = mapping(manifest, "features")
-    for name, feature in features.items():
-        where = f"The feature {name!r}"
-        _check_tensor(where, feature)
-        if not feature["shape"]:
-            raise ArtifactError(f"{where} must have an axis of rows in its 'shape'.")
-        if math.prod(size or 1 for size in feature["shape"][1:]) > _MAX_CELLS:
-            raise ArtifactError(
-                f"{where} has more than {_MAX_CELLS} values in a row: {feature['shape']}."
-            )
-        _check_missing(where, feature)
-        delimiter = feature.get("delimiter")
-        if delimiter is not None and not (isinstance(delimiter, str) and delimiter):
-            raise ArtifactError(
-                f"{where} must have a text for its 'delimiter'; got {delimiter!r}."
-            )
-        texts_only = feature.get("texts_only", False)
-        if not isinstance(texts_only, bool):
-            raise ArtifactError(
-                f"{where} must have true or false in 'texts_only'; got {texts_only!r}."
-            )
-        _check_columns(where, feature)
-        _check_crosses(where, feature, features)
-
-
-def _check_missing(where: str, feature: Mapping[str, Any]) -> None:
-    missing, dtype = feature.get("missing"), feature["dtype"]
-    if missing is None:
-        return
+def _is_missing(value: Any, feature: Mapping[str, Any]) -> bool:
+    dtype = feature["dtype"]
     if dtype == "string":
-        fits = isinstance(missing, str)
-    elif dtype == "bool":
-        fits = isinstance(missing, bool)
-    elif dtype.startswith("float"):
-        fits = missing == "nan" or _is_number(missing)
-    else:
-        limits = np.iinfo(dtype)
-        fits = type(missing) is int and limits.min <= missing <= limits.max
-    if not fits:
-        raise ArtifactError(
-            f"{where} of {dtype} must have a value of it in 'missing', or \"nan\" for "
-            f"NaN; got {missing!r}."
-        )
+        return isinstance(value, str)
+    if dtype == "bool":
+        return isinstance(value, bool)
+    if dtype.startswith("float"):
+        return value == "nan" or _is_number(value)
+    limits = np.iinfo(dtype)
+    return type(value) is int and limits.min <= value <= limits.max
 
 
-def _check_columns(where: str, feature: Mapping[str, Any]) -> None:
-    columns = feature.get("columns")
-    if columns is None:
-        return
-    are_names = isinstance(columns, list) and all(isinstance(c, str) for c in columns)
-    if (
-        not are_names
-        or len(set(columns)) < len(columns)
-        or feature["shape"][1:] != [len(columns)]
-    ):
-        raise ArtifactError(
-            f"{where} must have in 'columns' a name for each value of a row; got "
-            f"{columns!r}."
-        )
+def _are_columns(value: Any, feature: Mapping[str, Any]) -> bool:
+    are_names = isinstance(value, list) and all(isinstance(name, str) for name in value)
+    return are_names and feature["shape"][1:] == [len(set(value))] == [len(value)]
 
 
-def _check_crosses(
-    where: str, feature: Mapping[str, Any], known: Collection[str]
-) -> None:
-    crosses = feature.get("crossed", [])
-    if not isinstance(crosses, list) or not all(
-        isinstance(cross, list)
-        and all(isinstance(name, str) and name in known for name in cross)
-        for cross in crosses
-    ):
-        raise ArtifactError(
-            f"{where} must have lists of features in 'crossed'; got {crosses!r}."
-        )
+# What a feature may say of itself.
+_OPTIONAL: dict[str, tuple[Callable[[Any, Mapping[str, Any]], bool], str]] = {
+    "missing": (_is_missing, 'a value of it, or "nan" for NaN,'),
+    "delimiter": (lambda value, _: isinstance(value, str) and value != "", "a text"),
+    "texts_only": (lambda value, _: isinstance(value, bool), "true or false"),
+    "unit": (
+        lambda value, feature: (value, feature["dtype"]) == ("us", "int64"),
+        "'us'",
+    ),
+    "columns": (_are_columns, "a name for each value of a row"),
+}
 
 
 def _is_number(value: Any) -> bool:

@@ -7,8 +7,8 @@ engine turns ``None`` into the text "None" without a word; here missing values b
 the manifest says, and what is no text or number is refused by name.
 """
 
-import math
 from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import UTC, datetime
 from reprlib import repr as shortened
 from typing import Any
 
@@ -153,7 +153,8 @@ class Feature:
         ``missing``, what stands for a missing value and fills up shorter lists, unless
         none may be missing; ``delimiter``, what separates the values in a text;
         ``columns``, if it is made of several columns of a table; and ``texts_only``, if
-        an integer is no text.
+        an integer is no text; and ``unit``, "us" if the numbers are dates: microseconds
+        since 1970.
     """
 
     def __init__(self, name: str, spec: Mapping[str, Any]) -> None:
@@ -163,6 +164,7 @@ class Feature:
         self.columns: list[str] | None = spec.get("columns")
         self._delimiter = spec.get("delimiter")
         self._texts_only = bool(spec.get("texts_only"))
+        self._is_date = spec.get("unit") is not None
         missing = spec.get("missing")
         self._missing = float("nan") if missing == "nan" else missing
 
@@ -191,12 +193,46 @@ class Feature:
             )
         if None in self.shape[1:]:
             values = self._padded(values)
+        if self._is_date:
+            values = self._times(values)
         texts = self.dtype == "string"
         try:
             return self._shaped(self._texts(values) if texts else self._numbers(values))
         except (TypeError, ValueError):
             self._check_columns(values)
             raise
+
+    def _times(self, values: Any) -> NDArray[Any]:
+        """Return dates as microseconds since 1970 in UTC; whole numbers are such."""
+        array = np.asarray(values)
+        if array.dtype.kind in "iu":
+            return array
+        if array.dtype.kind != "M":
+            cells = np.asarray(values, object)
+            array = np.array([self._time(c) for c in cells.ravel()]).reshape(
+                cells.shape
+            )
+        times = array.astype("datetime64[us]")
+        if self._missing is None and np.isnat(times).any():
+            self._known_missing()
+        return times.astype(np.int64)
+
+    def _time(self, cell: Any) -> np.datetime64:
+        if _is_missing(cell) or cell == "":
+            return np.datetime64("NaT", "us")
+        if isinstance(cell, datetime) and cell.tzinfo is not None:
+            cell = cell.astimezone(UTC).replace(tzinfo=None)
+        if isinstance(cell, str):
+            cell = cell.removesuffix("Z").removesuffix("+00:00")
+        try:
+            is_number = isinstance(cell, int | np.integer)
+            time = np.datetime64(cell, "us") if is_number else np.datetime64(cell)
+            return time.astype("datetime64[us]")
+        except (TypeError, ValueError, OverflowError):
+            raise TypeError(
+                f"The feature {self.name!r} takes dates, also as texts in ISO form; got "
+                f"{shortened(cell)} of type {type(cell).__name__}."
+            ) from None
 
     def _check_columns(self, values: Any) -> None:
         """Raise an error that names a column of a table, which a user knows."""
@@ -383,47 +419,26 @@ class Feature:
         return array
 
 
-def cell_lengths(
-    cells: Sequence[Any] | NDArray[Any], feature: Mapping[str, Any]
-) -> NDArray[np.int64]:
-    """Return how many items each row has; all become as long as the longest.
+def longest_list(cells: Any, delimiter: str | None = None) -> int:
+    """Return how many items the longest cell has; all become as long.
 
     Parameters
     ----------
     cells : sequence
         One cell for each row.
-    feature : dict
-        The feature's entry in the manifest, of which the second size is free.
+    delimiter : str, optional
+        What divides the items in a text.
 
     Examples
     --------
-    >>> from skest.export.raw_values import cell_lengths
-    >>> cell_lengths(["a|b", ["a|b", "c"], None], {"delimiter": "|"})
-    array([2, 3, 1])
+    >>> from skest.export.raw_values import longest_list
+    >>> longest_list(["a|b", ["a|b", "c"], None], "|")
+    3
     """
-    delimiter = feature.get("delimiter")
-    return np.fromiter((_n_items(cell, delimiter) for cell in cells), np.int64)
-
-
-def values_in_item(feature: Mapping[str, Any]) -> int:
-    """Return of how many values an item of a list consists: one, unless it is a vector.
-
-    Parameters
-    ----------
-    feature : dict
-        The feature's entry in the manifest.
-
-    Examples
-    --------
-    >>> from skest.export.raw_values import values_in_item
-    >>> values_in_item({"shape": [None, None, 64]})
-    64
-    """
-    return math.prod(size or 1 for size in feature["shape"][2:])
+    return max((_n_items(cell, delimiter) for cell in cells), default=0)
 
 
 def _n_items(cell: Any, delimiter: str | None) -> int:
-    """Return how many items a cell has, of which texts may be split."""
     items = cell if isinstance(cell, list | tuple | np.ndarray) else [cell]
     if not delimiter:
         return len(items)

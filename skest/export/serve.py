@@ -111,12 +111,10 @@ def _parser(prog: str) -> argparse.ArgumentParser:
             "bytes of memory that it may take there, besides four times those of its files",
         ),
         "max-request-bytes": (Limits.max_request_bytes, "bytes of a request's body"),
-        "max-values": (Limits.max_values, "values in the JSON of a request"),
         "max-rows": (Limits.max_rows, "rows of a request"),
         "max-cells": (Limits.max_cells, "values of a feature, and of the answer"),
         "max-running": (Limits.max_running, "requests that are worked on at once"),
-        "max-connections": (Limits.max_connections, "open connections"),
-        "timeout": (Limits.timeout, "seconds that a request may take to arrive"),
+        "timeout": (Limits.timeout, "seconds for which a connection may be silent"),
     }
     for name, (default, text) in options.items():
         parser.add_argument(f"--{name}", type=type(default), default=default, help=text)

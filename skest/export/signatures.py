@@ -9,16 +9,11 @@ are descriptions of one graph, so that none of them is quicker than another.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import singledispatch
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple
 
 from skest.exceptions import ExportError
 from skest.heads.base import Head
-from skest.heads.classification import SingleLabelHead
 from skest.heads.multi_head import MultiHead
-from skest.heads.multi_label import MultiLabelHead
-from skest.heads.regression import RegressionHead
-from skest.heads.single_task import SingleTaskHead
 from skest.keys import PredictionKeys
 
 _DEFAULT = "serving_default"
@@ -47,12 +42,10 @@ class TensorInfo(NamedTuple):
 
 
 Tensors = Mapping[str, TensorInfo]
-# A tensor of the graph; in ``EstimatorSpec(export_outputs=...)``, the key of a prediction.
-T = TypeVar("T", TensorInfo, str)
 
 
 def _check_output(output: Any, outputs: Any) -> None:
-    """Raise unless outputs of a signature are names of predictions, or tensors."""
+    """Raise unless outputs of a signature are names of predictions."""
     kind = type(output).__name__
     if not isinstance(outputs, Mapping):
         raise TypeError(
@@ -60,7 +53,7 @@ def _check_output(output: Any, outputs: Any) -> None:
             f"the signature, such as {{'chance': 'probabilities'}}; got {outputs!r}."
         )
     for name, value in outputs.items():
-        if not (isinstance(name, str) and isinstance(value, str | TensorInfo)):
+        if not (isinstance(name, str) and isinstance(value, str)):
             raise TypeError(
                 f"{kind} must name predictions by their keys, which are strings; got "
                 f"{value!r} for {name!r}."
@@ -70,15 +63,15 @@ def _check_output(output: Any, outputs: Any) -> None:
 
 
 @dataclass(frozen=True)
-class ClassificationOutput(Generic[T]):
+class ClassificationOutput:
     """Classes and their scores (``tf.estimator.export.ClassificationOutput``).
 
     Attributes
     ----------
-    classes : TensorInfo, or str
-        Strings of shape (n_rows, n_classes). None leaves them out.
-    scores : TensorInfo, or str
-        Floats of the same shape. None leaves them out, but not both.
+    classes : str
+        Key of a prediction: strings of shape (n_rows, n_classes). None leaves them out.
+    scores : str
+        Key of floats of the same shape. None leaves them out, but not both.
 
     Raises
     ------
@@ -91,28 +84,28 @@ class ClassificationOutput(Generic[T]):
     >>> output = ClassificationOutput(scores="probabilities")
     """
 
-    classes: T | None = None
-    scores: T | None = None
+    classes: str | None = None
+    scores: str | None = None
     method: ClassVar[str] = "classify"
 
     def __post_init__(self) -> None:
         _check_output(self, self.outputs)
 
     @property
-    def outputs(self) -> dict[str, T]:
-        """The tensors by name."""
+    def outputs(self) -> dict[str, str]:
+        """The keys of predictions by name."""
         named = {"classes": self.classes, "scores": self.scores}
         return {name: value for name, value in named.items() if value is not None}
 
 
 @dataclass(frozen=True)
-class RegressionOutput(Generic[T]):
+class RegressionOutput:
     """Numbers (``tf.estimator.export.RegressionOutput``).
 
     Attributes
     ----------
-    value : TensorInfo, or str
-        Floats of shape (n_rows, n_numbers).
+    value : str
+        Key of a prediction: floats of shape (n_rows, n_numbers).
 
     Raises
     ------
@@ -125,26 +118,26 @@ class RegressionOutput(Generic[T]):
     >>> output = RegressionOutput("predictions")
     """
 
-    value: T
+    value: str
     method: ClassVar[str] = "regress"
 
     def __post_init__(self) -> None:
         _check_output(self, self.outputs)
 
     @property
-    def outputs(self) -> dict[str, T]:
-        """The tensor by name."""
+    def outputs(self) -> dict[str, str]:
+        """The key of the prediction by name."""
         return {"outputs": self.value}
 
 
 @dataclass(frozen=True)
-class PredictOutput(Generic[T]):
+class PredictOutput:
     """Any tensors (``tf.estimator.export.PredictOutput``).
 
     Attributes
     ----------
-    tensors : dict of str to TensorInfo, or to str
-        By their names in the signature.
+    tensors : dict of str to str
+        Keys of predictions by their names in the signature.
 
     Raises
     ------
@@ -157,23 +150,16 @@ class PredictOutput(Generic[T]):
     >>> output = PredictOutput({"chance": "probabilities"})
     """
 
-    tensors: dict[str, T]
+    tensors: dict[str, str]
     method: ClassVar[str] = "predict"
 
     def __post_init__(self) -> None:
         _check_output(self, self.tensors)
 
     @property
-    def outputs(self) -> dict[str, T]:
-        """The tensors by name."""
+    def outputs(self) -> dict[str, str]:
+        """The keys of predictions by name."""
         return self.tensors
-
-
-ExportOutput = (
-    ClassificationOutput[TensorInfo]
-    | RegressionOutput[TensorInfo]
-    | PredictOutput[TensorInfo]
-)
 
 
 class Signature(NamedTuple):
@@ -200,39 +186,6 @@ class Signature(NamedTuple):
         }
 
 
-def signatures(head: Head, predictions: Any, inputs: Tensors) -> dict[str, Signature]:
-    """Return all signatures of a model.
-
-    Parameters
-    ----------
-    head : Head
-        What the model predicts.
-    predictions : dict of str to TensorInfo
-        The predictions of the head by key; for a `MultiHead`, dictionaries by head.
-    inputs : dict of str to TensorInfo
-        What the graph takes.
-
-    Returns
-    -------
-    dict of str to Signature
-        The names of `_export_outputs`.
-
-    Examples
-    --------
-    >>> from skest.export.signatures import TensorInfo, signatures
-    >>> from skest.heads import RegressionHead
-    >>> x = TensorInfo("x", "float32", (None, 3))
-    >>> y = TensorInfo("predictions", "float32", (None, 1))
-    >>> found = signatures(RegressionHead(), {"predictions": y}, {"x": x})
-    >>> list(found), found["serving_default"].method
-    (['serving_default', 'regression', 'predict'], 'regress')
-    """
-    return {
-        name: Signature(output.method, dict(inputs), output.outputs)
-        for name, output in _export_outputs(head, predictions).items()
-    }
-
-
 def model_signatures(
     head: Head | None, predictions: Any, inputs: Tensors, given: Any = None
 ) -> dict[str, Signature]:
@@ -247,53 +200,82 @@ def model_signatures(
     inputs : dict of str to TensorInfo
         What the model takes.
     given : dict or None
-        ``export_outputs`` of an `EstimatorSpec`, see `_given_signatures`.
+        ``export_outputs`` of an `EstimatorSpec`: they name predictions by key. The first
+        one is "serving_default", too.
 
     Returns
     -------
     dict of str to Signature
         Those of `given`, else of the head, else "serving_default" and "predict" with all
-        predictions. "predict" is always there.
-    """
-    if head is None:
-        whole = Signature("predict", dict(inputs), dict(predictions))
-        found = {_DEFAULT: whole, "predict": whole}
-    else:
-        found = signatures(head, predictions, inputs)
-    if not given:
-        return found
-    own = _given_signatures(given, found["predict"].outputs, inputs)
-    return {**own, "predict": own.get("predict", found["predict"])}
-
-
-def _given_signatures(
-    given: Mapping[str, Any], predictions: Tensors, inputs: Tensors
-) -> dict[str, Signature]:
-    """Return the signatures that a specification asks for.
-
-    Parameters
-    ----------
-    given : dict of str to ClassificationOutput, RegressionOutput or PredictOutput
-        ``export_outputs`` of an `EstimatorSpec`: they name predictions by key. The only
-        one is "serving_default", too.
-    predictions : dict of str to TensorInfo
-        What there is, by key.
-    inputs : dict of str to TensorInfo
-        What the graph takes.
+        predictions. "predict" is always there. Of a `MultiHead`, "serving_default" is
+        that of the first head, each has "<head>" and "<head>/<name>", and "predict" has
+        the keys "<head>/<key>".
 
     Raises
     ------
     ExportError
         If there is no such prediction, classes are no strings, or scores or numbers no
         floats.
+
+    Examples
+    --------
+    >>> from skest.export.signatures import TensorInfo, model_signatures
+    >>> from skest.heads import RegressionHead
+    >>> x = TensorInfo("x", "float32", (None, 3))
+    >>> y = TensorInfo("predictions", "float32", (None, 1))
+    >>> found = model_signatures(RegressionHead(), {"predictions": y}, {"x": x})
+    >>> list(found), found["serving_default"].method
+    (['serving_default', 'regression', 'predict'], 'regress')
     """
-    found = {
-        name: Signature(
-            output.method, dict(inputs), _resolved(name, output, predictions)
-        )
-        for name, output in given.items()
+    outputs: dict[str, tuple[str, Tensors]] = {}
+    every: Tensors = predictions
+    if isinstance(head, MultiHead):
+        every = {}
+        for part in head.heads:
+            name, own = str(part.name), predictions[part.name]
+            every |= {f"{name}/{key}": info for key, info in own.items()}
+            of_part = {**_of_task(own), "predict": ("predict", own)}
+            outputs[name] = next(iter(of_part.values()))
+            outputs |= {f"{name}/{kind}": output for kind, output in of_part.items()}
+    elif head is not None:
+        outputs = _of_task(predictions)
+    outputs["predict"] = "predict", every
+    if given:
+        own_outputs = {
+            name: (output.method, _resolved(name, output, every))
+            for name, output in given.items()
+        }
+        outputs = {
+            **own_outputs,
+            "predict": own_outputs.get("predict", outputs["predict"]),
+        }
+    return {
+        name: Signature(method, dict(inputs), dict(tensors))
+        for name, (method, tensors) in (
+            {_DEFAULT: next(iter(outputs.values()))} | outputs
+        ).items()
     }
-    return {_DEFAULT: next(iter(found.values())), **found}
+
+
+def _of_task(predictions: Tensors) -> dict[str, tuple[str, Tensors]]:
+    """Return what a head for one target has beside "predict", by what it predicts."""
+    found: dict[str, tuple[str, Tensors]] = {}
+    for classes, scores in _CLASSES_AND_SCORES:
+        if classes in predictions and scores in predictions and not found:
+            both = {"classes": predictions[classes], "scores": predictions[scores]}
+            found["classification"] = "classify", both
+    for key in (PredictionKeys.LOGISTIC, PredictionKeys.PREDICTIONS):
+        if key in predictions:
+            found["regression"] = "regress", {"outputs": predictions[key]}
+    return found
+
+
+# All classes; the best of many; the labels of a row. "classes" alone are what is predicted.
+_CLASSES_AND_SCORES = (
+    (PredictionKeys.ALL_CLASSES, PredictionKeys.PROBABILITIES),
+    (PredictionKeys.TOP_K_CLASSES, PredictionKeys.TOP_K_PROBABILITIES),
+    (PredictionKeys.CLASSES, PredictionKeys.PROBABILITIES),
+)
 
 
 def _resolved(name: str, output: Any, predictions: Tensors) -> dict[str, TensorInfo]:
@@ -314,95 +296,3 @@ def _resolved(name: str, output: Any, predictions: Tensors) -> dict[str, TensorI
                 f"{part!r}, which must be of type {kind}; it is {info.dtype}."
             )
     return resolved
-
-
-@singledispatch
-def _export_outputs(head: Any, predictions: Any) -> dict[str, ExportOutput]:
-    """Return what a head exports, by the name of the signature.
-
-    Parameters
-    ----------
-    head : Head
-        One of `skest.heads`.
-    predictions : dict
-        See `signatures`.
-
-    Returns
-    -------
-    dict of str to ClassificationOutput, RegressionOutput or PredictOutput
-        "serving_default", which is the first of the others; "classification" of classes;
-        "regression" of numbers, and of two classes the probability of the second;
-        "predict". Of a `MultiHead`, "serving_default" is that of the first head, each
-        has "<head>" and "<head>/<name>", and "predict" has the keys "<head>/<key>".
-
-    Raises
-    ------
-    ExportError
-        If the head is none of skest.heads.
-    """
-    raise ExportError(
-        f"{type(head).__name__} has no signatures. Use one of the heads of skest.heads."
-    )
-
-
-@_export_outputs.register
-def _(head: SingleTaskHead, predictions: Tensors) -> dict[str, ExportOutput]:
-    outputs = {
-        **_of_head(head, predictions),
-        "predict": PredictOutput(dict(predictions)),
-    }
-    return {_DEFAULT: next(iter(outputs.values())), **outputs}
-
-
-@_export_outputs.register
-def _(head: MultiHead, predictions: Mapping[str, Tensors]) -> dict[str, ExportOutput]:
-    found: dict[str, ExportOutput] = {}
-    together: dict[str, TensorInfo] = {}
-    for part in head.heads:
-        name = str(part.name)
-        outputs = _export_outputs(part, predictions[name])
-        default = outputs.pop(_DEFAULT)
-        found |= {_DEFAULT: found.get(_DEFAULT, default), name: default}
-        found |= {f"{name}/{kind}": output for kind, output in outputs.items()}
-        together |= {f"{name}/{key}": info for key, info in predictions[name].items()}
-    return {**found, "predict": PredictOutput(together)}
-
-
-@singledispatch
-def _of_head(head: Any, predictions: Tensors) -> dict[str, ExportOutput]:
-    """Return what a head has beside "predict"."""
-    return {}
-
-
-@_of_head.register
-def _(head: SingleLabelHead, predictions: Tensors) -> dict[str, ExportOutput]:
-    classes, scores = PredictionKeys.ALL_CLASSES, PredictionKeys.PROBABILITIES
-    if classes not in predictions:  # there are too many of them
-        classes, scores = (
-            PredictionKeys.TOP_K_CLASSES,
-            PredictionKeys.TOP_K_PROBABILITIES,
-        )
-    found: dict[str, ExportOutput] = {
-        "classification": ClassificationOutput(
-            predictions[classes], predictions[scores]
-        )
-    }
-    if PredictionKeys.LOGISTIC in predictions:
-        probability = predictions[PredictionKeys.LOGISTIC]
-        found["regression"] = RegressionOutput(probability)
-    return found
-
-
-@_of_head.register
-def _(head: MultiLabelHead, predictions: Tensors) -> dict[str, ExportOutput]:
-    classes, scores = PredictionKeys.CLASSES, PredictionKeys.PROBABILITIES
-    return {
-        "classification": ClassificationOutput(
-            predictions[classes], predictions[scores]
-        )
-    }
-
-
-@_of_head.register
-def _(head: RegressionHead, predictions: Tensors) -> dict[str, ExportOutput]:
-    return {"regression": RegressionOutput(predictions[PredictionKeys.PREDICTIONS])}

@@ -2,35 +2,83 @@
 """What becomes a version of a model that a ``model_fn`` describes."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
 from skest.checkpoints.checkpoint import Checkpoint
+from skest.core.random import RunRandom
 from skest.engine.evaluation import predict_batch
+from skest.engine.model import ModelBuilder, restore
 from skest.exceptions import ExportError
-from skest.export.classes import with_class_outputs
+from skest.export.checkpoint_export import check_format, check_unused, export_checkpoint
 from skest.export.onnx.inputs import InputSpec
 from skest.export.onnx.model import OnnxGraph, spec_onnx
 from skest.export.onnx.tracing import BARE
-from skest.export.warmup import by_output, cells_of, made_up_rows, rows_of
-from skest.export.writer import Exported
-from skest.heads.base import Head
+from skest.export.warmup import by_output, cells_of
+from skest.export.writer import Exported, are_external, write_export
+from skest.keys import ModeKeys
 from skest.spec import EstimatorSpec
 
 
-def known_features(features: Any) -> Any:
-    """Return features; raise ExportError if there are none to read names from."""
+def export_estimator(
+    builder: ModelBuilder,
+    find_checkpoint: Callable[[], Checkpoint],
+    seen: Any,
+    base: str | os.PathLike[str],
+    *,
+    example: Any,
+    assets: Mapping[str, str | os.PathLike[str]],
+    format: str,
+    weights: str,
+    input_rank: int,
+    verify: bool,
+    atol: float,
+) -> Path:
+    """Write the model of a checkpoint as a new version; see `skest.Estimator.export`.
+
+    Parameters
+    ----------
+    builder : ModelBuilder
+        Builds it, on the CPU.
+    find_checkpoint : callable
+        Returns the checkpoint, once the other arguments are known to be right.
+    seen : raw features or None
+        Rows of an earlier call, to read names, types and shapes from if there is no
+        `example`.
+    base : str or path
+        Directory of the versions.
+    """
+    check_format(format)
+    external = are_external(weights)
+    if format != "onnx":
+        check_unused(format, weights=(weights, "auto"), input_rank=(input_rank, 2))
+    checkpoint = find_checkpoint()
+    if format == "checkpoint":
+        return export_checkpoint(checkpoint, base, assets, verify)
+    features = seen if example is None else example
     if features is None:
         raise ExportError(
             "It is not known what the features are like, as this Estimator was given "
             "none since it was made. Pass some rows of them as 'example', or call "
             "evaluate or predict first."
         )
-    return features
+    random = RunRandom(0, torch.device("cpu"))
+    spec = builder.build(features, None, ModeKeys.PREDICT, random)
+    restore(spec, checkpoint)
+    exported = exported_spec(
+        spec,
+        features,
+        checkpoint,
+        example=example,
+        assets=assets,
+        input_rank=input_rank,
+    )
+    return write_export(exported, base, external=external, verify=verify, atol=atol)
 
 
 def exported_spec(
@@ -69,17 +117,13 @@ def exported_spec(
         As `skest.export.onnx.model.spec_onnx`.
     """
     model = spec_onnx(spec, features, input_rank=input_rank, name=name)
-    predict = partial(_expected, spec, model)
-    if example is None:
-        rows, found = made_up_rows(model.words, model.inputs, predict)
-    else:
-        table = example if _is_table(example) else {BARE: np.asarray(example)}
-        rows, found = rows_of(table, model.inputs), None
+    if example is not None and not _is_table(example):
+        example = {BARE: np.asarray(example)}
     return Exported(
         model=model,
         described={"estimator": name, "global_step": checkpoint.global_step},
-        rows=rows,
-        expected=lambda: predict(rows) if found is None else found,
+        predict=partial(_expected, spec, model),
+        example=example,
         assets=assets,
     )
 
@@ -94,9 +138,6 @@ def _expected(
 ) -> dict[str, np.ndarray]:
     """Return what the signature "predict" should."""
     found = predicted_by_spec(spec, model.inputs, rows)
-    owner = getattr(spec.predictions, "__self__", None)
-    if isinstance(owner, Head):
-        found = with_class_outputs(owner, found)
     own = (spec.export_outputs or {}).get("predict")
     keys = {name: name for name in model.signatures["predict"].outputs}
     named = {n: found.get(key) for n, key in (own.outputs if own else keys).items()}

@@ -116,7 +116,8 @@ def _values(
 ) -> Any:
     if sizes:
         return [_values(spec, known, draw, sizes[1:]) for _ in range(sizes[0])]
-    may_miss = spec.missing is not None and spec.dtype != "int64"
+    is_integer = spec.dtype == "int64" and spec.unit is None
+    may_miss = spec.missing is not None and not is_integer
     return None if may_miss and draw.random() < 0.1 else _value(spec, known, draw)
 
 
@@ -125,6 +126,8 @@ def _value(spec: InputSpec, known: Sequence[Any], draw: np.random.Generator) -> 
         may_miss = spec.missing is not None
         words = [*(word for word in known if word or may_miss), *_UNKNOWN]
         return words[draw.integers(len(words))]
+    if spec.unit is not None:
+        return int(draw.integers(-(2**50), 2**51))  # from 1934 to 2041
     if spec.dtype == "int64" or known:
         pool = known or [0, 1]
         return int(pool[int(draw.integers(len(pool)))])
@@ -202,6 +205,10 @@ def _lengths(there: NDArray[np.bool_]) -> list[int]:
 
 def cells_of(spec: InputSpec, cells: list[Any]) -> Any:
     """Return cells as feature columns read them."""
+    if spec.unit is not None:
+        flat = np.asarray(cells, object).ravel()
+        times = [spec.missing if cell is None else cell for cell in flat]
+        return np.asarray(times, np.int64).view("datetime64[us]")
     if spec.dtype.startswith("float") and None not in spec.shape[1:]:
         array = np.asarray(cells)  # whole numbers may be categories, too
         array = array.astype(np.float64) if array.dtype == object else array

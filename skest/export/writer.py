@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from skest.export.manifest import (
 from skest.export.onnx.graph import explained_unicode
 from skest.export.onnx.model import OnnxGraph
 from skest.export.runtime import load
+from skest.export.warmup import made_up_rows, rows_of
 
 Rows = dict[str, list[Any]]
 _WEIGHTS = "weights.safetensors"
@@ -49,19 +50,22 @@ class Exported:
         The model.
     described : dict
         What the manifest says of the model: ``estimator``, ``global_step``.
-    rows : dict of str to list
-        Raw cells by input, to test what is written with.
-    expected : callable
-        ``expected()`` gives what the model itself predicts for them, by output of the
+    predict : callable
+        Gives what the model itself predicts for raw cells by input, by output of the
         signature "predict".
+    example : table or None
+        Rows to test what is written with, which are written, too; None makes some up.
+    whole : list of str
+        Inputs whose numbers are whole.
     assets : dict of str to path
         Files to copy into ``assets/``.
     """
 
     model: OnnxGraph
     described: Mapping[str, Any]
-    rows: Rows
-    expected: Callable[[], Mapping[str, np.ndarray]]
+    predict: Callable[[Rows], Mapping[str, np.ndarray]]
+    example: Any = None
+    whole: Sequence[str] = ()
     assets: Mapping[str, str | os.PathLike[str]] = field(default_factory=dict)
 
 
@@ -94,7 +98,7 @@ def write_export(
         Whether a graph takes its weights from the file beside it. By default if they
         have more than 64 MiB.
     verify : bool, default=True
-        Load what was written, and compare what it predicts with `expected`.
+        Load what was written, and compare what it predicts with the model.
     atol : float, default=1e-5
         How far numbers may differ, as a part of them where they are above 1; from 0 to
         0.01.
@@ -121,6 +125,7 @@ def write_export(
     for name, source in exported.assets.items():
         check_asset(name, Path(source))
         check_file_name(f"assets/{name}")
+    rows, expected = _tried(exported) if verify else ({}, {})
 
     def write(directory: Path) -> None:
         _write_files(exported, directory, external)
@@ -128,7 +133,8 @@ def write_export(
         manifest["parity"] = {"atol": atol}
         if verify:
             _write(directory, manifest, indent=None)  # for `load`; nobody reads it
-            manifest["parity"] |= _compare(exported, directory, atol)
+            manifest["parity"] |= _compare(rows, expected, directory, atol)
+            manifest["parity"] |= exported.model.engine()
         _write(directory, manifest, indent=1)
 
     advice = "Make room, or see to the permissions; older versions are still there."
@@ -219,14 +225,24 @@ def _entry(path: Path) -> dict[str, Any]:
     return {"size": path.stat().st_size, "sha256": digest}
 
 
-def _compare(exported: Exported, directory: Path, atol: float) -> dict[str, Any]:
+def _tried(exported: Exported) -> tuple[Rows, Mapping[str, np.ndarray]]:
+    """Return rows, and what the model predicts for them."""
+    model, predict = exported.model, exported.predict
+    if exported.example is None:
+        return made_up_rows(model.words, model.inputs, predict, exported.whole)
+    rows = rows_of(exported.example, model.inputs)
+    return rows, predict(rows)
+
+
+def _compare(
+    rows: Rows, expected: Mapping[str, np.ndarray], directory: Path, atol: float
+) -> dict[str, Any]:
     """Compare what was written with the model, and write down what it should give."""
-    expected = exported.expected()
     try:
         loaded = load(directory, verify=False)
     except ArtifactError as error:
         raise ExportError(f"What was exported can't be loaded: {error}") from error
-    found = loaded.run(exported.rows, "predict")
+    found = loaded.run(rows, "predict")
     largest = 0.0
     for name, values in expected.items():
         if values.dtype.kind == "f":
@@ -243,10 +259,9 @@ def _compare(exported: Exported, directory: Path, atol: float) -> dict[str, Any]
             "is close enough."
         )
     return {
-        "rows": len(next(iter(exported.rows.values()), [])),
-        "recorded": _record(exported.rows, found, directory),
+        "rows": len(next(iter(rows.values()), [])),
+        "recorded": _record(rows, found, directory),
         "max_abs_diff": largest,
-        **exported.model.engine(),
     }
 
 

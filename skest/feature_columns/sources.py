@@ -6,15 +6,15 @@ Series where they may have gaps; see `skest.feature_columns.cells`.
 """
 
 from collections import Counter
-from collections.abc import Hashable, Mapping
-from typing import Any, NoReturn
+from collections.abc import Hashable, Iterable, Mapping
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import pandas as pd
 import scipy.sparse
 
 from skest.feature_columns.cells import Cells
-from skest.feature_columns.ragged import as_cells, exact_lists
+from skest.feature_columns.ragged import as_cells, exact_lists, holds_lists
 
 
 def is_frame(X: Any) -> bool:
@@ -291,3 +291,90 @@ def refuse_sparse(key: Any) -> NoReturn:
         f"Column {key!r} is a sparse matrix, or part of one; a dense array is required. "
         "Use .toarray(), or a SparseMatrixColumn of all of it."
     )
+
+
+class Form(NamedTuple):
+    """What the cells of a raw column are, as far as an exported graph must know.
+
+    Attributes
+    ----------
+    kind : {"string", "int64", "number"}
+        Strings (booleans are read as such), integers, or other numbers; these may be
+        integers with gaps.
+    width : int or None
+        How many values a cell has; None is any number of them.
+    names : tuple of str or None
+        Columns of the frame of which the raw column, a matrix, was made.
+    """
+
+    kind: str
+    width: int | None
+    names: tuple[str, ...] | None = None
+
+
+def forms_of(
+    features: Mapping[Any, Any], names: Iterable[str] | None = None
+) -> dict[Any, Form]:
+    """Return the forms of raw columns, by a look at few of their cells.
+
+    Columns that hold nothing, or what is neither number nor string, are left out.
+
+    Parameters
+    ----------
+    features : dict of arrays, or of Series
+        Raw columns by key.
+    names : iterable of str, default=None
+        Columns of the frame, if the only raw column is a matrix that was made of one.
+
+    Examples
+    --------
+    >>> from skest.feature_columns.sources import forms_of
+    >>> found = forms_of({"city": ["a", None], "tags": [[1, 2], []]})
+    >>> list(found)
+    ['city', 'tags']
+    >>> found["tags"]
+    Form(kind='int64', width=None, names=None)
+    """
+    found = {key: _form_of(cells, key) for key, cells in features.items()}
+    known = {key: form for key, form in found.items() if form is not None}
+    if names is None:
+        return known
+    columns = tuple(map(str, names))
+    return {key: Form(form.kind, len(columns), columns) for key, form in known.items()}
+
+
+def _form_of(values: Any, key: Any) -> Form | None:
+    if scipy.sparse.issparse(values):
+        return Form("number", values.shape[1])
+    cells = read_cells(values, key)
+    kind = _kind_of(cells)
+    if kind is None:
+        return None
+    if holds_lists(cells) or cells.ndim > 1:
+        return Form(kind, cells.shape[1] if cells.shape[1:] == (1,) else None)
+    return Form(kind, 1)
+
+
+def _kind_of(cells: Cells) -> str | None:
+    dtype = cells.dtype
+    if isinstance(dtype, pd.CategoricalDtype):
+        return _kind_of(dtype.categories.to_series())
+    if dtype.kind in "iu":
+        return "int64"
+    if dtype.kind == "f":
+        return "number"
+    if dtype.kind in "bSUT" or isinstance(dtype, pd.StringDtype):
+        return "string"
+    each = cells.flat if isinstance(cells, np.ndarray) else cells
+    return next(filter(None, map(_kind_of_cell, each)), None)
+
+
+def _kind_of_cell(cell: Any) -> str | None:
+    """Return the kind of one object, or of the first value in it; None if missing."""
+    if isinstance(cell, list | tuple | np.ndarray | pd.Series):
+        return next(filter(None, map(_kind_of_cell, cell)), None)
+    if isinstance(cell, str | bytes | bool | np.bool_):
+        return "string"
+    if isinstance(cell, int | np.integer):
+        return "int64"
+    return None if pd.api.types.is_scalar(cell) and pd.isna(cell) else "number"

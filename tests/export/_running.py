@@ -7,8 +7,9 @@ import onnxruntime
 
 from skest.export.onnx.columns import EveryId, Ids, Numbers, computed, encode
 from skest.export.onnx.graph import Graph, to_model
-from skest.export.onnx.inputs import Inputs, forms_of
+from skest.export.onnx.inputs import Inputs
 from skest.feature_columns.columns import FeatureColumns
+from skest.feature_columns.sources import forms_of
 from skest.feature_columns.table import Table
 from tests.export._feeds import feeds
 

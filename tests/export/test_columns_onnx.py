@@ -19,6 +19,7 @@ from skest.feature_columns import (
     embedding_column,
     indicator_column,
     numeric_column,
+    periodic_column,
     piecewise_linear_column,
     sequence_categorical_column_with_hash_bucket,
     sequence_categorical_column_with_identity,
@@ -32,6 +33,7 @@ from skest.feature_columns import (
     categorical_column_with_vocabulary_file as vocabulary_file,
 )
 from skest.feature_columns import categorical_column_with_vocabulary_list as vocabulary
+from skest.feature_columns import parsed_numeric_column as parsed
 from skest.feature_columns.encoding import NumericFrameColumn
 from tests.export._raw import INT64, raw_columns
 
@@ -290,6 +292,22 @@ def test_a_file_and_a_sequence_of_words(tmp_path):
     assert_same([vocabulary_file("string", path, num_oov_buckets=2)], X)
     sequence = sequence_categorical_column_with_vocabulary_list("month", [1, 2, 3])
     assert_same([embedding_column(sequence, 2)], X)
+
+
+def test_dates():
+    """Every part of dates of any year, before 1970 as well, and of missing ones."""
+    rng = np.random.default_rng(0)
+    times = rng.integers(-(2**55), 2**57, 3000).view("datetime64[us]")
+    days = np.arange("1896-01-01", "1904-03-02", 7, "datetime64[D]").astype(times.dtype)
+    leap = np.arange("1999-12-28", "2001-01-04", dtype="datetime64[D]")
+    never = np.array(["NaT"] * 9, times.dtype)
+    X = {"t": np.concatenate([times, days, leap.astype(times.dtype), never])}
+    parts = ("seconds", "month", "weekday", "hour", "day_of_year")
+    assert_same([parsed("t", part, default_value=-1) for part in parts], X)
+    buckets = bucketized_column(parsed("t", "month"), [3.0, 6.0])
+    assert_same([buckets, periodic_column(parsed("t", "hour", default_value=0))], X)
+    with pytest.raises(ExportError, match="'t' is read as dates and as something else"):
+        EncodedInOnnx([buckets, vocabulary("t", ["x"])], X)
 
 
 def test_steps_of_several_numbers():

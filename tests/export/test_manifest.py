@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 import skest
 from skest import export
 from skest.exceptions import ArtifactError
-from skest.export.manifest import parsed
 from tests.export import _models
 
 WRONG = [
@@ -100,7 +99,7 @@ def load_and_ask(version):
 
 
 @pytest.mark.parametrize("kind", ["hashed", "plain", "by_hand"])
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_any_value_in_any_place_of_a_manifest(request, kind, data):
     version = request.getfixturevalue(kind)
@@ -114,19 +113,6 @@ def test_any_value_in_any_place_of_a_manifest(request, kind, data):
         load_and_ask(version)
     finally:
         path.write_bytes(sound)
-
-
-@pytest.mark.parametrize("kind", ["hashed", "plain", "by_hand"])
-def test_wrong_values_in_every_place_of_a_manifest(request, kind):
-    manifest = json.loads(
-        (request.getfixturevalue(kind) / "manifest.json").read_bytes()
-    )
-    for place in places(manifest):
-        for value in WRONG:
-            try:
-                parsed(json.dumps(with_value(manifest, place, value)).encode())
-            except ArtifactError:
-                pass
 
 
 CASES = {
@@ -147,9 +133,17 @@ CASES = {
     "atol": (("parity",), {"atol": "x"}, "'atol' of 'parity' must be a number"),
     "loose": (("parity",), {"atol": 0.011}, "a number from 0 to 0.01; got 0.011"),
     "infinite": (("parity",), {"atol": 1e999}, "'atol' of 'parity' must be a number"),
-    "delimiter": (("features", "city", "delimiter"), "", "a text for its 'delimiter'"),
+    "delimiter": (
+        ("features", "city", "delimiter"),
+        "",
+        "a text in 'delimiter'",
+    ),
     "texts": (("features", "city", "texts_only"), 1, "true or false in 'texts_only'"),
-    "columns": (("features", "age", "columns"), 5, "in 'columns' a name for each"),
+    "columns": (
+        ("features", "age", "columns"),
+        5,
+        "name for each value of a row",
+    ),
     "too many": (("features", "age", "columns"), ["a", "b"], "a name for each value"),
     "missing": (("features", "age", "missing"), {}, "'age' of float64 .* in 'missing'"),
     "word": (("features", "city", "missing"), 3, "'city' of string must have a value"),
@@ -162,11 +156,6 @@ CASES = {
     ),
     "runtime": (("runtime",), [], "must have a mapping 'runtime'"),
     "format": (("runtime",), {"format": {}}, "of an earlier skest, or of none"),
-    "crosses": (
-        ("features", "age", "crossed"),
-        [["town"]],
-        "lists of features in 'crossed'",
-    ),
 }
 
 

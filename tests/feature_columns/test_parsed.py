@@ -9,7 +9,6 @@ import pytest
 from numpy.testing import assert_allclose
 
 from skest import DNNRegressor
-from skest.exceptions import ExportError
 from skest.feature_columns import (
     FeatureColumns,
     parsed_numeric_column,
@@ -98,5 +97,12 @@ def test_export(tmp_path: Any) -> None:
     dates = parsed_numeric_column("t", "hour")
     X["t"] = pd.date_range("2026-01-01", periods=60)
     model.set_params(feature_columns=[numbers, dates]).fit(X, y)
-    with pytest.raises(ExportError, match="'t_hour' reads dates.*Make numbers"):
-        model.export(tmp_path)
+    loaded = export.load(model.export(tmp_path))
+    for times in (X["t"], X["t"].dt.tz_localize("UTC"), X["t"].astype(str) + "Z"):
+        found = loaded.predict({"n": y, "t": times})
+        assert_allclose(found, model.predict(X), atol=1e-5)
+    for wrong in ("yesterday", 1.5):
+        with pytest.raises(TypeError, match="'t' takes dates, also as texts in ISO"):
+            loaded.predict({"n": [1.0], "t": [wrong]})
+    with pytest.raises(ValueError, match="'t' has a missing value"):
+        loaded.predict({"n": [1.0], "t": [None]})

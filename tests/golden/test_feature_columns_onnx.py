@@ -18,8 +18,8 @@ from tests.golden import _cases
 from tests.golden import test_feature_columns as golden
 
 pytest.importorskip("onnxruntime")
-from skest.export.onnx.inputs import forms_of
 from skest.export.onnx.model import build_onnx
+from skest.feature_columns.sources import forms_of
 from tests.export._feeds import feeds
 from tests.export._running import run
 

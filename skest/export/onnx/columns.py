@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from skest.core.hashing import MULTIPLIER, SHIFT
 from skest.exceptions import ExportError
 from skest.export.onnx.graph import STRING, Value, concat, where
-from skest.export.onnx.inputs import Category, Inputs
+from skest.export.onnx.inputs import NO_INTEGER, Category, Inputs
 from skest.feature_columns.base import (
     CategoricalColumn,
     CategoricalOver,
@@ -34,6 +34,7 @@ from skest.feature_columns.categorical import (
 from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.crossed import CrossedColumn
 from skest.feature_columns.numeric import NumericColumn
+from skest.feature_columns.parsed import ParsedColumn
 from skest.feature_columns.periodic import PeriodicColumn
 from skest.feature_columns.piecewise import PiecewiseLinearColumn
 from skest.feature_columns.sequence import (
@@ -309,6 +310,43 @@ _FUNCTIONS: dict[Any, Callable[..., Value]] = {
 }
 
 
+_DAY = 24 * 3600 * 10**6
+
+
+def date_part(times: Value, part: str) -> Value:
+    """Return a part of dates, as `parsed_numeric_column`.
+
+    Parameters
+    ----------
+    times : Value
+        int64, microseconds since 1970.
+    part : str
+        "seconds", "month", "weekday", "hour" or "day_of_year".
+
+    Notes
+    -----
+    Years begin in March, 400 of them are an era: H. Hinnant, "chrono-Compatible Low-Level
+    Date Algorithms". Div rounds to zero, so that only what is positive is divided.
+    """
+    if part == "seconds":
+        return times.cast(np.float64) / 1e6
+    of_day = times % _DAY
+    if part == "hour":
+        return (of_day / (_DAY // 24)).cast(np.float64)
+    days = (times - of_day) / _DAY  # without a remainder
+    if part == "weekday":
+        return ((days + 3) % 7).cast(np.float64)  # 1970 began with a Thursday
+    of_era = (days + 719468) % 146097
+    year = (of_era - of_era / 1460 + of_era / 36524 - of_era / 146096) / 365
+    day = of_era - (year * 365 + year / 4 - year / 100)
+    if part == "month":
+        month = (day * 5 + 2) / 153
+        return ((month + 2) % 12 + 1).cast(np.float64)
+    is_leap = (year % 4).equals(0) & (~(year % 100).equals(0) | year.equals(0))
+    from_march = day + is_leap.cast(np.int64) + 60
+    return where(day < 306, from_march, day - 305).cast(np.float64)
+
+
 _SCALERS = ("standard", "minmax", "robust")
 
 
@@ -498,6 +536,8 @@ def _(column: NumericColumn, inputs: Inputs) -> Encoded:
 
 def _flat_cells(column: NumericColumn, inputs: Inputs) -> Value:
     raw = inputs.numbers(column.key)
+    if isinstance(column, ParsedColumn) and column.parse != "number":
+        return where(raw.equals(NO_INTEGER), np.nan, date_part(raw, column.parse))
     return raw.flatten() if len(column.cell_shape) > 1 else raw
 
 
@@ -677,7 +717,7 @@ def _(column: VocabularyColumn, cells: Category, present: Value) -> Value:
 @_ids.register
 def _(column: BucketizedColumn, inputs: Inputs) -> Ids:
     source, cuts = column.source, column.cuts
-    raw = inputs.numbers(source.key)
+    raw = _flat_cells(source, inputs)
     values = _filled_and_scaled(source, raw)
     ids = n_reached(values, cuts)
     if source.default_value is None and raw.dtype.kind == "f":

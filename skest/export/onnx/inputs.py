@@ -7,64 +7,33 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
-import pandas as pd
-import scipy.sparse
 
 from skest.exceptions import ExportError
 from skest.export.onnx.graph import STRING, Graph, Value, where
 from skest.feature_columns.base import FeatureColumn, OverCategorical
 from skest.feature_columns.bucketized import BucketizedColumn
 from skest.feature_columns.categorical import (
-    HashBucketColumn,
     IdentityColumn,
     KeyedCategoricalColumn,
 )
-from skest.feature_columns.cells import Cells
 from skest.feature_columns.crossed import CrossedColumn
-from skest.feature_columns.dense import EmbeddingColumn, IndicatorColumn
 from skest.feature_columns.encoding import NumericFrameColumn
 from skest.feature_columns.numeric import NumericColumn
 from skest.feature_columns.parsed import ParsedColumn
 from skest.feature_columns.periodic import PeriodicColumn
 from skest.feature_columns.piecewise import PiecewiseLinearColumn
-from skest.feature_columns.ragged import holds_lists
 from skest.feature_columns.sequence import (
     SequenceCategoricalColumn,
     SequenceNumericColumn,
 )
-from skest.feature_columns.shared import SharedEmbeddingColumn
-from skest.feature_columns.sources import read_cells
+from skest.feature_columns.sources import Form
 from skest.feature_columns.sparse_matrix import SparseMatrixColumn
 from skest.feature_columns.table import Key
 from skest.feature_columns.target_statistics import TargetStatisticsColumn
 from skest.feature_columns.vocabulary import (
     VocabularyColumn,
-    VocabularyFileColumn,
-    VocabularyListColumn,
 )
 from skest.feature_columns.weighted import WeightedCategoricalColumn
-
-_KNOWN = (
-    BucketizedColumn,
-    CrossedColumn,
-    EmbeddingColumn,
-    HashBucketColumn,
-    IdentityColumn,
-    IndicatorColumn,
-    NumericColumn,
-    NumericFrameColumn,
-    ParsedColumn,
-    PeriodicColumn,
-    PiecewiseLinearColumn,
-    SequenceCategoricalColumn,
-    SequenceNumericColumn,
-    SharedEmbeddingColumn,
-    SparseMatrixColumn,
-    TargetStatisticsColumn,
-    VocabularyFileColumn,
-    VocabularyListColumn,
-    WeightedCategoricalColumn,
-)
 
 
 class Demand(NamedTuple):
@@ -77,8 +46,8 @@ class Demand(NamedTuple):
     is_number : bool
         As numbers, or as categories.
     dtype : str or None
-        Type of the numbers, None that of the network; or "string" or "int64" of the
-        categories, None either.
+        Type of the numbers, None that of the network, `DATE` of dates; or "string" or
+        "int64" of the categories, None either.
     shape : tuple of int or None
         Of the input; None is open.
     may_miss : bool
@@ -89,8 +58,6 @@ class Demand(NamedTuple):
         Whether the integer -1 is a category, because a crossed column reads it by name.
     names : tuple of str or None
         Columns of a frame that are the columns of the input.
-    is_weight : bool
-        Whether the numbers are weights of what else the column reads.
     """
 
     key: Key
@@ -101,7 +68,6 @@ class Demand(NamedTuple):
     delimiter: str | None = None
     is_crossed: bool = False
     names: tuple[str, ...] | None = None
-    is_weight: bool = False
 
 
 def demands(column: FeatureColumn) -> list[Demand]:
@@ -110,9 +76,9 @@ def demands(column: FeatureColumn) -> list[Demand]:
     Raises
     ------
     ExportError
-        If the column is of a class that is not known, such as one of the user's.
+        If the column is of a class of the user's.
     """
-    if type(column) not in _KNOWN:
+    if not type(column).__module__.startswith("skest."):  # which may read otherwise
         raise ExportError(
             f"The feature column {column.name!r} is a {type(column).__name__}, which "
             "cannot be exported. Use a column made by a function of "
@@ -129,31 +95,16 @@ def _demands(column: Any) -> list[Demand]:
 @_demands.register
 def _(column: NumericColumn) -> list[Demand]:
     dtype, shape = np.dtype(column.dtype).name, (None, *column.cell_shape)
-    return [Demand(column.key, True, dtype, shape, column.default_value is not None)]
-
-
-@_demands.register
-def _(column: NumericFrameColumn) -> list[Demand]:
-    (demand,) = _demands.dispatch(NumericColumn)(column)
-    return [demand._replace(names=tuple(column.feature_names))]
-
-
-@_demands.register
-def _(column: ParsedColumn) -> list[Demand]:
-    if column.parse != "number":
-        raise ExportError(
-            f"The column {column.name!r} reads dates, which an exported graph cannot. "
-            "Make numbers of them before fit, such as "
-            f"X[{column.key!r}].astype('datetime64[s]').astype('int64'), and export again."
-        )
-    return _demands.dispatch(NumericColumn)(column)
-
-
-@_demands.register
-def _(column: SequenceNumericColumn) -> list[Demand]:
-    inside = () if column.cell_shape == (1,) else column.cell_shape
-    dtype = np.dtype(column.dtype).name
-    return [Demand(column.key, True, dtype, (None, None, *inside))]
+    may_miss = column.default_value is not None
+    if isinstance(column, SequenceNumericColumn):
+        inside = () if column.cell_shape == (1,) else column.cell_shape
+        return [Demand(column.key, True, dtype, (None, None, *inside))]
+    if isinstance(column, ParsedColumn) and column.parse != "number":
+        return [Demand(column.key, True, DATE, shape, may_miss)]
+    names = None
+    if isinstance(column, NumericFrameColumn):
+        names = tuple(column.feature_names)
+    return [Demand(column.key, True, dtype, shape, may_miss, names=names)]
 
 
 @_demands.register
@@ -162,13 +113,8 @@ def _(column: SparseMatrixColumn) -> list[Demand]:
 
 
 @_demands.register
-def _(column: BucketizedColumn) -> list[Demand]:
-    return _that_may_miss(column.source)
-
-
-@_demands.register
-def _(column: PiecewiseLinearColumn) -> list[Demand]:
-    return _that_may_miss(column.source)
+def _(column: BucketizedColumn | PiecewiseLinearColumn) -> list[Demand]:
+    return [demand._replace(may_miss=True) for demand in demands(column.source)]
 
 
 @_demands.register
@@ -176,144 +122,48 @@ def _(column: PeriodicColumn) -> list[Demand]:
     return demands(column.source)
 
 
-def _that_may_miss(source: NumericColumn) -> list[Demand]:
-    return [demand._replace(may_miss=True) for demand in demands(source)]
-
-
 @_demands.register
 def _(column: KeyedCategoricalColumn) -> list[Demand]:
-    return [Demand(column.key, False, _kind(column), delimiter=column.delimiter)]
-
-
-def _kind(column: KeyedCategoricalColumn) -> str | None:
-    """Return the type of the categories, None for either."""
     if isinstance(column, IdentityColumn):
-        return "int64"
-    if isinstance(column, VocabularyColumn):
-        return column.kind
-    return "string" if column.delimiter is not None else getattr(column, "dtype", None)
+        kind: str | None = "int64"
+    elif isinstance(column, VocabularyColumn):
+        kind = column.kind
+    else:
+        kind = "string" if column.delimiter else getattr(column, "dtype", None)
+    return [Demand(column.key, False, kind, delimiter=column.delimiter)]
 
 
 @_demands.register
 def _(column: CrossedColumn) -> list[Demand]:
-    found: list[Demand] = []
-    for key in column.hashed_keys:
-        if isinstance(key, FeatureColumn):
-            found += demands(key)
-        else:
-            found.append(Demand(key, False, None, is_crossed=True))
-    return found
+    return [
+        demand
+        for key in column.hashed_keys
+        for demand in (
+            demands(key)
+            if isinstance(key, FeatureColumn)
+            else [Demand(key, False, None, is_crossed=True)]
+        )
+    ]
 
 
 @_demands.register
 def _(column: OverCategorical | TargetStatisticsColumn) -> list[Demand]:
-    return demands(column.categorical)
+    found = demands(column.categorical)
+    if isinstance(column, SequenceCategoricalColumn):
+        return [demand._replace(shape=(None, None)) for demand in found]
+    if isinstance(column, WeightedCategoricalColumn):
+        # NaN stands behind the values.
+        dtype = np.promote_types(column.dtype, np.float32).name
+        found.append(Demand(column.weight_feature_key, True, dtype, (None, None)))
+    return found
 
 
-@_demands.register
-def _(column: SequenceCategoricalColumn) -> list[Demand]:
-    return [d._replace(shape=(None, None)) for d in demands(column.categorical)]
-
-
-@_demands.register
-def _(column: WeightedCategoricalColumn) -> list[Demand]:
-    dtype = np.promote_types(column.dtype, np.float32).name  # for NaN behind the values
-    shape = (None, None)
-    weights = Demand(column.weight_feature_key, True, dtype, shape, is_weight=True)
-    return [*demands(column.categorical), weights]
-
-
+#: Type of numbers that are dates: the input has microseconds since 1970 in UTC.
+DATE = "date"
 _NO_CATEGORY = -1
 # What means a missing integer where -1 is a value.
-_NO_INTEGER = int(np.iinfo(np.int64).min)
+NO_INTEGER = int(np.iinfo(np.int64).min)
 _ANY_MISSING = {"string": "", "int64": _NO_CATEGORY, "float32": np.nan}
-
-
-class Form(NamedTuple):
-    """What the cells of a raw column are, as far as an exported graph must know.
-
-    Attributes
-    ----------
-    kind : {"string", "int64", "number"}
-        Strings (booleans are read as such), integers, or other numbers; these may be
-        integers with gaps.
-    width : int or None
-        How many values a cell has; None is any number of them.
-    names : tuple of str or None
-        Columns of the frame of which the raw column, a matrix, was made.
-    """
-
-    kind: str
-    width: int | None
-    names: tuple[str, ...] | None = None
-
-
-def forms_of(
-    features: Mapping[Any, Any], names: Iterable[str] | None = None
-) -> dict[Any, Form]:
-    """Return the forms of raw columns, by a look at few of their cells.
-
-    Columns that hold nothing, or what is neither number nor string, are left out.
-
-    Parameters
-    ----------
-    features : dict of arrays, or of Series
-        Raw columns by key.
-    names : iterable of str, default=None
-        Columns of the frame, if the only raw column is a matrix that was made of one.
-
-    Examples
-    --------
-    >>> from skest.export.onnx.inputs import forms_of
-    >>> found = forms_of({"city": ["a", None], "tags": [[1, 2], []]})
-    >>> list(found)
-    ['city', 'tags']
-    >>> found["tags"]
-    Form(kind='int64', width=None, names=None)
-    """
-    found = {key: _form_of(cells, key) for key, cells in features.items()}
-    known = {key: form for key, form in found.items() if form is not None}
-    if names is None:
-        return known
-    columns = tuple(map(str, names))
-    return {key: Form(form.kind, len(columns), columns) for key, form in known.items()}
-
-
-def _form_of(values: Any, key: Any) -> Form | None:
-    if scipy.sparse.issparse(values):
-        return Form("number", values.shape[1])
-    cells = read_cells(values, key)
-    kind = _kind_of(cells)
-    if kind is None:
-        return None
-    if holds_lists(cells) or cells.ndim > 1:
-        return Form(kind, cells.shape[1] if cells.shape[1:] == (1,) else None)
-    return Form(kind, 1)
-
-
-def _kind_of(cells: Cells) -> str | None:
-    dtype = cells.dtype
-    if isinstance(dtype, pd.CategoricalDtype):
-        return _kind_of(dtype.categories.to_series())
-    if dtype.kind in "iu":
-        return "int64"
-    if dtype.kind == "f":
-        return "number"
-    if dtype.kind in "bSUT" or isinstance(dtype, pd.StringDtype):
-        return "string"
-    each = cells.flat if isinstance(cells, np.ndarray) else cells
-    return next(filter(None, map(_kind_of_cell, each)), None)
-
-
-def _kind_of_cell(cell: Any) -> str | None:
-    """Return the kind of one object, or of the first value in it; None if missing."""
-    if isinstance(cell, list | tuple | np.ndarray | pd.Series):
-        return next(filter(None, map(_kind_of_cell, cell)), None)
-    if isinstance(cell, str | bytes | bool | np.bool_):
-        return "string"
-    if isinstance(cell, int | np.integer):
-        return "int64"
-    return None if pd.api.types.is_scalar(cell) and pd.isna(cell) else "number"
 
 
 class InputSpec(NamedTuple):
@@ -336,11 +186,10 @@ class InputSpec(NamedTuple):
         What divides the values of a raw cell, which come to the graph one by one.
     names : tuple of str or None
         Columns of a frame that are the columns of this input.
-    crossed : tuple of tuples of str
-        The inputs of crossed columns that read this one first: each value in a row of one
-        meets each of the others.
     texts_only : bool
         Whether an integer is refused, not read as its decimal string.
+    unit : str or None
+        "us" of dates, which come to the graph as microseconds since 1970 in UTC.
     """
 
     name: str
@@ -350,8 +199,8 @@ class InputSpec(NamedTuple):
     missing: Any
     delimiter: str | None = None
     names: tuple[str, ...] | None = None
-    crossed: tuple[tuple[str, ...], ...] = ()
     texts_only: bool = False
+    unit: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return a description that JSON can hold."""
@@ -363,8 +212,8 @@ class InputSpec(NamedTuple):
             "missing": "nan" if is_nan else self.missing,
             "delimiter": self.delimiter,
             "columns": None if self.names is None else list(self.names),
-            "crossed": [list(names) for names in self.crossed] or None,
             "texts_only": self.texts_only or None,
+            "unit": self.unit,
         }
         return {name: value for name, value in described.items() if value is not None}
 
@@ -433,8 +282,7 @@ class Inputs:
         self.specs: list[InputSpec] = []
         self._values: dict[tuple[Key, str | None], tuple[InputSpec, Value]] = {}
         wanted: dict[tuple[Key, str | None], list[Demand]] = {}
-        every = [demands(column) for column in columns]
-        for demand in chain.from_iterable(every):
+        for demand in chain.from_iterable(map(demands, columns)):
             wanted.setdefault((demand.key, demand.delimiter), []).append(demand)
         delimited = {key for key, delimiter in wanted if delimiter is None}
         for (key, delimiter), of_input in wanted.items():
@@ -442,19 +290,6 @@ class Inputs:
             name = f"{key}_split" if is_second else str(key)
             form = self._forms.get(key)
             self._declare(_spec(name, of_input, np.dtype(dtype), form))
-        self._note_crosses(every)
-
-    def _note_crosses(self, every: list[list[Demand]]) -> None:
-        """Write down which inputs are crossed: a column with two sources crosses them."""
-        found: dict[str, dict[tuple[str, ...], None]] = {}
-        for of_column in every:
-            read = [d for d in of_column if not d.is_weight]
-            names = tuple(self._values[d.key, d.delimiter][0].name for d in read)
-            if len(names) > 1:
-                found.setdefault(names[0], {})[names] = None
-        self.specs = [
-            s._replace(crossed=tuple(found.get(s.name, ()))) for s in self.specs
-        ]
 
     def _declare(self, spec: InputSpec) -> Value:
         if not spec.name:
@@ -499,8 +334,8 @@ class Inputs:
         if spec.dtype == "string":
             missing = ("",)
         elif spec.dtype != "int64":
-            values = where(values.is_nan(), _NO_INTEGER, values).cast(np.int64)
-            missing, no_value = (_NO_CATEGORY, _NO_INTEGER), _NO_INTEGER
+            values = where(values.is_nan(), NO_INTEGER, values).cast(np.int64)
+            missing, no_value = (_NO_CATEGORY, NO_INTEGER), NO_INTEGER
 
         return Category(values, missing, no_value, spec.shape[1])
 
@@ -513,6 +348,14 @@ def _spec(
     categories = [demand for demand in demanded if not demand.is_number]
     names = next((demand.names for demand in demanded if demand.names), None)
     no_number = np.nan if all(demand.may_miss for demand in numbers) else None
+    if any(demand.dtype == DATE for demand in numbers):
+        if any(demand.dtype != DATE for demand in demanded):
+            raise ExportError(
+                f"Column {key!r} is read as dates and as something else, which one input "
+                "cannot be. Give X the raw column a second time under another name."
+            )
+        no_date = None if no_number is None else NO_INTEGER
+        return InputSpec(name, key, "int64", (None, 1), no_date, unit="us")
     if not categories:
         shape = _same_shape(key, [demand.shape for demand in numbers])
         number = _number_dtype(numbers, dtype)
@@ -587,4 +430,4 @@ def _missing_category(kind: str, categories: Sequence[Demand]) -> str | int:
     if kind == "string":
         return ""
     is_crossed = any(demand.is_crossed for demand in categories)
-    return _NO_INTEGER if is_crossed else _NO_CATEGORY
+    return NO_INTEGER if is_crossed else _NO_CATEGORY

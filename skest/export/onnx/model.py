@@ -2,7 +2,7 @@
 """A model as one ONNX graph, from raw columns to classes and numbers."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +13,7 @@ from skest.exceptions import ExportError
 from skest.export.onnx.columns import encode
 from skest.export.onnx.graph import IR_VERSION, OPSETS, STRING, Graph, Value, to_model
 from skest.export.onnx.heads import split_logits, task_predictions, with_classes
-from skest.export.onnx.inputs import Form, Inputs, InputSpec
+from skest.export.onnx.inputs import Inputs, InputSpec
 from skest.export.onnx.networks import Scope, network_output
 from skest.export.onnx.tracing import (
     SpecInputs,
@@ -21,10 +21,11 @@ from skest.export.onnx.tracing import (
     spec_inputs,
     trace_around_known_parts,
 )
-from skest.export.signatures import Signature, TensorInfo, model_signatures, signatures
+from skest.export.signatures import Signature, TensorInfo, model_signatures
 from skest.export.warmup import looked_up_in_model
 from skest.feature_columns.base import FeatureColumn
 from skest.feature_columns.columns import FeatureColumns
+from skest.feature_columns.sources import Form
 from skest.feature_columns.table import Key
 from skest.heads.base import Head
 from skest.heads.multi_head import MultiHead
@@ -107,7 +108,7 @@ def build_onnx(
     logits_range : pair of ndarray of shape (n_logits,), default=None
         The least and the largest values that they become.
     forms : dict of Form, default=None
-        What is known about raw columns, see `skest.export.onnx.inputs.forms_of`.
+        What is known about raw columns, see `skest.feature_columns.sources.forms_of`.
     input_rank : {1, 2}, default=2
         Dimensions of inputs that have one value for each row: (n,) or (n, 1).
     name : str, default="skest"
@@ -154,7 +155,8 @@ def build_onnx(
         low, high = (np.asarray(values, dtype) for values in logits_range)
         logits = logits.within(low, high)
     predictions = _head_outputs(graph, head, logits, classes)
-    found = _head_signatures(head, predictions, inputs.specs, input_rank)
+    taken = {spec.name: _info_of(spec, input_rank) for spec in inputs.specs}
+    found = model_signatures(head, predictions, taken)
     return _finished(graph, inputs.specs, found)
 
 
@@ -182,14 +184,6 @@ def _head_outputs(graph: Graph, head: Head, logits: Any, classes: Any) -> Any:
         for part, own_logits in split_logits(head, logits).items()
     }
     return predictions if isinstance(head, MultiHead) else predictions[None]
-
-
-def _head_signatures(
-    head: Head, predictions: Any, inputs: Sequence[InputSpec], input_rank: int
-) -> dict[str, Signature]:
-    """Return the signatures of a head, of what `_head_outputs` returned."""
-    taken = {spec.name: _info_of(spec, input_rank) for spec in inputs}
-    return signatures(head, predictions, taken)
 
 
 def _finished(

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from skest.exceptions import ExportError
 from skest.export.onnx.columns import EveryId, Ids, Numbers, computed
 from skest.export.onnx.graph import Graph, Value, concat, where
-from skest.export.onnx.heads import activated, members_mean
+from skest.export.onnx.heads import activated, is_activation, members_mean
 from skest.feature_columns.lookup import clipped
 from skest.feature_columns.modules import (
     CountsOutput,
@@ -334,6 +334,7 @@ def network_output(network: nn.Module, scope: Scope, features: Any) -> Any:
     base = next(known, None)
     is_ours = kind.__module__.partition(".")[0] in ("skest", "torch")
     same = base is not None and is_ours and kind.forward is base.forward
+    same |= is_activation(network)
     hooked = network._forward_hooks or network._forward_pre_hooks
     if not same or hooked:
         place = f" at {scope.path[:-1]!r}" if scope.path else ""
@@ -343,6 +344,8 @@ def network_output(network: nn.Module, scope: Scope, features: Any) -> Any:
             f"{reason}. Use a network of skest.networks and layers of torch.nn that "
             "these consist of."
         )
+    if is_activation(network):
+        return activated(network, features)
     with scope.graph.scope(scope.path.rstrip(".").rpartition(".")[2] or kind.__name__):
         return _output(network, scope, features)
 
@@ -518,7 +521,6 @@ def _(layer: nn.LayerNorm, scope: Scope, x: Value) -> Value:
 
 @_output.register(nn.Dropout)
 @_output.register(Dropout)
-@_output.register(nn.Identity)
 def _(layer: nn.Module, scope: Scope, x: Value) -> Value:
     return x
 

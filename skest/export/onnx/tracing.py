@@ -23,8 +23,8 @@ from torch.nn import functional as F
 
 from skest.exceptions import ExportError
 from skest.export.onnx.columns import EveryId, Ids, Numbers, computed, encode
-from skest.export.onnx.graph import ALLOWED_OPERATORS, IR_VERSION, OPSETS, Graph, Value
-from skest.export.onnx.inputs import Form, Inputs, InputSpec, demands, forms_of
+from skest.export.onnx.graph import IR_VERSION, OPSETS, Graph, Value
+from skest.export.onnx.inputs import Inputs, InputSpec, demands
 from skest.export.onnx.networks import Scope, network_output
 from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.encoding import Encoding, PartsEncoding
@@ -34,6 +34,7 @@ from skest.feature_columns.modules import (
     SequenceFeatures,
 )
 from skest.feature_columns.piecewise import PiecewiseLinearColumn
+from skest.feature_columns.sources import Form, forms_of
 from skest.feature_columns.table import Key, Table
 
 _LOGGER = "torch.onnx._internal.exporter._registration"
@@ -143,6 +144,8 @@ def replace_embedding_bags(network: nn.Module) -> nn.Module:
     return network
 
 
+# What branches, loops, draws or has lists for values: no row of a batch has its own then.
+_REFUSED = ("Bernoulli", "If", "Loop", "Multinomial", "Random", "Scan", "Sequence")
 # torch writes on which modules a node is here.
 _SCOPES = "pkg.torch.onnx.name_scopes"
 # torch can trace one module at a time.
@@ -330,11 +333,11 @@ def _check_operators(model: Any, name: str) -> None:
             f"{OPSETS['']}. Use operations that this one has."
         )
     for node in model.graph.node:
-        if (node.domain, node.op_type) not in ALLOWED_OPERATORS:
+        if node.domain or node.op_type.startswith(_REFUSED):
             raise ExportError(
                 f"The module {_module_of(node, name)} needs the operator "
                 f"{node.op_type!r}, which exported graphs do not have: they neither "
-                "branch nor loop. Compute it in another way."
+                "branch nor loop nor draw. Compute it in another way."
             )
 
 

@@ -6,7 +6,6 @@ Semantics: https://github.com/kserve/open-inference-protocol. A signature other 
 missing text or number.
 """
 
-import importlib
 import math
 import re
 from collections.abc import Mapping
@@ -15,30 +14,27 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from skest._version import __version__
 from skest.export.serving.requests import MODEL_PATH, Call, Route, signature_of
 from skest.export.serving.versions import RequestError
 
+_BITS = (8, 16, 32, 64)
 _DATATYPES = {
     "string": "BYTES",
     "bool": "BOOL",
-    "float32": "FP32",
-    "float64": "FP64",
-    **{
-        f"{kind}{bits}": f"{kind.upper()}{bits}"
-        for kind in ("int", "uint")
-        for bits in (8, 16, 32, 64)
-    },
+    **{f"float{bits}": f"FP{bits}" for bits in _BITS[2:]},
+    **{f"{k}{bits}": f"{k.upper()}{bits}" for k in ("int", "uint") for bits in _BITS},
 }
+_DTYPES = {datatype: dtype for dtype, datatype in _DATATYPES.items()}
 # No feature has so many sizes; NumPy takes 64 at most.
 _MAX_RANK = 8
-_DTYPES = {datatype: dtype for dtype, datatype in _DATATYPES.items()}
+# By the first letter of the datatype.
 _JSON_TYPES: dict[str, set[type]] = {
-    "BYTES": {str, type(None)},
-    "B": {bool},
     "F": {int, float, type(None)},
     "I": {int},
     "U": {int},
 }
+_OTHER_TYPES: dict[str, set[type]] = {"BYTES": {str, type(None)}, "BOOL": {bool}}
 
 
 def _infer(call: Call) -> Any:
@@ -126,7 +122,7 @@ def _cells(tensor: Mapping[str, Any]) -> NDArray[Any]:
             400, f"Input {name!r} must have its values in a list 'data'."
         )
     cells = np.asarray(data, dtype=object).ravel()
-    allowed = _JSON_TYPES["BYTES" if datatype == "BYTES" else datatype[0]]
+    allowed = _OTHER_TYPES.get(datatype) or _JSON_TYPES[datatype[0]]
     if not set(map(type, cells.tolist())) <= allowed:
         raise RequestError(
             400, f"Input {name!r} of {datatype} has values of another type in 'data'."
@@ -151,8 +147,7 @@ def _described(name: str, values: NDArray[Any]) -> dict[str, Any]:
 
 
 def _server(call: Call) -> Any:
-    version = importlib.import_module("skest").__version__
-    return {"name": "skest", "version": version, "extensions": []}
+    return {"name": "skest", "version": __version__, "extensions": []}
 
 
 def _live(call: Call) -> Any:
@@ -166,7 +161,7 @@ def _ready(call: Call) -> Any:
 
 
 def _model_ready(call: Call) -> Any:
-    if call.catalog.closed:
+    if call.catalog.closed.is_set():
         raise RequestError(503, "The server is stopping.")
     call.find()
     return {"name": call.path["name"], "ready": True}

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skest.export.manifest import without_duplicates
-from skest.export.raw_values import cell_lengths, columns_of, values_in_item
+from skest.export.raw_values import columns_of, longest_list
 from skest.export.runtime import Model
 from skest.export.serving.versions import Catalog, RequestError
 from skest.export.trial import lacks_memory
@@ -27,25 +27,17 @@ class Limits:
     Attributes
     ----------
     max_request_bytes : int, default=8 MiB
-        The body of a request (else 413).
-    max_values : int, default=1048576
-        Values in the JSON of a request, as commas and opening brackets are counted before
-        it is parsed (else 413).
+        The body of a request (else 413). Parsed, JSON takes up to 25 times its memory.
     max_rows : int, default=10000
         Rows of a request (else 413).
     max_cells : int, default=4194304
         Values of a feature once lists in cells are filled up to the longest, each number
-        of a vector counted; of a crossed column; and of the answer (else 413). One long
-        list among many short ones, two long lists that are crossed, and answers of many
-        classes need far more memory than their request.
+        of a vector counted, and values of the answer (else 413): one long list among many
+        short ones, and answers of many classes, need far more memory than their request.
     max_running : int, default=64
         Requests that are worked on at once (else 503). Health is always answered.
-    max_connections : int, default=512
-        Open connections. Another one takes the place of the one that has waited longest
-        for its client.
     timeout : float, default=10.0
-        Seconds in which a request has to arrive, in which an answer has to be taken, and
-        for which a connection may idle; then it is closed.
+        Seconds for which a connection may be silent; then it is closed.
 
     Examples
     --------
@@ -55,11 +47,9 @@ class Limits:
     """
 
     max_request_bytes: int = 8 * 2**20
-    max_values: int = 2**20
     max_rows: int = 10_000
     max_cells: int = 2**22
     max_running: int = 64
-    max_connections: int = 512
     timeout: float = 10.0
 
     def __post_init__(self) -> None:
@@ -97,26 +87,13 @@ class Call:
     def document(
         self, of_pairs: Callable[[list[tuple[str, Any]]], Any] = without_duplicates
     ) -> dict[str, Any]:
-        """Return the JSON object in the body.
-
-        Parameters
-        ----------
-        of_pairs : callable
-            Makes a value of the names and values of an object.
+        """Return the JSON object in the body; `of_pairs` makes the objects in it.
 
         Raises
         ------
         RequestError
-            400 if it is none, 413 if it has too many values.
+            400 if it is none.
         """
-        # Nobody else is answered while JSON is parsed, and it takes 25 times its memory.
-        values = sum(map(self.body.count, (b",", b"[", b"{")))
-        if values > self.limits.max_values:
-            raise RequestError(
-                413,
-                f"The JSON has {values} commas and opening brackets; at most "
-                f"{self.limits.max_values} are taken. Send fewer rows.",
-            )
         try:
             found = json.loads(
                 str(self.body, "utf-8"),
@@ -136,20 +113,6 @@ class Call:
     def run(self, model: Model, table: Any, signature: str) -> dict[str, NDArray[Any]]:
         """Run a model on rows or columns, within the limits.
 
-        Parameters
-        ----------
-        model : Model
-            What `find` returned.
-        table : dict of columns, or list of dicts
-            Raw features.
-        signature : str
-            A signature that the model has.
-
-        Returns
-        -------
-        dict of str to ndarray
-            The signature's outputs.
-
         Raises
         ------
         RequestError
@@ -159,8 +122,7 @@ class Call:
         found = model.signatures[signature]
         try:
             columns = columns_of(table, list(found["inputs"]), model.parts)
-            cells = {found["inputs"][key]["tensor"]: c for key, c in columns.items()}
-            self._check_sizes(model.features, cells, found["outputs"])
+            self._check_sizes(model, found, columns)
             return model.run(columns, signature)
         except RecursionError:
             raise RequestError(400, "The values are nested too deeply.") from None
@@ -176,39 +138,38 @@ class Call:
             ) from None
 
     def _check_sizes(
-        self, features: Mapping[str, Any], cells: Mapping[str, Any], outputs: Any
+        self, model: Model, signature: Mapping[str, Any], columns: Mapping[str, Any]
     ) -> None:
         """Refuse a request that is small and would become large."""
         # What is no list of rows, the model refuses.
-        there = {n: c for n, c in cells.items() if isinstance(c, list | np.ndarray)}
+        there = {k: c for k, c in columns.items() if isinstance(c, list | np.ndarray)}
         n_rows = max(map(len, there.values()), default=0)
         if n_rows > self.limits.max_rows:
             raise RequestError(
                 413,
                 f"There are {n_rows} rows; at most {self.limits.max_rows} are taken.",
             )
-        longest = {}
-        for name, values in there.items():
-            feature = features[name]
-            longest[name] = 1
+        sizes = {}
+        for key, cells in there.items():
+            feature = model.features[signature["inputs"][key]["tensor"]]
             if None in feature["shape"][1:]:
-                longest[name] = int(cell_lengths(values, feature).max(initial=0))
-                size = n_rows * longest[name] * values_in_item(feature)
-                self._check_cells(f"{name!r}, filled up to its longest list,", size)
-        for crossed in (c for n in there for c in features[n].get("crossed", ())):
-            size = n_rows * math.prod(longest.get(name, 1) for name in crossed)
-            self._check_cells(f"{crossed}, which are crossed,", size)
-        for name, output in outputs.items():
-            size = n_rows * math.prod(size or 1 for size in output["shape"][1:])
-            self._check_cells(f"The answer {name!r}", size)
+                longest = longest_list(cells, feature.get("delimiter"))
+                what = f"{key!r}, filled up to its longest list,"
+                sizes[what] = longest * _n_values(feature["shape"][2:])
+        for key, output in signature["outputs"].items():
+            sizes[f"The answer {key!r}"] = _n_values(output["shape"][1:])
+        for what, size in sizes.items():
+            if n_rows * size > self.limits.max_cells:
+                raise RequestError(
+                    413,
+                    f"{what} would have {n_rows * size} values; at most "
+                    f"{self.limits.max_cells} are taken. Send fewer rows, or shorter "
+                    "lists.",
+                )
 
-    def _check_cells(self, what: str, size: int) -> None:
-        if size > self.limits.max_cells:
-            raise RequestError(
-                413,
-                f"{what} would have {size} values; at most {self.limits.max_cells} are "
-                "taken. Send fewer rows, or shorter lists.",
-            )
+
+def _n_values(shape: list[int | None]) -> int:
+    return math.prod(size or 1 for size in shape)
 
 
 class Route(NamedTuple):

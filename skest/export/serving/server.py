@@ -7,6 +7,7 @@ import logging
 import os
 import re
 import socket
+import socketserver
 import threading
 import time
 import traceback
@@ -24,7 +25,6 @@ from skest.export.trial import Trial
 _LOGGER = logging.getLogger(__name__)
 _ROUTES = (*tf_rest.ROUTES, *open_inference.ROUTES)
 _TRIAL = Trial()
-_LINGER = 1.0
 
 
 class ModelServer:
@@ -103,7 +103,7 @@ class ModelServer:
         self._catalog = Catalog(
             models,
             keep_versions,
-            num_threads,
+            num_threads=num_threads,
             trusted_manifest_sha256=trusted_manifest_sha256,
             max_bytes=max_bytes,
             trial=trial,
@@ -171,12 +171,11 @@ class ModelServer:
         bool
             Whether all of them were answered.
         """
-        self._catalog.close()
+        self._catalog.closed.set()
         finished = self._listener.finished(grace)
         if self._threads:
             self._listener.shutdown()
         self._listener.server_close()
-        self._listener.disconnect()
         for thread in self._threads:
             thread.join(grace)
         return finished
@@ -189,11 +188,7 @@ class ModelServer:
 
 
 class _Listener(http.server.ThreadingHTTPServer):
-    """Accepts connections, and knows which of them wait for their clients.
-
-    A thread belongs to each connection. One that is silent or slow is ended after
-    `Limits.timeout`; where there are too many, the one that has waited longest makes room.
-    """
+    """Accepts connections, each of which has a thread."""
 
     block_on_close = False
     request_queue_size = 256
@@ -205,74 +200,20 @@ class _Listener(http.server.ThreadingHTTPServer):
             self.address_family = socket.AF_INET6
         self.catalog = catalog
         self.limits = limits
-        self.slots = threading.BoundedSemaphore(limits.max_running)
-        self._changed = threading.Condition()
-        self._open: set[socket.socket] = set()
-        self._waiting: dict[socket.socket, float] = {}  # since when; oldest first
+        self.slots = threading.Semaphore(limits.max_running)
         super().__init__(address, _Handler)
 
     def server_bind(self) -> None:
         # Not that of http.server, which asks for the name of the machine.
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self.socket.bind(self.server_address)
-        self.server_address = self.socket.getsockname()
-
-    def verify_request(self, request: Any, client_address: Any) -> bool:
-        with self._changed:
-            if len(self._open) >= self.limits.max_connections:
-                if not self._waiting:
-                    return False  # answers to all others are being made
-                self._end(next(iter(self._waiting)))
-            self._open.add(request)
-            self._waiting[request] = time.monotonic()
-        return True
-
-    def service_actions(self) -> None:
-        last = time.monotonic() - self.limits.timeout
-        with self._changed:
-            for connection, since in list(self._waiting.items()):
-                if since < last:
-                    self._end(connection)
-
-    def _end(self, connection: socket.socket) -> None:
-        """End a connection, which its thread may be reading from."""
-        self._waiting.pop(connection, None)
-        self._open.discard(connection)
-        with contextlib.suppress(OSError):
-            connection.shutdown(socket.SHUT_RDWR)
-
-    def shutdown_request(self, request: Any) -> None:
-        with self._changed:
-            self._waiting.pop(request, None)
-            self._open.discard(request)
-            self._changed.notify_all()
-        super().shutdown_request(request)
-
-    @contextlib.contextmanager
-    def answering(self, connection: socket.socket) -> Any:
-        """Say that a connection waits for the server, not for its client."""
-        with self._changed:
-            self._waiting.pop(connection, None)
-        try:
-            yield
-        finally:
-            with self._changed:
-                if connection in self._open:
-                    self._waiting[connection] = time.monotonic()
-                self._changed.notify_all()
+        socketserver.TCPServer.server_bind(self)
 
     def finished(self, seconds: float) -> bool:
-        """Wait until no request is being answered; return whether it is so."""
-        with self._changed:
-            return self._changed.wait_for(
-                lambda: self._open <= self._waiting.keys(), seconds
-            )
-
-    def disconnect(self) -> None:
-        """End all connections."""
-        with self._changed:
-            for connection in list(self._open):
-                self._end(connection)
+        """Wait until no request is worked on; return whether it is so."""
+        deadline = time.monotonic() + seconds
+        return all(
+            self.slots.acquire(timeout=max(0.0, deadline - time.monotonic()))
+            for _ in range(self.limits.max_running)
+        )
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         _LOGGER.debug("A connection broke.", exc_info=True)
@@ -285,6 +226,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     server_version = "skest"
     sys_version = ""
     disable_nagle_algorithm = True
+    default_request_version = "HTTP/1.1"  # the answer to anything has a status
     server: _Listener
 
     def setup(self) -> None:
@@ -294,18 +236,33 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def _answer(self) -> None:
         start = time.perf_counter()
         path = unquote(self.path.partition("?")[0])
-        try:
-            body = self._body()
-        except RequestError as error:
-            self.close_connection = True  # where the next one would begin is not known
-            self._send(error.status, as_json({"error": str(error)}), error.headers)
-            self._linger()
-            return
-        with self.server.answering(self.connection):
-            status, answer, headers = self._answer_to(path, body)
-            if self.server.catalog.closed:
+        status, answer = 500, b'{"error":"The server failed; its log says where."}'
+        body = None
+        with contextlib.ExitStack() as slot:
+            try:
+                body = self._body()
+                route, found = _route(self.command, path)
+                self._check_is_free(route, slot)
+                catalog, limits = self.server.catalog, self.server.limits
+                call = Call(catalog, limits, found.groupdict(), body)
+                status, answer = 200, as_json(route.answer(call))
+            except RequestError as error:
+                status, answer = error.status, as_json({"error": str(error)})
+            except (ConnectionError, TimeoutError):
+                raise  # there is nobody to answer
+            except Exception as error:
+                # Not its message, which may quote the request.
+                _LOGGER.error(
+                    "%s failed: %s\n%s",
+                    self.command,
+                    type(error).__name__,
+                    "".join(traceback.format_tb(error.__traceback__)),
+                )
+            if body is None or self.server.catalog.closed.is_set():
                 self.close_connection = True
-            self._send(status, answer, headers)
+            self._send(status, answer)
+        if body is None:
+            self._linger()
         seconds = time.perf_counter() - start
         shown = ascii(path[:200])
         _LOGGER.debug("%s %s %d %.4f s", self.command, shown, status, seconds)
@@ -313,27 +270,19 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     do_GET = do_HEAD = do_POST = _answer  # noqa: N815
     do_DELETE = do_OPTIONS = do_PATCH = do_PUT = _answer  # noqa: N815
 
-    def handle_expect_100(self) -> bool:
-        # A body that is too large is refused before it is sent.
-        if self.headers.get("content-length", "").isdigit():
-            size = int(self.headers["content-length"])
-            if size > self.server.limits.max_request_bytes:
-                return True
-        return super().handle_expect_100()
-
     def _body(self) -> bytes:
         """Return the body, which has one known length, and not too large a one."""
-        if "transfer-encoding" in self.headers:
-            raise RequestError(411, "Send the body whole, with 'content-length'.")
-        if "content-encoding" in self.headers:
-            raise RequestError(415, "Send the body as it is, not compressed.")
+        if {"transfer-encoding", "content-encoding"} & set(
+            map(str.lower, self.headers)
+        ):
+            raise RequestError(
+                411, "Send the body whole, not compressed, with 'content-length'."
+            )
         lengths = self.headers.get_all("content-length", [])
-        if not lengths:
-            if self.command == "POST":
-                raise RequestError(411, "The header 'content-length' is missing.")
+        if not lengths and self.command != "POST":
             return b""
-        if len(lengths) > 1 or not re.fullmatch("[0-9]{1,18}", lengths[0]):
-            raise RequestError(400, "'content-length' must be one number of bytes.")
+        if len(lengths) != 1 or not re.fullmatch("[0-9]{1,18}", lengths[0]):
+            raise RequestError(411, "'content-length' must be one number of bytes.")
         size, most = int(lengths[0]), self.server.limits.max_request_bytes
         if size > most:
             raise RequestError(
@@ -344,47 +293,27 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             raise RequestError(400, "The body ends too early.")
         return body
 
-    def _answer_to(self, path: str, body: bytes) -> tuple[int, bytes, dict[str, str]]:
-        catalog, limits = self.server.catalog, self.server.limits
-        try:
-            route, found = _route(self.command, path)
-            call = Call(catalog, limits, found.groupdict(), body)
-            if route.method == "GET":  # cheap; and health must be seen under load
-                return 200, as_json(route.answer(call)), {}
-            if catalog.closed:
-                raise RequestError(503, "The server is stopping.", {"Retry-After": "1"})
-            if not self.server.slots.acquire(blocking=False):
-                raise RequestError(503, "The server is busy.", {"Retry-After": "1"})
-            try:
-                return 200, as_json(route.answer(call)), {}
-            finally:
-                self.server.slots.release()
-        except RequestError as error:
-            return error.status, as_json({"error": str(error)}), error.headers
-        except Exception as error:
-            # Not its message, which may quote the request.
-            _LOGGER.error(
-                "%s failed: %s\n%s",
-                self.command,
-                type(error).__name__,
-                "".join(traceback.format_tb(error.__traceback__)),
-            )
-            text = as_json({"error": "The server failed; its log says where."})
-            return 500, text, {}
+    def _check_is_free(self, route: Route, slot: contextlib.ExitStack) -> None:
+        """Take one of the slots for requests that run, or refuse this one."""
+        if route.method == "GET":  # cheap; and health must be seen under load
+            return
+        if self.server.catalog.closed.is_set():
+            raise RequestError(503, "The server is stopping.")
+        if not self.server.slots.acquire(blocking=False):
+            raise RequestError(503, "The server is busy.")
+        slot.callback(self.server.slots.release)
 
-    def _send(self, status: int, body: bytes, headers: Mapping[str, str]) -> None:
-        # All at once: a client of a server that stops gets the whole answer or nothing.
-        lines = {
-            "Date": self.date_time_string(),
-            "Content-Type": "application/json",
-            "Content-Length": len(body),
-            **headers,
-            **({"Connection": "close"} if self.close_connection else {}),
-        }
-        head = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}"]
-        head += [f"{name}: {value}" for name, value in lines.items()]
-        text = "\r\n".join([*head, "", ""]).encode("latin-1")
-        self.wfile.write(text if self.command == "HEAD" else text + body)
+    def _send(self, status: int, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        if status == HTTPStatus.SERVICE_UNAVAILABLE:
+            self.send_header("Retry-After", "1")
+        if self.close_connection:
+            self.send_header("Connection", "close")
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
 
     def send_error(
         self, code: int, message: str | None = None, explain: str | None = None
@@ -392,13 +321,13 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         """Answer what is no request of HTTP."""
         self.close_connection = True
         text = message or HTTPStatus(code).phrase
-        self._send(code, as_json({"error": text[:200]}), {})
+        self._send(code, as_json({"error": text[:200]}))
 
     def _linger(self) -> None:
-        """Read what still comes for a while: else a reset may overtake the answer."""
-        self.connection.shutdown(socket.SHUT_WR)
-        deadline = time.monotonic() + _LINGER
+        """Read what still comes for a second: else a reset may overtake the answer."""
+        deadline = time.monotonic() + 1
         with contextlib.suppress(OSError):
+            self.connection.shutdown(socket.SHUT_WR)
             while (left := deadline - time.monotonic()) > 0:
                 self.connection.settimeout(left)
                 if not self.connection.recv(2**16):
@@ -410,16 +339,14 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
 def _route(method: str, path: str) -> tuple[Route, re.Match[str]]:
     fitting = [(r, found) for r in _ROUTES if (found := r.pattern.fullmatch(path))]
-    if not fitting:
-        raise RequestError(
-            404,
-            "There is nothing at this path. Models are at /v1/models/NAME:predict and "
-            "/v2/models/NAME/infer.",
-        )
     for route, found in fitting:
         if route.method == method:
             return route, found
-    allowed = ", ".join(route.method for route, _ in fitting)
+    if fitting:
+        allowed = ", ".join(route.method for route, _ in fitting)
+        raise RequestError(405, f"This path takes {allowed}, not {method}.")
     raise RequestError(
-        405, f"This path takes {allowed}, not {method}.", {"Allow": allowed}
+        404,
+        "There is nothing at this path. Models are at /v1/models/NAME:predict and "
+        "/v2/models/NAME/infer.",
     )

@@ -14,8 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skest.export.manifest import without_duplicates
-from skest.export.raw_values import is_whole
-from skest.export.runtime import Model
 from skest.export.serving.requests import MODEL_PATH, Call, Route, signature_of
 from skest.export.serving.versions import RequestError
 
@@ -76,57 +74,38 @@ def _run_examples(call: Call, method: str) -> dict[str, NDArray[Any]]:
             f"The signature {name!r} is not for {method!r}; these are: {fitting}. Choose "
             "one by 'signature_name'.",
         )
-    taken = model.names_of(name)
+    names = model.names_of(name)
     examples = _rows(document, "examples")
     context = document.get("context", {})
-    for example in (context, *examples):
-        if not isinstance(example, dict):
-            raise RequestError(400, "Examples and 'context' must be JSON objects.")
-        twice = sorted(set(context) & set(example)) if example is not context else []
-        if twice:
-            raise RequestError(400, f"{twice} are in 'context' and in an example.")
-    for at, example in enumerate(examples):
+    if not all(isinstance(example, dict) for example in (context, *examples)):
+        raise RequestError(400, "Examples and 'context' must be JSON objects.")
+    rows = [{**context, **example} for example in examples]
+    for at, row in enumerate(rows):
         # Features may be left out; a misspelt one must not look like a missing one.
-        if {*signature["inputs"], *taken}.isdisjoint({*context, *example}):
+        if names.keys().isdisjoint(row):
             raise RequestError(
-                400, f"Example {at} has none of the features {list(taken)}."
+                400, f"Example {at} has none of the features {list(names)}."
             )
-    return call.run(model, _example_columns(model, name, context, examples), name)
-
-
-def _example_columns(
-    model: Model, name: str, context: Mapping[str, Any], examples: list[dict[str, Any]]
-) -> dict[str, list[Any]]:
-    """Return the columns of examples; what none of them has is missing."""
-    signature = model.signatures[name]
-    there = {*context, *(key for example in examples for key in example)}
-    keys = dict(model.names_of(name))
-    for key in signature["inputs"]:
-        if is_whole(key, model.parts, there):
-            keys = {part: of for part, of in keys.items() if of != key} | {key: key}
-    return {
-        key: _example_column(
-            model.features[signature["inputs"][of]["tensor"]],
-            [example.get(key, context.get(key)) for example in examples],
-        )
-        for key, of in keys.items()
+    shapes = {
+        key: model.features[signature["inputs"][of]["tensor"]]["shape"]
+        for key, of in names.items()
     }
+    columns = {
+        key: [_example_cell(row.get(key), shape) for row in rows]
+        for key, shape in shapes.items()
+    }
+    return call.run(model, columns, name)
 
 
 def _method(signature: Mapping[str, Any]) -> str:
     return str(signature.get("method", "")).rpartition("/")[2]
 
 
-def _example_column(feature: Mapping[str, Any], cells: list[Any]) -> list[Any]:
-    """Return values: in examples all are lists, of which an empty one is missing."""
-    if None in feature["shape"][1:]:
-        return cells
-    return [
-        (cell[0] if cell else None)
-        if isinstance(cell, list) and len(cell) < 2
-        else cell
-        for cell in cells
-    ]
+def _example_cell(cell: Any, shape: Sequence[int | None]) -> Any:
+    """Return a value: in examples all are lists, of which an empty one is missing."""
+    if None in shape[1:] or not isinstance(cell, list) or len(cell) > 1:
+        return cell
+    return cell[0] if cell else None
 
 
 def _rows(document: Mapping[str, Any], key: str) -> list[Any]:
@@ -168,20 +147,15 @@ def _unnamed(outputs: Mapping[str, Any]) -> Any:
 def _status(call: Call) -> Any:
     versions = call.catalog.versions(call.path["name"])
     wanted = call.path.get("version")
-    if wanted is not None:
-        if int(wanted) not in (*versions.served, *versions.refused):
-            call.find()
+    if wanted is not None and int(wanted) not in versions.refused:
+        call.find()  # raises if there is none
     entries = [_state(number, "AVAILABLE", "OK", "") for number in versions.served]
-    for number in versions.refused:
+    for number in sorted(versions.refused, reverse=True):
         reason = "It can't be loaded; the log of the server says why."
         entries.append(_state(number, "END", "DATA_LOSS", reason))
-    return {
-        "model_version_status": [
-            entry
-            for entry in entries
-            if wanted is None or entry["version"] == str(int(wanted))
-        ]
-    }
+    if wanted is not None:
+        entries = [entry for entry in entries if int(entry["version"]) == int(wanted)]
+    return {"model_version_status": entries}
 
 
 def _state(number: int, state: str, code: str, message: str) -> dict[str, Any]:
@@ -225,20 +199,10 @@ def _tensor_info(tensor: Mapping[str, Any], name: str) -> dict[str, Any]:
     }
 
 
-def _labels(call: Call) -> Any:
-    raise RequestError(404, "Versions have no labels here; name a version, or none.")
-
-
 ROUTES = (
     Route("POST", re.compile(rf"/v1/{MODEL_PATH}:predict"), _predict),
     Route("POST", re.compile(rf"/v1/{MODEL_PATH}:classify"), _classify),
     Route("POST", re.compile(rf"/v1/{MODEL_PATH}:regress"), _regress),
     Route("GET", re.compile(rf"/v1/{MODEL_PATH}"), _status),
     Route("GET", re.compile(rf"/v1/{MODEL_PATH}/metadata"), _metadata),
-    Route("GET", re.compile(r"/v1/models/[^/:]+/labels/[^/:]+(/metadata)?"), _labels),
-    Route(
-        "POST",
-        re.compile(r"/v1/models/[^/:]+/labels/[^/:]+:(predict|classify|regress)"),
-        _labels,
-    ),
 )

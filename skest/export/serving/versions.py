@@ -3,24 +3,19 @@
 
 import functools
 import logging
-import math
 import os
 import re
 import threading
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from skest.checkpoints.versions import list_versions, version_number
 from skest.export.manifest import MANIFEST
 from skest.export.runtime import Model, load
-from skest.export.trial import lacks_memory
 
 _LOGGER = logging.getLogger(__name__)
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
-# Another try takes as much memory: meanwhile what is served needs some, too.
-_SECONDS_FOR_MEMORY = 30.0
 _LONGEST = 1000
 _Files = tuple[tuple[str, int, int], ...]
 
@@ -34,25 +29,13 @@ class RequestError(Exception):
         The HTTP status code.
     message : str
         What was expected and what came. It may quote the request, so it is cut.
-    headers : dict of str to str, optional
-        Headers of the answer.
     """
 
-    def __init__(
-        self, status: int, message: str, headers: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, status: int, message: str) -> None:
         if len(message) > _LONGEST:
             message = f"{message[:_LONGEST]} ..."
         super().__init__(message)
         self.status = status
-        self.headers = dict(headers or {})
-
-
-class _Refusal(NamedTuple):
-    """Which files were refused, None for any, and when they are tried again."""
-
-    files: _Files | None
-    until: float
 
 
 class ModelVersions:
@@ -83,17 +66,13 @@ class ModelVersions:
         self._load = load
         # Newest first. Replaced as a whole: requests read it while it is refreshed.
         self.served: Mapping[int, Model] = {}
-        self._refused: dict[int, _Refusal] = {}
-
-    @property
-    def refused(self) -> list[int]:
-        """The versions that are there but can't be served."""
-        return sorted(self._refused, reverse=True)
+        # The files with which a version was refused; None if they are not to blame.
+        self.refused: dict[int, _Files | None] = {}
 
     def refresh(self) -> None:
         """Load versions that are new, and let go of old ones."""
         found = self._find()
-        self._refused = {n: why for n, why in self._refused.items() if n in found}
+        self.refused = {n: files for n, files in self.refused.items() if n in found}
         newest = list(self.served)[:1]
         usable: list[int] = []
         for number in sorted({*found, *newest}, reverse=True):
@@ -108,40 +87,26 @@ class ModelVersions:
 
     def _find(self) -> dict[int, Path]:
         if (self._path / MANIFEST).exists():
-            return {_number(self._path): self._path}
-        return {_number(path): path for path in list_versions(self._path)}
+            return {version_number(self._path.name) or 1: self._path}
+        return {version_number(p.name) or 1: p for p in list_versions(self._path)}
 
     def _try(self, number: int, path: Path) -> bool:
         files = _files_of(path)
-        before = self._refused.get(number)
-        known = before is not None and before.files == files is not None
-        if before is not None and known and time.monotonic() < before.until:
+        if files is not None and self.refused.get(number) == files:
             return False
         try:
             model = self._load(path)
         except ImportError:
             raise
         except Exception as error:
-            refusal = _Refusal(files, math.inf)
-            # What is no fault of the files may be over later.
-            if lacks_memory(error):
-                refusal = _Refusal(files, time.monotonic() + _SECONDS_FOR_MEMORY)
-            elif isinstance(error, OSError):
-                refusal = _Refusal(None, 0.0)
-            if not known:
-                _LOGGER.warning("Version %d is not served: %s", number, error)
-            self._refused[number] = refusal
+            _LOGGER.warning("Version %d is not served: %s", number, error)
+            self.refused[number] = None if isinstance(error, OSError) else files
             return False
-        self._refused.pop(number, None)
+        self.refused.pop(number, None)
         # Served at once: older ones may take long to load.
         self.served = dict(sorted({**self.served, number: model}.items(), reverse=True))
         _LOGGER.info("Version %d of %s is served.", number, self._path)
         return True
-
-
-def _number(path: Path) -> int:
-    number = version_number(path.name)
-    return 1 if number is None else number
 
 
 def _files_of(path: Path) -> _Files | None:
@@ -164,10 +129,13 @@ class Catalog:
         For each model the directory of its versions, or one version.
     keep : int, default=2
         How many versions of each are served.
-    num_threads : int, default=1
-        Threads within one call of a model.
     **checks
         Further arguments of `skest.export.load`.
+
+    Attributes
+    ----------
+    closed : threading.Event
+        Set when the server is stopping.
 
     Raises
     ------
@@ -181,7 +149,6 @@ class Catalog:
         self,
         paths: Mapping[str, str | os.PathLike[str]],
         keep: int = 2,
-        num_threads: int = 1,
         **checks: Any,
     ) -> None:
         if keep < 1:
@@ -194,17 +161,12 @@ class Catalog:
                 )
             if not Path(path).is_dir():
                 raise FileNotFoundError(f"There is no directory {str(path)!r}.")
-        load_version = functools.partial(load, num_threads=num_threads, **checks)
+        load_version = functools.partial(load, **checks)
         self.models = {
             name: ModelVersions(path, keep, load_version)
             for name, path in paths.items()
         }
-        self._closed = threading.Event()
-
-    @property
-    def ready(self) -> bool:
-        """Whether every model has a version, and the server is not stopping."""
-        return not (self.closed or self.waiting)
+        self.closed = threading.Event()
 
     @property
     def waiting(self) -> list[str]:
@@ -212,13 +174,9 @@ class Catalog:
         return [name for name, model in self.models.items() if not model.served]
 
     @property
-    def closed(self) -> bool:
-        """Whether the server is stopping."""
-        return self._closed.is_set()
-
-    def close(self) -> None:
-        """Stop watching; from now on the catalog is not ready."""
-        self._closed.set()
+    def ready(self) -> bool:
+        """Whether every model has a version, and the server is not stopping."""
+        return not (self.closed.is_set() or self.waiting)
 
     def refresh(self) -> None:
         """Look for new versions of all models."""
@@ -230,14 +188,8 @@ class Catalog:
                 _LOGGER.warning("No look for versions of %s: %s", name, error)
 
     def watch(self, seconds: float) -> None:
-        """Look for new versions again and again, until the catalog is closed.
-
-        Parameters
-        ----------
-        seconds : float
-            From one look to the next.
-        """
-        while not self._closed.wait(seconds):
+        """Look for new versions every so many seconds, until the server stops."""
+        while not self.closed.wait(seconds):
             self.refresh()
 
     def versions(self, name: str) -> ModelVersions:
@@ -264,9 +216,7 @@ class Catalog:
         """
         served = self.versions(name).served
         if version is None and not served:
-            raise RequestError(
-                503, f"No version of {name!r} is loaded.", {"Retry-After": "1"}
-            )
+            raise RequestError(503, f"No version of {name!r} is loaded.")
         number = next(iter(served)) if version is None else int(version)
         if number not in served:
             raise RequestError(

@@ -52,9 +52,7 @@ def server(tmp_path_factory, described):
     base = tmp_path_factory.mktemp("served")
     for version in ("1700000000", "1700000001"):
         _models.write(base / version, described={**described, "files": {}})
-    limits = Limits(
-        max_request_bytes=2**20, max_values=100_000, max_rows=1000, max_cells=10_000
-    )
+    limits = Limits(max_request_bytes=2**20, max_rows=1000, max_cells=10_000)
     with ModelServer({"census": base}, port=0, limits=limits) as server:
         yield server
 

@@ -65,13 +65,12 @@ def test_by_name(models, paths):
     [
         {"examples": ROWS},
         {"examples": [{k: [v] for k, v in row.items()} for row in ROWS]},
-        {"examples": [{"x": list(row.values())} for row in ROWS]},
         {
             "context": {"a": ROWS[0]["a"]},
             "examples": [{"x": ROWS[0]["x"], "z": ROWS[0]["z"]}] * 2,
         },
     ],
-    ids=["values", "lists", "whole", "context"],
+    ids=["values", "lists", "context"],
 )
 def test_examples(ask, models, body):
     rows = X[:2] if "context" not in body else X.iloc[[0, 0]]

@@ -4,11 +4,9 @@ import hashlib
 import json
 import shutil
 import threading
-import time
 
 import pytest
 
-from skest.exceptions import ArtifactError
 from skest.export.manifest import MANIFEST
 from skest.export.serving.server import ModelServer
 from skest.export.serving.versions import Catalog, ModelVersions
@@ -101,11 +99,11 @@ def test_half_copied_versions_are_never_served(tmp_path, copy, caplog):
     for _ in copy(source, base / "2"):
         before = loads.count
         assert served(versions) == served(versions) == [1]
-        assert versions.refused == [2]
+        assert list(versions.refused) == [2]
         assert loads.count == before + 1  # looked at again only if its files changed
         assert "Version 2 is not served: " in caplog.text
     assert served(versions) == [2, 1]
-    assert versions.refused == []
+    assert versions.refused == {}
 
 
 def test_a_version_that_gives_other_answers_is_not_served(tmp_path):
@@ -121,7 +119,7 @@ def test_a_version_that_gives_other_answers_is_not_served(tmp_path):
     _models.write(tmp_path / "2", data, described, recorded)
     versions = ModelVersions(tmp_path)
     assert served(versions) == [1]
-    assert versions.refused == [2]
+    assert list(versions.refused) == [2]
 
 
 def test_what_is_no_fault_of_the_files_is_tried_at_every_look(tmp_path, caplog):
@@ -135,41 +133,7 @@ def test_what_is_no_fault_of_the_files_is_tried_at_every_look(tmp_path, caplog):
     assert loads.count == 1
     shutil.rmtree(tmp_path / "1")
     versions.refresh()
-    assert versions.refused == []
-
-
-def lacking(error):
-    found = ArtifactError("'warmup.json' does not fit the model")
-    found.__cause__ = error
-    return found
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        MemoryError("none left"),
-        lacking(RuntimeError("Failed to allocate memory for 8 bytes")),
-        lacking(lacking(MemoryError())),
-    ],
-)
-def test_what_lacked_memory_is_tried_again_after_a_pause(
-    tmp_path, monkeypatch, caplog, error
-):
-    now = 100.0
-    monkeypatch.setattr(time, "monotonic", lambda: now)
-    _single.write(tmp_path / "1")
-    loads = Loads(error)
-    versions = ModelVersions(tmp_path, load=loads)
-    assert served(versions) == served(versions) == []
-    assert loads.count == 1 and versions.refused == [1]
-    now += 31
-    assert served(versions) == served(versions) == []
-    assert loads.count == 2
-    assert caplog.text.count("Version 1 is not served") == 1  # the same files
-    loads.error = None
-    assert served(versions) == []
-    now += 31
-    assert served(versions) == [1] and versions.refused == []
+    assert versions.refused == {}
 
 
 def test_a_directory_that_is_out_of_reach(tmp_path, monkeypatch, caplog):
@@ -247,7 +211,7 @@ def test_new_versions_come_while_clients_ask(tmp_path):
         ]
         for thread in threads:
             thread.start()
-        for number in range(2, 8):
+        for number in range(2, 5):
             temporary = _single.write(tmp_path / f".tmp-{number}", float(number))
             for _ in model_in_pieces(temporary, tmp_path / str(number)):
                 pass
@@ -256,7 +220,7 @@ def test_new_versions_come_while_clients_ask(tmp_path):
         done.set()
         for thread in threads:
             thread.join()
-    assert found == [7.0] * 4
+    assert found == [4.0] * 4
 
 
 def _served(server):
