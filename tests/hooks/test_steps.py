@@ -13,7 +13,7 @@ from skest.hooks import (
     StopAtStepHook,
 )
 from tests._models import N_ROWS, At, Recorder, batches, model_fn, raising, table_fn
-from tests.checkpoints.test_checkpoint_store import checkpoint_of
+from tests.checkpoints.test_store import checkpoint_of
 from tests.hooks.test_base import SPEC
 
 
