@@ -8,7 +8,7 @@ import signal
 from hypothesis import settings
 
 # How long an example takes depends on what else the machine does; speed is not tested.
-settings.register_profile("untimed", deadline=None)
+settings.register_profile("untimed", deadline=None, max_examples=40)
 settings.load_profile("untimed")
 
 # Several workers of pytest on few cores: threads that wait for each other make small

@@ -9,23 +9,22 @@ from hypothesis import strategies as st
 from skest import VocabInfo
 
 
-@pytest.mark.parametrize(
-    ("options", "n_new", "n_old", "expected"),
-    [
+def test_sources():
+    for options, n_new, n_old, expected in [
         ({}, 3, 3, [2, -1, 0]),
         ({"new_vocab_size": 2}, 2, 3, [2, -1]),
         ({"old_vocab_size": 2}, 3, 3, [-1, -1, 0]),
         ({"num_oov_buckets": 2}, 5, 5, [2, -1, 0, 3, 4]),
         ({"num_oov_buckets": 2}, 5, 4, [2, -1, 0, -1, -1]),
         ({"num_oov_buckets": 1, "old_vocab_size": 2}, 4, 3, [-1, -1, 0, 2]),
-    ],
-)
-def test_sources(options, n_new, n_old, expected):
-    arguments = {"new_vocab_size": -1, "num_oov_buckets": 0, **options}
-    info = VocabInfo(
-        new_vocab=["cow", "dog", "ant"], old_vocab=["ant", "bee", "cow"], **arguments
-    )
-    np.testing.assert_array_equal(info.sources(n_new, n_old), expected)
+    ]:
+        arguments = {"new_vocab_size": -1, "num_oov_buckets": 0, **options}
+        info = VocabInfo(
+            new_vocab=["cow", "dog", "ant"],
+            old_vocab=["ant", "bee", "cow"],
+            **arguments,
+        )
+        np.testing.assert_array_equal(info.sources(n_new, n_old), expected)
 
 
 def test_files_tuples_arrays_and_ranges(tmp_path):
@@ -53,9 +52,8 @@ def test_every_row_keeps_what_it_stands_for(old, new, n_oov, old_oov):
     assert oov.tolist() == (same if n_oov == old_oov else [-1] * n_oov)
 
 
-@pytest.mark.parametrize(
-    ("info", "match"),
-    [
+def test_what_does_not_fit():
+    for info, match in [
         (VocabInfo("ab", -1, 0, "nowhere.txt"), "file 'ab' of 'new_vocab' cannot be"),
         (VocabInfo(["a"], 2, 0, ["a"]), "'new_vocab' has 1 entries, 'new_vocab_size'"),
         (VocabInfo(["a"], 1, 0, ["a"], 2), "'old_vocab' has 1 entries, 'old_vocab_s"),
@@ -63,16 +61,13 @@ def test_every_row_keeps_what_it_stands_for(old, new, n_oov, old_oov):
         (VocabInfo(["a"], 1, 0, ["a", "a"]), "'old_vocab' has an entry more than once"),
         (VocabInfo(["a"], 1, 1, ["a"]), "has 1 entries and 1 buckets.* variable 1 alo"),
         (VocabInfo(["a"], 1, 0, ["a", "b"], axis=1), "2 entries, .* 1 along axis 1"),
-    ],
-)
-def test_what_does_not_fit(info, match):
-    with pytest.raises(ValueError, match=match):
-        info.sources(1, 1)
+    ]:
+        with pytest.raises(ValueError, match=match):
+            info.sources(1, 1)
 
 
-@pytest.mark.parametrize(
-    ("options", "error", "match"),
-    [
+def test_wrong_arguments():
+    for options, error, match in [
         ({"new_vocab": 3}, TypeError, "'new_vocab' of a VocabInfo must be the path"),
         (
             {"old_vocab": {"a"}},
@@ -84,12 +79,10 @@ def test_what_does_not_fit(info, match):
         ({"num_oov_buckets": -1}, ValueError, "'num_oov_buckets' of a VocabInfo"),
         ({"axis": -1}, ValueError, "'axis' of a VocabInfo"),
         ({"backup_initializer": "ones"}, TypeError, "function of a tensor or None"),
-    ],
-)
-def test_wrong_arguments(options, error, match):
-    arguments = {
-        **{"new_vocab": ["a"], "new_vocab_size": 1},
-        **{"num_oov_buckets": 0, "old_vocab": ["a"]},
-    }
-    with pytest.raises(error, match=match):
-        VocabInfo(**{**arguments, **options})
+    ]:
+        arguments = {
+            **{"new_vocab": ["a"], "new_vocab_size": 1},
+            **{"num_oov_buckets": 0, "old_vocab": ["a"]},
+        }
+        with pytest.raises(error, match=match):
+            VocabInfo(**{**arguments, **options})

@@ -232,50 +232,45 @@ COLUMNS = VocabInfo(
 CORNER = {"rows": 1, "columns": 7}
 
 
-@pytest.mark.parametrize("first", ["rows", "columns"])
-def test_every_axis_has_its_own_initializer(first):
-    network = nn.ParameterDict({"table": nn.Parameter(torch.zeros(2, 3))})
-    old = Checkpoint(0, {"table": torch.tensor([[3.0, 4.0]])})
-    infos = [ROWS, COLUMNS] if first == "rows" else [COLUMNS, ROWS]
-    settings = WarmStartSettings(old, None, {"table": infos})
-    report = warm_start(network, [], settings)
-    assert network["table"].tolist() == [[1, 1, CORNER[first]], [3, 4, 7]]
-    assert report.variables[0][2:] == (
-        (1, 1, "not in the source, columns: 2 of 3")
-        if first == "rows"
-        else (2, 1, "not in the source, rows: 1 of 2")
-    )
+def test_every_axis_has_its_own_initializer():
+    for first in ["rows", "columns"]:
+        network = nn.ParameterDict({"table": nn.Parameter(torch.zeros(2, 3))})
+        old = Checkpoint(0, {"table": torch.tensor([[3.0, 4.0]])})
+        infos = [ROWS, COLUMNS] if first == "rows" else [COLUMNS, ROWS]
+        settings = WarmStartSettings(old, None, {"table": infos})
+        report = warm_start(network, [], settings)
+        assert network["table"].tolist() == [[1, 1, CORNER[first]], [3, 4, 7]]
+        assert report.variables[0][2:] == (
+            (1, 1, "not in the source, columns: 2 of 3")
+            if first == "rows"
+            else (2, 1, "not in the source, rows: 1 of 2")
+        )
 
 
-@pytest.mark.parametrize(
-    ("rows", "reason"),
-    [
+def test_nothing_is_copied_if_an_axis_is_new_as_a_whole():
+    for rows, reason in [
         ("ab", "columns not in the source"),
         ("ac", "not in the source, columns not in the source"),
-    ],
-)
-def test_nothing_is_copied_if_an_axis_is_new_as_a_whole(rows, reason):
-    network = nn.ParameterDict({"table": nn.Parameter(torch.zeros(2, 2))})
-    old = Checkpoint(0, {"table": torch.ones(2, 2)})
-    infos = [
-        VocabInfo([*rows], 2, 0, ["a", "b"]),
-        VocabInfo(["x", "y"], 2, 0, ["p", "q"], axis=1),
-    ]
-    report = warm_start(network, [], WarmStartSettings(old, None, {"table": infos}))
-    assert network["table"].tolist() == [[0, 0], [0, 0]]
-    assert report.variables[0] == ("table", None, 0, 2, reason)
-    assert report.warm_started == []
+    ]:
+        network = nn.ParameterDict({"table": nn.Parameter(torch.zeros(2, 2))})
+        old = Checkpoint(0, {"table": torch.ones(2, 2)})
+        infos = [
+            VocabInfo([*rows], 2, 0, ["a", "b"]),
+            VocabInfo(["x", "y"], 2, 0, ["p", "q"], axis=1),
+        ]
+        report = warm_start(network, [], WarmStartSettings(old, None, {"table": infos}))
+        assert network["table"].tolist() == [[0, 0], [0, 0]]
+        assert report.variables[0] == ("table", None, 0, 2, reason)
+        assert report.warm_started == []
 
 
-@pytest.mark.parametrize(
-    ("initializer", "expected"), [(None, 0), (nn.init.ones_, 1), (lambda t: None, 9)]
-)
-def test_what_fills_new_rows(initializer, expected):
-    network = nn.ParameterDict({"table": nn.Parameter(torch.full((2, 1), 9.0))})
-    info = VocabInfo(["b", "c"], 2, 0, ["a", "b"], backup_initializer=initializer)
-    old = Checkpoint(0, {"table": torch.tensor([[1.0], [2.0]])})
-    warm_start(network, [], WarmStartSettings(old, None, {"table": info}))
-    assert network["table"].tolist() == [[2], [expected]]
+def test_what_fills_new_rows():
+    for initializer, expected in [(None, 0), (nn.init.ones_, 1), (lambda t: None, 9)]:
+        network = nn.ParameterDict({"table": nn.Parameter(torch.full((2, 1), 9.0))})
+        info = VocabInfo(["b", "c"], 2, 0, ["a", "b"], backup_initializer=initializer)
+        old = Checkpoint(0, {"table": torch.tensor([[1.0], [2.0]])})
+        warm_start(network, [], WarmStartSettings(old, None, {"table": info}))
+        assert network["table"].tolist() == [[2], [expected]]
 
 
 def test_initializers_draw_from_the_run_alone(trained):
@@ -332,9 +327,8 @@ def test_axes_that_a_variable_does_not_have(trained):
         train(settings)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error", "match"),
-    [
+def test_wrong_settings():
+    for arguments, error, match in [
         ({"vars_to_warm_start": "("}, ValueError, r"'\(', which is no regular expr"),
         ({"vars_to_warm_start": 3}, TypeError, "'vars_to_warm_start' must be"),
         ({"vars_to_warm_start": [3]}, TypeError, r"expressions, or None; got \[3\]"),
@@ -345,11 +339,9 @@ def test_axes_that_a_variable_does_not_have(trained):
             TypeError,
             "a VocabInfo or a list .*'a'",
         ),
-    ],
-)
-def test_wrong_settings(arguments, error, match):
-    with pytest.raises(error, match=match):
-        WarmStartSettings("somewhere", **arguments)
+    ]:
+        with pytest.raises(error, match=match):
+            WarmStartSettings("somewhere", **arguments)
 
 
 def test_nothing_is_written_when_a_warm_start_is_refused(tmp_path):
@@ -363,7 +355,7 @@ def test_nothing_is_written_when_a_warm_start_is_refused(tmp_path):
 # Optimizers
 
 
-@pytest.mark.parametrize("optimizer", ["ftrl", "adagrad", "adam", "sgd"])
+@pytest.mark.parametrize("optimizer", ["ftrl", "adam"])
 def test_warm_weights_survive_the_first_step(optimizer, trained):
     new = train(trained, params={"optimizer": optimizer, "lr": 1e-4})
     for name, value in trained.checkpoint.variables.items():

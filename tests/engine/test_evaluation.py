@@ -40,11 +40,11 @@ def test_the_loss_is_the_unweighted_mean_over_batches():
     assert list(results) == sorted(results)
 
 
-@pytest.mark.parametrize(("steps", "loss"), [(None, 2.0), (1, 1.0), (2, 1.5), (9, 2.0)])
-def test_steps(steps, loss):
-    batches = iter([batch([1.0]), batch([2.0]), batch([3.0])])
-    assert evaluate_loop(eval_run(), batches, steps=steps)["loss"] == loss
-    assert len(list(batches)) == max(0, 3 - (steps or 3))
+def test_steps():
+    for steps, loss in [(None, 2.0), (1, 1.0), (2, 1.5), (9, 2.0)]:
+        batches = iter([batch([1.0]), batch([2.0]), batch([3.0])])
+        assert evaluate_loop(eval_run(), batches, steps=steps)["loss"] == loss
+        assert len(list(batches)) == max(0, 3 - (steps or 3))
 
 
 def test_metrics_with_inputs_and_update_metrics():
@@ -72,33 +72,28 @@ class Computes:
         return self.result
 
 
-@pytest.mark.parametrize(
-    ("computed", "expected"),
-    [
+def test_metrics_compute_numbers_or_arrays_of_them():
+    for computed, expected in [
         (torch.tensor([[1, 2]]), np.array([[1, 2]])),
         (np.float32([0.5]), np.float32([0.5])),
         ([torch.tensor(1.0), torch.tensor(2.0)], np.float32([1.0, 2.0])),
         (torch.tensor(True), 1.0),
         (np.int64(3), 3.0),
-    ],
-)
-def test_metrics_compute_numbers_or_arrays_of_them(computed, expected):
-    run = eval_run(eval_metrics={"m": Computes(computed)})
-    found = evaluate_loop(run, [batch([1.0])])["m"]
-    assert type(found) is type(expected)
-    np.testing.assert_array_equal(found, expected, strict=True)
+    ]:
+        run = eval_run(eval_metrics={"m": Computes(computed)})
+        found = evaluate_loop(run, [batch([1.0])])["m"]
+        assert type(found) is type(expected)
+        np.testing.assert_array_equal(found, expected, strict=True)
 
 
-@pytest.mark.parametrize(
-    "computed", ["high", None, {"a": 1.0}, (np.ones(2), np.ones(3))]
-)
-def test_a_metric_that_computes_no_numbers_is_named(computed):
-    run = eval_run(eval_metrics={"m": Computes(computed)})
-    kind = type(computed).__name__
-    with pytest.raises(
-        TypeError, match=f"metric 'm' must compute .*; got {kind}. Make"
-    ):
-        evaluate_loop(run, [batch([1.0])])
+def test_a_metric_that_computes_no_numbers_is_named():
+    for computed in ["high", None, {"a": 1.0}, (np.ones(2), np.ones(3))]:
+        run = eval_run(eval_metrics={"m": Computes(computed)})
+        kind = type(computed).__name__
+        with pytest.raises(
+            TypeError, match=f"metric 'm' must compute .*; got {kind}. Make"
+        ):
+            evaluate_loop(run, [batch([1.0])])
 
 
 def test_hooks_and_stop():
@@ -118,19 +113,19 @@ def test_no_end_after_an_exception():
     assert hook.calls == ["begin", *STEP]
 
 
-@pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("fails", [True, False])
-def test_the_mode_of_the_network_is_brought_back(training, fails):
-    network = nn.Dropout(0.9).train(training)
-    loss = raising(OSError("broken")) if fails else mean_loss
-    spec = EstimatorSpec(ModeKeys.EVAL, network=network, loss=loss)
-    run = Run(spec, RunConfig())
-    if fails:
-        with pytest.raises(OSError, match="broken"):
-            evaluate_loop(run, [batch([1.0])])
-    else:
-        assert evaluate_loop(run, [batch([1.0])])["loss"] == 1.0
-    assert network.training == training
+def test_the_mode_of_the_network_is_brought_back():
+    for training in [True, False]:
+        for fails in [True, False]:
+            network = nn.Dropout(0.9).train(training)
+            loss = raising(OSError("broken")) if fails else mean_loss
+            spec = EstimatorSpec(ModeKeys.EVAL, network=network, loss=loss)
+            run = Run(spec, RunConfig())
+            if fails:
+                with pytest.raises(OSError, match="broken"):
+                    evaluate_loop(run, [batch([1.0])])
+            else:
+                assert evaluate_loop(run, [batch([1.0])])["loss"] == 1.0
+            assert network.training == training
 
 
 def test_no_gradients_are_kept():
@@ -160,10 +155,10 @@ def test_predictions_become_arrays():
     assert predictions["list"].tolist() == ["a", "b"]
 
 
-@pytest.mark.parametrize("keys", [["b"], ["b", "a"], []])
-def test_predict_keys_choose_and_order(keys):
-    spec = predict_spec(lambda z: {"a": z, "b": -z, "c": z})
-    assert list(predict_batch(spec, torch.ones(2, 1), keys)) == keys
+def test_predict_keys_choose_and_order():
+    for keys in [["b"], ["b", "a"], []]:
+        spec = predict_spec(lambda z: {"a": z, "b": -z, "c": z})
+        assert list(predict_batch(spec, torch.ones(2, 1), keys)) == keys
 
 
 def test_predictions_are_told_the_keys_if_they_ask():
@@ -197,10 +192,12 @@ def test_split_rows():
     assert list(split_rows({"a": np.ones((0, 3))})) == []
 
 
-@pytest.mark.parametrize("other", [np.ones(3), np.float32(1.0)])
-def test_rows_must_agree(other):
-    with pytest.raises(ValueError, match=r"'a': \(2,\).*yield_single_examples=False"):
-        list(split_rows({"a": np.ones(2), "b": other}))
+def test_rows_must_agree():
+    for other in [np.ones(3), np.float32(1.0)]:
+        with pytest.raises(
+            ValueError, match=r"'a': \(2,\).*yield_single_examples=False"
+        ):
+            list(split_rows({"a": np.ones(2), "b": other}))
 
 
 @pytest.mark.parametrize("function", [evaluate_loop, predict_batch])

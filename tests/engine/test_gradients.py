@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.utils import clip_grad_norm_
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -44,7 +44,6 @@ TABLE = st.lists(st.integers(0, ROWS - 1), max_size=6).flatmap(
 
 
 @given(st.lists(DENSE | TABLE, min_size=1, max_size=4), st.floats(1e-2, 1e4))
-@settings(max_examples=100, deadline=None)
 def test_equals_clipping_the_dense_gradients(parameters, max_norm):
     twins = [torch.nn.Parameter(torch.zeros_like(p)) for p in parameters]
     for twin, parameter in zip(twins, parameters, strict=True):
@@ -78,13 +77,13 @@ def test_small_gradients_stay_as_they_are():
     assert second.grad.to_dense()[0].tolist() == [0.0, 0.5]
 
 
-@pytest.mark.parametrize("broken", [math.nan, math.inf])
-@pytest.mark.parametrize("make", [dense, lambda values: table([2], values)])
-def test_a_broken_gradient_is_not_hidden(make, broken):
-    parameter = make([broken, 1.0])
-    norm = clip_gradients([dense([1.0]), parameter], 1.0)
-    assert not norm.isfinite()
-    assert parameter.grad.to_dense().isnan().any()
+def test_a_broken_gradient_is_not_hidden():
+    for broken in [math.nan, math.inf]:
+        for make in [dense, lambda values: table([2], values)]:
+            parameter = make([broken, 1.0])
+            norm = clip_gradients([dense([1.0]), parameter], 1.0)
+            assert not norm.isfinite()
+            assert parameter.grad.to_dense().isnan().any()
 
 
 def test_parameters_without_gradient_are_passed_over():

@@ -17,24 +17,20 @@ class Model:
         pass
 
 
-@pytest.mark.parametrize(
-    ("model_fn", "names"),
-    [
+def test_arguments_are_found_by_name():
+    for model_fn, names in [
         (lambda features, mode: None, ("features", "mode")),
         (lambda mode, features, labels: None, ("mode", "features", "labels")),
         (lambda features, *, mode, params=None: None, ("features", "mode", "params")),
         (Model().model_fn, ("features", "mode", "config")),
         (Model(), ("features", "labels", "mode")),
         (partial(lambda features, mode, head: None, head=1), ("features", "mode")),
-    ],
-)
-def test_arguments_are_found_by_name(model_fn, names):
-    assert model_fn_arguments(model_fn, None) == names
+    ]:
+        assert model_fn_arguments(model_fn, None) == names
 
 
-@pytest.mark.parametrize(
-    ("model_fn", "params", "error", "message"),
-    [
+def test_wrong_model_functions_are_refused():
+    for model_fn, params, error, message in [
         (3, None, TypeError, "'model_fn' must be a function; got int"),
         (lambda mode: None, None, ValueError, "must take the argument 'features'"),
         (lambda features: None, None, ValueError, "must take the argument 'mode'"),
@@ -56,19 +52,16 @@ def test_arguments_are_found_by_name(model_fn, names):
             TypeError,
             "'params' must be a dict; got list",
         ),
-    ],
-)
-def test_wrong_model_functions_are_refused(model_fn, params, error, message):
-    with pytest.raises(error, match=message):
-        model_fn_arguments(model_fn, params)
+    ]:
+        with pytest.raises(error, match=message):
+            model_fn_arguments(model_fn, params)
 
 
 def test_empty_params_need_no_place():
     assert model_fn_arguments(lambda features, mode: None, {}) == ("features", "mode")
 
 
-@pytest.mark.parametrize("given", ["one", "several"])
-def test_optimizers_of_other_networks_are_refused_before_the_first_step(given):
+def test_optimizers_of_other_networks_are_refused_before_the_first_step():
     other = torch.optim.SGD(torch.nn.Linear(3, 1).parameters(), 0.1)
 
     def model_fn(features, labels, mode):
@@ -78,7 +71,7 @@ def test_optimizers_of_other_networks_are_refused_before_the_first_step(given):
             mode,
             network=network,
             loss=lambda labels, logits, features: logits.mean(),
-            optimizer=other if given == "one" else [own, other],
+            optimizer=[own, other],
         )
 
     estimator = Estimator(model_fn)

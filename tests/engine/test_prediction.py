@@ -3,10 +3,13 @@
 
 import numpy as np
 import pytest
+import torch
 
-from skest import DNNClassifier, LinearRegressor
-from skest.engine.prediction import joined
+from skest import DNNClassifier, Estimator, LinearRegressor, ModeKeys
+from skest.engine.model import pure_model_fn
+from skest.engine.prediction import joined, new_prediction_model
 from skest.feature_columns import numeric_column
+from tests._models import model_fn, table_fn
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(60, 3))
@@ -19,9 +22,14 @@ def by_batches(model, features, key, batch_size=7):
     return model.estimator_.predict_table(features, [key], batch_size=batch_size)[key]
 
 
-@pytest.mark.parametrize("execution", ["eager", "graph"])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("given", ["float32", "float64", "int64"])
+@pytest.mark.parametrize(
+    ("execution", "dtype", "given"),
+    [
+        ("eager", "float32", "float64"),
+        ("eager", "float64", "int64"),
+        ("graph", "float32", "float32"),
+    ],
+)
 def test_one_piece_gives_the_numbers_of_batches(execution, dtype, given):
     table = (10 * X).astype(given)
     options = {"dtype": dtype, "execution": execution, **OPTIONS}
@@ -35,12 +43,16 @@ def test_one_piece_gives_the_numbers_of_batches(execution, dtype, given):
 
 
 @pytest.mark.parametrize(
-    "normalizer", [None, "standard", "minmax", "quantile", np.tanh]
+    ("normalizer", "dtype"),
+    [
+        (None, "int64"),
+        ("standard", "float32"),
+        ("minmax", "float64"),
+        ("quantile", "float32"),
+        (np.tanh, "float64"),
+    ],
 )
-@pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])
 def test_arithmetic_is_that_of_the_columns(normalizer, dtype):
-    if dtype == "int64":
-        normalizer = None
     columns = [
         numeric_column("a", dtype=dtype, normalizer=normalizer, default_value=0),
         numeric_column("b", 2, default_value=1, indicate_missing=True),
@@ -108,16 +120,45 @@ def test_a_caller_owns_the_answer_and_the_rows():
         np.testing.assert_array_equal(row, X[:1])
 
 
-@pytest.mark.parametrize(
-    "batches, n_rows, expected",
-    [
+def test_batches_are_joined_as_by_concatenation():
+    for batches, n_rows, expected in [
         ([[1, 2], [3]], 3, [1, 2, 3]),
         ([[1, 2], [3.5]], 3, [1, 2, 3.5]),
         ([["a"], ["bcd"]], 2, ["a", "bcd"]),
         ([[1], [2]], 4, [1, 2]),  # one number for each batch
         ([[1, 2]], 4, [1, 2]),  # stopped early
-    ],
+    ]:
+        found = joined([{"y": np.array(batch)} for batch in batches], n_rows)["y"]
+        np.testing.assert_array_equal(found, np.array(expected))
+
+
+# Models for more than one call
+
+
+@pure_model_fn
+def pure(features, labels, mode):
+    return model_fn(features, labels, mode, {})
+
+
+@pytest.mark.parametrize(
+    ("function", "version", "expected"),
+    [(pure, 7, 7), (pure, None, None), (model_fn, 7, None)],
+    ids=["pure", "of one call", "not pure"],
 )
-def test_batches_are_joined_as_by_concatenation(batches, n_rows, expected):
-    found = joined([{"y": np.array(batch)} for batch in batches], n_rows)["y"]
-    np.testing.assert_array_equal(found, np.array(expected))
+def test_a_model_keeps_its_version_only_if_other_calls_may_have_it(
+    function, version, expected
+):
+    estimator = Estimator(function).train(table_fn())
+    builder = estimator._builder
+    source = builder.open_source(table_fn(labels=False), ModeKeys.PREDICT)
+    checkpoint = estimator.checkpoint
+    device = torch.device("cpu")
+    model = new_prediction_model(builder, checkpoint, version, source, device)
+    assert model.version == expected
+    assert model.global_step == checkpoint.global_step
+    # Only a model that serves several calls shares the memory of the checkpoint.
+    values = model.spec.network.state_dict()
+    for name, variable in checkpoint.variables.items():
+        assert torch.equal(values[name], variable)
+        shares = values[name].data_ptr() == variable.data_ptr()
+        assert shares == (expected is not None)

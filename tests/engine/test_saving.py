@@ -103,8 +103,10 @@ def endless():
     return table_fn(num_epochs=None, shuffle=True, seed=1)()
 
 
-@pytest.mark.parametrize("fails_in", ["forward", "backward", "optimizer"])
-@pytest.mark.parametrize("with_dir", [False, True])
+@pytest.mark.parametrize(
+    ("fails_in", "with_dir"),
+    [("forward", True), ("backward", False), ("backward", True), ("optimizer", True)],
+)
 def test_half_a_step_is_not_saved(tmp_path, caplog, fails_in, with_dir):
     estimator = make(tmp_path if with_dir else None, fails_in)
     with pytest.raises((RuntimeError, KeyboardInterrupt)):
@@ -183,7 +185,7 @@ def test_without_a_directory_too():
     assert estimator.checkpoint is None
 
 
-@pytest.mark.parametrize("every", [3, 5, 100])
+@pytest.mark.parametrize("every", [3, 100])
 def test_a_loss_of_nan_that_only_stops_keeps_the_checkpoint_before(
     tmp_path, caplog, every
 ):

@@ -9,8 +9,10 @@ from torch import nn
 
 from skest import EstimatorSpec, ModeKeys, RunConfig
 from skest.engine.loop import compute_gradients, scalar_loss, train_loop, train_step
+from skest.engine.training import TrainingOrder
 from skest.hooks import Hook, Run, StopAtStepHook
-from tests._models import At, Recorder, raising, squared_loss
+from skest.inputs.batches import Source
+from tests._models import At, Recorder, batches, raising, squared_loss, table_fn
 
 STEP = ["before_step", "after_step"]
 
@@ -201,9 +203,9 @@ def test_gradients_that_no_optimizer_uses_do_not_count():
         assert weight.norm().item() == pytest.approx(1e-3, rel=1e-2)
 
 
-@pytest.mark.parametrize("shape", [(), (1,), (1, 1)])
-def test_one_number_is_a_loss(shape):
-    assert scalar_loss(torch.full(shape, 2.0)).shape == ()
+def test_one_number_is_a_loss():
+    for shape in [(), (1,), (1, 1)]:
+        assert scalar_loss(torch.full(shape, 2.0)).shape == ()
 
 
 def test_other_losses_are_refused():
@@ -308,3 +310,30 @@ def test_ctrl_c_between_two_lines_leaves_no_step_that_is_half_noted():
         assert run.in_step or run.loss is losses[n_taken]
         n_changes += 1
     assert n_inside
+
+
+# How many steps may be ahead
+
+TABLE = table_fn(batch_size=4, num_epochs=3)()  # 15 steps
+
+
+def order(steps=None, max_steps=None):
+    return TrainingOrder(TABLE, [], [], steps, max_steps, lambda spec, random: None)
+
+
+def test_the_steps_ahead_are_those_of_the_first_limit():
+    for limits, start, expected in [
+        ({}, 0, 15),
+        ({"steps": 4}, 0, 4),
+        ({"steps": 4}, 100, 4),
+        ({"steps": 40}, 0, 15),
+        ({"max_steps": 10}, 0, 10),
+        ({"max_steps": 10}, 7, 3),
+    ]:
+        assert order(**limits).steps_ahead(Source(TABLE), start) == expected
+
+
+def test_nothing_is_known_of_a_stream_or_of_epochs_without_end():
+    assert order().steps_ahead(Source(batches()), 0) is None
+    assert order().steps_ahead(Source(table_fn(num_epochs=None)()), 0) is None
+    assert order(max_steps=9).steps_ahead(Source(batches()), 2) == 7

@@ -226,10 +226,9 @@ def test_predictions_are_computed_only_if_named():
 # The new Estimator
 
 
-@pytest.mark.parametrize("in_memory", [True, False])
-def test_both_have_the_same_checkpoints(tmp_path, in_memory):
+def test_both_have_the_same_checkpoints(tmp_path):
     params = {"lr": 0.01}
-    estimator = trained(model_dir=None if in_memory else tmp_path, params=params)
+    estimator = trained(model_dir=tmp_path, params=params)
     extended = add_metrics(estimator, lambda labels: {"n": (Count(), labels)})
     assert type(extended) is Estimator
     assert extended.model_dir == estimator.model_dir
@@ -272,20 +271,17 @@ def test_wrong_arguments():
         add_metrics(estimator, lambda labels, logits: {})
 
 
-@pytest.mark.parametrize(
-    ("returned", "error", "match"),
-    [
+def test_wrong_results():
+    for returned, error, match in [
         ([1], TypeError, r"dictionary of tuples \(metric, \*inputs\); got list"),
         ({"n": Count()}, TypeError, r"a tuple \(metric, \*inputs\) for 'n'.*got Count"),
         ({"n": ()}, TypeError, "for 'n'"),
         ({"n": (3, 4)}, TypeError, "'n' must have the methods update and compute"),
         ({"loss": (Mean(), 3)}, ValueError, "The metric name 'loss' is taken"),
-    ],
-)
-def test_wrong_results(returned, error, match):
-    extended = add_metrics(trained(), lambda labels: returned)
-    with pytest.raises(error, match=match):
-        extended.evaluate(table_fn())
+    ]:
+        extended = add_metrics(trained(), lambda labels, r=returned: r)
+        with pytest.raises(error, match=match):
+            extended.evaluate(table_fn())
 
 
 def test_a_metric_of_the_users_starts_anew_in_every_evaluation():

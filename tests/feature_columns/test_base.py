@@ -82,25 +82,32 @@ def assert_same(a: Any, b: Any, rows: Any = X) -> None:
 @COLUMNS
 def test_fit_learns_on_the_column_only(kind: str) -> None:
     column = all_columns()[kind]
+    check_no_attributes_set_in_init(kind, column)
     before = joblib.hash(column.get_params())
     data_before = joblib.hash(X)
     assert column.fit(X) is column
     assert joblib.hash(column.get_params()) == before
     assert joblib.hash(X) == data_before
+    column = fitted(kind)
+    with pytest.raises(ValueError, match="not in X|has vectors that"):
+        column.fit(pd.DataFrame({"other": [1]}))
+    assert_same(column, fitted(kind))
 
 
 @COLUMNS
-def test_encode_changes_nothing(kind: str) -> None:
+def test_encode_changes_nothing_and_takes_rows_one_by_one(kind: str) -> None:
     column = fitted(kind)
     before = joblib.hash(column.__dict__)
-    column.encode(X)
+    encoded = column.encode(X)[column.encoded_key]
     column.transform(X)
     assert joblib.hash(column.__dict__) == before
-
-
-@COLUMNS
-def test_nothing_is_set_in_init(kind: str) -> None:
-    check_no_attributes_set_in_init(kind, all_columns()[kind])
+    assert_same(pickle.loads(pickle.dumps(column)), column)
+    parts = [column.encode(part)[column.encoded_key] for part in (X[:2], X[2:])]
+    assert_array_equal(np.concatenate(parts), encoded)
+    if isinstance(column, CategoricalColumn):
+        assert encoded.dtype == np.int64
+        assert encoded.min() >= -1
+        assert encoded.max() < column.num_buckets
 
 
 @COLUMNS
@@ -109,20 +116,6 @@ def test_clone_forgets_and_learns_the_same(kind: str) -> None:
     copy = clone(column)
     assert all(not name.endswith("_") for name in vars(copy))
     assert_same(copy.fit(X), column)
-
-
-@COLUMNS
-def test_pickle(kind: str) -> None:
-    column = fitted(kind)
-    assert_same(pickle.loads(pickle.dumps(column)), column)
-
-
-@COLUMNS
-def test_chunks_are_encoded_alike(kind: str) -> None:
-    column = fitted(kind)
-    whole = column.encode(X)[column.encoded_key]
-    parts = [column.encode(part)[column.encoded_key] for part in (X[:2], X[2:])]
-    assert_array_equal(np.concatenate(parts), whole)
 
 
 @COLUMNS
@@ -147,24 +140,6 @@ def test_reads_only_the_columns_it_names(kind: str) -> None:
     for key in column.feature_keys:
         with pytest.raises(ValueError, match=f"Column {key!r} is not in X"):
             column.encode(X.drop(columns=key).assign(other=1))
-
-
-@COLUMNS
-def test_a_failed_fit_leaves_the_column_as_it_was(kind: str) -> None:
-    column = fitted(kind)
-    with pytest.raises(ValueError, match="not in X|has vectors that"):
-        column.fit(pd.DataFrame({"other": [1]}))
-    assert_same(column, fitted(kind))
-
-
-@COLUMNS
-def test_ids_are_in_range(kind: str) -> None:
-    column = fitted(kind)
-    if isinstance(column, CategoricalColumn):
-        ids = column.encode(X)[column.encoded_key]
-        assert ids.dtype == np.int64
-        assert ids.min() >= -1
-        assert ids.max() < column.num_buckets
 
 
 @pytest.mark.parametrize("kind", sorted(all_columns().keys() - TRAINED))

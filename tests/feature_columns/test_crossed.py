@@ -67,56 +67,25 @@ def test_hash_key_and_bucketized_column() -> None:
     assert ids(column, x=[np.nan], a=["y"]) == [[bucket(1, "y", size=1000, start=7)]]
 
 
-def test_missing_cells_give_no_cross() -> None:
-    column = crossed_column(["a", VOCABULARY], 1000)
-    X = {
-        "a": np.array(["x", "", None, "x", "x"], object),
-        "v": ["ant"] * 3 + ["", "zzz"],
-    }
-    encoded = ids(column, **X)
-    assert encoded[1:4] == [[-1]] * 3
-    out_of_vocabulary = bucket(-1, "x", size=1000)
-    assert encoded[4] == [out_of_vocabulary]
-
-
-def test_integers_by_raw_name() -> None:
-    column = crossed_column(["a", "n"], 1000)
-    assert ids(column, a=["x"], n=[-1]) == [[bucket("x", -1, size=1000)]]
-    X = pd.DataFrame({"a": ["x", "x"], "n": pd.array([None, 4], dtype="Int64")})
-    assert column.encode(X)["a_X_n_ids"].tolist() == [[-1], [bucket("x", 4, size=1000)]]
-
-
-def test_several_values_are_crossed_each_with_each() -> None:
-    column = crossed_column(["a", "b"], 1000)
-    a, b = [["p", "q"]], [["r", "s", ""]]
-    expected = [
-        bucket(*pair, size=1000) if all(pair) else -1
-        for pair in itertools.product(*a, *b)
-    ]
-    assert ids(column, a=a, b=b) == [expected]
-
-
-@pytest.mark.parametrize(
-    ("cells", "delimiter"),
-    [([["ant", "bee"], ["bee"]], None), (["ant|bee", "bee"], "|")],
-)
-def test_product_of_columns_with_several_values(
-    cells: list[Any], delimiter: str | None
-) -> None:
-    animals = categorical_column_with_vocabulary_list(
-        "v", ["ant", "bee"], delimiter=delimiter
-    )
-    pages = categorical_column_with_identity("n", 9)
-    column = crossed_column([animals, pages, "a"], 1000)
-    X = {"v": cells, "n": [[4, 5], [6]], "a": [["x", "y", "z"], ["x"]]}
-    rows = [([0, 1], [4, 5], ["x", "y", "z"]), ([1], [6], ["x"])]
-    expected = [
-        sorted(bucket(*values, size=1000) for values in itertools.product(*row))
-        for row in rows
-    ]
-    encoded = column.encode(X)[column.encoded_key]
-    assert encoded.shape == (2, 2 * 2 * 3)
-    assert [sorted(row[row >= 0]) for row in encoded] == expected
+def test_product_of_columns_with_several_values() -> None:
+    for cells, delimiter in [
+        ([["ant", "bee"], ["bee"]], None),
+        (["ant|bee", "bee"], "|"),
+    ]:
+        animals = categorical_column_with_vocabulary_list(
+            "v", ["ant", "bee"], delimiter=delimiter
+        )
+        pages = categorical_column_with_identity("n", 9)
+        column = crossed_column([animals, pages, "a"], 1000)
+        X = {"v": cells, "n": [[4, 5], [6]], "a": [["x", "y", "z"], ["x"]]}
+        rows = [([0, 1], [4, 5], ["x", "y", "z"]), ([1], [6], ["x"])]
+        expected = [
+            sorted(bucket(*values, size=1000) for values in itertools.product(*row))
+            for row in rows
+        ]
+        encoded = column.encode(X)[column.encoded_key]
+        assert encoded.shape == (2, 2 * 2 * 3)
+        assert [sorted(row[row >= 0]) for row in encoded] == expected
 
 
 @given(
@@ -161,9 +130,8 @@ def test_columns_inside_are_fitted() -> None:
     assert not hasattr(learned, "vocabulary_")
 
 
-@pytest.mark.parametrize(
-    ("keys", "options", "error", "message"),
-    [
+def test_parameters_refused() -> None:
+    for keys, options, error, message in [
         (["a"], {}, ValueError, "two or more names or categorical columns; got"),
         ("ab", {}, TypeError, "'keys' .* must be a list or tuple .*; got 'ab'"),
         ({"a", "b"}, {}, TypeError, "'keys' .* whose order counts; got {'"),
@@ -205,13 +173,9 @@ def test_columns_inside_are_fitted() -> None:
         ),
         (["a", "b"], {"hash_key": -1}, ValueError, "'hash_key' .* at least 0"),
         (["a", "b"], {"hash_key": 2**64}, ValueError, r"less than 2\*\*64"),
-    ],
-)
-def test_parameters_refused(
-    keys: Any, options: dict[str, Any], error: type[Exception], message: str
-) -> None:
-    with pytest.raises(error, match=message):
-        crossed_column(keys, **{"hash_bucket_size": 5, **options})
+    ]:
+        with pytest.raises(error, match=message):
+            crossed_column(keys, **{"hash_bucket_size": 5, **options})
 
 
 def test_errors_of_a_column_inside() -> None:

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 import functools
-from typing import Any
 
 import numpy as np
 import pytest
@@ -27,16 +26,16 @@ IDENTITY = categorical_column_with_identity("c", 3)
 LEARNED = categorical_column_with_vocabulary_list("c")
 
 
-@pytest.mark.parametrize("wrap", [indicator_column, lambda c: embedding_column(c, 2)])
-def test_wrapped_column_is_fitted_as_a_copy(wrap: Any) -> None:
-    column = wrap(LEARNED)
-    with pytest.raises(NotFittedError, match="'c' has not learned its vocabulary"):
-        column.encode({"c": ["a"]})
-    column.fit({"c": ["b", "a"]})
-    assert column.encode({"c": ["b"]})["c_ids"].tolist() == [[1]]
-    assert column.encoded_key == "c_ids"
-    assert column.feature_keys == ("c",)
-    assert not hasattr(LEARNED, "vocabulary_")
+def test_wrapped_column_is_fitted_as_a_copy() -> None:
+    for wrap in [indicator_column, lambda c: embedding_column(c, 2)]:
+        column = wrap(LEARNED)
+        with pytest.raises(NotFittedError, match="'c' has not learned its vocabulary"):
+            column.encode({"c": ["a"]})
+        column.fit({"c": ["b", "a"]})
+        assert column.encode({"c": ["b"]})["c_ids"].tolist() == [[1]]
+        assert column.encoded_key == "c_ids"
+        assert column.feature_keys == ("c",)
+        assert not hasattr(LEARNED, "vocabulary_")
 
 
 def test_indicator_counts() -> None:
@@ -56,12 +55,10 @@ def test_bucketized_column_can_be_embedded() -> None:
     assert column.encode({"x": [0.0]})["x_bucketized_ids"].tolist() == [[0]]
 
 
-@pytest.mark.parametrize(
-    ("num_buckets", "dimension"), [(1, 6), (2, 7), (16, 12), (81, 16), (10**6, 16)]
-)
-def test_automatic_dimension(num_buckets: int, dimension: int) -> None:
-    categorical = categorical_column_with_identity("c", num_buckets)
-    assert embedding_column(categorical, "auto").size == dimension
+def test_automatic_dimension() -> None:
+    for num_buckets, dimension in [(1, 6), (2, 7), (16, 12), (81, 16), (10**6, 16)]:
+        categorical = categorical_column_with_identity("c", num_buckets)
+        assert embedding_column(categorical, "auto").size == dimension
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -81,34 +78,22 @@ def test_initial_weights(dtype: torch.dtype) -> None:
     assert stats.kstest(first.flatten().numpy(), expected.cdf).pvalue > 0.01
 
 
-def test_initializer() -> None:
-    def ones(tensor: torch.Tensor, generator: torch.Generator) -> None:
-        tensor.fill_(1)
-
-    column = embedding_column(IDENTITY, 2, initializer=ones)
-    weights = column.initial_weights(torch.Generator(), torch.float32)
-    assert weights.tolist() == [[1, 1]] * 3
-
-
 init = torch.nn.init
 TABLE = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
 
 
-@pytest.mark.parametrize(
-    ("initializer", "expected"),
-    [
+def test_initializers_that_need_no_generator() -> None:
+    for initializer, expected in [
         (init.zeros_, np.zeros((3, 2))),
         (torch.Tensor.zero_, np.zeros((3, 2))),
         (functools.partial(init.constant_, val=0.5), np.full((3, 2), 0.5)),
         (lambda weights, table=TABLE: weights.copy_(table), TABLE),
         (lambda weights, _: weights.copy_(TABLE), TABLE),
         (lambda *tensors: tensors[0].copy_(TABLE), TABLE),
-    ],
-)
-def test_initializers_that_need_no_generator(initializer: Any, expected: Any) -> None:
-    column = embedding_column(IDENTITY, 2, initializer=initializer)
-    weights = column.initial_weights(torch.Generator(), torch.float32)
-    np.testing.assert_array_equal(weights, expected)
+    ]:
+        column = embedding_column(IDENTITY, 2, initializer=initializer)
+        weights = column.initial_weights(torch.Generator(), torch.float32)
+        np.testing.assert_array_equal(weights, expected)
 
 
 def test_an_initializer_that_returns_another_tensor() -> None:
@@ -117,26 +102,23 @@ def test_an_initializer_that_returns_another_tensor() -> None:
         column.initial_weights(torch.Generator(), torch.float32)
 
 
-@pytest.mark.parametrize(
-    "initializer",
-    [
+def test_initializers_draw_from_the_generator() -> None:
+    for initializer in [
         init.normal_,
         init.xavier_uniform_,
         functools.partial(init.trunc_normal_, std=0.1),
         lambda weights, generator: weights.normal_(generator=generator),
         lambda weights, source: weights.normal_(generator=source),
-    ],
-)
-def test_initializers_draw_from_the_generator(initializer: Any) -> None:
-    column = embedding_column(IDENTITY, 2, initializer=initializer)
-    before = torch.get_rng_state()
-    first, same, other = (
-        column.initial_weights(torch.Generator().manual_seed(seed), torch.float32)
-        for seed in (1, 1, 2)
-    )
-    assert torch.equal(before, torch.get_rng_state())
-    assert torch.equal(first, same)
-    assert not torch.equal(first, other)
+    ]:
+        column = embedding_column(IDENTITY, 2, initializer=initializer)
+        before = torch.get_rng_state()
+        first, same, other = (
+            column.initial_weights(torch.Generator().manual_seed(seed), torch.float32)
+            for seed in (1, 1, 2)
+        )
+        assert torch.equal(before, torch.get_rng_state())
+        assert torch.equal(first, same)
+        assert not torch.equal(first, other)
 
 
 def test_transform_gives_learned_vectors() -> None:
@@ -169,9 +151,8 @@ def test_learned_vectors_are_not_lost_by_another_fit() -> None:
         assert kept.transform(X).tolist() == [[-1], [1]]
 
 
-@pytest.mark.parametrize(
-    ("options", "error", "message"),
-    [
+def test_parameters_refused() -> None:
+    for options, error, message in [
         ({"dimension": 0}, ValueError, "'dimension' of embedding column 'c_embedding'"),
         ({"dimension": 1.5}, TypeError, "'dimension' .*; got 1.5"),
         ({"dimension": "large"}, TypeError, "'dimension' .*; got 'large'"),
@@ -208,13 +189,11 @@ def test_learned_vectors_are_not_lost_by_another_fit() -> None:
             TypeError,
             "'categorical_column' of an EmbeddingColumn must be a categorical or",
         ),
-    ],
-)
-def test_parameters_refused(
-    options: dict[str, Any], error: type[Exception], message: str
-) -> None:
-    with pytest.raises(error, match=message):
-        embedding_column(**{"categorical_column": IDENTITY, "dimension": 2, **options})
+    ]:
+        with pytest.raises(error, match=message):
+            embedding_column(
+                **{"categorical_column": IDENTITY, "dimension": 2, **options}
+            )
 
 
 def test_indicator_of_something_else() -> None:

@@ -1,14 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from skest.feature_columns.lookup import (
     COMBINERS,
+    Lookup,
     combined_rows,
+    looked_up,
     looked_up_often,
     row_lookup,
+    row_lookups,
     row_table,
 )
 
@@ -42,33 +48,22 @@ FACTORS = {
 }
 
 
-@pytest.mark.parametrize("width", [slice(None), slice(1, 2)], ids=["several", "one"])
 @pytest.mark.parametrize("factors", FACTORS.values(), ids=FACTORS)
 @pytest.mark.parametrize("combiner", COMBINERS)
-def test_values_and_gradient(
-    width: slice, factors: Tensor | None, combiner: str
-) -> None:
-    weight, ids = table(), IDS[:, width]
-    factors = None if factors is None else factors[:, width]
-    given = torch.ones(ids.shape) if factors is None else factors
-    result = combined_rows(weight, ids, combiner, factors=factors)
-    expected = reference(weight, ids, combiner, given)
-    assert result.dtype == weight.dtype
-    torch.testing.assert_close(result, expected)
-    upstream = torch.randn(result.shape, dtype=result.dtype)
-    (gradient,) = torch.autograd.grad(result, weight, upstream)
-    dense = torch.autograd.grad(expected, weight, upstream)
-    assert gradient.is_sparse
-    torch.testing.assert_close(gradient.to_dense(), dense[0])
-
-
-def test_gradient_holds_only_the_rows_looked_up() -> None:
-    weight = row_table(torch.zeros(10**6, 2))
-    row_lookup(weight, IDS).sum().backward()
-    assert weight.grad is not None
-    assert not weight.grad.is_coalesced()
-    assert set(weight.grad._indices().flatten().tolist()) == {0, 1, 2}
-    assert weight.grad.shape == (10**6, 2)
+def test_values_and_gradient(factors: Tensor | None, combiner: str) -> None:
+    for width in (slice(None), slice(1, 2)):
+        weight, ids = table(), IDS[:, width]
+        used = None if factors is None else factors[:, width]
+        given = torch.ones(ids.shape) if used is None else used
+        result = combined_rows(weight, ids, combiner, factors=used)
+        expected = reference(weight, ids, combiner, given)
+        assert result.dtype == weight.dtype
+        torch.testing.assert_close(result, expected)
+        upstream = torch.randn(result.shape, dtype=result.dtype)
+        (gradient,) = torch.autograd.grad(result, weight, upstream)
+        dense = torch.autograd.grad(expected, weight, upstream)
+        assert gradient.is_sparse
+        torch.testing.assert_close(gradient.to_dense(), dense[0])
 
 
 def test_a_missing_id_has_no_gradient() -> None:
@@ -116,14 +111,14 @@ def test_max_norm_clips_with_its_gradient() -> None:
     torch.testing.assert_close(gradient.to_dense(), expected)
 
 
-@pytest.mark.parametrize("combiner", ["mean", "sqrtn"])
-@pytest.mark.parametrize("scale", [1e-37, 1e-30, 1e30])
-def test_means_are_free_of_the_scale_of_factors(combiner: str, scale: float) -> None:
-    weight, ids = table(dtype=torch.float32), IDS[:1]
-    factors = torch.tensor([[3.0, 4.0, 0.0]])
-    expected = combined_rows(weight, ids, combiner, factors=factors)
-    scaled = combined_rows(weight, ids, combiner, factors=factors * scale)
-    torch.testing.assert_close(scaled, expected, rtol=1e-6, atol=0)
+def test_means_are_free_of_the_scale_of_factors() -> None:
+    for combiner in ["mean", "sqrtn"]:
+        for scale in [1e-37, 1e-30, 1e30]:
+            weight, ids = table(dtype=torch.float32), IDS[:1]
+            factors = torch.tensor([[3.0, 4.0, 0.0]])
+            expected = combined_rows(weight, ids, combiner, factors=factors)
+            scaled = combined_rows(weight, ids, combiner, factors=factors * scale)
+            torch.testing.assert_close(scaled, expected, rtol=1e-6, atol=0)
 
 
 def test_ids_that_factors_rule_out_are_not_touched() -> None:
@@ -154,11 +149,6 @@ def test_rows_are_clipped_before_they_are_weighted() -> None:
     torch.testing.assert_close(result, torch.tensor([[6.0, 8.0]]))
 
 
-def test_row_table() -> None:
-    assert row_table(torch.zeros(1, 1)).is_row_table
-    assert not row_table(torch.zeros(1, 1), trainable=False).requires_grad
-
-
 def test_gradients_of_several_look_ups_are_put_one_behind_the_other():
     weight = torch.randn(9, 2, requires_grad=True)
     ids = [torch.tensor([7, -1, 7]), torch.tensor([[2, 7], [-1, -1]])]
@@ -174,14 +164,105 @@ def test_gradients_of_several_look_ups_are_put_one_behind_the_other():
     torch.testing.assert_close(gradient.to_dense(), expected.to_dense())
 
 
-def test_a_look_up_that_is_not_used_has_no_gradient():
-    weight, ids = torch.randn(9, 2, requires_grad=True), torch.tensor([3])
-    first, _ = looked_up_often(weight, 2)
-    (gradient,) = torch.autograd.grad(row_lookup(first, ids).sum(), weight)
-    assert gradient._indices().tolist() == [[3]]
+def test_a_table_without_gradient_is_the_table_itself():
+    for n in [1, 3]:
+        weight = torch.randn(9, 2)
+        assert all(found is weight for found in looked_up_often(weight, n))
 
 
-@pytest.mark.parametrize("n", [1, 3])
-def test_a_table_without_gradient_is_the_table_itself(n):
-    weight = torch.randn(9, 2)
-    assert all(found is weight for found in looked_up_often(weight, n))
+# Several tables at once
+
+
+def random_table(n_rows, width, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(n_rows)
+    return row_table(torch.randn(n_rows, width, generator=generator, dtype=dtype))
+
+
+def gradients(outputs, tables):
+    """Gradients of a loss in which every number of the outputs counts differently."""
+    for t in tables:
+        t.grad = None
+    flat = torch.cat([output.flatten() for output in outputs])
+    (flat * torch.arange(1, len(flat) + 1)).sum().backward()
+    return [(t.grad._indices(), t.grad._values()) for t in tables]
+
+
+def assert_same(lookups):
+    tables = [lookup.weight for lookup in lookups]
+    separate = [combined_rows(*lookup) for lookup in lookups]
+    expected = gradients(separate, tables)
+    together = looked_up(lookups)
+    for first, second in zip(together, separate, strict=True):
+        assert torch.equal(first, second)
+    for first, second in zip(gradients(together, tables), expected, strict=True):
+        assert torch.equal(first[0], second[0])
+        assert torch.equal(first[1], second[1])
+
+
+@given(
+    sizes=st.lists(st.tuples(st.integers(1, 9), st.integers(1, 3)), min_size=1),
+    n_rows=st.integers(1, 5),
+    data=st.data(),
+)
+def test_tables_of_any_widths_are_looked_up_as_one_by_one(sizes, n_rows, data):
+    assert_same(
+        [
+            Lookup(
+                random_table(size, width),
+                torch.tensor(
+                    data.draw(
+                        st.lists(
+                            st.lists(st.integers(-1, size - 1), min_size=1, max_size=1),
+                            min_size=n_rows,
+                            max_size=n_rows,
+                        )
+                    )
+                ),
+                "mean",
+            )
+            for size, width in sizes
+        ]
+    )
+
+
+def test_several_values_factors_and_norms_are_looked_up_as_one_by_one():
+    one, two = torch.tensor([[1], [-1]]), torch.tensor([[0, 2], [-1, -1]])
+    factors = torch.tensor([[0.5], [2.0]])
+    assert_same(
+        [
+            Lookup(random_table(3, 2), two, "sqrtn"),
+            Lookup(random_table(4, 2), one, "sum", 0.5),
+            Lookup(random_table(5, 2), one, "sum", None, factors),
+            Lookup(random_table(6, 2), one, "mean"),
+            Lookup(random_table(7, 2, torch.float64), one, "mean"),
+        ]
+    )
+
+
+def test_every_table_is_asked_for_by_itself(monkeypatch):
+    """Whoever keeps the rows elsewhere takes the place of `embedding`."""
+    asked, look_up = [], F.embedding
+
+    def embedding(ids, weight, sparse):
+        asked.append(weight)
+        return look_up(ids, weight, sparse=sparse)
+
+    monkeypatch.setattr(F, "embedding", embedding)
+    tables, ids = (
+        [random_table(3, 2), random_table(4, 2)],
+        [torch.tensor([[1], [-1]])] * 2,
+    )
+    row_lookups(tables, ids)
+    assert [id(weight) for weight in asked] == [id(weight) for weight in tables]
+
+
+def test_an_id_of_minus_one_gives_zeros():
+    for n_tables in [1, 2]:
+        tables = [random_table(3 + i, 2) for i in range(n_tables)]
+        for weight, rows in zip(
+            tables,
+            row_lookups(tables, [torch.tensor([[2], [-1]])] * n_tables),
+            strict=True,
+        ):
+            assert torch.equal(rows, row_lookup(weight, torch.tensor([2, -1])))
+            assert rows[1].tolist() == [0, 0]

@@ -2,7 +2,6 @@
 import copy
 import io
 import pickle
-from typing import Any
 
 import numpy as np
 import pytest
@@ -150,15 +149,19 @@ def test_linear_over_an_embedding() -> None:
 AWKWARD = ["a.b", "a%2Eb", "type", "keys", "bias", "", "é x/y", "dense", "forward"]
 
 
-@pytest.mark.parametrize("name", AWKWARD)
-@pytest.mark.parametrize("make", [DenseFeatures, LinearFeatures])
-def test_awkward_names_of_columns(make: Any, name: str) -> None:
-    categorical = categorical_column_with_identity(name, 3)
-    column = embedding_column(categorical, 2) if make is DenseFeatures else categorical
-    module = make([column])
-    assert list(module.column_parameters()) == [column.name]
-    assert parameter_name(column.name) in module.state_dict()
-    assert module(FeatureColumns([column]).encode({name: [1]})).shape[0] == 1
+def test_awkward_names_of_columns() -> None:
+    for name in AWKWARD:
+        for make in [DenseFeatures, LinearFeatures]:
+            categorical = categorical_column_with_identity(name, 3)
+            column = (
+                embedding_column(categorical, 2)
+                if make is DenseFeatures
+                else categorical
+            )
+            module = make([column])
+            assert list(module.column_parameters()) == [column.name]
+            assert parameter_name(column.name) in module.state_dict()
+            assert module(FeatureColumns([column]).encode({name: [1]})).shape[0] == 1
 
 
 def test_names_of_parameters_differ() -> None:
@@ -180,9 +183,8 @@ def test_copies_and_checkpoints() -> None:
     torch.testing.assert_close(other(encoded), expected)
 
 
-@pytest.mark.parametrize(
-    ("make", "error", "message"),
-    [
+def test_columns_refused() -> None:
+    for make, error, message in [
         (
             lambda: DenseFeatures([IDENTITY]),
             ValueError,
@@ -207,17 +209,15 @@ def test_copies_and_checkpoints() -> None:
             ValueError,
             "'v' has not learned its vocabulary yet",
         ),
-    ],
-)
-def test_columns_refused(make: Any, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        make()
+    ]:
+        with pytest.raises(error, match=message):
+            make()
 
 
-@pytest.mark.parametrize("module_class", [DenseFeatures, LinearFeatures])
-def test_the_floating_type_may_change(module_class: Any) -> None:
-    columns = dense_columns()
-    module = module_class(columns)
-    network = nn.Sequential(module).double()
-    assert network(columns.encode(X, torch.float64)).dtype == torch.float64
-    assert network.float()(columns.encode(X)).dtype == torch.float32
+def test_the_floating_type_may_change() -> None:
+    for module_class in [DenseFeatures, LinearFeatures]:
+        columns = dense_columns()
+        module = module_class(columns)
+        network = nn.Sequential(module).double()
+        assert network(columns.encode(X, torch.float64)).dtype == torch.float64
+        assert network.float()(columns.encode(X)).dtype == torch.float32

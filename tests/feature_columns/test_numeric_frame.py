@@ -23,13 +23,12 @@ def frame(second: str) -> pd.DataFrame:
     return pd.DataFrame(values, columns=["f", second])
 
 
-@pytest.mark.parametrize("second", ["g", "x", "x0"])
 @pytest.mark.parametrize(
-    ("model", "attribute"),
+    ("model", "attribute", "second"),
     [
-        (DNNClassifier((2,), max_iter=1), "feature_columns_"),
-        (LinearClassifier(max_iter=1), "feature_columns_"),
-        (DNNLinearCombinedClassifier((2,), max_iter=1), "dnn_feature_columns_"),
+        (DNNClassifier((2,), max_iter=1), "feature_columns_", "g"),
+        (LinearClassifier(max_iter=1), "feature_columns_", "x"),
+        (DNNLinearCombinedClassifier((2,), max_iter=1), "dnn_feature_columns_", "x0"),
     ],
 )
 def test_fitted_columns_of_an_estimator_take_its_frame(

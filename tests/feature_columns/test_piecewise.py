@@ -144,9 +144,8 @@ def test_codes_belong_together(ends: list[float], values: list[float]) -> None:
     assert_allclose(code, hat[:, ::-1].cumsum(axis=1)[:, ::-1][:, 1:], atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("values", "boundaries", "expected"),
-    [
+def test_learned_edges() -> None:
+    for values, boundaries, expected in [
         (np.repeat([0.0, 5, 9], [900, 30, 70]), "distinct:48", [0, 5, 9]),
         (np.repeat([0.0, 5, 9], [900, 30, 70]), "quantiles:48", [0, 5, 9]),
         (np.repeat([0.0, 5, 9], [960, 30, 10]), "quantiles:4", [0, 9]),
@@ -162,10 +161,8 @@ def test_codes_belong_together(ends: list[float], values: list[float]) -> None:
         ([4.0] * 50, "distinct:9", [4, 5]),
         ([4.0, 7.0] * 50, "distinct:9", [4, 7]),
         ([4.0, NAN, 7.0] * 50, "quantiles:9", [4, 7]),
-    ],
-)
-def test_learned_edges(values: Any, boundaries: str, expected: list[float]) -> None:
-    assert edges(boundaries, values) == expected
+    ]:
+        assert edges(boundaries, values) == expected
 
 
 def test_edges_of_a_tree_are_where_the_target_changes() -> None:
@@ -221,9 +218,8 @@ def test_integers_and_scaled_numbers() -> None:
     assert column.transform({"x": [30]}).tolist() == [[1, 0.5]]
 
 
-@pytest.mark.parametrize(
-    ("source", "options", "error", "message"),
-    [
+def test_parameters_refused() -> None:
+    for source, options, error, message in [
         (ple([0, 1]), {}, TypeError, "must come from numeric_column"),
         (
             numeric_column("x", default_value=0, indicate_missing=True),
@@ -242,30 +238,23 @@ def test_integers_and_scaled_numbers() -> None:
         ),
         (numeric_column("x"), {"dimension": 0}, ValueError, "'dimension'"),
         (numeric_column("x"), {"encoding": "spline"}, ValueError, "'encoding'"),
-    ],
-)
-def test_parameters_refused(
-    source: Any, options: Any, error: type[Exception], message: str
-) -> None:
-    with pytest.raises(error, match=message):
-        piecewise_linear_column(source, **options)
+    ]:
+        with pytest.raises(error, match=message):
+            piecewise_linear_column(source, **options)
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
+def test_numbers_refused() -> None:
+    for values, message in [
         ([NAN, NAN], "Column 'x' has no numbers to learn boundaries from"),
         ([1.0, np.inf], r"Column 'x' holds inf; infinity \(inf\) is never allowed"),
         ([-3e38, 3e38], "too far apart to learn boundaries from"),
-    ],
-)
-def test_numbers_refused(values: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        ple().fit({"x": values})
+    ]:
+        with pytest.raises(ValueError, match=message):
+            ple().fit({"x": values})
 
 
 def test_a_recorded_fit_is_the_eager_one() -> None:
-    X = pd.DataFrame(rng.normal(size=(300, 3)), columns=list("abc"))
+    X = pd.DataFrame(rng.normal(size=(150, 3)), columns=list("abc"))
     X.loc[::9, "a"] = NAN
     y = (X["a"].fillna(1) > 0.3) ^ (X["b"] < 0)
     columns = [
@@ -280,7 +269,7 @@ def test_a_recorded_fit_is_the_eager_one() -> None:
             linear_feature_columns=columns,
             dnn_hidden_units=[8],
             dnn_optimizer=[("*_ple_weights", "adagrad"), ("*", "adam")],
-            max_iter=9,
+            max_iter=3,
             random_state=0,
             config=RunConfig(execution=execution, log_step_count_steps=None),
         ).fit(X, y)

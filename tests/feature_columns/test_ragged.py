@@ -6,8 +6,6 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from skest.feature_columns import (
     categorical_column_with_identity,
@@ -15,10 +13,9 @@ from skest.feature_columns import (
     crossed_column,
     indicator_column,
     numeric_column,
-    ragged,
 )
 from skest.feature_columns.cells import factorize
-from skest.feature_columns.ragged import flatten, holds_lists, lengths_of, pad, split
+from skest.feature_columns.ragged import split
 from skest.feature_columns.table import Table
 
 
@@ -51,37 +48,33 @@ def string_lists() -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("form", string_lists())
-def test_lists_of_every_form_give_the_same(form: str) -> None:
-    table = Table(string_lists()[form])
-    cells = table.factorized("c")
-    values = [
-        [cells.distinct[code] if code >= 0 else None for code in row]
-        for row in cells.codes
-    ]
-    none = [None] * 4
-    assert values == [["b", "a", None, None], none, none, ["a", None, None, "c"]]
-    flat = table.flat("c")
-    assert flat is not None
-    assert flat.lengths.tolist() == [2, 0, 0, 4]
-    assert table.flat("c") is flat
-    assert not table.holds_numbers("c")
+def test_lists_of_every_form_give_the_same() -> None:
+    for form in string_lists():
+        table = Table(string_lists()[form])
+        cells = table.factorized("c")
+        values = [
+            [cells.distinct[code] if code >= 0 else None for code in row]
+            for row in cells.codes
+        ]
+        none = [None] * 4
+        assert values == [["b", "a", None, None], none, none, ["a", None, None, "c"]]
+        flat = table.flat("c")
+        assert flat is not None
+        assert flat.lengths.tolist() == [2, 0, 0, 4]
+        assert table.flat("c") is flat
+        assert not table.holds_numbers("c")
 
 
-@pytest.mark.parametrize(
-    "cells",
-    [
+def test_lists_of_integers() -> None:
+    for cells in [
         [[7, -1], None, [5]],
         [[7, -1, None], None, [5]],
         pl.Series([[7, -1, None], None, [5]]),
         [np.array([7, -1]), np.array([]), np.array([5], dtype=np.int8)],
-    ],
-    ids=["lists", "gap", "polars with a gap", "arrays"],
-)
-def test_lists_of_integers(cells: Any) -> None:
-    column = categorical_column_with_identity("c", 8)
-    ids = column.encode({"c": cells})["c_ids"]
-    assert ids[:, :2].tolist() == [[7, -1], [-1, -1], [5, -1]]
+    ]:
+        column = categorical_column_with_identity("c", 8)
+        ids = column.encode({"c": cells})["c_ids"]
+        assert ids[:, :2].tolist() == [[7, -1], [-1, -1], [5, -1]]
 
 
 def test_lists_are_one_bag() -> None:
@@ -104,40 +97,13 @@ def test_lists_are_crossed_each_with_each() -> None:
     assert (ids[1] == -1).all()
 
 
-def test_lists_of_lists_of_one_shape() -> None:
-    nested = [[[1.0, 2.0], [3.0, 4.0]], [], [[5.0, 6.0]]]
-    arrays = objects([np.array(cell).reshape(-1, 2) for cell in nested])
-    for cells in (objects(nested), arrays, Table({"c": pl.Series(nested)}).cells("c")):
-        values, lengths = flatten(cells, "c")
-        np.testing.assert_array_equal(values, [[1, 2], [3, 4], [5, 6]])
-        assert lengths.tolist() == [2, 0, 1]
-
-
 def test_polars_arrays_of_fixed_width() -> None:
     X = pl.DataFrame({"c": pl.Series([[1, 2], [3, 4]], dtype=pl.Array(pl.Int64, 2))})
     assert numeric_column("c", 2).encode(X)["c"].tolist() == [[1, 2], [3, 4]]
 
 
-@pytest.mark.parametrize(
-    ("cells", "expected"),
-    [
-        (objects([None, ["a"]]), True),
-        (objects([np.nan, (1,)]), True),
-        (pd.Series([np.arange(2)]), True),
-        (pd.Series(["a", None]), False),
-        (pd.Series(["a"], dtype="category"), False),
-        (objects([None, None]), False),
-        (np.array([[1, 2]]), False),
-    ],
-    ids=str,
-)
-def test_holds_lists(cells: Any, expected: bool) -> None:
-    assert holds_lists(cells) is expected
-
-
-@pytest.mark.parametrize(
-    ("cells", "message"),
-    [
+def test_no_lists_of_categories() -> None:
+    for cells, message in [
         ([["a"], "b"], r"'c' holds lists, but also 'b', .* here \['b'\]"),
         ([["a"], 3], r"'c' holds lists, but also 3, which is none"),
         ([["a", 1]], "'c' must hold either strings or integers only"),
@@ -149,19 +115,16 @@ def test_holds_lists(cells: Any, expected: bool) -> None:
         ([np.ones((1, 2)), np.ones((1, 3))], "'c' holds lists of lists, .*differ"),
         ([np.ones((1, 2)), np.ones(3)], "'c' holds lists of lists, .*differ"),
         ([[pd.Timestamp("2020")], []], "'c' holds dates"),
-    ],
-    ids=str,
-)
-def test_no_lists_of_categories(cells: list[Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Table({"c": objects(cells)}).factorized("c")
+    ]:
+        with pytest.raises(ValueError, match=message):
+            Table({"c": objects(cells)}).factorized("c")
 
 
-@pytest.mark.parametrize("form", [dict, pd.DataFrame, pl.DataFrame])
-def test_lists_of_one_length_are_vectors(form: Any) -> None:
-    X = form({"x": [[1.0, 2.0], [3.0, 4.0]]})
-    assert numeric_column("x", 2).encode(X)["x"].tolist() == [[1, 2], [3, 4]]
-    assert Table(X).column("x").tolist() == [[1, 2], [3, 4]]
+def test_lists_of_one_length_are_vectors() -> None:
+    for form in [dict, pd.DataFrame, pl.DataFrame]:
+        X = form({"x": [[1.0, 2.0], [3.0, 4.0]]})
+        assert numeric_column("x", 2).encode(X)["x"].tolist() == [[1, 2], [3, 4]]
+        assert Table(X).column("x").tolist() == [[1, 2], [3, 4]]
 
 
 def test_lists_of_several_lengths_are_no_numbers() -> None:
@@ -170,47 +133,20 @@ def test_lists_of_several_lengths_are_no_numbers() -> None:
         numeric_column("x").encode({"x": [[1.0], [2.0, 3.0], None]})
 
 
-LISTS = st.lists(st.lists(st.integers(-5, 5), max_size=4) | st.none(), min_size=1)
-
-
-@given(LISTS)
-def test_flatten_and_pad(lists: list[list[int] | None]) -> None:
-    cells = objects(lists)
-    if not holds_lists(cells):
-        return
-    values, lengths = flatten(cells, "c")
-    assert lengths.tolist() == [len(cell or []) for cell in lists]
-    assert values.tolist() == [value for cell in lists for value in cell or []]
-    padded = pad(values.to_numpy(np.int64), lengths, 99)
-    assert padded.shape == (len(lists), max(1, *lengths, 0))
-    for row, cell in zip(padded, lists, strict=True):
-        expected = list(cell or [])
-        assert row.tolist() == expected + [99] * (len(row) - len(expected))
-
-
-@given(st.lists(st.lists(st.booleans(), min_size=3, max_size=3), min_size=1))
-def test_lengths_end_at_the_last_value(present: list[list[bool]]) -> None:
-    expected = [max((i + 1 for i in range(3) if row[i]), default=0) for row in present]
-    assert lengths_of(np.array(present)).tolist() == expected
-
-
 def split_values(values: Any, delimiter: str = "|") -> list[list[str]]:
     codes, distinct = split(factorize(np.array(values), "c"), delimiter, "c")
     return [[distinct[code] for code in row if code >= 0] for row in codes]
 
 
-@pytest.mark.parametrize(
-    ("values", "delimiter", "expected"),
-    [
+def test_split() -> None:
+    for values, delimiter, expected in [
         (["a|b|c", "b"], "|", [["a", "b", "c"], ["b"]]),
         (["", "|", "a||b|"], "|", [[], [], ["a", "b"]]),
         (["a, b", "b,a"], ", ", [["a", "b"], ["b,a"]]),
         ([["a|b"], ["b"]], "|", [["a", "b"], ["b"]]),
         (["a.b"], ".", [["a", "b"]]),
-    ],
-)
-def test_split(values: Any, delimiter: str, expected: list[list[str]]) -> None:
-    assert split_values(values, delimiter) == expected
+    ]:
+        assert split_values(values, delimiter) == expected
 
 
 def test_split_of_nothing_but_missing_cells() -> None:
@@ -219,27 +155,11 @@ def test_split_of_nothing_but_missing_cells() -> None:
     assert encoded["c_ids"].tolist() == [[-1], [-1]]
 
 
-def test_split_once_for_all_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = []
-    original = ragged.factorize
-    monkeypatch.setattr(
-        ragged, "factorize", lambda v, key: seen.append(len(v)) or original(v, key)
-    )
-    table = Table({"c": ["a|b", "b"] * 100})
-    vocabulary = categorical_column_with_vocabulary_list("c", ["a", "b"], delimiter="|")
-    for column in (vocabulary, indicator_column(vocabulary)):
-        column.encode(table)
-    assert seen == [3]
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
+def test_split_refused() -> None:
+    for values, message in [
         ([1, 2], "'c' must hold one string in each cell, .*'|'; got integers"),
         ([["a", "b"]], "'c' must hold one string .*; got several values in a cell"),
-    ],
-)
-def test_split_refused(values: Any, message: str) -> None:
-    column = categorical_column_with_vocabulary_list("c", delimiter="|")
-    with pytest.raises(ValueError, match=message):
-        column.fit({"c": values})
+    ]:
+        column = categorical_column_with_vocabulary_list("c", delimiter="|")
+        with pytest.raises(ValueError, match=message):
+            column.fit({"c": values})

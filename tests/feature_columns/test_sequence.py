@@ -9,8 +9,11 @@ import torch
 from sklearn.base import clone
 
 from skest.feature_columns import (
+    DenseFeatures,
     FeatureColumns,
+    LinearFeatures,
     SequenceCategoricalColumn,
+    SequenceFeatures,
     bucketized_column,
     categorical_column_with_vocabulary_list,
     crossed_column,
@@ -28,9 +31,8 @@ NUMBERS = [[1.0, 2.0, 3.0], [], None, [4.0]]
 PADDED = np.array([[1, 2, 3], [np.nan] * 3, [np.nan] * 3, [4, np.nan, np.nan]])
 
 
-@pytest.mark.parametrize(
-    "X",
-    [
+def test_numbers_of_every_form_give_the_same() -> None:
+    for X in [
         pd.DataFrame({"x": NUMBERS}),
         pd.DataFrame({"x": [[1, 2, 3], [], None, [4]]}),
         pl.DataFrame({"x": NUMBERS}),
@@ -38,14 +40,16 @@ PADDED = np.array([[1, 2, 3], [np.nan] * 3, [np.nan] * 3, [4, np.nan, np.nan]])
         {"x": PADDED},
         {"x": np.hstack([PADDED, np.full((4, 2), np.nan)])},
         PADDED,
-    ],
-    ids=["pandas", "integers", "polars", "dict", "padded", "padded more", "array"],
-)
-def test_numbers_of_every_form_give_the_same(X: Any) -> None:
-    encoded = sequence_numeric_column("x").encode(X)
-    assert encoded["x"].dtype == np.float32
-    assert encoded["x"][:, :, 0].tolist() == [[1, 2, 3], [0] * 3, [0] * 3, [4, 0, 0]]
-    assert encoded["x_length"].tolist() == [3, 0, 0, 1]
+    ]:
+        encoded = sequence_numeric_column("x").encode(X)
+        assert encoded["x"].dtype == np.float32
+        assert encoded["x"][:, :, 0].tolist() == [
+            [1, 2, 3],
+            [0] * 3,
+            [0] * 3,
+            [4, 0, 0],
+        ]
+        assert encoded["x_length"].tolist() == [3, 0, 0, 1]
 
 
 def test_single_numbers_are_sequences_of_one_step() -> None:
@@ -88,11 +92,11 @@ def test_gaps_inside_a_sequence() -> None:
     assert column.fit({"x": [[1.0, None], [5.0]]}, sample_weight=[0, 1]).size == 1
 
 
-@pytest.mark.parametrize("default", [[1.0, 2.0], np.array([1.0, 2.0])])
-def test_every_element_of_a_step_may_have_its_default_value(default):
-    column = sequence_numeric_column("x", 2, default)
-    encoded = column.encode({"x": np.array([[[3.0, np.nan], [np.nan, 4.0]]])})
-    assert encoded["x"].tolist() == [[[3, 2], [1, 4]]]
+def test_every_element_of_a_step_may_have_its_default_value():
+    for default in [[1.0, 2.0], np.array([1.0, 2.0])]:
+        column = sequence_numeric_column("x", 2, default)
+        encoded = column.encode({"x": np.array([[[3.0, np.nan], [np.nan, 4.0]]])})
+        assert encoded["x"].tolist() == [[[3, 2], [1, 4]]]
 
 
 def test_a_default_value_pads_too() -> None:
@@ -126,24 +130,20 @@ def test_categories_of_an_array_end_at_the_last_value() -> None:
 
 
 @pytest.mark.parametrize("wrap", [indicator_column, lambda c: embedding_column(c, 2)])
-@pytest.mark.parametrize(
-    "column",
-    [
+def test_wrapped_categories(wrap: Any) -> None:
+    X = {"c": [[1, 3], [3, 3, 4]]}
+    for column in (
         sequence_categorical_column_with_identity("c", 5),
         sequence_categorical_column_with_vocabulary_list("c"),
         sequence_categorical_column_with_hash_bucket("c", 5),
-    ],
-    ids=lambda column: type(column.categorical_column).__name__,
-)
-def test_wrapped_categories(column: SequenceCategoricalColumn, wrap: Any) -> None:
-    X = {"c": [[1, 3], [3, 3, 4]]}
-    columns = FeatureColumns([wrap(column)])
-    assert not hasattr(columns.fit(X).columns[0], "categorical_column_")
-    encoded = columns.encode(X)
-    assert encoded["c_ids"].shape == (2, 3)
-    assert encoded["c_ids_length"].tolist() == [2, 3]
-    again = clone(columns).fit(X).encode(X)
-    assert torch.equal(again["c_ids"], encoded["c_ids"])
+    ):
+        columns = FeatureColumns([wrap(column)])
+        assert not hasattr(columns.fit(X).columns[0], "categorical_column_")
+        encoded = columns.encode(X)
+        assert encoded["c_ids"].shape == (2, 3)
+        assert encoded["c_ids_length"].tolist() == [2, 3]
+        again = clone(columns).fit(X).encode(X)
+        assert torch.equal(again["c_ids"], encoded["c_ids"])
 
 
 def test_parameters_and_names() -> None:
@@ -181,16 +181,8 @@ def test_two_columns_for_one_entry() -> None:
         columns.encode({"c": [["b"]]})
 
 
-def test_numbers_beside_lengths_of_the_same_name() -> None:
-    columns = FeatureColumns([sequence_numeric_column("x"), numeric_column("x_length")])
-    encoded = columns.encode({"x": [[3.0, 4.0]], "x_length": [7.0]})
-    assert encoded["x_length"].tolist() == [2]
-    assert encoded["x_length_numbers"].tolist() == [[7]]
-
-
-@pytest.mark.parametrize(
-    ("column", "cells", "message"),
-    [
+def test_bad_cells() -> None:
+    for column, cells, message in [
         (sequence_numeric_column("x"), [[1.0, np.nan]], "'x' holds NaN.*default_value"),
         (sequence_numeric_column("x"), [[np.nan, 1.0]], "'x' holds NaN"),
         (
@@ -230,29 +222,26 @@ def test_numbers_beside_lengths_of_the_same_name() -> None:
             [["a"]],
             "'x' must hold int",
         ),
-    ],
-    ids=lambda value: value if isinstance(value, str) else None,
-)
-def test_bad_cells(column: Any, cells: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        column.fit({"x": cells})
+    ]:
+        with pytest.raises(ValueError, match=message):
+            column.fit({"x": cells})
 
 
-@pytest.mark.parametrize(
-    "column",
-    [sequence_numeric_column("c"), indicator_column(VOCABULARY), VOCABULARY],
-)
-def test_sequences_are_no_plain_matrix(column: Any) -> None:
-    for transformer in (column, FeatureColumns([column])):
-        with pytest.raises(
-            ValueError, match=r"is a sequence and cannot .* plain matrix"
-        ):
-            transformer.transform({"c": np.array([[1.0]])})
+def test_sequences_are_no_plain_matrix() -> None:
+    for column in [
+        sequence_numeric_column("c"),
+        indicator_column(VOCABULARY),
+        VOCABULARY,
+    ]:
+        for transformer in (column, FeatureColumns([column])):
+            with pytest.raises(
+                ValueError, match=r"is a sequence and cannot .* plain matrix"
+            ):
+                transformer.transform({"c": np.array([[1.0]])})
 
 
-@pytest.mark.parametrize(
-    ("make", "error", "message"),
-    [
+def test_bad_parameters() -> None:
+    for make, error, message in [
         (
             lambda: bucketized_column(sequence_numeric_column("x"), [0.0]),
             ValueError,
@@ -276,11 +265,9 @@ def test_sequences_are_no_plain_matrix(column: Any) -> None:
             ValueError,
             "'num_buckets' of identity column 'x'",
         ),
-    ],
-)
-def test_bad_parameters(make: Any, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        make()
+    ]:
+        with pytest.raises(error, match=message):
+            make()
 
 
 MIXED = pd.DataFrame(
@@ -315,37 +302,99 @@ def test_inferred_from_arrays() -> None:
     assert column.length_key == "c_ids_length"
 
 
-def test_lists_inferred_for_a_model_without_sequences() -> None:
-    (column,) = infer_feature_columns(MIXED[["event"]]).active
-    assert column.length_key is None
-    assert isinstance(
-        infer_feature_columns(MIXED[["event"]], "linear").active[0],
-        type(categorical_column_with_vocabulary_list("event")),
-    )
-
-
 def test_no_sequences_to_infer() -> None:
     with pytest.raises(ValueError, match="X has no column of sequences: no cells are"):
         infer_feature_columns(MIXED[["age", "sex"]], "sequence")
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
+def test_delimiter() -> None:
+    for make in [
         lambda **o: sequence_categorical_column_with_vocabulary_list(
             "c", ["a", "b"], **o
         ),
         lambda **o: sequence_categorical_column_with_hash_bucket("c", 2**30, **o),
-    ],
-    ids=["vocabulary", "hash bucket"],
-)
-def test_delimiter(make: Any) -> None:
-    lists = make().encode({"c": [["a", "", "b"], ["b"], [], ["a", "b"]]})
-    strings = make(delimiter="|").encode({"c": ["a||b", "b|", None, "a|b|"]})
-    for key, values in lists.items():
-        np.testing.assert_array_equal(strings[key], values)
+    ]:
+        lists = make().encode({"c": [["a", "", "b"], ["b"], [], ["a", "b"]]})
+        strings = make(delimiter="|").encode({"c": ["a||b", "b|", None, "a|b|"]})
+        for key, values in lists.items():
+            np.testing.assert_array_equal(strings[key], values)
 
 
-def test_inverse() -> None:
-    column = sequence_categorical_column_with_identity("c", 9)
-    assert column.inverse([[8, -1]]).tolist() == [[8, None]]
+STEP_IDENTITY = sequence_categorical_column_with_identity("k", 3)
+STEPS = {"k": [[0, 2], [], [1, -1, 1]], "x": [[0.5, 1.5], [], [1.0, 2.0, 3.0]]}
+
+
+def columns() -> FeatureColumns:
+    return FeatureColumns(
+        [
+            sequence_numeric_column("x"),
+            indicator_column(STEP_IDENTITY),
+            embedding_column(STEP_IDENTITY, 2, max_norm=0.1),
+        ]
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_every_step_has_a_vector(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    module = SequenceFeatures(columns(), dtype, generator)
+    steps, lengths = module(columns().encode(STEPS, dtype))
+    assert lengths.tolist() == [2, 0, 3]
+    assert steps.dtype == dtype
+    assert steps.shape == (3, 3, module.out_features) == (3, 3, 2 + 3 + 1)
+    table = module.column_parameters()["k_embedding"]
+    expected = table[1] * (0.1 / table[1].norm())
+    torch.testing.assert_close(steps[2, [0, 2], :2], expected.expand(2, 2))
+    assert steps[2, :, 2:].tolist() == [[0, 1, 0, 1], [0, 0, 0, 2], [0, 1, 0, 3]]
+    assert steps[2, 1, :2].tolist() == [0, 0]
+    assert steps[0, :2, 2:].tolist() == [[1, 0, 0, 0.5], [0, 0, 1, 1.5]]
+    assert not steps[1].any()
+    assert not steps[0, 2].any()
+
+
+def test_steps_that_no_sequence_has_are_cut_off() -> None:
+    module = SequenceFeatures(columns())
+    encoded = {key: value[:2] for key, value in columns().encode(STEPS).items()}
+    assert encoded["x"].shape[1] == 3
+    assert module(encoded)[0].shape[:2] == (2, 2)
+    empty = {key: value[1:2] for key, value in encoded.items()}
+    steps, lengths = module(empty)
+    assert steps.shape[:2] == (1, 1)
+    assert lengths.tolist() == [0]
+
+
+def test_gradients_of_tables_are_sparse() -> None:
+    module = SequenceFeatures([embedding_column(STEP_IDENTITY, 2)])
+    module(columns().encode(STEPS))[0].sum().backward()
+    gradient = module.column_parameters()["k_embedding"].grad
+    assert gradient is not None
+    assert gradient.is_sparse
+    np.testing.assert_array_equal(gradient.to_dense()[:, 0], [1, 2, 1])
+
+
+def test_columns_refused() -> None:
+    for make, message in [
+        (
+            lambda: DenseFeatures([indicator_column(STEP_IDENTITY)]),
+            "'k_indicator' is a sequence, which DenseFeatures cannot take.*without 'seq",
+        ),
+        (
+            lambda: DenseFeatures([sequence_numeric_column("x")]),
+            "'x' is a sequence, which DenseFeatures cannot take",
+        ),
+        (
+            lambda: LinearFeatures([STEP_IDENTITY]),
+            "'k' is a sequence, which LinearFeatures cannot take",
+        ),
+        (
+            lambda: SequenceFeatures([numeric_column("x")]),
+            "'x' is no sequence, which SequenceFeatures requires.*context column",
+        ),
+        (
+            lambda: SequenceFeatures([STEP_IDENTITY]),
+            "'k' is categorical .* Wrap it in indicator_column or embedding_column",
+        ),
+        (lambda: SequenceFeatures([]), "non-empty list of feature columns"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            make()

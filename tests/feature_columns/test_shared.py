@@ -84,28 +84,23 @@ def test_values_are_counted_in_all_columns_with_the_weights_of_rows() -> None:
     assert list(column.categorical_column_.vocabulary_) == [1, 2]
 
 
-@pytest.mark.parametrize(
-    ("min_frequency", "weight", "expected"),
-    [
+def test_a_share_is_one_of_the_cells_of_all_columns() -> None:
+    for min_frequency, weight, expected in [
         (0.25, None, ["a", "c"]),  # of 8 cells, however long the longest list is
         (0.26, None, ["a"]),
         (0.125, None, ["a", "b", "c"]),
         (0.25, [0.1] * 4, ["a", "c"]),
         (0.25, [1, 0, 1, 0], ["a", "b", "c"]),
         (0.3, [1, 0, 1, 0], ["c"]),
-    ],
-)
-def test_a_share_is_one_of_the_cells_of_all_columns(
-    min_frequency: float, weight: Any, expected: list[str]
-) -> None:
-    X = {"q": ["a", "a", "b", None], "d": [["c", "c"], ["a"], [], None]}
-    columns = [
-        categorical_column_with_vocabulary_list(key, min_frequency=min_frequency)
-        for key in ("q", "d")
-    ]
-    for column in shared_embeddings(columns, 2):
-        column.fit(X, sample_weight=weight)
-        assert list(column.categorical_column_.vocabulary_) == expected
+    ]:
+        X = {"q": ["a", "a", "b", None], "d": [["c", "c"], ["a"], [], None]}
+        columns = [
+            categorical_column_with_vocabulary_list(key, min_frequency=min_frequency)
+            for key in ("q", "d")
+        ]
+        for column in shared_embeddings(columns, 2):
+            column.fit(X, sample_weight=weight)
+            assert list(column.categorical_column_.vocabulary_) == expected
 
 
 def test_learned_from_strings_that_are_split() -> None:
@@ -189,19 +184,19 @@ def test_linear_features_and_not_trainable() -> None:
     assert linear(columns.encode({"q": [0], "d": [1]})).tolist() == [[0]]
 
 
-@pytest.mark.parametrize("duplicate", [copy.deepcopy, clone, pickle.dumps])
-def test_copies_of_single_columns_still_share(duplicate: Any) -> None:
-    given = shared_embeddings(LEARNED, 2, initializer=partial(filled, value=2.0))
-    if duplicate is pickle.dumps:
-        given = shared_embeddings(LEARNED, 2)
-        copies = [pickle.loads(duplicate(column)) for column in given]
-    else:
-        copies = [duplicate(column) for column in given]
-    assert copies[0].categorical_columns is not copies[1].categorical_columns
-    columns = FeatureColumns(copies).fit(X)
-    assert [name for name, _ in DenseFeatures(columns).named_parameters()] == [
-        f"{TABLE}_weights"
-    ]
+def test_copies_of_single_columns_still_share() -> None:
+    for duplicate in [copy.deepcopy, clone, pickle.dumps]:
+        given = shared_embeddings(LEARNED, 2, initializer=partial(filled, value=2.0))
+        if duplicate is pickle.dumps:
+            given = shared_embeddings(LEARNED, 2)
+            copies = [pickle.loads(duplicate(column)) for column in given]
+        else:
+            copies = [duplicate(column) for column in given]
+        assert copies[0].categorical_columns is not copies[1].categorical_columns
+        columns = FeatureColumns(copies).fit(X)
+        assert [name for name, _ in DenseFeatures(columns).named_parameters()] == [
+            f"{TABLE}_weights"
+        ]
 
 
 def test_transform_takes_the_learned_table() -> None:
@@ -232,9 +227,8 @@ def test_parameters_by_name() -> None:
     assert DenseFeatures(columns).out_features == 6
 
 
-@pytest.mark.parametrize(
-    ("first", "other", "parameter"),
-    [
+def test_another_table_of_the_same_name() -> None:
+    for first, other, parameter in [
         (
             shared_embeddings(IDENTITIES, 2)[0],
             shared_embeddings(IDENTITIES, 2, trainable=False)[1],
@@ -252,23 +246,9 @@ def test_parameters_by_name() -> None:
             embedding_column(OTHERS[0], 2),
             "'a_embedding' but differ in 'categorical_column",
         ),
-    ],
-)
-def test_another_table_of_the_same_name(first: Any, other: Any, parameter: str) -> None:
-    with pytest.raises(ValueError, match=f"share the table {parameter}"):
-        DenseFeatures([first, other])
-
-
-def test_two_groups() -> None:
-    others = [categorical_column_with_identity(key, 3) for key in "ab"]
-    module = DenseFeatures(
-        [*shared_embeddings(IDENTITIES, 2), *shared_embeddings(others, 2)]
-    )
-    shapes = {name: tuple(p.shape) for name, p in module.named_parameters()}
-    assert shapes == {
-        f"{TABLE}_weights": (4, 2),
-        "a_b_shared_embedding_weights": (3, 2),
-    }
+    ]:
+        with pytest.raises(ValueError, match=f"share the table {parameter}"):
+            DenseFeatures([first, other])
 
 
 def test_sequences() -> None:
@@ -312,9 +292,8 @@ def test_crosses_share_buckets() -> None:
 vocabulary = categorical_column_with_vocabulary_list
 
 
-@pytest.mark.parametrize(
-    ("columns", "error", "message"),
-    [
+def test_columns_refused() -> None:
+    for columns, error, message in [
         ([], ValueError, "'categorical_columns' .* non-empty list .* got \\[\\]"),
         ("qd", ValueError, "must be a non-empty list .* got 'qd'"),
         (LEARNED[0], ValueError, "must be a non-empty list"),
@@ -355,16 +334,13 @@ vocabulary = categorical_column_with_vocabulary_list
             ValueError,
             "'q_bucketized' and 'q_bucketized' cannot .* Give their 'boundaries'",
         ),
-    ],
-)
-def test_columns_refused(columns: Any, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        shared_embeddings(columns, 2)
+    ]:
+        with pytest.raises(error, match=message):
+            shared_embeddings(columns, 2)
 
 
-@pytest.mark.parametrize(
-    ("options", "error", "message"),
-    [
+def test_parameters_refused() -> None:
+    for options, error, message in [
         ({"dimension": 0}, ValueError, "'dimension' of embedding column 'q_shared_emb"),
         ({"combiner": "max"}, ValueError, "'combiner' .* got 'max'"),
         (
@@ -374,14 +350,10 @@ def test_columns_refused(columns: Any, error: type[Exception], message: str) -> 
         ),
         ({"position": 2}, ValueError, "'position' .* at most 1; got 2"),
         ({"position": "q"}, TypeError, "'position' of a SharedEmbeddingColumn"),
-    ],
-)
-def test_parameters_refused(
-    options: dict[str, Any], error: type[Exception], message: str
-) -> None:
-    column = shared_embeddings(IDENTITIES, 2)[0].set_params(**options)
-    with pytest.raises(error, match=message):
-        column.encode({"q": [1]})
+    ]:
+        column = shared_embeddings(IDENTITIES, 2)[0].set_params(**options)
+        with pytest.raises(error, match=message):
+            column.encode({"q": [1]})
 
 
 def test_strings_and_integers() -> None:

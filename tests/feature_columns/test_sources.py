@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+import itertools
 from typing import Any
 
 import numpy as np
@@ -35,66 +36,59 @@ def values_of(cells: Factorized) -> list[Any]:
     return values[cells.codes].tolist()
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_every_form_is_read_as_what_it_is(form: str) -> None:
-    make, kind, expected = FORMS[form]
-    for X in tables_of(make()).values():
-        table = Table(X)
-        columns = infer_feature_columns(X).fit(X)
-        encoded = columns.encode(X)
-        if kind == "numbers":
-            np.testing.assert_array_equal(table.numbers("c"), expected)
-            assert "c" in encoded
-        else:
-            assert values_of(table.factorized("c")) == expected
-            assert "c_ids" in encoded
+def test_every_form_is_read_as_what_it_is() -> None:
+    for form, (make, kind, expected) in FORMS.items():
+        for X in tables_of(make()).values():
+            table = Table(X)
+            encoded = infer_feature_columns(X).fit(X).encode(X)
+            if kind == "numbers":
+                np.testing.assert_array_equal(table.numbers("c"), expected, form)
+                assert "c" in encoded, form
+            else:
+                assert values_of(table.factorized("c")) == expected, form
+                assert "c_ids" in encoded, form
 
 
-@pytest.mark.parametrize("form", REFUSED)
-def test_columns_that_cannot_be_read_are_named(form: str) -> None:
-    make, error, message = REFUSED[form]
-    for X in tables_of(make()).values():
+def test_columns_that_cannot_be_read_are_named() -> None:
+    for make, error, message in REFUSED.values():
+        for X in tables_of(make()).values():
+            with pytest.raises(error, match=message):
+                infer_feature_columns(X).fit(X)
+
+
+def test_what_is_no_table() -> None:
+    for make, error, message in REFUSED_TABLES.values():
         with pytest.raises(error, match=message):
-            infer_feature_columns(X).fit(X)
+            infer_feature_columns(make()).fit(make())
 
 
-@pytest.mark.parametrize("form", REFUSED_TABLES)
-def test_what_is_no_table(form: str) -> None:
-    make, error, message = REFUSED_TABLES[form]
-    with pytest.raises(error, match=message):
-        infer_feature_columns(make()).fit(make())
-
-
-@pytest.mark.parametrize(
-    "names",
-    [
+def test_frames_with_other_names_are_read_as_arrays() -> None:
+    for names in [
         pd.MultiIndex.from_tuples([("a", "b"), ("a", "c")]),
         pd.date_range("2026", periods=2),
         pd.Index([1.5, 2.5]),
         pd.Index(["a", None], dtype=object),
-    ],
-    ids=["MultiIndex", "dates", "floats", "None"],
-)
-def test_frames_with_other_names_are_read_as_arrays(names: Any) -> None:
-    X = pd.DataFrame([["x", 1.0], ["y", 2.0]]).set_axis(names, axis=1)
-    table = Table(X)
-    assert table.keys == ["x0", "x1"]
-    assert table.feature_names is None
-    for key in ("x1", 1):
-        assert table.numbers(key).tolist() == [1, 2]
-    columns = infer_feature_columns(X).fit(X)
-    assert [column.name for column in columns.active] == ["x0_indicator", "x1"]
-    assert list(X.columns) == list(names)
+    ]:
+        X = pd.DataFrame([["x", 1.0], ["y", 2.0]]).set_axis(names, axis=1)
+        table = Table(X)
+        assert table.keys == ["x0", "x1"]
+        assert table.feature_names is None
+        for key in ("x1", 1):
+            assert table.numbers(key).tolist() == [1, 2]
+        columns = infer_feature_columns(X).fit(X)
+        assert [column.name for column in columns.active] == ["x0_indicator", "x1"]
+        assert list(X.columns) == list(names)
 
 
-@pytest.mark.parametrize("form", ["csr", "csc", "coo", "bsr", "dia", "lil", "dok"])
-@pytest.mark.parametrize("dtype", [bool, np.int8, np.float64, np.longdouble])
-def test_sparse_matrices_of_every_form_are_the_same(form: str, dtype: type) -> None:
+def test_sparse_matrices_of_every_form_are_the_same() -> None:
     dense = np.array([[0, 1, 0], [1, 0, 1], [0, 0, 0]])
-    made = scipy.sparse.csr_array(dense.astype(dtype)).asformat(form)
-    for X, key in ((made, "x"), ({"a": made}, "a")):
-        encoded = infer_feature_columns(X).fit(X).encode(X)
-        assert encoded[f"{key}_ids"].tolist() == [[1, -1], [0, 2], [-1, -1]]
+    forms = ["csr", "csc", "coo", "bsr", "dia", "lil", "dok"]
+    dtypes = itertools.cycle([bool, np.int8, np.float64, np.longdouble])
+    for form, dtype in zip(forms, dtypes, strict=False):
+        made = scipy.sparse.csr_array(dense.astype(dtype)).asformat(form)
+        for X, key in ((made, "x"), ({"a": made}, "a")):
+            encoded = infer_feature_columns(X).fit(X).encode(X)
+            assert encoded[f"{key}_ids"].tolist() == [[1, -1], [0, 2], [-1, -1]]
 
 
 def test_sparse_matrices_with_long_indices() -> None:
@@ -105,17 +99,17 @@ def test_sparse_matrices_with_long_indices() -> None:
     assert encoded["x_ids"].tolist() == [[0], [1], [2]]
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.int64, object, "U1", bool])
-def test_masks(dtype: Any) -> None:
-    values = np.array([[0, 1], [1, 0]]).astype(dtype)
-    plain = plain_array(np.ma.masked_array(values, mask=[[0, 1], [0, 0]]), "x")
-    assert type(plain) is np.ndarray
-    assert plain.dtype == (np.float32 if dtype is np.float32 else object)
-    assert pd.isna(plain).tolist() == [[False, True], [False, False]]
-    assert plain[1].tolist() == values[1].tolist()
-    unmasked = plain_array(np.ma.masked_array(values), "x")
-    assert type(unmasked) is np.ndarray
-    assert unmasked.dtype == values.dtype
+def test_masks() -> None:
+    for dtype in [np.float32, np.int64, object, "U1", bool]:
+        values = np.array([[0, 1], [1, 0]]).astype(dtype)
+        plain = plain_array(np.ma.masked_array(values, mask=[[0, 1], [0, 0]]), "x")
+        assert type(plain) is np.ndarray
+        assert plain.dtype == (np.float32 if dtype is np.float32 else object)
+        assert pd.isna(plain).tolist() == [[False, True], [False, False]]
+        assert plain[1].tolist() == values[1].tolist()
+        unmasked = plain_array(np.ma.masked_array(values), "x")
+        assert type(unmasked) is np.ndarray
+        assert unmasked.dtype == values.dtype
 
 
 def test_masked_integers_stay_exact() -> None:
@@ -134,21 +128,17 @@ WITH_GAPS = [[LARGE, None], [3, LARGE + 1], None]
 LISTS = pa.list_(pa.int64())
 
 
-@pytest.mark.parametrize(
-    "column",
-    [
+def test_integers_in_lists_with_gaps_stay_exact() -> None:
+    for column in [
         pl.Series(WITH_GAPS),
         pl.Series(WITH_GAPS, dtype=pl.Array(pl.Int64, 2)),
         pa.array(WITH_GAPS, LISTS),
         pa.array(WITH_GAPS, pa.list_(pa.int64(), 2)),
         pd.Series(WITH_GAPS, dtype=pd.ArrowDtype(LISTS)),
-    ],
-    ids=["polars", "polars array", "pyarrow", "pyarrow array", "pandas"],
-)
-def test_integers_in_lists_with_gaps_stay_exact(column: Any) -> None:
-    expected = [[LARGE, None], [3, LARGE + 1], [None, None]]
-    assert values_of(Table({"c": column}).factorized("c")) == expected
-    assert values_of(Table({"c": column[:1]}).factorized("c")) == expected[:1]
+    ]:
+        expected = [[LARGE, None], [3, LARGE + 1], [None, None]]
+        assert values_of(Table({"c": column}).factorized("c")) == expected
+        assert values_of(Table({"c": column[:1]}).factorized("c")) == expected[:1]
 
 
 def test_a_series_of_a_library_that_is_not_known() -> None:

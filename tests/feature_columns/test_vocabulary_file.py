@@ -31,9 +31,8 @@ def vocabulary_of(path: Path, content: bytes, **options: Any) -> list[Any]:
     return list(column.fit({"c": [None]}).vocabulary_)
 
 
-@pytest.mark.parametrize(
-    ("content", "expected"),
-    [
+def test_lines(path: Path) -> None:
+    for content, expected in [
         (b"ant\nbee", ["ant", "bee"]),
         (b"ant\nbee\n", ["ant", "bee"]),
         (b"ant\r\nbee\r\n", ["ant", "bee"]),
@@ -43,10 +42,8 @@ def vocabulary_of(path: Path, content: bytes, **options: Any) -> list[Any]:
         ("a\u2028b\nc\x0bd\x85\ne\rf\n".encode(), ["a\u2028b", "c\x0bd\x85", "e\rf"]),
         (b"ant\n\nbee", ["ant", "", "bee"]),
         (b"a\0b\na\n", ["a\0b", "a"]),
-    ],
-)
-def test_lines(path: Path, content: bytes, expected: list[str]) -> None:
-    assert vocabulary_of(path, content) == expected
+    ]:
+        assert vocabulary_of(path, content) == expected
 
 
 def test_an_empty_line_takes_an_id_that_no_cell_has(path: Path) -> None:
@@ -104,16 +101,6 @@ def test_read_by_fit_and_never_again(path: Path) -> None:
         refitted.fit({"c": ["ant"]})
 
 
-def test_read_at_every_use_without_fit(path: Path) -> None:
-    path.write_text("ant\nbee\n")
-    column = categorical_column_with_vocabulary_file("c", path)
-    assert ids(column, ["bee"]) == [[1]]
-    assert vars(column).keys() == column.get_params().keys()
-    path.write_text("bee\nant\ncat\n")
-    assert ids(column, ["bee"]) == [[0]]
-    assert column.num_buckets == 3
-
-
 def test_set_params_after_a_use_without_fit(path: Path) -> None:
     path.write_text("ant\nbee\n")
     other = path.with_name("other.txt")
@@ -145,9 +132,8 @@ def test_sequences(path: Path) -> None:
     assert column.inverse([[1, -1]]).tolist() == [["ward", None]]
 
 
-@pytest.mark.parametrize(
-    ("content", "options", "message"),
-    [
+def test_files_refused(path: Path) -> None:
+    for content, options, message in [
         (b"", {}, "vocabulary.txt' of column 'c' has 0 lines, but at least 1"),
         (b"a\nb\n", {"vocabulary_size": 3}, "has 2 lines, but 3 are expected"),
         (b"a\nb\na\n", {}, "no duplicates; lines 1 and 3 hold 'a'"),
@@ -168,13 +154,9 @@ def test_sequences(path: Path) -> None:
         (b"9223372036854775808", {"dtype": "int64"}, "line 1 is '9223372036854775808'"),
         (b"a\nb\xff\n", {}, "is not in UTF-8; line 2 has the byte 0xff"),
         (b"a\nb\n", {"default_value": 2}, "the size of the vocabulary, 2; got 2"),
-    ],
-)
-def test_files_refused(
-    path: Path, content: bytes, options: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(ValueError, match=message):
-        vocabulary_of(path, content, **options)
+    ]:
+        with pytest.raises(ValueError, match=message):
+            vocabulary_of(path, content, **options)
 
 
 def test_missing_file(path: Path) -> None:
@@ -185,9 +167,8 @@ def test_missing_file(path: Path) -> None:
         column.fit({"c": ["ant"]})
 
 
-@pytest.mark.parametrize(
-    ("options", "error", "message"),
-    [
+def test_parameters_refused() -> None:
+    for options, error, message in [
         ({"vocabulary_file": None}, TypeError, "the path of a file; got None"),
         ({"vocabulary_size": 0}, ValueError, "'vocabulary_size' .* at least 1; got 0"),
         ({"dtype": None}, ValueError, "'dtype' .* one of 'string', 'int64'; got None"),
@@ -207,14 +188,10 @@ def test_missing_file(path: Path) -> None:
             ValueError,
             "'delimiter' .* splits strings, but",
         ),
-    ],
-)
-def test_parameters_refused(
-    options: dict[str, Any], error: type[Exception], message: str
-) -> None:
-    options = {"vocabulary_file": "v.txt", **options}
-    with pytest.raises(error, match=message):
-        categorical_column_with_vocabulary_file("c", **options)
+    ]:
+        options = {"vocabulary_file": "v.txt", **options}
+        with pytest.raises(error, match=message):
+            categorical_column_with_vocabulary_file("c", **options)
 
 
 def test_cells_refused(path: Path) -> None:

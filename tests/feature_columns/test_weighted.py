@@ -44,9 +44,8 @@ def padded(fill: Any = np.nan) -> dict[str, np.ndarray]:
     return {"word": np.array(words, object), "n": np.array(weights)}
 
 
-@pytest.mark.parametrize(
-    "X",
-    [
+def test_forms_of_input() -> None:
+    for X in [
         LISTS,
         pd.DataFrame(LISTS),
         pl.DataFrame(LISTS, strict=False),
@@ -55,16 +54,13 @@ def padded(fill: Any = np.nan) -> dict[str, np.ndarray]:
         padded(np.inf),
         {**LISTS, "n": padded()["n"]},
         {**padded(), "n": LISTS["n"]},
-    ],
-    ids=["lists", "pandas", "polars", "nan", "zero", "inf", "array", "array of values"],
-)
-def test_forms_of_input(X: Any) -> None:
-    encoded = COLUMN.encode(X)
-    assert list(encoded) == [COLUMN.encoded_key, COLUMN.weight_key]
-    assert_array_equal(encoded["word_weighted_by_n_ids"], IDS)
-    assert_array_equal(encoded["word_weighted_by_n_weights"], WEIGHTS)
-    assert encoded[COLUMN.weight_key].dtype == np.float32
-    assert_array_equal(COLUMN.transform(X).toarray(), SUMS)
+    ]:
+        encoded = COLUMN.encode(X)
+        assert list(encoded) == [COLUMN.encoded_key, COLUMN.weight_key]
+        assert_array_equal(encoded["word_weighted_by_n_ids"], IDS)
+        assert_array_equal(encoded["word_weighted_by_n_weights"], WEIGHTS)
+        assert encoded[COLUMN.weight_key].dtype == np.float32
+        assert_array_equal(COLUMN.transform(X).toarray(), SUMS)
 
 
 def test_one_value_in_a_cell() -> None:
@@ -74,11 +70,11 @@ def test_one_value_in_a_cell() -> None:
     assert_array_equal(encoded[COLUMN.weight_key], [[0.5], [0], [0]])
 
 
-@pytest.mark.parametrize("empty", [[], None])
-def test_no_value_in_any_cell(empty: Any) -> None:
-    encoded = COLUMN.encode({"word": [empty, empty], "n": [empty, empty]})
-    assert_array_equal(encoded[COLUMN.encoded_key], [[-1], [-1]])
-    assert_array_equal(encoded[COLUMN.weight_key], [[0], [0]])
+def test_no_value_in_any_cell() -> None:
+    for empty in [[], None]:
+        encoded = COLUMN.encode({"word": [empty, empty], "n": [empty, empty]})
+        assert_array_equal(encoded[COLUMN.encoded_key], [[-1], [-1]])
+        assert_array_equal(encoded[COLUMN.weight_key], [[0], [0]])
 
 
 def test_columns_of_an_array() -> None:
@@ -113,32 +109,27 @@ def test_vocabulary_is_learned_inside() -> None:
     assert clone(column).get_params()["categorical_column__key"] == "word"
 
 
-@pytest.mark.parametrize(
-    ("categorical", "sums"),
-    [
+def test_any_categorical_column() -> None:
+    for categorical, sums in [
         (categorical_column_with_hash_bucket("a", 1), [[3], [7]]),
         (
             bucketized_column(numeric_column("a", shape=2), [1.5]),
             [[1, 0, 0, 2], [0, 3, 0, 4]],
         ),
         (crossed_column(["a", "b"], 1), [[3], [7]]),
-    ],
-)
-def test_any_categorical_column(categorical: Any, sums: Any) -> None:
-    X = {"a": np.array([[1, 2], [3, 4]]), "b": [5, 6], "w": [[1, 2], [3, 4]]}
-    column = weighted_categorical_column(categorical, "w")
-    assert_array_equal(column.transform(X).toarray(), sums)
+    ]:
+        X = {"a": np.array([[1, 2], [3, 4]]), "b": [5, 6], "w": [[1, 2], [3, 4]]}
+        column = weighted_categorical_column(categorical, "w")
+        assert_array_equal(column.transform(X).toarray(), sums)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "encoded"), [("int32", np.float64), ("float64", np.float64)]
-)
-def test_dtype(dtype: str, encoded: Any) -> None:
-    column = weighted_categorical_column(WORD, "n", dtype)
-    X = {"word": ["cat"], "n": np.array([2**30 + 1])}
-    values = column.encode(X)[column.weight_key]
-    assert values.dtype == encoded
-    assert values.tolist() == [[2**30 + 1]]
+def test_dtype() -> None:
+    for dtype, encoded in [("int32", np.float64), ("float64", np.float64)]:
+        column = weighted_categorical_column(WORD, "n", dtype)
+        X = {"word": ["cat"], "n": np.array([2**30 + 1])}
+        values = column.encode(X)[column.weight_key]
+        assert values.dtype == encoded
+        assert values.tolist() == [[2**30 + 1]]
 
 
 def reference(
@@ -219,18 +210,8 @@ def test_the_same_weighted_column_shares_an_entry() -> None:
     assert len(columns.encode(LISTS)) == 2
 
 
-def test_numbers_named_as_the_weights() -> None:
-    name = "word_weighted_by_n_weights"
-    columns = FeatureColumns([COLUMN, numeric_column(name)])
-    alone = FeatureColumns([COLUMN]).encode(LISTS)
-    encoded = columns.encode({**LISTS, name: np.zeros(len(LISTS["word"]))})
-    assert torch.equal(encoded[name], alone[name])
-    assert not encoded[f"{name}_numbers"].any()
-
-
-@pytest.mark.parametrize(
-    ("X", "message"),
-    [
+def test_weights_refused() -> None:
+    for X, message in [
         (
             {"word": ["cat", "dog"], "n": [1, None]},
             r"'n' has no weight \(NaN or None\) in row 1 for value 0 of 'word'. Give it",
@@ -255,12 +236,10 @@ def test_numbers_named_as_the_weights() -> None:
             r"\(2, 1\)",
         ),
         ({"word": ["cat"], "n": np.ones((1, 1, 1))}, r"\(1, 1\); got \(1, 1, 1\)"),
-    ],
-)
-def test_weights_refused(X: Any, message: str) -> None:
-    for refuse in (COLUMN.encode, COLUMN.transform, clone(COLUMN).fit):
-        with pytest.raises(ValueError, match=message):
-            refuse(X)
+    ]:
+        for refuse in (COLUMN.encode, COLUMN.transform, clone(COLUMN).fit):
+            with pytest.raises(ValueError, match=message):
+                refuse(X)
 
 
 def test_fraction_in_an_integer_dtype() -> None:
@@ -271,9 +250,8 @@ def test_fraction_in_an_integer_dtype() -> None:
         column.encode({"word": ["cat"], "n": [0.5]})
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
+def test_parameters_refused() -> None:
+    for arguments, error, message in [
         (("word", "n"), TypeError, "'categorical_column' of a weighted .* got 'word'"),
         ((numeric_column("x"), "n"), TypeError, "must be a categorical or bucketized"),
         (
@@ -292,13 +270,9 @@ def test_fraction_in_an_integer_dtype() -> None:
             ValueError,
             "'dtype' .*'n' must be one of .*'float16'",
         ),
-    ],
-)
-def test_parameters_refused(
-    arguments: tuple[Any, ...], error: type[Exception], message: str
-) -> None:
-    with pytest.raises(error, match=message):
-        weighted_categorical_column(*arguments)
+    ]:
+        with pytest.raises(error, match=message):
+            weighted_categorical_column(*arguments)
 
 
 def test_a_cross_takes_no_weights() -> None:

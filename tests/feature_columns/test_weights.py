@@ -65,7 +65,7 @@ def share(X: dict[str, Any], weight: Any) -> Any:
 
 @st.composite
 def tables(draw: Any) -> dict[str, Any]:
-    x = draw(st.lists(st.integers(-4, 9), min_size=1, max_size=60))
+    x = draw(st.lists(st.integers(-4, 9), min_size=1, max_size=30))
     other = draw(st.permutations(x))
     return {"x": np.array(x) / 8, "c": np.array(x), "d": np.array(other)}
 
@@ -83,13 +83,13 @@ def test_equal_weights_are_no_weights(
         assert_array_equal(learned(X, weights), learned(X, None))
 
 
-@pytest.mark.parametrize("n_rows", [10, 11, 1000, 12345])
-@pytest.mark.parametrize("weight", [0.1, 1 / 3, 1e-300, 1e300])
-def test_equal_weights_of_many_rows(n_rows: int, weight: float) -> None:
-    X = {"x": np.arange(n_rows)}
-    weights = np.full(n_rows, weight)
-    assert_array_equal(boundaries(X, weights), boundaries(X, None))
-    assert_array_equal(quantile_map(X, weights), quantile_map(X, None))
+def test_equal_weights_of_many_rows() -> None:
+    for n_rows in [10, 11, 1000, 12345]:
+        for weight in [0.1, 1 / 3, 1e-300, 1e300]:
+            X = {"x": np.arange(n_rows)}
+            weights = np.full(n_rows, weight)
+            assert_array_equal(boundaries(X, weights), boundaries(X, None))
+            assert_array_equal(quantile_map(X, weights), quantile_map(X, None))
 
 
 @pytest.mark.parametrize("learned", [boundaries, quantile_map, most_frequent, shared])

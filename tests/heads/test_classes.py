@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Heads for classes: vocabularies, ranges, multi-label forms."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skest import DNNEstimator, MultiHeadEstimator
-from skest.heads import BinaryClassHead, Head, MultiClassHead, MultiHead, MultiLabelHead
+from skest.heads import BinaryClassHead, MultiClassHead, MultiHead, MultiLabelHead
 
 NAMES = ["cat", "dog", "emu"]
 
@@ -28,9 +27,8 @@ def objects(cells: list[Any]) -> np.ndarray:
 # Vocabularies
 
 
-@pytest.mark.parametrize(
-    "container",
-    [
+def test_names_become_ids() -> None:
+    for container in [
         list,
         np.array,
         lambda y: np.array(y, dtype=object),
@@ -41,13 +39,11 @@ def objects(cells: list[Any]) -> np.ndarray:
         lambda y: pd.Series(y, dtype=object),
         pl.Series,
         lambda y: pd.DataFrame({"animal": y}),
-    ],
-)
-def test_names_become_ids(container: Callable[[Any], Any]) -> None:
-    head = MultiClassHead(3, label_vocabulary=NAMES)
-    labels = head.encode_labels(container(["emu", "cat", "emu", "dog"]))
-    assert labels.tolist() == [[2], [0], [2], [1]]
-    assert labels.dtype == torch.int64
+    ]:
+        head = MultiClassHead(3, label_vocabulary=NAMES)
+        labels = head.encode_labels(container(["emu", "cat", "emu", "dog"]))
+        assert labels.tolist() == [[2], [0], [2], [1]]
+        assert labels.dtype == torch.int64
 
 
 @given(st.lists(st.text(), min_size=3, max_size=6, unique=True), st.data())
@@ -64,60 +60,59 @@ def test_non_ascii_bytes_are_utf8() -> None:
     assert head.encode_labels(np.array(["ß".encode()])).tolist() == [[1]]
 
 
-@pytest.mark.parametrize("label", ["gnu", None, ""])
-def test_a_label_outside_the_vocabulary(label: Any) -> None:
-    head = MultiClassHead(3, label_vocabulary=NAMES)
-    with pytest.raises(ValueError, match=rf"the label {label!r}, which is not in its"):
-        head.encode_labels(np.array(["cat", label, "dog"], dtype=object))
+def test_a_label_outside_the_vocabulary() -> None:
+    for label in ["gnu", None, ""]:
+        head = MultiClassHead(3, label_vocabulary=NAMES)
+        with pytest.raises(
+            ValueError, match=rf"the label {label!r}, which is not in its"
+        ):
+            head.encode_labels(np.array(["cat", label, "dog"], dtype=object))
 
 
-@pytest.mark.parametrize("labels", [[0, 1], [0.0], np.array(["cat", 1], dtype=object)])
-def test_a_vocabulary_needs_names(labels: Any) -> None:
-    head = MultiClassHead(3, label_vocabulary=NAMES)
-    with pytest.raises(TypeError, match="so its labels must be strings"):
-        head.encode_labels(labels)
+def test_a_vocabulary_needs_names() -> None:
+    for labels in [[0, 1], [0.0], np.array(["cat", 1], dtype=object)]:
+        head = MultiClassHead(3, label_vocabulary=NAMES)
+        with pytest.raises(TypeError, match="so its labels must be strings"):
+            head.encode_labels(labels)
 
 
-@pytest.mark.parametrize("head", [BinaryClassHead(), MultiClassHead(3)])
-def test_names_need_a_vocabulary(head: Head) -> None:
-    with pytest.raises(ValueError, match=r"'cat'\. Name the classes with 'label_vocab"):
-        head.encode_labels(["cat"])
+def test_names_need_a_vocabulary() -> None:
+    for head in [BinaryClassHead(), MultiClassHead(3)]:
+        with pytest.raises(
+            ValueError, match=r"'cat'\. Name the classes with 'label_vocab"
+        ):
+            head.encode_labels(["cat"])
 
 
-@pytest.mark.parametrize(
-    ("vocabulary", "error", "match"),
-    [
+def test_wrong_vocabularies() -> None:
+    for vocabulary, error, match in [
         ("ab", ValueError, "must be a list of strings; got 'ab'"),
         ({"a", "b"}, ValueError, "must be a list of strings"),
         (["a"], ValueError, "must name its 2 classes; got 1"),
         (["a", "a"], ValueError, "names a class twice"),
         ([0, 1], TypeError, "must hold strings; got 0"),
-    ],
-)
-def test_wrong_vocabularies(
-    vocabulary: Any, error: type[Exception], match: str
-) -> None:
-    with pytest.raises(error, match=rf"'label_vocabulary' of .*Head {match}"):
-        BinaryClassHead(label_vocabulary=vocabulary)
-    with pytest.raises(error, match=rf"'label_vocabulary' of .*Head {match}"):
-        MultiLabelHead(2, label_vocabulary=vocabulary)
+    ]:
+        with pytest.raises(error, match=rf"'label_vocabulary' of .*Head {match}"):
+            BinaryClassHead(label_vocabulary=vocabulary)
+        with pytest.raises(error, match=rf"'label_vocabulary' of .*Head {match}"):
+            MultiLabelHead(2, label_vocabulary=vocabulary)
 
 
 # Ranges
 
 
-@pytest.mark.parametrize("label", [-1, 2, 1.01, np.nan])
-def test_range_of_binary_labels(label: float) -> None:
-    with pytest.raises(
-        ValueError, match=r"BinaryClassHead needs labels in \[0, 1\].*row 1"
-    ):
-        BinaryClassHead().encode_labels([0, label])
+def test_range_of_binary_labels() -> None:
+    for label in [-1, 2, 1.01, np.nan]:
+        with pytest.raises(
+            ValueError, match=r"BinaryClassHead needs labels in \[0, 1\].*row 1"
+        ):
+            BinaryClassHead().encode_labels([0, label])
 
 
-@pytest.mark.parametrize("label", [-1, 3])
-def test_range_of_class_ids(label: int) -> None:
-    with pytest.raises(ValueError, match=rf"in \[0, 2\].* got {label} in row 2"):
-        MultiClassHead(3).encode_labels([0, 1, label])
+def test_range_of_class_ids() -> None:
+    for label in [-1, 3]:
+        with pytest.raises(ValueError, match=rf"in \[0, 2\].* got {label} in row 2"):
+            MultiClassHead(3).encode_labels([0, 1, label])
 
 
 def test_class_ids_are_integers() -> None:
@@ -125,33 +120,30 @@ def test_class_ids_are_integers() -> None:
         MultiClassHead(3).encode_labels([0.0, 1.0])
 
 
-@pytest.mark.parametrize("head", [BinaryClassHead(), MultiClassHead(3)])
-def test_one_hot_labels_are_refused(head: Head) -> None:
-    with pytest.raises(ValueError, match="rather than one column per class"):
-        head.encode_labels(np.eye(3, dtype=int))
+def test_one_hot_labels_are_refused() -> None:
+    for head in [BinaryClassHead(), MultiClassHead(3)]:
+        with pytest.raises(ValueError, match="rather than one column per class"):
+            head.encode_labels(np.eye(3, dtype=int))
 
 
-@pytest.mark.parametrize(
-    ("n_classes", "error", "match"),
-    [
+def test_number_of_classes() -> None:
+    for n_classes, error, match in [
         (2, ValueError, "must be greater than 2; got 2. Use BinaryClassHead"),
         (1, ValueError, "at least 3; got 1"),
         (3.0, TypeError, "integer"),
-    ],
-)
-def test_number_of_classes(n_classes: Any, error: type[Exception], match: str) -> None:
-    with pytest.raises(error, match=f"'n_classes' of MultiClassHead .*{match}"):
-        MultiClassHead(n_classes)
+    ]:
+        with pytest.raises(error, match=f"'n_classes' of MultiClassHead .*{match}"):
+            MultiClassHead(n_classes)
 
 
-@pytest.mark.parametrize("thresholds", [[0.0], [0.5, 1.0], [-1], [np.nan]])
-def test_thresholds(thresholds: list[float]) -> None:
-    for make in (
-        BinaryClassHead,
-        lambda thresholds: MultiLabelHead(2, None, thresholds),
-    ):
-        with pytest.raises(ValueError, match=r"'thresholds' of .* between 0 and 1"):
-            make(thresholds=thresholds)
+def test_thresholds() -> None:
+    for thresholds in [[0.0], [0.5, 1.0], [-1], [np.nan]]:
+        for make in (
+            BinaryClassHead,
+            lambda thresholds: MultiLabelHead(2, None, thresholds),
+        ):
+            with pytest.raises(ValueError, match=r"'thresholds' of .* between 0 and 1"):
+                make(thresholds=thresholds)
 
 
 def test_names_of_metrics_at_thresholds() -> None:
@@ -179,9 +171,8 @@ def test_names_of_the_classes() -> None:
 # Several labels at once
 
 
-@pytest.mark.parametrize(
-    "labels",
-    [
+def test_forms_of_multi_label() -> None:
+    for labels in [
         np.array([[1, 0, 1], [0, 0, 0], [0, 1, 0]]),
         np.array([[1, 0, 1], [0, 0, 0], [0, 1, 0]], dtype=bool),
         np.array([[1, 0, 1], [0, 0, 0], [0, 1, 0]], dtype=object),
@@ -194,30 +185,23 @@ def test_names_of_the_classes() -> None:
         objects([{0, 2}, set(), {1}]),
         pd.Series([[0, 2], [], [1]]),
         pl.Series([[0, 2], [], [1]]),
-    ],
-    ids=lambda labels: type(labels).__name__,
-)
-def test_forms_of_multi_label(labels: Any) -> None:
-    encoded = MultiLabelHead(3).encode_labels(labels)
-    assert encoded.tolist() == [[1, 0, 1], [0, 0, 0], [0, 1, 0]]
-    assert encoded.dtype == torch.uint8
+    ]:
+        encoded = MultiLabelHead(3).encode_labels(labels)
+        assert encoded.tolist() == [[1, 0, 1], [0, 0, 0], [0, 1, 0]]
+        assert encoded.dtype == torch.uint8
 
 
-@pytest.mark.parametrize(
-    "labels",
-    [
+def test_forms_of_multi_label_with_names() -> None:
+    for labels in [
         [["emu", "cat"], [], ["dog"]],
         objects([["emu", "cat"], [], ["dog"]]),
         objects([np.array(["emu", "cat"]), np.array([]), np.array(["dog"])]),
         pd.Series([["emu", "cat"], [], ["dog"]]),
         pl.Series([["emu", "cat"], [], ["dog"]]),
         np.array([[1, 0, 1], [0, 0, 0], [0, 1, 0]]),
-    ],
-    ids=lambda labels: type(labels).__name__,
-)
-def test_forms_of_multi_label_with_names(labels: Any) -> None:
-    head = MultiLabelHead(3, label_vocabulary=NAMES)
-    assert head.encode_labels(labels).tolist() == [[1, 0, 1], [0, 0, 0], [0, 1, 0]]
+    ]:
+        head = MultiLabelHead(3, label_vocabulary=NAMES)
+        assert head.encode_labels(labels).tolist() == [[1, 0, 1], [0, 0, 0], [0, 1, 0]]
 
 
 def test_rows_of_equal_length() -> None:
@@ -277,9 +261,8 @@ def test_lists_and_indicators_agree(cells: list[set[int]]) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("labels", "error", "match"),
-    [
+def test_wrong_multi_labels() -> None:
+    for labels, error, match in [
         (
             np.array([[0, 2, 0]]),
             ValueError,
@@ -307,11 +290,9 @@ def test_lists_and_indicators_agree(cells: list[set[int]]) -> None:
         (objects([[0], None]), TypeError, "a NoneType among the lists of classes"),
         ([None, [0]], TypeError, "a NoneType among the lists of classes"),
         (objects([[0], "cat"]), TypeError, "a str among the lists of classes"),
-    ],
-)
-def test_wrong_multi_labels(labels: Any, error: type[Exception], match: str) -> None:
-    with pytest.raises(error, match=f"MultiLabelHead .*{match}"):
-        MultiLabelHead(3).encode_labels(labels)
+    ]:
+        with pytest.raises(error, match=f"MultiLabelHead .*{match}"):
+            MultiLabelHead(3).encode_labels(labels)
 
 
 def test_names_of_multi_labels() -> None:
@@ -322,10 +303,12 @@ def test_names_of_multi_labels() -> None:
         head.encode_labels(objects([[0], [1]]))
 
 
-@pytest.mark.parametrize("n_classes", [1, 0, 2.5, True])
-def test_number_of_multi_label_classes(n_classes: Any) -> None:
-    with pytest.raises((ValueError, TypeError), match="'n_classes' of MultiLabelHead"):
-        MultiLabelHead(n_classes)
+def test_number_of_multi_label_classes() -> None:
+    for n_classes in [1, 0, 2.5, True]:
+        with pytest.raises(
+            (ValueError, TypeError), match="'n_classes' of MultiLabelHead"
+        ):
+            MultiLabelHead(n_classes)
 
 
 def test_class_based_metrics() -> None:
@@ -342,21 +325,18 @@ def test_class_based_metrics() -> None:
     assert {"auc/dog", "auc/emu"} < set(head.metrics())
 
 
-@pytest.mark.parametrize(
-    ("vocabulary", "class_", "match"),
-    [
+def test_wrong_class_based_metrics() -> None:
+    for vocabulary, class_, match in [
         (None, 3, r"must hold ids in \[0, 2\]; got 3"),
         (None, -1, r"must hold ids in \[0, 2\]; got -1"),
         (None, "cat", "holds the name 'cat', which needs 'label_vocabulary'"),
         (NAMES, "gnu", "holds 'gnu', which is not in 'label_vocabulary'"),
-    ],
-)
-def test_wrong_class_based_metrics(vocabulary: Any, class_: Any, match: str) -> None:
-    with pytest.raises(
-        ValueError, match=f"'classes_for_class_based_metrics' .*{match}"
-    ):
-        MultiLabelHead(
-            3,
-            label_vocabulary=vocabulary,
-            classes_for_class_based_metrics=[class_],
-        )
+    ]:
+        with pytest.raises(
+            ValueError, match=f"'classes_for_class_based_metrics' .*{match}"
+        ):
+            MultiLabelHead(
+                3,
+                label_vocabulary=vocabulary,
+                classes_for_class_based_metrics=[class_],
+            )

@@ -62,32 +62,23 @@ def logits_for(head: Head, n: int = 3, dtype: torch.dtype = torch.float32) -> Te
 
 
 @each_head
-def test_encoding_twice_is_encoding_once(make: Make, labels: Any) -> None:
+def test_containers(make: Make, labels: Any) -> None:
     head = make()
     encoded = head.encode_labels(labels)
     assert encoded.ndim == 2
     torch.testing.assert_close(head.encode_labels(encoded), encoded, rtol=0, atol=0)
-
-
-@each_head
-@pytest.mark.parametrize(
-    "container",
-    [np.array, pd.DataFrame, pl.DataFrame, torch.tensor, lambda y: np.array(y, object)],
-)
-def test_containers(make: Make, labels: Any, container: Callable[[Any], Any]) -> None:
-    head = make()
-    expected = head.encode_labels(labels).double()
     table = np.reshape(labels, (len(labels), -1))
-    if container is pl.DataFrame:
-        table = {str(i): table[:, i] for i in range(table.shape[1])}
-    actual = head.encode_labels(container(table))
-    torch.testing.assert_close(actual.double(), expected, rtol=0, atol=0)
-
-
-@pytest.mark.parametrize("container", [list, np.array, pd.Series, pl.Series])
-def test_one_column_may_be_flat(container: Callable[[Any], Any]) -> None:
-    encoded = BinaryClassHead().encode_labels(container([0, 1, 1]))
-    assert encoded.tolist() == [[0], [1], [1]]
+    frame = pl.DataFrame({str(i): table[:, i] for i in range(table.shape[1])})
+    containers = [pd.DataFrame(table), frame, torch.tensor(table), table.astype(object)]
+    if table.shape[1] == 1:
+        containers += [pd.Series(labels), pl.Series(labels), tuple(labels)]
+    for container in containers:
+        actual = head.encode_labels(container).double()
+        torch.testing.assert_close(actual, encoded.double(), rtol=0, atol=0)
+    array = encoded.numpy().copy()
+    own = head.encode_labels(array)
+    array[...] = 1
+    torch.testing.assert_close(own, encoded, rtol=0, atol=0)
 
 
 SEQUENCES: dict[str, tuple[Head, Any]] = {
@@ -123,17 +114,19 @@ def test_one_column_may_be_left_out_of_more_dimensions(head: Head, labels: Any) 
         }
 
 
-@pytest.mark.parametrize("head", [BinaryClassHead(), MultiClassHead(3)])
-def test_one_hot_labels_are_refused_beside_logits(head: Head) -> None:
-    logits = torch.zeros(2, head.logits_dimension)
-    labels = [[0, 1, 0], [1, 0, 0]]
-    match = r"got \(2, 3\). Pass class ids rather than one column per class"
-    with pytest.raises(ValueError, match=match):
-        head.loss(labels, logits)
-    spec = head.create_estimator_spec({}, ModeKeys.EVAL, torch.nn.Identity(), labels)
-    assert spec.encode_labels and spec.loss
-    with pytest.raises(ValueError, match=match):
-        spec.loss(spec.encode_labels(labels), logits, None)
+def test_one_hot_labels_are_refused_beside_logits() -> None:
+    for head in [BinaryClassHead(), MultiClassHead(3)]:
+        logits = torch.zeros(2, head.logits_dimension)
+        labels = [[0, 1, 0], [1, 0, 0]]
+        match = r"got \(2, 3\). Pass class ids rather than one column per class"
+        with pytest.raises(ValueError, match=match):
+            head.loss(labels, logits)
+        spec = head.create_estimator_spec(
+            {}, ModeKeys.EVAL, torch.nn.Identity(), labels
+        )
+        assert spec.encode_labels and spec.loss
+        with pytest.raises(ValueError, match=match):
+            spec.loss(spec.encode_labels(labels), logits, None)
 
 
 def test_labels_of_too_few_dimensions() -> None:
@@ -148,21 +141,12 @@ def test_nullable_and_boolean_labels() -> None:
         assert BinaryClassHead().encode_labels(labels).tolist() == [[0], [1]]
 
 
-@pytest.mark.parametrize("dtype", ["f2", "f4", "f8", ">f8"])
-def test_real_labels_keep_their_precision(dtype: str) -> None:
-    encoded = RegressionHead().encode_labels(np.array([0.5], dtype=dtype))
-    wide = np.dtype(dtype).itemsize == 8
-    assert encoded.dtype == (torch.float64 if wide else torch.float32)
-    assert RegressionHead().encode_labels(np.array([1], "i2")).dtype == torch.int64
-
-
-@each_head
-def test_encoded_labels_have_their_own_memory(make: Make, labels: Any) -> None:
-    array = make().encode_labels(labels).numpy()
-    before = array.copy()
-    encoded = make().encode_labels(array)
-    array[...] = 1
-    assert np.array_equal(encoded, before)
+def test_real_labels_keep_their_precision() -> None:
+    for dtype in ["f2", "f4", "f8", ">f8"]:
+        encoded = RegressionHead().encode_labels(np.array([0.5], dtype=dtype))
+        wide = np.dtype(dtype).itemsize == 8
+        assert encoded.dtype == (torch.float64 if wide else torch.float32)
+        assert RegressionHead().encode_labels(np.array([1], "i2")).dtype == torch.int64
 
 
 @each_head
@@ -180,12 +164,17 @@ def test_labels_are_needed(make: Make, labels: Any) -> None:
 
 
 @each_head
-def test_labels_of_another_kind(make: Make, labels: Any) -> None:
+def test_labels_and_arguments_of_another_kind(make: Make, labels: Any) -> None:
     head = make()
     with pytest.raises(TypeError, match="takes one array of labels; got a dictionary"):
         head.encode_labels({"a": labels})
     with pytest.raises(ValueError, match="one row per example; got 1"):
         head.encode_labels(1)
+    for name in ("", 3):
+        with pytest.raises(TypeError, match=r"'name' of .*Head must be a string"):
+            make(name=name)
+    with pytest.raises(ValueError, match=r"'loss_reduction' of .*Head must be one of"):
+        make(loss_reduction="mean")
 
 
 def test_ragged_labels() -> None:
@@ -225,17 +214,15 @@ def test_logits_are_checked(make: Make, labels: Any) -> None:
 
 
 @each_head
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_the_type_of_the_logits_rules(
-    make: Make, labels: Any, dtype: torch.dtype
-) -> None:
-    head = make(weight_column="w")
-    logits = logits_for(head, dtype=dtype)
-    features = {"w": np.array([1, 2, 3])}
-    assert head.loss(labels, logits, features).dtype == dtype
-    predictions = head.predictions(logits)
-    for key in ("logits", "probabilities", "logistic", "predictions"):
-        assert key not in predictions or predictions[key].dtype == dtype
+def test_the_type_of_the_logits_rules(make: Make, labels: Any) -> None:
+    for dtype in [torch.float32, torch.float64]:
+        head = make(weight_column="w")
+        logits = logits_for(head, dtype=dtype)
+        features = {"w": np.array([1, 2, 3])}
+        assert head.loss(labels, logits, features).dtype == dtype
+        predictions = head.predictions(logits)
+        for key in ("logits", "probabilities", "logistic", "predictions"):
+            assert key not in predictions or predictions[key].dtype == dtype
 
 
 @each_head
@@ -310,13 +297,12 @@ def shrinking(features: Any, labels: Any, mode: str, params: Any) -> Any:
     )
 
 
-@pytest.mark.parametrize("execution", ["eager", "graph", "auto"])
 @pytest.mark.parametrize(
-    ("head", "labels", "name"),
+    ("head", "labels", "name", "execution"),
     [
-        (RegressionHead(), [1.0] * 4, ""),
-        (BinaryClassHead(name="a"), [1] * 4, "/a"),
-        (MultiHead([RegressionHead(name="a")]), {"a": [1.0] * 4}, "/a"),
+        (RegressionHead(), [1.0] * 4, "", "eager"),
+        (BinaryClassHead(name="a"), [1] * 4, "/a", "graph"),
+        (MultiHead([RegressionHead(name="a")]), {"a": [1.0] * 4}, "/a", "auto"),
     ],
 )
 def test_regularization_losses_of_a_spec(
@@ -336,13 +322,15 @@ def test_regularization_losses_of_a_spec(
     assert set(found) > set(head.metrics([1.0]))
 
 
-@pytest.mark.parametrize("loss", [torch.ones((), requires_grad=True) * 2, "l2", None])
-def test_a_regularization_loss_can_be_computed_anew(loss: Any) -> None:
-    network = torch.nn.Linear(1, 1)
-    with pytest.raises(TypeError, match="must be functions without arguments, such as"):
-        RegressionHead().create_estimator_spec(
-            {}, ModeKeys.EVAL, network, [1.0], regularization_losses=[loss]
-        )
+def test_a_regularization_loss_can_be_computed_anew() -> None:
+    for loss in [torch.ones((), requires_grad=True) * 2, "l2", None]:
+        network = torch.nn.Linear(1, 1)
+        with pytest.raises(
+            TypeError, match="must be functions without arguments, such as"
+        ):
+            RegressionHead().create_estimator_spec(
+                {}, ModeKeys.EVAL, network, [1.0], regularization_losses=[loss]
+            )
 
 
 def test_constant_tensors_are_losses_and_those_of_variables_are_refused() -> None:
@@ -375,20 +363,17 @@ def test_constant_tensors_are_losses_and_those_of_variables_are_refused() -> Non
         Estimator(of_tensors, params={"of_variables": True}).train(lambda: data)
 
 
-@pytest.mark.parametrize(
-    ("former", "hint"),
-    [
+def test_former_arguments_of_a_spec() -> None:
+    for former, hint in [
         ("logits", "give the 'network'"),
         ("train_op_fn", "give the 'optimizer'"),
         ("trainable_variables", "give the 'optimizer' the parameters"),
         ("update_ops", "leave it out: batch norm"),
-    ],
-)
-def test_former_arguments_of_a_spec(former: str, hint: str) -> None:
-    create = RegressionHead().create_estimator_spec
-    match = f"create_estimator_spec has no argument '{former}'; {hint}"
-    with pytest.raises(TypeError, match=match):
-        create({}, ModeKeys.TRAIN, **{former: None})
+    ]:
+        create = RegressionHead().create_estimator_spec
+        match = f"create_estimator_spec has no argument '{former}'; {hint}"
+        with pytest.raises(TypeError, match=match):
+            create({}, ModeKeys.TRAIN, **{former: None})
 
 
 # A user's own loss
@@ -421,14 +406,16 @@ def test_loss_fn_may_be_a_partial_function() -> None:
     assert metrics["average_loss"].compute() == pytest.approx(0.9)
 
 
-@pytest.mark.parametrize(
-    "loss_fn", [lambda y, z: z, lambda labels: labels, lambda labels, logits, w: labels]
-)
-def test_arguments_of_loss_fn(loss_fn: Any) -> None:
-    with pytest.raises(
-        ValueError, match="'loss_fn' of RegressionHead must have the arg"
-    ):
-        RegressionHead(loss_fn=loss_fn)
+def test_arguments_of_loss_fn() -> None:
+    for loss_fn in [
+        lambda y, z: z,
+        lambda labels: labels,
+        lambda labels, logits, w: labels,
+    ]:
+        with pytest.raises(
+            ValueError, match="'loss_fn' of RegressionHead must have the arg"
+        ):
+            RegressionHead(loss_fn=loss_fn)
 
 
 def test_loss_fn_is_a_function() -> None:
@@ -438,40 +425,37 @@ def test_loss_fn_is_a_function() -> None:
         RegressionHead(loss_fn="mse")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    "reduce",
-    [
+def test_loss_fn_must_keep_the_rows() -> None:
+    for reduce in [
         lambda e: e.mean(),
         lambda e: e.sum(-1),
         lambda e: e[:1],
         lambda e: e @ torch.ones(2, 3),
-    ],
-)
-def test_loss_fn_must_keep_the_rows(reduce: Callable[[Tensor], Tensor]) -> None:
-    def loss_fn(labels: Tensor, logits: Tensor) -> Tensor:
-        return reduce(absolute_error(labels, logits))
+    ]:
 
-    head = RegressionHead(2, loss_fn=loss_fn)
-    with pytest.raises(ValueError, match=r"one loss per example, of shape \(3, 1\)"):
-        head.loss(np.zeros((3, 2)), torch.zeros(3, 2))
+        def loss_fn(labels: Tensor, logits: Tensor, reduce: Any = reduce) -> Tensor:
+            return reduce(absolute_error(labels, logits))
+
+        head = RegressionHead(2, loss_fn=loss_fn)
+        with pytest.raises(
+            ValueError, match=r"one loss per example, of shape \(3, 1\)"
+        ):
+            head.loss(np.zeros((3, 2)), torch.zeros(3, 2))
 
 
 # Weights
 
 
-@pytest.mark.parametrize(
-    "features",
-    [
+def test_where_weights_come_from() -> None:
+    for features in [
         {"w": [1.0, 3.0]},
         {"w": np.array([[1], [3]], dtype="i2")},
         {"w": torch.tensor([1.0, 3.0])},
         pd.DataFrame({"w": [1.0, 3.0]}),
         pl.DataFrame({"w": [1.0, 3.0]}),
-    ],
-)
-def test_where_weights_come_from(features: Any) -> None:
-    head = RegressionHead(weight_column="w", loss_reduction="sum")
-    assert head.loss([1.0, 2.0], torch.zeros(2, 1), features).item() == 13.0
+    ]:
+        head = RegressionHead(weight_column="w", loss_reduction="sum")
+        assert head.loss([1.0, 2.0], torch.zeros(2, 1), features).item() == 13.0
 
 
 def test_weights_from_a_column() -> None:
@@ -486,20 +470,22 @@ def test_weights_from_a_column() -> None:
         head.encode_features({"x": [1.0]}, {})
 
 
-@pytest.mark.parametrize("features", [None, {"x": [1.0]}, pd.DataFrame({"x": [1.0]})])
-def test_weights_must_be_there(features: Any) -> None:
-    head = RegressionHead(weight_column="w")
-    with pytest.raises(ValueError, match="needs its weight_column 'w' among the feat"):
-        head.loss([1.0], torch.zeros(1, 1), features)
+def test_weights_must_be_there() -> None:
+    for features in [None, {"x": [1.0]}, pd.DataFrame({"x": [1.0]})]:
+        head = RegressionHead(weight_column="w")
+        with pytest.raises(
+            ValueError, match="needs its weight_column 'w' among the feat"
+        ):
+            head.loss([1.0], torch.zeros(1, 1), features)
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_weights_must_be_finite(value: float) -> None:
-    head = RegressionHead(weight_column="w")
-    with pytest.raises(
-        ValueError, match=r"column 'w', must be finite; got \w+ in row 1"
-    ):
-        head.encode_features({"w": [1.0, value]}, {})
+def test_weights_must_be_finite() -> None:
+    for value in [np.nan, np.inf]:
+        head = RegressionHead(weight_column="w")
+        with pytest.raises(
+            ValueError, match=r"column 'w', must be finite; got \w+ in row 1"
+        ):
+            head.encode_features({"w": [1.0, value]}, {})
 
 
 def test_weights_must_be_numbers() -> None:
@@ -508,25 +494,24 @@ def test_weights_must_be_numbers() -> None:
         head.encode_features({"w": ["1"]}, {})
 
 
-@pytest.mark.parametrize(
-    ("head", "shape"),
-    [
+def test_shapes_of_weights() -> None:
+    for head, shape in [
         (MultiClassHead(3, weight_column="w"), (2, 3)),
         (MultiLabelHead(3, weight_column="w"), (2, 3)),
         (RegressionHead(3, weight_column="w"), (2, 2)),
         (RegressionHead(3, weight_column="w"), (3,)),
-    ],
-)
-def test_shapes_of_weights(head: Head, shape: tuple[int, ...]) -> None:
-    labels = torch.zeros(2, head._label_dimension, dtype=torch.int64)
-    with pytest.raises(ValueError, match=r"must have shape \(2,\), \(2, 1\)"):
-        head.compute_loss(labels, torch.zeros(2, 3), {"w": torch.ones(shape)})
+    ]:
+        labels = torch.zeros(2, head._label_dimension, dtype=torch.int64)
+        with pytest.raises(ValueError, match=r"must have shape \(2,\), \(2, 1\)"):
+            head.compute_loss(labels, torch.zeros(2, 3), {"w": torch.ones(shape)})
 
 
-@pytest.mark.parametrize("column", [1, ["w"]])
-def test_weight_column_is_a_key_or_a_column(column: Any) -> None:
-    with pytest.raises(TypeError, match="'weight_column' of RegressionHead must be"):
-        RegressionHead(weight_column=column)
+def test_weight_column_is_a_key_or_a_column() -> None:
+    for column in [1, ["w"]]:
+        with pytest.raises(
+            TypeError, match="'weight_column' of RegressionHead must be"
+        ):
+            RegressionHead(weight_column=column)
 
 
 # Predictions and metrics
@@ -584,20 +569,6 @@ def test_arguments_may_be_arrays() -> None:
     assert "thresholds=array([0.25" in repr(head)
     assert head.encode_labels(["yes"]).tolist() == [[1]]
     assert "auc" in head.metrics()
-
-
-@each_head
-@pytest.mark.parametrize("name", ["", 3])
-def test_names(make: Make, labels: Any, name: Any) -> None:
-    with pytest.raises(TypeError, match=r"'name' of .*Head must be a string"):
-        make(name=name)
-
-
-@each_head
-@pytest.mark.parametrize("reduction", ["none", "mean", None])
-def test_reductions(make: Make, labels: Any, reduction: Any) -> None:
-    with pytest.raises(ValueError, match=r"'loss_reduction' of .*Head must be one of"):
-        make(loss_reduction=reduction)
 
 
 # Specs

@@ -38,9 +38,8 @@ def head(**options: Any) -> RegressionHead:
 # Raw features
 
 
-@pytest.mark.parametrize(
-    "features",
-    [
+def test_loss_and_metrics_of_raw_features() -> None:
+    for features in [
         {"scale": SCALE},
         {"scale": SCALE[:, np.newaxis]},
         {"scale": SCALE.astype(int)},
@@ -52,18 +51,16 @@ def head(**options: Any) -> RegressionHead:
         pd.DataFrame({"scale": SCALE, "city": ["a", None, "c"]}),
         pd.DataFrame({"scale": pd.array([1, 10, 100], dtype="Int64")}),
         pl.DataFrame({"scale": SCALE, "city": ["a", "b", "c"]}),
-    ],
-)
-def test_loss_and_metrics_of_raw_features(features: Any) -> None:
-    logits = LOGITS.clone().requires_grad_()
-    loss = head().loss(LABELS, logits, features)
-    assert loss.item() == pytest.approx(LOSS) and loss.dtype == torch.float32
-    loss.backward()
-    assert logits.grad is not None
-    assert logits.grad.ravel().tolist() == pytest.approx((SCALE / 3).tolist())
-    metrics = head().metrics()
-    head().update_metrics(metrics, LABELS, LOGITS, features)
-    assert metrics["average_loss"].compute() == pytest.approx(LOSS)
+    ]:
+        logits = LOGITS.clone().requires_grad_()
+        loss = head().loss(LABELS, logits, features)
+        assert loss.item() == pytest.approx(LOSS) and loss.dtype == torch.float32
+        loss.backward()
+        assert logits.grad is not None
+        assert logits.grad.ravel().tolist() == pytest.approx((SCALE / 3).tolist())
+        metrics = head().metrics()
+        head().update_metrics(metrics, LABELS, LOGITS, features)
+        assert metrics["average_loss"].compute() == pytest.approx(LOSS)
 
 
 def test_what_the_function_gets() -> None:
@@ -120,26 +117,25 @@ def test_features_that_are_one_tensor() -> None:
     assert loss.item() == pytest.approx(LOSS)
 
 
-@pytest.mark.parametrize(
-    ("features", "listed"),
-    [
+def test_a_missing_feature() -> None:
+    for features, listed in [
         (None, "are none"),
         ({"scales": SCALE}, "are 'scales'"),
         ({"a": SCALE, "scale": np.array(["x", "y", "z"])}, "are 'a'"),
-    ],
-)
-def test_a_missing_feature(features: Any, listed: str) -> None:
-    match = f"'loss_fn' of RegressionHead asks for the feature 'scale'.* {listed}\\."
-    with pytest.raises(ValueError, match=match):
-        head().loss(LABELS, LOGITS, features)
+    ]:
+        match = (
+            f"'loss_fn' of RegressionHead asks for the feature 'scale'.* {listed}\\."
+        )
+        with pytest.raises(ValueError, match=match):
+            head().loss(LABELS, LOGITS, features)
 
 
-@pytest.mark.parametrize("shape", [(3, 2), (3, 3), (1, 3)])
-def test_losses_of_a_wrong_shape(shape: tuple[int, ...]) -> None:
-    with pytest.raises(
-        ValueError, match=r"shape \(3, 1\), or one per logit; got \(3, "
-    ):
-        head().loss(LABELS, LOGITS, {"scale": np.ones(shape)})
+def test_losses_of_a_wrong_shape() -> None:
+    for shape in [(3, 2), (3, 3), (1, 3)]:
+        with pytest.raises(
+            ValueError, match=r"shape \(3, 1\), or one per logit; got \(3, "
+        ):
+            head().loss(LABELS, LOGITS, {"scale": np.ones(shape)})
 
 
 def test_one_loss_per_logit() -> None:
@@ -214,9 +210,8 @@ MODEL_FNS = {
 }
 
 
-@pytest.mark.parametrize("model_fn", MODEL_FNS.values(), ids=MODEL_FNS.keys())
-@pytest.mark.parametrize("in_batches", [False, True])
-def test_model_functions_give_raw_features(model_fn: Any, in_batches: bool) -> None:
+@pytest.mark.parametrize(("name", "in_batches"), [("dnn", True), ("combined", False)])
+def test_model_functions_give_raw_features(name: str, in_batches: bool) -> None:
     """The scale itself, though the network gets it standardised."""
 
     def loss_fn(labels: Tensor, logits: Tensor, features: Any) -> Tensor:
@@ -228,7 +223,7 @@ def test_model_functions_give_raw_features(model_fn: Any, in_batches: bool) -> N
         return list(table) if in_batches else table
 
     estimator = Estimator(
-        partial(model_fn, head=RegressionHead(loss_fn=loss_fn)),
+        partial(MODEL_FNS[name], head=RegressionHead(loss_fn=loss_fn)),
         config=RunConfig(random_seed=0),
     )
     first = FirstLoss()

@@ -77,18 +77,18 @@ def logits_of(head: Head) -> Tensor:
     return torch.randn(shape, dtype=torch.float64, generator=generator)
 
 
-@pytest.mark.parametrize("reduction", ["sum_over_batch_size", "sum"])
-@pytest.mark.parametrize("weight_column", [None, "w"])
 @pytest.mark.parametrize(("make", "labels", "_"), HEADS.values(), ids=list(HEADS))
 def test_the_loss_is_the_mean_of_those_of_the_members(
-    make: Any, labels: Any, _: str, weight_column: str | None, reduction: str
+    make: Any, labels: Any, _: str
 ) -> None:
-    head = make(weight_column=weight_column, loss_reduction=reduction)
-    encoded, logits = head.encode_labels(labels), logits_of(head)
-    features = head.encode_features(FEATURES, {"x": torch.zeros(N_ROWS, 5)})
-    found = member_loss(head, encoded, logits, features)
-    single = [head.compute_loss(encoded, part, features) for part in logits]
-    assert found.item() == pytest.approx(torch.stack(single).mean().item())
+    for reduction in ["sum_over_batch_size", "sum"]:
+        for weight_column in [None, "w"]:
+            head = make(weight_column=weight_column, loss_reduction=reduction)
+            encoded, logits = head.encode_labels(labels), logits_of(head)
+            features = head.encode_features(FEATURES, {"x": torch.zeros(N_ROWS, 5)})
+            found = member_loss(head, encoded, logits, features)
+            single = [head.compute_loss(encoded, part, features) for part in logits]
+            assert found.item() == pytest.approx(torch.stack(single).mean().item())
 
 
 @pytest.mark.parametrize(("make", "_", "key"), HEADS.values(), ids=list(HEADS))

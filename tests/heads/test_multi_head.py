@@ -3,7 +3,7 @@
 
 import copy
 import pickle
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -48,11 +48,11 @@ def test_loss_is_the_weighted_sum() -> None:
     assert_allclose(head.loss(LABELS, LOGITS), 2 * alone, rtol=1e-6)
 
 
-@pytest.mark.parametrize("container", [dict, pd.DataFrame, pl.DataFrame])
-def test_containers_of_labels(container: Callable[[Any], Any]) -> None:
-    head = two_heads()
-    expected = head.loss(LABELS, LOGITS)
-    assert_allclose(head.loss(container(LABELS), LOGITS), expected)
+def test_containers_of_labels() -> None:
+    for container in [dict, pd.DataFrame, pl.DataFrame]:
+        head = two_heads()
+        expected = head.loss(LABELS, LOGITS)
+        assert_allclose(head.loss(container(LABELS), LOGITS), expected)
 
 
 def test_other_columns_are_ignored() -> None:
@@ -74,17 +74,14 @@ def test_predictions_that_are_wanted() -> None:
     assert predictions["animal", "class_ids"].tolist() == [[2], [1], [0]]
 
 
-@pytest.mark.parametrize(
-    ("key", "match"),
-    [
+def test_unknown_predictions() -> None:
+    for key, match in [
         ("click", r"no prediction 'click'. Its keys are pairs .*\('click', 'logits'\)"),
         (("mouse", "logits"), r"no prediction \('mouse', 'logits'\)"),
         (("click", "price"), "BinaryClassHead 'click' has no prediction 'price'"),
-    ],
-)
-def test_unknown_predictions(key: Any, match: str) -> None:
-    with pytest.raises(ValueError, match=match):
-        two_heads().predictions(LOGITS, [key])
+    ]:
+        with pytest.raises(ValueError, match=match):
+            two_heads().predictions(LOGITS, [key])
 
 
 def test_regularization_is_added_once() -> None:
@@ -123,35 +120,32 @@ HEADS: list[tuple[Head, Any]] = [
 
 
 @pytest.mark.parametrize(("head", "labels"), HEADS, ids=lambda v: type(v).__name__)
-@pytest.mark.parametrize("known", [[0, 1, 2], [0, 2], [1], []])
-def test_a_missing_label_is_one_of_weight_zero(
-    head: Head, labels: Any, known: list[int]
-) -> None:
-    generator = torch.Generator().manual_seed(0)
-    logits = torch.randn(3, head.logits_dimension, generator=generator)
-    gaps = pd.DataFrame(labels).astype(object)
-    gaps.iloc[[i for i in range(3) if i not in known]] = None
-    given = {"a": gaps.to_numpy() if gaps.shape[1] > 1 else gaps[0]}
-    present = {"a": np.asarray(labels)[known]}
-    multi = MultiHead([head])
-    metrics, expected = multi.metrics(), multi.metrics()
-    multi.update_metrics(metrics, given, logits)
-    if not known:
-        assert multi.loss(given, logits).item() == 0
-        assert metrics["average_loss/a"].compute() == 0
-        return
-    share = len(known) / 3
-    loss = multi.loss(present, logits[known]) * share
-    assert_allclose(multi.loss(given, logits), loss, rtol=1e-5)
-    multi.update_metrics(expected, present, logits[known])
-    for name, value in computed(expected).items():
-        factor = share if name == "loss/a" else 1
-        assert_allclose(metrics[name].compute(), value * factor, rtol=1e-5)
+def test_a_missing_label_is_one_of_weight_zero(head: Head, labels: Any) -> None:
+    for known in [[0, 1, 2], [0, 2], [1], []]:
+        generator = torch.Generator().manual_seed(0)
+        logits = torch.randn(3, head.logits_dimension, generator=generator)
+        gaps = pd.DataFrame(labels).astype(object)
+        gaps.iloc[[i for i in range(3) if i not in known]] = None
+        given = {"a": gaps.to_numpy() if gaps.shape[1] > 1 else gaps[0]}
+        present = {"a": np.asarray(labels)[known]}
+        multi = MultiHead([head])
+        metrics, expected = multi.metrics(), multi.metrics()
+        multi.update_metrics(metrics, given, logits)
+        if not known:
+            assert multi.loss(given, logits).item() == 0
+            assert metrics["average_loss/a"].compute() == 0
+            continue
+        share = len(known) / 3
+        loss = multi.loss(present, logits[known]) * share
+        assert_allclose(multi.loss(given, logits), loss, rtol=1e-5)
+        multi.update_metrics(expected, present, logits[known])
+        for name, value in computed(expected).items():
+            factor = share if name == "loss/a" else 1
+            assert_allclose(metrics[name].compute(), value * factor, rtol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "labels",
-    [
+def test_class_ids_with_gaps() -> None:
+    for labels in [
         [2.0, None, 1.0],
         np.array([2.0, np.nan, 1.0]),
         np.array([2, None, 1], dtype=object),
@@ -159,14 +153,11 @@ def test_a_missing_label_is_one_of_weight_zero(
         pd.array([2, pd.NA, 1], dtype="Int64"),
         pl.Series([2, None, 1]),
         pd.DataFrame({"y": [2, None, 1]}),
-    ],
-    ids=lambda labels: type(labels).__name__,
-)
-def test_class_ids_with_gaps(labels: Any) -> None:
-    encoded = MultiHead([MultiClassHead(3, name="a")]).encode_labels({"a": labels})
-    assert encoded["a"]["labels"].tolist() == [[2], [0], [1]]
-    assert encoded["a"]["known"].tolist() == [[True], [False], [True]]
-    assert encoded["a"]["labels"].dtype == torch.int64
+    ]:
+        encoded = MultiHead([MultiClassHead(3, name="a")]).encode_labels({"a": labels})
+        assert encoded["a"]["labels"].tolist() == [[2], [0], [1]]
+        assert encoded["a"]["known"].tolist() == [[True], [False], [True]]
+        assert encoded["a"]["labels"].dtype == torch.int64
 
 
 def test_gaps_among_lists_of_classes() -> None:
@@ -287,9 +278,8 @@ def test_weight_columns_need_an_encoding() -> None:
 # Errors
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error", "match"),
-    [
+def test_wrong_arguments() -> None:
+    for arguments, error, match in [
         ({"heads": []}, ValueError, r"'heads' of MultiHead must be a list .* \[\]"),
         ({"heads": RegressionHead()}, ValueError, "must be a list of heads"),
         ({"heads": ["a"]}, TypeError, "must hold heads for one target; got 'a'"),
@@ -330,18 +320,13 @@ def test_weight_columns_need_an_encoding() -> None:
             ValueError,
             "finite .* got nan",
         ),
-    ],
-)
-def test_wrong_arguments(
-    arguments: dict[str, Any], error: type[Exception], match: str
-) -> None:
-    with pytest.raises(error, match=match):
-        MultiHead(**arguments)
+    ]:
+        with pytest.raises(error, match=match):
+            MultiHead(**arguments)
 
 
-@pytest.mark.parametrize(
-    ("labels", "match"),
-    [
+def test_wrong_labels() -> None:
+    for labels, match in [
         (None, "labels"),
         ([1, 0, 1], "labels as a dictionary with the keys 'click', 'animal'; got list"),
         (
@@ -350,21 +335,16 @@ def test_wrong_arguments(
         ),
         ({**LABELS, "click": None}, "BinaryClassHead 'click' needs labels"),
         ({**LABELS, "click": [1, 0]}, "BinaryClassHead 'click' needs labels of shape"),
-    ],
-)
-def test_wrong_labels(labels: Any, match: str) -> None:
-    head = two_heads()
-    for call in (
-        lambda: head.loss(labels, LOGITS),
-        lambda: head.update_metrics(head.metrics(), labels, LOGITS),
-    ):
+    ]:
+        head = two_heads()
         with pytest.raises(ValueError, match=match):
-            call()
+            head.loss(labels, LOGITS)
+        with pytest.raises(ValueError, match=match):
+            head.update_metrics(head.metrics(), labels, LOGITS)
 
 
-@pytest.mark.parametrize(
-    ("logits", "match"),
-    [
+def test_wrong_logits() -> None:
+    for logits, match in [
         (torch.zeros(3, 3), r"MultiHead .* logits of shape \(..., 4\), .* \(3, 3\)"),
         (torch.zeros(4), r"logits of shape \(..., 4\)"),
         ({"click": torch.zeros(3, 1)}, r"logits of its head\(s\) 'animal'"),
@@ -373,11 +353,9 @@ def test_wrong_labels(labels: Any, match: str) -> None:
             r"BinaryClassHead 'click' needs logits of shape \(..., 1\)",
         ),
         (np.zeros((3, 4)), "logits as a dictionary .* got ndarray"),
-    ],
-)
-def test_wrong_logits(logits: Any, match: str) -> None:
-    with pytest.raises(ValueError, match=match):
-        two_heads().loss(LABELS, logits)
+    ]:
+        with pytest.raises(ValueError, match=match):
+            two_heads().loss(LABELS, logits)
 
 
 def test_a_missing_label_has_no_gradient_whatever_the_loss_makes_of_it() -> None:

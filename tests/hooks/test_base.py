@@ -43,48 +43,34 @@ def test_saving():
         Run(SPEC, RunConfig()).save_checkpoint()
 
 
-def test_a_hook_does_nothing_by_itself():
-    run, hook = Run(SPEC, RunConfig()), Hook()
-    hook.begin(run)
-    hook.before_step(run)
-    hook.after_backward(run)
-    hook.after_step(run, None)
-    hook.end(run)
-    assert not run.should_stop
-
-
-@pytest.mark.parametrize(
-    ("former", "present"),
-    [
+def test_methods_of_session_run_hooks_are_refused():
+    for former, present in [
         ("before_run", "before_step"),
         ("after_run", "after_step"),
         ("after_create_session", "begin"),
-    ],
-)
-def test_methods_of_session_run_hooks_are_refused(former, present):
-    method = {former: lambda self, run_context: None}
-    with pytest.raises(
-        TypeError, match=f"'{former}' .* never called.* Write {present}"
-    ):
-        type("Ported", (Hook,), method)
-    with pytest.raises(TypeError, match=f"Ported has the method '{former}'"):
-        type("Ported", (type("Mixin", (), method), Hook), {})
+    ]:
+        method = {former: lambda self, run_context: None}
+        with pytest.raises(
+            TypeError, match=f"'{former}' .* never called.* Write {present}"
+        ):
+            type("Ported", (Hook,), method)
+        with pytest.raises(TypeError, match=f"Ported has the method '{former}'"):
+            type("Ported", (type("Mixin", (), method), Hook), {})
 
 
-@pytest.mark.parametrize(
-    ("base", "name", "method"),
-    [
+def test_methods_take_what_they_are_called_with():
+    for base, name, method in [
         (Hook, "begin", lambda self: None),
         (Hook, "after_step", lambda self, run: None),
         (Hook, "end", lambda self, run, session: None),
         (CheckpointListener, "begin", lambda self: None),
         (CheckpointListener, "after_save", lambda self, session, step: None),
-    ],
-)
-def test_methods_take_what_they_are_called_with(base, name, method):
-    with pytest.raises(TypeError, match=rf"Ported.{name} takes .*Write it as {name}\("):
-        type("Ported", (base,), {name: method})
-    type("Open", (base,), {name: lambda self, *arguments: None})
+    ]:
+        with pytest.raises(
+            TypeError, match=rf"Ported.{name} takes .*Write it as {name}\("
+        ):
+            type("Ported", (base,), {name: method})
+        type("Open", (base,), {name: lambda self, *arguments: None})
 
 
 def test_whether_all_gradients_are_watched():

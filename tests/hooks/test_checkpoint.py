@@ -50,7 +50,6 @@ def train(tmp_path):
             range(0, 13, 2),
         ),
         (RunConfig(save_checkpoints_steps=3), 7, [0, 3, 6, 7]),
-        (RunConfig(save_checkpoints_steps=1), 3, [0, 1, 2, 3]),
         (RunConfig(), 5, [0, 5]),
         # tf.estimator saves nothing here.
         (RunConfig(save_checkpoints_steps=0), 5, [5]),
@@ -95,21 +94,9 @@ def test_listeners_join_those_of_the_hook_and_leave_it_as_it_was(train):
     assert saver.listeners == [own]
 
 
-def test_a_subclass_stays_what_it_is(train):
-    class Saver(CheckpointSaverHook):
-        ended = False
-
-        def end(self, run):
-            super().end(run)
-            Saver.ended = True
-
-    train(2, hooks=[Saver()], saving_listeners=[Listener()])
-    assert Saver.ended
-
-
-@pytest.mark.parametrize(("stop_after", "steps"), [(0, 0), (4, 4)])
-def test_a_listener_can_stop_the_training(train, stop_after, steps):
-    listener = Listener(stop_after)
+def test_a_listener_can_stop_the_training(train):
+    steps = 4
+    listener = Listener(stop_after=steps)
     estimator = train(
         20, RunConfig(save_checkpoints_steps=2), saving_listeners=[listener]
     )
@@ -143,17 +130,14 @@ def test_saving_comes_after_all_other_hooks(train, tmp_path):
     assert DirectoryStore(tmp_path).latest_step() == 3
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
+def test_wrong_intervals_are_refused():
+    for arguments, message in [
         ({"save_steps": 2, "save_secs": 3}, "Exactly one of"),
         ({"save_steps": 0}, "'every_steps' must be positive; got 0"),
         ({"save_secs": -1}, "'every_secs' must be positive; got -1"),
-    ],
-)
-def test_wrong_intervals_are_refused(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        CheckpointSaverHook(**arguments)
+    ]:
+        with pytest.raises(ValueError, match=message):
+            CheckpointSaverHook(**arguments)
 
 
 def test_listeners_may_be_none_or_one_and_are_checked():

@@ -1,9 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
+import math
+
+import numpy as np
 import pytest
 
 from skest import Estimator, RunConfig
-from skest.hooks import EarlyStoppingHook, make_early_stopping_hook
+from skest.checkpoints.results import write_eval_result
+from skest.hooks import (
+    CheckpointListener,
+    EarlyStoppingHook,
+    Run,
+    make_early_stopping_hook,
+    stop_if_higher_hook,
+    stop_if_lower_hook,
+    stop_if_no_decrease_hook,
+    stop_if_no_increase_hook,
+)
 from tests._models import assert_same_checkpoint, model_fn, table_fn
+from tests.hooks.test_base import SPEC
 
 ENDLESS = table_fn(num_epochs=None)
 
@@ -15,7 +29,7 @@ def estimator(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("run_every_steps", "asked"), [(1, range(8)), (3, [0, 1, 4, 7]), (100, [0, 1])]
+    ("run_every_steps", "asked"), [(3, [0, 1, 4, 7]), (100, [0, 1])]
 )
 def test_how_often_the_rule_is_asked(estimator, run_every_steps, asked):
     steps = []
@@ -66,12 +80,10 @@ def test_a_hook_is_added_to_and_removed_from_a_training(tmp_path, estimator):
     assert estimator.stop_reason == "reached step 6"
 
 
-@pytest.mark.parametrize(
-    "arguments", [{"run_every_steps": 1}, {"run_every_secs": None}]
-)
-def test_exactly_one_interval(estimator, arguments):
-    with pytest.raises(ValueError, match="Pass run_every_secs=None to count steps"):
-        make_early_stopping_hook(estimator, lambda: False, **arguments)
+def test_exactly_one_interval(estimator):
+    for arguments in [{"run_every_steps": 1}, {"run_every_secs": None}]:
+        with pytest.raises(ValueError, match="Pass run_every_secs=None to count steps"):
+            make_early_stopping_hook(estimator, lambda: False, **arguments)
 
 
 def test_an_interval_must_be_positive(estimator):
@@ -84,3 +96,174 @@ def test_wrong_types(estimator):
         make_early_stopping_hook(None, lambda: False)
     with pytest.raises(TypeError, match="'should_stop_fn' must be a function"):
         make_early_stopping_hook(estimator, True)
+
+
+# By a metric of evaluations
+
+EVERY_STEP = {"run_every_secs": None, "run_every_steps": 1}
+MAKERS = [
+    (stop_if_higher_hook, 1.0),
+    (stop_if_lower_hook, 1.0),
+    (stop_if_no_increase_hook, 10),
+    (stop_if_no_decrease_hook, 10),
+]
+
+
+@pytest.fixture
+def evaluated(tmp_path):
+    return Estimator(model_fn, tmp_path)
+
+
+def reason(hook, step, start=0):
+    """What the hook says at the beginning of a run; None if training may go on."""
+    run = Run(SPEC, RunConfig(), global_step=start)
+    run.global_step = step
+    hook.begin(run)
+    return run.stop_reason
+
+
+def record(directory, **values):
+    """Record values of the metric "m" by global step, as ``s10=0.5``."""
+    for step, value in values.items():
+        write_eval_result(directory, {"global_step": int(step[1:]), "m": value})
+
+
+@pytest.mark.parametrize(
+    ("make", "values", "expected"),
+    [
+        (stop_if_higher_hook, {"s1": 0.5}, None),
+        (
+            stop_if_higher_hook,
+            {"s1": 0.6},
+            "early stopping: 'm' was 0.6 at step 1, higher than 0.5",
+        ),
+        (stop_if_lower_hook, {"s1": 0.5}, None),
+        (
+            stop_if_lower_hook,
+            {"s1": 2.0, "s2": 0.25},
+            "early stopping: 'm' was 0.25 at step 2, lower than 0.5",
+        ),
+        (stop_if_higher_hook, {"s1": math.nan}, None),
+    ],
+)
+def test_thresholds(evaluated, make, values, expected):
+    record(evaluated.eval_dir(), **values)
+    assert reason(make(evaluated, "m", 0.5), step=2) == expected
+
+
+def test_a_peak_of_an_older_training_does_not_count(evaluated):
+    record(evaluated.eval_dir(), s10=0.9, s20=0.1)
+    hook = stop_if_higher_hook(evaluated, "m", 0.5)
+    assert reason(hook, step=20, start=20) is None
+    assert reason(hook, step=20, start=10) is not None
+    assert reason(hook, step=20) is not None
+
+
+def test_evaluations_of_a_future_that_was_left_do_not_count(evaluated):
+    record(evaluated.eval_dir(), s10=0.1, s30=0.9)
+    hook = stop_if_higher_hook(evaluated, "m", 0.5)
+    assert reason(hook, step=20) is None
+    assert reason(hook, step=30) is not None
+
+
+def test_results_that_are_deleted_or_replaced_are_read_anew(evaluated):
+    hook = stop_if_higher_hook(evaluated, "m", 0.5)
+    assert reason(hook, step=10) is None
+    record(evaluated.eval_dir(), s10=0.9)
+    assert reason(hook, step=10) is not None
+    assert reason(hook, step=10) is not None
+    (evaluated.eval_dir() / "10.json").unlink()
+    record(evaluated.eval_dir(), s10=0.1)
+    assert reason(hook, step=10) is None
+
+
+@pytest.mark.parametrize(
+    ("make", "values", "stops"),
+    [
+        (stop_if_no_increase_hook, {}, False),
+        (stop_if_no_increase_hook, {"s10": 1}, False),
+        (stop_if_no_increase_hook, {"s10": 1, "s20": 2, "s39": 1}, False),
+        (stop_if_no_increase_hook, {"s10": 1, "s20": 2, "s40": 2}, True),
+        (stop_if_no_increase_hook, {"s10": 2, "s30": 1, "s31": 3}, False),
+        (stop_if_no_decrease_hook, {"s10": 1, "s20": 2, "s30": 3}, True),
+        (stop_if_no_decrease_hook, {"s10": math.nan, "s20": 2, "s39": 3}, False),
+        (stop_if_no_decrease_hook, {"s10": math.nan, "s30": math.nan}, True),
+    ],
+)
+def test_progress(evaluated, make, values, stops):
+    record(evaluated.eval_dir(), **values)
+    assert (reason(make(evaluated, "m", 20), step=100) is not None) == stops
+
+
+def test_the_reason_says_since_when(evaluated):
+    record(evaluated.eval_dir(), s10=3.0, s20=1.0, s50=2.0)
+    assert reason(stop_if_no_decrease_hook(evaluated, "m", 30), step=50) == (
+        "early stopping: 'm' did not decrease from step 20 to step 50"
+    )
+
+
+def test_min_steps_and_eval_dir(evaluated, tmp_path):
+    for make, limit in MAKERS:
+        other = tmp_path / "elsewhere"
+        record(other, s10=0.0, s20=2.0, s40=0.0, s60=2.0, s70=0.0, s80=2.0, s90=2.0)
+        assert reason(make(evaluated, "m", limit), step=99) is None
+        assert reason(make(evaluated, "m", limit, other), step=99) is not None
+        assert reason(make(evaluated, "m", limit, other, min_steps=95), step=99) is None
+
+
+def test_stops_a_training_that_is_evaluated(evaluated):
+    def evaluate(run):
+        write_eval_result(
+            evaluated.eval_dir(), {"global_step": run.global_step, "m": 1.0}
+        )
+
+    class Evaluates(CheckpointListener):
+        after_save = staticmethod(evaluate)
+
+    hook = stop_if_no_increase_hook(evaluated, "m", 4, **EVERY_STEP)
+    config = RunConfig(save_checkpoints_steps=2)
+    evaluated = Estimator(model_fn, evaluated.model_dir, config)
+    evaluated.train(
+        table_fn(num_epochs=None), [hook], steps=100, saving_listeners=[Evaluates()]
+    )
+    assert evaluated.checkpoint.global_step == 4
+    assert "did not increase from step 0 to step 4" in evaluated.stop_reason
+
+
+@pytest.mark.parametrize(("make", "limit"), MAKERS)
+def test_a_metric_that_is_not_there(evaluated, make, limit):
+    record(evaluated.eval_dir(), s10=1.0)
+    with pytest.raises(ValueError, match="is 'auc', but .* have 'global_step', 'm'"):
+        reason(make(evaluated, "auc", limit), step=20)
+    # Evaluations from before it was added do not matter.
+    write_eval_result(evaluated.eval_dir(), {"global_step": 20, "auc": 0.75})
+    assert reason(make(evaluated, "auc", 0.75 if limit == 1.0 else 10), 20) is None
+
+
+def test_wrong_arguments(evaluated):
+    for make, limit in MAKERS:
+        with pytest.raises(TypeError, match="'estimator' must be a skest.Estimator"):
+            make("estimator", "m", limit)
+        with pytest.raises(ValueError, match="Give it a model_dir, or pass 'eval_dir'"):
+            make(Estimator(model_fn), "m", limit)
+        with pytest.raises(
+            ValueError, match="'min_steps' of the hook must be an integer"
+        ):
+            make(evaluated, "m", limit, min_steps=-1)
+        with pytest.raises(ValueError, match="Exactly one of 'run_every_secs'"):
+            make(evaluated, "m", limit, run_every_steps=1)
+
+
+def test_a_threshold_is_a_number(evaluated):
+    for make in [stop_if_higher_hook, stop_if_lower_hook]:
+        with pytest.raises(TypeError, match="'threshold' must be a number; got '1'"):
+            make(evaluated, "m", "1")
+        assert make(evaluated, "m", np.float32(1))
+
+
+def test_a_wait_is_a_positive_number_of_steps(evaluated):
+    for make in [stop_if_no_increase_hook, stop_if_no_decrease_hook]:
+        with pytest.raises(
+            ValueError, match="'max_steps_without_.*' of the hook must be"
+        ):
+            make(evaluated, "m", 0)

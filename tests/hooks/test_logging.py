@@ -1,12 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
+import json
 import logging
 import re
 
 import pytest
 
 from skest import Estimator, RunConfig
-from skest.hooks import LoggingHook
-from tests._models import model_fn, table_fn
+from skest.hooks import LoggingHook, ProfilerHook, StepCounterHook, Timer
+from tests._models import (
+    At,
+    FakeClock,
+    assert_same_checkpoint,
+    model_fn,
+    raising,
+    table_fn,
+)
 
 
 def messages(caplog):
@@ -56,7 +64,148 @@ def test_a_quiet_logger_gets_nothing(caplog):
     assert not caplog.records
 
 
-@pytest.mark.parametrize("arguments", [{}, {"every_steps": 1, "every_secs": 1}])
-def test_exactly_one_interval(arguments):
-    with pytest.raises(ValueError, match="Exactly one of 'every_steps' and"):
-        LoggingHook(**arguments)
+def test_exactly_one_interval():
+    for arguments in [{}, {"every_steps": 1, "every_secs": 1}]:
+        with pytest.raises(ValueError, match="Exactly one of 'every_steps' and"):
+            LoggingHook(**arguments)
+
+
+# Speed
+
+QUIET = RunConfig(log_step_count_steps=None)
+
+
+def test_measures_the_speed_and_logs_it(caplog):
+    hook = StepCounterHook(every_steps=3)
+    with caplog.at_level(logging.INFO, "skest"):
+        Estimator(model_fn, config=QUIET).train(
+            table_fn(num_epochs=None), [hook], steps=8
+        )
+    lines = [r.getMessage() for r in caplog.records if "global_step/sec" in r.msg]
+    assert [re.match(r"step (\d+): [\d.]+ global_step/sec$", s)[1] for s in lines] == [
+        *("3", "6")
+    ]
+    assert hook.steps_per_sec > 0
+
+
+def test_begins_anew_with_every_run():
+    hook = StepCounterHook(every_steps=3)
+    estimator = Estimator(model_fn, config=QUIET)
+    estimator.train(table_fn(num_epochs=None), [hook], steps=3)
+    assert hook.steps_per_sec > 0
+    estimator.train(table_fn(), [hook], steps=2)
+    assert hook.steps_per_sec is None
+
+
+# When it is due
+
+
+def due_at(timer, steps, clock=None, secs_per_step=0.0):
+    due = []
+    for step in steps:
+        if clock is not None:
+            clock.now += secs_per_step
+        if timer.is_due(step):
+            timer.mark(step)
+            due.append(step)
+    return due
+
+
+def test_every_steps():
+    for every, steps, due in [
+        (1, range(1, 5), [1, 2, 3, 4]),
+        (3, range(1, 10), [1, 4, 7]),
+        (3, range(5, 12), [5, 8, 11]),  # the first time asked, wherever that is
+        (10, [1, 2, 25, 26, 35], [1, 25, 35]),  # steps may be left out
+        (10, [1, 11, 12, 4, 5, 14, 15], [1, 11, 4, 14]),  # servers may be restored
+    ]:
+        assert due_at(Timer(every_steps=every), steps) == due
+
+
+def test_every_secs():
+    clock = FakeClock(now=1000.0)
+    timer = Timer(every_secs=1.0, clock=clock)
+    assert due_at(timer, range(1, 9), clock, secs_per_step=0.5) == [1, 3, 5, 7]
+
+
+def test_the_speed_between_two_events():
+    clock = FakeClock(now=1000.0)
+    timer = Timer(every_steps=10, clock=clock)
+    assert timer.steps_per_sec is None
+    for now, step, speed in (
+        (1000.0, 0, None),
+        (1002.0, 10, 5.0),
+        (1003.0, 30, 20.0),
+        (1003.0, 40, None),  # the clock has not moved
+        (1004.0, 10, None),  # training went back
+        (1005.0, 20, 10.0),
+    ):
+        clock.now = now
+        timer.mark(step)
+        assert timer.steps_per_sec == speed
+
+
+def test_one_step_is_due_once():
+    for interval in [{"every_steps": 1}, {"every_secs": 1e-9}]:
+        clock = FakeClock()
+        timer = Timer(**interval, clock=clock)
+        timer.mark(3)
+        clock.now += 10
+        assert not timer.is_due(3)
+        assert timer.is_due(4)
+
+
+def test_mark_tells_what_has_passed():
+    clock = FakeClock(now=5.0)
+    timer = Timer(every_steps=2, clock=clock)
+    assert timer.mark(10) == (0, 0.0)
+    clock.now = 7.5
+    assert timer.mark(14) == (4, 2.5)
+
+
+def test_exactly_one_positive_interval():
+    for interval, message in [
+        ({}, "Exactly one of 'every_steps' and 'every_secs'.*None and None"),
+        ({"every_steps": 1, "every_secs": 1.0}, "Exactly one of .*got 1 and 1.0"),
+        ({"every_steps": 0}, "'every_steps' must be positive; got 0"),
+        ({"every_secs": -1.0}, "'every_secs' must be positive; got -1.0"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            Timer(**interval)
+
+
+# Profiles
+
+ENDLESS = table_fn(num_epochs=None)
+SEEDED = RunConfig(random_seed=0)
+
+
+def test_traces_single_steps(tmp_path):
+    estimator = Estimator(model_fn, tmp_path, SEEDED)
+    estimator.train(ENDLESS, [ProfilerHook(save_steps=2)], steps=6)
+    names = sorted(path.name for path in tmp_path.glob("trace-*"))
+    assert names == ["trace-3.json", "trace-5.json"]
+    events = json.loads((tmp_path / "trace-3.json").read_text())["traceEvents"]
+    assert any("mm" in event.get("name", "") for event in events)
+    plain = Estimator(model_fn, config=SEEDED).train(ENDLESS, steps=6)
+    assert_same_checkpoint(estimator.checkpoint, plain.checkpoint)
+
+
+def test_another_directory_by_time(tmp_path):
+    hook = ProfilerHook(save_secs=1e-6, output_dir=tmp_path / "new", show_memory=True)
+    Estimator(model_fn).train(ENDLESS, [hook], steps=2)
+    assert (tmp_path / "new" / "trace-2.json").is_file()
+
+
+def test_can_be_used_again_after_an_error(tmp_path):
+    hook = ProfilerHook(save_steps=1, output_dir=tmp_path)
+    estimator = Estimator(model_fn)
+    with pytest.raises(OSError, match="broken"):
+        estimator.train(ENDLESS, [At(2, raising(OSError("broken"))), hook])
+    estimator.train(ENDLESS, [hook], steps=2)
+    assert (tmp_path / "trace-4.json").is_file()
+
+
+def test_a_directory_is_needed():
+    with pytest.raises(ValueError, match="ProfilerHook writes files.*'output_dir'"):
+        Estimator(model_fn).train(ENDLESS, [ProfilerHook(save_steps=1)])

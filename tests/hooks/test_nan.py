@@ -91,9 +91,8 @@ def batch(**columns):
     return {name: np.array(values, np.float32) for name, values in columns.items()}
 
 
-@pytest.mark.parametrize(
-    ("features", "labels", "message"),
-    [
+def test_columns_are_named():
+    for features, labels, message in [
         (
             batch(a=[1, 2], b=[NAN, NAN]),
             [0, 1],
@@ -105,12 +104,10 @@ def batch(**columns):
             [0, 1],
             "1 NaN and 1 infinite in column 'a' (f",
         ),
-    ],
-)
-def test_columns_are_named(features, labels, message):
-    batches = [(features, np.array(labels, np.float32)[:, None])]
-    with pytest.raises(NanLossDuringTrainingError, match=re.escape(message)):
-        Estimator(dict_model_fn).train(lambda: 3 * batches)
+    ]:
+        batches = 3 * [(features, np.array(labels, np.float32)[:, None])]
+        with pytest.raises(NanLossDuringTrainingError, match=re.escape(message)):
+            Estimator(dict_model_fn).train(lambda batches=batches: batches)
 
 
 COLUMNS = ("age", "income", "hours")
@@ -143,8 +140,9 @@ def raw_table(kind, value=NAN):
     return pd.DataFrame(columns) if kind == "frame" else columns, y
 
 
-@pytest.mark.parametrize("params", [{}, {"as_dict": True}])
-@pytest.mark.parametrize("kind", ["dict", "frame"])
+@pytest.mark.parametrize(
+    ("kind", "params"), [("dict", {}), ("frame", {"as_dict": True})]
+)
 def test_columns_are_those_before_encoding(kind, params):
     features, y = raw_table(kind)
     data = ArrayDataset(features, y, batch_size=4)
@@ -237,12 +235,12 @@ def test_many_columns_and_other_structures():
     )
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
-def test_raw_columns_may_be_tensors_of_any_type(dtype):
-    bad = torch.tensor([1.0, float("nan")], dtype=dtype)
-    raw = {"a": torch.ones(2, dtype=dtype, requires_grad=True), "b": bad}
-    features = torch.stack(list(raw.values()), 1)
-    assert "'b' (first in row 1)" in report_on_batch(features, None, raw)
+def test_raw_columns_may_be_tensors_of_any_type():
+    for dtype in [torch.bfloat16, torch.float64]:
+        bad = torch.tensor([1.0, float("nan")], dtype=dtype)
+        raw = {"a": torch.ones(2, dtype=dtype, requires_grad=True), "b": bad}
+        features = torch.stack(list(raw.values()), 1)
+        assert "'b' (first in row 1)" in report_on_batch(features, None, raw)
 
 
 def test_cells_that_no_report_can_read_leave_the_error_as_it_is():
@@ -307,9 +305,9 @@ def test_a_gpu_is_waited_for_once_in_ten_steps():
 
 
 @pytest.mark.parametrize(
-    ("nan_at", "n_taken"), [({1}, 10), ({10, 11}, 10), ({11}, 20), ({25}, 25)]
+    ("nan_at", "n_taken", "is_table"),
+    [({1}, 10, True), ({10, 11}, 10, False), ({11}, 20, False), ({25}, 25, True)],
 )
-@pytest.mark.parametrize("is_table", [True, False])
 def test_the_first_nan_on_a_gpu_is_named(nan_at, n_taken, is_table):
     x, y = table(400)
     x[4 * (min(nan_at) - 1) + 2, 1] = INF

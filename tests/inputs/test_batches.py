@@ -4,10 +4,9 @@ import pandas as pd
 import polars as pl
 import pytest
 import torch
-from torch.utils.data import DataLoader, TensorDataset
 
 from skest.inputs import ArrayDataset
-from skest.inputs.batches import Source, tensor_batches
+from skest.inputs.batches import Source, _pinned, tensor_batches
 
 CPU = torch.device("cpu")
 FLOATS = np.arange(5, dtype=np.float64) / 2
@@ -25,9 +24,8 @@ def make(data, encode=None, encode_labels=None, dtype=torch.float32, with_labels
 # Source
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
+def test_one_batch_is_no_iterable_of_batches():
+    for data in [
         None,
         3,
         {"x": FLOATS},
@@ -36,21 +34,19 @@ def make(data, encode=None, encode_labels=None, dtype=torch.float32, with_labels
         pd.DataFrame(COLUMNS),
         pl.DataFrame(COLUMNS),
         torch.ones(2),
-    ],
-)
-def test_one_batch_is_no_iterable_of_batches(data):
-    with pytest.raises(
-        TypeError, match=f"got {type(data).__name__}. For arrays in memory"
-    ):
-        Source(data)
+    ]:
+        with pytest.raises(
+            TypeError, match=f"got {type(data).__name__}. For arrays in memory"
+        ):
+            Source(data)
 
 
-@pytest.mark.parametrize("n_calls", [0, 1, 3])
-def test_looking_at_the_first_batch_loses_nothing(n_calls):
-    source = Source(iter([(1, 10), (2, 20)]))
-    for _ in range(n_calls):
-        assert source.first_batch() == (1, 10)
-    assert list(source.batches()) == [(1, 10), (2, 20)]
+def test_looking_at_the_first_batch_loses_nothing():
+    for n_calls in [0, 1, 3]:
+        source = Source(iter([(1, 10), (2, 20)]))
+        for _ in range(n_calls):
+            assert source.first_batch() == (1, 10)
+        assert list(source.batches()) == [(1, 10), (2, 20)]
 
 
 def test_an_iterator_is_not_read_ahead():
@@ -60,20 +56,22 @@ def test_an_iterator_is_not_read_ahead():
     assert next(stream) == 2
 
 
-@pytest.mark.parametrize(
-    ("element", "expected"),
-    [((1, 2), (1, 2)), ([1, 2], (1, 2)), ({"a": 1}, ({"a": 1}, None)), (7, (7, None))],
-)
-def test_elements_are_pairs_or_features(element, expected):
-    assert Source([element]).first_batch() == expected
+def test_elements_are_pairs_or_features():
+    for element, expected in [
+        ((1, 2), (1, 2)),
+        ([1, 2], (1, 2)),
+        ({"a": 1}, ({"a": 1}, None)),
+        (7, (7, None)),
+    ]:
+        assert Source([element]).first_batch() == expected
 
 
-@pytest.mark.parametrize("element", [(1,), (1, 2, 3), [1, 2, 3]])
-def test_other_elements_are_refused(element):
-    with pytest.raises(
-        ValueError, match=f"pair .features, labels.; got a .* of {len(element)}"
-    ):
-        list(Source([element]).batches())
+def test_other_elements_are_refused():
+    for element in [(1,), (1, 2, 3), [1, 2, 3]]:
+        with pytest.raises(
+            ValueError, match=f"pair .features, labels.; got a .* of {len(element)}"
+        ):
+            list(Source([element]).batches())
 
 
 def test_no_batches():
@@ -84,21 +82,22 @@ def test_no_batches():
 # Types
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("as_table", [True, False])
-def test_floats_follow_the_network_and_all_else_stays(dtype, as_table):
-    table = ArrayDataset(COLUMNS, LABELS)
-    ((features, labels),) = make(table if as_table else list(table), dtype=dtype)
-    assert features["x"].dtype == dtype
-    assert features["i"].dtype == labels.dtype == torch.int64
-    assert isinstance(features["word"], np.ndarray)
-    assert features["word"].tolist() == list("abcde")
-    assert features["x"].tolist() == FLOATS.tolist()
+def test_floats_follow_the_network_and_all_else_stays():
+    for dtype in [torch.float32, torch.float64]:
+        for as_table in [True, False]:
+            table = ArrayDataset(COLUMNS, LABELS)
+            ((features, labels),) = make(
+                table if as_table else list(table), dtype=dtype
+            )
+            assert features["x"].dtype == dtype
+            assert features["i"].dtype == labels.dtype == torch.int64
+            assert isinstance(features["word"], np.ndarray)
+            assert features["word"].tolist() == list("abcde")
+            assert features["x"].tolist() == FLOATS.tolist()
 
 
-@pytest.mark.parametrize(
-    ("array", "dtype"),
-    [
+def test_types_of_arrays():
+    for array, dtype in [
         (np.ones(2, np.float16), torch.float32),
         (np.ones(2, ">f8"), torch.float32),
         (np.ones(2, ">i4"), torch.int32),
@@ -107,46 +106,37 @@ def test_floats_follow_the_network_and_all_else_stays(dtype, as_table):
         (pd.Series([1.0, 2.0]), torch.float32),
         (pl.Series([1, 2]), torch.int64),
         (torch.ones(2, dtype=torch.float64), torch.float64),  # is one already
-    ],
-)
-def test_types_of_arrays(array, dtype):
-    ((features, _),) = make([array])
-    assert features.dtype == dtype
+    ]:
+        ((features, _),) = make([array])
+        assert features.dtype == dtype
 
 
-@pytest.mark.parametrize("array", [np.ones(3), np.ones(3, np.float32), np.arange(3)])
-@pytest.mark.parametrize("shuffle", [False, True])
-def test_read_only_arrays(recwarn, array, shuffle):
-    array = array.copy()
-    array.setflags(write=False)
-    ((features, labels),) = make(ArrayDataset(array, array, shuffle=shuffle))
-    features += 1
-    assert array.max() <= 2
-    assert len(features) == len(labels) == 3
-    assert not recwarn.list
+def test_read_only_arrays(recwarn):
+    for array in [np.ones(3), np.ones(3, np.float32), np.arange(3)]:
+        for shuffle in [False, True]:
+            array = array.copy()
+            array.setflags(write=False)
+            ((features, labels),) = make(ArrayDataset(array, array, shuffle=shuffle))
+            features += 1
+            assert array.max() <= 2
+            assert len(features) == len(labels) == 3
+            assert not recwarn.list
 
 
-@pytest.mark.parametrize("library", [pd, pl])
-def test_data_frames_become_dictionaries(library):
-    frame = library.DataFrame({"x": [1.0, 2.0], "word": ["a", "b"]})
-    for data in (ArrayDataset(frame), [frame]):
-        ((features, labels),) = make(data)
-        assert features["x"].tolist() == [1.0, 2.0]
-        assert list(features["word"]) == ["a", "b"]
-        assert labels is None
+def test_data_frames_become_dictionaries():
+    for library in [pd, pl]:
+        frame = library.DataFrame({"x": [1.0, 2.0], "word": ["a", "b"]})
+        for data in (ArrayDataset(frame), [frame]):
+            ((features, labels),) = make(data)
+            assert features["x"].tolist() == [1.0, 2.0]
+            assert list(features["word"]) == ["a", "b"]
+            assert labels is None
 
 
 def test_nested_dictionaries():
     ((features, labels),) = make([({"a": {"b": FLOATS}}, {"c": LABELS})])
     assert torch.is_tensor(features["a"]["b"])
     assert torch.is_tensor(labels["c"])
-
-
-def test_data_loaders():
-    loader = DataLoader(TensorDataset(torch.ones(5, 2), torch.zeros(5)), batch_size=2)
-    batches = make(loader)
-    assert [len(features) for features, _ in batches] == [2, 2, 1]
-    assert [len(labels) for _, labels in batches] == [2, 2, 1]
 
 
 # Encoding
@@ -190,11 +180,11 @@ def test_labels_that_are_not_wanted_are_not_encoded():
         assert labels is None
 
 
-@pytest.mark.parametrize("n_rows", [1, 5, 9])
-def test_the_last_batch_may_be_one_row(n_rows):
-    x = np.arange(n_rows, dtype=np.float32).reshape(-1, 1)
-    batches = make(ArrayDataset(x, x, batch_size=4))
-    assert batches[-1][0].shape == batches[-1][1].shape == (1, 1)
+def test_the_last_batch_may_be_one_row():
+    for n_rows in [1, 5, 9]:
+        x = np.arange(n_rows, dtype=np.float32).reshape(-1, 1)
+        batches = make(ArrayDataset(x, x, batch_size=4))
+        assert batches[-1][0].shape == batches[-1][1].shape == (1, 1)
 
 
 def test_shuffled_tables_are_cut_as_their_rows_are():
@@ -207,8 +197,7 @@ def test_shuffled_tables_are_cut_as_their_rows_are():
         assert "".join(features["word"]) == "".join("abcde"[i] for i in labels)
 
 
-@pytest.mark.parametrize("batch_size", [16, 7])
-@pytest.mark.parametrize("together", [1, 2**12, 2**20])
+@pytest.mark.parametrize(("batch_size", "together"), [(16, 1), (7, 2**12), (16, 2**20)])
 def test_batches_taken_together_are_those_taken_alone(
     monkeypatch, batch_size, together
 ):
@@ -266,22 +255,18 @@ def test_a_network_that_works_in_place_leaves_the_callers_array_alone():
     np.testing.assert_array_equal(X, before)
 
 
-@pytest.mark.parametrize(
-    ("features", "labels"),
-    [
+def test_structures_of_the_user_pass():
+    for features, labels in [
         (torch.zeros(8, 2), (torch.zeros(8), torch.zeros(8))),
         (torch.zeros(8, 2), {"y": torch.zeros(8), "rate": torch.tensor(0.1)}),
         ({"values": torch.zeros(20), "offsets": torch.zeros(8)}, torch.zeros(8)),
-    ],
-    ids=["tuple", "scalar", "ragged"],
-)
-def test_structures_of_the_user_pass(features, labels):
-    source = Source([(features, labels)])
-    ((got_features, got_labels),) = tensor_batches(
-        source, lambda x: x, lambda y: y, CPU, torch.float32
-    )
-    assert got_features is features
-    assert got_labels is labels
+    ]:
+        source = Source([(features, labels)])
+        ((got_features, got_labels),) = tensor_batches(
+            source, lambda x: x, lambda y: y, CPU, torch.float32
+        )
+        assert got_features is features
+        assert got_labels is labels
 
 
 def test_labels_of_another_length_are_refused():
@@ -312,3 +297,39 @@ def test_rows_of_the_first_batch():
     assert Source(ArrayDataset(np.arange(5), batch_size=2)).rows_per_batch == 2
     assert Source([np.arange(3), np.arange(2)]).rows_per_batch == 3
     assert Source([]).rows_per_batch is None
+
+
+# Pinned memory
+
+
+@pytest.fixture
+def no_pinned_memory(monkeypatch):
+    """Let other memory be that which only a machine with a GPU has."""
+    empty_like = torch.empty_like
+    monkeypatch.setattr(torch, "empty_like", lambda leaf, pin_memory: empty_like(leaf))
+
+
+@pytest.mark.usefixtures("no_pinned_memory")
+@pytest.mark.parametrize(
+    ("leaf", "n_bytes"),
+    [
+        (torch.arange(6.0).view(2, 3).t(), 24),
+        (torch.arange(3000.0).view(3, 1000)[:, 0], 12),
+        (torch.ones(1).expand(5), 20),
+        (torch.empty(0, 2), 0),
+    ],
+    ids=["transposed", "column", "repeated", "empty"],
+)
+def test_all_leaves_are_pinned_in_no_more_memory_than_they_need(leaf, n_bytes):
+    pinned = _pinned(leaf)
+    assert torch.equal(pinned, leaf)
+    assert pinned.untyped_storage().nbytes() == n_bytes
+
+
+@pytest.mark.usefixtures("no_pinned_memory")
+def test_what_is_pinned_is_a_copy_that_passes_gradients_on():
+    leaf = torch.ones(3, requires_grad=True)
+    pinned = _pinned(leaf)
+    pinned.sum().backward()
+    assert pinned.data_ptr() != leaf.data_ptr()
+    assert leaf.grad.tolist() == [1, 1, 1]

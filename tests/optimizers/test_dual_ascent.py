@@ -89,9 +89,15 @@ def dual_objective(loss, examples, optimizer, l1, l2):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("loss", LOSSES)
-@pytest.mark.parametrize(("l1", "l2"), [(0.0, 1.0), (0.0, 0.1), (0.7, 0.5)])
-@pytest.mark.parametrize("with_factors", [False, True])
+@pytest.mark.parametrize(
+    ("loss", "l1", "l2", "with_factors"),
+    [
+        ("logistic", 0.0, 1.0, True),
+        ("logistic", 0.7, 0.5, False),
+        ("squared", 0.0, 1.0, False),
+        ("squared", 0.7, 0.5, True),
+    ],
+)
 def test_optimum(loss, l1, l2, with_factors):
     examples, params = problem(with_factors=with_factors), parameters()
     optimizer = DualAscent(params, loss, l1, l2)
@@ -191,8 +197,14 @@ def test_float32_follows_float64():
     torch.testing.assert_close(flat(single), flat(double), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("way", ["state_dict", "named_state", "deepcopy"])
+@pytest.mark.parametrize(
+    ("dtype", "way"),
+    [
+        (torch.float32, "state_dict"),
+        (torch.float64, "named_state"),
+        (torch.float64, "deepcopy"),
+    ],
+)
 def test_restored_state_continues(dtype, way):
     examples, params = problem(dtype=dtype), parameters(dtype)
     optimizer = DualAscent(params, "logistic", 0.2)
@@ -248,18 +260,6 @@ def test_a_weight_is_a_number_of_examples():
     run(DualAscent(weighted, "logistic"), examples, 500)
     run(DualAscent(plain, "logistic"), repeated, 500)
     torch.testing.assert_close(flat(weighted), flat(plain), rtol=0, atol=1e-10)
-
-
-def test_closure():
-    params, examples = parameters(), problem()
-    optimizer = DualAscent(params, "squared")
-
-    def closure():
-        optimizer.observe(examples)
-        return 0.5
-
-    assert optimizer.step(closure) == 0.5
-    assert flat(params).any()
 
 
 def test_an_example_may_come_twice_in_a_batch():

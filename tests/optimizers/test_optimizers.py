@@ -18,9 +18,8 @@ from tests._optimizers import NAMES, Network, train, weights
 optim = torch.optim
 
 
-@pytest.mark.parametrize(
-    ("name", "cls", "defaults"),
-    [
+def test_names_and_their_defaults():
+    for name, cls, defaults in [
         (
             "adagrad",
             optim.Adagrad,
@@ -37,55 +36,52 @@ optim = torch.optim
         ),
         ("rmsprop", optim.RMSprop, {"lr": 0.001, "alpha": 0.9, "eps": 1e-7}),
         ("sgd", optim.SGD, {"lr": 0.01, "momentum": 0}),
-    ],
-)
-@pytest.mark.parametrize("spell", [str.lower, str.upper, str.title])
-def test_names_and_their_defaults(name, cls, defaults, spell):
-    optimizer = make_optimizer(spell(name), Network().parameters())
-    assert type(optimizer) is cls
-    group = optimizer.param_groups[0]
-    assert {key: group[key] for key in defaults} == defaults
+    ]:
+        for spell in [str.lower, str.upper, str.title]:
+            optimizer = make_optimizer(spell(name), Network().parameters())
+            assert type(optimizer) is cls
+            group = optimizer.param_groups[0]
+            assert {key: group[key] for key in defaults} == defaults
 
 
-@pytest.mark.parametrize(
-    ("rates", "here", "keras"),
-    [([0.1, 0.01], -0.119, -0.2), ([0.1, 0.1], -0.29, -0.29)],
-)
-def test_momentum_multiplies_by_the_rate_after_it_accumulates(rates, here, keras):
+def test_momentum_multiplies_by_the_rate_after_it_accumulates():
     """The documented rule; that of Keras multiplies before."""
-    weight = torch.zeros(1, requires_grad=True)
-    optimizer = make_optimizer("momentum", [weight], lambda step: rates[min(step, 1)])
-    (scheduler,) = missing_function_lrs([optimizer], [])
-    velocity = of_keras = 0.0
-    for rate in rates:
-        weight.grad = torch.ones(1)
-        optimizer.step()
-        scheduler.step()
-        velocity = 0.9 * velocity - rate
-        of_keras += velocity
-    assert weight.item() == pytest.approx(here)
-    assert of_keras == pytest.approx(keras)
+    for rates, here, keras in [([0.1, 0.01], -0.119, -0.2), ([0.1, 0.1], -0.29, -0.29)]:
+        weight = torch.zeros(1, requires_grad=True)
+        optimizer = make_optimizer(
+            "momentum", [weight], lambda step, rates=rates: rates[min(step, 1)]
+        )
+        (scheduler,) = missing_function_lrs([optimizer], [])
+        velocity = of_keras = 0.0
+        for rate in rates:
+            weight.grad = torch.ones(1)
+            optimizer.step()
+            scheduler.step()
+            velocity = 0.9 * velocity - rate
+            of_keras += velocity
+        assert weight.item() == pytest.approx(here)
+        assert of_keras == pytest.approx(keras)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_rate_and_options_replace_defaults(name):
-    group = make_optimizer(name, Network().parameters(), 0.25).param_groups[0]
-    assert group["lr"] == 0.25
-    optimizer = make_optimizer("rmsprop", Network().parameters(), alpha=0.5)
-    assert optimizer.param_groups[0]["alpha"] == 0.5
+def test_rate_and_options_replace_defaults():
+    for name in NAMES:
+        group = make_optimizer(name, Network().parameters(), 0.25).param_groups[0]
+        assert group["lr"] == 0.25
+        optimizer = make_optimizer("rmsprop", Network().parameters(), alpha=0.5)
+        assert optimizer.param_groups[0]["alpha"] == 0.5
 
 
-@pytest.mark.parametrize("optimizer", ["Adagrad", optim.Adagrad])
-def test_lr_is_another_name_of_the_rate(optimizer):
-    parameters = list(Network().parameters())
-    group = make_optimizer(optimizer, parameters, lr=0.5).param_groups[0]
-    assert group["lr"] == 0.5
-    with pytest.raises(TypeError, match=r"twice: learning_rate=0\.1 and lr=0\.5"):
-        make_optimizer(optimizer, parameters, 0.1, lr=0.5)
-    with pytest.raises(ValueError, match="'learning_rate'"):
-        make_optimizer(optimizer, parameters, lr=-1.0)
-    with pytest.raises(TypeError, match=r"Options \['lr'\] cannot be passed on"):
-        make_optimizer(lambda params: optim.SGD(params), parameters, lr=1)
+def test_lr_is_another_name_of_the_rate():
+    for optimizer in ["Adagrad", optim.Adagrad]:
+        parameters = list(Network().parameters())
+        group = make_optimizer(optimizer, parameters, lr=0.5).param_groups[0]
+        assert group["lr"] == 0.5
+        with pytest.raises(TypeError, match=r"twice: learning_rate=0\.1 and lr=0\.5"):
+            make_optimizer(optimizer, parameters, 0.1, lr=0.5)
+        with pytest.raises(ValueError, match="'learning_rate'"):
+            make_optimizer(optimizer, parameters, lr=-1.0)
+        with pytest.raises(TypeError, match=r"Options \['lr'\] cannot be passed on"):
+            make_optimizer(lambda params: optim.SGD(params), parameters, lr=1)
 
 
 def test_class_has_its_own_defaults_but_the_given_weight_decay():
@@ -115,34 +111,38 @@ def test_callable_gets_plain_parameters():
     assert len(optimizer.param_groups[0]["params"]) == 2
 
 
-@pytest.mark.parametrize("form", ["named", "groups", "generators", "one"])
-def test_forms_of_params(form):
-    network = Network()
-    params = {
-        "named": network.named_parameters(),
-        "groups": [{"params": [network.table], "lr": 1.0}, {"params": [network.late]}],
-        "generators": [{"params": (p for p in network.parameters())}],
-        "one": [{"params": network.hidden}],
-    }[form]
-    optimizer = make_optimizer("sgd", params, 0.5)
-    groups = optimizer.param_groups
-    sizes = [len(group["params"]) for group in groups]
-    assert (
-        sizes == {"named": [3], "groups": [1, 1], "generators": [3], "one": [1]}[form]
-    )
-    assert groups[-1]["lr"] == 0.5
-    assert groups[0]["lr"] == (1.0 if form == "groups" else 0.5)
+def test_forms_of_params():
+    for form in ["named", "groups", "generators", "one"]:
+        network = Network()
+        params = {
+            "named": network.named_parameters(),
+            "groups": [
+                {"params": [network.table], "lr": 1.0},
+                {"params": [network.late]},
+            ],
+            "generators": [{"params": (p for p in network.parameters())}],
+            "one": [{"params": network.hidden}],
+        }[form]
+        optimizer = make_optimizer("sgd", params, 0.5)
+        groups = optimizer.param_groups
+        sizes = [len(group["params"]) for group in groups]
+        assert (
+            sizes
+            == {"named": [3], "groups": [1, 1], "generators": [3], "one": [1]}[form]
+        )
+        assert groups[-1]["lr"] == 0.5
+        assert groups[0]["lr"] == (1.0 if form == "groups" else 0.5)
 
 
-@pytest.mark.parametrize("form", ["parameters", "named", "groups", "callable"])
-def test_row_tables_are_wrapped(form):
-    network = Network(tables=True)
-    params = {
-        "named": network.named_parameters(),
-        "groups": [{"params": [network.late]}, {"params": [network.table]}],
-    }.get(form, network.parameters())
-    optimizer = optim.Adam if form == "callable" else "adam"
-    assert type(make_optimizer(optimizer, params)) is RowSparse
+def test_row_tables_are_wrapped():
+    for form in ["parameters", "named", "groups", "callable"]:
+        network = Network(tables=True)
+        params = {
+            "named": network.named_parameters(),
+            "groups": [{"params": [network.late]}, {"params": [network.table]}],
+        }.get(form, network.parameters())
+        optimizer = optim.Adam if form == "callable" else "adam"
+        assert type(make_optimizer(optimizer, params)) is RowSparse
 
 
 def test_wrapped_already_stays_as_it_is():
@@ -153,20 +153,17 @@ def test_wrapped_already_stays_as_it_is():
     assert type(optimizer.inner) is optim.Adagrad
 
 
-@pytest.mark.parametrize("tables", [False, True])
-@pytest.mark.parametrize(
-    ("name", "dense", "with_tables"),
-    [
-        ("adagrad", "fused", "fused"),
-        ("adam", "fused", "foreach"),
-        ("adamw", "fused", "foreach"),
-        ("momentum", "foreach", "foreach"),
-        ("rmsprop", "foreach", "foreach"),
-    ],
-)
-def test_implementation(name, dense, with_tables, tables):
-    optimizer = make_optimizer(name, Network(tables).parameters())
-    assert optimizer.param_groups[0][with_tables if tables else dense] is True
+def test_implementation():
+    for tables in [False, True]:
+        for name, dense, with_tables in [
+            ("adagrad", "fused", "fused"),
+            ("adam", "fused", "foreach"),
+            ("adamw", "fused", "foreach"),
+            ("momentum", "foreach", "foreach"),
+            ("rmsprop", "foreach", "foreach"),
+        ]:
+            optimizer = make_optimizer(name, Network(tables).parameters())
+            assert optimizer.param_groups[0][with_tables if tables else dense] is True
 
 
 def test_implementation_can_be_chosen():
@@ -175,14 +172,14 @@ def test_implementation_can_be_chosen():
     assert (group["foreach"], group["fused"]) == (False, None)
 
 
-@pytest.mark.parametrize("tables", [False, True])
 @pytest.mark.parametrize("name", NAMES)
-def test_implementations_agree(name, tables):
-    ours, plain = Network(tables), Network(tables)
-    options = {} if name in ("ftrl", "proximaladagrad") else {"foreach": False}
-    train(ours, make_optimizer(name, ours.parameters(), 0.05), 0, 5)
-    train(plain, make_optimizer(name, plain.parameters(), 0.05, **options), 0, 5)
-    torch.testing.assert_close(weights(ours), weights(plain))
+def test_implementations_agree(name):
+    for tables in [False, True]:
+        ours, plain = Network(tables), Network(tables)
+        options = {} if name in ("ftrl", "proximaladagrad") else {"foreach": False}
+        train(ours, make_optimizer(name, ours.parameters(), 0.05), 0, 5)
+        train(plain, make_optimizer(name, plain.parameters(), 0.05, **options), 0, 5)
+        torch.testing.assert_close(weights(ours), weights(plain))
 
 
 def test_a_function_gives_the_rate_of_the_first_step():
@@ -192,12 +189,12 @@ def test_a_function_gives_the_rate_of_the_first_step():
     assert optimizer.param_groups[0]["lr"] == 0.0
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_rate_of_zero_leaves_the_weights_alone(name):
-    network = Network(tables=True)
-    before = weights(network)
-    train(network, make_optimizer(name, network.parameters(), lambda step: 0), 0, 3)
-    assert torch.equal(weights(network), before)
+def test_a_rate_of_zero_leaves_the_weights_alone():
+    for name in NAMES:
+        network = Network(tables=True)
+        before = weights(network)
+        train(network, make_optimizer(name, network.parameters(), lambda step: 0), 0, 3)
+        assert torch.equal(weights(network), before)
 
 
 def named(*names, tables=()):
@@ -213,17 +210,17 @@ def shares(optimizers, parameters):
     return [[names[p] for p in o.param_groups[0]["params"]] for o in optimizers]
 
 
-@pytest.mark.parametrize("kind", ["name", "class", "callable"])
-@pytest.mark.parametrize("as_mapping", [False, True])
-def test_one_optimizer_takes_all_parameters(kind, as_mapping):
-    factory = functools.partial(optim.SGD, lr=0.5)
-    optimizer = {"name": "sgd", "class": optim.SGD, "callable": factory}[kind]
-    parameters = named("a", "b.c")
-    made = make_optimizers(
-        optimizer, parameters if as_mapping else iter(parameters.items()), 0.5
-    )
-    assert shares(made, parameters) == [["a", "b.c"]]
-    assert made[0].param_groups[0]["lr"] == 0.5
+def test_one_optimizer_takes_all_parameters():
+    for kind in ["name", "class", "callable"]:
+        for as_mapping in [False, True]:
+            factory = functools.partial(optim.SGD, lr=0.5)
+            optimizer = {"name": "sgd", "class": optim.SGD, "callable": factory}[kind]
+            parameters = named("a", "b.c")
+            made = make_optimizers(
+                optimizer, parameters if as_mapping else iter(parameters.items()), 0.5
+            )
+            assert shares(made, parameters) == [["a", "b.c"]]
+            assert made[0].param_groups[0]["lr"] == 0.5
 
 
 def test_the_first_pattern_that_matches_takes_a_parameter():
@@ -265,9 +262,8 @@ def test_row_tables_are_wrapped_where_they_are():
     assert [type(o) for o in made] == [optim.Adam, RowSparse]
 
 
-@pytest.mark.parametrize(
-    ("optimizer", "match"),
-    [
+def test_patterns_that_do_not_fit():
+    for optimizer, match in [
         (
             [("bia", "sgd"), ("*", "adam")],
             "pattern 'bia' of 'optimizer' matches no .* Left are 'weight', 'bias' of",
@@ -280,20 +276,18 @@ def test_row_tables_are_wrapped_where_they_are():
         ([("b*", "sgd")], "no pattern that matches 'weight'. Add a last pair"),
         ([], "no pattern that matches 'weight', 'bias'. Add a last pair"),
         ([("*", "adama")], "Unknown 'optimizer' 'adama'"),
-    ],
-)
-def test_patterns_that_do_not_fit(optimizer, match):
-    with pytest.raises(ValueError, match=match):
-        make_optimizers(optimizer, named("weight", "bias"))
+    ]:
+        with pytest.raises(ValueError, match=match):
+            make_optimizers(optimizer, named("weight", "bias"))
 
 
-@pytest.mark.parametrize(
-    "pair", ["*", ("*",), ("*", "sgd", 0.1), (1, "sgd"), optim.SGD, None]
-)
-def test_a_list_holds_pairs(pair):
-    match = re.escape(f"got {pair!r}.")
-    with pytest.raises(TypeError, match=rf"must hold pairs \(pattern, opt.*{match}"):
-        make_optimizers([pair], named("a"))
+def test_a_list_holds_pairs():
+    for pair in ["*", ("*",), ("*", "sgd", 0.1), (1, "sgd"), optim.SGD, None]:
+        match = re.escape(f"got {pair!r}.")
+        with pytest.raises(
+            TypeError, match=rf"must hold pairs \(pattern, opt.*{match}"
+        ):
+            make_optimizers([pair], named("a"))
 
 
 def test_an_optimizer_of_a_list_is_checked():
@@ -305,11 +299,13 @@ def test_an_optimizer_of_a_list_is_checked():
         make_optimizers([("*", 3)], network.named_parameters())
 
 
-@pytest.mark.parametrize("form", [list, iter])
-def test_parameters_need_names(form):
-    parameters = form([nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))])
-    with pytest.raises(TypeError, match=r"pairs \(name, parameter\).*got a Parameter"):
-        make_optimizers("sgd", parameters)
+def test_parameters_need_names():
+    for form in [list, iter]:
+        parameters = form([nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))])
+        with pytest.raises(
+            TypeError, match=r"pairs \(name, parameter\).*got a Parameter"
+        ):
+            make_optimizers("sgd", parameters)
 
 
 def test_a_network_without_parameters():
@@ -325,9 +321,8 @@ def test_instance_is_refused():
         make_optimizer(optim.Adam(network.parameters()), network.parameters())
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error", "match"),
-    [
+def test_wrong_arguments():
+    for arguments, error, match in [
         ({"optimizer": "adama"}, ValueError, r"'adama'.*'adagrad', 'adam', 'adamw'"),
         ({"optimizer": 3}, TypeError, "a name, .*class or a callable.*got 3"),
         ({"optimizer": nn.Linear}, TypeError, "a name, .*class or a callable.*Linear"),
@@ -400,18 +395,16 @@ def test_instance_is_refused():
             TypeError,
             r"\['momentum'\] cannot be passed on.*inside the callable",
         ),
-    ],
-)
-def test_wrong_arguments(arguments, error, match):
-    arguments = {"optimizer": "sgd", "params": Network().parameters(), **arguments}
-    with pytest.raises(error, match=match):
-        make_optimizer(**arguments)
+    ]:
+        arguments = {"optimizer": "sgd", "params": Network().parameters(), **arguments}
+        with pytest.raises(error, match=match):
+            make_optimizer(**arguments)
 
 
-@pytest.mark.parametrize("params", [[], iter(()), [{"params": []}]])
-def test_no_parameters(params):
-    with pytest.raises(ValueError, match="at least one parameter, got none"):
-        make_optimizer("adam", params)
+def test_no_parameters():
+    for params in [[], iter(()), [{"params": []}]]:
+        with pytest.raises(ValueError, match="at least one parameter, got none"):
+            make_optimizer("adam", params)
 
 
 def test_one_tensor_is_no_iterable_of_parameters():

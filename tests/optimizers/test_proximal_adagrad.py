@@ -98,9 +98,8 @@ def test_estimators_get_weights_of_zero_and_record_their_steps():
     np.testing.assert_array_equal(*found)
 
 
-@pytest.mark.parametrize(
-    ("options", "error", "message"),
-    [
+def test_wrong_arguments():
+    for options, error, message in [
         ({"lr": -1.0}, ValueError, "'lr' of ProximalAdagrad .* at least 0; got -1.0"),
         ({"l1": -1.0}, ValueError, "'l1' of ProximalAdagrad .* at least 0; got -1.0"),
         ({"l2": "much"}, TypeError, "'l2' of ProximalAdagrad .* got 'much'"),
@@ -109,11 +108,9 @@ def test_estimators_get_weights_of_zero_and_record_their_steps():
             ValueError,
             "'initial_accumulator_value' of ProximalAdagrad .* greater than 0; got 0.0",
         ),
-    ],
-)
-def test_wrong_arguments(options, error, message):
-    with pytest.raises(error, match=message):
-        ProximalAdagrad([torch.nn.Parameter(torch.zeros(2))], **options)
+    ]:
+        with pytest.raises(error, match=message):
+            ProximalAdagrad([torch.nn.Parameter(torch.zeros(2))], **options)
 
 
 def test_a_sparse_gradient_needs_the_wrapper():

@@ -68,38 +68,40 @@ def train(optimizer, param, batches):
 BATCHES = [[0, 2], [2, 2, 4, 2], [1], [0, 3, 3, 3], [4, 0], [2, 1]]
 
 
-@pytest.mark.parametrize("name", ROWWISE)
-def test_every_row_follows_the_dense_rule(name):
-    param = table()
-    rows = [torch.nn.Parameter(row.clone()) for row in param.detach().split(1)]
-    each = [ROWWISE[name]([row]) for row in rows]
-    for step, ids in enumerate(BATCHES):
-        dense = gradient(param, ids, seed=step).to_dense()
-        for i in set(ids):
-            rows[i].grad = dense[i : i + 1].clone()
-            each[i].step()
-    train(RowSparse(ROWWISE[name]([param])), param, BATCHES)
-    # Sums of duplicates may be rounded in another order.
-    torch.testing.assert_close(param.detach(), torch.cat([r.detach() for r in rows]))
+def test_every_row_follows_the_dense_rule():
+    for name in ROWWISE:
+        param = table()
+        rows = [torch.nn.Parameter(row.clone()) for row in param.detach().split(1)]
+        each = [ROWWISE[name]([row]) for row in rows]
+        for step, ids in enumerate(BATCHES):
+            dense = gradient(param, ids, seed=step).to_dense()
+            for i in set(ids):
+                rows[i].grad = dense[i : i + 1].clone()
+                each[i].step()
+        train(RowSparse(ROWWISE[name]([param])), param, BATCHES)
+        # Sums of duplicates may be rounded in another order.
+        torch.testing.assert_close(
+            param.detach(), torch.cat([r.detach() for r in rows])
+        )
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("name", ALL)
-def test_all_rows_touched_is_the_dense_optimizer(name, dtype):
-    sparse, dense = table(dtype=dtype), table(dtype=dtype)
-    optimizer, plain = RowSparse(ALL[name]([sparse])), ALL[name]([dense])
-    for step in range(4):
-        sparse.grad = gradient(sparse, list(range(ROWS)), seed=step)
-        dense.grad = sparse.grad.to_dense()
-        optimizer.step()
-        plain.step()
-    assert torch.equal(sparse, dense)
-    ours, theirs = optimizer.state_dict()["state"], plain.state_dict()["state"]
-    assert ours.keys() == theirs.keys()
-    for position, slots in theirs.items():
-        assert ours[position].keys() == slots.keys()
-        for slot, value in slots.items():
-            torch.testing.assert_close(ours[position][slot], value, rtol=0, atol=0)
+def test_all_rows_touched_is_the_dense_optimizer(name):
+    for dtype in [torch.float32, torch.float64]:
+        sparse, dense = table(dtype=dtype), table(dtype=dtype)
+        optimizer, plain = RowSparse(ALL[name]([sparse])), ALL[name]([dense])
+        for step in range(4):
+            sparse.grad = gradient(sparse, list(range(ROWS)), seed=step)
+            dense.grad = sparse.grad.to_dense()
+            optimizer.step()
+            plain.step()
+        assert torch.equal(sparse, dense)
+        ours, theirs = optimizer.state_dict()["state"], plain.state_dict()["state"]
+        assert ours.keys() == theirs.keys()
+        for position, slots in theirs.items():
+            assert ours[position].keys() == slots.keys()
+            for slot, value in slots.items():
+                torch.testing.assert_close(ours[position][slot], value, rtol=0, atol=0)
 
 
 def test_adam_is_lazy():
@@ -123,49 +125,49 @@ def test_adam_is_lazy():
     np.testing.assert_allclose(slots["exp_avg_sq"], second, rtol=1e-12)
 
 
-@pytest.mark.parametrize("name", ALL)
-def test_untouched_rows_and_their_slots_stay(name):
-    param = table()
-    optimizer = RowSparse(ALL[name]([param]))
-    train(optimizer, param, [list(range(ROWS)), [0, 1, 1]])
-    before = copy.deepcopy([param.detach(), *optimizer.state[param].values()])
-    param.grad = gradient(param, [5, 1])
-    optimizer.step()
-    after = [param.detach(), *optimizer.state[param].values()]
-    for old, new in zip(before, after, strict=True):
-        if old.ndim:
-            assert torch.equal(old[[0, 2, 3, 4, 6]], new[[0, 2, 3, 4, 6]])
-            assert name == "rprop" or not torch.equal(old[[1, 5]], new[[1, 5]])
+def test_untouched_rows_and_their_slots_stay():
+    for name in ALL:
+        param = table()
+        optimizer = RowSparse(ALL[name]([param]))
+        train(optimizer, param, [list(range(ROWS)), [0, 1, 1]])
+        before = copy.deepcopy([param.detach(), *optimizer.state[param].values()])
+        param.grad = gradient(param, [5, 1])
+        optimizer.step()
+        after = [param.detach(), *optimizer.state[param].values()]
+        for old, new in zip(before, after, strict=True):
+            if old.ndim:
+                assert torch.equal(old[[0, 2, 3, 4, 6]], new[[0, 2, 3, 4, 6]])
+                assert name == "rprop" or not torch.equal(old[[1, 5]], new[[1, 5]])
 
 
-@pytest.mark.parametrize("name", ALL)
-def test_slots_of_rows_not_touched_yet_have_their_initial_value(name):
-    param = table()
-    optimizer = RowSparse(ALL[name]([param]))
-    param.grad = gradient(param, [1, 3])
-    optimizer.step()
-    initial = {"accumulator": 0.1, "step_size": 0.1}
-    if name == "adagrad":
-        initial["sum"] = 0.1
-    if name == "adamax":
-        initial["exp_inf"] = 1e-8
-    for slot, value in optimizer.state[param].items():
-        if value.ndim:
-            rest = value[[0, 2, 4, 5, 6]]
-            assert torch.equal(rest, torch.full_like(rest, initial.get(slot, 0.0)))
+def test_slots_of_rows_not_touched_yet_have_their_initial_value():
+    for name in ALL:
+        param = table()
+        optimizer = RowSparse(ALL[name]([param]))
+        param.grad = gradient(param, [1, 3])
+        optimizer.step()
+        initial = {"accumulator": 0.1, "step_size": 0.1}
+        if name == "adagrad":
+            initial["sum"] = 0.1
+        if name == "adamax":
+            initial["exp_inf"] = 1e-8
+        for slot, value in optimizer.state[param].items():
+            if value.ndim:
+                rest = value[[0, 2, 4, 5, 6]]
+                assert torch.equal(rest, torch.full_like(rest, initial.get(slot, 0.0)))
 
 
-@pytest.mark.parametrize("name", ALL)
-def test_counters_begin_as_without_the_wrapper(name):
-    sparse, dense = table(), table()
-    optimizer, plain = RowSparse(ALL[name]([sparse])), ALL[name]([dense])
-    sparse.grad = gradient(sparse, [1, 3])
-    dense.grad = sparse.grad.to_dense()
-    optimizer.step()
-    plain.step()
-    for slot, value in plain.state.get(dense, {}).items():
-        if not value.ndim:
-            assert torch.equal(optimizer.state[sparse][slot], value)
+def test_counters_begin_as_without_the_wrapper():
+    for name in ALL:
+        sparse, dense = table(), table()
+        optimizer, plain = RowSparse(ALL[name]([sparse])), ALL[name]([dense])
+        sparse.grad = gradient(sparse, [1, 3])
+        dense.grad = sparse.grad.to_dense()
+        optimizer.step()
+        plain.step()
+        for slot, value in plain.state.get(dense, {}).items():
+            if not value.ndim:
+                assert torch.equal(optimizer.state[sparse][slot], value)
 
 
 def test_dense_parameters_and_several_tables_share_one_inner_step(monkeypatch):
@@ -196,21 +198,21 @@ def test_dense_parameters_and_several_tables_share_one_inner_step(monkeypatch):
     assert torch.allclose(bias, torch.full((DIM,), -0.2))
 
 
-@pytest.mark.parametrize("grad", [None, "empty"])
-@pytest.mark.parametrize("name", ["adam", "momentum", "adagrad"])
-def test_table_without_rows_in_a_step_is_left_alone(name, grad):
-    param, other = table(), table(seed=1)
-    optimizer = RowSparse(ALL[name]([param, other]))
-    train(optimizer, param, [[1, 2]])
-    before = copy.deepcopy(optimizer.state_dict()["state"])
-    weight = param.detach().clone()
-    param.grad = None if grad is None else gradient(param, [])
-    other.grad = gradient(other, [0])
-    optimizer.step()
-    assert torch.equal(param, weight)
-    for slot, value in optimizer.state[param].items():
-        assert torch.equal(value, before[0][slot])
-    assert optimizer.state[other]
+def test_table_without_rows_in_a_step_is_left_alone():
+    for grad in [None, "empty"]:
+        for name in ["adam", "momentum", "adagrad"]:
+            param, other = table(), table(seed=1)
+            optimizer = RowSparse(ALL[name]([param, other]))
+            train(optimizer, param, [[1, 2]])
+            before = copy.deepcopy(optimizer.state_dict()["state"])
+            weight = param.detach().clone()
+            param.grad = None if grad is None else gradient(param, [])
+            other.grad = gradient(other, [0])
+            optimizer.step()
+            assert torch.equal(param, weight)
+            for slot, value in optimizer.state[param].items():
+                assert torch.equal(value, before[0][slot])
+            assert optimizer.state[other]
 
 
 def test_one_dimensional_table():
@@ -263,16 +265,16 @@ class TableSizedOperations(TorchDispatchMode):
         return out
 
 
-@pytest.mark.parametrize("name", ["adagrad_fused", "adam", "ftrl", "momentum"])
-def test_cost_of_a_step_does_not_depend_on_the_rows(name):
-    rows = 1234
-    param = table(rows)
-    optimizer = RowSparse(ALL[name]([param]))
-    train(optimizer, param, [[3, 7, 3]])
-    param.grad = gradient(param, [1, 3, 3])
-    with TableSizedOperations(rows) as seen:
-        optimizer.step()
-    assert seen.names == {"index_select", "index_copy_"}
+def test_cost_of_a_step_does_not_depend_on_the_rows():
+    for name in ["adagrad_fused", "adam", "ftrl", "momentum"]:
+        rows = 1234
+        param = table(rows)
+        optimizer = RowSparse(ALL[name]([param]))
+        train(optimizer, param, [[3, 7, 3]])
+        param.grad = gradient(param, [1, 3, 3])
+        with TableSizedOperations(rows) as seen:
+            optimizer.step()
+        assert seen.names == {"index_select", "index_copy_"}
 
 
 def test_values_of_a_row_are_summed_in_their_order():
@@ -289,32 +291,31 @@ def test_values_of_a_row_are_summed_in_their_order():
     assert torch.equal(param, expected)
 
 
-@pytest.mark.parametrize("together", [0, 20, 2**20])
-@pytest.mark.parametrize("is_recorded", [False, True])
-@pytest.mark.parametrize("name", ALL)
-def test_tables_together_follow_the_rule_of_each(
-    name, is_recorded, together, monkeypatch
-):
-    monkeypatch.setattr("skest.optimizers.row_sparse._ROWS_TOGETHER", together)
-    sizes = (5, 9, 7, 8)
-    whole, single = ([table(rows) for rows in sizes] for _ in range(2))
-    wide = torch.nn.Parameter(torch.ones(6, 1))
-    optimizers = [
-        RowSparse(ALL[name]([*whole, wide])),
-        *(RowSparse(ALL[name]([param])) for param in single),
-    ]
-    optimizers[0].is_recorded = is_recorded
-    for step, ids in enumerate(BATCHES):
-        for i, pair in enumerate(zip(whole, single, strict=True)):
-            # One of the tables is not touched now and then.
-            rows = [(row + i) % sizes[i] for row in ids] if step != i else []
-            for param in pair:
-                param.grad = gradient(param, rows, seed=step + i)
-        wide.grad = gradient(wide, ids)
-        for optimizer in optimizers:
-            optimizer.step()
-    for first, second in zip(whole, single, strict=True):
-        assert torch.equal(first, second)
+@pytest.mark.parametrize(
+    ("is_recorded", "together"), [(False, 0), (False, 20), (True, 20), (True, 2**20)]
+)
+def test_tables_together_follow_the_rule_of_each(is_recorded, together, monkeypatch):
+    for name in ALL:
+        monkeypatch.setattr("skest.optimizers.row_sparse._ROWS_TOGETHER", together)
+        sizes = (5, 9, 7, 8)
+        whole, single = ([table(rows) for rows in sizes] for _ in range(2))
+        wide = torch.nn.Parameter(torch.ones(6, 1))
+        optimizers = [
+            RowSparse(ALL[name]([*whole, wide])),
+            *(RowSparse(ALL[name]([param])) for param in single),
+        ]
+        optimizers[0].is_recorded = is_recorded
+        for step, ids in enumerate(BATCHES):
+            for i, pair in enumerate(zip(whole, single, strict=True)):
+                # One of the tables is not touched now and then.
+                rows = [(row + i) % sizes[i] for row in ids] if step != i else []
+                for param in pair:
+                    param.grad = gradient(param, rows, seed=step + i)
+            wide.grad = gradient(wide, ids)
+            for optimizer in optimizers:
+                optimizer.step()
+        for first, second in zip(whole, single, strict=True):
+            assert torch.equal(first, second)
 
 
 @pytest.mark.parametrize(
@@ -330,16 +331,16 @@ def test_what_tables_share_has_a_bound(together, size, monkeypatch):
     assert [len(kept) for kept in optimizer._scratch.values()] == [size]
 
 
-@pytest.mark.parametrize("is_recorded", [False, True])
-def test_what_a_step_needs_beside_the_slots_is_no_state(is_recorded):
-    param = table()
-    optimizer = RowSparse(optim.Adam([param]))
-    optimizer.is_recorded = is_recorded
-    size = len(pickle.dumps(optimizer.__getstate__()["_scratch"]))
-    train(optimizer, param, BATCHES)
-    assert len(pickle.dumps(optimizer.__getstate__()["_scratch"])) == size
-    assert bool(optimizer._scratch) is not is_recorded
-    assert set(optimizer.state_dict()) == {"state", "param_groups"}
+def test_what_a_step_needs_beside_the_slots_is_no_state():
+    for is_recorded in [False, True]:
+        param = table()
+        optimizer = RowSparse(optim.Adam([param]))
+        optimizer.is_recorded = is_recorded
+        size = len(pickle.dumps(optimizer.__getstate__()["_scratch"]))
+        train(optimizer, param, BATCHES)
+        assert len(pickle.dumps(optimizer.__getstate__()["_scratch"])) == size
+        assert bool(optimizer._scratch) is not is_recorded
+        assert set(optimizer.state_dict()) == {"state", "param_groups"}
 
 
 def test_slots_are_allocated_once():
@@ -351,36 +352,34 @@ def test_slots_are_allocated_once():
     assert all(optimizer.state[param][n] is s for n, s in slots.items() if s.ndim)
 
 
-@pytest.mark.parametrize("name", ALL)
-def test_state_dict_is_that_of_the_dense_optimizer(name):
-    param = table()
-    optimizer = RowSparse(ALL[name]([param]))
-    train(optimizer, param, BATCHES)
-    saved = copy.deepcopy(optimizer.state_dict())
-    twin = torch.nn.Parameter(param.detach().clone())
-    fresh = RowSparse(ALL[name]([twin]))
-    fresh.load_state_dict(saved)
-    ALL[name]([twin]).load_state_dict(saved)
-    assert fresh.state is fresh.inner.state
-    assert fresh.param_groups is fresh.inner.param_groups
-    for one, other in ((optimizer, param), (fresh, twin)):
-        train(one, other, BATCHES)
-    assert torch.equal(param, twin)
+def test_state_dict_is_that_of_the_dense_optimizer():
+    for name in ALL:
+        param = table()
+        optimizer = RowSparse(ALL[name]([param]))
+        train(optimizer, param, BATCHES)
+        saved = copy.deepcopy(optimizer.state_dict())
+        twin = torch.nn.Parameter(param.detach().clone())
+        fresh = RowSparse(ALL[name]([twin]))
+        fresh.load_state_dict(saved)
+        ALL[name]([twin]).load_state_dict(saved)
+        assert fresh.state is fresh.inner.state
+        assert fresh.param_groups is fresh.inner.param_groups
+        for one, other in ((optimizer, param), (fresh, twin)):
+            train(one, other, BATCHES)
+        assert torch.equal(param, twin)
 
 
-@pytest.mark.parametrize(
-    "duplicate", [copy.deepcopy, lambda o: pickle.loads(pickle.dumps(o))]
-)
-def test_copy_and_pickle(duplicate):
-    param = table()
-    optimizer = RowSparse(optim.Adam([param], lr=0.1))
-    train(optimizer, param, BATCHES)
-    other = duplicate(optimizer)
-    (twin,) = other.param_groups[0]["params"]
-    assert twin is not param
-    train(optimizer, param, BATCHES)
-    train(other, twin, BATCHES)
-    assert torch.equal(param, twin)
+def test_copy_and_pickle():
+    for duplicate in [copy.deepcopy, lambda o: pickle.loads(pickle.dumps(o))]:
+        param = table()
+        optimizer = RowSparse(optim.Adam([param], lr=0.1))
+        train(optimizer, param, BATCHES)
+        other = duplicate(optimizer)
+        (twin,) = other.param_groups[0]["params"]
+        assert twin is not param
+        train(optimizer, param, BATCHES)
+        train(other, twin, BATCHES)
+        assert torch.equal(param, twin)
 
 
 def test_learning_rate_scheduler():
@@ -458,13 +457,10 @@ def test_gradient_sparse_in_two_dimensions_is_refused():
         RowSparse(optim.SGD([param], lr=0.1)).step()
 
 
-@pytest.mark.parametrize(
-    ("inner", "match"),
-    [
+def test_what_cannot_be_wrapped():
+    for inner, match in [
         (lambda: optim.Adagrad, "got type; write"),
         (lambda: RowSparse(optim.Adagrad([table()])), "not wrapped yet, got RowSparse"),
-    ],
-)
-def test_what_cannot_be_wrapped(inner, match):
-    with pytest.raises(TypeError, match=match):
-        RowSparse(inner())
+    ]:
+        with pytest.raises(TypeError, match=match):
+            RowSparse(inner())

@@ -184,17 +184,7 @@ def test_training_goes_on_from_where_the_pointer_was_set(tmp_path):
 
 @pytest.mark.parametrize(
     "content",
-    [
-        b'{"latest": "ckpt-9"}',
-        b'{"latest": "elsewhere"}',
-        b'{"latest": 3}',
-        b"{}",
-        b"[]",
-        b"",
-        b"\xff\xfe",
-        b'{"latest": "ckp',
-        None,
-    ],
+    [b'{"latest": "ckpt-9"}', b"[]", b"\xff\xfe", b'{"latest": "ckp', None],
 )
 def test_a_pointer_to_nothing_falls_back_to_the_highest_step(tmp_path, content):
     store = saved(tmp_path, 9, 10, keep_max=None)
@@ -219,12 +209,7 @@ def test_the_pointer_may_be_a_bare_name(tmp_path):
 
 @pytest.mark.parametrize(
     "content",
-    [
-        "ckpt-5",
-        "{",
-        json.dumps({"latest": "ckpt-5", "all": ["ckpt-2", "ckpt-4"]}),
-        json.dumps({"latest": "ckpt-5", "all": None, "kept_for_good_at": "noon"}),
-    ],
+    ["ckpt-5", json.dumps({"latest": "ckpt-5", "all": ["ckpt-2", "ckpt-4"]})],
 )
 def test_without_a_list_what_is_found_is_kept_for_good(tmp_path, caplog, content):
     clock = FakeClock(now=1e9)
@@ -257,9 +242,9 @@ def test_going_on_from_one_that_is_kept_for_good_keeps_it(tmp_path, is_bare):
     assert on_disk(tmp_path) == ([2, 4, 5, 7, 8] if is_bare else [2, 4, 6, 7, 8])
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
+def test_what_people_put_around_a_name(tmp_path, caplog):
+    store = saved(tmp_path, 1, 2, 3)
+    for content in [
         '"ckpt-2"\n',
         "'ckpt-2'",
         "ckpt-2/\n",
@@ -267,24 +252,18 @@ def test_going_on_from_one_that_is_kept_for_good_keeps_it(tmp_path, is_bare):
         "\ufeffckpt-2\r\n",
         '\ufeff{"latest": "ckpt-2"}',
         '{"latest": " ckpt-2/ "}',
-    ],
-)
-def test_what_people_put_around_a_name(tmp_path, caplog, content):
-    store = saved(tmp_path, 1, 2, 3)
-    (tmp_path / "checkpoint").write_bytes(content.encode())
-    assert store.latest().global_step == 2
-    assert caplog.text == ""
+    ]:
+        (tmp_path / "checkpoint").write_bytes(content.encode())
+        assert store.latest().global_step == 2
+        assert caplog.text == ""
 
 
 @pytest.mark.parametrize(
     ("content", "named"),
     [
-        ("ckpt-9", "'ckpt-9'"),
         ('{"latest": "ckpt-9"}', "'ckpt-9'"),
-        ('{"latest": 3}', "3"),
         ("ckpt 2\n", "'ckpt 2'"),
         ('{"latest', """'{"latest'"""),
-        ("", "''"),
     ],
 )
 def test_a_pointer_to_nothing_is_reported(tmp_path, caplog, content, named):
@@ -307,9 +286,8 @@ def test_a_pointer_that_is_right_or_missing_is_not_reported(tmp_path, caplog):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="permissions of POSIX")
-@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o007, 0o660)])
-def test_all_files_have_the_permissions_of_the_umask(tmp_path, umask, mode):
-    before = os.umask(umask)
+def test_all_files_have_the_permissions_of_the_umask(tmp_path):
+    before = os.umask(0o007)
     try:
         estimator = Estimator(model_fn, tmp_path / "model").train(table_fn())
         version = estimator.export(tmp_path / "export")
@@ -318,11 +296,13 @@ def test_all_files_have_the_permissions_of_the_umask(tmp_path, umask, mode):
     files = [*estimator.latest_checkpoint().iterdir(), *version.iterdir()]
     modes = {path.name: path.stat().st_mode & 0o777 for path in files if path.is_file()}
     assert {*FILES, "manifest.json", "model.onnx"} < set(modes)
-    assert set(modes.values()) == {mode}
+    assert set(modes.values()) == {0o660}
 
 
-@pytest.mark.parametrize("number", [errno.EACCES, errno.EMFILE, errno.EIO])
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [*zip(FILES, (errno.EACCES, errno.EMFILE, errno.EIO), strict=True)],
+)
 def test_what_the_system_refuses_is_not_damaged(tmp_path, monkeypatch, name, number):
     store = saved(tmp_path, 1)
     original = Path.open
@@ -358,50 +338,39 @@ def test_an_error_of_the_system_that_safetensors_tells_of(tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize(
-    "damage", ["truncated", "garbage", "empty", "longer", "missing"]
-)
-def test_damaged_files_are_refused(tmp_path, name, damage):
+def test_damaged_files_are_refused(tmp_path, name):
     store = saved(tmp_path, 1, 2)
     path = tmp_path / "ckpt-2" / name
     content = path.read_bytes()
-    if damage == "missing":
-        path.unlink()
-    else:
-        path.write_bytes(
-            {
-                "truncated": content[:-3],
-                "garbage": b"\xa5" * len(content),
-                "empty": b"",
-                "longer": content + b"}",
-            }[damage]
-        )
-    if (name, damage) == ("state.json", "missing"):  # then it is no checkpoint
-        assert store.latest_step() == 1
-    else:
-        with pytest.raises(
-            CorruptCheckpointError, match=r"ckpt-2' is damaged:.*Delete it"
-        ):
-            store.latest()
+    for damaged in (content[:-3], b"\xa5" * len(content), b"", content + b"}", None):
+        if damaged is None:
+            path.unlink()
+        else:
+            path.write_bytes(damaged)
+        if (name, damaged) == ("state.json", None):  # then it is no checkpoint
+            assert store.latest_step() == 1
+        else:
+            with pytest.raises(
+                CorruptCheckpointError, match=r"ckpt-2' is damaged:.*Delete it"
+            ):
+                store.latest()
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
+def test_a_damaged_state_is_refused(tmp_path):
+    store = saved(tmp_path, 2)
+    path = tmp_path / "ckpt-2" / "state.json"
+    state = json.loads(path.read_text())
+    for changes in (
         {"format": "skest.checkpoint/2"},
         {"format": None},
         {"global_step": None},
         {"files": []},
         {"files": None},
         {"files": {"variables.safetensors": 3}},
-    ],
-)
-def test_a_damaged_state_is_refused(tmp_path, changes):
-    store = saved(tmp_path, 2)
-    path = tmp_path / "ckpt-2" / "state.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
-    with pytest.raises(CorruptCheckpointError, match="is damaged"):
-        store.latest()
+    ):
+        path.write_text(json.dumps({**state, **changes}))
+        with pytest.raises(CorruptCheckpointError, match="is damaged"):
+            store.latest()
 
 
 @pytest.fixture(scope="module")
@@ -411,7 +380,7 @@ def one_checkpoint():
         yield Path(folder) / "ckpt-2"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40)
 @given(name=st.sampled_from(FILES), content=st.binary(max_size=64) | st.none())
 def test_random_files_never_raise_anything_else(one_checkpoint, name, content):
     path = one_checkpoint / name
@@ -485,19 +454,6 @@ def test_a_pointer_that_cannot_be_written_keeps_the_older_checkpoint(
     store.save(checkpoint_of(4))
     assert on_disk(tmp_path) == [4]
     assert leftovers(tmp_path) == []
-
-
-def test_training_on_a_full_disk(tmp_path, monkeypatch, caplog):
-    estimator = trained(tmp_path)
-    before = estimator.checkpoint
-    with monkeypatch.context() as patch:
-        patch.setattr(
-            checkpoint_format, "write_tensors", raising(OSError(28, "No space left"))
-        )
-        with pytest.raises(OSError, match="No space left"):
-            estimator.train(table_fn(), steps=2)
-    assert_same_checkpoint(estimator.checkpoint, before)
-    assert estimator.train(table_fn(), steps=2).checkpoint.global_step == 4
 
 
 @pytest.mark.parametrize("allowed", [0o500, None])
@@ -626,7 +582,7 @@ def test_a_metric_that_is_not_there_is_found_by_the_first_evaluation(tmp_path):
         estimator.evaluate(table_fn())
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60)
 @given(name=st.sampled_from(FILES), where=st.floats(0, 1), bit=st.integers(0, 7))
 def test_every_bit_counts(one_checkpoint, name, where, bit):
     path = one_checkpoint / name
@@ -641,8 +597,9 @@ def test_every_bit_counts(one_checkpoint, name, where, bit):
         path.write_bytes(before)
 
 
-@pytest.mark.parametrize("moment", ["before the state", "before the tensors"])
-@pytest.mark.parametrize("step", [1, 2], ids=["replaced", "deleted"])
+@pytest.mark.parametrize(
+    ("moment", "step"), [("before the state", 2), ("before the tensors", 1)]
+)
 def test_a_checkpoint_that_goes_while_it_is_read(tmp_path, monkeypatch, moment, step):
     store = saved(tmp_path, 1, keep_max=1)
     others = dataclasses.replace(checkpoint_of(step), variables={"a": torch.ones(9)})

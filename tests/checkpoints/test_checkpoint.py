@@ -5,11 +5,14 @@ import pickle
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 from torch.optim import lr_scheduler
 
 from skest.checkpoints.checkpoint import Checkpoint, load_variables
-from skest.checkpoints.store import DirectoryStore, MemoryStore
+from skest.checkpoints.format import check_shard, gathered_rows, shard_length
+from skest.checkpoints.store import DirectoryStore
 from skest.core.random import RunRandom
 from skest.exceptions import CheckpointMismatchError
 from skest.optimizers import make_optimizer
@@ -87,48 +90,6 @@ def test_another_number_of_optimizers_is_refused(n_optimizers):
     checkpoint.restore(network)  # prediction has none
 
 
-SCHEDULERS = {
-    "step": lambda o: lr_scheduler.StepLR(o, 2, gamma=0.5),
-    "milestones": lambda o: lr_scheduler.MultiStepLR(o, [2, 4, 6], gamma=0.5),
-    "lambda": lambda o: lr_scheduler.LambdaLR(o, lambda step: 1 / (1 + step)),
-    "cosine": lambda o: lr_scheduler.CosineAnnealingLR(o, 8),
-    "one_cycle": lambda o: lr_scheduler.OneCycleLR(o, 0.5, total_steps=9),
-    "sequential": lambda o: lr_scheduler.SequentialLR(
-        o,
-        [
-            lr_scheduler.LinearLR(o, 0.1, total_iters=2),
-            lr_scheduler.MultiStepLR(o, [1, 3]),
-        ],
-        milestones=[2],
-    ),
-}
-
-
-@pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step")
-@pytest.mark.parametrize("kind", ["memory", "directory"])
-@pytest.mark.parametrize("name", SCHEDULERS)
-def test_schedulers_go_on(name, kind, tmp_path):
-    def build():
-        network = nn.Linear(2, 1)
-        optimizer = torch.optim.SGD(network.parameters(), lr=0.4)
-        return network, optimizer, SCHEDULERS[name](optimizer)
-
-    def rates(optimizer, scheduler, steps):
-        for _ in range(steps):
-            scheduler.step()
-            yield optimizer.param_groups[0]["lr"]
-
-    _, optimizer, scheduler = build()
-    expected = list(rates(optimizer, scheduler, 7))
-    network, optimizer, scheduler = build()
-    first = list(rates(optimizer, scheduler, 3))
-    store = MemoryStore() if kind == "memory" else DirectoryStore(tmp_path)
-    store.save(state_of(network, optimizer, scheduler))
-    network, optimizer, scheduler = build()
-    store.latest().restore(network, [optimizer], [scheduler])
-    assert [*first, *rates(optimizer, scheduler, 4)] == expected
-
-
 def test_a_scheduler_whose_state_is_no_json_is_refused():
     network = nn.Linear(2, 1)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.4)
@@ -138,3 +99,48 @@ def test_a_scheduler_whose_state_is_no_json_is_refused():
         TypeError, match=r"The state of StepLR can't be saved as JSON.*set"
     ):
         state_of(network, optimizer, scheduler)
+
+
+# Rows of tables in shards
+
+SHARDS = st.integers(1, 9)
+
+
+def cut(table, n):
+    return [table[i::n] for i in range(n)]
+
+
+@given(n_rows=st.integers(1, 60), n=SHARDS, m=SHARDS)
+def test_shards_of_one_number_become_those_of_another(n_rows, n, m):
+    table = torch.arange(2 * n_rows).reshape(n_rows, 2)
+    again = [gathered_rows(cut(table, n), n_rows, i, m) for i in range(m)]
+    for index, shard in enumerate(again):
+        assert torch.equal(shard, table[index::m])
+        assert len(shard) == shard_length(n_rows, index, m)
+    assert torch.equal(gathered_rows(again, n_rows), table)
+
+
+def test_the_result_shares_no_memory():
+    table = torch.zeros(4, 2)
+    gathered_rows([table], 4).fill_(1)
+    assert not table.any()
+
+
+def test_shards_that_do_not_fit_are_refused():
+    for changed, message in [
+        (
+            torch.zeros(1, 2),
+            r"shard 1 of 2 of a table of 5 rows should have 2 of them; ",
+        ),
+        (torch.zeros(2, 3), r"shard 1 of 2 .* shape \(2, 3\), but shard 0 .* \(3, 2\)"),
+        (torch.zeros(2, 2).double(), "torch.float64 of shape .* shard 0 torch.float32"),
+        (torch.tensor(1.0), r"its shape is \(\)"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            gathered_rows([torch.zeros(3, 2), changed], 5)
+
+
+def test_one_shard_can_be_checked_alone():
+    check_shard(torch.zeros(2, 3), 5, 1, 2)
+    with pytest.raises(ValueError, match="should have 3 of them"):
+        check_shard(torch.zeros(2, 3), 5, 0, 2)

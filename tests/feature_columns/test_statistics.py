@@ -6,10 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
-from sklearn.preprocessing import QuantileTransformer
+from sklearn.preprocessing import QuantileTransformer, StandardScaler
 
-from skest.feature_columns import numeric_column
-from skest.feature_columns.statistics import Distribution, UniformMap
+from skest.feature_columns import numeric_column, statistics
+from skest.feature_columns.statistics import (
+    Distribution,
+    UniformMap,
+    copied_by_rows,
+    extremes,
+    mean_and_scale,
+)
 
 FLOATS = st.floats(-1e6, 1e6, width=32)
 
@@ -67,10 +73,10 @@ def test_one_number_is_mapped_to_zero() -> None:
     assert learned(np.array([1.0, 3.0, 5.0])).tolist() == [0, 0, 0]
 
 
-@pytest.mark.parametrize("low, high", [(0.0, 1e-300), (1.0, np.nextafter(1.0, 2))])
-def test_numbers_that_are_nearly_the_same(low: float, high: float) -> None:
-    values = np.array([low, high])
-    assert UniformMap.learned(values, None)(values).tolist() == [0, 1]
+def test_numbers_that_are_nearly_the_same() -> None:
+    for low, high in [(0.0, 1e-300), (1.0, np.nextafter(1.0, 2))]:
+        values = np.array([low, high])
+        assert UniformMap.learned(values, None)(values).tolist() == [0, 1]
 
 
 @given(st.lists(FLOATS, min_size=1), st.lists(FLOATS, min_size=1))
@@ -132,3 +138,46 @@ class TestColumn:
         column = numeric_column("x", normalizer="quantile", default_value=0.0)
         with pytest.raises(ValueError, match="'x' has no numbers to learn"):
             column.fit({"x": [np.nan]})
+
+
+class TestMoments:
+    """Means and deviations of large matrices, extremes and copies of them."""
+
+    @pytest.mark.parametrize("order", ["C", "F"])
+    @pytest.mark.parametrize("dtype", ["float32", "float64"])
+    def test_pieces_give_what_scikit_learn_does(self, monkeypatch, order, dtype):
+        monkeypatch.setattr(statistics, "_SMALL", 0)
+        monkeypatch.setattr(statistics, "_BLOCK", 60)
+        for shape in ((1000, 3), (7, 40), (1, 5), (50, 1)):
+            values = np.random.default_rng(0).normal(1e3, 2, shape)
+            values[0, 0] = 1e7  # far from all others
+            values[:, -1] = 0.1  # of a mean that is rounded
+            values = np.array(values, dtype, order=order)
+            mean, scale = mean_and_scale(
+                values, np.zeros(shape, bool), np.ones(len(values))
+            )
+            expected = StandardScaler().fit(values.astype(np.float64))
+            assert_allclose(mean, expected.mean_, rtol=1e-12)
+            assert_allclose(scale, expected.scale_, rtol=1e-9)
+
+    def test_a_copy_has_its_rows_one_behind_the_other(self):
+        for order, n_columns in (("C", 1), ("F", 16), ("F", 37)):
+            values = np.array(np.arange(5.0 * n_columns).reshape(5, -1), order=order)
+            copy = copied_by_rows(values, "float32")
+            assert copy.flags.c_contiguous and copy.dtype == np.float32
+            assert not np.shares_memory(copy, values)
+            assert_array_equal(copy, values)
+
+    @pytest.mark.parametrize("dtype", ["float32", "int64"])
+    def test_extremes_are_those_of_each_column(self, dtype):
+        values = np.random.default_rng(0).normal(scale=1e3, size=(200, 3)).astype(dtype)
+        for part in (
+            values,
+            values[:1],
+            values[:65],
+            values[::2],
+            np.asfortranarray(values),
+        ):
+            found = extremes(part)
+            assert found.dtype == dtype
+            assert_array_equal(found, [part.min(axis=0), part.max(axis=0)])

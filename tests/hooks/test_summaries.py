@@ -101,12 +101,6 @@ def use_all(writer):
     writer.close()
 
 
-def test_without_a_directory_nothing_happens():
-    writer = SummaryWriter(None, Clock())
-    assert not writer.is_enabled
-    use_all(writer)
-
-
 def test_without_tensorboard_nothing_happens(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorboard", None)
     writer = SummaryWriter(tmp_path, Clock())

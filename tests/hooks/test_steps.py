@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+import logging
+
+import pytest
+
+from skest import Estimator, RunConfig
+from skest.checkpoints.store import DirectoryStore
+from skest.hooks import (
+    EpochwiseHook,
+    FinalOpsHook,
+    GlobalStepWaiterHook,
+    Run,
+    StopAtStepHook,
+)
+from tests._models import N_ROWS, At, Recorder, batches, model_fn, raising, table_fn
+from tests.checkpoints.test_store import checkpoint_of
+from tests.hooks.test_base import SPEC
+
+
+def test_where_training_stops_after_four_steps():
+    for arguments, last in [
+        ({"num_steps": 6}, 10),
+        ({"last_step": 6}, 6),
+        ({"last_step": 4}, 4),
+        # tf.estimator takes one step too many here.
+        ({"last_step": 3}, 4),
+    ]:
+        estimator = Estimator(model_fn).train(table_fn(num_epochs=None), steps=4)
+        hook = StopAtStepHook(**arguments)
+        estimator.train(table_fn(num_epochs=None), hooks=[hook])
+        assert estimator.checkpoint.global_step == last
+
+
+def test_can_be_used_again():
+    hook = StopAtStepHook(num_steps=2)
+    estimator = Estimator(model_fn)
+    for expected in (2, 4):
+        estimator.train(table_fn(num_epochs=None), hooks=[hook])
+        assert estimator.checkpoint.global_step == expected
+
+
+def test_exactly_one_argument():
+    for arguments in [{}, {"num_steps": 1, "last_step": 1}]:
+        with pytest.raises(
+            ValueError, match="Exactly one of 'num_steps' and 'last_step'"
+        ):
+            StopAtStepHook(**arguments)
+
+
+# Waiting
+
+SOON = {"poll_secs": 1e-4}
+
+
+def test_waits_once_and_then_trains(caplog):
+    steps = iter([None, 3, 9, 10])
+    hook = GlobalStepWaiterHook(10, lambda: next(steps), **SOON)
+    recorder = Recorder()
+    with caplog.at_level(logging.INFO, "skest"):
+        Estimator(model_fn).train(table_fn(), [hook, recorder])
+    assert next(steps, "all read") == "all read"
+    assert recorder.steps == [1, 2, 3, 4, 5]
+    assert caplog.text.count("Waiting for global step 10.") == 1
+
+
+def test_reads_the_step_of_checkpoints(tmp_path, monkeypatch):
+    run = Run(SPEC, RunConfig(), model_dir=tmp_path)
+    hook = GlobalStepWaiterHook(10)
+    slept = []
+
+    def another_process_trains(seconds):
+        slept.append(seconds)
+        DirectoryStore(tmp_path).save(checkpoint_of(5 * len(slept)))
+
+    monkeypatch.setattr("time.sleep", another_process_trains)
+    hook.begin(run)
+    hook.before_step(run)
+    assert slept == [0.5, 0.5]
+
+
+@pytest.mark.parametrize("wait_until_step", [0, 3])
+def test_a_training_that_is_there_does_not_wait(tmp_path, monkeypatch, wait_until_step):
+    estimator = Estimator(model_fn, tmp_path).train(table_fn(), steps=3)
+    monkeypatch.setattr("time.sleep", None)
+    estimator.train(table_fn(), [GlobalStepWaiterHook(wait_until_step)], steps=1)
+    assert estimator.checkpoint.global_step == 4
+
+
+def test_a_request_to_stop_ends_the_waiting():
+    run = Run(SPEC, RunConfig())
+    hook = GlobalStepWaiterHook(10, lambda: run.request_stop("enough"), **SOON)
+    hook.begin(run)
+    hook.before_step(run)
+    assert run.should_stop
+
+
+def test_somebody_must_be_seen():
+    with pytest.raises(ValueError, match="Give it a model_dir, or pass 'read_step'"):
+        Estimator(model_fn).train(table_fn(), [GlobalStepWaiterHook(10)])
+
+
+def test_wrong_arguments_of_waiting():
+    for arguments, error, match in [
+        ((-1,), ValueError, "'wait_until_step' of GlobalStepWaiterHook must be"),
+        ((1.5,), TypeError, "'wait_until_step' of GlobalStepWaiterHook must be"),
+        ((1, None, 0), ValueError, "'poll_secs' of GlobalStepWaiterHook must be"),
+    ]:
+        with pytest.raises(error, match=match):
+            GlobalStepWaiterHook(*arguments)
+
+
+# Epochs
+
+
+class Epochs(EpochwiseHook):
+    def __init__(self):
+        self.calls = []
+
+    def begin_epoch(self, run):
+        self.calls.append(("begin", run.global_step))
+
+    def end_epoch(self, run):
+        self.calls.append(("end", run.global_step))
+
+
+@pytest.fixture
+def seeded():
+    return Estimator(model_fn, config=RunConfig(random_seed=0))
+
+
+def test_epochs_are_passes_over_the_table(seeded):
+    hook = Epochs()
+    seeded.train(table_fn(batch_size=8, num_epochs=2), hooks=[hook])
+    assert N_ROWS == 20
+    assert hook.calls == [("begin", 0), ("end", 3), ("begin", 3), ("end", 6)]
+
+
+def test_the_last_epoch_may_be_short_and_the_next_run_begins_anew(seeded):
+    hook = Epochs()
+    for _ in range(2):
+        seeded.train(table_fn(batch_size=8, num_epochs=None), hooks=[hook], steps=4)
+    first = [("begin", 0), ("end", 3), ("begin", 3), ("end", 4)]
+    assert hook.calls == [*first, ("begin", 4), ("end", 7), ("begin", 7), ("end", 8)]
+
+
+def test_an_interrupted_epoch_goes_on_in_the_next_run(seeded):
+    class Failing(Epochs):
+        def after_step(self, run, loss):
+            super().after_step(run, loss)
+            if run.global_step == 2:
+                raise OSError("broken")
+
+    hook = Failing()
+    with pytest.raises(OSError, match="broken"):
+        seeded.train(table_fn(batch_size=8), hooks=[hook])
+    seeded.train(table_fn(batch_size=8), hooks=[hook])
+    assert hook.calls == [("begin", 0), ("begin", 2), ("end", 3)]
+
+
+def test_a_stream_is_one_epoch(seeded):
+    hook = Epochs()
+    seeded.train(lambda: batches(5), hooks=[hook])
+    assert hook.calls == [("begin", 0), ("end", 5)]
+
+
+@pytest.mark.parametrize("step", [3, 5])
+def test_boundaries_stay_where_they_are_in_the_middle_of_the_input(seeded, step):
+    input_fn = table_fn(batch_size=8, num_epochs=4, shuffle=True)  # 3 steps an epoch
+    with pytest.raises(OSError, match="broken"):
+        seeded.train(input_fn, hooks=[At(step, raising(OSError("broken")))])
+    hook = Epochs()
+    seeded.train(input_fn, hooks=[hook])
+    ends = [end for end in (3, 6, 9, 12) if end > step]
+    begins = [step, *ends[:-1]]
+    expected = zip(begins, ends, strict=True)
+    assert hook.calls == [c for b, e in expected for c in (("begin", b), ("end", e))]
+
+
+def test_epochs_end_where_a_hook_has_a_begin_of_its_own(seeded):
+    class Beginning(Epochs):
+        def begin(self, run):
+            self.calls.append(("run", run.global_step))
+
+    hook = Beginning()
+    seeded.train(table_fn(batch_size=8, num_epochs=2), hooks=[hook])
+    epochs = [("begin", 0), ("end", 3), ("begin", 3), ("end", 6)]
+    assert hook.calls == [("run", 0), *epochs]
+
+
+# At the end
+
+
+@pytest.mark.parametrize(
+    ("final_ops", "values"),
+    [
+        (lambda run: run.global_step, 5),
+        ({"a": lambda run: run.global_step, "b": lambda run: run.mode}, {"a": 5}),
+    ],
+)
+def test_computes_at_the_end(final_ops, values):
+    hook = FinalOpsHook(final_ops)
+    assert hook.final_ops_values is None
+    Estimator(model_fn).train(table_fn(), [hook])
+    if isinstance(values, dict):
+        assert hook.final_ops_values == {**values, "b": "train"}
+    else:
+        assert hook.final_ops_values == values
+
+
+def test_also_in_an_evaluation():
+    hook = FinalOpsHook(lambda run: run.mode)
+    Estimator(model_fn).train(table_fn()).evaluate(table_fn(), hooks=[hook])
+    assert hook.final_ops_values == "eval"
+
+
+def test_an_error_leaves_no_values():
+    hook = FinalOpsHook(lambda run: 1)
+    estimator = Estimator(model_fn).train(table_fn(), [hook])
+    with pytest.raises(OSError, match="broken"):
+        estimator.train(table_fn(), [hook, At(7, raising(OSError("broken")))])
+    assert hook.final_ops_values is None
+
+
+def test_only_functions():
+    for final_ops in [3, {"a": 3}]:
+        with pytest.raises(TypeError, match="'final_ops' must be a function .*; got 3"):
+            FinalOpsHook(final_ops)
