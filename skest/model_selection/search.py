@@ -329,7 +329,8 @@ class _TogetherHalving(_TogetherCV):
                 )
             search = copy.copy(self)
             search.max_resources = number
-        super(_TogetherHalving, search)._check_input_parameters(X, y, split_params)
+        base: Any = super(_TogetherHalving, search)
+        base._check_input_parameters(X, y, split_params)
         self.min_resources_ = search.min_resources_
         self.max_resources_ = search.max_resources_
 

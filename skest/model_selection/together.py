@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Together`: the fits of a search or of a cross-validation of scikit-learn, at once.
+"""`Together`: the fits of a search, cross-validation or ensemble of scikit-learn, at once.
 
 scikit-learn hands its fits to joblib as tasks. This backend of joblib waits until all are
 there, trains the estimators of skest among them with `fit_many`, and then runs the tasks,
@@ -28,11 +28,11 @@ from skest.model_selection.fit_many import fit_many
 #: In a result: the task was not done, because of Ctrl-C or the time limit.
 UNFINISHED = "unfinished"
 _ALL = 100_000  # tasks that may wait; joblib computes with no numbers above 1e6
-_FIT = {"estimator", "X", "y", "train", "fit_params"}
+_FIT = {"estimator", "X", "y", "fit_params"}
 
 
 class Task:
-    """A call of scikit-learn that fits an estimator and scores it, or predicts.
+    """A call of scikit-learn that fits an estimator, and may score it or predict.
 
     Parameters
     ----------
@@ -82,7 +82,9 @@ class Task:
     @property
     def rows(self) -> Any:
         """The rows to fit on, by number."""
-        rows = np.asarray(self.given["train"])
+        X = self.given["X"]
+        n_rows = X.shape[0] if hasattr(X, "shape") else len(X)
+        rows = np.asarray(self.given.get("train", np.arange(n_rows)))
         return np.flatnonzero(rows) if rows.dtype == bool else rows
 
     def values(self, counts: Callable[[str], bool]) -> Any:
@@ -99,7 +101,7 @@ class Task:
             return None
         last = (self.name, f"{self.name}__")
         own = self.values(lambda k: k != last[0] and not k.startswith(last[1]))
-        return own, id(self.given["train"])
+        return own, id(self.given.get("train"))
 
     def run(self, fitted: Any, seconds: float, steps: Sequence[Any] = ()) -> None:
         """Run the call; its estimator was fitted, in so many seconds, or raised an error.
@@ -128,7 +130,7 @@ class Task:
             self.error = error
         finally:
             del estimator.fit, estimator.set_params
-        if isinstance(self.result, dict):
+        if isinstance(self.result, dict) and "fit_time" in self.result:
             self.result["fit_time"] += seconds
 
     def as_given(self) -> Any:

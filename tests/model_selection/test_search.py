@@ -14,7 +14,7 @@ from scipy.stats import loguniform
 from sklearn import config_context, model_selection
 from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.callback import ProgressBar
-from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris
+from sklearn.datasets import load_breast_cancer
 from sklearn.exceptions import FitFailedWarning
 from sklearn.experimental import enable_halving_search_cv  # noqa: F401
 from sklearn.linear_model import LogisticRegression
@@ -22,9 +22,8 @@ from sklearn.model_selection import KFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils import estimator_html_repr
-from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from skest import DNNClassifier, DNNRegressor, LinearClassifier
+from skest import DNNClassifier, LinearClassifier
 from skest.hooks import Hook
 from skest.model_selection import (
     GridSearchCV,
@@ -35,9 +34,7 @@ from skest.model_selection import (
     cross_validate,
 )
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::sklearn.exceptions.ConvergenceWarning"
-)
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 MODEL = DNNClassifier((8,), learning_rate=0.01, max_iter=3, random_state=0)
 RATES = {"learning_rate": [0.001, 0.01]}
 
@@ -139,9 +136,10 @@ def test_as_scikit_learn(title, cancer):
     assert_same_results(ours.cv_results_, theirs.cv_results_)
     assert ours.best_params_ == theirs.best_params_
     np.testing.assert_array_equal(ours.predict(X), theirs.predict(X))
-    assert vars(ours).keys() - {"ensemble", "time_limit", "max_members"} == vars(
-        theirs
-    ).keys()
+    assert (
+        vars(ours).keys() - {"ensemble", "time_limit", "max_members"}
+        == vars(theirs).keys()
+    )
     again = pickle.loads(pickle.dumps(ours))
     np.testing.assert_array_equal(again.predict(X), ours.predict(X))
     assert clone(ours).get_params().keys() == ours.get_params().keys()
@@ -240,7 +238,9 @@ def test_a_step_that_fails_and_a_loss_that_is_not_a_number(cancer):
     ]
     search = GridSearchCV(make_pipeline(Nothing(), MODEL), grid, cv=2)
     with (
-        pytest.warns(FitFailedWarning, match=r"(?s)It was told to.*NanLoss.*Candidate: .*log"),
+        pytest.warns(
+            FitFailedWarning, match=r"(?s)It was told to.*NanLoss.*Candidate: .*log"
+        ),
         pytest.warns(UserWarning, match="non-finite"),
     ):
         search.fit(*cancer)
@@ -297,7 +297,9 @@ def test_ctrl_c_returns_what_is_done(cancer):
 def test_time_limit(cancer):
     model = with_hook(5, lambda: time.sleep(2))
     search = GridSearchCV(model, {"max_iter": [1, 2, 3, 4]}, cv=2, time_limit=2)
-    with pytest.warns(UserWarning, match=r"time_limit=2 is over.* [12] of 4 candidates"):
+    with pytest.warns(
+        UserWarning, match=r"time_limit=2 is over.* [12] of 4 candidates"
+    ):
         search.fit(*cancer)
     assert search.predict(cancer[0]).shape == cancer[1].shape
     with pytest.raises(TimeoutError, match="time_limit=1e-09"):
