@@ -21,7 +21,7 @@ from skest.export.checkpoint_export import check_format
 from skest.export.onnx.graph import Graph
 from skest.export.onnx.heads import LABELS
 from skest.export.onnx.inputs import Inputs, InputSpec
-from skest.export.onnx.model import OnnxGraph, build_onnx, spec_onnx
+from skest.export.onnx.model import Model, OnnxGraph, build_onnx, mean_onnx, spec_onnx
 from skest.export.onnx.tracing import BARE
 from skest.export.warmup import by_output, cells_of, made_up_rows
 from skest.export.writer import Exported, are_external, write_export
@@ -75,7 +75,6 @@ def as_exported(
     model = fitted_onnx(estimator, input_rank, example)
     # What is exported runs on a CPU; cuDNN computes with fewer digits.
     core: Any = core_on_cpu(estimator)
-    forms = estimator._input_forms
     return Exported(
         model=model,
         described={
@@ -84,11 +83,7 @@ def as_exported(
         },
         predict=partial(_expected, estimator, core, model.inputs),
         example=example,
-        whole=[
-            spec.name
-            for spec in model.inputs
-            if spec.key in forms and forms[spec.key].kind == "int64"
-        ],
+        whole=_whole(model, estimator._input_forms),
         assets=assets,
     )
 
@@ -137,25 +132,119 @@ def fitted_onnx(estimator: Any, input_rank: int = 2, example: Any = None) -> Onn
     """
     check_is_fitted(estimator)
     target = estimator._target
-    head, scale = target.head(None), estimator._scale
+    head = target.head(None)
+    model = _model_of(estimator, head)
+    if isinstance(model, UserModel):
+        return user_onnx(estimator, model, classes_of(target), input_rank, example)
+    return build_onnx(
+        **model._asdict(),
+        head=head,
+        classes=classes_of(target),
+        forms=_forms_of(estimator),
+        input_rank=input_rank,
+        name=type(estimator).__name__,
+    )
+
+
+def _model_of(estimator: Any, head: Any) -> Model | UserModel:
+    """Return what the graph of a fitted estimator is made of."""
     fitted = estimator._as_fitted()
     drop_embeddings(fitted)
     model_fn = fitted._model_fn(head)
     if isinstance(model_fn, UserModel):
-        return user_onnx(estimator, model_fn, classes_of(target), input_rank, example)
+        return model_fn
     network = model_fn(features=None, labels=None, mode=ModeKeys.PREDICT).network
     load_variables(network, estimator.estimator_.checkpoint.variables, share=True)
-    return build_onnx(
+    scale = estimator._scale
+    return Model(
         columns_by_part(fitted),
         network.eval(),
+        None if scale is None else (scale.scale, scale.center),
+        (scale.low, scale.high) if scale and scale.is_bounded else None,
+    )
+
+
+def _forms_of(estimator: Any) -> dict[Any, Form]:
+    return {key: Form(*form) for key, form in estimator._input_forms.items()}
+
+
+def mean_exported(
+    estimators: Sequence[Any],
+    times: Sequence[int],
+    input_rank: int = 2,
+    example: Any = None,
+    name: str = "Mean",
+) -> Exported:
+    """Return the mean of fitted estimators as what a version of it is made of.
+
+    Parameters
+    ----------
+    estimators : sequence of SkestEstimator
+        Classifiers of the same classes, or regressors of one loss.
+    times : sequence of int
+        How often each counts.
+    input_rank : {1, 2}, default=2
+        See `skest.export.build_onnx`.
+    example : table or None
+        Rows to test the graph with.
+    name : str, default="Mean"
+        Name of the graph.
+
+    Raises
+    ------
+    ExportError, ImportError
+        See `fitted_onnx`.
+    """
+    target = estimators[0]._target
+    head = target.head(None)
+    models = []
+    for estimator in estimators:
+        model = _model_of(estimator, head)
+        if isinstance(model, UserModel) or type(
+            estimator._target.head(None)
+        ) is not type(head):
+            raise ExportError(
+                "A mean can be exported of estimators of skest that have one head, and no "
+                f"model function of the user's; got {type(estimator).__name__}."
+            )
+        models.append(model)
+    forms = {key: form for e in estimators for key, form in _forms_of(e).items()}
+    graph = mean_onnx(
+        models,
+        times,
         head,
         classes=classes_of(target),
-        logits_scale=None if scale is None else (scale.scale, scale.center),
-        logits_range=(scale.low, scale.high) if scale and scale.is_bounded else None,
-        forms={key: Form(*form) for key, form in estimator._input_forms.items()},
+        forms=forms,
         input_rank=input_rank,
-        name=type(estimator).__name__,
+        name=name,
     )
+    cores: list[Any] = [core_on_cpu(estimator) for estimator in estimators]
+    key = "predictions" if classes_of(target) is None else "probabilities"
+
+    def predict(rows: Mapping[str, list[Any]]) -> dict[str, np.ndarray]:
+        features = {spec.key: cells_of(spec, rows[spec.name]) for spec in graph.inputs}
+        found = [core.predict_table(features, [key])[key] for core in cores]
+        return {key: np.average(found, axis=0, weights=times)}
+
+    return Exported(
+        model=graph,
+        described={
+            "estimator": name,
+            "global_step": max(core.checkpoint.global_step for core in cores),
+        },
+        predict=predict,
+        example=example,
+        whole=_whole(graph, forms),
+    )
+
+
+def _whole(graph: OnnxGraph, forms: Mapping[Any, Form]) -> list[str]:
+    """Return the inputs whose numbers are whole."""
+    return [
+        spec.name
+        for spec in graph.inputs
+        if spec.key in forms and forms[spec.key].kind == "int64"
+    ]
 
 
 def columns_by_part(estimator: Any) -> Any:
@@ -227,7 +316,7 @@ def user_spec(
     Parameters and errors are those of `user_onnx`.
     """
     core = estimator.estimator_
-    forms = {key: Form(*form) for key, form in estimator._input_forms.items()}
+    forms = _forms_of(estimator)
     features = (
         _made_up(estimator, forms)
         if example is None

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import NoReturn
 
 INTERRUPTED = "interrupted by Ctrl-C"
 
@@ -58,3 +59,25 @@ class _AskToStop:
             "Ctrl-C: training stops after this step and saves a checkpoint; press it "
             "again to stop at once."
         )
+
+
+@contextmanager
+def raising_on_interrupt() -> Iterator[None]:
+    """Make Ctrl-C raise KeyboardInterrupt in a training, too, of which nothing is kept.
+
+    That of many models that are compared is of no use half done. A handler that the
+    program has set stays in force.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    signal.signal(signal.SIGINT, _raise)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _raise(signum: int, frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt

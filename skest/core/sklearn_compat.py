@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The private names of scikit-learn that skest uses, in one place."""
 
+from sklearn.utils import _safe_indexing
 from sklearn.utils._param_validation import Interval, Options, StrOptions
 from sklearn.utils._set_output import _get_output_config
 from sklearn.utils.metaestimators import _BaseComposition
@@ -19,6 +20,7 @@ __all__ = [
     "check_sample_weight",
     "check_y",
     "get_output_config",
+    "safe_indexing",
 ]
 
 BaseComposition = _BaseComposition
@@ -26,3 +28,4 @@ check_feature_names_in = _check_feature_names_in
 check_sample_weight = _check_sample_weight
 check_y = _check_y
 get_output_config = _get_output_config
+safe_indexing = _safe_indexing

@@ -2,7 +2,7 @@
 """A model as one ONNX graph, from raw columns to classes and numbers."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,8 +11,21 @@ from torch import nn
 
 from skest.exceptions import ExportError
 from skest.export.onnx.columns import encode
-from skest.export.onnx.graph import IR_VERSION, OPSETS, STRING, Graph, Value, to_model
-from skest.export.onnx.heads import split_logits, task_predictions, with_classes
+from skest.export.onnx.graph import (
+    IR_VERSION,
+    OPSETS,
+    STRING,
+    Graph,
+    Value,
+    concat,
+    to_model,
+)
+from skest.export.onnx.heads import (
+    members_mean,
+    split_logits,
+    task_predictions,
+    with_classes,
+)
 from skest.export.onnx.inputs import Inputs, InputSpec
 from skest.export.onnx.networks import Scope, network_output
 from skest.export.onnx.tracing import (
@@ -147,17 +160,91 @@ def build_onnx(
     graph = Graph(name)
     dtype = _dtype_of(network)
     inputs, encoded = _encoded(graph, columns, dtype, forms or {}, input_rank)
-    logits = network_output(network, Scope(graph), encoded)
-    if logits_scale is not None:
-        scale, center = (np.asarray(values, dtype) for values in logits_scale)
-        logits = logits * scale + center
-    if logits_range is not None:
-        low, high = (np.asarray(values, dtype) for values in logits_range)
-        logits = logits.within(low, high)
+    model = Model(columns, network, logits_scale, logits_range)
+    logits = _scaled_logits(model, Scope(graph), encoded, dtype)
     predictions = _head_outputs(graph, head, logits, classes)
     taken = {spec.name: _info_of(spec, input_rank) for spec in inputs.specs}
     found = model_signatures(head, predictions, taken)
     return _finished(graph, inputs.specs, found)
+
+
+class Model(NamedTuple):
+    """A model of several behind one head; see `build_onnx` for what it has."""
+
+    columns: Any
+    network: nn.Module
+    logits_scale: tuple[np.ndarray, np.ndarray] | None = None
+    logits_range: tuple[np.ndarray, np.ndarray] | None = None
+
+
+def mean_onnx(
+    models: Sequence[Model],
+    times: Sequence[int],
+    head: Head,
+    *,
+    classes: Any = None,
+    forms: Mapping[Key, Form] | None = None,
+    input_rank: int = 2,
+    name: str = "skest",
+) -> OnnxGraph:
+    """Write the mean of the predictions of several models as one ONNX graph.
+
+    Parameters
+    ----------
+    models : sequence of Model
+        They take one table.
+    times : sequence of int
+        How often each counts.
+    head, classes, forms, input_rank, name
+        See `build_onnx`.
+
+    Returns
+    -------
+    OnnxGraph
+
+    Raises
+    ------
+    ExportError, ImportError
+        See `build_onnx`.
+    """
+    graph = Graph(name)
+    dtype = _dtype_of(models[0].network)
+    parts = {
+        (i, part): columns
+        for i, model in enumerate(models)
+        for part, columns in _parts(model.columns).items()
+    }
+    inputs, encoded = _encoded(graph, parts, dtype, forms or {}, input_rank)
+    logits = []
+    for i, model in enumerate(models):
+        own = {part: value for (k, part), value in encoded.items() if k == i}
+        found = _scaled_logits(
+            model, Scope(graph, f"{i}."), own.get(None, own), dtype
+        ).unsqueeze(0)
+        logits += [found] * times[i]
+    predictions = _head_outputs(
+        graph, head, members_mean(head, concat(logits, axis=0)), classes
+    )
+    taken = {spec.name: _info_of(spec, input_rank) for spec in inputs.specs}
+    found = model_signatures(head, predictions, taken)
+    return _finished(graph, inputs.specs, found)
+
+
+def _scaled_logits(model: Model, scope: Scope, encoded: Any, dtype: np.dtype) -> Any:
+    logits = network_output(model.network, scope, encoded)
+    if model.logits_scale is not None:
+        scale, center = (np.asarray(values, dtype) for values in model.logits_scale)
+        logits = logits * scale + center
+    if model.logits_range is not None:
+        low, high = (np.asarray(values, dtype) for values in model.logits_range)
+        logits = logits.within(low, high)
+    return logits
+
+
+def _parts(columns: Any) -> dict[Any, Any]:
+    """Return the columns by the part of the network that takes them."""
+    parts = columns if isinstance(columns, Mapping) else {None: columns}
+    return {part: given for part, given in parts.items() if given is not None}
 
 
 def _head_outputs(graph: Graph, head: Head, logits: Any, classes: Any) -> Any:
@@ -219,8 +306,7 @@ def _encoded(
     rank: int,
 ) -> tuple[Inputs, Any]:
     """Declare the inputs; return them, and what the network takes."""
-    parts = columns if isinstance(columns, Mapping) else {None: columns}
-    parts = {part: given for part, given in parts.items() if given is not None}
+    parts = _parts(columns)
     if not parts:
         inputs = Inputs(graph, [], dtype, forms, rank)
         return inputs, {"rows": inputs.any_input()}

@@ -1,0 +1,364 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`EnsembleClassifier`, `EnsembleRegressor`: weighted means of models that are there."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, is_classifier
+from sklearn.ensemble import VotingClassifier, VotingRegressor
+from sklearn.frozen import FrozenEstimator
+from sklearn.metrics import get_scorer, log_loss, make_scorer
+from sklearn.utils.multiclass import type_of_target
+from sklearn.utils.validation import check_is_fitted
+
+from skest.adapters.base import SkestEstimator
+from skest.adapters.export import mean_exported
+from skest.core.checks import warn
+from skest.core.sklearn_compat import safe_indexing
+from skest.exceptions import ExportError
+from skest.export.writer import are_external, write_export
+from skest.model_selection.together import Together
+
+
+class _Together:
+    """Trains members together, and can be exported."""
+
+    weights: Any
+    n_jobs: int | None
+
+    def onnx_graph(self, *, input_rank: int = 2) -> Any:
+        """Return the ensemble as one ONNX graph, from raw columns to the mean.
+
+        Parameters
+        ----------
+        input_rank : {1, 2}, default=2
+            Dimensions of inputs that have one value for each row: (n,) or (n, 1).
+
+        Returns
+        -------
+        onnx.ModelProto
+            As that of an estimator of skest.
+
+        Raises
+        ------
+        ExportError
+            If a member is no estimator of skest, or can't be exported.
+        """
+        return self._exported(input_rank, None).model.model
+
+    def export(
+        self,
+        export_dir_base: str | os.PathLike[str],
+        *,
+        weights: str = "auto",
+        input_rank: int = 2,
+        example: Any = None,
+        verify: bool = True,
+        atol: float = 1e-5,
+    ) -> Path:
+        """Write the ensemble as a new version that runs without Python.
+
+        Parameters
+        ----------
+        export_dir_base, weights, input_rank, example, verify, atol
+            As for ``export`` of an estimator of skest.
+
+        Returns
+        -------
+        Path
+            The directory of the version, which has one ``model.onnx``.
+
+        Raises
+        ------
+        ExportError
+            If a member is no estimator of skest, or can't be exported, or what was
+            written does not predict what the ensemble does.
+        """
+        external = are_external(weights)
+        exported = self._exported(input_rank, example)
+        return write_export(
+            exported, export_dir_base, external=external, verify=verify, atol=atol
+        )
+
+    def _exported(self, input_rank: int, example: Any) -> Any:
+        check_is_fitted(self)
+        found: Any = self
+        members = [getattr(m, "estimator", m) for m in found.estimators_]
+        weights = np.ones(len(members)) if self.weights is None else self.weights
+        times = np.asarray(weights).astype(int)
+        if not np.array_equal(times, weights):
+            raise ExportError(
+                f"'weights' must be whole to be exported; got {weights!r}."
+            )
+        for member in members:
+            if not isinstance(member, SkestEstimator):
+                raise ExportError(
+                    "An ensemble can be exported if its members are estimators of skest, "
+                    f"without steps before them; got {type(member).__name__}."
+                )
+        name = type(self).__name__
+        return mean_exported(members, times.tolist(), input_rank, example, name)
+
+    def fit(self, X: Any, y: Any, **fit_params: Any) -> Any:
+        """Fit the members that are not frozen, those of skest together.
+
+        Parameters
+        ----------
+        X, y : table and labels
+            As for ``fit`` of the members.
+        **fit_params
+            As in scikit-learn.
+
+        Returns
+        -------
+        object
+            This estimator.
+        """
+        with Together(self.n_jobs).active():
+            return super().fit(X, y, **fit_params)  # type: ignore[misc]
+
+
+class EnsembleClassifier(_Together, VotingClassifier):
+    """Mean of the probabilities of several classifiers.
+
+    It is `sklearn.ensemble.VotingClassifier` with ``voting="soft"``, which trains members
+    of skest together, and can be exported. The `ensemble` of a search makes one of models
+    that are fitted; its ``single_`` is the best candidate, as the search has refitted it.
+
+    Parameters
+    ----------
+    estimators : list of (str, estimator)
+        Names and members. One in a `sklearn.frozen.FrozenEstimator` stays as it is.
+    weights : array-like of shape (n_estimators,), default=None
+        How much each counts.
+    n_jobs : int, default=None
+        Threads that train; for members that are not of skest, as in scikit-learn.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from skest import DNNClassifier
+    >>> from skest.model_selection import EnsembleClassifier
+    >>> X, y = load_iris(return_X_y=True)
+    >>> seeds = [(f"seed {i}", DNNClassifier((8,), random_state=i)) for i in range(3)]
+    >>> EnsembleClassifier(seeds).fit(X, y).predict_proba(X).shape
+    (150, 3)
+    """
+
+    def __init__(
+        self, estimators: Any, *, weights: Any = None, n_jobs: int | None = None
+    ) -> None:
+        super().__init__(estimators, voting="soft", weights=weights, n_jobs=n_jobs)
+
+
+class EnsembleRegressor(_Together, VotingRegressor):
+    """Mean of the predictions of several regressors.
+
+    It is `sklearn.ensemble.VotingRegressor`, which trains members of skest together, and
+    can be exported. The `ensemble` of a search makes one of models that are fitted; its
+    ``single_`` is the best candidate, as the search has refitted it.
+
+    Parameters
+    ----------
+    estimators : list of (str, estimator)
+        Names and members. One in a `sklearn.frozen.FrozenEstimator` stays as it is.
+    weights : array-like of shape (n_estimators,), default=None
+        How much each counts.
+    n_jobs : int, default=None
+        Threads that train; for members that are not of skest, as in scikit-learn.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> from skest import LinearRegressor
+    >>> from skest.model_selection import EnsembleRegressor
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> seeds = [(f"seed {i}", LinearRegressor(random_state=i)) for i in range(3)]
+    >>> EnsembleRegressor(seeds).fit(X, y).predict(X).shape
+    (442,)
+    """
+
+    def __init__(
+        self, estimators: Any, *, weights: Any = None, n_jobs: int | None = None
+    ) -> None:
+        super().__init__(estimators, weights=weights, n_jobs=n_jobs)
+
+
+def check_can_average(estimator: Any, y: Any) -> None:
+    """Refuse estimators whose predictions are no probabilities and no numbers.
+
+    Parameters
+    ----------
+    estimator : estimator
+        Not fitted.
+    y : labels
+        Of the search.
+    """
+    kind = type_of_target(y, input_name="y")
+    if is_classifier(estimator):
+        fits = kind in ("binary", "multiclass") and hasattr(estimator, "predict_proba")
+    else:
+        fits = np.ndim(y) == 1
+    if not fits:
+        raise ValueError(
+            "An ensemble needs a classifier with predict_proba and one class for each row, "
+            "or a regressor and one number for each row; got "
+            f"{type(estimator).__name__} and labels that are {kind}. Leave out 'ensemble'."
+        )
+
+
+class _Known:
+    """Predicts what it was given."""
+
+    def fit(self, X: Any, y: Any) -> Any:
+        """Do nothing."""
+        return self
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return True
+
+
+class _KnownClasses(_Known, ClassifierMixin, BaseEstimator):
+    def __init__(self, probabilities: Any, classes: Any) -> None:
+        self.probabilities, self.classes_ = probabilities, classes
+
+    def predict_proba(self, X: Any) -> Any:
+        """Return what is known."""
+        return self.probabilities
+
+    def predict(self, X: Any) -> Any:
+        """Return the most probable classes."""
+        return self.classes_[self.probabilities.argmax(axis=1)]
+
+
+class _KnownNumbers(_Known, RegressorMixin, BaseEstimator):
+    def __init__(self, numbers: Any) -> None:
+        self.numbers = numbers
+
+    def predict(self, X: Any) -> Any:
+        """Return what is known."""
+        return self.numbers
+
+
+def greedy_counts(
+    predictions: Sequence[NDArray[Any]], score: Any, n_rounds: int
+) -> NDArray[np.int64]:
+    """Return how often each candidate is in the ensemble that scores best.
+
+    Parameters
+    ----------
+    predictions : sequence of ndarray
+        Of the candidates, for the same rows.
+    score : callable
+        ``score(mean)``, which is to be high.
+    n_rounds : int
+        How many are added, one after the other, the same again if it is the best one.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skest.model_selection.ensemble import greedy_counts
+    >>> greedy_counts([np.ones(2), -2 * np.ones(2)], lambda mean: -abs(mean.sum()), 4)
+    array([2, 1])
+    """
+    counts = np.zeros(len(predictions), np.int64)
+    total: Any = 0.0
+    best, best_counts = -np.inf, counts
+    for n in range(1, n_rounds + 1):
+        scores = [score((total + own) / n) for own in predictions]
+        chosen = int(np.nanargmax(scores))
+        total = total + predictions[chosen]
+        counts = counts.copy()
+        counts[chosen] += 1
+        if scores[chosen] > best:
+            best, best_counts = scores[chosen], counts
+    return best_counts
+
+
+def greedy_ensemble(
+    candidates: Sequence[Sequence[Mapping[str, Any]]],
+    X: Any,
+    y: Any,
+    scorer: Any,
+    name: str | None,
+    n_rounds: int,
+) -> Any:
+    """Return an ensemble of candidates of a search, or None if there can't be one.
+
+    Parameters
+    ----------
+    candidates : sequence of sequence of mapping
+        For each candidate and split a fitted "estimator", the rows of the "test" and the
+        "fit_error".
+    X, y : table and labels
+        Of the search.
+    scorer : callable or None
+        ``scorer(estimator, X, y)``; None takes the log loss or the squared error.
+    name : str or None
+        The score, if a scorer returns several.
+    n_rounds : int
+        See `greedy_counts`.
+    """
+    tests = [np.asarray(part["test"]) for part in candidates[-1]]
+    candidates = [
+        parts
+        for parts in candidates
+        if all(
+            part["fit_error"] is None and np.array_equal(part["test"], test)
+            for part, test in zip(parts, tests, strict=True)
+        )
+    ]
+    classes = np.unique(y) if is_classifier(candidates[0][0]["estimator"]) else None
+    splits = [
+        k
+        for k in range(len(tests))
+        if classes is None
+        or all(
+            len(parts[k]["estimator"].classes_) == len(classes) for parts in candidates
+        )
+    ]
+    if not splits:
+        warn(
+            "There is no ensemble: no part of the rows that models were trained on has "
+            "all classes. best_estimator_ is a single model."
+        )
+        return None
+    tests = [tests[k] for k in splits]
+    rows = [safe_indexing(X, test) for test in tests]
+    method = "predict" if classes is None else "predict_proba"
+    predictions = [
+        np.concatenate(
+            [
+                getattr(parts[k]["estimator"], method)(part)
+                for k, part in zip(splits, rows, strict=True)
+            ]
+        )
+        for parts in candidates
+    ]
+    held_out = np.concatenate(tests)
+    X_held_out, y_held_out = safe_indexing(X, held_out), safe_indexing(y, held_out)
+    if scorer is None and classes is None:
+        scorer = get_scorer("neg_mean_squared_error")
+    elif scorer is None:
+        loss = {"greater_is_better": False, "response_method": "predict_proba"}
+        scorer = make_scorer(log_loss, **loss, labels=classes)
+
+    def score(mean: Any) -> float:
+        known = _KnownNumbers(mean) if classes is None else _KnownClasses(mean, classes)
+        found = scorer(known, X_held_out, y_held_out)
+        return found[name] if isinstance(found, Mapping) else found
+
+    counts = greedy_counts(predictions, score, n_rounds)
+    counts //= np.gcd.reduce(counts)
+    members, weights = [], []
+    for i in np.flatnonzero(counts):
+        for k in splits:
+            model = FrozenEstimator(candidates[i][k]["estimator"])
+            members.append((f"candidate {i}, split {k}", model))
+            weights.append(float(counts[i]))
+    kind = EnsembleRegressor if classes is None else EnsembleClassifier
+    return kind(members, weights=weights).fit(X, y)

@@ -1,0 +1,510 @@
+# SPDX-License-Identifier: Apache-2.0
+"""scikit-learn's searches, with the candidates and folds of skest trained together."""
+
+import copy
+from collections.abc import Mapping
+from numbers import Integral, Real
+from typing import Any, ClassVar
+
+import numpy as np
+from sklearn import model_selection
+from sklearn.experimental import enable_halving_search_cv  # noqa: F401
+from sklearn.pipeline import Pipeline
+
+from skest.core.checks import warn
+from skest.core.sklearn_compat import Interval
+from skest.model_selection.ensemble import check_can_average, greedy_ensemble
+from skest.model_selection.together import UNFINISHED, Together
+
+_ROUNDS = 32  # as TabPack has (arXiv 2607.05380)
+
+
+class _Stopped(Exception):  # noqa: N818, no error: a way out
+    """The search has ended before its last call."""
+
+
+_Constraints = dict[str, list[Any]]
+_ADDED: _Constraints = {
+    "ensemble": ["boolean", Interval(Integral, 1, None, closed="left")],
+    "time_limit": [Interval(Real, 0, None, closed="neither"), None],
+    "max_members": [Interval(Integral, 1, None, closed="left"), None],
+}
+
+
+class _TogetherCV:
+    """What the searches have in common."""
+
+    estimator: Any
+    ensemble: bool | int
+    time_limit: float | None
+    max_members: int | None
+    n_jobs: int | None
+    refit: Any
+    best_estimator_: Any
+
+    def fit(self, X: Any, y: Any = None, **params: Any) -> Any:
+        """Fit with all sets of parameters, and refit the best.
+
+        Parameters
+        ----------
+        X, y : table and labels
+            As for ``fit`` of the estimator.
+        **params
+            As in scikit-learn.
+
+        Returns
+        -------
+        object
+            This search.
+
+        Raises
+        ------
+        KeyboardInterrupt, TimeoutError
+            If not even one candidate was done.
+        """
+        self._validate_params()  # type: ignore[attr-defined]
+        if self.ensemble:
+            check_can_average(self.estimator, y)
+        self._members: list[Any] = []
+        self._together = Together(
+            self.n_jobs,
+            partial=True,
+            time_limit=self.time_limit,
+            max_members=self.max_members,
+            keep=bool(self.ensemble),
+            resource=self._resource_to_go_on(),
+        )
+        try:
+            with self._together.active():
+                super().fit(X, y, **params)  # type: ignore[misc]
+            if self.ensemble and self.refit:
+                self._make_ensemble(X, y)
+        finally:
+            del self._together, self._members
+        return self
+
+    def _resource_to_go_on(self) -> str:
+        return ""
+
+    def _run_search(
+        self, evaluate_candidates: Any, *, callback_ctx: Any = None
+    ) -> None:
+        def evaluate(*args: Any, **kwargs: Any) -> Any:
+            if self._together.stopped is not None:
+                raise _Stopped
+            return evaluate_candidates(*args, **kwargs)
+
+        try:
+            super()._run_search(evaluate, callback_ctx=callback_ctx)  # type: ignore[misc]
+        except _Stopped:
+            self._end_early()
+
+    def _end_early(self) -> None:
+        """Set what a search sets at its end."""
+
+    def _format_results(
+        self, candidate_params: Any, n_splits: int, out: Any, more_results: Any = None
+    ) -> Any:
+        """Leave out candidates that were not done on all splits."""
+        split = range(n_splits)
+        by_candidate = [
+            [out[i * n_splits + k] for k in split] for i in range(len(candidate_params))
+        ]
+        done = [
+            i
+            for i, results in enumerate(by_candidate)
+            if not any(UNFINISHED in result for result in results)
+        ]
+        if len(done) < len(candidate_params):
+            stopped = self._together.stopped
+            if not done:
+                raise stopped  # type: ignore[misc]
+            why = "Ctrl-C" if isinstance(stopped, KeyboardInterrupt) else stopped
+            warn(
+                f"The search has ended early ({why}): cv_results_ has "
+                f"{len(done)} of {len(candidate_params)} candidates."
+            )
+        self._members = [by_candidate[i] for i in done]
+        more = {k: [v[i] for i in done] for k, v in (more_results or {}).items()}
+        return super()._format_results(  # type: ignore[misc]
+            [candidate_params[i] for i in done],
+            n_splits,
+            [result for i in done for result in by_candidate[i]],
+            more,
+        )
+
+    def _make_ensemble(self, X: Any, y: Any) -> None:
+        """Put the ensemble in the place of the best estimator."""
+        search: Any = self
+        name = self.refit if isinstance(self.refit, str) else None
+        scorer: Any = None if search.scoring is None else search.scorer_
+        if isinstance(scorer, Mapping):
+            scorer = scorer.get(name)
+        rounds = _ROUNDS if self.ensemble is True else int(self.ensemble)
+        ensemble = greedy_ensemble(self._members, X, y, scorer, name, rounds)
+        if ensemble is not None:
+            ensemble.single_ = self.best_estimator_
+            self.best_estimator_ = ensemble
+
+
+class GridSearchCV(_TogetherCV, model_selection.GridSearchCV):
+    """Exhaustive search, with candidates and folds trained together.
+
+    It is `sklearn.model_selection.GridSearchCV`, with its parameters, attributes and
+    errors, and its results are the same. Estimators of skest, also as the last step of a
+    pipeline, are trained together, see `fit_many`; steps before them run once for each
+    split, for all candidates that agree in them. Others, and estimators with callbacks,
+    are fitted by scikit-learn as ever.
+
+    Ctrl-C ends the search and not the call: `cv_results_` has the candidates that were done
+    on all splits, and the best of them is refitted.
+
+    Parameters
+    ----------
+    estimator, param_grid, scoring, refit, cv, verbose, pre_dispatch, error_score, \
+return_train_score
+        As in scikit-learn. The warning about a fit that failed names the candidate.
+    n_jobs : int, default=None
+        Threads that train; None leaves it to `fit_many`. For estimators that are not of
+        skest, as in scikit-learn.
+    ensemble : bool or int, default=False
+        Make an ensemble of the models that were trained on the folds: in so many rounds
+        (True is 32), the candidate is added with which predictions for held-out rows score
+        best (Caruana et al., "Ensemble selection from libraries of models", ICML 2004).
+        The score is `scoring`, that of `refit` if there are several, or by default the log
+        loss of probabilities or the squared error. `best_estimator_`, which predicts, is
+        the ensemble then, and its ``single_`` what else it would be.
+    time_limit : float, default=None
+        Seconds after which the search ends as by Ctrl-C. The refit comes on top.
+    max_members : int, default=None
+        How many models train in one stack at most; None goes by the free memory.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from skest import LinearClassifier
+    >>> from skest.model_selection import GridSearchCV
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = LinearClassifier(random_state=0, max_iter=9)
+    >>> search = GridSearchCV(model, {"learning_rate": [0.01, 0.1]}, cv=3, ensemble=True)
+    >>> search.fit(X, y).best_params_
+    {'learning_rate': 0.1}
+    >>> type(search.best_estimator_).__name__
+    'EnsembleClassifier'
+    """
+
+    _parameter_constraints: ClassVar[_Constraints] = {
+        **model_selection.GridSearchCV._parameter_constraints,
+        **_ADDED,
+    }
+
+    def __init__(
+        self,
+        estimator: Any,
+        param_grid: Any,
+        *,
+        scoring: Any = None,
+        n_jobs: int | None = None,
+        refit: Any = True,
+        cv: Any = None,
+        verbose: int = 0,
+        pre_dispatch: Any = "2*n_jobs",
+        error_score: Any = np.nan,
+        return_train_score: bool = False,
+        ensemble: bool | int = False,
+        time_limit: float | None = None,
+        max_members: int | None = None,
+    ) -> None:
+        super().__init__(
+            estimator,
+            param_grid,
+            scoring=scoring,
+            n_jobs=n_jobs,
+            refit=refit,
+            cv=cv,
+            verbose=verbose,
+            pre_dispatch=pre_dispatch,
+            error_score=error_score,
+            return_train_score=return_train_score,
+        )
+        self.ensemble = ensemble
+        self.time_limit = time_limit
+        self.max_members = max_members
+
+
+class RandomizedSearchCV(_TogetherCV, model_selection.RandomizedSearchCV):
+    """Search among random candidates, trained together with their folds.
+
+    It is `sklearn.model_selection.RandomizedSearchCV`; see `GridSearchCV` for what is
+    added.
+
+    Parameters
+    ----------
+    estimator, param_distributions, n_iter, scoring, refit, cv, verbose, pre_dispatch, \
+random_state, error_score, return_train_score
+        As in scikit-learn.
+    n_jobs, ensemble, time_limit, max_members
+        As in `GridSearchCV`.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from skest import LinearClassifier
+    >>> from skest.model_selection import RandomizedSearchCV
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = LinearClassifier(random_state=0, max_iter=9)
+    >>> rates = {"learning_rate": [0.001, 0.01, 0.1]}
+    >>> search = RandomizedSearchCV(model, rates, n_iter=2, cv=3, random_state=0)
+    >>> len(search.fit(X, y).cv_results_["params"])
+    2
+    """
+
+    _parameter_constraints: ClassVar[_Constraints] = {
+        **model_selection.RandomizedSearchCV._parameter_constraints,
+        **_ADDED,
+    }
+
+    def __init__(
+        self,
+        estimator: Any,
+        param_distributions: Any,
+        *,
+        n_iter: int = 10,
+        scoring: Any = None,
+        n_jobs: int | None = None,
+        refit: Any = True,
+        cv: Any = None,
+        verbose: int = 0,
+        pre_dispatch: Any = "2*n_jobs",
+        random_state: Any = None,
+        error_score: Any = np.nan,
+        return_train_score: bool = False,
+        ensemble: bool | int = False,
+        time_limit: float | None = None,
+        max_members: int | None = None,
+    ) -> None:
+        super().__init__(
+            estimator,
+            param_distributions,
+            n_iter=n_iter,
+            scoring=scoring,
+            n_jobs=n_jobs,
+            refit=refit,
+            cv=cv,
+            verbose=verbose,
+            pre_dispatch=pre_dispatch,
+            random_state=random_state,
+            error_score=error_score,
+            return_train_score=return_train_score,
+        )
+        self.ensemble = ensemble
+        self.time_limit = time_limit
+        self.max_members = max_members
+
+
+class _TogetherHalving(_TogetherCV):
+    """What the halving searches have in common."""
+
+    resource: str
+    max_resources: int | str
+
+    def _resource_to_go_on(self) -> str:
+        last = self.estimator
+        name = "max_iter"
+        if isinstance(last, Pipeline):
+            name = f"{last.steps[-1][0]}__max_iter"
+        return self.resource if self.resource == name else ""
+
+    def _check_input_parameters(self, X: Any, y: Any, split_params: Any) -> None:
+        number = self.estimator.get_params().get(self.resource)
+        search: Any = self
+        if self.max_resources == "auto" and self.resource != "n_samples":
+            if self.resource in self.estimator.get_params() and not isinstance(
+                number, Integral
+            ):
+                raise ValueError(
+                    f"max_resources='auto' is the number of the parameter "
+                    f"{self.resource!r} of the estimator, which is {number!r}. Give one "
+                    f"of them a number, e.g. max_resources=81."
+                )
+            search = copy.copy(self)
+            search.max_resources = number
+        base: Any = super(_TogetherHalving, search)
+        base._check_input_parameters(X, y, split_params)
+        self.min_resources_ = search.min_resources_
+        self.max_resources_ = search.max_resources_
+
+    def _end_early(self) -> None:
+        search: Any = self
+        search.n_resources_.pop()  # of the iteration that did not begin
+        search.n_remaining_candidates_ = search.n_candidates_.pop()
+        search.n_iterations_ = len(search.n_resources_)
+
+
+class HalvingGridSearchCV(_TogetherHalving, model_selection.HalvingGridSearchCV):
+    """Halving search of a grid, by epochs.
+
+    It is `sklearn.model_selection.HalvingGridSearchCV`; see `GridSearchCV` for what is
+    added. The resource is the number of epochs, and estimators that stay in the race go on
+    from where they were, with their optimizers. A schedule of the learning rate begins
+    anew then; so does the training where it can't go on, as by "sdca".
+
+    Parameters
+    ----------
+    estimator, param_grid, factor, min_resources, aggressive_elimination, cv, scoring, \
+refit, error_score, return_train_score, random_state, verbose
+        As in scikit-learn.
+    resource : str, default="max_iter"
+        In a pipeline "<step>__max_iter". Others, as "n_samples", begin anew in every
+        iteration.
+    max_resources : int or "auto", default="auto"
+        "auto" is the number that the estimator has as this parameter.
+    n_jobs, ensemble, time_limit, max_members
+        As in `GridSearchCV`.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from skest import LinearClassifier
+    >>> from skest.model_selection import HalvingGridSearchCV
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = LinearClassifier(random_state=0, max_iter=9)
+    >>> rates = {"learning_rate": [0.001, 0.01, 0.1]}
+    >>> search = HalvingGridSearchCV(model, rates, cv=3).fit(X, y)
+    >>> search.n_candidates_, search.n_resources_, search.best_params_
+    ([3, 1], [3, 9], {'learning_rate': 0.1, 'max_iter': 9})
+    """
+
+    _parameter_constraints: ClassVar[_Constraints] = {
+        **model_selection.HalvingGridSearchCV._parameter_constraints,
+        **_ADDED,
+    }
+
+    def __init__(
+        self,
+        estimator: Any,
+        param_grid: Any,
+        *,
+        factor: float = 3,
+        resource: str = "max_iter",
+        max_resources: int | str = "auto",
+        min_resources: int | str = "exhaust",
+        aggressive_elimination: bool = False,
+        cv: Any = 5,
+        scoring: Any = None,
+        refit: Any = True,
+        error_score: Any = np.nan,
+        return_train_score: bool = True,
+        random_state: Any = None,
+        n_jobs: int | None = None,
+        verbose: int = 0,
+        ensemble: bool | int = False,
+        time_limit: float | None = None,
+        max_members: int | None = None,
+    ) -> None:
+        super().__init__(
+            estimator,
+            param_grid,
+            factor=factor,
+            resource=resource,
+            max_resources=max_resources,
+            min_resources=min_resources,
+            aggressive_elimination=aggressive_elimination,
+            cv=cv,
+            scoring=scoring,
+            refit=refit,
+            error_score=error_score,
+            return_train_score=return_train_score,
+            random_state=random_state,
+            n_jobs=n_jobs,
+            verbose=verbose,
+        )
+        self.ensemble = ensemble
+        self.time_limit = time_limit
+        self.max_members = max_members
+
+
+class HalvingRandomSearchCV(_TogetherHalving, model_selection.HalvingRandomSearchCV):
+    """Halving search of random candidates, by epochs.
+
+    It is `sklearn.model_selection.HalvingRandomSearchCV`; see `GridSearchCV` for what is
+    added. The resource is the number of epochs, and estimators that stay in the race go on
+    from where they were, with their optimizers. A schedule of the learning rate begins
+    anew then; so does the training where it can't go on, as by "sdca".
+
+    Parameters
+    ----------
+    estimator, param_distributions, n_candidates, factor, min_resources, \
+aggressive_elimination, cv, scoring, refit, error_score, return_train_score, random_state, \
+verbose
+        As in scikit-learn.
+    resource : str, default="max_iter"
+        In a pipeline "<step>__max_iter". Others, as "n_samples", begin anew in every
+        iteration.
+    max_resources : int or "auto", default="auto"
+        "auto" is the number that the estimator has as this parameter.
+    n_jobs, ensemble, time_limit, max_members
+        As in `GridSearchCV`.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from skest import LinearClassifier
+    >>> from skest.model_selection import HalvingRandomSearchCV
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = LinearClassifier(random_state=0, max_iter=9)
+    >>> rates = {"learning_rate": [0.001, 0.01, 0.1]}
+    >>> search = HalvingRandomSearchCV(model, rates, cv=3, random_state=0).fit(X, y)
+    >>> search.n_candidates_, search.n_resources_
+    ([3, 1], [1, 3])
+    """
+
+    _parameter_constraints: ClassVar[_Constraints] = {
+        **model_selection.HalvingRandomSearchCV._parameter_constraints,
+        **_ADDED,
+    }
+
+    def __init__(
+        self,
+        estimator: Any,
+        param_distributions: Any,
+        *,
+        n_candidates: int | str = "exhaust",
+        factor: float = 3,
+        resource: str = "max_iter",
+        max_resources: int | str = "auto",
+        min_resources: int | str = "smallest",
+        aggressive_elimination: bool = False,
+        cv: Any = 5,
+        scoring: Any = None,
+        refit: Any = True,
+        error_score: Any = np.nan,
+        return_train_score: bool = True,
+        random_state: Any = None,
+        n_jobs: int | None = None,
+        verbose: int = 0,
+        ensemble: bool | int = False,
+        time_limit: float | None = None,
+        max_members: int | None = None,
+    ) -> None:
+        super().__init__(
+            estimator,
+            param_distributions,
+            n_candidates=n_candidates,
+            factor=factor,
+            resource=resource,
+            max_resources=max_resources,
+            min_resources=min_resources,
+            aggressive_elimination=aggressive_elimination,
+            cv=cv,
+            scoring=scoring,
+            refit=refit,
+            error_score=error_score,
+            return_train_score=return_train_score,
+            random_state=random_state,
+            n_jobs=n_jobs,
+            verbose=verbose,
+        )
+        self.ensemble = ensemble
+        self.time_limit = time_limit
+        self.max_members = max_members

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ensembles of models that a search has trained anyway."""
+
+import pickle
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.base import clone
+from sklearn.datasets import load_diabetes, load_iris
+from sklearn.ensemble import VotingClassifier, VotingRegressor
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import log_loss, mean_squared_error
+from sklearn.model_selection import KFold
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from skest import DNNClassifier, DNNRegressor, LinearRegressor
+from skest.exceptions import ExportError
+from skest.model_selection import (
+    EnsembleClassifier,
+    EnsembleRegressor,
+    GridSearchCV,
+    HalvingGridSearchCV,
+    RandomizedSearchCV,
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+MODEL = DNNClassifier((8,), learning_rate=0.01, max_iter=5, random_state=0)
+GRID = {"hidden_units": [(4,), (16,)], "learning_rate": [0.003, 0.03]}
+
+
+@pytest.fixture(scope="module")
+def table():
+    """Words and numbers, and three classes."""
+    rng = np.random.default_rng(0)
+    word, number = rng.choice(["a", "b", "c"], 150), rng.normal(size=150)
+    X = pd.DataFrame({"word": word, "number": number, "n": rng.integers(0, 9, 150)})
+    return X, np.where(number > 0.5, "high", np.where(word == "a", "a", "other"))
+
+
+def held_out(search, X, y, method):
+    """The mean of the predictions of the members for the rows that they have not seen."""
+    ensemble, n_splits = search.best_estimator_, search.n_splits_
+    total, weights = 0.0, ensemble.weights[::n_splits]
+    for i, weight in enumerate(weights):
+        found = [None] * len(y)
+        for k, (_, test) in enumerate(KFold(n_splits).split(X)):
+            member = ensemble.estimators_[i * n_splits + k]
+            for row, value in zip(
+                test, getattr(member, method)(X.iloc[test]), strict=True
+            ):
+                found[row] = value
+        total = total + weight * np.array(found)
+    return total / sum(weights)
+
+
+@pytest.mark.parametrize("kind", ["classes", "numbers"])
+def test_better_than_its_candidates_for_rows_held_out(kind, table):
+    X, y = table
+    classes = kind == "classes"
+    numbers = DNNRegressor((8,), learning_rate=0.01, max_iter=5, random_state=0)
+    model, y = (MODEL, y) if classes else (numbers, X["n"] * 3.0)
+    scoring = "neg_log_loss" if classes else "neg_mean_squared_error"
+    grid = GRID if classes else {"hidden_units": [(4,), (8,)]}
+    cv = KFold(3)
+    search = GridSearchCV(model, grid, cv=cv, scoring=scoring, ensemble=8).fit(X, y)
+    ensemble = search.best_estimator_
+    assert type(ensemble) is (EnsembleClassifier if classes else EnsembleRegressor)
+    if classes:
+        loss = log_loss(y, held_out(search, X, y, "predict_proba"))
+    else:
+        loss = mean_squared_error(y, held_out(search, X, y, "predict"))
+    assert loss <= -search.best_score_ + 1e-9
+    assert ensemble.single_.get_params()["hidden_units"] in grid["hidden_units"]
+    again = pickle.loads(pickle.dumps(search))
+    np.testing.assert_array_equal(again.predict(X), ensemble.predict(X))
+    default = clone(search).set_params(scoring=None).fit(X, y)
+    assert default.best_estimator_.weights == ensemble.weights
+
+
+@pytest.mark.parametrize("scoring", ["roc_auc_ovr", ["accuracy", "neg_log_loss"], None])
+def test_the_score_of_the_search_decides(scoring, table):
+    refit = "neg_log_loss" if isinstance(scoring, list) else True
+    options = {"n_iter": 2, "cv": 2, "random_state": 0, "ensemble": True}
+    search = RandomizedSearchCV(MODEL, GRID, scoring=scoring, refit=refit, **options)
+    search.fit(*table)
+    assert search.predict_proba(table[0]).shape == (150, 3)
+    assert sorted(search.classes_) == sorted(set(table[1]))
+    search = clone(search).set_params(refit=False, scoring=None).fit(*table)
+    assert not hasattr(search, "best_estimator_")
+
+
+def test_other_estimators_pipelines_and_halving(table):
+    X, y = load_iris(return_X_y=True)
+    model = make_pipeline(StandardScaler(), MODEL)
+    grid = {"dnnclassifier": [MODEL, LogisticRegression()]}
+    search = GridSearchCV(model, grid, cv=3, ensemble=4).fit(X, y)
+    assert search.score(X, y) > 0.9
+    with pytest.raises(ExportError, match="without steps before them; got Pipeline"):
+        search.best_estimator_.export("nowhere")
+    halving = HalvingGridSearchCV(MODEL, GRID, cv=2, factor=2, ensemble=True)
+    assert len(halving.fit(*table).best_estimator_.estimators_) % 2 == 0
+
+
+def test_failed_candidates_and_rare_classes(table):
+    X, y = table
+    y = y.astype(object)
+    y[-1] = "once"
+    with pytest.warns(UserWarning):
+        search = GridSearchCV(MODEL, {"hidden_units": [(4,), "x"]}, cv=3, ensemble=True)
+        search.fit(X, y)
+    members = search.best_estimator_.estimators_
+    assert len(members) == 2  # the third was trained without that row
+    with pytest.warns(UserWarning, match="There is no ensemble: no part of the rows"):
+        GridSearchCV(
+            MODEL, {}, cv=[(np.arange(100), np.arange(100, 150))], ensemble=2
+        ).fit(X, y)
+
+
+def test_what_cannot_be_averaged_is_refused_before_training(table):
+    X, y = table
+    with pytest.raises(ValueError, match="one class for each row.* got DNNClassifier"):
+        GridSearchCV(MODEL, GRID, ensemble=True).fit(X, np.eye(3)[X["n"] % 3])
+    with pytest.raises(ValueError, match="'ensemble' parameter of GridSearchCV"):
+        GridSearchCV(MODEL, GRID, ensemble=0).fit(X, y)
+
+
+EXPORTED = {
+    "classes": (DNNClassifier((8,), max_iter=2, random_state=0), "classes"),
+    "numbers": (DNNRegressor((8,), max_iter=2, random_state=0), "numbers"),
+    "counts": (LinearRegressor(loss="poisson", max_iter=2, random_state=0), "numbers"),
+}
+
+
+@pytest.mark.parametrize("title", EXPORTED)
+def test_export_to_one_file(title, table, tmp_path):
+    pytest.importorskip("onnxruntime")
+    from skest.export import load
+
+    model, kind = EXPORTED[title]
+    X, y = table
+    y = y if kind == "classes" else X["n"].to_numpy(float)
+    search = GridSearchCV(model, {"max_iter": [1, 2]}, cv=2, ensemble=5).fit(X, y)
+    ensemble = search.best_estimator_
+    loaded = load(ensemble.export(tmp_path))
+    assert loaded.predict(X).shape == y.shape
+    if kind == "classes":
+        found, expected = loaded.predict_proba(X), ensemble.predict_proba(X)
+        assert (loaded.predict(X) == ensemble.predict(X)).all()
+    else:
+        found, expected = loaded.predict(X), ensemble.predict(X)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    assert ensemble.onnx_graph(input_rank=1).graph.input[0].name == "word"
+
+
+def test_seeds_trained_together(table):
+    X, y = table
+    seeds = [(f"seed {i}", clone(MODEL).set_params(random_state=i)) for i in range(3)]
+    ours = EnsembleClassifier(seeds).fit(X, y, sample_weight=np.ones(len(y)))
+    theirs = VotingClassifier(seeds, voting="soft")
+    theirs.fit(X, y, sample_weight=np.ones(len(y)))
+    np.testing.assert_array_equal(ours.predict_proba(X), theirs.predict_proba(X))
+    assert clone(ours).get_params().keys() == ours.get_params().keys()
+    numbers = [(str(i), DNNRegressor((4,), max_iter=2, random_state=i)) for i in (0, 1)]
+    X, y = load_diabetes(return_X_y=True)
+    found = EnsembleRegressor(numbers, weights=[1, 2]).fit(X, y)
+    expected = VotingRegressor(numbers, weights=[1, 2]).fit(X, y)
+    np.testing.assert_array_equal(found.predict(X), expected.predict(X))

@@ -1,0 +1,371 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Searches find what those of scikit-learn find."""
+
+import os
+import pickle
+import signal
+import time
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy.stats import loguniform
+from sklearn import config_context, model_selection
+from sklearn.base import BaseEstimator, TransformerMixin, clone
+from sklearn.callback import ProgressBar
+from sklearn.datasets import load_breast_cancer
+from sklearn.exceptions import FitFailedWarning
+from sklearn.experimental import enable_halving_search_cv  # noqa: F401
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import KFold
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils import estimator_html_repr
+
+from skest import DNNClassifier, LinearClassifier
+from skest.hooks import Hook
+from skest.model_selection import (
+    GridSearchCV,
+    HalvingGridSearchCV,
+    HalvingRandomSearchCV,
+    RandomizedSearchCV,
+    cross_val_predict,
+    cross_validate,
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+MODEL = DNNClassifier((8,), learning_rate=0.01, max_iter=3, random_state=0)
+RATES = {"learning_rate": [0.001, 0.01]}
+
+
+@pytest.fixture(scope="module")
+def cancer():
+    X, y = load_breast_cancer(return_X_y=True)
+    return X[::3], np.array(["bad", "good"])[y[::3]]
+
+
+@pytest.fixture(scope="module")
+def people():
+    rng = np.random.default_rng(0)
+    word = rng.choice(["a", "b", "c"], 120)
+    number = rng.normal(size=120)
+    return pd.DataFrame({"word": word, "number": number}), (word == "a") ^ (number > 1)
+
+
+def assert_same_results(found, expected):
+    """All but the seconds."""
+    assert list(found) == list(expected)
+    for key, values in expected.items():
+        if key == "params" or key.startswith("param_"):
+            assert list(found[key]) == list(values)
+        elif "_time" not in key:
+            np.testing.assert_allclose(found[key], values, rtol=1e-9, err_msg=key)
+
+
+def both(name, *arguments, **options):
+    """Our search and that of scikit-learn."""
+    ours = {
+        "GridSearchCV": GridSearchCV,
+        "RandomizedSearchCV": RandomizedSearchCV,
+        "HalvingGridSearchCV": HalvingGridSearchCV,
+        "HalvingRandomSearchCV": HalvingRandomSearchCV,
+    }[name]
+    theirs = getattr(model_selection, name)
+    return [kind(*arguments, **options) for kind in (ours, theirs)]
+
+
+def accuracy_and_rows(model, X, y):
+    return {"acc": model.score(X, y), "n": len(y)}
+
+
+def most_accurate(results):
+    return int(results["mean_test_acc"].argmax())
+
+
+SEARCHES = {
+    "plain": lambda: both("GridSearchCV", MODEL, RATES, cv=3),
+    "several scores": lambda: both(
+        "RandomizedSearchCV",
+        MODEL,
+        {"learning_rate": loguniform(1e-3, 1e-1), "hidden_units": [(4,), (8,)]},
+        n_iter=3,
+        cv=KFold(2, shuffle=True, random_state=0),
+        scoring={"auc": "roc_auc", "loss": "neg_log_loss"},
+        refit="loss",
+        random_state=0,
+        return_train_score=True,
+    ),
+    "pipeline": lambda: both(
+        "GridSearchCV",
+        make_pipeline(StandardScaler(), MODEL),
+        {
+            "standardscaler__with_mean": [True, False],
+            "dnnclassifier__learning_rate": [0.001, 0.01],
+        },
+        cv=2,
+        scoring=accuracy_and_rows,
+        refit=most_accurate,
+    ),
+    "other estimators beside": lambda: both(
+        "GridSearchCV",
+        make_pipeline(StandardScaler(), MODEL),
+        {"dnnclassifier": [MODEL, LinearClassifier(max_iter=2), LogisticRegression()]},
+        cv=2,
+    ),
+    "no estimators of skest": lambda: both(
+        "GridSearchCV", LogisticRegression(), {"C": [0.001, 1.0]}, cv=2
+    ),
+    "halving by rows": lambda: both(
+        "HalvingGridSearchCV",
+        MODEL,
+        RATES,
+        cv=2,
+        resource="n_samples",
+        factor=2,
+        min_resources=40,
+        random_state=0,
+    ),
+}
+
+
+@pytest.mark.parametrize("title", SEARCHES)
+def test_as_scikit_learn(title, cancer):
+    X, y = cancer
+    ours, theirs = (search.fit(X, y) for search in SEARCHES[title]())
+    assert_same_results(ours.cv_results_, theirs.cv_results_)
+    assert ours.best_params_ == theirs.best_params_
+    np.testing.assert_array_equal(ours.predict(X), theirs.predict(X))
+    assert (
+        vars(ours).keys() - {"ensemble", "time_limit", "max_members"}
+        == vars(theirs).keys()
+    )
+    again = pickle.loads(pickle.dumps(ours))
+    np.testing.assert_array_equal(again.predict(X), ours.predict(X))
+    assert clone(ours).get_params().keys() == ours.get_params().keys()
+    assert "best_estimator_" in estimator_html_repr(ours)
+
+
+class Nothing(TransformerMixin, BaseEstimator):
+    """Lets everything pass, and fails if it is told to."""
+
+    def __init__(self, fails=False):
+        self.fails = fails
+
+    def fit(self, X, y=None):
+        if self.fails:
+            raise ValueError("It was told to.")
+        self.fitted_ = True
+        return self
+
+    def transform(self, X):
+        return X
+
+
+def test_weights_and_frames(people):
+    X, y = people
+    weight = np.linspace(0, 1, len(y))
+    ours, theirs = both("GridSearchCV", MODEL, RATES, cv=2)
+    ours.fit(X, y, sample_weight=weight)
+    theirs.fit(X, y, sample_weight=weight)
+    assert_same_results(ours.cv_results_, theirs.cv_results_)
+    assert ours.feature_names_in_.tolist() == ["word", "number"]
+    with config_context(enable_metadata_routing=True):
+        routed = clone(MODEL).set_fit_request(sample_weight=True)
+        routed.set_score_request(sample_weight=True)
+        for model in (routed, make_pipeline(Nothing(), routed)):
+            name = "" if model is routed else "dnnclassifier__"
+            grid = {f"{name}learning_rate": [0.001, 0.01]}
+            ours, theirs = both("GridSearchCV", model, grid, cv=2)
+            numbers = X[["number"]]
+            ours.fit(numbers, y, sample_weight=weight)
+            theirs.fit(numbers, y, sample_weight=weight)
+            assert_same_results(ours.cv_results_, theirs.cv_results_)
+
+
+class Counting(TransformerMixin, BaseEstimator):
+    """Counts its fits."""
+
+    n_fits = 0
+
+    def __init__(self, factor=1.0):
+        self.factor = factor
+
+    def fit(self, X, y=None):
+        Counting.n_fits += 1
+        self.fitted_ = True
+        return self
+
+    def transform(self, X):
+        return X * self.factor
+
+
+def test_steps_before_run_once_for_each_split(cancer):
+    Counting.n_fits = 0
+    grid = {"counting__factor": [0.1, 1.0], "dnnclassifier__max_iter": [1, 2, 3]}
+    GridSearchCV(make_pipeline(Counting(), MODEL), grid, cv=3, refit=False).fit(*cancer)
+    assert Counting.n_fits == 2 * 3
+
+
+@pytest.mark.parametrize("in_pipeline", [False, True])
+def test_bad_candidates_leave_the_others_alone(in_pipeline, people):
+    X, y = people
+    bad = {"feature_columns": [None, ["no such column"]], "hidden_units": [(4,), "x"]}
+    model = MODEL
+    if in_pipeline:
+        bad = {f"dnnclassifier__{name}": values for name, values in bad.items()}
+        model = make_pipeline(Nothing(), MODEL)
+    search = GridSearchCV(model, bad, cv=2, error_score=-1.0)
+    with pytest.warns(FitFailedWarning, match="Candidate: .*no such column") as caught:
+        search.fit(X, y)
+    told = [str(w.message) for w in caught if w.category is FitFailedWarning]
+    assert "6 fits failed out of a total of 8" in told[0]
+    scores = search.cv_results_["mean_test_score"]
+    assert scores[0] > 0.5
+    assert (scores[1:] == -1).all()
+    assert search.best_index_ == 0
+    with pytest.raises((ValueError, TypeError)):
+        search.set_params(error_score="raise").fit(X, y)
+    with pytest.raises(ValueError, match="Invalid parameter 'nothing'"):
+        GridSearchCV(MODEL, {"nothing": [1]}, cv=2).fit(X, y)
+
+
+def test_a_step_that_fails_and_a_loss_that_is_not_a_number(cancer):
+    grid = [
+        {"nothing__fails": [True]},
+        {"dnnclassifier__activation": [torch.log]},
+        {"dnnclassifier__max_iter": [1, 2]},
+    ]
+    search = GridSearchCV(make_pipeline(Nothing(), MODEL), grid, cv=2)
+    with (
+        pytest.warns(
+            FitFailedWarning, match=r"(?s)It was told to.*NanLoss.*Candidate: .*log"
+        ),
+        pytest.warns(UserWarning, match="non-finite"),
+    ):
+        search.fit(*cancer)
+    is_nan = np.isnan(search.cv_results_["mean_test_score"])
+    assert is_nan.tolist() == [True, True, False, False]
+
+
+class InTraining(Hook):
+    """Does something at the beginning of one of the trainings."""
+
+    def __init__(self, when, act):
+        self.n_left, self.act = when, act
+
+    def begin(self, *args):
+        self.n_left -= 1
+        if self.n_left == 0:
+            self.act()
+
+    def __deepcopy__(self, memo):
+        return self
+
+
+def press_ctrl_c():
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(1)  # until the signal has come
+
+
+def with_hook(when, act):
+    return clone(MODEL).set_params(hooks=[InTraining(when, act)])
+
+
+def test_ctrl_c_returns_what_is_done(cancer):
+    search = GridSearchCV(with_hook(6, press_ctrl_c), {"max_iter": [1, 2, 3, 4]}, cv=2)
+    with pytest.warns(UserWarning, match=r"early \(Ctrl-C\).* 2 of 4 candidates"):
+        search.fit(*cancer)
+    assert [c["max_iter"] for c in search.cv_results_["params"]] == [1, 2]
+    assert search.predict(cancer[0]).shape == cancer[1].shape
+    with pytest.raises(KeyboardInterrupt):
+        search.set_params(estimator=with_hook(1, press_ctrl_c)).fit(*cancer)
+    with pytest.raises(KeyboardInterrupt):
+        cross_validate(with_hook(2, press_ctrl_c), *cancer, cv=3)
+    model, options = with_hook(5, press_ctrl_c), {"factor": 2, "min_resources": 1}
+    halving = HalvingGridSearchCV(model, RATES, max_resources=2, cv=2, **options)
+    with pytest.warns(UserWarning, match=r"early \(Ctrl-C\).* 2 of 3 candidates"):
+        halving.fit(*cancer)
+    assert halving.n_resources_ == [1, 2]
+    assert halving.best_params_["max_iter"] == 1
+    halving.set_params(estimator=with_hook(3, press_ctrl_c))
+    with pytest.warns(UserWarning, match=r"early \(Ctrl-C\).* 1 of 2 candidates"):
+        halving.fit(*cancer)
+    assert (halving.n_iterations_, halving.n_resources_) == (1, [1])
+
+
+def test_time_limit(cancer):
+    model = with_hook(5, lambda: time.sleep(2))
+    search = GridSearchCV(model, {"max_iter": [1, 2, 3, 4]}, cv=2, time_limit=2)
+    with pytest.warns(
+        UserWarning, match=r"time_limit=2 is over.* [12] of 4 candidates"
+    ):
+        search.fit(*cancer)
+    assert search.predict(cancer[0]).shape == cancer[1].shape
+    with pytest.raises(TimeoutError, match="time_limit=1e-09"):
+        search.set_params(time_limit=1e-9).fit(*cancer)
+
+
+def test_epochs_go_on_instead_of_beginning_anew(cancer):
+    rates = {"learning_rate": [0.0001, 0.001, 0.01]}
+    options = {"max_resources": 6, "factor": 2, "min_resources": 2, "cv": 2}
+    ours = HalvingGridSearchCV(MODEL, rates, **options).fit(*cancer)
+    theirs = model_selection.HalvingGridSearchCV(
+        MODEL, rates, resource="max_iter", **options
+    ).fit(*cancer)
+    assert ours.n_resources_ == theirs.n_resources_ == [2, 4]
+    assert_same_results(ours.cv_results_, theirs.cv_results_)
+    epochs = []
+
+    class Epochs(Hook):
+        def __deepcopy__(self, memo):
+            return self
+
+        def begin(self, run):
+            epochs.append(run.global_step)
+
+    model = clone(MODEL).set_params(hooks=[Epochs()])
+    HalvingGridSearchCV(model, rates, refit=False, **options).fit(*cancer)
+    assert np.count_nonzero(epochs) == 4  # the second iteration, of two candidates
+    pipeline = make_pipeline(StandardScaler(), MODEL)
+    rates = {f"dnnclassifier__{name}": values for name, values in rates.items()}
+    resource = "dnnclassifier__max_iter"
+    found = HalvingGridSearchCV(pipeline, rates, resource=resource, **options)
+    assert found.fit(*cancer).best_params_[resource] == 4
+
+
+def test_halving_asks_for_a_number_of_epochs(cancer):
+    with pytest.raises(ValueError, match="max_resources='auto'.* max_resources=81"):
+        HalvingGridSearchCV(DNNClassifier(), RATES).fit(*cancer)
+    assert HalvingGridSearchCV(MODEL, RATES, cv=2).fit(*cancer).max_resources_ == 3
+
+
+def test_dual_ascent_begins_anew(cancer):
+    model = LinearClassifier(optimizer="sdca", max_iter=4, random_state=0)
+    options = {"factor": 2, "cv": 2}
+    search = HalvingRandomSearchCV(
+        model, {"class_weight": [None, "balanced"]}, random_state=0, **options
+    ).fit(*cancer)
+    assert np.isfinite(search.cv_results_["mean_test_score"]).all()
+
+
+def test_callbacks_see_the_fits_of_a_search(cancer):
+    pytest.importorskip("rich")
+    search = GridSearchCV(MODEL, RATES, cv=2).set_callbacks(ProgressBar())
+    search.fit(*cancer)
+    ours, theirs = search, model_selection.GridSearchCV(MODEL, RATES, cv=2).fit(*cancer)
+    assert_same_results(ours.cv_results_, theirs.cv_results_)
+
+
+def test_cross_validation_as_scikit_learn(cancer, people):
+    options = {"cv": 3, "return_train_score": True, "scoring": ["accuracy", "roc_auc"]}
+    for X, y in (cancer, people):
+        ours = cross_validate(MODEL, X, y, return_estimator=True, **options)
+        theirs = model_selection.cross_validate(MODEL, X, y, **options)
+        assert_same_results({k: ours[k] for k in theirs}, theirs)
+        pickle.dumps(ours["estimator"])
+        for method in ("predict", "predict_proba"):
+            np.testing.assert_array_equal(
+                cross_val_predict(MODEL, X, y, cv=3, method=method),
+                model_selection.cross_val_predict(MODEL, X, y, cv=3, method=method),
+            )
