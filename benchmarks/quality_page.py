@@ -53,8 +53,8 @@ page.
 
 ## All tables
 
-Mean rank by loss (1 is best) and the mean of the ratios to the loss of boosting, over the
-tables that a model was measured on; processor seconds of a fit.
+Mean rank by loss (1 is best) among the models that were measured with all seeds, and the
+mean of the ratios to the loss of boosting, on equal seeds; processor seconds of a fit.
 
 {overall}
 
@@ -74,8 +74,8 @@ tables that a model was measured on; processor seconds of a fit.
 
 ## What each ingredient is worth
 
-The loss relative to that of `DNN…` as constructed, with one ingredient undone each; more
-than 1 says that it helps.
+The loss relative to that of `DNN…` as constructed on the same seeds, with one ingredient
+undone each; more than 1 says that it helps. The mean is the geometric one.
 
 {ablations}
 
@@ -219,7 +219,10 @@ def _scores(
 def _overall(tables: Scores, models: list[str]) -> str:
     by_rank: dict[str, list[float]] = {}
     for found in tables.values():
-        losses = {model: mean(found[model]) for model in models if model in found}
+        most = max(map(len, found.values()))
+        losses = {
+            m: mean(r) for m, r in found.items() if m in models and len(r) == most
+        }
         for model, rank in ranks(losses).items():
             by_rank.setdefault(model, []).append(rank)
     rows = []
@@ -227,7 +230,7 @@ def _overall(tables: Scores, models: list[str]) -> str:
         relative = _ratios(tables, model, BASE)
         times = [mean(f[model], "seconds") for f in tables.values() if model in f]
         numbers = [
-            f"{statistics.fmean(by_rank[model]):.2f}",
+            f"{statistics.fmean(by_rank[model]):.2f}" if model in by_rank else "",
             f"{mean_ratio(tables, model, BASE):.3f}",
             f"{sum(r < 1 for r in relative.values())} of {len(relative)}",
             f"{statistics.median(times):.2f}",
@@ -250,7 +253,7 @@ def _ablations(tables: Scores, models: list[str]) -> str:
         [
             model.removeprefix("DNN: "),
             *(f"{r[t]:.3f}" if t in r else "" for t in tables),
-            f"{mean_ratio(tables, model, DEFAULT):.3f}",
+            f"{statistics.geometric_mean(r.values()):.3f}",
         ]
         for model in models
         for r in [_ratios(tables, model, DEFAULT)]
