@@ -202,7 +202,7 @@ def test_starting_processes_needs_no_pytorch():
 
 @pytest.mark.slow
 def test_a_process_that_trains_alone_imports_nothing_of_several():
-    several = [f"skest.distributed.{n}" for n in ("replicas", "server", "supervisor")]
+    several = [f"skest.distributed.{n}" for n in ("replicas", "local", "ps.server")]
     assert (
         imported_with(
             "skest.adapters.dnn, skest.estimators.train_and_evaluate", several
