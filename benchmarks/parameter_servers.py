@@ -22,7 +22,6 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -37,7 +36,7 @@ from skest.distributed.ps.client import PSClient
 from skest.distributed.ps.connection import Peer, Session
 from skest.distributed.ps.exchange import Exchange
 from skest.distributed.ps.messages import Message, Op
-from skest.distributed.ps.server import serve_parameters
+from skest.distributed.ps.server import ParameterServer
 from skest.distributed.ps.variables import Variables, split
 from skest.distributed.ps.worker import AsyncReplica
 from skest.hooks.base import Run
@@ -49,7 +48,10 @@ _SECONDS = 2.0
 
 def _serve(addresses: Any, ps: int, model_dir: str | None) -> None:
     torch.set_num_threads(1)
-    serve_parameters("127.0.0.1:0", ps, announce=addresses.put, model_dir=model_dir)
+    server = ParameterServer("127.0.0.1:0", ps, model_dir=model_dir)
+    server.start()
+    addresses.put(server.address)
+    server.wait()
 
 
 @contextmanager
@@ -81,8 +83,7 @@ class Worker:
         self.client.connect()
         if index == 0:
             parts = split(self.variables, network, [self.optimizer])
-            self.client.initialize(self.variables, parts, 0, 1)
-        self.client.generation = 1
+            self.client.initialize(self.variables, parts, 0)
         self.exchange = Exchange(self.client, network, [self.optimizer], self.variables)
 
     def step(self, features: Any, following: Any = None) -> None:
@@ -158,7 +159,7 @@ def bytes_per_step() -> None:
         with served() as addresses:
             worker = Worker(addresses, 0, WideDeep(200_000, is_sparse))
             worker.step(batches[0])  # learns where ids are
-            (session,) = worker.client._sessions
+            (session,) = worker.client._sessions.values()
             before = session.bytes_sent, session.bytes_received
             for batch in batches[1:]:
                 worker.step(batch)
@@ -171,13 +172,13 @@ def bytes_per_step() -> None:
     print(f"dense / sparse: {found[False] / found[True]:.1f}")
 
 
-def _with_latency(expect: Callable[..., Any], seconds: float) -> Callable[..., Any]:
+def _with_latency(ask: Callable[..., Any], seconds: float) -> Callable[..., Any]:
     """Let no answer be seen earlier than so long after its request."""
 
-    def delayed(self: Session, inbox: torch.Tensor) -> Callable[[timedelta], Message]:
-        receive, sent_at = expect(self, inbox), time.perf_counter()
+    def delayed(self: Session, request: Message) -> Callable[[float], Message]:
+        receive, sent_at = ask(self, request), time.perf_counter()
 
-        def wait(timeout: timedelta) -> Message:
+        def wait(timeout: float) -> Message:
             message: Message = receive(timeout)
             time.sleep(max(0.0, sent_at + seconds - time.perf_counter()))
             return message
@@ -190,13 +191,13 @@ def _with_latency(expect: Callable[..., Any], seconds: float) -> Callable[..., A
 def pipeline() -> None:
     """Steps per second of one worker; the best of several interleaved runs."""
     batches = list(torch.randint(0, 50_000, (20, 64, 26)))
-    expect = Session.expect
+    ask = Session.ask
     for latency in (0.0, _LATENCY):
         best = {False: 0.0, True: 0.0}
         with served() as addresses:
             worker = Worker(addresses, 0, WideDeep(50_000, True))
             worker.step(batches[0])
-            Session.expect = _with_latency(expect, latency)  # type: ignore[method-assign]
+            Session.ask = _with_latency(ask, latency)  # type: ignore[method-assign]
             for is_ahead in [False, True] * 5:
                 start = time.perf_counter()
                 following = batches[1:] if is_ahead else [None] * (len(batches) - 1)
@@ -204,7 +205,7 @@ def pipeline() -> None:
                     worker.step(batch, after)
                 rate = len(batches) / (time.perf_counter() - start)
                 best[is_ahead] = max(best[is_ahead], rate)
-            Session.expect = expect  # type: ignore[method-assign]
+            Session.ask = ask  # type: ignore[method-assign]
             worker.client.close()
         print(
             f"{latency * 1000:4.0f} ms: {best[False]:6.1f} steps/s, ahead "
@@ -228,13 +229,11 @@ def _status(name: str) -> int:
 
 def memory() -> None:
     """Save 1e6 rows of 16 values with Adagrad in 2 servers: 128 MB."""
-    for sees in (True, False):
-        with tempfile.TemporaryDirectory() as directory:
-            with served(2, directory if sees else None) as addresses:
-                _save(addresses, directory, sees)
+    with tempfile.TemporaryDirectory() as directory, served(2, directory) as addresses:
+        _save(addresses, directory)
 
 
-def _save(addresses: list[str], directory: str, sees: bool) -> None:
+def _save(addresses: list[str], directory: str) -> None:
     network = nn.Sequential(nn.Embedding(1_000_000, 16, sparse=True), nn.Linear(16, 1))
     optimizer = torch.optim.Adagrad(network.parameters())
     spec = EstimatorSpec(
@@ -258,9 +257,8 @@ def _save(addresses: list[str], directory: str, sees: bool) -> None:
         save=store.save,
     )
     replica.begin(run)
-    run.save_checkpoint()  # lets go of the initial values
-    where = "servers write" if sees else "chief writes"
-    print(f"{where}: {_peak_of(run.save_checkpoint):7.1f} MB at the chief", flush=True)
+    saved = _peak_of(run.save_checkpoint)
+    print(f"servers write: {saved:7.1f} MB at the chief", flush=True)
     gathered = _peak_of(run.capture_checkpoint)
     print(f"in memory: {gathered:7.1f} MB at the chief", flush=True)
     n_bytes = sum(f.stat().st_size for f in Path(directory).rglob("*.safetensors"))
@@ -270,7 +268,6 @@ def _save(addresses: list[str], directory: str, sees: bool) -> None:
 
 if __name__ == "__main__":
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
     torch.set_num_threads(1)
     parser = argparse.ArgumentParser(description=__doc__)
     chosen = {

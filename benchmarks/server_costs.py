@@ -36,8 +36,11 @@ __all__ = [
 ]
 
 _SERVE = """
-from skest.distributed.ps.server import serve_parameters
-serve_parameters("127.0.0.1:0", announce=lambda address: print(address, flush=True))
+from skest.distributed.ps.server import ParameterServer
+server = ParameterServer("127.0.0.1:0")
+server.start()
+print(server.address, flush=True)
+server.wait()
 """
 _LONGEST = 60.0
 
@@ -153,8 +156,8 @@ def bytes_per_step(
         (server,) = servers.servers
 
         def note() -> None:
-            (task,) = server.members.to_json()
-            seen.append(task["bytes_in"] + task["bytes_out"])
+            (session,) = server._sessions
+            seen.append(session.bytes_sent + session.bytes_received)
 
         _estimator(work, server.address, sparse=sparse).train(
             _input_fn(work, table),

@@ -4,10 +4,12 @@
 ``python -m skest.distributed.launch --workers 4 --ps 2 --evaluator train.py ARGUMENT...``
 starts a chief, three workers, two parameter servers and an evaluator, each of which runs
 the script. Who it is, it reads from the environment variable ``SKEST_CONFIG``, as
-`skest.RunConfig` does. All share a random secret, unless ``SKEST_SECRET`` is set. A task
-that dies is restarted, the others go on. Ctrl-C reaches chief, workers and evaluator as
-if each was alone; a second one ends them at once. When the chief has ended, the training
-has: workers that go on nevertheless are ended.
+`skest.RunConfig` does. All share a random secret, unless ``SKEST_SECRET`` is set.
+
+A task that dies is started again, the others go on; if it is a parameter server, all are
+started again, and go on from the last checkpoint. Ctrl-C reaches chief, workers and
+evaluator as if each was alone; a second one ends them at once. When the chief has ended,
+the training has: workers that go on nevertheless are ended.
 """
 
 import argparse
@@ -17,18 +19,21 @@ import os
 import secrets
 import signal
 import socket
+import subprocess
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 
-from skest.distributed.authentication import secret_of_cluster
-from skest.distributed.supervisor import Supervisor, Task, res_options
+from skest.distributed.ps.addresses import secret_of_cluster
 from skest.exceptions import TaskFailedError
 
 _SECONDS_IN_A_DAY = 86400
 _SECONDS_TO_SAVE = 60.0
+_SECONDS_TO_END = 2.0  # after SIGTERM
 _SECONDS_FOR_SERVERS = 30.0  # to end, when nobody is left to serve
+_GLANCE = 0.05
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -47,50 +52,171 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(argv)
     if not options.script.is_file():
         _parser().error(f"there is no script {str(options.script)!r}")
-    cluster = local_cluster(options.workers, options.ps)
-    tasks = _tasks(cluster, options)
-    trainers = [task.name for task in tasks if not task.name.startswith("ps-")]
-    with (
-        _ended_by_sigterm(),
-        Supervisor(
-            max_restarts=options.max_restarts,
-            log_dir=options.log_dir,
-            inherit_output=options.log_dir is None,
-            lease=options.lease,
-        ) as supervisor,
-    ):
-        for task in tasks:
-            supervisor.start(task)
+    tasks = _tasks(local_cluster(options.workers, options.ps), options)
+    with _ended_by_sigterm():
         try:
-            if cluster.get("ps"):  # without, nothing tells how long a worker has to do
-                workers = [name for name in trainers if name.startswith("worker-")]
-                supervisor.wait(names=["chief-0"])
-                _wait_or_end(supervisor, workers, options.grace, "the chief")
-            supervisor.wait(names=trainers)
-            others = supervisor.restarts.keys() - trainers
-            _wait_or_end(supervisor, others, _SECONDS_FOR_SERVERS, "all others")
+            for task in tasks:
+                task.start()
+            _see_to(tasks, options)
         except TaskFailedError as error:
             print(error, file=sys.stderr)
             return 1
         except KeyboardInterrupt:
-            with contextlib.suppress(KeyboardInterrupt, TaskFailedError):
-                supervisor.interrupt(trainers)
-                supervisor.wait(_SECONDS_TO_SAVE, trainers)
+            with contextlib.suppress(KeyboardInterrupt):
+                _let_save([task for task in tasks if not task.is_server])
             return 130
+        finally:
+            _end(tasks)
     return 0
 
 
-def _wait_or_end(
-    supervisor: Supervisor, names: Collection[str], seconds: float, others: str
+class Task:
+    """A task of the cluster, and the process that runs it.
+
+    Parameters
+    ----------
+    name : str
+        Such as "worker-1".
+    command : sequence of str
+        Script and arguments.
+    environ : dict of str to str
+        What its environment has beside that of this process.
+    log : Path or None
+        File for its output; the next process goes on in the same one.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        environ: Mapping[str, str],
+        log: Path | None,
+    ) -> None:
+        self.name, self.is_server = name, name.startswith("ps-")
+        self.n_starts = 0
+        self.is_over = False  # whether it was ended
+        self._command, self._environ, self._log = command, environ, log
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start a process."""
+        self.n_starts += 1
+        self.is_over = False
+        places = os.pathsep.join(os.path.abspath(place) for place in sys.path)
+        own = ["-P", "-m", "skest.distributed.task", str(os.getpid())]
+        with contextlib.ExitStack() as stack:
+            log = None
+            if self._log is not None:
+                self._log.parent.mkdir(parents=True, exist_ok=True)
+                log = stack.enter_context(self._log.open("ab"))
+            self._process = subprocess.Popen(
+                # -P: what is imported must not depend on the working directory.
+                [sys.executable, *own, *self._command],
+                env={**os.environ, "PYTHONPATH": places, **self._environ},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=None if log is None else subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C reaches the launcher only
+            )
+
+    @property
+    def status(self) -> int | None:
+        """The exit status; None as long as it runs."""
+        return None if self._process is None else self._process.poll()
+
+    def signal(self, number: int) -> None:
+        """Send a signal to it, and to the processes that it has started."""
+        if self._process is not None and self.status is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, number)
+
+    def how_it_ended(self) -> str:
+        """Say how, and where its last words are."""
+        status = self.status or 0
+        how = f"ended with exit status {status}"
+        if status < 0:
+            how = f"was killed by signal {-status}"
+        words = "above" if self._log is None else f"in {str(self._log)!r}"
+        return f"{self.name} {how}; what it wrote is {words}"
+
+
+def _see_to(tasks: Sequence[Task], options: argparse.Namespace) -> None:
+    """Return when the training has ended; start again what dies before."""
+    servers = [task for task in tasks if task.is_server]
+    trainers = [task for task in tasks if not task.is_server]
+    workers = [task for task in trainers if task.name.startswith("worker-")]
+    chief_ended = all_ended = None
+    while any(task.status is None for task in tasks) or _failed(trainers):
+        # Servers first: the others fail because of them.
+        lost = [] if trainers[0].status == 0 else _failed(servers)
+        if lost:
+            _tell(lost[0], "all tasks are started again", options.max_restarts)
+            _end(tasks)
+            for task in tasks:
+                task.start()
+            chief_ended = all_ended = None
+        for task in _failed(trainers):
+            _tell(task, "it is started again", options.max_restarts)
+            task.start()
+        if servers and chief_ended is None and trainers[0].status == 0:
+            chief_ended = (
+                time.monotonic()
+            )  # without servers, a worker may have more to do
+        if all_ended is None and all(
+            task.status is not None and (task.is_over or task.status == 0)
+            for task in trainers
+        ):
+            all_ended = time.monotonic()
+        _end_late(workers, chief_ended, options.grace, "the chief")
+        _end_late(servers, all_ended, _SECONDS_FOR_SERVERS, "all others")
+        time.sleep(_GLANCE)
+
+
+def _failed(tasks: Iterable[Task]) -> list[Task]:
+    return [task for task in tasks if task.status not in (None, 0) and not task.is_over]
+
+
+def _tell(task: Task, what_follows: str, max_restarts: int) -> None:
+    """Say what follows from the death of a task; raise TaskFailedError if it is enough."""
+    if task.n_starts > max_restarts:
+        raise TaskFailedError(f"{task.how_it_ended()}, after {max_restarts} restarts.")
+    print(f"{task.how_it_ended()}; {what_follows}.", file=sys.stderr)
+
+
+def _end_late(
+    tasks: Sequence[Task], since: float | None, seconds: float, others: str
 ) -> None:
-    """Wait for tasks that have nothing left to do; end those that go on."""
-    if not supervisor.wait(seconds, names):
-        late = supervisor.end(names)
+    """End tasks that have nothing left to do, and go on."""
+    late = [task for task in tasks if task.status is None]
+    if late and since is not None and time.monotonic() - since > seconds:
+        names = ", ".join(task.name for task in late)
         print(
-            f"{', '.join(late)} did not end in {seconds:g} s after {others}, and is "
-            "ended.",
+            f"{names} did not end in {seconds:g} s after {others}, and is ended.",
             file=sys.stderr,
         )
+        _end(late)
+
+
+def _let_save(tasks: Sequence[Task]) -> None:
+    """Send what Ctrl-C sends, and wait."""
+    for task in tasks:
+        task.signal(signal.SIGINT)
+    _wait(tasks, _SECONDS_TO_SAVE)
+
+
+def _end(tasks: Sequence[Task]) -> None:
+    """End tasks for good, with the processes that they have started."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        for task in tasks:
+            task.is_over = True
+            task.signal(number)
+        _wait(tasks, _SECONDS_TO_END)
+
+
+def _wait(tasks: Sequence[Task], seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while any(task.status is None for task in tasks) and time.monotonic() < end:
+        time.sleep(_GLANCE)
 
 
 def local_cluster(num_workers: int, num_ps: int) -> dict[str, list[str]]:
@@ -150,7 +276,7 @@ def environ_of(
         yet.
     """
     task = {"cluster": cluster, "task": {"type": kind, "index": index}}
-    own = res_options()
+    own = {}
     if kind == "ps" and "OMP_NUM_THREADS" not in os.environ:
         own["OMP_NUM_THREADS"] = "1"
     return {**own, "SKEST_CONFIG": json.dumps(task), "SKEST_SECRET": secret}
@@ -178,13 +304,6 @@ def _parser() -> argparse.ArgumentParser:
         type=_at_least(0),
         default=3,
         help="how often each task may be restarted (default: 3)",
-    )
-    parser.add_argument(
-        "--lease",
-        type=_seconds,
-        default=60.0,
-        help="seconds for which a task may be stopped, as SIGSTOP does it, before it is "
-        "killed and restarted (default: 60)",
     )
     parser.add_argument(
         "--grace",
@@ -233,10 +352,16 @@ def _tasks(cluster: dict[str, list[str]], options: argparse.Namespace) -> list[T
     ]
     if options.evaluator:
         roles.append(("evaluator", 0))
-    arguments = ["--script", str(options.script), *options.arguments]
+    command = [str(options.script), *options.arguments]
     secret = secret_of_cluster() or secrets.token_hex()
+    folder = options.log_dir
     return [
-        Task(f"{kind}-{index}", arguments, environ_of(cluster, kind, index, secret))
+        Task(
+            f"{kind}-{index}",
+            command,
+            environ_of(cluster, kind, index, secret),
+            None if folder is None else folder / f"{kind}-{index}.log",
+        )
         for kind, index in roles
     ]
 

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs a script or a function as all tasks of a cluster on the nodes of Ray.
 
-It needs the extra "ray". Ray chooses the nodes and starts a process on one for each task,
-which runs the task and restarts it; all else is as with `skest.distributed.launch`.
+It needs the extra "ray". Ray chooses the nodes, starts the tasks there, and starts one
+again that dies; all else is as with `skest.distributed.launch`.
 """
 
 import contextlib
+import logging
 import os
 import secrets
 import socket
@@ -15,17 +16,16 @@ from pathlib import Path
 from typing import Any
 
 from skest.core.checks import check_integer, check_positive
-from skest.distributed.authentication import secret_of_cluster
-from skest.distributed.job import anonymous_file, write_job
 from skest.distributed.launch import environ_of
-from skest.distributed.supervisor import Supervisor, Task, dump_error, load_error
-from skest.exceptions import PeerLostError
+from skest.distributed.ps.addresses import secret_of_cluster
+from skest.distributed.task import run_script
+from skest.exceptions import PeerLostError, TaskFailedError
+
+_logger = logging.getLogger("skest")
 
 _KINDS = ("chief", "worker", "ps", "evaluator")
 _SECONDS_TO_SAVE = 60.0
 _SECONDS_FOR_SERVERS = 30.0  # to end, when nobody is left to serve
-
-Names = Sequence[tuple[str, int]]
 
 
 def launch(
@@ -38,7 +38,6 @@ def launch(
     resources: Mapping[str, Mapping[str, Any]] | None = None,
     max_restarts: int = 3,
     start_timeout: float = 300.0,
-    log_dir: str | os.PathLike[str] | None = None,
 ) -> None:
     """Run a script or a function as all tasks of a cluster, and wait for them.
 
@@ -60,12 +59,10 @@ def launch(
         Ray's actors, such as ``{"worker": {"num_cpus": 4, "num_gpus": 1}}``. What is not
         there is one CPU; the chief gets what a worker gets.
     max_restarts : int, default=3
-        How often each task may be restarted, on its node.
+        How often a task that died may be started again, and all of them because a
+        parameter server died.
     start_timeout : float, seconds, default=300.0
         How long to wait for the resources.
-    log_dir : path, default=None
-        Directory on the nodes for a file with the output of each task. None hands it to
-        Ray, which shows it here.
 
     Raises
     ------
@@ -78,7 +75,7 @@ def launch(
     TaskFailedError
         If a task died more often than it may be restarted.
     PeerLostError
-        If Ray lost the process or the node that a task was on.
+        If parameter servers died more often.
     BaseException
         What the function raised in a task, with its traceback there as ``__cause__``.
 
@@ -100,42 +97,26 @@ def launch(
     check_integer(ps, "ps", "launch", minimum=0)
     check_integer(max_restarts, "max_restarts", "launch", minimum=0)
     check_positive(start_timeout, "start_timeout", "launch")
-    work = _work(script_or_function, arguments)
+    work = script_or_function
+    if not callable(work):
+        work = os.path.abspath(work)
     if not ray.is_initialized():
         ray.init()
-    names = _names(workers, ps, evaluator)
-    actors: dict[tuple[str, int], Any] = {}
-    try:
-        for name in names:
-            options = {"num_cpus": 1, **_options_of(name[0], resources or {})}
-            # One thread runs the task, the other one interrupts it.
-            made = ray.remote(_Place).options(**options, max_concurrency=2)
-            actors[name] = made.remote(max_restarts, log_dir and os.fspath(log_dir))
-        cluster = _cluster(actors, start_timeout)
-        secret = secret_of_cluster() or secrets.token_hex()
-        running = {
-            actor.run.remote(
-                "-".join(map(str, name)),
-                environ_of(cluster, *name, secret),
-                work,
-            ): name
-            for name, actor in actors.items()
-        }
-        _wait(running, actors)
-    finally:
-        for actor in actors.values():
-            ray.kill(actor)  # its task ends with it
+    kinds = [*["chief"], *["worker"] * (workers - 1), *["evaluator"] * bool(evaluator)]
+    run = _Run(kinds, ps, resources or {}, max_restarts)
+    for n_left in reversed(range(max_restarts + 1)):
+        try:
+            run.run(work, list(arguments), start_timeout)
+        except PeerLostError as error:
+            if not n_left:
+                raise
+            _logger.warning("All tasks are started again: %s", error)
+        else:
+            return
 
 
-class _Place:
-    """The process on a node of Ray in which one task is seen to."""
-
-    def __init__(self, max_restarts: int, log_dir: str | None) -> None:
-        self._supervisor = Supervisor(
-            max_restarts=max_restarts,
-            log_dir=None if log_dir is None else Path(log_dir),
-            inherit_output=log_dir is None,
-        )
+class _Server:
+    """A parameter server; other tasks need its address before it runs."""
 
     def address(self) -> str:
         """Return an address of this node, with a port that is free at the moment."""
@@ -143,49 +124,131 @@ class _Place:
         with socket.create_server((host, 0)) as opened:
             return f"{host}:{opened.getsockname()[1]}"
 
-    def run(
-        self, name: str, environ: dict[str, str], work: list[str] | bytes
-    ) -> bytes | None:
-        """Run the task until it has ended; return its error, if it ended with one."""
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(self._supervisor)
-            if isinstance(work, bytes):
-                job, report = (stack.enter_context(anonymous_file()) for _ in range(2))
-                job.write(work)
-                job.flush()
-                task = Task.of_job(name, job, {}, report=report, environ=environ)
-            else:
-                task = Task(name, work, environ)
-            self._supervisor.start(task)
-            try:
-                self._supervisor.wait()
-            except Exception as error:
-                return dump_error(error)
-        return None
-
-    def interrupt(self) -> None:
-        """Let the task save, and end."""
-        self._supervisor.interrupt(list(self._supervisor.pids))
+    def run(self, environ: dict[str, str], work: Any, arguments: list[Any]) -> None:
+        """Be the task."""
+        os.environ.update(environ)
+        _do(work, arguments)
 
 
-def _wait(running: dict[Any, tuple[str, int]], actors: Mapping[Any, Any]) -> None:
-    """Wait until all tasks have ended; after Ctrl-C, until they have saved."""
-    trainers = {task: name for task, name in running.items() if name[0] != "ps"}
+def _do(work: Any, arguments: list[Any]) -> None:
+    """Run the script or the function of a task."""
+    if callable(work):
+        work(*arguments)
+        return
     try:
-        _wait_for(running, trainers)
-        _wait_for(running, running, _SECONDS_FOR_SERVERS)
-    except KeyboardInterrupt:
-        for name in trainers.values():
-            actors[name].interrupt.remote()
-        with contextlib.suppress(Exception):
-            _wait_for(trainers, trainers, _SECONDS_TO_SAVE)
-        raise
+        run_script(work, arguments)
+    except SystemExit as end:
+        if end.code not in (None, 0):
+            raise TaskFailedError(
+                f"{work} ended with exit status {end.code}."
+            ) from None
+
+
+class _Run:
+    """All tasks of a training, from their start to their end.
+
+    Parameters
+    ----------
+    kinds : list of str
+        Of the tasks that train or evaluate, the chief first.
+    ps : int
+        Number of parameter servers.
+    resources, max_restarts
+        See `launch`.
+    """
+
+    def __init__(
+        self,
+        kinds: list[str],
+        ps: int,
+        resources: Mapping[str, Mapping[str, Any]],
+        max_restarts: int,
+    ) -> None:
+        self._kinds, self._ps = kinds, ps
+        self._resources, self._max_restarts = resources, max_restarts
+        self._secret = secret_of_cluster() or secrets.token_hex()
+
+    def run(self, work: Any, arguments: list[Any], seconds: float) -> None:
+        """Start all tasks, and wait for them; see `launch`."""
+        ray = _ray()
+        options = self._options("ps")
+        servers = [
+            ray.remote(_Server).options(**options).remote() for _ in range(self._ps)
+        ]
+        trainers: dict[Any, str] = {}
+        try:
+            cluster = self._cluster(servers, seconds)
+            serving = {
+                server.run.remote(
+                    environ_of(cluster, "ps", i, self._secret), work, arguments
+                ): f"ps {i}"
+                for i, server in enumerate(servers)
+            }
+            for place, kind in enumerate(self._kinds):
+                index = self._kinds[:place].count(kind)
+                environ = environ_of(cluster, kind, index, self._secret)
+                options = self._options(kind, environ)
+                task = ray.remote(_do).options(
+                    **options, max_retries=self._max_restarts
+                )
+                trainers[task.remote(work, arguments)] = f"{kind} {index}"
+            self._wait(trainers, serving, seconds)
+        finally:
+            for server in servers:
+                ray.kill(server)
+            for task in trainers:
+                ray.cancel(task, force=True)
+
+    def _options(
+        self, kind: str, environ: Mapping[str, str] | None = None
+    ) -> dict[str, Any]:
+        """Return the options of Ray for a task."""
+        if kind == "chief" and kind not in self._resources:
+            kind = "worker"
+        options = {"num_cpus": 1, **self._resources.get(kind, {})}
+        if environ is not None:
+            own = options.get("runtime_env", {})
+            variables = {**own.get("env_vars", {}), **environ}
+            options["runtime_env"] = {**own, "env_vars": variables}
+        return options
+
+    def _cluster(self, servers: Sequence[Any], seconds: float) -> dict[str, list[str]]:
+        """Return the addresses by type of task; nobody connects to others than ps."""
+        ray = _ray()
+        asked = [server.address.remote() for server in servers]
+        _, missing = (
+            ray.wait(asked, num_returns=len(asked), timeout=seconds)
+            if (asked)
+            else ([], [])
+        )
+        if missing:
+            raise TimeoutError(
+                f"Ray had no resources for {len(missing)} of {len(asked)} parameter "
+                f"servers within {seconds:g} s; it has {ray.available_resources()}. Ask "
+                "for less by 'resources', or for fewer tasks."
+            )
+        cluster = {"chief": [""], "worker": [""] * self._kinds.count("worker")}
+        cluster["ps"] = ray.get(asked)
+        return {kind: addresses for kind, addresses in cluster.items() if addresses}
+
+    def _wait(
+        self, trainers: Mapping[Any, str], serving: Mapping[Any, str], seconds: float
+    ) -> None:
+        """Wait until all tasks have ended; after Ctrl-C, until they have saved."""
+        every = {**trainers, **serving}
+        try:
+            _wait_for(every, trainers)
+            _wait_for(serving, serving, _SECONDS_FOR_SERVERS)
+        except KeyboardInterrupt:
+            for task in trainers:
+                _ray().cancel(task)
+            with contextlib.suppress(Exception):
+                _wait_for(trainers, trainers, _SECONDS_TO_SAVE)
+            raise
 
 
 def _wait_for(
-    watched: Mapping[Any, tuple[str, int]],
-    wanted: Iterable[Any],
-    seconds: float = float("inf"),
+    watched: Mapping[Any, str], wanted: Iterable[Any], seconds: float = float("inf")
 ) -> None:
     """Wait until the wanted tasks have ended; raise what any that is watched raises."""
     ray, end = _ray(), time.monotonic() + seconds
@@ -193,72 +256,20 @@ def _wait_for(
     while missing and time.monotonic() < end:
         done, pending = ray.wait(pending, timeout=min(seconds, 1.0))
         for task in done:
-            name = " ".join(map(str, watched[task]))
             try:
-                error = ray.get(task)
-            except ray.exceptions.RayActorError as lost:
+                ray.get(task)
+            except ray.exceptions.RayTaskError as error:
+                raise error.cause from error
+            except ray.exceptions.RayActorError as error:
                 raise PeerLostError(
-                    f"Ray lost the process of {name}, or its node. Launch again: the "
-                    f"training goes on from its last checkpoint. ({lost})"
-                ) from lost
-            if error is not None:
-                raise load_error(error, name)
+                    f"Ray lost {watched[task]}, or its node. Launch again: the training "
+                    f"goes on from its last checkpoint. ({error})"
+                ) from error
+            except ray.exceptions.WorkerCrashedError as error:
+                raise TaskFailedError(
+                    f"{watched[task]} died too often: {error}"
+                ) from error
         missing -= set(done)
-
-
-def _cluster(
-    actors: Mapping[tuple[str, int], Any], seconds: float
-) -> dict[str, list[str]]:
-    """Return the addresses by type of task; of an evaluator, there is none."""
-    ray = _ray()
-    asked = {name: actor.address.remote() for name, actor in actors.items()}
-    _, missing = ray.wait(list(asked.values()), num_returns=len(asked), timeout=seconds)
-    if missing:
-        waiting = [f"{kind} {i}" for (kind, i), at in asked.items() if at in missing]
-        raise TimeoutError(
-            f"Ray had no resources for {', '.join(waiting)} within {seconds:g} s; it has "
-            f"{ray.available_resources()}. Ask for less by 'resources', or for fewer "
-            "tasks."
-        )
-    cluster: dict[str, list[str]] = {}
-    for (kind, _), address in asked.items():
-        if kind != "evaluator":
-            cluster.setdefault(kind, []).append(ray.get(address))
-    return cluster
-
-
-def _names(workers: int, ps: int, evaluator: bool) -> Names:
-    return [
-        ("chief", 0),
-        *(("worker", i) for i in range(workers - 1)),
-        *(("ps", i) for i in range(ps)),
-        *([("evaluator", 0)] if evaluator else []),
-    ]
-
-
-def _options_of(
-    kind: str, resources: Mapping[str, Mapping[str, Any]]
-) -> Mapping[str, Any]:
-    if kind == "chief" and kind not in resources:
-        kind = "worker"
-    return resources.get(kind, {})
-
-
-def _work(
-    script_or_function: str | os.PathLike[str] | Callable[..., Any],
-    arguments: Sequence[Any],
-) -> list[str] | bytes:
-    """Return the command line of a task, or the content of the file of its job."""
-    if not callable(script_or_function):
-        return ["--script", os.path.abspath(script_or_function), *arguments]
-    work = {"function": script_or_function, "arguments": list(arguments)}
-    with write_job(_call, work) as job:
-        job.seek(0)
-        return job.read()
-
-
-def _call(function: Callable[..., Any], arguments: Sequence[Any]) -> None:
-    function(*arguments)
 
 
 def _check(

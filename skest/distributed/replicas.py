@@ -8,10 +8,10 @@ from typing import Any
 
 from skest.config.run_config import RunConfig
 from skest.config.strategies import AsyncParameterServer, DataParallel, LocalSGD
-from skest.distributed.authentication import secret_of_cluster
 from skest.distributed.data_parallel import DataParallelReplica
 from skest.distributed.local import Train, train_locally
 from skest.distributed.local_sgd import LocalSGDReplica
+from skest.distributed.ps.addresses import secret_of_cluster
 from skest.distributed.ps.server import serve_parameters
 from skest.distributed.ps.worker import AsyncReplica, TrainingOverError
 from skest.engine.replica import EndOfTraining, Replica, strategy_of

@@ -14,7 +14,6 @@ from skest.config.strategies import AsyncParameterServer, Strategy
 from skest.engine.loop import Step, WatchedStep, train_step
 from skest.hooks.base import Run
 from skest.inputs.input_context import InputContext
-from skest.spec import EstimatorSpec
 
 
 class Replica:
@@ -67,9 +66,6 @@ class Replica:
     def building(self) -> AbstractContextManager[Any]:
         """Return what is entered while the model is built."""
         return nullcontext()
-
-    def built(self, spec: EstimatorSpec) -> None:
-        """Look at the model that was built, before it gets variables of a checkpoint."""
 
     def begin(self, run: Run) -> None:
         """Take part, before the first step.

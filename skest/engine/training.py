@@ -120,7 +120,6 @@ def run_training(
     random = RunRandom(seed, builder.device)
     with replica.building():
         spec = builder.build(*first, ModeKeys.TRAIN, random)
-    replica.built(spec)
     if checkpoint is None and replica.is_chief:
         order.warm_start(spec, random)
     restore(spec, checkpoint, random)

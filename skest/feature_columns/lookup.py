@@ -195,7 +195,7 @@ def own_values(empty: Tensor, make: Callable[[], Tensor]) -> Tensor:
     """Return the values of a table that nobody else's random numbers depend on.
 
     A ``TorchFunctionMode`` that handles this function may leave them out: where the rows
-    of a model are elsewhere, `skest.distributed.ps.lazy_tables` does.
+    of a model are elsewhere, `skest.distributed.ps.worker` does.
 
     Parameters
     ----------
@@ -208,6 +208,24 @@ def own_values(empty: Tensor, make: Callable[[], Tensor]) -> Tensor:
         values: Tensor = handle_torch_function(own_values, (empty,), empty, make)
         return values
     return make()
+
+
+def bring_rows(table: Tensor, ids: Tensor) -> None:
+    """Have rows of a table here before they are looked up.
+
+    It does nothing, unless the rows are in parameter servers: there modules of feature
+    columns and ``nn.Embedding`` ask for what they look up, and all others must.
+
+    Parameters
+    ----------
+    table : Parameter
+        Of which `row_lookup`, or ``torch.nn.functional.embedding``, will read rows.
+    ids : Tensor of int64
+        Row numbers, or -1.
+    """
+    bring = getattr(table, "bring_rows", None)
+    if bring is not None:
+        bring(ids)
 
 
 def row_table(values: Tensor, *, trainable: bool = True) -> nn.Parameter:

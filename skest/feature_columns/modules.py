@@ -554,8 +554,9 @@ class LinearFeatures(nn.Module):
                     "piecewise_linear_column, which linear models learn."
                 )
             if isinstance(column, CategoricalColumn):
-                zeros = torch.zeros(column.num_buckets, units, dtype=dtype)
-                weights = row_table(zeros)
+                empty = torch.empty(column.num_buckets, units, dtype=dtype)
+                make = functools.partial(torch.zeros_like, empty)
+                weights = row_table(own_values(empty, make))
                 combiner = "sum" if column.is_summed else sparse_combiner
                 keys = (column.encoded_key, column.weight_key)
                 self.looked_up.append((column.name, *keys, combiner))

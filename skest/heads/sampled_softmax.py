@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from skest.core.checks import check_choice, check_integer
-from skest.feature_columns.lookup import row_lookup, row_table
+from skest.feature_columns.lookup import bring_rows, row_lookup, row_table
 from skest.heads.classification import MultiClassHead
 from skest.heads.labels import WeightColumn, check_dense, matched_labels
 from skest.keys import MetricKeys, PredictionKeys
@@ -196,6 +196,8 @@ def sampled_logits(labels: Tensor, sample: Mapping[str, Tensor]) -> Tensor:
     hidden, sampled = sample["hidden"], sample["sampled"]
     n_labels = labels.numel()
     ids = torch.cat([labels.flatten(), sampled])
+    for table in (sample["weight"], sample["bias"]):
+        bring_rows(table, ids)
     rows, bias = row_lookup(sample["weight"], ids), row_lookup(sample["bias"], ids)
     of_labels = (hidden * rows[:n_labels].view_as(hidden)).sum(-1, keepdim=True)
     of_sampled = F.linear(hidden, rows[n_labels:], bias[n_labels:, 0])

@@ -7,14 +7,14 @@ import numpy as np
 import torch
 
 from skest import Estimator, EstimatorSpec, RunConfig
-from skest.distributed import SharedMemory
+from skest.distributed import AsyncParameterServer, SharedMemory
 from skest.hooks import Hook
-from tests.distributed._processes import wait_for
+from tests.distributed._processes import is_running, wait_for
 
-
-def shared(num_workers=2, **settings):
-    """Return settings of a training in shared memory."""
-    return RunConfig(train_distribute=SharedMemory(num_workers), **settings)
+STRATEGIES = {
+    "memory": SharedMemory(2),
+    "servers": AsyncParameterServer(2, 1),
+}
 
 
 def linear_model_fn(features, labels, mode, params):
@@ -38,44 +38,40 @@ def slow_batches(n, seconds=0.005):
         yield X, X @ np.asarray([1, -2], np.float32)
 
 
+def endless():
+    return slow_batches(10**9)
+
+
 class WithOthers(Hook):
-    """Waits for another process before the first step, and acts then."""
+    """Waits until the other process has taken steps, and acts then, once.
+
+    ``act(run, processes)`` gets what sees to the other processes.
+    """
 
     def __init__(self, act):
-        self.act = act
-        self.replica = None
+        self.act, self.n_own, self.processes = act, 0, None
 
     def before_step(self, run):
-        if self.replica is None:
-            self.replica = replica_of(run)
-            wait_for(lambda: self.may_go_on(run))
-            self.act(run, self.replica)
+        if self.processes is None:
+            self.processes = run._capture.func.__self__._workers.processes
+            self.pids = self.processes.pids()
+        # A step of the other one is one that this process did not take.
+        if self.act is not None and run.global_step > self.n_own + run.start_step:
+            act, self.act = self.act, None
+            act(run, self.processes)
 
-    def may_go_on(self, run):
-        self.replica.supervisor.check()
-        return not self.replica.parts.is_alone(run)
-
-
-def replica_of(run):
-    """Return the part of this process, which the capture of checkpoints belongs to."""
-    return run._capture.func.__self__
+    def after_step(self, run, loss):
+        self.n_own += 1
+        self.processes.check()
 
 
-def train_together(config, act, input_fn, max_steps):
+def train_together(strategy, act, input_fn=endless, max_steps=None, **settings):
     """Train with a hook that acts when another process has begun; none is left."""
+    config = RunConfig(train_distribute=STRATEGIES[strategy], random_seed=0, **settings)
     estimator, hook = Estimator(linear_model_fn, config=config), WithOthers(act)
     try:
         estimator.train(input_fn, hooks=[hook], max_steps=max_steps)
     finally:
-        if hook.replica is not None:
-            assert hook.replica.supervisor.pids == {}
-    return estimator, hook
-
-
-def stop(run, replica):
-    """Stop the training."""
-    run.request_stop("enough")
-
-
-def nothing(run, replica):
-    """Let the training go on."""
+        if hook.processes is not None:
+            wait_for(lambda: not any(map(is_running, hook.pids.values())))
+    return estimator

@@ -11,11 +11,19 @@ import sys
 import threading
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import nn
 
 import skest
 from skest.distributed import AsyncParameterServer
+from skest.feature_columns import (
+    DenseFeatures,
+    FeatureColumns,
+    categorical_column_with_identity,
+    embedding_column,
+)
+from skest.optimizers.row_sparse import RowSparse
 
 
 class Peaks(threading.Thread):
@@ -35,9 +43,10 @@ class Peaks(threading.Thread):
                         self.look_at(Path("/proc", number))
 
     def look_at(self, path):
-        command = (path / "cmdline").read_text()
-        if "skest.distributed.task" in command:
-            self.found["ps" if '"ps"' in command else "worker"] = peak_of(path)
+        environ = (path / "environ").read_text()
+        _, name, after = environ.partition("SKEST_LOCAL_TASK=")
+        if name:
+            self.found["ps" if after.startswith("ps") else "worker"] = peak_of(path)
 
 
 def peak_of(path):
@@ -52,11 +61,14 @@ def peak_of(path):
 class Network(nn.Module):
     def __init__(self, n_rows):
         super().__init__()
-        self.table = nn.Embedding(n_rows, 16, sparse=True)
+        column = embedding_column(categorical_column_with_identity("ids", n_rows), 16)
+        columns = FeatureColumns([("ids", column)]).fit({"ids": np.arange(2)})
+        self.table = DenseFeatures(columns)
         self.output = nn.Linear(16, 1)
 
     def forward(self, features):
-        return self.output(self.table(features["ids"]).mean(1))
+        (lookup,) = self.table.row_lookups()
+        return self.output(self.table({lookup.key: features["ids"]}))
 
 
 def model_fn(features, labels, mode, params):
@@ -66,7 +78,7 @@ def model_fn(features, labels, mode, params):
         network=network,
         loss=lambda y, z, x: ((z - y) ** 2).mean(),
         predictions=lambda z: {"y": z},
-        optimizer=torch.optim.Adagrad(network.parameters(), 0.1),
+        optimizer=RowSparse(torch.optim.Adagrad(network.parameters(), 0.1)),
     )
 
 

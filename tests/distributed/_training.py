@@ -60,13 +60,12 @@ class Trainer:
         self.client.connect()
         self.exchange = None
 
-    def initialize(self, generation=1, step=0):
+    def initialize(self, step=0):
         parts = split(self.variables, self.network, [self.optimizer])
-        self.client.initialize(self.variables, parts, step, generation)
+        self.client.initialize(self.variables, parts, step)
         return self
 
-    def begin(self, generation=1, **options):
-        self.client.generation = generation
+    def begin(self, **options):
         self.exchange = Exchange(
             self.client, self.network, [self.optimizer], self.variables, **options
         )

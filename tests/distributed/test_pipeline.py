@@ -8,21 +8,14 @@ import pytest
 import torch
 
 from skest import Estimator, RunConfig
-from skest.distributed.ps.exchange import Exchange
 from skest.distributed.ps.messages import Message, Op
-from skest.distributed.ps.rows import RemoteRows
 from skest.distributed.testing import LocalServers
 from skest.hooks import Hook
 from skest.inputs import ArrayDataset
 from tests.distributed._training import Trainer, replica
-from tests.distributed.test_async_replica import data, ids_fn, trained
-from tests.distributed.test_failures import (
-    N_STEPS,
-    LoseServer,
-    plain_model,
-    train,
-)
-from tests.distributed.test_remote_checkpoint import tied_model
+from tests.distributed.test_checkpoints import tied_model
+from tests.distributed.test_exactness import data, ids_fn, trained
+from tests.distributed.test_failures import plain_model
 
 IDS = [torch.tensor(ids) for ids in ([0, 3, 3], [6, 1], [3, 2], [5, 5], [0, 6])]
 
@@ -151,22 +144,6 @@ def test_an_error_of_the_input_comes_behind_the_batches_before_it(served):
     assert hook.steps == [1, 2]
 
 
-def test_what_was_asked_for_is_dropped_when_servers_are_lost(monkeypatch, tmp_path):
-    with LocalServers(2, model_dir=tmp_path) as servers:
-        lose = LoseServer(servers, at_step=5)
-        roles = [("chief", 0)]
-        (chief,) = train(
-            monkeypatch, servers.addresses, roles, [lose], tmp_path, pipeline=1
-        )
-        assert [server.generation for server in servers.servers] == [2, 2]
-        (task,) = servers.servers[0].members.to_json()
-    # The pull for step 6 was answered before the loss, its gradients are refused.
-    assert lose.steps[:5] == [1, 2, 3, 4, 5]
-    assert lose.steps[-(N_STEPS - 3) :] == [*range(4, N_STEPS + 1)]
-    assert chief.checkpoint.global_step == N_STEPS
-    assert {staleness for staleness, _ in task["staleness"]} == {0, 1}
-
-
 @pytest.mark.parametrize("bound", [0, 2])
 def test_no_worker_is_further_ahead_than_it_may_be(bound):
     """The bound holds with pulls ahead, and nobody waits for ever."""
@@ -202,59 +179,3 @@ def test_no_worker_is_further_ahead_than_it_may_be(bound):
     # A push is counted here a moment after the server did so: one more at most.
     assert max(spreads) <= bound + 2
     assert sum(clocks) == 2 * n_steps
-
-
-def test_rows_that_were_found_before_are_asked_for_by_the_same_batch_only(monkeypatch):
-    looked = []
-    wanted = RemoteRows.wanted
-
-    def watched(rows, features):
-        looked.append(features)
-        return wanted(rows, features)
-
-    monkeypatch.setattr(RemoteRows, "wanted", watched)
-    with LocalServers() as servers:
-        trainer = Trainer(servers.addresses).initialize().begin()
-        for ids in IDS[:2]:
-            trainer.pull(ids)
-            trainer.compute(ids)
-        trainer.exchange.push(lambda: trainer.exchange.find(IDS[2]))
-        before = len(looked)
-        trainer.pull(IDS[2])
-        assert len(looked) == before
-        trainer.compute(IDS[2])
-        trainer.exchange.push(lambda: trainer.exchange.find(IDS[3]))
-        trainer.step(IDS[4])
-        assert looked[-2] is IDS[3]
-        assert looked[-1] is IDS[4]
-        bad = torch.tensor([99])
-        trainer.exchange.push(lambda: trainer.exchange.find(bad))
-        with pytest.raises(IndexError, match="99 is out of bounds"):
-            trainer.pull(bad)
-        trainer.close()
-
-
-@pytest.mark.parametrize("is_table", [True, False])
-def test_without_a_pipeline_only_tables_in_memory_are_read_ahead(
-    served, monkeypatch, is_table
-):
-    """Who gives an iterable may see how far it is read."""
-    found, n_read = [], []
-    find = Exchange.find
-
-    def watched(exchange, features):
-        found.append(features)
-        find(exchange, features)
-
-    def batches():
-        for batch in ids_fn():
-            n_read.append(batch)
-            yield batch
-
-    monkeypatch.setattr(Exchange, "find", watched)
-    fn = ids_fn if is_table else batches
-    trained(tied_model, steps=5, fn=fn)
-    n_local, n_read[:] = len(n_read), []
-    served(functools.partial(trained, tied_model, steps=5, fn=fn), pipeline=0)
-    assert len(found) == (5 if is_table else 0)
-    assert len(n_read) == n_local

@@ -22,7 +22,7 @@ from skest.distributed import (
 )
 from skest.distributed.data_parallel import DataParallelReplica
 from skest.distributed.launch import local_cluster
-from skest.distributed.local import LocalChief
+from skest.distributed.local import ServedChief, SharedMemoryChief
 from skest.distributed.local_sgd import LocalSGDReplica
 from skest.distributed.ps.worker import AsyncReplica, TrainingOverError
 from skest.distributed.replicas import replica_for
@@ -61,8 +61,8 @@ def made(config):
     ("strategy", "kind"),
     [
         (None, Replica),
-        (SharedMemory(2), LocalChief),
-        (AsyncParameterServer(2, 1), LocalChief),
+        (SharedMemory(2), SharedMemoryChief),
+        (AsyncParameterServer(2, 1), ServedChief),
         (DataParallel(), DataParallelReplica),
         (LocalSGD(4), LocalSGDReplica),
     ],

@@ -8,6 +8,7 @@ from torch import nn
 
 from skest.checkpoints.checkpoint import Checkpoint
 from skest.distributed.ps.checkpoint import gathered, join
+from skest.distributed.ps.messages import Message, Op, Reader, WireError
 from skest.distributed.ps.optimizers import Shard, rebuilt_optimizer
 from skest.distributed.ps.variables import Part, Variables, aliases, split
 from skest.optimizers.ftrl import ProximalAdagrad
@@ -37,16 +38,16 @@ def whole(frozen):
 
 
 @pytest.mark.parametrize("make", [ADAM, ProximalAdagrad], ids=["adam", "proximal"])
-@pytest.mark.parametrize("num_ps", [1, 2, 3, 7])
+@pytest.mark.parametrize("num_ps", [1, 3, 7])
 def test_what_is_split_and_held_by_servers_is_joined_again(num_ps, make):
     network, optimizer = trained(make=make)
     expected = Checkpoint.capture(network, 3, [optimizer])
     variables = Variables.of(network, [optimizer], num_ps)
     assert Variables.from_json(variables.to_json()) == variables
-    parts = split(variables, network, [optimizer], expected)
+    parts = split(variables, network, [optimizer])
     kinds, lock = ["dense", "table"], threading.RLock()
     held = [
-        whole(Shard(variables, ps, part).frozen(kinds, lock))
+        whole(Shard(variables, ps, part, lock).state(kinds))
         for ps, part in enumerate(parts)
     ]
     for parameter in network.parameters():
@@ -112,3 +113,51 @@ def test_dense_variables_that_no_message_can_hold_are_refused(num_ps, limit, mes
     variables.check_sizes(limit + 1)
     with pytest.raises(ValueError, match=message):
         variables.check_sizes(limit)
+
+
+def shard_of_two_tables():
+    network = nn.ModuleDict({n: nn.Embedding(4, 2, sparse=True) for n in "ab"})
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    variables = Variables.of(network, [optimizer], 1)
+    part = split(variables, network, [optimizer])[0]
+    return network, Shard(variables, 0, part, threading.RLock())
+
+
+def reader(*tensors):
+    flat = torch.cat([t.reshape(-1).view(torch.uint8) for t in tensors])
+    return Reader(Message(Op.PUSH, payload=(flat,)))
+
+
+@pytest.mark.parametrize(
+    ("numbers", "match"),
+    [
+        ([-7, 0], r"names \[-7, 0\] rows of tables, of which parameter server 0 has"),
+        ([5, 0, *[0] * 5], r"has \[4, 4\]; each may be named once"),
+        ([1, 1, 3, 4], r"not have, of 'b.weight' \(it has 4\)\."),
+        ([1, 0, -1], r"server 0 does not have, of 'a.weight' \(it has 4\)"),
+    ],
+)
+def test_rows_that_a_server_does_not_have_are_refused(numbers, match):
+    network, shard = shard_of_two_tables()
+    before = [p.detach().clone() for p in network.parameters()]
+    with pytest.raises(WireError, match=match):
+        shard.pull(reader(torch.tensor(numbers)), False)
+    if min(numbers[:2]) >= 0:  # less is no gradient
+        with pytest.raises(WireError, match=match):
+            shard.gradients(reader(torch.tensor(numbers), torch.ones(64)))
+    assert all(map(torch.equal, network.parameters(), before))
+
+
+def test_an_update_that_fails_leaves_nothing_to_the_next_one(monkeypatch):
+    network, shard = shard_of_two_tables()
+    rows = torch.sparse_coo_tensor([[3]], torch.ones(1, 2), (4, 2), is_coalesced=True)
+    with monkeypatch.context() as patch, pytest.raises(MemoryError):
+        patch.setattr(torch.optim.SGD, "step", _raise)
+        shard.update({"a.weight": rows})
+    before = network["a"].weight.detach().clone()
+    shard.update({"b.weight": rows})
+    assert torch.equal(network["a"].weight, before)
+
+
+def _raise(*args):
+    raise MemoryError

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,10 +21,11 @@ from skest.checkpoints.format import (
     shard_length,
 )
 from skest.core.tensor_files import Rows, write_in_blocks
-from skest.distributed.ps.client import PSClient, StaleGenerationError
+from skest.distributed.ps.client import PSClient
 from skest.distributed.ps.messages import Message, Op
-from skest.distributed.ps.transfer import FrozenPart
+from skest.distributed.ps.transfer import blocks_of
 from skest.distributed.ps.variables import (
+    AnyRows,
     Part,
     Variable,
     Variables,
@@ -35,14 +36,7 @@ from skest.distributed.ps.variables import (
     options_of,
     rows_of,
 )
-from skest.exceptions import (
-    CheckpointMismatchError,
-    NanLossDuringTrainingError,
-    PeerLostError,
-)
-
-#: Tensors, or what is read in blocks as they are.
-AnyRows = TypeVar("AnyRows", bound=Rows)
+from skest.exceptions import CheckpointMismatchError, NanLossDuringTrainingError
 
 _KINDS = ("variables", "optimizer")
 
@@ -310,10 +304,8 @@ _COMPLETE = re.compile(r"ckpt-\d+(-\d+)?")
 
 
 def write_part(
-    model_dir: Path | None,
-    name: Any,
-    shard: Shard[AnyRows],
-) -> dict[str, Any] | None:
+    model_dir: Path | None, name: Any, shard: Shard[AnyRows]
+) -> dict[str, Any]:
     """Write the files of a server into a checkpoint that is being made.
 
     Parameters
@@ -327,17 +319,15 @@ def write_part(
 
     Returns
     -------
-    dict or None
-        What `skest.distributed.ps.checkpoint.write_shard` returns; None if there is
-        no such directory here: the chief has another file system, and writes itself.
+    dict
+        What `write_shard` returns.
 
     Raises
     ------
     OSError
-        If a file can't be written.
+        If a file can't be written, or there is no such directory.
     """
-    directory = _directory(model_dir, name, _BEING_MADE)
-    return None if directory is None else write_shard(directory, shard)
+    return write_shard(_directory(model_dir, name, _BEING_MADE), shard)
 
 
 def read_part(
@@ -347,7 +337,7 @@ def read_part(
     variables: Variables,
     ps: int,
     optimizers: list[dict[str, Any]],
-) -> Part | None:
+) -> Part[Tensor]:
     """Read what a server will hold from a checkpoint of any number of servers.
 
     Parameters
@@ -365,32 +355,28 @@ def read_part(
     optimizers : list of dict
         As in the `Part`.
 
-    Returns
-    -------
-    Part or None
-        None if the checkpoint is not here, is another one, or can't be read: the chief
-        reads it then, and knows why if it can't either.
+    Raises
+    ------
+    OSError
+        If it is not here, or is another one than the chief sees.
+    ValueError
+        If it can't be read.
     """
     directory = _directory(model_dir, name, _COMPLETE)
-    if directory is None:
-        return None
     whole = [
         v.name for kind in ("dense", "constant") for v in variables.of_kind(kind, ps)
     ]
     tables = [v.name for v in variables.of_kind("table")]
-    try:
-        if checksum(directory / STATE) != checksum_of_state:
-            return None
-        found = read_shard(directory, ps, variables.num_ps, dense=whole, tables=tables)
-    except (OSError, ValueError):
-        return None
+    if checksum(directory / STATE) != checksum_of_state:
+        raise OSError(f"{str(directory)!r} is not what the chief sees there. {_SHARED}")
+    found = read_shard(directory, ps, variables.num_ps, dense=whole, tables=tables)
     named = {**found.dense, **found.tables}
     tensors = {f"variable:{name}": tensor for name, tensor in named.items()}
     return Part(optimizers, {**tensors, **found.slots, **found.table_slots})
 
 
 def shard_of(
-    variables: Variables, ps: int, part: Part | FrozenPart, aliases: Mapping[str, str]
+    variables: Variables, ps: int, part: Part[Rows], aliases: Mapping[str, str]
 ) -> Shard[Rows]:
     """Return what a server writes of its state.
 
@@ -426,23 +412,22 @@ def shard_of(
     return Shard(ps, variables.num_ps, dense, tables, slots, table_slots)
 
 
-def _directory(
-    model_dir: Path | None, name: Any, allowed: re.Pattern[str]
-) -> Path | None:
-    """Return the directory of a checkpoint if it may be used, and is there."""
-    if model_dir is None or not isinstance(name, str) or not allowed.fullmatch(name):
-        return None
-    path = model_dir / name
+_SHARED = "All tasks must see the same 'model_dir'."
+
+
+def _directory(model_dir: Path | None, name: Any, allowed: re.Pattern[str]) -> Path:
+    """Return the directory of a checkpoint, if it may be used and is there."""
+    if model_dir is None:
+        raise OSError(f"There is no 'model_dir' here. {_SHARED}")
+    path = model_dir / str(name)
     # A link would lead elsewhere.
-    return path if path.is_dir() and not path.is_symlink() else None
+    if not allowed.fullmatch(str(name)) or not path.is_dir() or path.is_symlink():
+        raise OSError(f"There is no checkpoint {str(path)!r} here. {_SHARED}")
+    return path
 
 
 # What a file system does at the least; a server that takes longer counts as lost.
 _BYTES_PER_SECOND = 10_000_000
-
-
-class NotSavedError(Exception):
-    """A server was lost while a checkpoint was written; what was written is gone."""
 
 
 def sharded(
@@ -470,7 +455,7 @@ def sharded(
     Returns
     -------
     ShardedCheckpoint
-        To write it raises OSError if a server can't write, `NotSavedError` if one is
+        To write it raises OSError if a server can't write, PeerLostError if one is
         lost, and NanLossDuringTrainingError if a variable is NaN.
     """
     elsewhere, others = elsewhere_of(variables, network)
@@ -481,10 +466,7 @@ def sharded(
     scalars = merged_options(captured.scalars, parts)
 
     def write(directory: Path) -> Mapping[str, Any]:
-        try:
-            return _write_shards(client, variables, replies, others, directory)
-        except (PeerLostError, StaleGenerationError) as error:
-            raise NotSavedError(str(error)) from error
+        return _write_shards(client, replies, others, directory)
 
     own = replace(captured, optimizer=random, scalars=scalars)
     return ShardedCheckpoint(own, write)
@@ -492,29 +474,25 @@ def sharded(
 
 def _write_shards(
     client: PSClient,
-    variables: Variables,
     replies: Sequence[Message],
     others: Mapping[str, str],
     directory: Path,
 ) -> dict[str, Any]:
-    """Let every server write the copy that it took; return the index of all."""
+    """Let every server write what it has; return the index of all."""
     control = {"directory": directory.name, "aliases": dict(others)}
-    largest = max(client.snapshot_bytes(reply) for reply in replies)
+    sizes = [
+        sum(block.size for block in blocks_of(reply.control["tensors"]))
+        for reply in replies
+    ]
     answers = client.ask_all(
-        Message(Op.WRITE, control=control), more_seconds=largest / _BYTES_PER_SECOND
+        Message(Op.WRITE, control=control), more_seconds=max(sizes) / _BYTES_PER_SECOND
     )
-    records = []
     for ps, answer in enumerate(answers):
         if failure := answer.control.get("failure"):
             raise OSError(
                 f"The ps at {client.addresses[ps]} could not write: {failure}"
             )
-        record = answer.control["record"]
-        if record is None:
-            part = client.fetch(ps, replies[ps])
-            record = write_shard(directory, shard_of(variables, ps, part, others))
-        records.append(record)
-    return index_of(records)
+    return index_of([answer.control["record"] for answer in answers])
 
 
 def restore(
@@ -523,8 +501,7 @@ def restore(
     network: nn.Module,
     optimizers: Sequence[Optimizer],
     path: Path,
-    generation: int,
-) -> int | None:
+) -> None:
     """Let every server read what it will hold from a checkpoint.
 
     Parameters
@@ -534,24 +511,15 @@ def restore(
     variables : Variables
         Of the network.
     network, optimizers
-        As `skest.distributed.ps.variables.split` takes them.
+        As `skest.distributed.ps.variables.options_of` takes them.
     path : Path
         Directory of the checkpoint.
-    generation : int
-        That of the servers from then on.
-
-    Returns
-    -------
-    int or None
-        Global step of the checkpoint; None, and nothing is changed, if a server can't
-        read it.
     """
     with reading(path) as files:
         state = files.state
         size = sum((path / name).stat().st_size for name in state["files"])
         mark = checksum(path / STATE)
     described = options_of(variables, network, optimizers, state["scalars"])
-    step = int(state["global_step"])
     requests = {
         ps: Message(
             Op.RESTORE,
@@ -560,18 +528,13 @@ def restore(
                 "checksum": mark,
                 "variables": variables.to_json(),
                 "optimizers": of_ps,
-                "generation": generation,
-                "step": step,
+                "step": int(state["global_step"]),
             },
         )
         for ps, of_ps in enumerate(described)
     }
-    client.generation = generation
-    replies = client.begin(requests)(size / _BYTES_PER_SECOND)
-    if not all(reply.control["is_here"] for reply in replies.values()):
-        return None
-    client.commit(step)
-    return step
+    client.begin(requests)(size / _BYTES_PER_SECOND)
+    client.commit()
 
 
 class Gathered(NamedTuple):
@@ -592,7 +555,7 @@ class Gathered(NamedTuple):
     slots: dict[str, Tensor]
 
 
-def gathered(variables: Variables, parts: Iterable[Part]) -> Gathered:
+def gathered(variables: Variables, parts: Iterable[Part[Tensor]]) -> Gathered:
     """Put the parts of all servers together, one after the other.
 
     Parameters
@@ -634,7 +597,7 @@ def join(
     )
 
 
-def _add(found: Gathered, variables: Variables, ps: int, part: Part) -> None:
+def _add(found: Gathered, variables: Variables, ps: int, part: Part[Tensor]) -> None:
     by_name = {v.name: v for v in variables.all}
     found.optimizers.append(part.optimizers)
     for key, tensor in part.tensors.items():

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a worker and the parameter servers exchange in a step."""
 
-import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -51,7 +50,6 @@ class Exchange:
     ) -> None:
         self._client, self._optimizers, self._check = client, optimizers, check
         parameters = dict(network.named_parameters())
-        client.pin_memory = any(p.is_cuda for p in parameters.values())
         self._values, self._gradients, self._dense = [], [], []
         for ps in range(variables.num_ps):
             of_ps = variables.of_kind("dense", ps)
@@ -71,10 +69,6 @@ class Exchange:
         self._ahead: tuple[Wanted, Callable[[], bool]] | None = None
         self.staleness = 0
 
-    def forget(self) -> None:
-        """Note that the sessions are new, so that servers know no options."""
-        self._told, self._ahead = [], None
-
     def pull(self, features: Any) -> None:
         """Bring all that a step on a batch reads into the network."""
         ahead, self._ahead = self._ahead, None
@@ -93,24 +87,14 @@ class Exchange:
         wanted = self.rows.wanted(features)
         self._ahead = wanted, self._begin_pull(wanted.rows, Pull.AHEAD)
 
-    def find(self, features: Any) -> None:
-        """Find the rows that the next `pull` asks for, if it is for this very batch."""
-        with contextlib.suppress(IndexError):  # it is that of the pull
-            self._ahead = self.rows.wanted(features), _never_asked
-
-    def push(self, meanwhile: Callable[[], None] = lambda: None) -> None:
+    def push(self) -> None:
         """Send the gradients that the network has, and wait until they are taken.
 
         Servers apply them before they do anything else that is asked for afterwards.
 
-        Parameters
-        ----------
-        meanwhile : callable, default=lambda: None
-            Called before the wait.
-
         Raises
         ------
-        PeerLostError, StaleGenerationError
+        PeerLostError
             If they were, or may have been, not taken everywhere.
         """
         tables = [self._by_server(found) for found in self.rows.gradients()]
@@ -124,10 +108,7 @@ class Exchange:
             )
             for ps in range(self._num_ps)
         }
-        finish = self._client.begin(requests)
-        meanwhile()
-        replies = finish()
-        self.staleness = replies[0].number
+        self.staleness = self._client.begin(requests)()[0].number
 
     def _begin_pull(
         self, wanted: Mapping[int, Tensor], dense: int
@@ -138,20 +119,17 @@ class Exchange:
         """
         with_dense = bool(dense)
         split = {n: self._shares(wanted[n]) for n in sorted(wanted)}
-        requests, rooms = {}, {}
+        requests = {}
         for ps in range(self._num_ps):
             counts = [0] * len(self.rows)
             ids = [shares[ps][0] for shares in split.values()]
-            rooms[ps] = len(self._values[ps].buffer) if with_dense else 0
             for n, of_table in zip(split, ids, strict=True):
                 counts[n] = len(of_table)
-                shape, dtype = self.rows.row_shape(n)
-                rooms[ps] += counts[n] * shape.numel() * dtype.itemsize + 8
             if not with_dense and not any(counts):
                 continue
             payload = [torch.tensor(counts), *_together(ids)] if counts else []
             requests[ps] = Message(Op.PULL, number=dense, payload=payload)
-        finish = self._client.begin(requests, rooms)
+        finish = self._client.begin(requests)
 
         def wait() -> bool:
             replies = finish()

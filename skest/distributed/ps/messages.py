@@ -11,8 +11,12 @@ import torch
 from torch import Tensor
 
 #: Version of all that is said here; both ends must have the same.
-PROTOCOL = 1
+PROTOCOL = 2
+#: In front of a message there is room for its authentication code.
+MAC_BYTES = 32
 HEADER_BYTES = 64
+#: Largest request, in bytes.
+LIMIT = 1 << 28
 #: Largest JSON object, in bytes.
 MAX_CONTROL = 1 << 24
 _MAGIC = 0x736B657374  # "skest"
@@ -38,12 +42,12 @@ class Op(IntEnum):
     PUSH = 6
     SNAPSHOT = 7
     FETCH = 8
-    STATS = 9
-    BYE = 10
-    SHUTDOWN = 11
-    WRITE = 12
-    RESTORE = 13
-    STOP = 14
+    WRITE = 9
+    RESTORE = 10
+    STATS = 11
+    STOP = 12
+    BYE = 13
+    SHUTDOWN = 14
     HELLO = 15
 
 
@@ -58,10 +62,8 @@ class Status(IntEnum):
     """What became of it."""
 
     OK = 0
-    NOT_READY = 1
-    STALE = 2
-    REFUSED = 3
-    LATER = 4
+    REFUSED = 1
+    LATER = 2
 
 
 class WireError(ValueError):
@@ -75,16 +77,12 @@ class Message(NamedTuple):
     ----------
     code : int
         An `Op` in a request, a `Status` in a reply.
-    generation : int
-        Which initialization of the servers it is about; 0 is none.
     step : int
         Global step.
     number : int
         Of a pull, whether dense variables are wanted: 0 or a member of `Pull`; its
         reply has the number of updates made so far, which a push brings back; the reply
         to that has the staleness.
-    room : int
-        Of a request, the largest reply that there is room for, in bytes.
     control : dict
         JSON.
     payload : sequence of Tensor
@@ -92,33 +90,27 @@ class Message(NamedTuple):
     """
 
     code: int
-    generation: int = 0
     step: int = 0
     number: int = 0
-    room: int = 0
     control: Mapping[str, Any] = {}
     payload: Sequence[Tensor] = ()
 
 
 def pack(
-    message: Message,
-    limit: int,
-    out: Tensor | None = None,
-    *,
-    pin_memory: bool = False,
+    message: Message, sequence: int = 0, limit: int = LIMIT, out: Tensor | None = None
 ) -> Tensor:
-    """Return a message as bytes.
+    """Return a message as bytes, behind `MAC_BYTES` that are left as they are.
 
     Parameters
     ----------
     message : Message
         What to write.
-    limit : int
+    sequence : int, default=0
+        Number of the message in its session.
+    limit : int, default=LIMIT
         Largest message that the receiver takes, in bytes.
     out : Tensor of uint8, default=None
         Written into if there is room; what is returned is a part of it then.
-    pin_memory : bool, default=False
-        Whether tensors come from a GPU, which writes faster into memory that is pinned.
 
     Raises
     ------
@@ -136,41 +128,55 @@ def pack(
             f"than the other side takes: {limit:,} bytes, {MAX_CONTROL:,} of JSON. Use "
             "smaller batches, or more parameter servers, which share dense variables."
         )
-    if out is None or len(out) < size:
-        out = torch.empty(size, dtype=torch.uint8, pin_memory=pin_memory)
-    numbers = (message.generation, message.step, message.number, message.room)
-    header = [_MAGIC, int(message.code), len(control), n_payload, *numbers]
-    out[:HEADER_BYTES].view(torch.int64).copy_(torch.tensor(header))
+    if out is None or len(out) < MAC_BYTES + size:
+        out = torch.empty(MAC_BYTES + size, dtype=torch.uint8)
+    header = [_MAGIC, int(message.code), len(control), n_payload]
+    header += [message.step, message.number, sequence, 0]
+    start = MAC_BYTES + HEADER_BYTES
+    out[MAC_BYTES:start].view(torch.int64).copy_(torch.tensor(header))
     if control:
         text = torch.frombuffer(bytearray(control), dtype=torch.uint8)
-        out[HEADER_BYTES : HEADER_BYTES + len(control)] = text
-    start = HEADER_BYTES + n_control
+        out[start : start + len(control)] = text
+    start += n_control
     for tensor, n_bytes in zip(message.payload, sizes, strict=True):
         if n_bytes:
             place = out[start : start + n_bytes].view(tensor.dtype)
             place.view_as(tensor).copy_(tensor)
         start += _padded(n_bytes)
-    return out[:size]
+    return out[: MAC_BYTES + size]
 
 
-def unpack(buffer: Tensor) -> Message:
-    """Return the message at the beginning of a buffer; its payload is a part of it.
+def size_of(header: Tensor, limit: int) -> int:
+    """Return the size in bytes of a message, of which the first part has come.
 
     Raises
     ------
     WireError
-        If there is no message, or not all of it.
+        If it is none, or is larger than `limit`.
     """
-    magic, code, n_control, n_payload, *numbers = _header_of(buffer)
+    magic, _, n_control, n_payload, *_ = _header_of(header)
     if magic != _MAGIC:
         raise WireError("What came is no message of skest.")
-    start = HEADER_BYTES + _padded(n_control)
-    is_sound = 0 <= n_control <= MAX_CONTROL and n_payload >= 0
-    if not is_sound or start + n_payload > len(buffer):
+    size = HEADER_BYTES + _padded(n_control) + n_payload
+    if not 0 <= n_control <= MAX_CONTROL or n_payload < 0 or size > limit:
         raise WireError(
             f"A message announces {n_control} bytes of JSON and {n_payload} of tensors, "
-            f"but may have {len(buffer)} in all."
+            f"but may have {limit} in all."
         )
+    return size
+
+
+def unpack(buffer: Tensor) -> tuple[Message, int]:
+    """Return the message in a buffer of its size, and its number in the session.
+
+    Its payload is a part of the buffer.
+
+    Raises
+    ------
+    WireError
+        If its JSON is none.
+    """
+    _, code, n_control, n_payload, step, number, sequence, _ = _header_of(buffer)
     control: Any = {}
     if n_control:
         text = buffer[HEADER_BYTES : HEADER_BYTES + n_control].numpy().tobytes()
@@ -180,15 +186,8 @@ def unpack(buffer: Tensor) -> Message:
             raise WireError(f"A message has no valid JSON: {error}.") from error
         if not isinstance(control, dict):
             raise WireError("The JSON of a message must be an object.")
-    payload = (buffer[start : start + n_payload],)
-    generation, step, number, room = numbers
-    return Message(code, generation, step, number, room, control, payload)
-
-
-def size_of(buffer: Tensor) -> int:
-    """Return the size in bytes of the message at the beginning of a buffer."""
-    _, _, n_control, n_payload, *_ = _header_of(buffer)
-    return HEADER_BYTES + _padded(n_control) + n_payload
+    payload = (buffer[len(buffer) - n_payload :],)
+    return Message(code, step, number, control, payload), sequence
 
 
 class Reader:
@@ -248,7 +247,3 @@ def _header_of(buffer: Tensor) -> list[int]:
 
 def _padded(n_bytes: int) -> int:
     return -(-n_bytes // _ALIGNMENT) * _ALIGNMENT
-
-
-#: Largest request, in bytes.
-LIMIT = 1 << 28

@@ -5,7 +5,6 @@ import inspect
 import math
 import operator
 import sys
-import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -15,16 +14,31 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from skest.core.tensor_files import Rows
-from skest.distributed.ps.lazy_tables import LazyBuilding
 from skest.distributed.ps.messages import Reader, WireError, dtype_named
-from skest.distributed.ps.transfer import FrozenPart, FrozenRows, KeptRows
 from skest.distributed.ps.variables import Part, Variable, Variables, n_rows_of
 from skest.optimizers.ftrl import Ftrl, ProximalAdagrad
 from skest.optimizers.row_sparse import RowSparse
 from skest.optimizers.state import load_named_state, named_state, set_group_options
 
-# Optimizers that change no rows, of a table or a slot, but those of the gradient.
-_CHANGE_ROWS = (RowSparse, torch.optim.Adagrad, torch.optim.SparseAdam)
+
+class LockedRows:
+    """A tensor whose rows others change; blocks of them are copied under a lock.
+
+    Parameters
+    ----------
+    tensor : Tensor
+        With at least one dimension.
+    lock : lock
+        Held by who changes rows.
+    """
+
+    def __init__(self, tensor: Tensor, lock: AbstractContextManager[Any]) -> None:
+        self._tensor, self._lock = tensor, lock
+        self.shape, self.dtype = tensor.shape, tensor.dtype
+
+    def __getitem__(self, block: slice) -> Tensor:
+        with self._lock:
+            return self._tensor[block].clone()
 
 
 class Shard:
@@ -38,6 +52,8 @@ class Shard:
         Number of this server.
     part : Part
         What it begins with. Its tensors become those of the server, without a copy.
+    lock : lock
+        Held by who calls `update`, and while rows of a `LockedRows` are read.
 
     Raises
     ------
@@ -46,8 +62,14 @@ class Shard:
         made here.
     """
 
-    def __init__(self, variables: Variables, ps: int, part: Part) -> None:
-        self.variables, self.ps = variables, ps
+    def __init__(
+        self,
+        variables: Variables,
+        ps: int,
+        part: Part[Tensor],
+        lock: AbstractContextManager[Any],
+    ) -> None:
+        self.variables, self.ps, self._lock = variables, ps, lock
         self._dense = [v for v in variables.of_kind("dense", ps)]
         self._tables = variables.of_kind("table", ps)
         n_rows = [n_rows_of(v.shape[0], ps, variables.num_ps) for v in self._tables]
@@ -71,16 +93,6 @@ class Shard:
             rebuilt_optimizer(description, self._parameters, _slots(part.tensors, i))
             for i, description in enumerate(part.optimizers)
         ]
-        self._changed_as_a_whole = {
-            name
-            for description, optimizer in zip(
-                part.optimizers, self._optimizers, strict=True
-            )
-            if not isinstance(optimizer, _CHANGE_ROWS)
-            for group in description["param_groups"]
-            for name in group["params"]
-        }
-        self._kept: dict[str, weakref.WeakSet[KeptRows]] = {}
 
     def pull(self, reader: Reader, with_dense: bool) -> list[Tensor]:
         """Return copies of the dense variables and of the rows that are asked for."""
@@ -132,8 +144,6 @@ class Shard:
         """Update the variables with what `gradients` returned."""
         try:
             for name, gradient in gradients.items():
-                for kept in self._kept.get(name, ()):
-                    kept.keep(gradient._indices()[0])
                 self._parameters[name].grad = gradient
             for optimizer in self._optimizers:
                 if optimizer is not None:
@@ -142,65 +152,42 @@ class Shard:
             for name in gradients:
                 self._parameters[name].grad = None
 
-    def frozen(
-        self, kinds: Sequence[str], lock: AbstractContextManager[object]
-    ) -> FrozenPart:
-        """Return the variables of some kinds, and their slots, as they are now.
+    def state(self, kinds: Sequence[str]) -> Part[Rows]:
+        """Return variables of some kinds, and their slots, to be saved.
 
-        Rows of tables are copied when they change, as long as what is returned lives;
-        all else is, now.
+        What is read as a whole is copied now. Tables and what is as large are not: their
+        rows are read while others go on changing, as a saver of TensorFlow does, so that
+        those of a checkpoint may be some updates apart.
 
         Parameters
         ----------
         kinds : sequence of str
             Of `Variable`.
-        lock : context manager
-            Held now, by who calls `update`, and while rows are read.
         """
-        names = {
-            v.name for kind in kinds for v in self.variables.of_kind(kind, self.ps)
-        }
+        kept = [v for kind in kinds for v in self.variables.of_kind(kind, self.ps)]
+        names = {v.name for v in kept}
         held = {n: p.detach() for n, p in self._parameters.items() if n in names}
         live = {f"variable:{name}": tensor for name, tensor in held.items()}
         descriptions: list[dict[str, Any]] = []
-        for description, optimizer in zip(
-            self._descriptions, self._optimizers, strict=True
+        for i, (description, optimizer) in enumerate(
+            zip(self._descriptions, self._optimizers, strict=True)
         ):
             now = dict(description)
             if optimizer is not None and held:
                 slots, state = named_state(optimizer, self._parameters)
-                i = len(descriptions)
                 live |= {f"{i}:{key}": slot for key, slot in slots.items()}
                 now |= {key: state[key] for key in ("slots", "values")}
             descriptions.append(now)
-        tensors: dict[str, Rows] = {}
-        for v in self._tables:
-            if v.name in held and v.name not in self._changed_as_a_whole:
-                tensors |= self._frozen_table(v.name, live, lock)
-        tensors = {
-            key: tensors[key] if key in tensors else tensor.clone()
+        tables = {v.name for v in self._tables}
+        tensors: dict[str, Rows] = {
+            key: LockedRows(tensor, self._lock)
+            if _variable_of(key) in tables and tensor.ndim
+            else tensor.clone()
             for key, tensor in live.items()
         }
         constants = self._constants.items()  # which nobody changes
         tensors |= {f"variable:{name}": t for name, t in constants if name in names}
-        return FrozenPart(descriptions, tensors)
-
-    def _frozen_table(
-        self,
-        name: str,
-        live: Mapping[str, Tensor],
-        lock: AbstractContextManager[object],
-    ) -> dict[str, FrozenRows]:
-        """Return a table, and its slots that have a value for each of its elements."""
-        shape = self._parameters[name].shape
-        alike = {
-            key: tensor
-            for key, tensor in live.items()
-            if _variable_of(key) == name and tensor.shape == shape
-        }
-        kept = KeptRows(alike, lock)
-        self._kept.setdefault(name, weakref.WeakSet()).add(kept)
-        return kept.frozen()
+        return Part(descriptions, tensors)
 
     def _given(
         self, tensors: Mapping[str, Tensor], v: Variable, shape: tuple[int, ...]
@@ -306,9 +293,7 @@ def rebuilt_optimizer(
         return None
     cls = _class(description["module"], description["class"])
     try:
-        with LazyBuilding() as building:  # of slots that are replaced below
-            made = _made(cls, groups)
-        building.built([made])
+        made = _made(cls, groups)
     except Exception as error:
         raise ValueError(
             f"The optimizer {cls.__name__} can't be made again on a parameter server: "

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rows of remote tables that a step needs, and the gradients of those rows."""
 
-import contextlib
+import functools
 import mmap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,11 +9,9 @@ from itertools import accumulate, groupby
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
-from skest.distributed.ps.lazy_tables import LazyZeros
+from skest.distributed.ps.elsewhere import LazyZeros
 from skest.distributed.ps.variables import Variables, embeddings_of
 from skest.optimizers.row_sparse import first_places, summed_at
 
@@ -142,6 +140,7 @@ def _alike(values: Sequence[Tensor]) -> Iterator[tuple[int, int]]:
 Fetch = Callable[[dict[int, Tensor]], None]
 
 _KEPT_BYTES = 1 << 30
+_BRING = "bring_rows"  # as `skest.feature_columns.lookup.bring_rows` looks for it
 
 
 class _Lookup(NamedTuple):
@@ -207,7 +206,7 @@ class RemoteRows:
         device = parameters[names[0]].device if names else torch.device("cpu")
         # Integers for the rows of all tables, one table behind the other.
         brought_at, scratch = self._marks = [
-            _Zeros((self._starts[-1],), torch.int32, device) for _ in range(2)
+            LazyZeros((self._starts[-1],), torch.int32, device) for _ in range(2)
         ]
         self._brought_at, self._scratch = brought_at.tensor, scratch.tensor
         self._tables = [
@@ -222,13 +221,6 @@ class RemoteRows:
         self._plan: dict[tuple[int, tuple[str, ...], bool], None] = {}
         self._wanted = Wanted(None, {}, {}, None)
         self._handles: list[Any] = []
-        self._addresses = {
-            t.values.data_ptr(): i
-            for i, t in enumerate(self._tables)
-            if t.values.numel()
-        }
-        self._is_watching = False
-        self._unwatched: list[Any] = []
         self._watch(network)
 
     def __len__(self) -> int:
@@ -279,25 +271,6 @@ class RemoteRows:
         values = self._tables[number].values
         return values.shape[1:], values.dtype
 
-    @contextlib.contextmanager
-    def watched(self) -> Iterator[None]:
-        """Fetch rows also where code that nobody knows looks them up.
-
-        Several may read one table, of which only some are modules that are known. Rows
-        that are looked up unseen are found by `check_gradients` afterwards.
-        """
-        if not self._tables:
-            yield
-            return
-        with WatchedLookups(self._addresses, self._need):
-            self._is_watching = True
-            try:
-                yield
-            finally:
-                self._is_watching = False
-                while self._unwatched:  # an interrupt passes by the hooks of modules
-                    self._after_columns()
-
     def check_gradients(self) -> None:
         """Raise ValueError if rows have a gradient that were not brought."""
         ids = {
@@ -318,10 +291,9 @@ class RemoteRows:
             ]
             raise ValueError(
                 f"Rows of the tables {names} in parameter servers were looked up where "
-                "that is not seen, such as in a scripted or compiled module, or ids of a "
-                "batch were changed by NumPy or '.data'. Look them up with "
-                "torch.nn.functional.embedding or a torch.nn.Embedding in Python, and "
-                "change ids with functions of torch."
+                "that is not seen. Look them up with a torch.nn.Embedding that is called "
+                "in Python, or call skest.feature_columns.lookup.bring_rows(table, ids) "
+                "before."
             )
 
     def gradients(self) -> list[tuple[Tensor, Tensor] | None]:
@@ -352,9 +324,13 @@ class RemoteRows:
         """Let go of the network."""
         for handle in self._handles:
             handle.remove()
+        for table in self._tables:
+            delattr(table.parameter, _BRING)
 
     def _watch(self, network: nn.Module) -> None:
-        """Fetch what modules look up, also outside of `watched`."""
+        """Fetch what modules look up, and what `bring_rows` asks for."""
+        for number, table in enumerate(self._tables):
+            setattr(table.parameter, _BRING, functools.partial(self._need, number))
         for module in network.modules():
             lookups = getattr(module, "row_lookups", None)
             if lookups is None:
@@ -364,18 +340,16 @@ class RemoteRows:
                 for table, key, with_first in lookups()
                 if id(table) in self._numbers
             ]
-            self._handles += [
-                module.register_forward_pre_hook(self._before_columns(found)),
-                module.register_forward_hook(self._after_columns, always_call=True),
-            ]
+            hook = self._before_columns(found)
+            self._handles.append(module.register_forward_pre_hook(hook))
         for module in embeddings_of(network):
-            number = self._numbers.get(id(module.weight))
-            if number is None:
+            own = self._numbers.get(id(module.weight))
+            if own is None:
                 continue
             if module.max_norm is not None:
-                raise ValueError(MAX_NORM_REFUSED)
-            hook = self._before_embedding(number)
-            handle = module.register_forward_pre_hook(hook, with_kwargs=True)
+                raise ValueError(_MAX_NORM_REFUSED)
+            before = self._before_embedding(own)
+            handle = module.register_forward_pre_hook(before, with_kwargs=True)
             self._handles.append(handle)
 
     # Functions and no partials: what these hold is looked at where steps are recorded.
@@ -384,19 +358,10 @@ class RemoteRows:
         self, lookups: list[tuple[int, str, bool]]
     ) -> Callable[[nn.Module, Any], None]:
         def hook(module: nn.Module, args: Any) -> None:
-            # It tells of all that it looks up, so that its many calls need not be
-            # watched.
-            if self._is_watching:
-                self._unwatched.append(torch._C.DisableTorchFunction())
-                self._unwatched[-1].__enter__()
             for number, key, with_first in lookups:
                 self._need(number, args[0][key], with_first)
 
         return hook
-
-    def _after_columns(self, *_: Any) -> None:
-        if self._unwatched:
-            self._unwatched.pop().__exit__(None, None, None)
 
     def _before_embedding(self, number: int) -> Callable[[nn.Module, Any, Any], None]:
         def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
@@ -442,32 +407,12 @@ class RemoteRows:
         self._wanted.lookups[lookup] = ids
 
 
-class _Zeros:
-    """Zeros that need memory only where they are written to, if that is possible."""
-
-    def __init__(
-        self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
-    ) -> None:
-        lazy = LazyZeros(shape, dtype) if device.type == "cpu" else None
-        self._lazy = lazy
-        self.tensor = (
-            torch.zeros(shape, dtype=dtype, device=device)
-            if lazy is None
-            else lazy.tensor
-        )
-
-    def forget(self) -> None:
-        """Give memory back, if any can be; what is in it is lost then."""
-        if self._lazy is not None:
-            self._lazy.forget()
-
-
 class _Table:
     """One table: its values as far as they are there."""
 
     def __init__(self, name: str, parameter: nn.Parameter, brought_at: Tensor) -> None:
         self.name, self.parameter = name, parameter
-        self._memory = _Zeros(tuple(parameter.shape), parameter.dtype, parameter.device)
+        self._memory = LazyZeros(parameter.shape, parameter.dtype, parameter.device)
         self.values = self._memory.tensor
         self._brought_at = brought_at[: len(self.values)]
         self._n_brought = 0
@@ -534,92 +479,8 @@ def _at(features: Any, path: tuple[str, ...]) -> Tensor | None:
     return features if isinstance(features, Tensor) else None
 
 
-MAX_NORM_REFUSED = (
+_MAX_NORM_REFUSED = (
     "An embedding with 'max_norm' changes its rows in the forward pass, which parameter "
     "servers do not see. Use embedding_column, whose 'max_norm' does not, or an embedding "
     "without it."
 )
-_FUNCTIONS = {F.embedding, F.embedding_bag}
-_LOOKUPS = _FUNCTIONS | {torch.embedding, torch.embedding_bag}
-
-
-class WatchedLookups(TorchFunctionMode):
-    """Tells of every look-up in some tables, before it is made.
-
-    Parameters
-    ----------
-    tables : dict of int to int
-        Numbers of the tables by their address in memory.
-    need : callable
-        ``need(number, ids)``.
-
-    Raises
-    ------
-    ValueError
-        In the watched code: if it changes rows (``max_norm``), or computes something of
-        a table without gradients in another way than by a look-up.
-    """
-
-    def __init__(
-        self, tables: dict[int, int], need: Callable[[int, Tensor], None]
-    ) -> None:
-        super().__init__()
-        self._tables, self._need = tables, need
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if func in _LOOKUPS:
-            ids, weight = _ids_and_weight(args, kwargs)
-            number = self._tables.get(weight.data_ptr())
-            if number is not None:
-                if (
-                    func in _FUNCTIONS
-                    and kwargs.get("max_norm", _at_3(args)) is not None
-                ):
-                    raise ValueError(MAX_NORM_REFUSED)
-                self._need(number, ids)
-            return func(*args, **kwargs)
-        result = func(*args, **kwargs)
-        if _has_values(result) and not result.requires_grad:
-            self._refuse_values_of_tables(func, [*args, *kwargs.values()], result)
-        return result
-
-    def _refuse_values_of_tables(self, func: Any, args: Any, result: Tensor) -> None:
-        """Raise ValueError if values were read that may not be there.
-
-        Where gradients are computed, those of a table become dense, which is refused, too.
-        """
-        name = getattr(func, "__name__", str(func))
-        if name == "__get__" or name.startswith("new_") or name.endswith("_like"):
-            return
-        read = any(_has_values(a) and a.data_ptr() in self._tables for a in args)
-        if read and result.data_ptr() not in self._tables:
-            raise ValueError(
-                f"{name!r} reads a table whose rows are in parameter servers, not by "
-                "their ids. Only the rows that a step looks up are here: read them with "
-                "torch.nn.functional.embedding(ids, table.detach()), or make it no row "
-                "table."
-            )
-
-
-def _has_values(found: Any) -> bool:
-    """Tell whether it is a dense tensor of floating numbers."""
-    return (
-        isinstance(found, Tensor)
-        and found.layout == torch.strided
-        and found.is_floating_point()
-    )
-
-
-def _at_3(args: Any) -> Any:
-    """Return what is given for ``max_norm`` by its place."""
-    return args[3] if len(args) > 3 else None
-
-
-def _ids_and_weight(args: Any, kwargs: Any) -> tuple[Tensor, Tensor]:
-    """Return what look-ups take first, in one order or the other."""
-    named = [kwargs[name] for name in ("input", "indices", "weight") if name in kwargs]
-    first, second = [*args, *named][:2]
-    return (second, first) if first.is_floating_point() else (first, second)

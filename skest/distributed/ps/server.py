@@ -4,33 +4,24 @@
 import contextlib
 import logging
 import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch.distributed import DistError
+from torch import Tensor
 
+from skest.core.tensor_files import Rows
+from skest.distributed.ps.addresses import listen
 from skest.distributed.ps.checkpoint import read_part, shard_of, write_part
-from skest.distributed.ps.connection import Listener, Peer, Session
-from skest.distributed.ps.messages import (
-    HEADER_BYTES,
-    LIMIT,
-    Message,
-    Op,
-    Pull,
-    Reader,
-    Status,
-    WireError,
-)
+from skest.distributed.ps.connection import Peer, RefusedError, Session, welcome
+from skest.distributed.ps.messages import Message, Op, Pull, Reader, Status, WireError
 from skest.distributed.ps.optimizers import Shard
 from skest.distributed.ps.tasks import Members
 from skest.distributed.ps.transfer import (
     Arriving,
-    FrozenPart,
     block_of,
     blocks_of,
     table_of_contents,
@@ -39,19 +30,21 @@ from skest.distributed.ps.variables import Part, Variables
 from skest.exceptions import PeerLostError
 
 _logger = logging.getLogger("skest")
-_FOREVER = timedelta(days=365)
 _FAREWELL = 2.0
-_GLANCE = 0.01
-_MOST = 1 << 62  # so that messages, which have 64 bits for a number, hold some more
+_GLANCE = 0.2
 
 
 class ParameterServer:
     """One parameter server; call `start`, then `wait`.
 
+    It is given variables once, and ends with them: one that is started again has none,
+    and all tasks are to be started again, too.
+
     Parameters
     ----------
-    address : str
-        ``"host:port"`` to listen at; port 0 is any that is free.
+    address : str or socket
+        ``"host:port"`` to listen at; port 0 is any that is free. Or a socket that
+        listens.
     ps : int, default=0
         Number of this server.
     secret : str, default=None
@@ -68,8 +61,7 @@ class ParameterServer:
         Seconds without any word from any task after which the server ends by itself.
     model_dir : path, default=None
         Where it writes and reads its shards of checkpoints; messages name checkpoints in
-        it, and reach no other files. None is nowhere: values travel to the chief, as
-        they do if the chief has a directory that is not on the same file system.
+        it, and reach no other files.
 
     Attributes
     ----------
@@ -77,15 +69,13 @@ class ParameterServer:
         With the port.
     step : int
         The global step; that of server 0 counts.
-    generation : int
-        How often the variables were initialized or restored; 0 is never.
     use_locking : bool
         As given; may be set while tasks train.
     """
 
     def __init__(
         self,
-        address: str,
+        address: str | socket.socket,
         ps: int = 0,
         *,
         secret: str | None = None,
@@ -96,20 +86,24 @@ class ParameterServer:
         orphan_timeout: float = 1200.0,
         model_dir: str | os.PathLike[str] | None = None,
     ) -> None:
-        self._timeout = timedelta(seconds=timeout)
-        self._listener = Listener(address, secret, self._timeout)
-        self.address = self._listener.address
+        opened = listen(address, secret) if isinstance(address, str) else address
+        host, port = opened.getsockname()[:2]
+        if isinstance(address, str):
+            host = address.rpartition(":")[0]
+        self.address = f"{host}:{port}"
         self.ps = ps
         self.members = Members(lease, max_staleness)
-        self.step = self.generation = self._n_updates = 0
+        self.step = self._n_updates = 0
+        self.use_locking = use_locking
+        self._listening, self._secret, self._timeout = opened, secret, timeout
         self._orphan_timeout = orphan_timeout
         self._model_dir = None if model_dir is None else Path(model_dir)
         self._shard: Shard | None = None
         self._lock = threading.RLock()  # of what is read
         self._updating = threading.Lock()  # taken before the other one
-        self.use_locking = use_locking
         self._is_stopping = False
         self._stopped = threading.Event()
+        self._failure: str | None = None
         self._started = time.monotonic()
         self._threads: list[threading.Thread] = []
         self._sessions: set[Session] = set()
@@ -122,6 +116,11 @@ class ParameterServer:
         """Return when the chief has said so, or nobody has said anything for long.
 
         No thread of the server is left then.
+
+        Raises
+        ------
+        PeerLostError
+            If the chief has lost another server, without which this one is of no use.
         """
         while not self._stopped.wait(min(1.0, self._orphan_timeout / 4)):
             last = max(self.members.last_heard, self._started)
@@ -129,6 +128,8 @@ class ParameterServer:
                 _logger.warning("No task has been heard of for long: the server ends.")
                 break
         self.close(_FAREWELL)
+        if self._failure is not None:
+            raise PeerLostError(self._failure)
 
     def close(self, farewell: float = 0.0) -> None:
         """Let nobody in, and end all sessions and threads.
@@ -139,46 +140,51 @@ class ParameterServer:
             Seconds that tasks have to close their sessions themselves.
         """
         self._stopped.set()
-        self._listener.stop()
         self.members.dismiss()
         polite = time.monotonic() + farewell
         while time.monotonic() < polite and self._sessions:
-            time.sleep(_GLANCE)
-        # A thread that wakes up in gloo when the interpreter has ended aborts the process.
-        end = time.monotonic() + _FAREWELL + self._timeout.total_seconds()
-        while any(t.is_alive() for t in self._threads) and time.monotonic() < end:
-            for session in list(self._sessions):
-                session.break_off()
-            time.sleep(_GLANCE)
+            time.sleep(_GLANCE / 10)
+        for session in list(self._sessions):
+            session.close()
+        for thread in self._threads:
+            thread.join(_FAREWELL + self._timeout)
+        self._listening.close()
 
-    def stop(self) -> None:
-        """Let `wait` return."""
+    def stop(self, failure: str | None = None) -> None:
+        """Let `wait` return, or raise an error with this text."""
+        self._failure = failure
         self._stopped.set()
 
     def _accept(self) -> None:
+        self._listening.settimeout(_GLANCE)
         while not self._stopped.is_set():
-            accepted = self._listener.accept(LIMIT)
-            if accepted is None:
-                continue
             try:
-                self._start(self._serve, *accepted)
-            except RuntimeError as error:  # there may be room for it later
-                _logger.warning("There is no session with %s: %s", accepted[0], error)
+                connection, _ = self._listening.accept()
+                self._start(self._serve, connection)
+            except TimeoutError:
+                continue
+            except (OSError, RuntimeError) as error:  # there may be room for it later
+                _logger.warning("There is no session with somebody: %s", error)
+                time.sleep(_GLANCE)
 
     def _start(self, work: Callable[..., None], *args: Any) -> None:
         self._threads = [t for t in self._threads if t.is_alive()]
         thread = threading.Thread(target=work, args=args, daemon=True)
-        self._threads.append(thread)
         thread.start()
+        self._threads.append(thread)
 
-    def _serve(self, peer: Peer, join: Callable[[], Session]) -> None:
+    def _serve(self, connection: socket.socket) -> None:
         """Answer one task until it leaves; whatever it does, others go on."""
+        who = "somebody"
         try:
-            session = join()
-        except (PeerLostError, WireError, DistError) as error:
-            _logger.warning("There is no session with %s: %s", peer, error)
+            who = connection.getpeername()[0]
+            peer, session = welcome(connection, self._secret, self._timeout)
+        except (PeerLostError, OSError) as error:  # it may have lost its patience
+            _logger.info("%s gets no session: %s", who, error)
             return
-        self.members.join(peer)
+        except (WireError, RefusedError) as error:
+            _logger.warning("%s gets no session: %s", who, error)
+            return
         self._sessions.add(session)
         try:
             _Conversation(self, peer, session).run()
@@ -193,23 +199,17 @@ class ParameterServer:
     def info(self) -> Message:
         """Return what a task has to know before it begins."""
         variables = None if self._shard is None else self._shard.variables.to_json()
-        return self._reply(
-            control={"variables": variables, "ps": self.ps, **self._notice}
-        )
+        return self.reply(control={"variables": variables, **self._notice})
 
-    def initialize(self, control: Mapping[str, Any], part: Part) -> Message:
+    def initialize(self, control: Mapping[str, Any], part: Part[Tensor]) -> Message:
         """Begin with the variables of a part."""
-        generation, step = (_count(control, key) for key in ("generation", "step"))
-        try:
-            variables = Variables.from_json(control["variables"])
-            shard = Shard(variables, self.ps, part)
-        except Exception as error:  # whatever it is, the chief shall raise it
-            return Message(Status.REFUSED, control={"error": str(error)})
+        variables = Variables.from_json(control["variables"])
+        shard = Shard(variables, self.ps, part, self._lock)
         with self._updating, self._lock:
-            if generation <= self.generation:
-                return self._reply(Status.STALE)
-            self._shard, self.generation, self.step = shard, generation, step
-        return self._reply()
+            if self._shard is not None:
+                raise ValueError("it has variables already, of another chief")
+            self._shard, self.step = shard, int(control["step"])
+        return self.reply()
 
     def pull(self, peer: Peer, request: Message) -> Message:
         """Return dense variables and rows of tables."""
@@ -221,17 +221,14 @@ class ParameterServer:
         ):
             if not is_ahead:  # to wait would hold up the gradients behind this request
                 # Who hears nothing for as long as its timeout takes this for lost.
-                self.members.wait_for_others(peer, self._timeout.total_seconds() / 2)
+                self.members.wait_for_others(peer, self._timeout / 2)
             # Other servers did not wait: what they answered is from before that.
-            return self._reply(Status.LATER)
+            return self.reply(Status.LATER)
         with self._lock if self.use_locking else contextlib.nullcontext():
-            refused = self._refusal(request)
-            if refused is not None or self._shard is None:
-                return refused or self._reply(Status.NOT_READY)
             # Counted first: who does not wait may be given a part of the next update.
             n_updates = self._n_updates
-            found = self._shard.pull(Reader(request), bool(request.number))
-            return self._reply(number=n_updates, payload=found)
+            found = self._variables.pull(Reader(request), bool(request.number))
+            return self.reply(number=n_updates, payload=found)
 
     def push(
         self,
@@ -245,80 +242,66 @@ class ParameterServer:
         Who waits for updates finds them applied afterwards. What is wrong with a request
         is raised before the answer; an error behind it is one of the optimizer.
         """
+        shard = self._variables
         with self._updating:  # an optimizer takes one step at a time
-            refused = self._refusal(request)
-            if refused is not None or self._shard is None:
-                self.members.refused(peer)
-                answer(refused or self._reply(Status.NOT_READY))
-                return
-            gradients = self._shard.gradients(Reader(request))
+            gradients = shard.gradients(Reader(request))
             with self._lock:  # not before: reads need not wait for what is above
-                self._shard.set_options(options)
+                shard.set_options(options)
                 staleness = self._n_updates - request.number
                 self.members.pushed(peer, staleness)
                 self.step += 1
                 try:
-                    answer(self._reply(number=staleness, control=self._notice))
+                    answer(self.reply(number=staleness, control=self._notice))
                 finally:  # they count, whether the task is still there or not
-                    self._shard.update(gradients)
+                    shard.update(gradients)
                     self._n_updates += 1
 
-    def snapshot(self, kinds: list[str]) -> tuple[Message, FrozenPart | None]:
-        """Keep variables as they are now, while gradients go on being applied."""
+    def snapshot(self, kinds: list[str]) -> tuple[Message, Part[Rows]]:
+        """Return variables as they are now, but for rows, which are read later."""
         with self._lock:
-            if self._shard is None:
-                return self._reply(Status.NOT_READY), None
-            part = self._shard.frozen(kinds, self._lock)
-            reply = self._reply()
+            part, reply = self._variables.state(kinds), self.reply()
         contents = {"tensors": table_of_contents(part), "optimizers": part.optimizers}
         return reply._replace(control=contents), part
 
-    def write(self, control: Mapping[str, Any], part: FrozenPart) -> Message:
-        """Write kept variables into a checkpoint; meanwhile gradients come in."""
-        shard, name = self._shard, control["directory"]
-        if shard is None:
-            return self._reply(Status.NOT_READY)
-        own = shard_of(shard.variables, self.ps, part, control["aliases"])
+    def write(self, control: Mapping[str, Any], part: Part[Rows]) -> Message:
+        """Write a part into a checkpoint; meanwhile gradients come in."""
+        variables = self._variables.variables
+        own = shard_of(variables, self.ps, part, control["aliases"])
         try:
-            record = write_part(self._model_dir, name, own)
+            record = write_part(self._model_dir, control["directory"], own)
         except OSError as error:
-            return self._reply(control={"failure": str(error)})
-        return self._reply(control={"record": record})
+            return self.reply(control={"failure": str(error)})
+        return self.reply(control={"record": record})
 
-    def read(self, control: Mapping[str, Any]) -> Part | None:
-        """Return what this server has in a checkpoint, None if that is not here."""
+    def read(self, control: Mapping[str, Any]) -> Part[Tensor]:
+        """Return what this server has in a checkpoint."""
         variables = Variables.from_json(control["variables"])
         where = (self._model_dir, control["directory"], control["checksum"])
         return read_part(*where, variables, self.ps, control["optimizers"])
 
     def stats(self, peer: Peer) -> Message:
         """Return what is known of tasks."""
-        tasks = self.members.to_json()
-        known = {
-            "ps": self.ps,
-            "tasks": tasks,
-            "active": self.members.active(but=peer),
-            "updates": sum(task["pushes"] for task in tasks),
-        }
-        return self._reply(control=known)
+        tasks, active = self.members.to_json(), self.members.active(but=peer)
+        return self.reply(control={"tasks": tasks, "active": active})
 
     def ask_to_stop(self) -> Message:
         """Tell all tasks from now on that the chief asks them to stop."""
         self._is_stopping = True
-        return self._reply()
+        return self.reply()
+
+    def reply(self, status: Status = Status.OK, **fields: Any) -> Message:
+        """Return a reply, which tells the global step."""
+        return Message(status, self.step, **fields)
+
+    @property
+    def _variables(self) -> Shard:
+        if self._shard is None:
+            raise WireError("It has no variables yet.")
+        return self._shard
 
     @property
     def _notice(self) -> dict[str, Any]:
         return {"stop": True} if self._is_stopping else {}
-
-    def _reply(self, status: Status = Status.OK, **fields: Any) -> Message:
-        return Message(status, self.generation, self.step, **fields)
-
-    def _refusal(self, request: Message) -> Message | None:
-        """Refuse what is about variables that are not there any more."""
-        if request.generation == self.generation:
-            return None
-        return self._reply(Status.STALE)
 
 
 class _Conversation:
@@ -327,8 +310,8 @@ class _Conversation:
     def __init__(self, server: ParameterServer, peer: Peer, session: Session) -> None:
         self._server, self._peer, self._session = server, peer, session
         self._arriving: Arriving | None = None
-        self._ready: tuple[Mapping[str, Any], Callable[[], Part]] | None = None
-        self._snapshot: FrozenPart | None = None
+        self._ready: tuple[Mapping[str, Any], Callable[[], Part[Tensor]]] | None = None
+        self._snapshot: Part[Rows] | None = None
         self._left_to_fetch = 0
         self._options: dict[tuple[int, int], dict[str, Any]] = {}
         self._has_answered = False
@@ -336,27 +319,13 @@ class _Conversation:
 
     def run(self) -> None:
         """Answer until the task leaves, breaks off, or says what is not allowed."""
-        inbox = torch.empty(LIMIT, dtype=torch.uint8)  # pages not used are no memory
-        seen_in = seen_out = 0
+        self._server.members.heard(self._peer)
         while True:
-            session, receive = self._session, self._session.expect(inbox)
-            request = receive(_FOREVER)
-            new_in, new_out = (
-                session.bytes_received - seen_in,
-                session.bytes_sent - seen_out,
-            )
-            self._server.members.heard(self._peer, new_in, new_out)
-            seen_in, seen_out = session.bytes_received, session.bytes_sent
-            if not HEADER_BYTES <= request.room:
-                raise WireError("A request has no room for its reply.")
-            session.limit = request.room
-            # Nobody shall wait for this task where variables are locked.
-            session.settle(self._server._timeout)
+            request = self._session.receive()
+            self._server.members.heard(self._peer)
             self._handle(request)
             if request.code == Op.SHUTDOWN:
-                self._server.stop()
-            if request.code in (Op.BYE, Op.SHUTDOWN):
-                self._server.members.left(self._peer)
+                self._server.stop(request.control.get("failure"))
 
     def _handle(self, request: Message) -> None:
         """Answer a request; an error behind the answer is that to the next request."""
@@ -373,7 +342,7 @@ class _Conversation:
             raise WireError(self._error)
 
     def _send(self, reply: Message) -> None:
-        self._session.send(reply, self._server._timeout)
+        self._session.send(reply)
         self._has_answered = True
 
     def _take(self, request: Message) -> None:
@@ -391,22 +360,20 @@ class _Conversation:
         if code == Op.INIT:
             self._arriving = Arriving(control["tensors"], control["optimizers"])
             self._ready = (control, self._arriving.complete)
-            return server.info()
-        if code == Op.RESTORE:
-            part, self._arriving = server.read(control), None
-            self._ready = None if part is None else (control, lambda: part)
-            return Message(Status.OK, control={"is_here": part is not None})
+            return server.reply()
         if code == Op.PUT and self._arriving is not None:
             self._arriving.put(control, request.payload[0])
-            return Message(Status.OK)
+            return server.reply()
+        if code == Op.RESTORE:
+            part = server.read(control)
+            self._ready = (control, lambda: part)
+            return server.reply()
         if code == Op.COMMIT and self._ready is not None:
             (announced, complete), self._ready, self._arriving = self._ready, None, None
             return server.initialize(announced, complete())
-        if code in (Op.PUT, Op.COMMIT):
-            raise WireError("Variables came without an announcement.")
         if code == Op.SNAPSHOT:
             reply, self._snapshot = server.snapshot(list(control["kinds"]))
-            contents = reply.control.get("tensors", [])
+            contents = reply.control["tensors"]
             self._left_to_fetch = sum(block.size for block in blocks_of(contents))
             return reply
         if code == Op.FETCH and self._snapshot is not None:
@@ -414,50 +381,27 @@ class _Conversation:
             self._left_to_fetch -= len(content)
             if self._left_to_fetch <= 0:
                 self._snapshot = None
-            return Message(Status.OK, payload=[content])
+            return server.reply(payload=[content])
         if code == Op.WRITE and self._snapshot is not None:
-            reply = server.write(control, self._snapshot)
-            if reply.control != {"record": None}:  # else values will be fetched
-                self._snapshot = None
-            return reply
+            frozen, self._snapshot = self._snapshot, None
+            return server.write(control, frozen)
         if code == Op.STATS:
             return server.stats(self._peer)
         if code == Op.STOP:
             return server.ask_to_stop()
+        if code in (Op.BYE, Op.SHUTDOWN):
+            server.members.left(self._peer)
         if code in (Op.INFO, Op.BYE, Op.SHUTDOWN):
-            self._snapshot = None
             return server.info()
-        raise WireError(f"There is no request {code} here.")
+        raise WireError(f"There is no request {code} here, or not now.")
 
 
-def _count(control: Mapping[str, Any], key: str) -> int:
-    """Return what every answer will have, so that a bad one would end all sessions."""
-    found = control[key]
-    if type(found) is not int or not 0 <= found <= _MOST:
-        raise WireError(
-            f"Variables must come with a {key} from 0 to {_MOST}; got {found!r}."
-        )
-    return found
-
-
-def serve_parameters(
-    address: str,
-    ps: int = 0,
-    *,
-    announce: Callable[[str], None] | None = None,
-    **options: Any,
-) -> None:
+def serve_parameters(address: str | socket.socket, ps: int = 0, **options: Any) -> None:
     """Be a parameter server until the chief ends the training.
 
     Parameters
     ----------
-    address : str
-        ``"host:port"`` to listen at; port 0 is any that is free.
-    ps : int, default=0
-        Number of this server.
-    announce : callable, default=None
-        Called with the address that others can connect to.
-    **options
+    address, ps, **options
         Of `ParameterServer`.
 
     Notes
@@ -467,6 +411,9 @@ def serve_parameters(
     """
     server = ParameterServer(address, ps, **options)
     server.start()
-    if announce is not None:
-        announce(server.address)
     server.wait()
+
+
+def serve_at(ps: int, files: list[int], **options: Any) -> None:
+    """Do what `serve_parameters` does, at a socket that listens; `files` has it."""
+    serve_parameters(socket.socket(fileno=files[0]), ps, **options)

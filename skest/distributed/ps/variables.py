@@ -4,13 +4,13 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from skest.checkpoints.checkpoint import Checkpoint
+from skest.core.tensor_files import Rows
 from skest.distributed.ps.messages import dtype_named, name_of_dtype
 from skest.optimizers.row_sparse import RowSparse
 from skest.optimizers.state import named_state
@@ -143,7 +143,10 @@ class Variables:
         ]
 
 
-class Part(NamedTuple):
+AnyRows = TypeVar("AnyRows", bound=Rows)
+
+
+class Part(NamedTuple, Generic[AnyRows]):
     """What one server holds.
 
     Parameters
@@ -151,12 +154,12 @@ class Part(NamedTuple):
     optimizers : list of dict
         As `skest.optimizers.state.named_state` describes them, with the parameters that
         the server has.
-    tensors : dict of str to Tensor
+    tensors : dict of str to Tensor, or to what is read in blocks
         ``"variable:<name>"``, and slots as ``"<optimizer>:<name>/<slot>"``.
     """
 
     optimizers: list[dict[str, Any]]
-    tensors: dict[str, Tensor]
+    tensors: Mapping[str, AnyRows]
 
 
 def is_row_table(tensor: Tensor) -> bool:
@@ -218,11 +221,8 @@ def described(
 
 
 def split(
-    variables: Variables,
-    network: nn.Module,
-    optimizers: Sequence[Optimizer],
-    checkpoint: Checkpoint | None = None,
-) -> list[Part]:
+    variables: Variables, network: nn.Module, optimizers: Sequence[Optimizer]
+) -> list[Part[Tensor]]:
     """Cut the state of a training into the parts of the servers.
 
     Parameters
@@ -230,11 +230,9 @@ def split(
     variables : Variables
         Of the network.
     network : nn.Module
-        Names the parameters of the optimizers; has the values without a checkpoint.
+        Has the values, and names the parameters of the optimizers.
     optimizers : sequence of Optimizer
-        Options are theirs; slots, too, without a checkpoint.
-    checkpoint : Checkpoint, default=None
-        Where values and slots come from.
+        Have the slots and options.
 
     Returns
     -------
@@ -242,10 +240,7 @@ def split(
         One for each server. Tensors are parts of those given where that is possible.
     """
     descriptions, slots = described(network, optimizers)
-    values: Mapping[str, Tensor] = unique_state(network)
-    if checkpoint is not None:
-        values, slots = checkpoint.variables, dict(checkpoint.optimizer)
-        _go_on_from(descriptions, checkpoint.scalars)
+    values = unique_state(network)
     return [
         _part(variables, ps, descriptions, values, slots)
         for ps in range(variables.num_ps)
@@ -272,21 +267,14 @@ def options_of(
         ``Checkpoint.scalars``.
     """
     descriptions, _ = described(network, optimizers)
-    _go_on_from(descriptions, scalars)
-    return [
-        [_held(description, variables, ps) for description in descriptions]
-        for ps in range(variables.num_ps)
-    ]
-
-
-def _go_on_from(
-    descriptions: Sequence[dict[str, Any]], scalars: Mapping[str, Any]
-) -> None:
-    """Let optimizers have the slots of a checkpoint."""
     for description, saved in zip(
         descriptions, scalars.get("optimizers", []), strict=False
     ):
         description |= {key: saved[key] for key in ("slots", "values")}
+    return [
+        [_held(description, variables, ps) for description in descriptions]
+        for ps in range(variables.num_ps)
+    ]
 
 
 def _held(
@@ -311,7 +299,7 @@ def _part(
     descriptions: Sequence[Mapping[str, Any]],
     values: Mapping[str, Tensor],
     slots: Mapping[str, Tensor],
-) -> Part:
+) -> Part[Tensor]:
     held = {v.name: v for v in variables.all if v.ps in (-1, ps)}
     tensors = {
         f"variable:{name}": _cut(values[name].detach(), v, ps, variables.num_ps)

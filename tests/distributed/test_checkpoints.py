@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests of `skest.distributed.ps.checkpoint`."""
+"""Checkpoints that parameter servers write and read in parts."""
 
 import json
 import tempfile
@@ -9,22 +9,40 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
-from skest import EstimatorSpec
+from skest import Estimator, EstimatorSpec, RunConfig
 from skest.checkpoints.checkpoint import Checkpoint
 from skest.checkpoints.format import (
+    STATE,
     ShardedCheckpoint,
+    checksum,
     read_checkpoint,
     write_checkpoint,
 )
 from skest.checkpoints.store import DirectoryStore, MemoryStore
-from skest.distributed.ps.checkpoint import Shard, index_of, read_shard, write_shard
-from skest.engine.training import make_save
+from skest.distributed.ps.checkpoint import (
+    Shard,
+    index_of,
+    read_part,
+    read_shard,
+    shard_of,
+    write_part,
+    write_shard,
+)
+from skest.distributed.ps.client import PSClient
+from skest.distributed.ps.connection import RefusedError
+from skest.distributed.ps.server import ParameterServer
+from skest.distributed.ps.variables import Variables, options_of, split
+from skest.distributed.testing import LocalServers
 from skest.exceptions import (
     CheckpointMismatchError,
     CorruptCheckpointError,
     NanLossDuringTrainingError,
 )
+from skest.optimizers import make_optimizers
+from tests.distributed import test_exactness as exactness
+from tests.distributed._training import replica
 
 SCALARS = {"optimizers": [{"class": "Adam"}], "lr_schedulers": []}
 N_PS = st.integers(1, 4)
@@ -115,7 +133,7 @@ def assert_same_checkpoint(found, expected):
     assert found.input_position == expected.input_position
 
 
-@pytest.mark.parametrize("n_ps", [1, 2, 3, 9])
+@pytest.mark.parametrize("n_ps", [1, 3, 9])
 def test_one_process_reads_it_as_any_other(tmp_path, n_ps):
     saved(tmp_path, n_ps)
     store = DirectoryStore(tmp_path)
@@ -276,19 +294,6 @@ def test_variables_that_are_nan_are_not_saved(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_training_saves_it(tmp_path):
-    network = torch.nn.Linear(3, 2)
-    spec = EstimatorSpec(
-        "train",
-        network=network,
-        loss=lambda y, z, x: z.sum(),
-        optimizer=torch.optim.SGD(network.parameters()),
-    )
-    save = make_save(DirectoryStore(tmp_path), spec, lambda: None)
-    save(sharded(checkpoint_of(), shards_of(checkpoint_of(), 2)))
-    assert_same_checkpoint(DirectoryStore(tmp_path).latest(), checkpoint_of())
-
-
 def test_it_is_not_kept_in_memory():
     with pytest.raises(TypeError, match="set 'model_dir'"):
         MemoryStore().save(sharded(checkpoint_of(), []))
@@ -312,9 +317,8 @@ def damaged(path, name, damage):
 
 
 @pytest.mark.parametrize("damage", ["missing", "truncated", "flipped", "empty"])
-@pytest.mark.parametrize("name", [SHARD, SHARD.replace("variables", "optimizer")])
-def test_damaged_shards_are_refused(tmp_path, name, damage):
-    path = saved(tmp_path, 2)
+def test_damaged_shards_are_refused(tmp_path, damage):
+    path, name = saved(tmp_path, 2), SHARD
     damaged(path, name, damage)
     match = "is damaged: .*No such file" if damage == "missing" else f"{name} has the"
     with pytest.raises(CorruptCheckpointError, match=match):
@@ -323,7 +327,7 @@ def test_damaged_shards_are_refused(tmp_path, name, damage):
         read_shard(path, 0, 3, tables=["table"])
 
 
-@pytest.mark.parametrize("rows", [5, 9, -1, "x", None])
+@pytest.mark.parametrize("rows", [5, "x", None])
 def test_an_index_with_wrong_rows_is_refused(tmp_path, rows):
     shards = shards_of(checkpoint_of(), 2)
     checkpoint = sharded(checkpoint_of(), shards)
@@ -339,3 +343,176 @@ def test_an_index_with_wrong_rows_is_refused(tmp_path, rows):
         read_checkpoint(tmp_path / "ckpt-3")
     with pytest.raises(CorruptCheckpointError, match="is damaged"):
         read_shard(tmp_path / "ckpt-3", 1, 2, tables=["table"])
+
+
+# A training with servers
+
+
+class Tied(nn.Module):
+    """A table, a dense variable of two names, and a buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(40, 3, sparse=True)
+        self.out = nn.Linear(3, 1)
+        self.same = self.out
+        self.also = self.table
+        self.register_buffer("steps", torch.zeros(1))
+
+    def forward(self, features):
+        self.steps += 1
+        return self.out(self.table(features["ids"]))
+
+
+def tied_model(features, labels, mode):
+    network = Tied()
+    network.table.weight.is_row_table = True
+    named = dict(network.named_parameters())
+    return EstimatorSpec(
+        mode,
+        network=network,
+        loss=exactness.squared_error,
+        optimizer=make_optimizers([("table*", "adam"), ("*", "adagrad")], named, 0.05),
+    )
+
+
+@pytest.fixture
+def train(monkeypatch):
+    """Return ``train(model_dir, addresses)``; without addresses it is local."""
+
+    def run(model_dir, addresses=None):
+        config = RunConfig(random_seed=3, model_dir=model_dir)
+        estimator = Estimator(tied_model, config=config)
+        with monkeypatch.context() as patch:
+            if addresses:
+                make = replica(addresses)
+                patch.setattr("skest.estimators.estimator.Replica", lambda: make)
+            return estimator.train(exactness.ids_fn, steps=4).checkpoint
+
+    return run
+
+
+@pytest.mark.parametrize("num_ps", [0, 3])
+def test_others_go_on_from_it(train, tmp_path, monkeypatch, num_ps):
+    """Two servers write it; others, of another number or none, read it."""
+    expected = [train(tmp_path / "local"), train(tmp_path / "local")]
+    ours = tmp_path / "ours"
+    with LocalServers(2, model_dir=ours) as servers:
+        exactness.assert_same(train(ours, servers.addresses), expected[0])
+    state = json.loads((ours / "ckpt-4" / STATE).read_bytes())
+    assert state["shards"]["n_ps"] == 2
+    tables = state["shards"]["variables"]["tables"]
+    assert tables.keys() == {"table.weight", "also.weight"}
+    if num_ps == 0:
+        exactness.assert_same(train(ours), expected[1])
+        return
+    monkeypatch.setattr(PSClient, "initialize", None)  # they read it themselves
+    with LocalServers(num_ps, model_dir=ours) as servers:
+        exactness.assert_same(train(ours, servers.addresses), expected[1])
+
+
+def test_a_checkpoint_in_memory_is_gathered(train):
+    with LocalServers(2) as servers:
+        exactness.assert_same(train(None, servers.addresses), train(None))
+
+
+def test_servers_that_do_not_see_the_directory_are_named(train, tmp_path):
+    with LocalServers(2, model_dir=tmp_path / "ours") as servers:
+        servers.servers[1]._model_dir = tmp_path / "other"
+        expected = f"{servers.addresses[1]} could not write: There is no .* see the"
+        with pytest.raises(OSError, match=expected):
+            train(tmp_path / "ours", servers.addresses)
+    train(tmp_path / "ours")
+    with LocalServers(1) as servers:
+        with pytest.raises(RefusedError, match="OSError: There is no 'model_dir' here"):
+            train(tmp_path / "ours", servers.addresses)
+
+
+def test_variables_that_are_nan_in_a_server_are_not_saved(train, tmp_path, monkeypatch):
+    ours, write = tmp_path / "ours", ParameterServer.write
+
+    def poisoned(self, control, part):
+        if self.step == 4:
+            values = part.tensors["variable:table.weight"][:]
+            values[0] = torch.nan
+            spoilt = {**part.tensors, "variable:table.weight": values}
+            part = part._replace(tensors=spoilt)
+        return write(self, control, part)
+
+    monkeypatch.setattr(ParameterServer, "write", poisoned)
+    with (
+        LocalServers(2, model_dir=ours) as servers,
+        pytest.raises(NanLossDuringTrainingError, match="'table.weight'"),
+    ):
+        train(ours, servers.addresses)
+    assert [path.name for path in ours.glob("*ckpt-*")] == ["ckpt-0"]
+
+
+# What a server may write and read
+
+BEING_MADE = ".tmp-" + "0" * 32
+
+
+def model():
+    network = nn.Sequential(nn.Embedding(7, 2, sparse=True), nn.Linear(2, 1))
+    optimizer = torch.optim.Adagrad(network.parameters())
+    return network, optimizer, Variables.of(network, [optimizer], 2)
+
+
+def own_shard(ps=0):
+    network, optimizer, variables = model()
+    return shard_of(variables, ps, split(variables, network, [optimizer])[ps], {})
+
+
+def test_what_every_server_has_is_in_the_shard_of_the_first():
+    """A number of a table is everywhere, its rows are where they belong."""
+    shards = [own_shard(ps) for ps in range(2)]
+    assert [list(s.tables) for s in shards] == [["0.weight"]] * 2
+    assert [len(s.tables["0.weight"]) for s in shards] == [4, 3]
+    assert [list(s.table_slots) for s in shards] == [["0:0.weight/sum"]] * 2
+    dense = [name for s in shards for name in s.dense]
+    assert sorted(dense) == ["1.bias", "1.weight"]
+    slots = sorted(name for s in shards for name in s.slots)
+    assert slots == ["0:0.weight/step"] + [
+        f"0:1.{name}/{slot}" for name in ("bias", "weight") for slot in ("step", "sum")
+    ]
+    assert "0:0.weight/step" in shards[0].slots
+
+
+@pytest.mark.parametrize(
+    "name", ["ckpt-3", f"../{BEING_MADE}", f"{BEING_MADE}/../../x", "/etc", "", None]
+)
+def test_a_server_writes_and_reads_nowhere_else(tmp_path, name):
+    inside = tmp_path / "model"
+    for path in (inside / BEING_MADE, tmp_path / BEING_MADE, inside / "ckpt-3"):
+        path.mkdir(parents=True)
+    with pytest.raises(OSError, match="must see the same 'model_dir'"):
+        write_part(inside, name, own_shard())
+    _, _, variables = model()
+    for place in (f"../{name}", f"{name}/.", f"{name}\n"):
+        with pytest.raises(OSError, match="must see the same 'model_dir'"):
+            read_part(inside, place, 0, variables, 0, [])
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_a_server_does_not_follow_links(tmp_path):
+    (tmp_path / "else").mkdir()
+    (tmp_path / BEING_MADE).symlink_to(tmp_path / "else")
+    with pytest.raises(OSError, match="There is no checkpoint"):
+        write_part(tmp_path, BEING_MADE, own_shard())
+
+
+@pytest.mark.parametrize("ps", [0, 1])
+def test_what_is_read_is_what_the_chief_would_send(tmp_path, ps):
+    network, optimizer, variables = model()
+    store = DirectoryStore(tmp_path)
+    store.save(Checkpoint.capture(network, 3, [optimizer]))
+    path = store.latest_path()
+    described = options_of(variables, network, [optimizer], store.latest().scalars)
+    known = path.name, checksum(path / STATE), variables, ps, described[ps]
+    found = read_part(tmp_path, *known)
+    expected = split(variables, network, [optimizer])[ps]
+    assert found.optimizers == expected.optimizers
+    assert_same(found.tensors, expected.tensors)
+    with pytest.raises(OSError, match="is not what the chief sees"):
+        read_part(tmp_path, path.name, 1, *known[2:])

@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables in servers: what is fetched of them, when, and what is refused."""
+
+import functools
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from skest import Estimator, EstimatorSpec, RunConfig
+from skest.distributed.ps import rows as remote_rows
+from skest.distributed.ps.elsewhere import LazyZeros, TablesElsewhere
+from skest.distributed.ps.rows import RemoteRows
+from skest.distributed.ps.variables import Variables
+from skest.distributed.testing import LocalServers
+from skest.feature_columns import DenseFeatures, FeatureColumns, embedding_column
+from skest.feature_columns import categorical_column_with_identity as identity
+from skest.feature_columns.lookup import bring_rows, row_table
+from skest.heads.sampled_softmax import ClassTable, sampled_logits
+from skest.inputs import ArrayDataset
+from skest.optimizers.row_sparse import RowSparse
+from tests.distributed._training import replica
+from tests.distributed.test_exactness import assert_same, squared_error
+
+N_IDS, N_ROWS = 60, 64
+
+
+class TwoModules(nn.Module):
+    """The first reads other rows than the second."""
+
+    def __init__(self, kind=nn.Embedding):
+        super().__init__()
+        self.first = kind(N_IDS, 3, sparse=True)
+        self.second = kind(N_IDS, 3, sparse=True)
+        self.second.weight = self.first.weight
+        self.out = nn.Linear(3, 1)
+
+    def forward(self, features):
+        first, second = self.first(features["a"]), self.second(input=features["b"])
+        return self.out((first + 2 * second).reshape(-1, 3))
+
+
+class Changed(nn.Module):
+    """Looks up ids of 32 bits, and such as it has written itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(N_IDS, 3, sparse=True)
+        self.out = nn.Linear(3, 1)
+
+    def forward(self, features):
+        narrow = self.table(features["b"].int())
+        ids = features["a"].add_(7).remainder_(N_IDS)
+        return self.out((self.table(ids) + narrow).reshape(-1, 3))
+
+
+class ColumnsAndFunction(nn.Module):
+    """Reads the table of a feature column once more."""
+
+    def __init__(self):
+        super().__init__()
+        column = embedding_column(identity("a", N_IDS), 3)
+        columns = FeatureColumns([("a", column)]).fit({"a": np.arange(N_IDS)})
+        self.columns = DenseFeatures(columns)
+        self.out = nn.Linear(3, 1)
+
+    def forward(self, features):
+        (table,) = self.columns.column_parameters().values()
+        bring_rows(table, features["b"])
+        found = F.embedding(features["b"], table, sparse=True).reshape(-1, 3)
+        keys = {lookup.key for lookup in self.columns.row_lookups()}
+        encoded = dict.fromkeys(keys, features["a"])
+        return self.out(self.columns(encoded) + 2 * found)
+
+
+class Classes(nn.Module):
+    """Reads the rows of an output layer as inputs, too."""
+
+    def __init__(self):
+        super().__init__()
+        self.classes = ClassTable(3, N_IDS, 5)
+
+    def forward(self, features):
+        bring_rows(self.classes.weight, features["b"])
+        hidden = F.embedding(features["b"], self.classes.weight, sparse=True)
+        return self.classes(hidden.reshape(-1, 3)) | {"labels": features["a"]}
+
+
+NETWORKS = {
+    "two embeddings": TwoModules,
+    "two bags": functools.partial(TwoModules, nn.EmbeddingBag),
+    "feature column and function": ColumnsAndFunction,
+    "classes and function": Classes,
+    "ids that change": Changed,
+}
+
+
+def sampled_loss(labels, sample, features):
+    logits = sampled_logits(sample["labels"].reshape(-1, 1), sample)
+    return -logits.log_softmax(-1)[:, 0].mean()
+
+
+def trained(make):
+    def model_fn(features, labels, mode):
+        network = make()
+        return EstimatorSpec(
+            mode,
+            network=network,
+            loss=sampled_loss if make is Classes else squared_error,
+            optimizer=RowSparse(torch.optim.Adagrad(network.parameters(), 0.1)),
+        )
+
+    estimator = Estimator(model_fn, config=RunConfig(random_seed=3))
+    return estimator.train(input_fn, steps=12).checkpoint
+
+
+def input_fn():
+    """Return ids of which the second feature has some that the first never has."""
+    rng = np.random.default_rng(4)
+    a, b = rng.integers(0, 30, (N_ROWS, 1)), rng.integers(20, N_IDS, (N_ROWS, 1))
+    y = np.sin(a[:, 0]).astype("f4")
+    return ArrayDataset({"a": a, "b": b}, y, batch_size=8, num_epochs=2)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_all_readers_see_the_rows_of_the_servers(monkeypatch, name):
+    with LocalServers(2) as servers, monkeypatch.context() as patch:
+        make = functools.partial(replica, servers.addresses)
+        patch.setattr("skest.estimators.estimator.Replica", make)
+        found = trained(NETWORKS[name])
+    assert_same(found, trained(NETWORKS[name]))
+
+
+class Ones:
+    """Servers that have ones everywhere; notes what is fetched."""
+
+    def __init__(self, network):
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+        variables = Variables.of(network, [optimizer], 1)
+        self.fetched = []
+        self.rows = RemoteRows(network, variables, self.fetch)
+
+    def fetch(self, wanted):
+        for number, ids in wanted.items():
+            self.fetched.append(sorted(ids.tolist()))
+            shape, dtype = self.rows.row_shape(number)
+            self.rows.put(number, ids, torch.ones(len(ids), *shape, dtype=dtype))
+
+
+def test_rows_that_come_ahead_are_fetched_once_for_all_readers():
+    network = TwoModules()
+    servers = Ones(network)
+    batches = [{k: torch.tensor([[i], [j]]) for k in "ab"} for i, j in [(1, 2), (3, 4)]]
+    for features in batches:
+        wanted = servers.rows.wanted(features)
+        servers.rows.begin_step(wanted)
+        servers.fetch(wanted.rows)
+        network(features)
+    assert servers.fetched == [[1, 2], [3, 4]]
+
+
+def test_ids_that_change_after_they_were_found():
+    network = nn.Embedding(9, 2, sparse=True)
+    servers = Ones(network)
+    ids = torch.tensor([4])
+    servers.rows.begin_step(servers.rows.wanted(ids))
+    network(ids)
+    wanted = servers.rows.wanted(ids)
+    ids[0] = 7
+    servers.rows.begin_step(wanted)
+    network(ids).sum().backward()
+    servers.rows.check_gradients()
+    assert servers.fetched == [[4], [7]]
+
+
+@pytest.mark.parametrize("looked_up", [[4, 1, 4], [1, 4, 4], [1]])
+def test_gradients_are_those_of_what_was_looked_up_not_of_what_was_wanted(looked_up):
+    network = nn.Embedding(9, 2, sparse=True)
+    rows = Ones(network).rows
+    assert rows.gradients() == [None]
+    ids = torch.tensor([4, 1, 4])
+    for _ in range(2):
+        rows.begin_step(rows.wanted(ids))
+        network.zero_grad()
+        network(ids)
+    network(torch.tensor(looked_up)).sum().backward()
+    pairs = zip(*(t.tolist() for t in rows.gradients()[0]), strict=True)
+    assert dict(pairs) == {i: [looked_up.count(i)] * 2 for i in looked_up}
+
+
+@pytest.mark.parametrize("read", [[3], [5, 6]])
+def test_rows_that_were_looked_up_unseen_are_refused(read):
+    network = nn.Embedding(9, 3, sparse=True)
+    servers = Ones(network)
+    ids = torch.tensor([5])
+    for _ in range(2):  # so that the look-up is known
+        wanted = servers.rows.wanted(ids)
+        servers.rows.begin_step(wanted)
+        servers.fetch(wanted.rows)
+        network(ids)
+    F.embedding(torch.tensor(read), network.weight, sparse=True).sum().backward()
+    with pytest.raises(ValueError, match=r"\['weight'\] .* were looked up where that"):
+        servers.rows.check_gradients()
+
+
+def test_what_no_server_can_make_right_is_refused():
+    network = nn.Module()
+    network.table = row_table(torch.ones(5, 2))
+    rows = Ones(network).rows
+    network.table.sum().backward()
+    with pytest.raises(ValueError, match="'table' is a table .* its gradient is dense"):
+        rows.gradients()
+    with pytest.raises(ValueError, match="'max_norm' changes its rows"):
+        Ones(nn.Embedding(9, 2, sparse=True, max_norm=1.0))
+
+
+def test_ids_beyond_a_table_are_refused_though_another_one_follows():
+    network = nn.ModuleDict({n: nn.Embedding(4, 2, sparse=True) for n in "ab"})
+    rows = Ones(network).rows
+    features = {"a": torch.tensor([3]), "b": torch.tensor([2])}
+    rows.begin_step(rows.wanted(features))
+    for name, ids in features.items():
+        network[name](ids)
+    assert len(rows.wanted(features).rows) == 2
+    with pytest.raises(IndexError, match="less than .* got 4 in 'a.weight', of 4 rows"):
+        rows.wanted(features | {"a": torch.tensor([0, 4])})
+
+
+@pytest.mark.parametrize(("kept_bytes", "is_kept"), [(4 * 9 * 2, True), (70, False)])
+def test_memory_of_rows_is_given_back_if_it_is_much(monkeypatch, kept_bytes, is_kept):
+    monkeypatch.setattr(remote_rows, "_KEPT_BYTES", kept_bytes)
+    network = nn.Embedding(9, 2, sparse=True)
+    rows = Ones(network).rows
+    for _ in range(3):
+        rows.put(0, torch.arange(9), torch.ones(9, 2))
+    rows.begin_step(rows.wanted(None))
+    assert bool(network.weight.detach().bool().all()) == is_kept
+
+
+def test_a_worker_draws_no_tables_of_columns(monkeypatch):
+    lazy = LazyZeros((3, 2), torch.float32)
+    lazy.tensor[1] = 5
+    lazy.forget()
+    assert lazy.tensor.tolist() == [[0, 0]] * 3
+    torch.manual_seed(0)
+    expected = ColumnsAndFunction()
+    torch.manual_seed(0)
+    with TablesElsewhere():
+        found = ColumnsAndFunction()
+    for name, values in found.state_dict().items():
+        if name.startswith("columns"):
+            assert not values.any()
+        else:
+            assert torch.equal(values, expected.state_dict()[name])
