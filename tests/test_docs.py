@@ -11,6 +11,7 @@ import skest
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+SLOW = {"distributed.md"}  # starts processes
 
 
 @pytest.mark.skipif(not PAGES[0].exists(), reason="tests run outside a checkout")
@@ -50,7 +51,15 @@ def short_fits(page, monkeypatch):
             monkeypatch.setattr(estimator, "fit", shortened(estimator.fit))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(
+            page, marks=[pytest.mark.slow] if page.name in SLOW else [], id=page.name
+        )
+        for page in PAGES
+    ],
+)
 @pytest.mark.skipif(not PAGES[0].exists(), reason="tests run outside a checkout")
 def test_python_blocks_run(page, short_fits):
     text = page.read_text(encoding="utf-8")
