@@ -8,13 +8,14 @@ DATA ?=
 # Tests start many processes; each would compile all of skest again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo test test-slow test-nightly lint format clean
+.PHONY: help install demo test test-slow test-nightly coverage lint format clean
 
 help:
 	@echo "make demo       wide & deep on a real mixed table, in under two minutes"
 	@echo "make test       the test suite without the slow tests"
 	@echo "make test-slow  the slow tests"
 	@echo "make test-nightly  scikit-learn's checks of further configurations"
+	@echo "make coverage   which lines make test runs"
 	@echo "make lint       ruff and mypy"
 	@echo "make format     reformat the code"
 
@@ -38,6 +39,10 @@ test-slow: $(INSTALLED)
 
 test-nightly: $(INSTALLED)
 	SCIPY_ARRAY_API=1 $(BIN)/python -m pytest -m nightly -n 2 --dist load
+
+# Lines that only other processes run count as missing.
+coverage: $(INSTALLED)
+	SCIPY_ARRAY_API=1 $(BIN)/python -m pytest -m "not slow and not nightly" -n 2 --dist loadscope --cov
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

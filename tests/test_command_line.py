@@ -19,9 +19,8 @@ def test_the_script_is_installed():
     assert getattr(importlib.import_module(module), name) is main
 
 
-@pytest.mark.parametrize(
-    ("arguments", "status", "message"),
-    [
+def test_command_lines(capsys, monkeypatch):
+    for arguments, status, message in [
         (["--version"], 0, "skest 0."),
         (["--help"], 0, "usage: skest "),
         (["serve", "--help"], 0, "usage: skest serve "),
@@ -29,16 +28,14 @@ def test_the_script_is_installed():
         (["serve", "no-such-directory"], 2, "There is no directory"),
         (["train"], 2, "invalid choice: 'train'"),
         ([], 2, "required: command"),
-    ],
-)
-def test_command_lines(arguments, status, message, capsys, monkeypatch):
-    serve = importlib.import_module("skest.export.serve")
-    monkeypatch.setattr(serve.signal, "signal", lambda *_: None)
-    with pytest.raises(SystemExit) as stopped:
-        main(arguments)
-    assert stopped.value.code == status
-    out, err = capsys.readouterr()
-    assert message in out + err
+    ]:
+        serve = importlib.import_module("skest.export.serve")
+        monkeypatch.setattr(serve.signal, "signal", lambda *_: None)
+        with pytest.raises(SystemExit) as stopped:
+            main(arguments)
+        assert stopped.value.code == status
+        out, err = capsys.readouterr()
+        assert message in out + err
 
 
 def test_it_imports_nothing_heavy():

@@ -3,6 +3,7 @@
 
 import functools
 import re
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,16 @@ import skest
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+STARTS_PROCESSES = re.compile(r"AsyncParameterServer\(|SharedMemory\(|n_jobs=2")
+
+
+def blocks_of(page):
+    text = page.read_text(encoding="utf-8")
+    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+
+
+def starts_processes(page):
+    return any(map(STARTS_PROCESSES.search, blocks_of(page)))
 
 
 @pytest.mark.skipif(not PAGES[0].exists(), reason="tests run outside a checkout")
@@ -53,9 +64,21 @@ def short_fits(page, monkeypatch):
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 @pytest.mark.skipif(not PAGES[0].exists(), reason="tests run outside a checkout")
 def test_python_blocks_run(page, short_fits):
-    text = page.read_text(encoding="utf-8")
-    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    assert blocks
+    """Up to the first block that starts processes, which takes seconds."""
+    run_blocks(
+        takewhile(lambda b: not STARTS_PROCESSES.search(b), blocks_of(page)), page
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "page", [*filter(starts_processes, PAGES)], ids=lambda page: page.name
+)
+def test_python_blocks_that_start_processes_run(page, short_fits):
+    run_blocks(blocks_of(page), page)
+
+
+def run_blocks(blocks, page):
     namespace = {}
     for block in blocks:
         exec(compile(block, str(page), "exec"), namespace)

@@ -108,31 +108,26 @@ def test_precision_recall_area_is_the_integral(sample: Data) -> None:
     assert of(AUC("PR"), sample) == pytest.approx(area, abs=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("curve", "labels", "expected"),
-    [
+def test_auc_at_the_edges() -> None:
+    for curve, labels, expected in [
         ("ROC", [1, 1], 0.0),
         ("ROC", [0, 0], 0.0),
         ("PR", [1, 1], 1.0),
         ("PR", [0, 0], 0.0),
         ("ROC", [0, 1], 1.0),
         ("PR", [0, 1], 1.0),
-    ],
-)
-@pytest.mark.parametrize("max_points", [0, 10])
-def test_auc_at_the_edges(
-    curve: str, labels: list[int], expected: float, max_points: int
-) -> None:
-    assert of(AUC(curve, max_points), ([0.2, 0.7], labels)) == expected
+    ]:
+        for max_points in [0, 10]:
+            assert of(AUC(curve, max_points), ([0.2, 0.7], labels)) == expected
 
 
-@pytest.mark.parametrize("make", [Mean, BinaryBaseline, *LABELLED])
-def test_without_weight_everything_is_0(make: Callable[[], Metric]) -> None:
-    metric = make()
-    assert metric.compute() == 0
-    zero = [0.0, 0.0]
-    values = ([0.2, 0.7],) if isinstance(metric, Mean) else ([0.2, 0.7], [0, 1])
-    assert of(metric, (*values, zero)) == 0
+def test_without_weight_everything_is_0() -> None:
+    for make in [Mean, BinaryBaseline, *LABELLED]:
+        metric = make()
+        assert metric.compute() == 0
+        zero = [0.0, 0.0]
+        values = ([0.2, 0.7],) if isinstance(metric, Mean) else ([0.2, 0.7], [0, 1])
+        assert of(metric, (*values, zero)) == 0
 
 
 def test_a_score_at_the_threshold_is_negative() -> None:
@@ -155,10 +150,10 @@ def test_sums_are_float64() -> None:
     assert mean.compute() * 3 == 2**24 + 2
 
 
-@pytest.mark.parametrize("max_points", [0, 10])
-def test_auc_of_nan_is_nan(max_points: int) -> None:
-    auc = AUC(max_points=max_points)
-    assert math.isnan(of(auc, ([0.1, math.nan, 0.3], [0, 1, 1])))
+def test_auc_of_nan_is_nan() -> None:
+    for max_points in [0, 10]:
+        auc = AUC(max_points=max_points)
+        assert math.isnan(of(auc, ([0.1, math.nan, 0.3], [0, 1, 1])))
 
 
 def test_auc_of_any_scores_while_points_are_kept() -> None:
@@ -168,7 +163,6 @@ def test_auc_of_any_scores_while_points_are_kept() -> None:
 # State
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("make", LABELLED)
 @given(sample=data(2), cut=st.integers(0, 40))
 def test_splits_and_merges_do_not_matter(
@@ -186,7 +180,6 @@ def test_splits_and_merges_do_not_matter(
     assert_allclose(second.compute(), of(make(), parts[1]), atol=1e-12)
 
 
-@pytest.mark.slow
 @given(data())
 @pytest.mark.parametrize("curve", ["ROC", "PR"])
 @pytest.mark.parametrize("buckets", [2, 5, 1024])
@@ -200,38 +193,38 @@ def test_error_bound_of_buckets_holds(curve: str, buckets: int, sample: Data) ->
         assert difference < 1e-12
 
 
-@pytest.mark.parametrize("curve", ["ROC", "PR"])
-def test_buckets_are_fine(curve: str) -> None:
-    rng = np.random.default_rng(0)
-    labels = rng.integers(2, size=5000)
-    sample = (rng.beta(1 + labels, 20), labels)
-    exact, rough = AUC(curve), AUC(curve, max_points=1000)
-    assert abs(of(exact, sample) - of(rough, sample)) <= rough.error_bound() < 2e-5
+def test_buckets_are_fine() -> None:
+    for curve in ["ROC", "PR"]:
+        rng = np.random.default_rng(0)
+        labels = rng.integers(2, size=5000)
+        sample = (rng.beta(1 + labels, 20), labels)
+        exact, rough = AUC(curve), AUC(curve, max_points=1000)
+        assert abs(of(exact, sample) - of(rough, sample)) <= rough.error_bound() < 2e-5
 
 
-@pytest.mark.parametrize("make", [Mean, BinaryBaseline, *LABELLED])
-def test_copies_pickles_and_resets(make: Callable[[], Metric]) -> None:
-    metric = make()
-    batch = ([0.1, 0.6, 0.3, 0.8, 0.2],)
-    batch = batch if isinstance(metric, Mean) else (*batch, [0, 1, 1, 0, 0])
-    metric.update(*batch)
-    value = metric.compute()
-    for twin in (copy.deepcopy(metric), pickle.loads(pickle.dumps(metric))):
-        assert twin.compute() == value
-        assert repr(twin) == repr(metric)
-        assert of(twin, batch) == pytest.approx(value)
-    metric.reset()
-    assert metric.compute() == 0
-    assert of(metric, batch) == value
+def test_copies_pickles_and_resets() -> None:
+    for make in [Mean, BinaryBaseline, *LABELLED]:
+        metric = make()
+        batch = ([0.1, 0.6, 0.3, 0.8, 0.2],)
+        batch = batch if isinstance(metric, Mean) else (*batch, [0, 1, 1, 0, 0])
+        metric.update(*batch)
+        value = metric.compute()
+        for twin in (copy.deepcopy(metric), pickle.loads(pickle.dumps(metric))):
+            assert twin.compute() == value
+            assert repr(twin) == repr(metric)
+            assert of(twin, batch) == pytest.approx(value)
+        metric.reset()
+        assert metric.compute() == 0
+        assert of(metric, batch) == value
 
 
-@pytest.mark.parametrize("make", [Mean, *LABELLED])
-def test_updates_do_not_wait_for_the_device(make: Callable[[], Metric]) -> None:
+def test_updates_do_not_wait_for_the_device() -> None:
     """On the meta device, a look at any value is an error."""
-    metric = make()
-    values = torch.rand(4, 1, device="meta")
-    arguments = (values,) if isinstance(metric, Mean) else (values, values)
-    metric.update(*arguments, torch.rand(4, device="meta"))
+    for make in [Mean, *LABELLED]:
+        metric = make()
+        values = torch.rand(4, 1, device="meta")
+        arguments = (values,) if isinstance(metric, Mean) else (values, values)
+        metric.update(*arguments, torch.rand(4, device="meta"))
 
 
 def test_updates_neither_keep_history_nor_change_their_arguments() -> None:
@@ -243,11 +236,9 @@ def test_updates_neither_keep_history_nor_change_their_arguments() -> None:
     assert labels.tolist() == [0, 1]
 
 
-@pytest.mark.parametrize(
-    "weights", [[1.0, 3.0], [[1.0], [3.0]], [[1.0] * 2, [3.0] * 2]]
-)
-def test_shapes_of_weights(weights: Any) -> None:
-    assert of(Mean(), ([[0.0, 0.0], [1.0, 1.0]], weights)) == 0.75
+def test_shapes_of_weights() -> None:
+    for weights in [[1.0, 3.0], [[1.0], [3.0]], [[1.0] * 2, [3.0] * 2]]:
+        assert of(Mean(), ([[0.0, 0.0], [1.0, 1.0]], weights)) == 0.75
 
 
 def test_shapes_for_one_column() -> None:
@@ -268,18 +259,18 @@ def test_unknown_curve() -> None:
         AUC("roc")
 
 
-@pytest.mark.parametrize("make", LABELLED)
-def test_shapes_must_agree(make: Callable[[], Metric]) -> None:
-    with pytest.raises(ValueError, match=r"same shape; got \(2, 1\) and \(2,\)"):
-        make().update([[0.1], [0.2]], [0, 1])
+def test_shapes_must_agree() -> None:
+    for make in LABELLED:
+        with pytest.raises(ValueError, match=r"same shape; got \(2, 1\) and \(2,\)"):
+            make().update([[0.1], [0.2]], [0, 1])
 
 
-@pytest.mark.parametrize("weights", [[1.0, 2.0], [[1.0, 2.0]], 1.0])
-def test_weights_must_fit(weights: Any) -> None:
-    with pytest.raises(
-        ValueError, match=r"'weights' must fit values of shape \(3, 1\)"
-    ):
-        Mean().update([[1.0], [2.0], [3.0]], weights)
+def test_weights_must_fit() -> None:
+    for weights in [[1.0, 2.0], [[1.0, 2.0]], 1.0]:
+        with pytest.raises(
+            ValueError, match=r"'weights' must fit values of shape \(3, 1\)"
+        ):
+            Mean().update([[1.0], [2.0], [3.0]], weights)
 
 
 def test_only_metrics_of_a_kind_merge() -> None:
@@ -289,15 +280,15 @@ def test_only_metrics_of_a_kind_merge() -> None:
         Precision(0.1).merge(Precision(0.2))
 
 
-@pytest.mark.parametrize("score", [-0.1, 1.5, math.inf])
-def test_buckets_need_scores_in_the_unit_interval(score: float) -> None:
-    auc = AUC(max_points=2)
-    auc.update([0.1, score, 0.3], [0, 1, 1])
-    with pytest.raises(
-        ValueError, match=r"max_points=2 predictions needs scores in \[0"
-    ):
-        auc.compute()
-    other = AUC(max_points=2)
-    other.update([0.5], [1])
-    with pytest.raises(ValueError, match="Pass probabilities"):
-        other.merge(auc).compute()
+def test_buckets_need_scores_in_the_unit_interval() -> None:
+    for score in [-0.1, 1.5, math.inf]:
+        auc = AUC(max_points=2)
+        auc.update([0.1, score, 0.3], [0, 1, 1])
+        with pytest.raises(
+            ValueError, match=r"max_points=2 predictions needs scores in \[0"
+        ):
+            auc.compute()
+        other = AUC(max_points=2)
+        other.update([0.5], [1])
+        with pytest.raises(ValueError, match="Pass probabilities"):
+            other.merge(auc).compute()

@@ -29,27 +29,24 @@ HOOKS = (
 MODES = (ModeKeys.TRAIN, ModeKeys.EVAL, ModeKeys.PREDICT)
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_one_specification_serves_all_modes(mode):
-    spec = EstimatorSpec(mode, **COMPLETE)
-    assert spec.optimizers == (OPTIMIZER,)
-    assert spec.lr_schedulers == ()
+def test_one_specification_serves_all_modes():
+    for mode in MODES:
+        spec = EstimatorSpec(mode, **COMPLETE)
+        assert spec.optimizers == (OPTIMIZER,)
+        assert spec.lr_schedulers == ()
 
 
-@pytest.mark.parametrize(
-    ("mode", "given", "missing"),
-    [
+def test_what_a_mode_requires_is_named():
+    for mode, given, missing in [
         (ModeKeys.TRAIN, ["network", "optimizer"], "lacks loss"),
         (ModeKeys.TRAIN, ["network", "loss"], "lacks optimizer"),
         (ModeKeys.TRAIN, ["loss", "optimizer"], "lacks network"),
         (ModeKeys.EVAL, ["network"], "lacks loss; it needs network, loss"),
         (ModeKeys.EVAL, [], "lacks network and loss"),
         (ModeKeys.PREDICT, ["network", "loss"], "lacks predictions"),
-    ],
-)
-def test_what_a_mode_requires_is_named(mode, given, missing):
-    with pytest.raises(ValueError, match=f"of mode '{mode}' {missing}"):
-        EstimatorSpec(mode, **{name: COMPLETE[name] for name in given})
+    ]:
+        with pytest.raises(ValueError, match=f"of mode '{mode}' {missing}"):
+            EstimatorSpec(mode, **{name: COMPLETE[name] for name in given})
 
 
 def test_an_empty_list_of_optimizers_is_missing():
@@ -57,17 +54,16 @@ def test_an_empty_list_of_optimizers_is_missing():
         EstimatorSpec(ModeKeys.TRAIN, **{**COMPLETE, "optimizer": []})
 
 
-@pytest.mark.parametrize("mode", ["predict", "", None])
-def test_unknown_modes_are_refused(mode):
-    with pytest.raises(
-        ValueError, match=r"'mode' must be one of 'train', 'eval', 'inf"
-    ):
-        EstimatorSpec(mode, **COMPLETE)
+def test_unknown_modes_are_refused():
+    for mode in ["predict", "", None]:
+        with pytest.raises(
+            ValueError, match=r"'mode' must be one of 'train', 'eval', 'inf"
+        ):
+            EstimatorSpec(mode, **COMPLETE)
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "message"),
-    [
+def test_wrong_types_are_refused_by_name():
+    for field, value, message in [
         ("network", lambda x: x, "'network' .*torch.nn.Module; got function"),
         ("encode", {"a": 1}, "'encode' .*must be a function; got dict"),
         ("encode_labels", 1, "'encode_labels' .*must be a function; got int"),
@@ -103,16 +99,13 @@ def test_unknown_modes_are_refused(mode):
             for field in HOOKS
             for value in (3, [3], [Hook], [Hook(), "hook"])
         ),
-    ],
-)
-def test_wrong_types_are_refused_by_name(field, value, message):
-    with pytest.raises(TypeError, match=message):
-        EstimatorSpec(ModeKeys.TRAIN, **{**COMPLETE, field: value})
+    ]:
+        with pytest.raises(TypeError, match=message):
+            EstimatorSpec(ModeKeys.TRAIN, **{**COMPLETE, field: value})
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "message"),
-    [
+def test_functions_take_what_they_are_called_with():
+    for field, value, message in [
         (
             "loss",
             lambda labels, logits: 0,
@@ -123,29 +116,27 @@ def test_wrong_types_are_refused_by_name(field, value, message):
         ("update_metrics", lambda m: None, r"'update_metrics' .* takes \(m\)\."),
         ("predictions", lambda: {}, r"as predictions\(logits\), .* takes \(\)\."),
         ("summaries", lambda x: {}, r"'summaries' .* that is given takes \(x\)\."),
-    ],
-)
-def test_functions_take_what_they_are_called_with(field, value, message):
-    with pytest.raises(TypeError, match=message):
-        EstimatorSpec(ModeKeys.TRAIN, **{**COMPLETE, field: value})
+    ]:
+        with pytest.raises(TypeError, match=message):
+            EstimatorSpec(ModeKeys.TRAIN, **{**COMPLETE, field: value})
 
 
-@pytest.mark.parametrize("field", HOOKS)
-def test_hooks_may_be_one_or_several_or_none(field):
-    hook = Hook()
-    for given, expected in [(None, ()), (hook, (hook,)), (iter([hook]), (hook,))]:
-        spec = EstimatorSpec(ModeKeys.TRAIN, **COMPLETE, **{field: given})
-        assert getattr(spec, field) == expected
-    spec = RegressionHead().create_estimator_spec(
-        [[0.0]], ModeKeys.TRAIN, NETWORK, [0.0], OPTIMIZER, **{field: None}
-    )
-    assert getattr(spec, field) == ()
+def test_hooks_may_be_one_or_several_or_none():
+    for field in HOOKS:
+        hook = Hook()
+        for given, expected in [(None, ()), (hook, (hook,)), (iter([hook]), (hook,))]:
+            spec = EstimatorSpec(ModeKeys.TRAIN, **COMPLETE, **{field: given})
+            assert getattr(spec, field) == expected
+        spec = RegressionHead().create_estimator_spec(
+            [[0.0]], ModeKeys.TRAIN, NETWORK, [0.0], OPTIMIZER, **{field: None}
+        )
+        assert getattr(spec, field) == ()
 
 
-@pytest.mark.parametrize("name", ["loss", "global_step"])
-def test_reserved_metric_names_are_refused(name):
-    with pytest.raises(ValueError, match=f"metric name '{name}' is taken"):
-        EstimatorSpec(ModeKeys.EVAL, **COMPLETE, eval_metrics={name: Mean()})
+def test_reserved_metric_names_are_refused():
+    for name in ["loss", "global_step"]:
+        with pytest.raises(ValueError, match=f"metric name '{name}' is taken"):
+            EstimatorSpec(ModeKeys.EVAL, **COMPLETE, eval_metrics={name: Mean()})
 
 
 def test_metrics_may_come_with_their_inputs():
@@ -165,10 +156,10 @@ def test_several_optimizers_and_schedulers():
     assert spec.lr_schedulers == tuple(schedulers)
 
 
-@pytest.mark.parametrize("clip_norm", [0, -1.0, float("inf"), float("nan")])
-def test_a_norm_to_clip_at_is_positive(clip_norm):
-    with pytest.raises(ValueError, match="'clip_norm' .*greater than 0; got"):
-        EstimatorSpec(ModeKeys.TRAIN, **COMPLETE, clip_norm=clip_norm)
+def test_a_norm_to_clip_at_is_positive():
+    for clip_norm in [0, -1.0, float("inf"), float("nan")]:
+        with pytest.raises(ValueError, match="'clip_norm' .*greater than 0; got"):
+            EstimatorSpec(ModeKeys.TRAIN, **COMPLETE, clip_norm=clip_norm)
 
 
 def test_a_scheduler_that_waits_for_a_metric_is_refused():

@@ -14,7 +14,7 @@ WORK = distributed.work_of(TINY)
 @pytest.mark.parametrize(
     "name, pause",
     [
-        (distributed.EAGER, 0.0),
+        pytest.param(distributed.EAGER, 0.0, marks=pytest.mark.slow),
         pytest.param(distributed.HOGWILD, 0.001, marks=pytest.mark.slow),
         pytest.param(distributed.ASYNC, 0.001, marks=pytest.mark.slow),
         pytest.param(distributed.PARALLEL, 0.001, marks=pytest.mark.slow),

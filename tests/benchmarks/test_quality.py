@@ -49,9 +49,8 @@ def test_what_was_not_reached_is_said():
     assert any("half | 1 of 2 | reached" in line for line in lines)
 
 
-@pytest.mark.parametrize(
-    ("task", "y", "predicted", "found"),
-    [
+def test_scores_of_a_task():
+    for task, y, predicted, found in [
         ("numbers", [0.0, 2.0], [1.0, 1.0], {"loss": 1.0}),
         (
             "classes",
@@ -60,11 +59,9 @@ def test_what_was_not_reached_is_said():
             {"loss": np.log(2), "auc": 0.5},
         ),
         ("labels", [[0, 1], [1, 0]], [[0.5, 0.5]] * 2, {"loss": np.log(2), "f1": 0.0}),
-    ],
-)
-def test_scores_of_a_task(task, y, predicted, found):
-    own = scores(task, np.array(y), np.array(predicted), ["a", "b"])
-    assert {name: own[name] for name in found} == pytest.approx(found)
+    ]:
+        own = scores(task, np.array(y), np.array(predicted), ["a", "b"])
+        assert {name: own[name] for name in found} == pytest.approx(found)
 
 
 def test_the_seed_moves_the_split():

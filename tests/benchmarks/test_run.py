@@ -50,7 +50,16 @@ def values_of(result):
         yield from case["values"].items()
 
 
-@pytest.mark.parametrize("name", sorted(SUITES.keys() - {"memory", "start"}))
+@pytest.mark.parametrize(
+    "name",
+    [
+        "dense",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in sorted(SUITES.keys() - {"dense", "memory", "start"})
+        ),
+    ],
+)
 def test_every_suite_runs(name, small_census, monkeypatch):
     monkeypatch.setattr(census, "TARGET", 1.0)
     result = json.loads(json.dumps(measured(SUITES[name], TINY)))
@@ -63,14 +72,12 @@ def test_every_suite_runs(name, small_census, monkeypatch):
     assert len(names) > 1
 
 
-@pytest.mark.parametrize(
-    ("suite", "least", "most"), [("memory", 10, 2000), ("start", 0, 300)]
-)
-def test_processes_import_no_more_than_they_need(suite, least, most, monkeypatch):
+@pytest.mark.slow
+def test_a_process_of_its_own_tells_its_peak(monkeypatch):
     monkeypatch.setattr("benchmarks.suites.memory.MODULES", {"MLP": "with_sklearn"})
-    (name, values), *_ = values_of(measured(SUITES[suite], TINY))
+    (name, values), *_ = values_of(measured(SUITES["memory"], TINY))
     assert name == "MLP"
-    assert least < values[0] < most
+    assert 10 < values[0] < 2000
 
 
 @pytest.mark.parametrize("suite", gpu.SUITES, ids=lambda suite: suite.name)
@@ -195,21 +202,18 @@ def make_result(more_is_better=True, busy=False):
     }
 
 
-@pytest.mark.parametrize(
-    "more_is_better, first, second",
-    [
+def test_table():
+    for more_is_better, first, second in [
         (True, "20 (1.00)", "**30** (1.50); 4 epochs"),
         (False, "**20** (1.00)", "30 (0.67); 4 epochs"),
-    ],
-)
-def test_table(more_is_better, first, second):
-    assert report.table(make_result(more_is_better)).splitlines() == [
-        "| examples/s | batch 32 |",
-        "|---|---|",
-        f"| by hand | {first} |",
-        f"| skest | {second} |",
-        "| other | no such model |",
-    ]
+    ]:
+        assert report.table(make_result(more_is_better)).splitlines() == [
+            "| examples/s | batch 32 |",
+            "|---|---|",
+            f"| by hand | {first} |",
+            f"| skest | {second} |",
+            "| other | no such model |",
+        ]
 
 
 def test_a_bound_is_no_contender():
@@ -254,9 +258,9 @@ def test_lines_where_cases_have_a_position(tmp_path):
     assert "rows" in (tmp_path / "plot.svg").read_text()
 
 
-@pytest.mark.parametrize("value, text", [(123_456, "123,000"), (0.012345, "0.0123")])
-def test_numbers(value, text):
-    assert report.number(value) == text
+def test_numbers():
+    for value, text in [(123_456, "123,000"), (0.012345, "0.0123")]:
+        assert report.number(value) == text
 
 
 @pytest.mark.skipif(not report.FOLDER.exists(), reason="tests run outside a checkout")

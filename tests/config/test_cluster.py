@@ -49,16 +49,19 @@ def test_evaluators_are_outside_and_empty_jobs_are_none():
     assert cluster == CLUSTER
 
 
-@pytest.mark.parametrize(
-    "address", ["h:1", "10.0.0.1:65535", "[::1]:2222", "[fe80::1%eth0]:1", "a-b.c_d:0"]
-)
-def test_addresses(address):
-    assert ClusterSpec({"chief": [address]}).task_address("chief", 0) == address
+def test_addresses():
+    for address in [
+        "h:1",
+        "10.0.0.1:65535",
+        "[::1]:2222",
+        "[fe80::1%eth0]:1",
+        "a-b.c_d:0",
+    ]:
+        assert ClusterSpec({"chief": [address]}).task_address("chief", 0) == address
 
 
-@pytest.mark.parametrize(
-    ("jobs", "error", "message"),
-    [
+def test_wrong_clusters_are_refused():
+    for jobs, error, message in [
         ([], TypeError, "must be a mapping of jobs to lists of addresses.*got list"),
         ({"chief": "c0:1"}, TypeError, "'chief' of a cluster must be a list .*'c0:1'"),
         ({"chief": {"0": "c0:1"}}, TypeError, "'chief' of a cluster must be a list"),
@@ -84,53 +87,45 @@ def test_addresses(address):
             ValueError,
             r"an address of its own.*got \['p:1', 'p:1'\]",
         ),
-    ],
-)
-def test_wrong_clusters_are_refused(jobs, error, message):
-    with pytest.raises(error, match=message):
-        ClusterSpec(jobs)
+    ]:
+        with pytest.raises(error, match=message):
+            ClusterSpec(jobs)
 
 
-@pytest.mark.parametrize(
-    ("job", "index", "message"),
-    [
+def test_tasks_that_are_not_there():
+    for job, index, message in [
         ("helper", 0, "has no job 'helper': add it"),
         ("worker", 2, "Task 2 of the job 'worker' is not in the cluster, which has 2"),
         ("worker", -1, "Task -1 of the job 'worker' is not"),
-    ],
-)
-def test_tasks_that_are_not_there(job, index, message):
-    with pytest.raises(ValueError, match=message):
-        CLUSTER.task_address(job, index)
-    with pytest.raises(ValueError, match=message):
-        TaskConfig(job, index, CLUSTER)
+    ]:
+        with pytest.raises(ValueError, match=message):
+            CLUSTER.task_address(job, index)
+        with pytest.raises(ValueError, match=message):
+            TaskConfig(job, index, CLUSTER)
 
 
 # TaskConfig
 
 
-@pytest.mark.parametrize(
-    ("args", "properties"),
-    [
+def test_properties_of_a_task():
+    for args, properties in [
         # is_chief, ps, workers, global id, master
         ((), (True, 0, 1, 0, "")),
         (("chief", 0, CLUSTER), (True, 2, 3, 0, "c0:1")),
         (("worker", 1, CLUSTER), (False, 2, 3, 2, "w1:3")),
         (("ps", 1, CLUSTER), (False, 2, 3, 4, "p1:6")),
         (("evaluator", 3), (False, 0, 0, None, "")),
-    ],
-)
-def test_properties_of_a_task(args, properties):
-    task = TaskConfig(*args)
-    assert properties == (
-        task.is_chief,
-        task.num_ps_replicas,
-        task.num_worker_replicas,
-        task.global_id_in_cluster,
-        task.master,
-    )
-    assert pickle.loads(pickle.dumps(task)) == task
-    assert hash(task) == hash(copy.deepcopy(task))
+    ]:
+        task = TaskConfig(*args)
+        assert properties == (
+            task.is_chief,
+            task.num_ps_replicas,
+            task.num_worker_replicas,
+            task.global_id_in_cluster,
+            task.master,
+        )
+        assert pickle.loads(pickle.dumps(task)) == task
+        assert hash(task) == hash(copy.deepcopy(task))
 
 
 def test_global_ids_number_all_tasks():
@@ -142,9 +137,8 @@ def test_global_ids_number_all_tasks():
     assert ids == list(range(5))
 
 
-@pytest.mark.parametrize(
-    ("args", "error", "message"),
-    [
+def test_wrong_tasks_are_refused():
+    for args, error, message in [
         ((1,), TypeError, "type of a task must be a string; got 1"),
         (("worker", "0"), TypeError, "index of a task must be an integer; got '0'"),
         (("worker", True), TypeError, "must be an integer; got True"),
@@ -153,11 +147,9 @@ def test_global_ids_number_all_tasks():
         (("chief", 0), ValueError, "Without a cluster there is only .*'chief' 0"),
         (("evaluator", 0, CLUSTER), ValueError, "no cluster, which it is outside of"),
         (("evaluator", -1), ValueError, "must have an index >= 0"),
-    ],
-)
-def test_wrong_tasks_are_refused(args, error, message):
-    with pytest.raises(error, match=message):
-        TaskConfig(*args)
+    ]:
+        with pytest.raises(error, match=message):
+            TaskConfig(*args)
 
 
 # JSON; what TensorFlow does with it is in golden/test_semantics.py
@@ -201,9 +193,8 @@ def test_what_else_is_read():
     assert (task.master, task.evaluation_master) == ("s", "e")
 
 
-@pytest.mark.parametrize(
-    ("config", "error", "message"),
-    [
+def test_wrong_json_is_refused():
+    for config, error, message in [
         ("{'cluster': {}}", ValueError, "SKEST_CONFIG must hold JSON.*double quotes"),
         ("[" * 100_000, ValueError, r"must hold JSON; got \[\[\[.*\.\.\.: maximum"),
         ("9" * 5000, ValueError, "SKEST_CONFIG must hold JSON; got 999"),
@@ -251,11 +242,9 @@ def test_what_else_is_read():
             ValueError,
             "Task 2 of the job 'ps' is not in the cluster",
         ),
-    ],
-)
-def test_wrong_json_is_refused(config, error, message):
-    with pytest.raises(error, match=message):
-        from_json(config)
+    ]:
+        with pytest.raises(error, match=message):
+            from_json(config)
 
 
 plain = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
@@ -386,9 +375,8 @@ def test_torchrun_inside_of_slurm_decides():
     assert task_from_env(slurm(4) | torchrun(0, 1)).type == "chief"
 
 
-@pytest.mark.parametrize(
-    ("environ", "message"),
-    [
+def test_wrong_variables_of_launchers_are_refused():
+    for environ, message in [
         (torchrun("x", 2), "RANK must be an integer of 0 to 1; got 'x'"),
         (torchrun(2, 2), "RANK must be an integer of 0 to 1; got '2'"),
         (torchrun(0, 0), "WORLD_SIZE must be an integer of at least 1; got '0'"),
@@ -413,11 +401,9 @@ def test_torchrun_inside_of_slurm_decides():
         (slurm(1, SLURM_NODEID="1", SLURM_LOCALID="0"), "--distribution=block"),
         (slurm(1, SLURM_LOCALID="0"), "by block it would be number 1 on node 0"),
         (slurm(4, SKEST_PORT="65535"), "at most 65535; got 'n09:65536'"),
-    ],
-)
-def test_wrong_variables_of_launchers_are_refused(environ, message):
-    with pytest.raises(ValueError, match=message):
-        task_from_env(environ)
+    ]:
+        with pytest.raises(ValueError, match=message):
+            task_from_env(environ)
 
 
 NUMBERS = st.sampled_from(["", "0", "1", "2", "3", "-1", "x", "²", "99999999999"])

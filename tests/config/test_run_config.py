@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from skest import RunConfig
+from skest import KeepBest, RunConfig
 from skest.distributed import SharedMemory, TaskConfig
 
 
@@ -29,9 +29,8 @@ def test_is_frozen_and_can_be_pickled():
     assert pickle.loads(pickle.dumps(config)) == config
 
 
-@pytest.mark.parametrize(
-    ("args", "secs"),
-    [
+def test_time_decides_about_checkpoints_unless_steps_do():
+    for args, secs in [
         ({}, 600),
         ({"save_checkpoints_steps": 5}, None),
         ({"save_checkpoints_steps": 0}, None),
@@ -40,15 +39,12 @@ def test_is_frozen_and_can_be_pickled():
         ({"save_checkpoints_steps": None}, None),
         ({"save_checkpoints_secs": None}, None),
         ({"save_checkpoints_steps": None, "save_checkpoints_secs": None}, None),
-    ],
-)
-def test_time_decides_about_checkpoints_unless_steps_do(args, secs):
-    assert RunConfig(**args).save_checkpoints_secs == secs
+    ]:
+        assert RunConfig(**args).save_checkpoints_secs == secs
 
 
-@pytest.mark.parametrize(
-    ("args", "error", "message"),
-    [
+def test_wrong_values_are_refused_by_name():
+    for args, error, message in [
         ({"model_dir": ""}, ValueError, "'model_dir' must not be empty"),
         (
             {"execution": "fast"},
@@ -135,28 +131,23 @@ def test_time_decides_about_checkpoints_unless_steps_do(args, secs):
             TypeError,
             "'task' must be a skest.distributed.TaskConfig; got",
         ),
-    ],
-)
-def test_wrong_values_are_refused_by_name(args, error, message):
-    with pytest.raises(error, match=message):
-        RunConfig(**args)
+    ]:
+        with pytest.raises(error, match=message):
+            RunConfig(**args)
 
 
-@pytest.mark.parametrize(
-    ("before", "changes", "steps", "secs"),
-    [
+def test_replace():
+    for before, changes, steps, secs in [
         ({"save_checkpoints_secs": 10}, {"save_checkpoints_steps": 5}, 5, None),
         ({"save_checkpoints_steps": 10}, {"save_checkpoints_secs": 5}, None, 5),
         ({"save_checkpoints_steps": 10}, {"random_seed": 5}, 10, None),
         ({"save_checkpoints_steps": 10}, {"save_checkpoints_steps": None}, None, None),
-    ],
-)
-def test_replace(before, changes, steps, secs):
-    config = RunConfig(**before)
-    replaced = config.replace(**changes)
-    assert replaced.save_checkpoints_steps == steps
-    assert replaced.save_checkpoints_secs == secs
-    assert config == RunConfig(**before)
+    ]:
+        config = RunConfig(**before)
+        replaced = config.replace(**changes)
+        assert replaced.save_checkpoints_steps == steps
+        assert replaced.save_checkpoints_secs == secs
+        assert config == RunConfig(**before)
 
 
 def test_replace_checks_names_and_values():
@@ -166,10 +157,12 @@ def test_replace_checks_names_and_values():
         RunConfig().replace(num_threads=0)
 
 
-@pytest.mark.parametrize("value", [None, 1, "yes"])
-def test_resume_input_is_a_bool(value):
-    with pytest.raises(TypeError, match="'resume_input' must be True or False; got"):
-        RunConfig(resume_input=value)
+def test_resume_input_is_a_bool():
+    for value in [None, 1, "yes"]:
+        with pytest.raises(
+            TypeError, match="'resume_input' must be True or False; got"
+        ):
+            RunConfig(resume_input=value)
 
 
 def test_the_environment_is_read_when_the_object_is_made(monkeypatch):
@@ -191,3 +184,25 @@ def test_model_dir_of_the_environment_can_be_replaced(monkeypatch):
     assert RunConfig(model_dir=Path("theirs")).model_dir == Path("theirs")
     with pytest.raises(ValueError, match="'model_dir' is 'mine' here but 'theirs' in"):
         RunConfig(model_dir="mine")
+
+
+# KeepBest
+
+
+def test_wrong_arguments_of_keep_best():
+    for arguments, error, match in [
+        ({"number": 0}, ValueError, "'number' of KeepBest"),
+        ({"number": 1.5}, TypeError, "'number' of KeepBest"),
+        ({"metric": ""}, ValueError, "'metric' of KeepBest must not be empty"),
+        ({"metric": 3}, TypeError, "must be the name of a metric; got 3"),
+        ({"eval_name": 3}, TypeError, "'eval_name' of KeepBest must be a string"),
+    ]:
+        with pytest.raises(error, match=match):
+            KeepBest(**arguments)
+
+
+def test_keep_best_of_a_configuration():
+    with pytest.raises(TypeError, match=r"'keep_best' must be a skest\.KeepBest"):
+        RunConfig(keep_best=3)
+    rule = KeepBest(2, "auc", greater_is_better=True)
+    assert RunConfig().replace(keep_best=rule).keep_best == rule

@@ -22,27 +22,23 @@ def test_defaults():
     assert LocalSGD().sync_every == 8
 
 
-@pytest.mark.parametrize(
-    "strategy",
-    [
+def test_strategies_are_values_for_a_run_config():
+    for strategy in [
         AsyncParameterServer(3, 2, pipeline=1),
         SharedMemory(1),
         DataParallel(),
         LocalSGD(1),
-    ],
-)
-def test_strategies_are_values_for_a_run_config(strategy):
-    config = RunConfig(train_distribute=strategy)
-    assert pickle.loads(pickle.dumps(config)) == config
-    assert config.replace(random_seed=1).train_distribute == strategy
-    assert hash(strategy) == hash(dataclasses.replace(strategy))
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        strategy.num_workers = 3
+    ]:
+        config = RunConfig(train_distribute=strategy)
+        assert pickle.loads(pickle.dumps(config)) == config
+        assert config.replace(random_seed=1).train_distribute == strategy
+        assert hash(strategy) == hash(dataclasses.replace(strategy))
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            strategy.num_workers = 3
 
 
-@pytest.mark.parametrize(
-    ("make", "args", "error", "message"),
-    [
+def test_wrong_values_are_refused_by_name():
+    for make, args, error, message in [
         (
             AsyncParameterServer,
             {"num_workers": 0},
@@ -77,8 +73,6 @@ def test_strategies_are_values_for_a_run_config(strategy):
         (SharedMemory, {"lease": 86401}, ValueError, "'lease' of .* a day; got 86401"),
         (SharedMemory, {"num_workers": 0}, ValueError, "'num_workers' of SharedMemory"),
         (LocalSGD, {"sync_every": 0}, ValueError, "'sync_every' of LocalSGD"),
-    ],
-)
-def test_wrong_values_are_refused_by_name(make, args, error, message):
-    with pytest.raises(error, match=message):
-        make(**args)
+    ]:
+        with pytest.raises(error, match=message):
+            make(**args)

@@ -22,9 +22,8 @@ ESTIMATORS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("module", "name", "instead"),
-    [
+def test_names_of_modules():
+    for module, name, instead in [
         (skest, "feature_column", "it is called skest.feature_columns"),
         (skest, "BestExporter", "it is in skest.export"),
         (skest, "MultiHead", "it is in skest.heads"),
@@ -33,24 +32,22 @@ ESTIMATORS = [
         (heads, "regression_head", "use RegressionHead"),
         (hooks, "SessionRunHook", "it is called Hook"),
         (export, "ServingInputReceiver", "leave it out: an export takes raw columns"),
-    ],
-)
-def test_names_of_modules(module, name, instead):
-    match = f"module '{module.__name__}' has no attribute '{name}'; .*{instead}"
-    with pytest.raises(AttributeError, match=match):
-        getattr(module, name)
+    ]:
+        match = f"module '{module.__name__}' has no attribute '{name}'; .*{instead}"
+        with pytest.raises(AttributeError, match=match):
+            getattr(module, name)
 
 
-@pytest.mark.parametrize("module", [skest, feature_columns, heads, hooks, export])
-def test_other_names_are_just_missing(module):
-    with pytest.raises(AttributeError, match="has no attribute 'nothing'$"):
-        _ = module.nothing
+def test_other_names_are_just_missing():
+    for module in [skest, feature_columns, heads, hooks, export]:
+        with pytest.raises(AttributeError, match="has no attribute 'nothing'$"):
+            _ = module.nothing
 
 
-@pytest.mark.parametrize("owner", _ATTRIBUTES)
-def test_no_name_that_exists_is_called_gone(owner):
-    module = importlib.import_module(owner)
-    assert not [name for name in _ATTRIBUTES[owner] if hasattr(module, name)]
+def test_no_name_that_exists_is_called_gone():
+    for owner in _ATTRIBUTES:
+        module = importlib.import_module(owner)
+        assert not [name for name in _ATTRIBUTES[owner] if hasattr(module, name)]
 
 
 def test_methods_of_an_estimator():
@@ -65,70 +62,67 @@ def test_methods_of_an_estimator():
         assert same.params == estimator.params
 
 
-@pytest.mark.parametrize("estimator", ESTIMATORS, ids=lambda e: e.__name__)
-def test_arguments_of_estimators(estimator):
-    parameters = inspect.signature(estimator).parameters
-    assert "args" not in parameters  # those of __init__, not of __new__
-    for name in FORMER_ARGUMENTS:
-        if name == "loss" and name in parameters:
-            continue
-        assert name not in parameters
-        match = f"^{estimator.__name__} has no argument '{name}'; "
-        with pytest.raises(TypeError, match=match):
-            estimator(**{name: 1})
+def test_arguments_of_estimators():
+    for estimator in ESTIMATORS:
+        parameters = inspect.signature(estimator).parameters
+        assert "args" not in parameters  # those of __init__, not of __new__
+        for name in FORMER_ARGUMENTS:
+            if name == "loss" and name in parameters:
+                continue
+            assert name not in parameters
+            match = f"^{estimator.__name__} has no argument '{name}'; "
+            with pytest.raises(TypeError, match=match):
+                estimator(**{name: 1})
 
 
-@pytest.mark.parametrize(
-    ("name", "instead"),
-    [
+def test_guessed_arguments_of_estimators():
+    for name, instead in [
         ("epochs", "use 'max_iter'"),
         ("lr", "use 'learning_rate'"),
         ("hidden_layer_sizes", "use 'hidden_units'"),
         ("alpha", "use 'weight_decay'"),
         ("loss", "leave it out"),
         ("scoring", "leave it out: early stopping"),
-    ],
-)
-def test_guessed_arguments_of_estimators(name, instead):
-    with pytest.raises(TypeError, match=f"no argument '{name}'; {instead}"):
-        skest.DNNClassifier(**{name: 1})
+    ]:
+        with pytest.raises(TypeError, match=f"no argument '{name}'; {instead}"):
+            skest.DNNClassifier(**{name: 1})
 
 
-@pytest.mark.parametrize("estimator", ["DNNRegressor", "DNNEstimator"])
-@pytest.mark.parametrize(
-    ("method", "name", "instead"),
-    [
-        ("fit", "verbose", "give it to the constructor"),
-        ("fit", "epochs", "give the constructor of the estimator 'max_iter'"),
-        ("fit", "validation_data", "use 'X_val' and 'y_val'"),
-        ("fit", "input_fn", "use train"),
-        ("train", "hooks", "give it to the constructor"),
-        ("train", "saving_listeners", "use the train of a skest.Estimator"),
-        ("evaluate", "input_fn", r"give it the rows: evaluate\(X, y\)"),
-        ("predict", "input_fn", "give it the rows as 'X'"),
-        ("set_params", "epochs", "use 'max_iter'"),
-    ],
-)
-def test_guessed_arguments_of_methods(estimator, method, name, instead):
-    called = getattr(getattr(skest, estimator)(), method)
-    error = (
-        f"^({method} has no argument '{name}'"
-        f"|Invalid parameter '{name}' for estimator {estimator}); {instead}"
-    )
-    with pytest.raises((TypeError, ValueError), match=error):
-        called(**{name: 1})
-    assert name not in inspect.signature(called).parameters
+def test_guessed_arguments_of_methods():
+    for estimator in ["DNNRegressor", "DNNEstimator"]:
+        for method, name, instead in [
+            ("fit", "verbose", "give it to the constructor"),
+            ("fit", "epochs", "give the constructor of the estimator 'max_iter'"),
+            ("fit", "validation_data", "use 'X_val' and 'y_val'"),
+            ("fit", "input_fn", "use train"),
+            ("train", "hooks", "give it to the constructor"),
+            ("train", "saving_listeners", "use the train of a skest.Estimator"),
+            ("evaluate", "input_fn", r"give it the rows: evaluate\(X, y\)"),
+            ("predict", "input_fn", "give it the rows as 'X'"),
+            ("set_params", "epochs", "use 'max_iter'"),
+        ]:
+            called = getattr(getattr(skest, estimator)(), method)
+            error = (
+                f"^({method} has no argument '{name}'"
+                f"|Invalid parameter '{name}' for estimator {estimator}); {instead}"
+            )
+            with pytest.raises((TypeError, ValueError), match=error):
+                called(**{name: 1})
+            assert name not in inspect.signature(called).parameters
 
 
-@pytest.mark.parametrize(
-    "method", ["predict", "predict_proba", "predict_log_proba", "decision_function"]
-)
-def test_guessed_arguments_of_predictions(method):
-    called = getattr(skest.DNNClassifier(), method)
-    with pytest.raises(
-        TypeError, match=f"^{method} has .*'input_fn'; give it the rows"
-    ):
-        called(input_fn=lambda: None)
+def test_guessed_arguments_of_predictions():
+    for method in [
+        "predict",
+        "predict_proba",
+        "predict_log_proba",
+        "decision_function",
+    ]:
+        called = getattr(skest.DNNClassifier(), method)
+        with pytest.raises(
+            TypeError, match=f"^{method} has .*'input_fn'; give it the rows"
+        ):
+            called(input_fn=lambda: None)
 
 
 def test_a_head_of_classes_has_the_hint_for_probabilities():
@@ -137,9 +131,8 @@ def test_a_head_of_classes_has_the_hint_for_probabilities():
         model.predict_proba(input_fn=lambda: None)
 
 
-@pytest.mark.parametrize(
-    ("call", "name", "instead"),
-    [
+def test_arguments_of_others():
+    for call, name, instead in [
         (skest.RunConfig, "tf_random_seed", "use 'random_seed'"),
         (skest.RunConfig, "session_config", "leave it out"),
         (skest.EstimatorSpec, "train_op", "use 'optimizer'"),
@@ -151,20 +144,18 @@ def test_a_head_of_classes_has_the_hint_for_probabilities():
         (inputs.numpy_input_fn, "queue_capacity", "leave it out"),
         (inputs.pandas_input_fn, "target_column", "leave it out"),
         (inputs.csv_input_fn, "label_name", "use 'label'"),
-    ],
-)
-def test_arguments_of_others(call, name, instead):
-    match = f"{call.__name__} has no argument '{name}'; .*{instead}"
-    with pytest.raises(TypeError, match=match):
-        call("eval", **{name: 1})
-    assert name not in inspect.signature(call).parameters
+    ]:
+        match = f"{call.__name__} has no argument '{name}'; .*{instead}"
+        with pytest.raises(TypeError, match=match):
+            call("eval", **{name: 1})
+        assert name not in inspect.signature(call).parameters
 
 
-@pytest.mark.parametrize("exporter", [export.LatestExporter, export.FinalExporter])
-def test_a_receiver_is_no_dictionary_of_assets(exporter):
-    match = "'assets' of an exporter must be a dictionary.*; got function"
-    with pytest.raises(TypeError, match=match):
-        exporter("latest", lambda: None)
+def test_a_receiver_is_no_dictionary_of_assets():
+    for exporter in [export.LatestExporter, export.FinalExporter]:
+        match = "'assets' of an exporter must be a dictionary.*; got function"
+        with pytest.raises(TypeError, match=match):
+            exporter("latest", lambda: None)
 
 
 def test_a_subclass_may_have_such_an_argument():

@@ -112,9 +112,8 @@ def test_the_second_ctrl_c_saves_and_raises(tmp_path):
     assert estimator.stop_reason == "interrupted by Ctrl-C"
 
 
-@pytest.mark.parametrize("with_dir", [False, True])
-def test_stop_reasons(tmp_path, with_dir):
-    estimator = Estimator(model_fn, tmp_path if with_dir else None)
+def test_stop_reasons(tmp_path):
+    estimator = Estimator(model_fn, tmp_path)
     reasons = []
 
     def note(run=None):

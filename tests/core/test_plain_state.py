@@ -29,9 +29,8 @@ def kinds(plain):
 PLAIN = {dict, list, tuple, set, str, int, float, bool, bytes, type(None), np.ndarray}
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
+def test_there_and_back():
+    for value in [
         None,
         {"a": [1, 2.5, "x", b"y", True, (None, {3})]},
         {1: "one", ("a", 2): "pair", None: 0},
@@ -44,26 +43,28 @@ PLAIN = {dict, list, tuple, set, str, int, float, bool, bytes, type(None), np.nd
         ),
         TargetScale.none(2).scale.tolist(),
         fc.numeric_column("x", normalizer="standard").get_params(),
-    ],
-)
-def test_there_and_back(value):
-    plain = to_plain(value)
-    assert kinds(plain) <= PLAIN
-    assert from_plain(plain) == value
+    ]:
+        plain = to_plain(value)
+        assert kinds(plain) <= PLAIN
+        assert from_plain(plain) == value
 
 
-@pytest.mark.parametrize(
-    "dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8]
-)
-@pytest.mark.parametrize("shape", [(), (0,), (2, 3)])
-def test_tensors(dtype, shape):
-    tensor = torch.arange(float(np.prod(shape))).reshape(shape).to(dtype)
-    plain = to_plain({"t": tensor.requires_grad_(dtype.is_floating_point)})
-    assert kinds(plain) <= PLAIN
-    back = from_plain(plain)["t"]
-    assert back.dtype == dtype
-    assert not back.requires_grad
-    assert torch.equal(back, tensor)
+def test_tensors():
+    for dtype in [
+        torch.float32,
+        torch.float64,
+        torch.bfloat16,
+        torch.int64,
+        torch.uint8,
+    ]:
+        for shape in [(), (0,), (2, 3)]:
+            tensor = torch.arange(float(np.prod(shape))).reshape(shape).to(dtype)
+            plain = to_plain({"t": tensor.requires_grad_(dtype.is_floating_point)})
+            assert kinds(plain) <= PLAIN
+            back = from_plain(plain)["t"]
+            assert back.dtype == dtype
+            assert not back.requires_grad
+            assert torch.equal(back, tensor)
 
 
 def test_arrays_that_must_not_be_written_to():
@@ -102,9 +103,8 @@ def test_what_is_not_of_skest_stays():
     assert plain == {"activation": own, "optimizer": torch.optim.Adam}
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
+def test_only_classes_of_skest_are_made():
+    for name in [
         "os:system",
         "subprocess:Popen",
         "skestra:Thing",
@@ -113,8 +113,8 @@ def test_what_is_not_of_skest_stays():
         "skest.adapters.dnn:dnn_model_fn",  # no class
         "skest.adapters.dnn:Nothing",
         "skest",
-    ],
-)
-def test_only_classes_of_skest_are_made(name):
-    with pytest.raises(ValueError, match=f"names '{name}', which is no class of skest"):
-        from_plain({"__skest__": name, "state": {}})
+    ]:
+        with pytest.raises(
+            ValueError, match=f"names '{name}', which is no class of skest"
+        ):
+            from_plain({"__skest__": name, "state": {}})

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import threading
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -108,9 +107,8 @@ def test_children_of_a_seed():
     assert isinstance(seed_sequence(None).entropy, int)
 
 
-@pytest.mark.parametrize(
-    ("network", "others", "draws"),
-    [
+def test_what_may_draw_from_the_global_generator():
+    for network, others, draws in [
         (nn.Linear(2, 1), (), False),
         (nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), nn.ReLU()), (), False),
         (DNN(nn.Linear(2, 2), (3,), 1, dropout=0.5, batch_norm=True), (), False),
@@ -128,10 +126,8 @@ def test_children_of_a_seed():
             (torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1),),
             False,
         ),
-    ],
-)
-def test_what_may_draw_from_the_global_generator(network, others, draws):
-    assert draws_from_global_generator(network, *others) == draws
+    ]:
+        assert draws_from_global_generator(network, *others) == draws
 
 
 def test_attach_gives_the_generator_to_those_that_take_one():
@@ -168,9 +164,3 @@ def test_threads_do_not_mix_their_streams():
     for seed, drawn in results.items():
         with RunRandom(seed).as_global():
             assert torch.equal(torch.cat([torch.rand(1) for _ in range(200)]), drawn)
-
-
-def test_numpy_is_left_alone():
-    before = np.random.get_state()[1].tolist()
-    lent(RunRandom(0))
-    assert np.random.get_state()[1].tolist() == before

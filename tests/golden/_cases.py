@@ -8,7 +8,8 @@ Dense arrays are written ``{"dtype", "shape", "data"}``, sparse ones ``{"sparse"
 
 import functools
 import json
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,18 +37,53 @@ def load(name: str) -> list[dict[str, Any]]:
     return cases
 
 
-def params(name: str, not_applicable: dict[str, str] | None = None) -> list[Any]:
-    """The cases of a file as ``pytest.param``, less those listed with a reason.
+def cases(name: str, not_applicable: dict[str, str] | None = None) -> list[Any]:
+    """The cases of a file, less those listed with a reason.
 
     Raises ValueError for an id listed there that the file does not hold, so that
     cases run and cases listed always add up to the whole file.
     """
     listed = not_applicable or {}
-    cases = load(name)
-    unknown = set(listed) - {case["id"] for case in cases}
+    found = load(name)
+    unknown = set(listed) - {case["id"] for case in found}
     if unknown:
         raise ValueError(f"{name}.json has no cases {sorted(unknown)}.")
-    return [pytest.param(c, id=c["id"]) for c in cases if c["id"] not in listed]
+    return [case for case in found if case["id"] not in listed]
+
+
+def groups(given: list[Any]) -> Any:
+    """Run a test for the ``cases`` of each first part of an id."""
+    found: dict[str, list[Any]] = defaultdict(list)
+    for case in given:
+        found[case["id"].partition("/")[0]].append(case)
+    return pytest.mark.parametrize("cases", found.values(), ids=found.keys())
+
+
+def check_each(
+    given: list[Any], *checks: Callable[..., None], folder: Path | None = None
+) -> None:
+    """Check all cases, each in a folder of its own; an error names its case."""
+    for number, case in enumerate(given):
+        arguments = [case]
+        if folder is not None:
+            arguments.append(folder / str(number))
+            arguments[1].mkdir()
+        for check in checks:
+            try:
+                check(*arguments)
+            except BaseException as error:
+                error.add_note(f"This is the golden case {case['id']}.")
+                raise
+
+
+def account_for_all_cases(
+    name: str, run: list[Any], not_applicable: dict[str, str]
+) -> None:
+    """Assert that cases run and cases listed with a reason are all cases of a file."""
+    ids = {case["id"] for case in run}
+    assert not ids & set(not_applicable)
+    assert ids | set(not_applicable) == {case["id"] for case in load(name)}
+    assert all(not_applicable.values()), "every listed case needs its reason"
 
 
 def refuse_unread(left: dict[str, Any], what: str) -> None:

@@ -25,7 +25,15 @@ from skest.checkpoints.checkpoint import Checkpoint
 from skest.exceptions import NanLossDuringTrainingError
 from skest.hooks import Hook
 from tests.golden._auc import as_tensorflow
-from tests.golden._cases import decode, load, params, refuse_unread
+from tests.golden._cases import (
+    account_for_all_cases,
+    cases,
+    check_each,
+    decode,
+    groups,
+    load,
+    refuse_unread,
+)
 from tests.golden._optimizers import keras_optimizer
 from tests.golden.test_feature_columns import build, farmhash  # noqa: F401 (a fixture)
 from tests.golden.test_heads import make_head
@@ -303,13 +311,17 @@ def case_of(case_id):
     return next(c for c in load("canned") if c["id"] == case_id)
 
 
-RUN = params("canned", NOT_APPLICABLE)
-TRAINED = [p for p in RUN if not is_error(p.values[0])]
-REFUSED = [p for p in RUN if is_error(p.values[0])]
+RUN = cases("canned", NOT_APPLICABLE)
+TRAINED = [case for case in RUN if not is_error(case)]
+REFUSED = [case for case in RUN if is_error(case)]
 
 
-@pytest.mark.parametrize("case", TRAINED)
-def test_canned(case):
+@groups(TRAINED)
+def test_canned(cases):
+    check_each(cases, check_canned)
+
+
+def check_canned(case):
     estimator, combined = at_initial_weights(case)
     expected = case["expected"]
     assert_evaluates(estimator, case, expected["initial_evaluate"])
@@ -359,17 +371,25 @@ ERRORS = {
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_refused(case):
+def test_refused():
+    check_each(REFUSED, check_refused)
+
+
+def check_refused(case):
     error, match = ERRORS[case["id"]]
     with pytest.raises(error, match=match):
         estimator = Estimator(model_fn(case["config"]), config=RunConfig(random_seed=0))
         train(estimator, case, case["config"]["train_steps"])
 
 
-@pytest.mark.parametrize("listed", [i for i in NOT_APPLICABLE if has_start(case_of(i))])
-def test_listed_cases_before_training(listed):
-    case = case_of(listed)
+def test_listed_cases_before_training():
+    check_each(
+        [case for case in map(case_of, NOT_APPLICABLE) if has_start(case)],
+        check_before_training,
+    )
+
+
+def check_before_training(case):
     estimator, _ = at_initial_weights(case)
     assert_evaluates(estimator, case, case["expected"]["initial_evaluate"])
     assert_predicts(estimator, case, case["expected"]["initial_predictions"])
@@ -401,5 +421,5 @@ def test_adam_with_dense_gradients(monkeypatch):
     assert_trained(recorder, case["expected"]["train"], combined=False)
 
 
-def test_every_case_is_run_or_listed(account_for_all_cases):
-    account_for_all_cases("canned", [p.id for p in RUN], NOT_APPLICABLE)
+def test_every_case_is_run_or_listed():
+    account_for_all_cases("canned", RUN, NOT_APPLICABLE)

@@ -233,8 +233,15 @@ def assert_close(actual: np.ndarray, case: dict[str, Any], expected: Any) -> Non
     )
 
 
-@pytest.mark.parametrize("case", _cases.params("feature_columns", NOT_APPLICABLE))
-def test_case(case: dict[str, Any]) -> None:
+RUN = _cases.cases("feature_columns", NOT_APPLICABLE)
+
+
+@_cases.groups(RUN)
+def test_columns(cases: list[Any]) -> None:
+    _cases.check_each(cases, check_case)
+
+
+def check_case(case: dict[str, Any]) -> None:
     expected = case["expected"]
     if "error" in expected:
         error, message = ERRORS[case["id"]]
@@ -266,10 +273,9 @@ def check_ids(column: Any, encoded: Any, expected: dict[str, Any]) -> None:
     np.testing.assert_array_equal(encoded[column.encoded_key], ids)
 
 
-def test_every_case_is_run_or_listed(account_for_all_cases: Any) -> None:
-    run_ids = [p.id for p in _cases.params("feature_columns", NOT_APPLICABLE)]
-    account_for_all_cases("feature_columns", run_ids, NOT_APPLICABLE)
-    assert set(EQUAL_ROWS) | set(ERRORS) <= set(run_ids)
+def test_every_case_is_run_or_listed() -> None:
+    _cases.account_for_all_cases("feature_columns", RUN, NOT_APPLICABLE)
+    assert set(EQUAL_ROWS) | set(ERRORS) <= {case["id"] for case in RUN}
 
 
 def test_rows_left_out_differ_by_design() -> None:

@@ -54,11 +54,15 @@ def hashes_strings(case: dict[str, Any]) -> bool:
     )
 
 
-@pytest.mark.parametrize("case", CASES, ids=[case["id"] for case in CASES])
-def test_case(
-    case: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@_cases.groups(CASES)
+def test_columns(
+    cases: list[Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.chdir(tmp_path)  # for files of vocabularies
+    _cases.check_each(cases, check_case)
+
+
+def check_case(case: dict[str, Any]) -> None:
     rows, _ = golden.EQUAL_ROWS.get(case["id"], (slice(None), ""))
     raw = {key: value[rows] for key, value in golden.features(case).items()}
     columns = fc.FeatureColumns(golden.build_all(case["config"]["columns"]))

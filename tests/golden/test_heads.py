@@ -16,14 +16,23 @@ from skest.feature_columns.numeric import numeric_column
 from skest.keys import ModeKeys
 from skest.metrics import AUC
 from tests.golden._auc import as_tensorflow
-from tests.golden._cases import ATOL, RTOL, Sparse, decode, params
+from tests.golden._cases import (
+    ATOL,
+    RTOL,
+    Sparse,
+    account_for_all_cases,
+    cases,
+    check_each,
+    decode,
+    groups,
+)
 
 NOT_APPLICABLE: dict[str, str] = {}
-CASES = params("heads", NOT_APPLICABLE)
-NUMBERS = [p for p in CASES if "error" not in p.values[0]["expected"]]
-ERRORS = [p for p in CASES if "error" in p.values[0]["expected"]]
+CASES = cases("heads", NOT_APPLICABLE)
+NUMBERS = [case for case in CASES if "error" not in case["expected"]]
+ERRORS = [case for case in CASES if "error" in case["expected"]]
 # A spec knows no regularization losses: in torch, these belong to the optimizer.
-SPECS = [p for p in NUMBERS if not p.values[0]["inputs"]["regularization_losses"]]
+SPECS = [case for case in NUMBERS if not case["inputs"]["regularization_losses"]]
 
 # TensorFlow's own classes of errors stand for wrong values, but for these cases.
 WRONG_TYPES = {"binary/err_string_weights"}
@@ -179,8 +188,7 @@ def evaluated(
     return metrics
 
 
-@pytest.mark.parametrize("case", NUMBERS)
-def test_loss_and_gradient(case: dict[str, Any]) -> None:
+def check_loss_and_gradient(case: dict[str, Any]) -> None:
     head, expected = make_head(case["config"]), case["expected"]
     assert head.logits_dimension == expected["logits_dimension"]
     assert head.name == expected["name"]
@@ -202,8 +210,7 @@ def test_loss_and_gradient(case: dict[str, Any]) -> None:
                 assert_allclose(part.grad, gradients[name], RTOL, ATOL)
 
 
-@pytest.mark.parametrize("case", NUMBERS)
-def test_predictions(case: dict[str, Any]) -> None:
+def check_predictions(case: dict[str, Any]) -> None:
     head = make_head(case["config"])
     _, logits, _ = raw_batch(case["inputs"]["batches"][0])
     expected = decode(case["expected"]["predictions_batch0"])
@@ -219,8 +226,7 @@ def test_predictions(case: dict[str, Any]) -> None:
             assert_array_equal(actual, value, err_msg=key, strict=True)
 
 
-@pytest.mark.parametrize("case", NUMBERS)
-def test_metrics(case: dict[str, Any]) -> None:
+def check_metrics(case: dict[str, Any]) -> None:
     head, inputs = make_head(case["config"]), case["inputs"]
     batches, regularization = inputs["batches"], inputs["regularization_losses"]
     for n_batches in {1, len(batches)}:
@@ -228,8 +234,7 @@ def test_metrics(case: dict[str, Any]) -> None:
         assert_metrics(metrics, metrics_after(case, n_batches))
 
 
-@pytest.mark.parametrize("case", NUMBERS)
-def test_exact_areas(case: dict[str, Any]) -> None:
+def check_exact_areas(case: dict[str, Any]) -> None:
     head, inputs = make_head(case["config"]), case["inputs"]
     batches, regularization = inputs["batches"], inputs["regularization_losses"]
     exact = evaluated(head, batches, regularization, exact=True)
@@ -242,8 +247,7 @@ def test_exact_areas(case: dict[str, Any]) -> None:
             assert_allclose(metric.compute(), expected[key], 0, atol, err_msg=key)
 
 
-@pytest.mark.parametrize("case", NUMBERS)
-def test_metrics_of_workers_merge(case: dict[str, Any]) -> None:
+def check_metrics_of_workers_merge(case: dict[str, Any]) -> None:
     head, inputs = make_head(case["config"]), case["inputs"]
     batches, regularization = inputs["batches"], inputs["regularization_losses"]
     metrics = as_tensorflow(head.metrics(regularization))
@@ -254,8 +258,22 @@ def test_metrics_of_workers_merge(case: dict[str, Any]) -> None:
     assert_metrics(metrics, metrics_after(case, len(batches)))
 
 
-@pytest.mark.parametrize("case", SPECS)
-def test_evaluation_of_the_spec(case: dict[str, Any]) -> None:
+@groups(NUMBERS)
+def test_numbers(cases: list[Any]) -> None:
+    check_each(cases, check_loss_and_gradient, check_predictions)
+
+
+@groups(NUMBERS)
+def test_metrics(cases: list[Any]) -> None:
+    check_each(cases, check_metrics, check_exact_areas, check_metrics_of_workers_merge)
+
+
+@groups(SPECS)
+def test_specs(cases: list[Any]) -> None:
+    check_each(cases, check_evaluation_of_the_spec)
+
+
+def check_evaluation_of_the_spec(case: dict[str, Any]) -> None:
     """The way of a run: encoded once, then losses and metrics of tensors."""
     head, batches = make_head(case["config"]), case["inputs"]["batches"]
     expected = decode(case["expected"][f"estimator_evaluate_{len(batches)}_batches"])
@@ -274,8 +292,12 @@ def test_evaluation_of_the_spec(case: dict[str, Any]) -> None:
     assert_metrics(metrics, expected)
 
 
-@pytest.mark.parametrize("case", ERRORS)
-def test_errors(case: dict[str, Any]) -> None:
+@groups(ERRORS)
+def test_errors(cases: list[Any]) -> None:
+    check_each(cases, check_errors)
+
+
+def check_errors(case: dict[str, Any]) -> None:
     errors = case["expected"]["error"]
     if errors["init"] != "ok":
         with pytest.raises(error_type(case["id"], errors["init"]["type"])) as raised:
@@ -302,8 +324,5 @@ def error_type(case_id: str, name: str) -> type[Exception]:
     return TypeError if is_type else ValueError
 
 
-def test_every_case_is_run_or_listed(
-    account_for_all_cases: Callable[..., None],
-) -> None:
-    run = [p.values[0]["id"] for p in NUMBERS + ERRORS]
-    account_for_all_cases("heads", run, NOT_APPLICABLE)
+def test_every_case_is_run_or_listed() -> None:
+    account_for_all_cases("heads", NUMBERS + ERRORS, NOT_APPLICABLE)

@@ -15,7 +15,13 @@ from skest import Estimator, RunConfig
 from skest.canned.linear import linear_model_fn
 from skest.canned.sdca import LinearSDCA
 from skest.hooks import Hook
-from tests.golden._cases import decode, params, refuse_unread
+from tests.golden._cases import (
+    account_for_all_cases,
+    cases,
+    check_each,
+    decode,
+    refuse_unread,
+)
 from tests.golden.test_canned import columns, head, variables, with_tensorflow_auc
 from tests.golden.test_feature_columns import farmhash  # noqa: F401 (a fixture)
 
@@ -108,15 +114,18 @@ def outputs(model, case, key):
     return np.stack([row[key] for row in rows])
 
 
-CASES = params("linear_sdca")
+CASES = cases("linear_sdca")
 EXACT, CONVERGED, REFUSED = (
-    [p for p in CASES if p.id.startswith(kind)]
+    [case for case in CASES if case["id"].startswith(kind)]
     for kind in ("trajectory/", "converged/", "err/")
 )
 
 
-@pytest.mark.parametrize("case", EXACT)
-def test_trajectory(case):
+def test_trajectory():
+    check_each(EXACT, check_trajectory)
+
+
+def check_trajectory(case):
     if case["config"]["sdca"].get("num_loss_partitions", 1) > 1:
         raise NotImplementedError("Steps of a partition are smaller than those here.")
     model, recorder = trained(case)
@@ -137,8 +146,12 @@ def test_trajectory(case):
     )
 
 
-@pytest.mark.parametrize("case", CONVERGED)
-def test_optimum(case):
+@pytest.mark.slow
+def test_optimum():
+    check_each(CONVERGED, check_optimum)
+
+
+def check_optimum(case):
     model, recorder = trained(case)
     expected, atol = decode(case["expected"]), case["expected"]["atol"]
     assert model.get_variable_value("global_step") == expected["final_global_step"]
@@ -156,12 +169,14 @@ def test_optimum(case):
     )
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_refused(case):
+def test_refused():
+    check_each(REFUSED, check_refused)
+
+
+def check_refused(case):
     with pytest.raises(ValueError, match=ERRORS[case["id"]]):
         trained(case)
 
 
-def test_every_case_is_run_or_listed(account_for_all_cases):
-    run = [p.values[0]["id"] for p in EXACT + CONVERGED + REFUSED]
-    account_for_all_cases("linear_sdca", run, {})
+def test_every_case_is_run_or_listed():
+    account_for_all_cases("linear_sdca", EXACT + CONVERGED + REFUSED, {})

@@ -8,7 +8,16 @@ import pytest
 import torch
 
 from skest.optimizers.schedules import missing_function_lrs
-from tests.golden._cases import ATOL, RTOL, decode, load, params
+from tests.golden._cases import (
+    ATOL,
+    RTOL,
+    account_for_all_cases,
+    cases,
+    check_each,
+    decode,
+    groups,
+    load,
+)
 from tests.golden._optimizers import OPTIONS, keras_optimizer
 
 NOT_LAZY = (
@@ -114,11 +123,15 @@ def _check(case, weights, slots):
         np.testing.assert_allclose(ours, value, rtol=2 * RTOL, atol=ATOL)
 
 
-CASES = params("optimizers", NOT_APPLICABLE)
+CASES = cases("optimizers", NOT_APPLICABLE)
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_optimizers(case):
+@groups(CASES)
+def test_optimizers(cases):
+    check_each(cases, check_optimizer)
+
+
+def check_optimizer(case):
     config, expected = case["config"], case["expected"]
     if "error" in expected:
         assert expected["error"]["type"] == "ValueError"
@@ -251,6 +264,5 @@ def test_where_rmsprop_adds_epsilon():
     np.testing.assert_allclose(weights, documented, rtol=RTOL, atol=ATOL)
 
 
-def test_every_case_is_run_or_listed(account_for_all_cases):
-    run = [p.values[0]["id"] for p in CASES]
-    account_for_all_cases("optimizers", run, NOT_APPLICABLE)
+def test_every_case_is_run_or_listed():
+    account_for_all_cases("optimizers", CASES, NOT_APPLICABLE)

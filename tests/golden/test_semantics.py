@@ -39,7 +39,14 @@ from skest.inputs import ArrayDataset
 from skest.metrics import Mean
 from skest.networks import DNN
 from tests._models import model_fn, table_fn
-from tests.golden._cases import decode, params, refuse_unread
+from tests.golden._cases import (
+    account_for_all_cases,
+    cases,
+    check_each,
+    decode,
+    groups,
+    refuse_unread,
+)
 from tests.golden._counting import counting_estimator, counting_input
 from tests.golden.test_heads import make_head
 
@@ -171,8 +178,8 @@ def expected_of(case):
 
 
 def of(prefix):
-    found = params("semantics", NOT_APPLICABLE)
-    return [p for p in found if p.id.startswith(f"{prefix}/")]
+    found = cases("semantics", NOT_APPLICABLE)
+    return [case for case in found if case["id"].startswith(f"{prefix}/")]
 
 
 def raises(error):
@@ -197,10 +204,10 @@ GROUPS = [
 ]
 
 
-def test_every_case_is_run_or_listed(account_for_all_cases):
-    ids = {p.id for group in GROUPS for p in of(group)}
-    account_for_all_cases("semantics", ids, NOT_APPLICABLE)
-    assert set(DIFFERENT) <= ids
+def test_every_case_is_run_or_listed():
+    run = [case for group in GROUPS for case in of(group)]
+    account_for_all_cases("semantics", run, NOT_APPLICABLE)
+    assert set(DIFFERENT) <= {case["id"] for case in run}
     assert all(reason for reason, _ in DIFFERENT.values())
 
 
@@ -319,10 +326,12 @@ def compare_predictions(got, expected):
             assert mine[name].dtype == value.dtype
 
 
-@pytest.mark.parametrize(
-    "case", [p for g in ("train", "evaluate", "predict", "checkpoint") for p in of(g)]
-)
-def test_calls(case, tmp_path):
+@groups([c for g in ("train", "evaluate", "predict", "checkpoint") for c in of(g)])
+def test_calls(cases, tmp_path):
+    check_each(cases, check_calls, folder=tmp_path)
+
+
+def check_calls(case, tmp_path):
     calls, expected = Calls(tmp_path, case["config"]), expected_of(case)
     for (name, options), outcome in zip(
         case["config"]["ops"], expected["ops"], strict=True
@@ -432,8 +441,11 @@ def run_exporters(config, model_dir, exporters, max_steps):
     }
 
 
-@pytest.mark.parametrize("case", of("exporters"))
-def test_exporters(case, tmp_path):
+def test_exporters(tmp_path):
+    check_each(of("exporters"), check_exporters, folder=tmp_path)
+
+
+def check_exporters(case, tmp_path):
     config, expected = case["config"], expected_of(case)
     if "error" in expected:
         if config.get("compare_fn"):
@@ -451,8 +463,11 @@ def test_exporters(case, tmp_path):
     assert got == expected
 
 
-@pytest.mark.parametrize("case", of("early_stopping"))
-def test_early_stopping(case, tmp_path):
+def test_early_stopping(tmp_path):
+    check_each(of("early_stopping"), check_early_stopping, folder=tmp_path)
+
+
+def check_early_stopping(case, tmp_path):
     left = dict(case["config"])
     estimator = counting_estimator(
         tmp_path,
@@ -485,8 +500,11 @@ def test_early_stopping(case, tmp_path):
 # Hooks, metrics, arguments
 
 
-@pytest.mark.parametrize("case", of("hooks"))
-def test_hooks(case):
+def test_hooks():
+    check_each(of("hooks"), check_hooks)
+
+
+def check_hooks(case):
     left, expected = dict(case["config"]), expected_of(case)
     estimator = counting_estimator(None)
     if case["component"] == "InMemoryEvaluatorHook":
@@ -502,8 +520,11 @@ def test_hooks(case):
         assert estimator.checkpoint.global_step == expected["final_global_step"]
 
 
-@pytest.mark.parametrize("case", of("add_metrics"))
-def test_add_metrics(case):
+def test_add_metrics():
+    check_each(of("add_metrics"), check_add_metrics)
+
+
+def check_add_metrics(case):
     metric = case["config"]["metric"]
 
     def metric_fn(features):
@@ -536,8 +557,11 @@ NO_FIELDS = {
 }
 
 
-@pytest.mark.parametrize("case", of("run_config"))
-def test_run_config(case):
+def test_run_config():
+    check_each(of("run_config"), check_run_config)
+
+
+def check_run_config(case):
     expected = expected_of(case)
     args = {SAME_FIELDS[name]: v for name, v in case["config"]["args"].items()}
 
@@ -565,9 +589,16 @@ CLUSTER_PROPERTIES = [
 ]
 
 
-@pytest.mark.parametrize("case", of("tf_config"))
 @pytest.mark.parametrize("variable", ["TF_CONFIG", "SKEST_CONFIG"])
-def test_tf_config(case, variable, monkeypatch):
+def test_tf_config(variable, monkeypatch):
+    def check(case):
+        with monkeypatch.context() as patch:
+            check_tf_config(case, variable, patch)
+
+    check_each(of("tf_config"), check)
+
+
+def check_tf_config(case, variable, monkeypatch):
     expected, text = expected_of(case), case["config"]["TF_CONFIG"]
     if text is not None:
         monkeypatch.setenv(variable, text)
@@ -602,8 +633,11 @@ CONSTRUCT = {
 }
 
 
-@pytest.mark.parametrize("case", of("construct"))
-def test_construction(case):
+def test_construction():
+    check_each(of("construct"), check_construction)
+
+
+def check_construction(case):
     name, expected = case["id"].partition("/")[2], expected_of(case)
     if "error" in expected:
         with raises(expected["error"]):
@@ -645,8 +679,11 @@ def spec_of(case):
     }
 
 
-@pytest.mark.parametrize("case", of("estimator_spec"))
-def test_estimator_spec(case):
+def test_estimator_spec():
+    check_each(of("estimator_spec"), check_estimator_spec)
+
+
+def check_estimator_spec(case):
     config, expected = case["config"], expected_of(case)
     fields = spec_of(config["case"])
     x = np.ones((2, 1), dtype=np.float32)
@@ -673,8 +710,11 @@ def test_estimator_spec(case):
         assert run()
 
 
-@pytest.mark.parametrize("case", of("specs"))
-def test_specs(case):
+def test_specs():
+    check_each(of("specs"), check_specs)
+
+
+def check_specs(case):
     name, config = case["id"].partition("/")[2], case["config"]
     expected = expected_of(case)
     if name == "train_defaults":
@@ -726,8 +766,11 @@ def exported_by_core(config, base):
     return estimator.export(base, example=X)
 
 
-@pytest.mark.parametrize("case", of("saved_model"))
-def test_export(case, tmp_path):
+def test_export(tmp_path):
+    check_each(of("saved_model"), check_export, folder=tmp_path)
+
+
+def check_export(case, tmp_path):
     if "error" in case["expected"]:
         with raises(case["expected"]["error"]):
             Estimator(model_fn, model_dir=tmp_path).export(tmp_path / "export")

@@ -4,7 +4,6 @@
 from functools import partial
 
 import numpy as np
-import pytest
 import torch
 
 from skest import Estimator, VocabInfo, WarmStartSettings
@@ -18,7 +17,7 @@ from skest.feature_columns import (
 )
 from skest.heads import BinaryClassHead
 from skest.inputs import ArrayDataset
-from tests.golden._cases import decode, refuse_unread
+from tests.golden._cases import check_each, decode, refuse_unread
 from tests.golden.test_semantics import expected_of, of, raises
 
 LIKE_TENSORFLOW = {"linear/linear_model/": "", "bias_weights": "bias", "/": "_"}
@@ -88,8 +87,11 @@ def input_fn():
     return ArrayDataset(x, np.array([0, 1]), batch_size=2)
 
 
-@pytest.mark.parametrize("case", of("warm_start"))
-def test_warm_start(case, tmp_path):
+def test_warm_start(tmp_path):
+    check_each(of("warm_start"), check_warm_start, folder=tmp_path)
+
+
+def check_warm_start(case, tmp_path):
     config, expected = case["config"], expected_of(case)
     assert (config["estimator"], config["optimizer"]) == (
         *("LinearClassifier", "SGD lr 0"),

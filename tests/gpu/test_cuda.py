@@ -47,7 +47,7 @@ def people():
     return X, (X["age"] > 40) ^ (X["word"] > "d")
 
 
-@pytest.mark.parametrize("execution", ["eager", "graph", "auto"])
+@pytest.mark.parametrize("execution", ["eager", "graph"])
 @pytest.mark.parametrize("optimizer", sorted(OPTIMIZERS))
 def test_wide_and_deep_learns_and_predicts_as_on_the_cpu(people, execution, optimizer):
     X, y = people[0][["age", "word"]], people[1]
@@ -71,8 +71,9 @@ def test_wide_and_deep_learns_and_predicts_as_on_the_cpu(people, execution, opti
     np.testing.assert_allclose(model.predict_proba(X), on_gpu, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("first", ["cpu", "cuda"])
-@pytest.mark.parametrize("optimizer", sorted(OPTIMIZERS))
+@pytest.mark.parametrize(
+    ("optimizer", "first"), [("adagrad", "cpu"), ("adam", "cuda"), ("ftrl", "cuda")]
+)
 def test_training_goes_on_on_the_other_device(people, optimizer, first):
     X, y = people[0][["age", "word"]], people[1]
 

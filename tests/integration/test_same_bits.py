@@ -56,8 +56,9 @@ def predictions(model, x):
     return np.concatenate([model.predict(part) for part in parts])
 
 
-@pytest.mark.parametrize("execution", ["auto", "eager"])
-@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize(
+    ("kind", "execution"), [("dense", "auto"), ("wide and deep", "eager")]
+)
 def test_a_model_predicts_the_same_bits_wherever_it_comes_from(
     kind, execution, tmp_path
 ):
@@ -87,20 +88,20 @@ class Tables(nn.Module):
         self.layer = nn.Linear(5, 1)
 
 
-@pytest.mark.parametrize("offset", [4, 8, 32, 60])
-def test_only_rows_to_look_up_stay_where_they_lie(offset):
-    memory = torch.zeros(64 * 5)
-    start = (-memory.data_ptr() % 64 + offset) // 4
-    variables = {}
-    for name, value in Tables().state_dict().items():
-        variables[name] = memory[start : start + value.numel()].view(value.shape)
-        variables[name].copy_(value)
-    network = Tables()
-    Checkpoint(3, variables).lend(network)
-    moved = set()
-    for name, value in network.state_dict().items():
-        assert torch.equal(value, variables[name])
-        if value.data_ptr() != variables[name].data_ptr():
-            assert value.data_ptr() % 64 == 0
-            moved.add(name)
-    assert moved == {"classes.weight", "layer.weight", "layer.bias"}
+def test_only_rows_to_look_up_stay_where_they_lie():
+    for offset in [4, 8, 32, 60]:
+        memory = torch.zeros(64 * 5)
+        start = (-memory.data_ptr() % 64 + offset) // 4
+        variables = {}
+        for name, value in Tables().state_dict().items():
+            variables[name] = memory[start : start + value.numel()].view(value.shape)
+            variables[name].copy_(value)
+        network = Tables()
+        Checkpoint(3, variables).lend(network)
+        moved = set()
+        for name, value in network.state_dict().items():
+            assert torch.equal(value, variables[name])
+            if value.data_ptr() != variables[name].data_ptr():
+                assert value.data_ptr() % 64 == 0
+                moved.add(name)
+        assert moved == {"classes.weight", "layer.weight", "layer.bias"}

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from skest.heads import SampledSoftmaxHead
-from skest.networks import DNN
+from skest.networks import DNN, Baseline, Combined
 
 
 class Inputs(nn.Module):
@@ -71,12 +71,12 @@ def test_order_in_a_layer():
     torch.testing.assert_close(network.batch_norm_0.running_mean, expected.mean(0) / 2)
 
 
-@pytest.mark.parametrize("activation", ["relu", torch.sin, nn.PReLU()])
-def test_activations(activation):
-    network = DNN(Inputs(2), (3,), 1, activation=activation)
-    x = torch.randn(4, 2)
-    function = torch.relu if activation == "relu" else activation
-    assert torch.equal(network.hidden(x), function(network.hidden_0(x)))
+def test_activations():
+    for activation in ["relu", torch.sin, nn.PReLU()]:
+        network = DNN(Inputs(2), (3,), 1, activation=activation)
+        x = torch.randn(4, 2)
+        function = torch.relu if activation == "relu" else activation
+        assert torch.equal(network.hidden(x), function(network.hidden_0(x)))
 
 
 def test_dropout_draws_from_the_generator_of_its_layers_in_training():
@@ -95,12 +95,12 @@ def test_dropout_draws_from_the_generator_of_its_layers_in_training():
     assert torch.equal(hidden(0), hidden(1))
 
 
-@pytest.mark.parametrize("dtype", [None, torch.float32, torch.float64])
-def test_types(dtype):
-    network = DNN(Inputs(2), (3,), 1, batch_norm=True, dtype=dtype)
-    expected = dtype or torch.get_default_dtype()
-    assert {v.dtype for v in network.state_dict().values()} == {expected}
-    assert network(torch.ones(2, 2, dtype=expected)).dtype == expected
+def test_types():
+    for dtype in [None, torch.float32, torch.float64]:
+        network = DNN(Inputs(2), (3,), 1, batch_norm=True, dtype=dtype)
+        expected = dtype or torch.get_default_dtype()
+        assert {v.dtype for v in network.state_dict().values()} == {expected}
+        assert network(torch.ones(2, 2, dtype=expected)).dtype == expected
 
 
 def test_initial_values():
@@ -149,3 +149,43 @@ def test_without_another_last_layer_nothing_changes():
     table = state(output=head.output_layer)
     assert list(table) == list(plain)
     assert torch.equal(table["logits.weight"], plain["logits.weight"])
+
+
+# Combined and Baseline
+
+FEATURES = {"linear": torch.ones(4, 2), "dnn": torch.full((4, 3), 2.0)}
+
+
+def test_logits_are_added():
+    linear, dnn = nn.Linear(2, 1), nn.Linear(3, 1)
+    both = Combined(linear, dnn)(FEATURES)
+    assert torch.equal(both, linear(FEATURES["linear"]) + dnn(FEATURES["dnn"]))
+
+
+def test_one_may_be_missing():
+    for name in ["linear", "dnn"]:
+        network = nn.Linear(FEATURES[name].shape[1], 1)
+        combined = Combined(**{"linear": None, "dnn": None, name: network})
+        expected = network(FEATURES[name])
+        assert torch.equal(combined({name: FEATURES[name]}), expected)
+        assert set(combined.state_dict()) == {f"{name}.weight", f"{name}.bias"}
+
+
+def test_both_missing():
+    with pytest.raises(ValueError, match="needs a linear network or a DNN"):
+        Combined(None, None)
+
+
+def test_every_row_gets_the_bias():
+    network = Baseline(2, torch.float64)
+    assert network.bias.tolist() == [0.0, 0.0]
+    torch.nn.init.constant_(network.bias, 1.5)
+    logits = network({"rows": torch.empty(3, 0)})
+    assert logits.dtype == torch.float64
+    assert logits.tolist() == [[1.5, 1.5]] * 3
+
+
+def test_the_gradient_is_the_sum_over_rows():
+    network = Baseline(1)
+    network({"rows": torch.empty(5, 0)}).sum().backward()
+    assert network.bias.grad.tolist() == [5.0]

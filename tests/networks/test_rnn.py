@@ -141,16 +141,13 @@ def test_copies_and_checkpoints():
     assert torch.equal(other(features()), logits)
 
 
-@pytest.mark.parametrize(
-    ("params", "message"),
-    [
+def test_bad_parameters():
+    for params, message in [
         ({"units": ()}, "'units' of RNN must have at least one layer"),
         (
             {"cell_type": "rnn"},
             "'cell_type' of RNN must be one of 'simple_rnn', 'lstm'",
         ),
-    ],
-)
-def test_bad_parameters(params, message):
-    with pytest.raises(ValueError, match=message):
-        network(**params)
+    ]:
+        with pytest.raises(ValueError, match=message):
+            network(**params)

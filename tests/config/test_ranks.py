@@ -57,23 +57,19 @@ def test_a_list_of_nodes_is_expanded_as_by_another_expander(text):
     assert expand_nodes(text) == by_characters(text)
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
+def test_lists_of_nodes():
+    for text, expected in [
         ("localhost", ["localhost"]),
         ("n[9-11]", ["n9", "n10", "n11"]),
         ("n[009-010]-ib", ["n009-ib", "n010-ib"]),
         ("r[1-2]n[1,3]", ["r1n1", "r1n3", "r2n1", "r2n3"]),
         ("a1,b[2-3],c.d.org", ["a1", "b2", "b3", "c.d.org"]),
-    ],
-)
-def test_lists_of_nodes(text, expected):
-    assert expand_nodes(text) == expected
+    ]:
+        assert expand_nodes(text) == expected
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
+def test_other_texts_are_refused():
+    for text, message in [
         ("", "must be names with ranges in brackets.*got ''"),
         ("a,,b", "must be names"),
         ("a b", "must be names"),
@@ -88,11 +84,9 @@ def test_lists_of_nodes(text, expected):
         ("n[0-999999999]", "at most 65536 hosts"),
         ("n[0-999]m[0-999]", "at most 65536 hosts"),
         ("n[0-40000],m[0-40000]", "at most 65536 hosts"),
-    ],
-)
-def test_other_texts_are_refused(text, message):
-    with pytest.raises(ValueError, match=message):
-        expand_nodes(text)
+    ]:
+        with pytest.raises(ValueError, match=message):
+            expand_nodes(text)
 
 
 @given(st.text("na[],-01 ", max_size=12))
@@ -104,29 +98,23 @@ def test_nothing_but_a_value_error_is_raised(text):
     assert hosts == by_characters(text)
 
 
-@pytest.mark.parametrize(
-    ("n_tasks", "counts", "expected"),
-    [
+def test_hosts_of_tasks():
+    for n_tasks, counts, expected in [
         (5, None, "aabbc"),
         (2, None, "ab"),
         (6, "2(x3)", "aabbcc"),
         (6, "4,1(x2)", "aaaabc"),
-    ],
-)
-def test_hosts_of_tasks(n_tasks, counts, expected):
-    assert hosts_of_tasks(list("abc"), n_tasks, counts) == list(expected)
+    ]:
+        assert hosts_of_tasks(list("abc"), n_tasks, counts) == list(expected)
 
 
-@pytest.mark.parametrize(
-    ("counts", "message"),
-    [
+def test_counts_that_do_not_fit():
+    for counts, message in [
         ("2", "must give 6 tasks to 3 nodes"),
         ("2(x2),3", "must give 6 tasks to 3 nodes"),
         ("2(x999999999)", "must give 6 tasks to 3 nodes"),
         ("2x3", "must be counts such as"),
         ("-2", "must be counts such as"),
-    ],
-)
-def test_counts_that_do_not_fit(counts, message):
-    with pytest.raises(ValueError, match=message):
-        hosts_of_tasks(list("abc"), 6, counts)
+    ]:
+        with pytest.raises(ValueError, match=message):
+            hosts_of_tasks(list("abc"), 6, counts)
