@@ -12,7 +12,7 @@ from torch import nn
 
 from skest.exceptions import ExportError
 from skest.export.onnx.graph import Graph, to_model
-from skest.export.onnx.tracing import replace_embedding_bags, traced
+from skest.export.onnx.tracing import Traceable, traced
 
 pytest.importorskip("onnxscript")
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -26,7 +26,7 @@ def run(network, x, axes=(0,), function=None):
     function = function or (lambda network, x: {"y": network(x)})
     network.eval()
     with torch.no_grad():
-        found = traced(function, network, graph, [value], [x], [axes])
+        found = traced(function, network, graph, [Traceable(value, x, axes)])
         graph.output("y", *found["y"])
         expected = function(network, x[:1])["y"].numpy()
     model = to_model(graph)
@@ -69,7 +69,6 @@ def test_modules(network):
 def test_embedding_bags(mode, padding):
     bag = nn.EmbeddingBag(6, 3, mode=mode, padding_idx=padding)
     ids = torch.tensor([[1, 5, 0], [2, 0, 0], [0, 0, 0]])
-    assert torch.allclose(replace_embedding_bags(bag)(ids), bag(ids))
     run(nn.Sequential(bag), ids, (0, 1))
 
 

@@ -347,13 +347,12 @@ def spec_onnx(
 
 def _logits(network: nn.Module, graph: Graph, given: SpecInputs) -> Any:
     """Return the logits: written directly if all modules are known, else traced."""
-    if given.is_matrix_or_encoded:
-        try:
-            return network_output(network, Scope(graph), given.encoded)
-        except (ExportError, NotImplementedError):
-            if given.is_for_canned:
-                raise
-            # Otherwise, it is a module that only torch knows.
+    try:
+        return network_output(network, Scope(graph), given.encoded)
+    except ExportError:
+        if not given.traceable:
+            raise
+        # Otherwise, it is a module that only torch knows.
     found = trace_around_known_parts(_named_logits, network, graph, given)
     values = {key: entry.value for key, entry in found.items()}
     return values.get(_LOGITS, values)
