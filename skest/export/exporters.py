@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from skest.checkpoints.versions import list_versions, remove_old_versions
-from skest.core.checks import check_directory_name, check_integer
+from skest.core.checks import check_choice, check_directory_name, check_integer
 from skest.core.files import write_file
 from skest.core.tf_names import FormerArguments
 from skest.export.checkpoint_export import check_format
@@ -393,10 +393,7 @@ def _check_metric(metric: Any, mode: Any, compare_fn: Any) -> None:
         raise TypeError(
             f"'metric' of a BestExporter must be the name of a metric; got {metric!r}."
         )
-    if mode not in ("min", "max"):
-        raise ValueError(
-            f"'mode' of a BestExporter must be 'min' or 'max'; got {mode!r}."
-        )
+    check_choice(mode, "mode", "a BestExporter", ("min", "max"))
     if compare_fn is not loss_smaller and (metric is not None or mode != "min"):
         raise ValueError(
             "A BestExporter takes either 'compare_fn' or 'metric' and 'mode'; got both. "
@@ -405,21 +402,17 @@ def _check_metric(metric: Any, mode: Any, compare_fn: Any) -> None:
 
 
 def _check_compare_fn(compare_fn: Any) -> None:
-    if compare_fn is None:
-        raise ValueError(
-            "'compare_fn' of a BestExporter must be a function; got None. Leave it out "
-            "to compare the loss."
-        )
-    if not callable(compare_fn):
+    if compare_fn is not None and not callable(compare_fn):
         raise TypeError(
             f"'compare_fn' of a BestExporter must be a function; got {compare_fn!r}."
         )
     try:
-        inspect.signature(compare_fn).bind(
+        inspect.signature(compare_fn or (lambda: None)).bind(
             best_eval_result=None, current_eval_result=None
         )
     except TypeError as error:
         raise ValueError(
-            "'compare_fn' of a BestExporter must take the arguments 'best_eval_result' "
-            f"and 'current_eval_result' by name: {error}."
+            "'compare_fn' of a BestExporter must be a function of 'best_eval_result' and "
+            f"'current_eval_result', called by name; got {compare_fn!r}: {error}. Leave "
+            "it out to compare the loss."
         ) from error

@@ -106,6 +106,7 @@ def test_weights_beside_the_graph(tmp_path):
     assert_same(loaded.predict_proba(X), model.predict_proba(X))
 
 
+@pytest.mark.slow
 def test_weights_beside_the_graph_if_they_are_large(tmp_path):
     column = skest.feature_columns.embedding_column(
         skest.feature_columns.categorical_column_with_hash_bucket("city", 600_000), 32
@@ -314,7 +315,7 @@ def test_wrong_arguments(tmp_path):
         model.export(tmp_path, input_rank=3)
     with pytest.raises(ValueError, match=r"features \['hours'\] are missing"):
         model.export(tmp_path, example=X[["age", "city"]])
-    with pytest.raises(ValueError, match="does not lead into 'assets/'"):
+    with pytest.raises(ValueError, match="'assets/../x' is no name that a file of"):
         model.export(tmp_path, assets={"../x": "x"})
     with pytest.raises(NotFittedError):
         skest.LinearClassifier().export(tmp_path)

@@ -339,7 +339,8 @@ def spec_onnx(
         logits = _logits(network, graph, given)
         predictions = _head_outputs(graph, owner, logits, classes)
     else:
-        values = _traced_predictions(spec, network, graph, given)
+        function: Any = spec.predictions
+        values = trace_around_known_parts(function, network, graph, given)
         predictions = _declared_predictions(graph, values, head, classes)
     found = model_signatures(head, predictions, inputs, spec.export_outputs)
     return _finished(graph, given.specs, found)
@@ -360,20 +361,6 @@ def _logits(network: nn.Module, graph: Graph, given: SpecInputs) -> Any:
 
 def _named_logits(logits: Any) -> Mapping[Any, Any]:
     return logits if isinstance(logits, Mapping) else {_LOGITS: logits}
-
-
-def _traced_predictions(
-    spec: EstimatorSpec, network: nn.Module, graph: Graph, given: SpecInputs
-) -> dict[str, Traced]:
-    function: Any = spec.predictions
-    found = trace_around_known_parts(function, network, graph, given)
-    wrong = [key for key in found if not isinstance(key, str)]
-    if wrong:
-        raise ExportError(
-            f"The prediction {wrong[0]!r} cannot be exported: names of outputs are "
-            "strings."
-        )
-    return found
 
 
 def _declared_predictions(

@@ -270,6 +270,10 @@ def _written(
 def _check_results(results: Any) -> Mapping[Any, Tensor]:
     """Return results; raise ExportError for one that has no row for each of the batch."""
     for key, value in results.items():
+        if not isinstance(key, str):
+            raise ExportError(
+                f"The result {key!r} cannot be exported: names of outputs are strings."
+            )
         if not isinstance(value, Tensor):
             raise ExportError(
                 f"The result {key!r} is a {type(value).__name__}, which cannot be "
