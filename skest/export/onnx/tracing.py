@@ -21,9 +21,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from skest.exceptions import ExportError
-from skest.export.onnx.columns import EveryId, Ids, Numbers, computed, encode
+from skest.export.onnx.columns import EveryId, Ids, Numbers, computed, encode_all
 from skest.export.onnx.graph import IR_VERSION, OPSETS, Graph, Value
-from skest.export.onnx.inputs import Inputs, InputSpec, demands
+from skest.export.onnx.inputs import InputSpec, demands
 from skest.export.onnx.networks import Scope, network_output
 from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.encoding import Encoding, PartsEncoding
@@ -430,18 +430,18 @@ def spec_inputs(
     if own is None:
         return _plain(graph, features, dtype)
     columns = _columns_of_encode(own)
-    parts = columns if isinstance(columns, dict) else {None: columns}
-    every = [column for part in parts.values() for column in part.active]
     if forms is None:
         table = Table(features)
-        wanted = [d.key for c in every for d in demands(c) if not d.is_number]
+        parts = columns.values() if isinstance(columns, dict) else [columns]
+        every = [demands(column) for part in parts for column in part.active]
+        wanted = {d.key for of_column in every for d in of_column if not d.is_number}
         forms = forms_of({key: table.cells(key) for key in wanted})
-    inputs = Inputs(graph, every, dtype, forms, input_rank)
-    encoded: Any = {name: encode(part, inputs, dtype) for name, part in parts.items()}
+    specs, encoded = encode_all(graph, columns, dtype, forms, input_rank)
     if isinstance(columns, dict):
-        return SpecInputs(inputs.specs, encoded, {}, False)
-    traceable = _of_columns(columns, encoded[None], own(features))
-    return SpecInputs(inputs.specs, encoded[None], traceable, False)
+        return SpecInputs(specs, encoded, {}, False)
+    return SpecInputs(
+        specs, encoded, _of_columns(columns, encoded, own(features)), False
+    )
 
 
 def _columns_of_encode(own: Any) -> FeatureColumns | dict[str, FeatureColumns]:
