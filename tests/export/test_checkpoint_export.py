@@ -16,11 +16,12 @@ from tests._models import model_fn, table_fn
 CHECKPOINT = {"format": "checkpoint"}
 
 
-@pytest.fixture
-def estimator(tmp_path):
+@pytest.fixture(scope="module")
+def estimator(tmp_path_factory):
     config = RunConfig(save_checkpoints_steps=2)
     params = {"optimizer": "adam"}
-    estimator = Estimator(model_fn, tmp_path / "model", config, params)
+    model_dir = tmp_path_factory.mktemp("trained") / "model"
+    estimator = Estimator(model_fn, model_dir, config, params)
     return estimator.train(table_fn())
 
 
@@ -88,20 +89,16 @@ def test_assets(tmp_path, estimator):
     assert manifest["assets"] == ["more/words.txt", "words.txt"]
 
 
-@pytest.mark.parametrize("name", ["", "../words.txt", "/words.txt", "a/../../b"])
-def test_assets_stay_where_they_belong(tmp_path, estimator, name):
+def test_assets_are_there_and_stay_where_they_belong(tmp_path, estimator):
     source = tmp_path / "words.txt"
     source.write_text("one")
-    with pytest.raises(ValueError, match="which does not lead into 'assets/'"):
-        estimator.export(tmp_path / "base", assets={name: source}, **CHECKPOINT)
-    assert not (tmp_path / "base").exists()
-
-
-def test_assets_must_be_there(tmp_path, estimator):
+    for name in ("", "../words.txt", "/words.txt", "a/../../b"):
+        with pytest.raises(ValueError, match="which does not lead into 'assets/'"):
+            estimator.export(tmp_path / "base", assets={name: source}, **CHECKPOINT)
     with pytest.raises(ValueError, match="'assets' has no file '.*nothing' to copy"):
-        estimator.export(
-            tmp_path / "base", assets={"a": tmp_path / "nothing"}, **CHECKPOINT
-        )
+        nothing = {"a": tmp_path / "nothing"}
+        estimator.export(tmp_path / "base", assets=nothing, **CHECKPOINT)
+    assert not (tmp_path / "base").exists()
 
 
 @pytest.mark.parametrize("verify", [True, False])

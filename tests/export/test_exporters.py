@@ -48,10 +48,10 @@ def test_final(estimator):
     assert [export(exporter, estimator, f) for f in (False, True)] == [False, True]
 
 
-@pytest.mark.parametrize(("keep", "left"), [(None, 7), (2, 2)])
+@pytest.mark.parametrize(("keep", "left"), [(None, 3), (2, 2)])
 def test_latest(estimator, keep, left):
     exporter = LatestExporter("latest", exports_to_keep=keep, format="checkpoint")
-    assert all(export(exporter, estimator) for _ in range(7))
+    assert all(export(exporter, estimator) for _ in range(3))
     assert n_versions(exporter, estimator) == left
 
 
