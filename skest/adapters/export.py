@@ -27,7 +27,6 @@ from skest.export.warmup import by_output, cells_of, made_up_rows
 from skest.export.writer import Exported, are_external, write_export
 from skest.feature_columns.sources import Form
 from skest.keys import ModeKeys
-from skest.spec import EstimatorSpec
 
 
 def export_fitted(
@@ -43,39 +42,11 @@ def export_fitted(
 ) -> Path:
     """Write a fitted estimator as a new version; see `SkestEstimator.export`."""
     external = are_external(weights)
-    exported = as_exported(estimator, input_rank, example, assets)
-    return write_export(exported, base, external=external, verify=verify, atol=atol)
-
-
-def as_exported(
-    estimator: Any,
-    input_rank: int,
-    example: Any,
-    assets: Mapping[str, str | os.PathLike[str]],
-) -> Exported:
-    """Return a fitted estimator as what a version of it is made of.
-
-    Parameters
-    ----------
-    estimator : SkestEstimator
-        Fitted.
-    input_rank : {1, 2}
-        See `skest.export.build_onnx`.
-    example : table or None
-        Rows to test the graph with.
-    assets : dict of str to path
-        Files that belong to it.
-
-    Raises
-    ------
-    ExportError, ImportError
-        See `fitted_onnx`.
-    """
     check_format("onnx")
     model = fitted_onnx(estimator, input_rank, example)
     # What is exported runs on a CPU; cuDNN computes with fewer digits.
     core: Any = core_on_cpu(estimator)
-    return Exported(
+    exported = Exported(
         model=model,
         described={
             "estimator": type(estimator).__name__,
@@ -86,6 +57,7 @@ def as_exported(
         whole=_whole(model, estimator._input_forms),
         assets=assets,
     )
+    return write_export(exported, base, external=external, verify=verify, atol=atol)
 
 
 def _expected(
@@ -296,25 +268,6 @@ def user_onnx(
     ExportError
         If a part of the model cannot be written as ONNX, or it is not known what X was.
     """
-    spec, features, forms = user_spec(estimator, model, example)
-    return spec_onnx(
-        spec,
-        features,
-        head=estimator._target.head(None),
-        classes=classes,
-        forms=forms,
-        input_rank=input_rank,
-        name=type(estimator).__name__,
-    )
-
-
-def user_spec(
-    estimator: Any, model: UserModel, example: Any
-) -> tuple[EstimatorSpec, Any, dict[Any, Form]]:
-    """Return the model with its variables, the rows that it was made for, and the forms.
-
-    Parameters and errors are those of `user_onnx`.
-    """
     core = estimator.estimator_
     forms = _forms_of(estimator)
     features = (
@@ -326,7 +279,15 @@ def user_spec(
     spec = model.itself(features, core.config)
     network: Any = spec.network
     load_variables(network, core.checkpoint.variables, share=True)
-    return spec, features, forms
+    return spec_onnx(
+        spec,
+        features,
+        head=estimator._target.head(None),
+        classes=classes,
+        forms=forms,
+        input_rank=input_rank,
+        name=type(estimator).__name__,
+    )
 
 
 def _made_up(estimator: Any, forms: dict[Any, Form]) -> dict[Any, Any]:

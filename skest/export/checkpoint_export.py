@@ -1,16 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checkpoints as versions of a model: what ``Estimator.export`` writes."""
 
-import functools
 import importlib.util
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from skest.checkpoints.checkpoint import Checkpoint
 from skest.checkpoints.format import read_checkpoint, write_checkpoint
@@ -23,24 +20,24 @@ _ASSETS = "assets"
 _FORMATS = ("onnx", "checkpoint")
 
 
-def export_checkpoint(
-    checkpoint: Checkpoint,
-    export_dir_base: str | os.PathLike[str],
+def publish(
+    base: str | os.PathLike[str],
     assets: Mapping[str, str | os.PathLike[str]],
-    verify: bool,
+    what: str,
+    write: Callable[[Path], Any],
 ) -> Path:
-    """Write the variables of a checkpoint as a new version, with a manifest and assets.
+    """Write a version, which appears when it is complete.
 
     Parameters
     ----------
-    checkpoint : Checkpoint
-        The state of optimizers in it is left out.
-    export_dir_base : str or path
+    base : str or path
         Directory of the versions.
     assets : dict of str to path
         Files to copy into ``assets/``, by their names there.
-    verify : bool
-        Read back what was written, and compare it, before the version appears.
+    what : str
+        What it is, for messages.
+    write : callable
+        ``write(directory)`` adds the rest.
 
     Returns
     -------
@@ -51,78 +48,74 @@ def export_checkpoint(
     ------
     ValueError
         If an asset is no file, or has a name that leads out of ``assets/``; or if
-        `export_dir_base` is a version itself.
+        `base` is a version itself.
     OSError
         If it can't be written.
     """
-    check_base(Path(export_dir_base))
+    if (Path(base) / _MANIFEST).exists():  # which would not be what was exported then
+        raise ValueError(
+            f"{str(base)!r} is a version, of which nothing may change. Give the directory "
+            f"of the versions to 'export', {str(Path(base).parent)!r}."
+        )
     for name, source in assets.items():
-        check_asset(name, Path(source))
-    exported = Checkpoint(checkpoint.global_step, checkpoint.variables)
-    write = functools.partial(_write, exported, assets, verify)
-    what = f"The checkpoint of step {checkpoint.global_step} was not exported to "
+        path = Path(name)
+        if not name or path.is_absolute() or ".." in path.parts:
+            raise ValueError(
+                f"'assets' names {name!r}, which does not lead into 'assets/'. Give a "
+                "relative name without '..'."
+            )
+        if not Path(source).is_file():
+            raise ValueError(
+                f"'assets' has no file {str(source)!r} to copy as {name!r}."
+            )
+
+    def fill(directory: Path) -> None:
+        for name, source in assets.items():
+            target = directory / _ASSETS / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, target)
+        write(directory)
+
     advice = "Make room, or see to the permissions; older versions are still there."
-    with explained(f"{what}{str(export_dir_base)!r}", advice):
-        return write_version(export_dir_base, write)
+    with explained(f"{what} was not exported to {str(base)!r}", advice):
+        return write_version(base, fill)
 
 
-def _write(
+def export_checkpoint(
     checkpoint: Checkpoint,
+    base: str | os.PathLike[str],
     assets: Mapping[str, str | os.PathLike[str]],
     verify: bool,
-    directory: Path,
-) -> None:
-    write_checkpoint(checkpoint, directory)
-    for name, source in assets.items():
-        target = directory / _ASSETS / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source, target)
+) -> Path:
+    """Write the variables of a checkpoint, not the state of optimizers, as a version.
+
+    Parameters
+    ----------
+    checkpoint : Checkpoint
+        What is exported.
+    base, assets
+        See `publish`, which raises the same errors.
+    verify : bool
+        Read back what was written, and compare its checksums, before the version appears.
+    """
     manifest = {
         "format": _FORMAT,
         "kind": "checkpoint",
         "global_step": checkpoint.global_step,
         "assets": sorted(assets),
     }
-    text = json.dumps(manifest, indent=1)
-    (directory / _MANIFEST).write_text(text, encoding="utf-8")
-    if verify:
-        _verify(checkpoint, directory)
 
-
-def _verify(checkpoint: Checkpoint, directory: Path) -> None:
-    written = read_checkpoint(directory)
-    for name, value in checkpoint.variables.items():
-        # Bytes are compared, because NaN differs from itself.
-        if not torch.equal(_bytes(written.variables[name]), _bytes(value)):
-            raise OSError(
-                f"The variable {name!r} was not read back from {str(directory)!r} as it "
-                "was written. Look for a defect of the disk."
-            )
-
-
-def _bytes(value: torch.Tensor) -> torch.Tensor:
-    return value.contiguous().flatten().view(torch.uint8)
-
-
-def check_base(base: Path) -> None:
-    """Refuse to write versions into one, which would not be what was exported then."""
-    if (base / _MANIFEST).exists():
-        raise ValueError(
-            f"{str(base)!r} is a version, of which nothing may change. Give the directory "
-            f"of the versions to 'export', {str(base.parent)!r}."
+    def write(directory: Path) -> None:
+        write_checkpoint(
+            Checkpoint(checkpoint.global_step, checkpoint.variables), directory
         )
+        text = json.dumps(manifest, indent=1)
+        (directory / _MANIFEST).write_text(text, encoding="utf-8")
+        if verify:
+            read_checkpoint(directory)
 
-
-def check_asset(name: str, source: Path) -> None:
-    """Refuse an asset that is no file, or whose name leads out of ``assets/``."""
-    path = Path(name)
-    if not name or path.is_absolute() or ".." in path.parts:
-        raise ValueError(
-            f"'assets' names {name!r}, which does not lead into 'assets/'. Give a "
-            "relative name without '..'."
-        )
-    if not source.is_file():
-        raise ValueError(f"'assets' has no file {str(source)!r} to copy as {name!r}.")
+    what = f"The checkpoint of step {checkpoint.global_step}"
+    return publish(base, assets, what, write)
 
 
 def check_format(format: str) -> None:

@@ -9,32 +9,18 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 
 from skest.checkpoints.versions import list_versions, remove_old_versions
-from skest.core.checks import check_directory_name, check_integer
+from skest.core.checks import check_choice, check_directory_name, check_integer
 from skest.core.files import write_file
 from skest.core.tf_names import FormerArguments
 from skest.export.checkpoint_export import check_format
 from skest.keys import MetricKeys
 
 _Assets = Mapping[str, str | os.PathLike[str]]
-
-
-class Exportable(Protocol):
-    """What exporters need of an `Estimator`."""
-
-    def export(
-        self,
-        export_dir_base: str | os.PathLike[str],
-        *,
-        checkpoint_path: Path,
-        assets: _Assets | None,
-        format: str,
-    ) -> Path:
-        """Write a checkpoint as a new version of the model."""
 
 
 _RAW = "leave it out: an export takes raw columns by name, as the batches have them"
@@ -89,7 +75,7 @@ class Exporter(FormerArguments, ABC):
     @abstractmethod
     def export(
         self,
-        estimator: Exportable,
+        estimator: Any,
         export_path: Path,
         checkpoint_path: Path,
         eval_result: dict[str, float],
@@ -119,7 +105,32 @@ class Exporter(FormerArguments, ABC):
         """
 
 
-class FinalExporter(Exporter):
+class _Exporting(Exporter):
+    """Has the arguments of an export."""
+
+    def __init__(self, name: str, assets: _Assets | None, format: str) -> None:
+        super().__init__(name)
+        check_format(format)
+        if assets is not None and not isinstance(assets, Mapping):
+            raise TypeError(
+                "'assets' of an exporter must be a dictionary of paths by the name of "
+                f"the file; got {type(assets).__name__}. If it is a "
+                f"serving_input_receiver_fn, {_RAW}."
+            )
+        self._assets = assets
+        self._format = format
+
+    def _export(self, estimator: Any, base: Path, checkpoint_path: Path) -> Path:
+        version: Path = estimator.export(
+            base,
+            checkpoint_path=checkpoint_path,
+            assets=self._assets,
+            format=self._format,
+        )
+        return version
+
+
+class FinalExporter(_Exporting):
     """Exports once, when training has ended.
 
     Parameters
@@ -145,14 +156,11 @@ class FinalExporter(Exporter):
     def __init__(
         self, name: str, assets: _Assets | None = None, *, format: str = "onnx"
     ) -> None:
-        super().__init__(name)
-        check_format(format)
-        self._assets = _checked_assets(assets)
-        self._format = format
+        super().__init__(name, assets, format)
 
     def export(
         self,
-        estimator: Exportable,
+        estimator: Any,
         export_path: Path,
         checkpoint_path: Path,
         eval_result: dict[str, float],
@@ -161,15 +169,10 @@ class FinalExporter(Exporter):
         """Export if training has ended."""
         if not is_the_final_export:
             return None
-        return estimator.export(
-            export_path,
-            checkpoint_path=checkpoint_path,
-            assets=self._assets,
-            format=self._format,
-        )
+        return self._export(estimator, export_path, checkpoint_path)
 
 
-class LatestExporter(Exporter):
+class LatestExporter(_Exporting):
     """Exports after every evaluation, and keeps the newest versions.
 
     Parameters
@@ -206,42 +209,24 @@ class LatestExporter(Exporter):
         *,
         format: str = "onnx",
     ) -> None:
-        super().__init__(name)
+        super().__init__(name, assets, format)
         if exports_to_keep is not None:
             check_integer(exports_to_keep, "exports_to_keep", f"exporter {name!r}", 1)
-        check_format(format)
-        self._assets = _checked_assets(assets)
         self._exports_to_keep = exports_to_keep
-        self._format = format
 
     def export(
         self,
-        estimator: Exportable,
+        estimator: Any,
         export_path: Path,
         checkpoint_path: Path,
         eval_result: dict[str, float],
         is_the_final_export: bool,
     ) -> Path | None:
         """Export, and delete what is not to be kept."""
-        version = estimator.export(
-            export_path,
-            checkpoint_path=checkpoint_path,
-            assets=self._assets,
-            format=self._format,
-        )
+        version = self._export(estimator, export_path, checkpoint_path)
         if self._exports_to_keep is not None:
             remove_old_versions(export_path, self._exports_to_keep)
         return version
-
-
-def _checked_assets(assets: Any) -> _Assets | None:
-    if assets is not None and not isinstance(assets, Mapping):
-        raise TypeError(
-            "'assets' of an exporter must be a dictionary of paths by the name of the "
-            f"file; got {type(assets).__name__}. If it is a serving_input_receiver_fn, "
-            f"{_RAW}."
-        )
-    return assets
 
 
 _logger = logging.getLogger("skest")
@@ -326,7 +311,7 @@ class BestExporter(LatestExporter):
 
     def export(
         self,
-        estimator: Exportable,
+        estimator: Any,
         export_path: Path,
         checkpoint_path: Path,
         eval_result: Result,
@@ -386,14 +371,15 @@ def _best_result(path: Path, versions: list[str]) -> Result | None:
     """Return the result of the newest version; None if it is not known."""
     try:
         record = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        return None
-    except ValueError:
-        record = None
-    if _is_record(record):
         # A process may have ended before the version appeared.
         has_appeared = int(versions[-1]) > record["after"]
-        return record["result" if has_appeared else "before"]
+        found: Result | None = record["result" if has_appeared else "before"]
+        if found is None or MetricKeys.GLOBAL_STEP in found:
+            return found
+    except FileNotFoundError:
+        return None
+    except (LookupError, TypeError, ValueError):
+        pass
     _logger.warning(
         "%s holds no result of an evaluation, so that what was exported as the best is "
         "not known. The present result counts as the best one, and replaces the file.",
@@ -402,29 +388,12 @@ def _best_result(path: Path, versions: list[str]) -> Result | None:
     return None
 
 
-def _is_record(record: Any) -> bool:
-    return (
-        isinstance(record, dict)
-        and type(record.get("after")) is int
-        and _is_result(record.get("result"))
-        and ("before" in record)
-        and (record["before"] is None or _is_result(record["before"]))
-    )
-
-
-def _is_result(result: Any) -> bool:
-    return isinstance(result, dict) and MetricKeys.GLOBAL_STEP in result
-
-
 def _check_metric(metric: Any, mode: Any, compare_fn: Any) -> None:
     if metric is not None and not isinstance(metric, str):
         raise TypeError(
             f"'metric' of a BestExporter must be the name of a metric; got {metric!r}."
         )
-    if mode not in ("min", "max"):
-        raise ValueError(
-            f"'mode' of a BestExporter must be 'min' or 'max'; got {mode!r}."
-        )
+    check_choice(mode, "mode", "a BestExporter", ("min", "max"))
     if compare_fn is not loss_smaller and (metric is not None or mode != "min"):
         raise ValueError(
             "A BestExporter takes either 'compare_fn' or 'metric' and 'mode'; got both. "
@@ -433,21 +402,17 @@ def _check_metric(metric: Any, mode: Any, compare_fn: Any) -> None:
 
 
 def _check_compare_fn(compare_fn: Any) -> None:
-    if compare_fn is None:
-        raise ValueError(
-            "'compare_fn' of a BestExporter must be a function; got None. Leave it out "
-            "to compare the loss."
-        )
-    if not callable(compare_fn):
+    if compare_fn is not None and not callable(compare_fn):
         raise TypeError(
             f"'compare_fn' of a BestExporter must be a function; got {compare_fn!r}."
         )
     try:
-        inspect.signature(compare_fn).bind(
+        inspect.signature(compare_fn or (lambda: None)).bind(
             best_eval_result=None, current_eval_result=None
         )
     except TypeError as error:
         raise ValueError(
-            "'compare_fn' of a BestExporter must take the arguments 'best_eval_result' "
-            f"and 'current_eval_result' by name: {error}."
+            "'compare_fn' of a BestExporter must be a function of 'best_eval_result' and "
+            f"'current_eval_result', called by name; got {compare_fn!r}: {error}. Leave "
+            "it out to compare the loss."
         ) from error

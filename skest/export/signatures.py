@@ -187,7 +187,7 @@ class Signature(NamedTuple):
 
 
 def model_signatures(
-    head: Head | None, predictions: Any, inputs: Tensors, given: Any = None
+    head: Head | None, predictions: Tensors, inputs: Tensors, given: Any = None
 ) -> dict[str, Signature]:
     """Return the signatures of a model that may have a head.
 
@@ -196,7 +196,7 @@ def model_signatures(
     head : Head or None
         What says how predictions are called.
     predictions : dict of str to TensorInfo
-        By key; of a `MultiHead`, dictionaries by head.
+        By key; of a `MultiHead`, "<head>/<key>".
     inputs : dict of str to TensorInfo
         What the model takes.
     given : dict or None
@@ -228,21 +228,23 @@ def model_signatures(
     (['serving_default', 'regression', 'predict'], 'regress')
     """
     outputs: dict[str, tuple[str, Tensors]] = {}
-    every: Tensors = predictions
     if isinstance(head, MultiHead):
-        every = {}
         for part in head.heads:
-            name, own = str(part.name), predictions[part.name]
-            every |= {f"{name}/{key}": info for key, info in own.items()}
+            name, prefix = str(part.name), f"{part.name}/"
+            own = {
+                key.removeprefix(prefix): info
+                for key, info in predictions.items()
+                if key.startswith(prefix)
+            }
             of_part = {**_of_task(own), "predict": ("predict", own)}
             outputs[name] = next(iter(of_part.values()))
             outputs |= {f"{name}/{kind}": output for kind, output in of_part.items()}
     elif head is not None:
         outputs = _of_task(predictions)
-    outputs["predict"] = "predict", every
+    outputs["predict"] = "predict", predictions
     if given:
         own_outputs = {
-            name: (output.method, _resolved(name, output, every))
+            name: (output.method, _resolved(name, output, predictions))
             for name, output in given.items()
         }
         outputs = {

@@ -70,62 +70,17 @@ def export_estimator(
     random = RunRandom(0, torch.device("cpu"))
     spec = builder.build(features, None, ModeKeys.PREDICT, random)
     restore(spec, checkpoint)
-    exported = exported_spec(
-        spec,
-        features,
-        checkpoint,
-        example=example,
-        assets=assets,
-        input_rank=input_rank,
-    )
-    return write_export(exported, base, external=external, verify=verify, atol=atol)
-
-
-def exported_spec(
-    spec: EstimatorSpec,
-    features: Any,
-    checkpoint: Checkpoint,
-    *,
-    example: Any = None,
-    assets: Mapping[str, str | os.PathLike[str]],
-    input_rank: int = 2,
-    name: str = "Estimator",
-) -> Exported:
-    """Return the model of a specification as what a version of it is made of.
-
-    Parameters
-    ----------
-    spec : EstimatorSpec
-        Of mode PREDICT, on the CPU, with the variables of the checkpoint in its network.
-    features : raw features
-        Some rows, to read names, types and shapes from.
-    checkpoint : Checkpoint
-        The variables.
-    example : raw features, default=None
-        Rows to test the graph with, which are written into the version; None makes some
-        up.
-    assets : dict of str to path
-        Files that belong to it.
-    input_rank : {1, 2}, default=2
-        See `skest.export.onnx.model.spec_onnx`.
-    name : str, default="Estimator"
-        How the manifest calls the model.
-
-    Raises
-    ------
-    ExportError, ImportError
-        As `skest.export.onnx.model.spec_onnx`.
-    """
-    model = spec_onnx(spec, features, input_rank=input_rank, name=name)
+    model = spec_onnx(spec, features, input_rank=input_rank, name="Estimator")
     if example is not None and not _is_table(example):
         example = {BARE: np.asarray(example)}
-    return Exported(
+    exported = Exported(
         model=model,
-        described={"estimator": name, "global_step": checkpoint.global_step},
+        described={"estimator": "Estimator", "global_step": checkpoint.global_step},
         predict=partial(_expected, spec, model),
         example=example,
         assets=assets,
     )
+    return write_export(exported, base, external=external, verify=verify, atol=atol)
 
 
 def _is_table(example: Any) -> bool:
@@ -137,24 +92,18 @@ def _expected(
     spec: EstimatorSpec, model: OnnxGraph, rows: Mapping[str, list[Any]]
 ) -> dict[str, np.ndarray]:
     """Return what the signature "predict" should."""
-    found = predicted_by_spec(spec, model.inputs, rows)
-    own = (spec.export_outputs or {}).get("predict")
-    keys = {name: name for name in model.signatures["predict"].outputs}
-    named = {n: found.get(key) for n, key in (own.outputs if own else keys).items()}
-    return {name: values for name, values in named.items() if values is not None}
-
-
-def predicted_by_spec(
-    spec: EstimatorSpec, inputs: list[InputSpec], rows: Mapping[str, list[Any]]
-) -> dict[str, np.ndarray]:
-    """Return the predictions for rows, by the names that the graph gives them."""
+    inputs = model.inputs
     if spec.encode is not None:
         encoded: Any = spec.encode({s.key: cells_of(s, rows[s.name]) for s in inputs})
     else:
         tensors = {s.key: _tensor(spec, s, rows[s.name]) for s in inputs}
         encoded = tensors[BARE] if list(tensors) == [BARE] else tensors
     with torch.no_grad():
-        return by_output(predict_batch(spec, encoded, None))
+        found = by_output(predict_batch(spec, encoded, None))
+    own = (spec.export_outputs or {}).get("predict")
+    keys = {name: name for name in model.signatures["predict"].outputs}
+    named = {n: found.get(key) for n, key in (own.outputs if own else keys).items()}
+    return {name: values for name, values in named.items() if values is not None}
 
 
 def _tensor(spec: EstimatorSpec, given: InputSpec, cells: list[Any]) -> torch.Tensor:

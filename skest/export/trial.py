@@ -28,7 +28,6 @@ _PER_BYTE = 4
 _REFUSED, _LACKS_MEMORY = 3, 4
 _LONGEST = 1000
 _TEXTS = ("Failed to allocate memory", "bad_alloc", "bad allocation")
-_MORE = "if you trust it, allow it more (`skest.export.Trial`)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,8 +56,7 @@ class Trial:
     memory: int = 2**31
 
     def __post_init__(self) -> None:
-        for name in ("seconds", "memory"):
-            value = getattr(self, name)
+        for name, value in (("seconds", self.seconds), ("memory", self.memory)):
             if not 0 < value < math.inf:
                 raise ValueError(
                     f"{name!r} of a Trial must be positive; got {value!r}."
@@ -92,7 +90,8 @@ class Trial:
         # It finds what this process finds; threads would each take memory for nothing.
         there = {"PYTHONPATH": os.pathsep.join(sys.path)}
         one = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-        too_slow = f"takes more than {self.seconds:g} seconds; {_MORE}"
+        more = "if you trust it, allow it more (`skest.export.Trial`)"
+        too_slow = f"takes more than {self.seconds:g} seconds; {more}"
         try:
             done = subprocess.run(
                 [sys.executable, "-P", "-c", _CHILD, json.dumps(task)],
@@ -104,16 +103,21 @@ class Trial:
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            raise _refusal(artifact.path, too_slow) from None
-        if done.returncode == _REFUSED:
-            raise ArtifactError(done.stdout.decode(errors="replace"))
-        if done.returncode == _LACKS_MEMORY:
-            too_large = f"takes more than {memory} bytes of memory; {_MORE}"
-            raise _refusal(artifact.path, too_large)
-        if done.returncode:
-            name = _ended_by(done.returncode)
-            what = too_slow if name == "SIGXCPU" else f"ends the process with {name}"
-            raise _refusal(artifact.path, what)
+            what = too_slow
+        else:
+            status = done.returncode
+            if status == 0:
+                return
+            if status == _REFUSED:
+                raise ArtifactError(done.stdout.decode(errors="replace"))
+            what = f"ends the process with {_name(status)}"
+            if status == _LACKS_MEMORY:
+                what = f"takes more than {memory} bytes of memory; {more}"
+            elif status == -getattr(signal, "SIGXCPU", 0):
+                what = too_slow
+        raise ArtifactError(
+            f"{str(artifact.path)!r} is refused: tried in a process of its own, it {what}."
+        )
 
 
 def run_in_child(load: Callable[..., Any]) -> None:
@@ -165,14 +169,6 @@ def _limit(seconds: int, memory: int) -> None:
             resource.setrlimit(kind, (soft, hard))
 
 
-def _ended_by(status: int) -> str:
-    try:
-        return signal.Signals(-status).name
-    except ValueError:
-        return f"the status {status}"
-
-
-def _refusal(path: Path, what: str) -> ArtifactError:
-    return ArtifactError(
-        f"{str(path)!r} is refused: tried in a process of its own, it {what}."
-    )
+def _name(status: int) -> str:
+    named = -status in signal.valid_signals()
+    return signal.Signals(-status).name if named else f"the status {status}"

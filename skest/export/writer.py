@@ -4,7 +4,6 @@
 import hashlib
 import json
 import os
-import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,12 +14,10 @@ import numpy as np
 import torch
 
 from skest._version import __version__
-from skest.checkpoints.versions import write_version
-from skest.core.files import explained
 from skest.core.tensor_files import write_tensors
 from skest.exceptions import ArtifactError, ExportError
 from skest.export.artifact import check_file_name
-from skest.export.checkpoint_export import check_asset, check_base
+from skest.export.checkpoint_export import publish
 from skest.export.manifest import (
     MANIFEST,
     MAX_ATOL,
@@ -121,39 +118,31 @@ def write_export(
             f"'atol' must be from 0 to {MAX_ATOL}; got {atol!r}. With verify=False the "
             "export is not compared at all."
         )
-    check_base(Path(base))
-    for name, source in exported.assets.items():
-        check_asset(name, Path(source))
+    for name in exported.assets:
         check_file_name(f"assets/{name}")
-    rows, expected = _tried(exported) if verify else ({}, {})
+    tried = _tried(exported) if verify else None
 
     def write(directory: Path) -> None:
-        _write_files(exported, directory, external)
+        _write_model(exported.model.model, directory, external)
         manifest = _manifest(exported)
         manifest["parity"] = {"atol": atol}
-        if verify:
+        if tried is not None:
             _write(directory, manifest, indent=None)  # for `load`; nobody reads it
-            manifest["parity"] |= _compare(rows, expected, directory, atol)
+            manifest["parity"] |= _compare(*tried, directory, atol)
             manifest["parity"] |= exported.model.engine()
         _write(directory, manifest, indent=1)
 
-    advice = "Make room, or see to the permissions; older versions are still there."
-    what = f"The model was not exported to {str(base)!r}"
-    with explained(what, advice), explained_unicode():
-        return write_version(base, write)
+    with explained_unicode():
+        return publish(base, exported.assets, "The model", write)
 
 
-def _write_files(exported: Exported, directory: Path, external: bool | None) -> None:
-    proto = exported.model.model
+def _write_model(proto: Any, directory: Path, external: bool | None) -> None:
     if external is None:
         sizes = (tensor.ByteSize() for tensor in proto.graph.initializer)
         external = sum(sizes) > 64 * 2**20
     if external:
         proto = _move_weights(proto, directory / _WEIGHTS)
     (directory / MODEL).write_bytes(proto.SerializeToString())
-    for name, source in exported.assets.items():
-        (directory / "assets").mkdir(exist_ok=True)
-        shutil.copyfile(source, directory / "assets" / name)
 
 
 def _move_weights(model: Any, path: Path) -> Any:
@@ -177,11 +166,12 @@ def _move_weights(model: Any, path: Path) -> Any:
         for field_name in ("raw_data", *_NUMBER_FIELDS):
             tensor.ClearField(field_name)
         tensor.data_location = TensorProto.EXTERNAL
-        for key, value in (
-            ("location", path.name),
-            ("offset", 8 + size + begin),
-            ("length", end - begin),
-        ):
+        where = {
+            "location": path.name,
+            "offset": 8 + size + begin,
+            "length": end - begin,
+        }
+        for key, value in where.items():
             tensor.external_data.add(key=key, value=str(value))
     return moved
 

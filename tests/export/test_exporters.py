@@ -48,10 +48,10 @@ def test_final(estimator):
     assert [export(exporter, estimator, f) for f in (False, True)] == [False, True]
 
 
-@pytest.mark.parametrize(("keep", "left"), [(None, 7), (2, 2)])
+@pytest.mark.parametrize(("keep", "left"), [(None, 3), (2, 2)])
 def test_latest(estimator, keep, left):
     exporter = LatestExporter("latest", exports_to_keep=keep, format="checkpoint")
-    assert all(export(exporter, estimator) for _ in range(7))
+    assert all(export(exporter, estimator) for _ in range(3))
     assert n_versions(exporter, estimator) == left
 
 
@@ -169,7 +169,7 @@ def test_metric(estimator, mode, expected):
     ("given", "error", "match"),
     [
         ({"metric": 3}, TypeError, "'metric' of a BestExporter must be the name"),
-        ({"metric": "auc", "mode": "up"}, ValueError, "'min' or 'max'; got 'up'"),
+        ({"metric": "auc", "mode": "up"}, ValueError, "one of 'min', 'max'; got 'up'"),
         (
             {"metric": "auc", "compare_fn": lambda **results: True},
             ValueError,
@@ -221,7 +221,7 @@ def test_exports_to_keep(kind, keep, error):
 @pytest.mark.parametrize(
     ("compare_fn", "error", "match"),
     [
-        (None, ValueError, "must be a function; got None. Leave it out"),
+        (None, ValueError, "must be a function .* got None: .* Leave it out"),
         ("loss", TypeError, "must be a function; got 'loss'"),
         (lambda a, b: True, ValueError, "'best_eval_result' and 'current_eval_result'"),
     ],

@@ -3,7 +3,6 @@
 
 import numpy as np
 import pytest
-import scipy.sparse
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -136,16 +135,6 @@ def test_wide_and_deep(tmp_path):
         dnn_dropout=0.5,
     )
     assert_same_answers(model, tmp_path)
-
-
-def test_a_sparse_matrix(tmp_path):
-    sparse = scipy.sparse.random_array((N_ROWS, 9), density=0.3, format="csr", rng=0)
-    for kind in (DNNClassifier, LinearClassifier):
-        model = small(kind).fit(sparse, Y)
-        found = load(model.export(tmp_path / kind.__name__)).predict_proba(
-            {"x": sparse.toarray()}
-        )
-        np.testing.assert_allclose(found, model.predict_proba(sparse), atol=1e-5)
 
 
 @pytest.mark.parametrize(

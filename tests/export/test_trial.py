@@ -15,6 +15,11 @@ from tests.export.serving._clients import Client
 def test_a_version_that_passes_runs_here(tmp_path):
     model = export.load(_single.write(tmp_path / "1"), trial=export.Trial())
     assert model(x=[3.0])["outputs"].tolist() == [[6.0]]
+    recorded = _models.warmup()
+    recorded["outputs"]["labels"] = [["no"], ["yes"]]
+    version = _models.write(tmp_path / "2", recorded=recorded)
+    with pytest.raises(ArtifactError, match="^The model gives other 'labels' here"):
+        export.load(version, trial=export.Trial())
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of Linux")
@@ -23,7 +28,10 @@ def test_a_version_that_passes_runs_here(tmp_path):
     [
         ("omits", "ends the process with SIG"),
         ("memory", "takes more than [0-9]+ bytes of memory; if you trust it"),
-        ("time", "takes more than 1 seconds; if you trust it, allow it more"),
+        pytest.param(
+            *("time", "takes more than 1 seconds; if you trust it, allow it more"),
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_what_takes_a_process_down_or_too_much_is_refused(tmp_path, kind, what):
@@ -46,14 +54,6 @@ def test_a_server_outlives_a_version_that_would_end_it(tmp_path, caplog):
     assert states == {"1": "AVAILABLE", "2": "END"}
     assert "Version 2 is not served: " in caplog.text
     assert "tried in a process of its own, it ends the process" in caplog.text
-
-
-def test_what_the_engine_refuses_is_told_in_its_words(tmp_path):
-    recorded = _models.warmup()
-    recorded["outputs"]["labels"] = [["no"], ["yes"]]
-    version = _models.write(tmp_path / "1", recorded=recorded)
-    with pytest.raises(ArtifactError, match="^The model gives other 'labels' here"):
-        export.load(version, trial=export.Trial())
 
 
 def test_wrong_trials(tmp_path):

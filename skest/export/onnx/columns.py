@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from skest.core.hashing import MULTIPLIER, SHIFT
 from skest.exceptions import ExportError
-from skest.export.onnx.graph import STRING, Value, concat, where
-from skest.export.onnx.inputs import NO_INTEGER, Category, Inputs
+from skest.export.onnx.graph import STRING, Graph, Value, concat, where
+from skest.export.onnx.inputs import NO_INTEGER, Category, Inputs, InputSpec
 from skest.feature_columns.base import (
     CategoricalColumn,
     CategoricalOver,
@@ -42,8 +42,10 @@ from skest.feature_columns.sequence import (
     SequenceNumericColumn,
 )
 from skest.feature_columns.shared import SharedEmbeddingColumn
+from skest.feature_columns.sources import Form
 from skest.feature_columns.sparse_matrix import SparseMatrixColumn
 from skest.feature_columns.statistics import CLIPPED, UniformMap
+from skest.feature_columns.table import Key
 from skest.feature_columns.target_statistics import TargetStatisticsColumn
 from skest.feature_columns.vocabulary import VocabularyColumn
 from skest.feature_columns.weighted import WeightedCategoricalColumn
@@ -502,6 +504,34 @@ def encode(columns: FeatureColumns, inputs: Inputs, dtype: Any) -> Encoded:
                     entry = entry.cast(dtype)
                 encoded[key] = entry
     return encoded
+
+
+def encode_all(
+    graph: Graph,
+    columns: FeatureColumns | Mapping[Any, FeatureColumns | None] | None,
+    dtype: np.dtype,
+    forms: Mapping[Key, Form],
+    rank: int,
+) -> tuple[list[InputSpec], Any]:
+    """Declare the inputs of columns; return them, and what the network takes.
+
+    Parameters
+    ----------
+    graph : Graph
+        Gets the inputs.
+    columns : FeatureColumns, dict of them by part, or None
+        Fitted columns; None if the network looks at no feature.
+    dtype, forms, rank
+        See `Inputs`.
+    """
+    parts = columns if isinstance(columns, Mapping) else {None: columns}
+    given = {name: part for name, part in parts.items() if part is not None}
+    every = [column for part in given.values() for column in part.active]
+    inputs = Inputs(graph, every, dtype, forms, rank)
+    if not given:
+        return inputs.specs, {"rows": inputs.any_input()}
+    encoded = {name: encode(part, inputs, dtype) for name, part in given.items()}
+    return inputs.specs, encoded if isinstance(columns, Mapping) else encoded[None]
 
 
 @singledispatch

@@ -130,16 +130,20 @@ def activated(function: Callable[..., Any], x: Value) -> Value:
     )
 
 
-def split_logits(head: Head, logits: Any) -> dict[str | None, Value]:
-    """Return the logits of the heads by name; None is that of one head alone."""
-    if isinstance(logits, Mapping):
-        return dict(logits)
+def split_logits(head: Any, logits: Any) -> list[tuple[SingleTaskHead, Value]]:
+    """Return a head, or those of a `MultiHead`, each with its logits.
+
+    Parameters
+    ----------
+    head : Head
+        One of `skest.heads`.
+    logits : Value, or dict of Value
+        Side by side along the last axis, or by the name of the head.
+    """
     if not isinstance(head, MultiHead):
-        return {None: logits}
-    return {part.name: own for part, own in _of_parts(head, logits)}
-
-
-def _of_parts(head: MultiHead, logits: Value) -> list[tuple[SingleTaskHead, Value]]:
+        return [(head, logits)]
+    if isinstance(logits, Mapping):
+        return [(part, logits[part.name]) for part in head.heads]
     sizes = [part.logits_dimension for part in head.heads]
     ends = np.cumsum(sizes).tolist()
     columns = [np.arange(end - n, end) for n, end in zip(sizes, ends, strict=True)]
@@ -152,7 +156,7 @@ def _of_parts(head: MultiHead, logits: Value) -> list[tuple[SingleTaskHead, Valu
 def members_mean(head: Head, logits: Value) -> Value:
     """Return what `skest.heads.ensemble.mean_logits` does, for logits of members."""
     if isinstance(head, MultiHead):
-        parts = _of_parts(head, logits)
+        parts = split_logits(head, logits)
         return concat([members_mean(part, own) for part, own in parts], axis=1)
     if isinstance(head, MultiClassHead):
         return _log_mean_exp(_node("LogSoftmax", logits, axis=-1))

@@ -10,13 +10,12 @@ import torch
 from torch import nn
 
 from skest.exceptions import ExportError
-from skest.export.onnx.columns import encode
+from skest.export.onnx.columns import encode_all
 from skest.export.onnx.graph import (
     IR_VERSION,
     OPSETS,
     STRING,
     Graph,
-    Value,
     concat,
     to_model,
 )
@@ -26,7 +25,7 @@ from skest.export.onnx.heads import (
     task_predictions,
     with_classes,
 )
-from skest.export.onnx.inputs import Inputs, InputSpec
+from skest.export.onnx.inputs import InputSpec
 from skest.export.onnx.networks import Scope, network_output
 from skest.export.onnx.tracing import (
     SpecInputs,
@@ -36,7 +35,6 @@ from skest.export.onnx.tracing import (
 )
 from skest.export.signatures import Signature, TensorInfo, model_signatures
 from skest.export.warmup import looked_up_in_model
-from skest.feature_columns.base import FeatureColumn
 from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.sources import Form
 from skest.feature_columns.table import Key
@@ -159,13 +157,11 @@ def build_onnx(
         raise ValueError(f"'input_rank' must be 1 or 2; got {input_rank!r}.")
     graph = Graph(name)
     dtype = _dtype_of(network)
-    inputs, encoded = _encoded(graph, columns, dtype, forms or {}, input_rank)
+    inputs, encoded = encode_all(graph, columns, dtype, forms or {}, input_rank)
     model = Model(columns, network, logits_scale, logits_range)
     logits = _scaled_logits(model, Scope(graph), encoded, dtype)
-    predictions = _head_outputs(graph, head, logits, classes)
-    taken = {spec.name: _info_of(spec, input_rank) for spec in inputs.specs}
-    found = model_signatures(head, predictions, taken)
-    return _finished(graph, inputs.specs, found)
+    values = _of_head(graph, head, logits, classes)
+    return _finished(graph, head, values, inputs, input_rank)
 
 
 class Model(NamedTuple):
@@ -214,7 +210,7 @@ def mean_onnx(
         for i, model in enumerate(models)
         for part, columns in _parts(model.columns).items()
     }
-    inputs, encoded = _encoded(graph, parts, dtype, forms or {}, input_rank)
+    inputs, encoded = encode_all(graph, parts, dtype, forms or {}, input_rank)
     logits = []
     for i, model in enumerate(models):
         own = {part: value for (k, part), value in encoded.items() if k == i}
@@ -222,12 +218,8 @@ def mean_onnx(
             model, Scope(graph, f"{i}."), own.get(None, own), dtype
         ).unsqueeze(0)
         logits += [found] * times[i]
-    predictions = _head_outputs(
-        graph, head, members_mean(head, concat(logits, axis=0)), classes
-    )
-    taken = {spec.name: _info_of(spec, input_rank) for spec in inputs.specs}
-    found = model_signatures(head, predictions, taken)
-    return _finished(graph, inputs.specs, found)
+    values = _of_head(graph, head, members_mean(head, concat(logits, axis=0)), classes)
+    return _finished(graph, head, values, inputs, input_rank)
 
 
 def _scaled_logits(model: Model, scope: Scope, encoded: Any, dtype: np.dtype) -> Any:
@@ -247,44 +239,53 @@ def _parts(columns: Any) -> dict[Any, Any]:
     return {part: given for part, given in parts.items() if given is not None}
 
 
-def _head_outputs(graph: Graph, head: Head, logits: Any, classes: Any) -> Any:
-    """Declare the predictions of a head as outputs.
-
-    Parameters
-    ----------
-    graph : Graph
-        Gets the outputs.
-    head : Head
-        One of `skest.heads`.
-    logits : Value, or dict of Value
-        Of the head; of a `MultiHead` also by the name of the head.
-    classes
-        See `build_onnx`.
-
-    Returns
-    -------
-    dict of str to TensorInfo
-        By key; of a `MultiHead` such dictionaries by head.
-    """
-    predictions = {
-        part: _declared(graph, head, part, own_logits, classes)
-        for part, own_logits in split_logits(head, logits).items()
-    }
-    return predictions if isinstance(head, MultiHead) else predictions[None]
+def _of_head(graph: Graph, head: Head, logits: Any, classes: Any) -> dict[str, Traced]:
+    """Return the predictions of a head; of a `MultiHead` as "<head>/<key>"."""
+    found = {}
+    for part, own in split_logits(head, logits):
+        name = part.name if isinstance(head, MultiHead) else None
+        prefix = "" if name is None else f"{name}/"
+        own_classes = classes if name is None else (classes or {}).get(name)
+        with graph.scope(f"{prefix}head"):
+            predictions = task_predictions(part, own, own_classes)
+        for key, (value, size) in predictions.items():
+            found[f"{prefix}{key}"] = Traced(value, (None, size))
+    return found
 
 
 def _finished(
-    graph: Graph, inputs: list[InputSpec], found: dict[str, Signature]
+    graph: Graph,
+    head: Head | None,
+    values: Mapping[str, Traced],
+    inputs: list[InputSpec],
+    rank: int,
+    given: Any = None,
 ) -> OnnxGraph:
-    """Return a graph that has its outputs, with a description in its metadata."""
+    """Return a graph with its outputs, and with a description in its metadata."""
+    taken = {
+        spec.name: TensorInfo(
+            spec.name,
+            spec.dtype,
+            spec.shape[:1] if rank == 1 and spec.shape[1:] == (1,) else spec.shape,
+        )
+        for spec in inputs
+    }
+    predictions = {
+        key: TensorInfo(
+            graph.output(key, value, shape),
+            "string" if value.dtype == STRING else value.dtype.name,
+            shape,
+        )
+        for key, (value, shape) in values.items()
+    }
+    found = model_signatures(head, predictions, taken, given)
     features = {spec.name: spec.to_json() for spec in inputs}
     described = {key: signature.to_json() for key, signature in found.items()}
     metadata = {
         "skest.features": json.dumps(features),
         "skest.signatures": json.dumps(described),
     }
-    model = to_model(graph, metadata)
-    return OnnxGraph(model, inputs, found)
+    return OnnxGraph(to_model(graph, metadata), inputs, found)
 
 
 def _dtype_of(network: nn.Module) -> np.dtype:
@@ -296,53 +297,6 @@ def _dtype_of(network: nn.Module) -> np.dtype:
             f"A network of {name} cannot be exported. Convert it with network.float()."
         )
     return np.dtype(name)
-
-
-def _encoded(
-    graph: Graph,
-    columns: Any,
-    dtype: np.dtype,
-    forms: Mapping[Key, Form],
-    rank: int,
-) -> tuple[Inputs, Any]:
-    """Declare the inputs; return them, and what the network takes."""
-    parts = _parts(columns)
-    if not parts:
-        inputs = Inputs(graph, [], dtype, forms, rank)
-        return inputs, {"rows": inputs.any_input()}
-    all_columns: list[FeatureColumn] = [c for p in parts.values() for c in p.active]
-    inputs = Inputs(graph, all_columns, dtype, forms, rank)
-    encoded = {part: encode(given, inputs, dtype) for part, given in parts.items()}
-    return inputs, encoded if isinstance(columns, Mapping) else encoded[None]
-
-
-def _declared(
-    graph: Graph, head: Any, part: str | None, logits: Value, classes: Any
-) -> dict[str, TensorInfo]:
-    """Declare the predictions of a head as outputs."""
-    prefix = "" if part is None else f"{part}/"
-    if part is not None:
-        head = next(one for one in head.heads if one.name == part)
-        classes = (classes or {}).get(part)
-    found = {}
-    with graph.scope(f"{prefix}head"):
-        predictions = task_predictions(head, logits, classes)
-    for key, (value, size) in predictions.items():
-        shape = (None, size)
-        output = graph.output(f"{prefix}{key}", value, shape)
-        found[key] = TensorInfo(output, _type_name(value.dtype), shape)
-    return found
-
-
-def _info_of(spec: InputSpec, rank: int) -> TensorInfo:
-    """Return an input as signatures have it."""
-    is_flat = rank == 1 and spec.shape[1:] == (1,)
-    return TensorInfo(spec.name, spec.dtype, spec.shape[:1] if is_flat else spec.shape)
-
-
-def _type_name(dtype: np.dtype) -> str:
-    """Return the name of a type, "string" for text."""
-    return "string" if dtype == STRING else dtype.name
 
 
 _LOGITS = "logits"
@@ -417,29 +371,29 @@ def spec_onnx(
     dtype = _dtype_of(network)
     graph = Graph(name)
     given = spec_inputs(graph, spec.encode, features, dtype, forms, input_rank)
-    inputs = {s.name: _info_of(s, input_rank) for s in given.specs}
     owner = getattr(spec.predictions, "__self__", None)
-    predictions: Any
     if isinstance(owner, Head):
         head = owner
-        logits = _logits(network, graph, given)
-        predictions = _head_outputs(graph, owner, logits, classes)
+        values = _of_head(graph, head, _logits(network, graph, given), classes)
     else:
-        values = _traced_predictions(spec, network, graph, given)
-        predictions = _declared_predictions(graph, values, head, classes)
-    found = model_signatures(head, predictions, inputs, spec.export_outputs)
-    return _finished(graph, given.specs, found)
+        function: Any = spec.predictions
+        values = trace_around_known_parts(function, network, graph, given)
+        if head is not None:  # the names of classes belong to their ids
+            own = {key: value for key, (value, _) in values.items()}
+            named = with_classes(head, own, classes)
+            values |= {k: Traced(v, (None, size)) for k, (v, size) in named.items()}
+    outputs = spec.export_outputs
+    return _finished(graph, head, values, given.specs, input_rank, outputs)
 
 
 def _logits(network: nn.Module, graph: Graph, given: SpecInputs) -> Any:
     """Return the logits: written directly if all modules are known, else traced."""
-    if given.is_matrix_or_encoded:
-        try:
-            return network_output(network, Scope(graph), given.encoded)
-        except (ExportError, NotImplementedError):
-            if given.is_for_canned:
-                raise
-            # Otherwise, it is a module that only torch knows.
+    try:
+        return network_output(network, Scope(graph), given.encoded)
+    except ExportError:
+        if not given.traceable:
+            raise
+        # Otherwise, it is a module that only torch knows.
     found = trace_around_known_parts(_named_logits, network, graph, given)
     values = {key: entry.value for key, entry in found.items()}
     return values.get(_LOGITS, values)
@@ -447,32 +401,3 @@ def _logits(network: nn.Module, graph: Graph, given: SpecInputs) -> Any:
 
 def _named_logits(logits: Any) -> Mapping[Any, Any]:
     return logits if isinstance(logits, Mapping) else {_LOGITS: logits}
-
-
-def _traced_predictions(
-    spec: EstimatorSpec, network: nn.Module, graph: Graph, given: SpecInputs
-) -> dict[str, Traced]:
-    function: Any = spec.predictions
-    found = trace_around_known_parts(function, network, graph, given)
-    wrong = [key for key in found if not isinstance(key, str)]
-    if wrong:
-        raise ExportError(
-            f"The prediction {wrong[0]!r} cannot be exported: names of outputs are "
-            "strings."
-        )
-    return found
-
-
-def _declared_predictions(
-    graph: Graph, values: Mapping[str, Traced], head: Head | None, classes: Any
-) -> dict[str, TensorInfo]:
-    """Declare predictions as outputs; those of classes have their names beside them."""
-    every = dict(values)
-    if head is not None:
-        own = {key: value for key, (value, _) in values.items()}
-        named = with_classes(head, own, classes)
-        every |= {k: Traced(value, (None, size)) for k, (value, size) in named.items()}
-    return {
-        key: TensorInfo(graph.output(key, value, shape), _type_name(value.dtype), shape)
-        for key, (value, shape) in every.items()
-    }

@@ -475,6 +475,8 @@ def _recurrent(
 
 @_output.register
 def _(layer: nn.Linear, scope: Scope, x: Value) -> Value:
+    if x.ndim != 2:
+        raise ExportError("Gemm takes matrices, others are traced.")
     inputs = [x, scope.weight("weight", layer.weight)]
     if layer.bias is not None:
         inputs.append(scope.weight("bias", layer.bias))

@@ -12,7 +12,6 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -22,9 +21,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from skest.exceptions import ExportError
-from skest.export.onnx.columns import EveryId, Ids, Numbers, computed, encode
+from skest.export.onnx.columns import EveryId, Ids, Numbers, computed, encode_all
 from skest.export.onnx.graph import IR_VERSION, OPSETS, Graph, Value
-from skest.export.onnx.inputs import Inputs, InputSpec, demands
+from skest.export.onnx.inputs import InputSpec, demands
 from skest.export.onnx.networks import Scope, network_output
 from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.encoding import Encoding, PartsEncoding
@@ -37,17 +36,22 @@ from skest.feature_columns.piecewise import PiecewiseLinearColumn
 from skest.feature_columns.sources import Form, forms_of
 from skest.feature_columns.table import Key, Table
 
-_LOGGER = "torch.onnx._internal.exporter._registration"
+#: Name of the input of a model whose features are one array.
+BARE = "x"
+
+# What branches, loops, draws or has lists for values: no row of a batch has its own then.
+_REFUSED = ("Bernoulli", "If", "Loop", "Multinomial", "Random", "Scan", "Sequence")
+# torch writes on which modules a node is here.
+_SCOPES = "pkg.torch.onnx.name_scopes"
+# torch can trace one module at a time.
+_TRACING = threading.Lock()
+_LOOKS_UP = (DenseFeatures, LinearFeatures, SequenceFeatures)
 
 
 @contextmanager
 def _quiet_export() -> Iterator[None]:
-    """Keep back messages of torch that are not about the user's module.
-
-    That torchvision, of which nothing is needed, is not installed; and that torch calls
-    something which torch will remove. All others are shown.
-    """
-    logger = logging.getLogger(_LOGGER)
+    """Keep back what torch says that is not about the user's module."""
+    logger = logging.getLogger("torch.onnx._internal.exporter._registration")
     logger.addFilter(_is_of_use)
     try:
         with warnings.catch_warnings():
@@ -59,14 +63,23 @@ def _quiet_export() -> Iterator[None]:
 
 
 def _is_of_use(record: logging.LogRecord) -> bool:
+    # Nothing of torchvision is needed.
     return not record.getMessage().startswith("torchvision is not installed")
 
 
 class _GatheredBag(nn.Module):
-    """An `nn.EmbeddingBag` for ids of shape (n_rows, n_values), without a loop."""
+    """An `nn.EmbeddingBag` for ids of shape (n_rows, n_values).
+
+    torch writes an `nn.EmbeddingBag` as a loop over the rows, which no exported graph has.
+    """
 
     def __init__(self, bag: nn.EmbeddingBag, path: str) -> None:
         super().__init__()
+        if bag.max_norm is not None:
+            raise ExportError(
+                f"The nn.EmbeddingBag {path!r} has a max_norm, which changes its table "
+                "while it predicts. Scale the table after training instead."
+            )
         self.weight = bag.weight
         self._mode, self._padding, self._path = bag.mode, bag.padding_idx, path
 
@@ -86,11 +99,9 @@ class _GatheredBag(nn.Module):
         rows = self.weight[ids]
         if per_sample_weights is not None:
             rows = rows * per_sample_weights.unsqueeze(-1)
-        if self._padding is None:
-            present = torch.ones_like(ids, dtype=torch.bool)
-        else:
-            present = ids != self._padding
-        mask = present.unsqueeze(-1)
+        mask = torch.ones_like(ids, dtype=torch.bool).unsqueeze(-1)
+        if self._padding is not None:
+            mask = (ids != self._padding).unsqueeze(-1)
         if self._mode == "max":
             lowest = torch.where(mask, rows, torch.finfo(rows.dtype).min)
             return torch.where(mask.any(1), lowest.amax(1), 0)
@@ -98,58 +109,6 @@ class _GatheredBag(nn.Module):
         if self._mode == "sum":
             return total
         return total / mask.sum(1).clamp(min=1).to(total.dtype)
-
-
-def replace_embedding_bags(network: nn.Module) -> nn.Module:
-    """Replace every `nn.EmbeddingBag` in a network, which changes.
-
-    torch writes it as a loop over the rows, which no exported graph may have.
-
-    Parameters
-    ----------
-    network : torch.nn.Module
-        A copy that nobody else uses.
-
-    Returns
-    -------
-    torch.nn.Module
-        The same network; what replaces it if it is an `nn.EmbeddingBag` itself.
-
-    Raises
-    ------
-    ExportError
-        If one scales its vectors to a `max_norm`; in a call of the network, if one takes
-        offsets.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from skest.export.onnx.tracing import replace_embedding_bags
-    >>> bag = torch.nn.EmbeddingBag(3, 2, mode="sum")
-    >>> ids = torch.tensor([[0, 2], [1, 1]])
-    >>> torch.equal(replace_embedding_bags(bag)(ids), bag(ids))
-    True
-    """
-    for path, module in list(network.named_modules()):
-        if not isinstance(module, nn.EmbeddingBag):
-            continue
-        if module.max_norm is not None:
-            raise ExportError(
-                f"The nn.EmbeddingBag {path!r} has a max_norm, which changes its table "
-                "while it predicts. Scale the table after training instead."
-            )
-        if path == "":
-            return _GatheredBag(module, path)
-        network.set_submodule(path, _GatheredBag(module, path))
-    return network
-
-
-# What branches, loops, draws or has lists for values: no row of a batch has its own then.
-_REFUSED = ("Bernoulli", "If", "Loop", "Multinomial", "Random", "Scan", "Sequence")
-# torch writes on which modules a node is here.
-_SCOPES = "pkg.torch.onnx.name_scopes"
-# torch can trace one module at a time.
-_TRACING = threading.Lock()
 
 
 class Traced(NamedTuple):
@@ -167,13 +126,29 @@ class Traced(NamedTuple):
     shape: tuple[int | None, ...]
 
 
+class Traceable(NamedTuple):
+    """What a traced function takes.
+
+    Attributes
+    ----------
+    value : Value
+        The tensor in the graph.
+    example : Tensor
+        Some rows of it, at least two long in every open axis.
+    open_axes : tuple of int
+        Axes of any length.
+    """
+
+    value: Value
+    example: Tensor
+    open_axes: tuple[int, ...]
+
+
 def traced(
-    function: Callable[..., Mapping[str, Tensor]],
+    function: Callable[..., Mapping[Any, Tensor]],
     network: nn.Module,
     graph: Graph,
-    values: Sequence[Value],
-    example: Sequence[Tensor],
-    open_axes: Sequence[Sequence[int]],
+    entries: Sequence[Traceable],
 ) -> dict[Any, Traced]:
     """Add what a function of a network computes to a graph.
 
@@ -186,12 +161,8 @@ def traced(
         In evaluation mode; it stays as it is.
     graph : Graph
         Gets the nodes.
-    values : sequence of Value
-        What the tensors are there.
-    example : sequence of Tensor
-        Tensors to trace the function with, at least two long in every open axis.
-    open_axes : sequence of sequences of int
-        The axes of each tensor that may have any length.
+    entries : sequence of Traceable
+        What the tensors are.
 
     Returns
     -------
@@ -211,28 +182,35 @@ def traced(
     >>> import numpy as np, pytest, torch
     >>> _ = pytest.importorskip("onnxscript")
     >>> from skest.export.onnx.graph import Graph
-    >>> from skest.export.onnx.tracing import traced
+    >>> from skest.export.onnx.tracing import Traceable, traced
     >>> graph = Graph("own")
     >>> x = graph.input("x", np.float32, (None, 2))
     >>> network = torch.nn.Sequential(torch.nn.Linear(2, 1), torch.nn.Tanh()).eval()
     >>> found = traced(
     ...     lambda network, x: {"y": network(x)},
-    ...     network, graph, [x], [torch.ones(2, 2)], [[0]],
+    ...     network, graph, [Traceable(x, torch.ones(2, 2), (0,))],
     ... )
     >>> _ = graph.output("y", *found["y"])
     >>> [node.op for node in graph.nodes]
     ['Gemm', 'Tanh', 'Identity']
     """
-    _check_installed()
-    own = replace_embedding_bags(copy.deepcopy(network).cpu())
+    try:
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        raise ImportError(
+            "Exporting a network of your own needs the package onnxscript; install it by "
+            "`pip install onnxscript`."
+        ) from error
+    own: Any = _TracedFunction(copy.deepcopy(network).cpu(), function)
+    for path, module in list(own.named_modules()):
+        if isinstance(module, nn.EmbeddingBag):
+            place = path.removeprefix("network").lstrip(".")
+            own.set_submodule(path, _GatheredBag(module, place))
     name = type(network).__name__
     with _TRACING, torch.no_grad():
-        results = _check_results(function(own, *example))
-        model = _model_of(
-            _TracedFunction(own, function), tuple(example), open_axes, name
-        )
+        results, model = _written(own, entries, name)
     _check_operators(model, name)
-    outputs = _grafted(model, graph, values, name)
+    outputs = _grafted(model, graph, [entry.value for entry in entries], name)
     return {
         key: _typed(value, result, declared, key)
         for (key, result), value, declared in zip(
@@ -242,68 +220,34 @@ def traced(
 
 
 class _TracedFunction(nn.Module):
-    """A function of a network as a module.
-
-    Parameters
-    ----------
-    network : torch.nn.Module
-        In evaluation mode.
-    function : callable
-        ``function(network, *tensors) -> dict of tensors``.
-    """
+    """A function of a network as a module."""
 
     def __init__(self, network: nn.Module, function: Callable[..., Any]) -> None:
         super().__init__()
         self.network = network
-        self._function = function
+        self.function = function
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Return what the function does; clones, for a result may be an input."""
-        return tuple(
-            value.clone() for value in self._function(self.network, *tensors).values()
-        )
+        return tuple(v.clone() for v in self.function(self.network, *tensors).values())
 
 
-def _check_installed() -> None:
-    try:
-        import onnxscript  # noqa: F401
-    except ImportError as error:
-        raise ImportError(
-            "Exporting a network of your own needs the package onnxscript; install it by "
-            "`pip install onnxscript`."
-        ) from error
-
-
-def _check_results(results: Any) -> Mapping[str, Tensor]:
-    """Return results; raise ExportError for one that has no row for each of the batch."""
-    for key, value in results.items():
-        if not isinstance(value, Tensor):
-            raise ExportError(
-                f"The result {key!r} is a {type(value).__name__}, which cannot be "
-                "exported. Return tensors."
-            )
-        if value.ndim == 0:
-            raise ExportError(
-                f"The result {key!r} is one number for the batch. An exported model "
-                "returns something for every row."
-            )
-    return results
-
-
-def _model_of(
-    module: nn.Module, example: tuple[Tensor, ...], open_axes: Any, name: str
-) -> Any:
-    """Return what torch writes, as an ``onnx.ModelProto`` without functions."""
+def _written(
+    module: _TracedFunction, entries: Sequence[Traceable], name: str
+) -> tuple[Mapping[Any, Tensor], Any]:
+    """Return what a function gives, and its graph as an ``onnx.ModelProto``."""
     from onnx import inliner
 
+    example = tuple(entry.example for entry in entries)
     dynamic = torch.export.Dim.DYNAMIC
-    axes = tuple(dict.fromkeys(own, dynamic) for own in open_axes)
+    axes = tuple(dict.fromkeys(entry.open_axes, dynamic) for entry in entries)
     try:
+        results = _check_results(module.function(module.network, *example))
         with _quiet_export():
             program = torch.export.export(
                 module.eval(), example, dynamic_shapes=(axes,), strict=False
             )
-            written = torch.onnx.export(
+            written: Any = torch.onnx.export(
                 program,
                 dynamo=True,
                 opset_version=OPSETS[""],
@@ -319,13 +263,32 @@ def _model_of(
             f"it: {type(error).__name__}: {reason} Use operations on tensors of any "
             "number of rows, and no branches that depend on values."
         ) from error
-    if written is None:
-        raise ExportError(f"torch wrote nothing for the module {name}.")
-    return inliner.inline_local_functions(written.model_proto)
+    # Without functions.
+    return results, inliner.inline_local_functions(written.model_proto)
+
+
+def _check_results(results: Any) -> Mapping[Any, Tensor]:
+    """Return results; raise ExportError for one that has no row for each of the batch."""
+    for key, value in results.items():
+        if not isinstance(key, str):
+            raise ExportError(
+                f"The result {key!r} cannot be exported: names of outputs are strings."
+            )
+        if not isinstance(value, Tensor):
+            raise ExportError(
+                f"The result {key!r} is a {type(value).__name__}, which cannot be "
+                "exported. Return tensors."
+            )
+        if value.ndim == 0:
+            raise ExportError(
+                f"The result {key!r} is one number for the batch. An exported model "
+                "returns something for every row."
+            )
+    return results
 
 
 def _check_operators(model: Any, name: str) -> None:
-    """Refuse what is not among the operators of exported graphs."""
+    """Refuse what exported graphs do not have."""
     versions = {entry.domain: entry.version for entry in model.opset_import}
     if versions.get("") != OPSETS[""] or model.ir_version > IR_VERSION + 4:
         raise ExportError(
@@ -347,8 +310,7 @@ def _module_of(node: Any, name: str) -> str:
     paths = [p.strip(" '\"[]") for p in scopes.split(",")]
     inside = [p.removeprefix("network.") for p in paths if p.startswith("network.")]
     # The last one is the operation itself.
-    path = inside[-1] if inside else ""
-    return f"{name} at {path!r}" if path else name
+    return f"{name} at {inside[-1]!r}" if inside else name
 
 
 def _grafted(
@@ -357,7 +319,7 @@ def _grafted(
     """Add the nodes of a model to a graph; return its outputs there."""
     from onnx import numpy_helper
 
-    found: dict[str, Value] = {"": None}  # type: ignore[dict-item]
+    found: dict[str, Any] = {"": None}
     for declared, value in zip(model.graph.input, values, strict=True):
         found[declared.name] = value
     for tensor in model.graph.initializer:
@@ -369,11 +331,8 @@ def _grafted(
         )
     with graph.scope(name):
         for node in model.graph.node:
-            inputs = [found[n] for n in node.input]
-            for key, output in zip(
-                node.output, _added(node, graph, inputs), strict=True
-            ):
-                found[key] = output
+            added = _added(node, graph, [found[n] for n in node.input])
+            found |= zip(node.output, added, strict=True)
     return [found[output.name] for output in model.graph.output]
 
 
@@ -390,19 +349,16 @@ def _added(node: Any, graph: Graph, inputs: list[Any]) -> Sequence[Value]:
         fill = given.get("value")
         array = np.zeros(1, np.float32) if fill is None else numpy_helper.to_array(fill)
         return [graph.add("Expand", graph.constant(array.reshape(())), inputs[0])]
-    attributes = {
+    attributes: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value
         for key, value in given.items()
     }
     outputs = [(np.float32, 0)] * len(node.output)
-    return graph.add_many(
-        node.op_type, *inputs, outputs=outputs, domain=node.domain, **attributes
-    )
+    return graph.add_many(node.op_type, *inputs, outputs=outputs, **attributes)
 
 
 def _typed(value: Value, result: Tensor, declared: Any, key: Any) -> Traced:
     """Return a result with its type, from that for the example, and its shape."""
-    dtype = np.dtype(str(result.dtype).removeprefix("torch."))
     sizes = declared.type.tensor_type.shape.dim
     shape = tuple(d.dim_value if d.HasField("dim_value") else None for d in sizes)
     if shape[0] is not None:
@@ -410,34 +366,10 @@ def _typed(value: Value, result: Tensor, declared: Any, key: Any) -> Traced:
             f"The result {key!r} has {shape[0]} rows, whatever the batch has. An exported "
             "model returns something for every row."
         )
-    return Traced(Value(value.graph, value.name, dtype, result.ndim), shape)
+    return Traced(Value(value.graph, value.name, _numpy(result), result.ndim), shape)
 
 
-#: Name of the input of a model whose features are one array.
-BARE = "x"
-
-
-@dataclass(frozen=True)
-class Traceable:
-    """An encoded feature, as `skest.export.onnx.tracing.traced` takes it.
-
-    Attributes
-    ----------
-    value : Value
-        The tensor in the graph.
-    example : Tensor
-        Some rows of it.
-    open_axes : tuple of int
-        Axes of any length.
-    """
-
-    value: Value
-    example: Tensor
-    open_axes: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class SpecInputs:
+class SpecInputs(NamedTuple):
     """What a network gets.
 
     Attributes
@@ -458,53 +390,11 @@ class SpecInputs:
     traceable: dict[Any, Traceable]
     is_bare: bool
 
-    @property
-    def is_for_canned(self) -> bool:
-        """Whether it can only be written directly: nothing could be traced."""
-        return not self.traceable
-
-    @property
-    def is_matrix_or_encoded(self) -> bool:
-        """Whether networks of skest take it: a matrix, or encoded columns."""
-        return not self.is_bare or self.encoded.ndim == 2
-
     def assembled(self, tensors: Any) -> Any:
         """Return tensors in the order of `traceable` as the network takes them."""
         if self.is_bare:
             return tensors[0]
         return dict(zip(self.traceable, tensors, strict=True))
-
-
-def _columns_of_encode(
-    own: Callable[..., Any],
-) -> FeatureColumns | dict[str, FeatureColumns]:
-    """Return the feature columns whose method ``encode`` a function is.
-
-    Those of a canned network of several parts, such as wide & deep, come by part.
-
-    Raises
-    ------
-    ExportError
-        If it is another function.
-    """
-    if isinstance(own, Encoding):
-        return own.columns
-    if isinstance(own, PartsEncoding):
-        return own.parts
-    function = own.func if isinstance(own, partial) else own
-    columns = getattr(function, "__self__", None)
-    if isinstance(columns, FeatureColumns) and function == columns.encode:
-        return columns
-    raise ExportError(
-        f"The 'encode' of the EstimatorSpec, {_called(function)}, cannot be exported. "
-        "Use FeatureColumns.encode, or functools.partial of it with a dtype; or leave it "
-        "out and give tensors as features."
-    )
-
-
-def _called(function: Any) -> str:
-    """Return the name of a function, not all that is bound to it."""
-    return str(getattr(function, "__qualname__", type(function).__qualname__))
 
 
 def spec_inputs(
@@ -541,70 +431,61 @@ def spec_inputs(
         return _plain(graph, features, dtype)
     columns = _columns_of_encode(own)
     if forms is None:
-        forms = _forms_of_columns(columns, features)
+        table = Table(features)
+        parts = columns.values() if isinstance(columns, dict) else [columns]
+        every = [demands(column) for part in parts for column in part.active]
+        wanted = {d.key for of_column in every for d in of_column if not d.is_number}
+        forms = forms_of({key: table.cells(key) for key in wanted})
+    specs, encoded = encode_all(graph, columns, dtype, forms, input_rank)
     if isinstance(columns, dict):
-        given = [column for part in columns.values() for column in part.active]
-        inputs = Inputs(graph, given, dtype, forms, input_rank)
-        by_part = {name: encode(part, inputs, dtype) for name, part in columns.items()}
-        return SpecInputs(inputs.specs, by_part, {}, False)
-    inputs = Inputs(graph, columns.active, dtype, forms, input_rank)
-    encoded = encode(columns, inputs, dtype)
-    traceable = _of_columns(columns, encoded, own(features))
-    return SpecInputs(inputs.specs, encoded, traceable, False)
+        return SpecInputs(specs, encoded, {}, False)
+    return SpecInputs(
+        specs, encoded, _of_columns(columns, encoded, own(features)), False
+    )
 
 
-def _forms_of_columns(
-    columns: FeatureColumns | dict[str, FeatureColumns], features: Any
-) -> dict[Key, Form]:
-    """Return what the cells of categories are."""
-    table = Table(features)
-    parts = columns.values() if isinstance(columns, dict) else [columns]
-    wanted = [d for part in parts for column in part.active for d in demands(column)]
-    return forms_of({d.key: table.cells(d.key) for d in wanted if not d.is_number})
+def _columns_of_encode(own: Any) -> FeatureColumns | dict[str, FeatureColumns]:
+    """Return the feature columns whose method ``encode`` a function is.
+
+    Those of a canned network of several parts, such as wide & deep, come by part.
+    """
+    if isinstance(own, Encoding):
+        return own.columns
+    if isinstance(own, PartsEncoding):
+        return own.parts
+    function = own.func if isinstance(own, partial) else own
+    columns = getattr(function, "__self__", None)
+    if isinstance(columns, FeatureColumns) and function == columns.encode:
+        return columns
+    called = getattr(function, "__qualname__", type(function).__qualname__)
+    raise ExportError(
+        f"The 'encode' of the EstimatorSpec, {called}, cannot be exported. Use "
+        "FeatureColumns.encode, or functools.partial of it with a dtype; or leave it out "
+        "and give tensors as features."
+    )
 
 
 def _of_columns(
     columns: FeatureColumns, encoded: Mapping[str, Any], tensors: Mapping[str, Tensor]
 ) -> dict[Any, Traceable]:
-    found: dict[Any, Traceable] = {}
-    for key, (example, open_axes) in _trial_tensors(columns, encoded, tensors).items():
-        entry = encoded[key]
-        if isinstance(entry, EveryId):
-            continue  # only modules of skest take it
-        value = computed([entry]) if isinstance(entry, Numbers) else entry
-        value = entry.values if isinstance(entry, Ids) else value
-        found[key] = Traceable(value.cast(_numpy(example)), example, open_axes)
-    return found
-
-
-def _trial_tensors(
-    columns: FeatureColumns, encoded: Mapping[str, Any], tensors: Mapping[str, Tensor]
-) -> dict[str, tuple[Tensor, tuple[int, ...]]]:
-    """Return tensors to trace a network with, and their axes of any length.
-
-    Parameters
-    ----------
-    columns : FeatureColumns
-        Fitted.
-    encoded : dict
-        What they encode in a graph.
-    tensors : dict of str to Tensor
-        What they encode of some rows.
-    """
     # A piecewise-linear column has one weight, its fraction, for each element of a cell.
     weights = {
         getattr(column, "weight_key", None)
         for column in columns.active
         if not isinstance(column, PiecewiseLinearColumn)
     }
-    found: dict[str, tuple[Tensor, tuple[int, ...]]] = {}
+    found: dict[Any, Traceable] = {}
     for key, tensor in tensors.items():
         entry = encoded[key]
+        if isinstance(entry, EveryId):
+            continue  # only modules of skest take it
         fill, is_open = 0, tensor.ndim == 3 or key in weights
-        if isinstance(entry, Ids | EveryId):  # the latter come as those that are not 0
-            fill, is_open = -1, isinstance(entry, EveryId) or entry.width is None
+        value = computed([entry]) if isinstance(entry, Numbers) else entry
+        if isinstance(entry, Ids):
+            fill, is_open, value = -1, entry.width is None, entry.values
+        example = _enough_rows(tensor, is_open, fill)
         axes = (0, 1) if is_open else (0,)
-        found[key] = (_enough_rows(tensor, is_open, fill), axes)
+        found[key] = Traceable(value.cast(_numpy(tensor)), example, axes)
     return found
 
 
@@ -625,11 +506,9 @@ def _plain(graph: Graph, features: Any, dtype: np.dtype) -> SpecInputs:
     specs = []
     for key, cells in ({BARE: features} if is_bare else features).items():
         tensor = _tensor(cells, key, dtype)
-        name = str(key)
         kind = dtype.name if tensor.is_floating_point() else "int64"
-        shape = (None, *tensor.shape[1:])
-        specs.append(InputSpec(name, key, kind, shape, None))
-        value = graph.input(name, kind, shape).cast(_numpy(tensor))
+        specs.append(InputSpec(str(key), key, kind, (None, *tensor.shape[1:]), None))
+        value = graph.input(str(key), kind, specs[-1].shape).cast(_numpy(tensor))
         found[key] = Traceable(value, _enough_rows(tensor), (0,))
     values = {key: entry.value for key, entry in found.items()}
     return SpecInputs(specs, values[BARE] if is_bare else values, found, is_bare)
@@ -643,24 +522,19 @@ def _tensor(cells: Any, key: Any, dtype: np.dtype) -> Tensor:
             'under names such as "outer_inner".'
         )
     array = cells if isinstance(cells, Tensor) else np.asarray(cells)
-    if not isinstance(array, Tensor):
-        if array.dtype.kind not in "biuf":
-            raise ExportError(
-                f"The feature {key!r} holds {array.dtype}, not numbers, and the model has "
-                "no 'encode'. Encode it by FeatureColumns."
-            )
-        array = torch.as_tensor(array)
+    if isinstance(array, np.ndarray) and array.dtype.kind not in "biuf":
+        raise ExportError(
+            f"The feature {key!r} holds {array.dtype}, not numbers, and the model has "
+            "no 'encode'. Encode it by FeatureColumns."
+        )
     if array.ndim == 0:
         raise ExportError(f"The feature {key!r} has no rows.")
-    floating = getattr(torch, dtype.name)
-    return array.to(floating) if array.is_floating_point() else array
+    tensor = torch.as_tensor(array)
+    return tensor.to(getattr(torch, dtype.name) if tensor.is_floating_point() else None)
 
 
 def _numpy(tensor: Tensor) -> np.dtype:
     return np.dtype(str(tensor.dtype).removeprefix("torch."))
-
-
-_KNOWN = (DenseFeatures, LinearFeatures, SequenceFeatures)
 
 
 def trace_around_known_parts(
@@ -676,7 +550,9 @@ def trace_around_known_parts(
     function : callable
         ``function(network(features)) -> dict of tensors``.
     network : torch.nn.Module
-        In evaluation mode; it stays as it is.
+        In evaluation mode; it stays as it is. The modules of skest in it that look up
+        columns are taken to get the encoded features as they are: of others, the test of
+        the export says that numbers differ.
     graph : Graph
         Gets the nodes.
     given : SpecInputs
@@ -692,82 +568,37 @@ def trace_around_known_parts(
     ExportError, ImportError
         As `skest.export.onnx.tracing.traced`.
     """
-    parts = _known_parts(network, given)
+    entries = list(given.traceable.values())
+    n_features = len(entries)
+    example = given.assembled([entry.example for entry in entries])
     around = copy.deepcopy(network)
     slots: dict[str, Any] = {}
-    entries = list(given.traceable.values())
-    layout = []
-    for path, example in parts.items():
-        around = _with_stub(around, path, slots)
-        part = network.get_submodule(path)
+    paths: list[tuple[str, bool]] = []
+    modules = [] if given.is_bare else list(network.named_modules())
+    for path, part in modules:
+        inside = any(path.startswith(f"{outer}.") for outer, _ in paths)
+        if type(part) not in _LOOKS_UP or inside:
+            continue
         scope = Scope(graph, f"{path}." if path else "")
         values = network_output(part, scope, given.encoded)
-        layout.append((path, isinstance(example, tuple)))
-        entries += _as_entries(values, example)
-
-    def run(own: nn.Module, *tensors: Tensor) -> dict[Any, Tensor]:
-        left = iter(tensors[len(given.traceable) :])
-        for path, is_pair in layout:
-            slots[path] = (next(left), next(left)) if is_pair else next(left)
-        return function(own(given.assembled(tensors[: len(given.traceable)])))
-
-    return traced(
-        run,
-        around,
-        graph,
-        [entry.value for entry in entries],
-        [entry.example for entry in entries],
-        [entry.open_axes for entry in entries],
-    )
-
-
-def _as_entries(values: Any, example: Any) -> list[Traceable]:
-    pairs = (
-        zip(values, example, strict=True)
-        if isinstance(example, tuple)
-        else [(values, example)]
-    )
-    return [
-        Traceable(value, tensor, (0, 1) if tensor.ndim == 3 else (0,))
-        for value, tensor in pairs
-    ]
-
-
-def _known_parts(network: nn.Module, given: SpecInputs) -> dict[str, Any]:
-    """Return what modules of skest give that take all the encoded features, by path."""
-    if given.is_bare:
-        return {}
-    example = {key: entry.example for key, entry in given.traceable.items()}
-    found: dict[str, Any] = {}
-    calls: dict[str, int] = {}
-
-    def note(path: str, arguments: Any, result: Any) -> None:
-        calls[path] = calls.get(path, 0) + 1
-        features = arguments[0] if arguments else None
-        if isinstance(features, Mapping) and all(
-            features.get(key) is tensor for key, tensor in example.items()
-        ):
-            found[path] = result
-
-    handles = [
-        module.register_forward_hook(
-            lambda _, arguments, result, path=path: note(path, arguments, result)
-        )
-        for path, module in network.named_modules()
-        if type(module) in _KNOWN
-    ]
-    try:
         with torch.no_grad():
-            network(example)
-    except KeyError as error:
-        raise ExportError(
-            f"The module {type(network).__name__} takes the feature {error}, which only "
-            "modules of skest.feature_columns can look up in an exported graph."
-        ) from error
-    finally:
-        for handle in handles:
-            handle.remove()
-    return {path: result for path, result in found.items() if calls[path] == 1}
+            results = part(example)
+        is_pair = isinstance(results, tuple)  # outputs and lengths of sequences
+        paths.append((path, is_pair))
+        around = _with_stub(around, path, slots)
+        for value, tensor in zip(
+            *((values, results) if is_pair else ([values], [results])), strict=True
+        ):
+            axes = (0, 1) if tensor.ndim == 3 else (0,)
+            entries.append(Traceable(value, tensor, axes))
+
+    def run(own: nn.Module, *tensors: Tensor) -> Any:
+        left = iter(tensors[n_features:])
+        for path, is_pair in paths:
+            slots[path] = (next(left), next(left)) if is_pair else next(left)
+        return function(own(given.assembled(tensors[:n_features])))
+
+    return traced(run, around, graph, entries)
 
 
 class _Given(nn.Module):

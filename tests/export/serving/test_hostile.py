@@ -161,6 +161,7 @@ def test_a_body_that_ends_too_early(server):
     assert status == 400 and "ends too early" in answer["error"]
 
 
+@pytest.mark.slow
 def test_silent_clients_and_those_that_read_nothing_are_left(tmp_path):
     """Else each would keep a thread, and what it did not read, for good."""
     with (

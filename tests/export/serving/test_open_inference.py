@@ -92,16 +92,13 @@ def test_numbers_of_all_kinds(ask, datatype, data):
         (changed(0, shape=[-3]), "'city' must have a 'shape' of whole numbers"),
         (changed(0, shape=[1] * 9), "'city' must have a 'shape' of whole numbers, 8"),
         (changed(0, shape=[0] * 100, data=[]), "a 'shape' of whole numbers, 8 at most"),
-        (changed(0, shape=[4]), "has the shape [4], but 3 values in 'data'"),
-        (changed(0, data="red"), "must have its values in a list 'data'"),
-        (changed(0, data=["red", 1, "x"]), "of BYTES has values of another type"),
-        (changed(1, data=["1", 2, 3]), "of FP64 has values of another type"),
-        (changed(1, datatype="INT32"), "of INT32 has values of another type"),
-        (changed(1, datatype="BOOL"), "of BOOL has values of another type"),
-        (changed(1, datatype="INT8", data=[1, 2, 300]), "'age' of INT8: "),
+        (changed(0, shape=[4]), "of shape [4] must have as many values in a list"),
+        (changed(0, data="red"), "must have as many values in a list 'data'"),
+        (changed(0, data=["red", 1.5, "x"]), "'city' takes texts; got 1.5"),
+        (changed(1, data=["1", 2, 3]), "'age' takes numbers; got '1'"),
+        (changed(2, data=[1, 2, 0.5]), "'tags' takes whole numbers"),
         (changed(1, datatype="FP16"), "must have a 'datatype' of ['BYTES', 'BOOL'"),
         (changed(1, datatype=["FP32"]), "must have a 'datatype' of"),
-        (changed(1, data=[[1, 2], [3]]), "of FP64 has values of another type"),
         ({"inputs": INPUTS, "outputs": [{"name": "x"}]}, "no outputs ['x']; there are"),
         ({"inputs": INPUTS, "outputs": ["scores"]}, "'outputs' must be a list of JSON"),
         ({"inputs": INPUTS, "parameters": {"signature": "x"}}, "no signature 'x'"),
@@ -112,12 +109,6 @@ def test_wrong_requests(ask, document, message):
     status, answer = ask(INFER, document)
     assert status == 400
     assert message in answer["error"]
-
-
-@pytest.mark.filterwarnings("error")
-def test_numbers_too_large_for_their_datatype(ask):
-    status, answer = ask(INFER, changed(1, datatype="FP32", data=[1, 2, 1e39]))
-    assert status == 400 and "'age' holds infinity" in answer["error"]
 
 
 def test_no_rows(ask):
