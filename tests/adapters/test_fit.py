@@ -9,6 +9,7 @@ from functools import partial
 import numpy as np
 import pandas as pd
 import polars as pl
+import pyarrow as pa
 import pytest
 import torch
 from sklearn.base import ClassifierMixin, clone
@@ -59,15 +60,6 @@ def test_classifier_learns_a_mixed_table(classifier_class, table):
         model.predict_log_proba(X), np.log(probability), rtol=1e-4, atol=1e-5
     )
     assert model.decision_function(X).shape == (200,)
-
-
-def test_string_labels_of_several_classes(classifier_class, blobs):
-    X, y = blobs
-    names = np.array(["no", "maybe", "yes"])[y]
-    model = make(classifier_class, max_iter=60).fit(X, names)
-    assert model.classes_.tolist() == ["maybe", "no", "yes"]
-    assert model.score(X, names) > 0.9
-    assert model.decision_function(X).shape == (120, 3)
 
 
 @pytest.mark.parametrize("n_outputs", [None, 1, 3])
@@ -258,15 +250,6 @@ def test_warm_start_goes_on(estimator_class, blobs):
     assert model.n_iter_ == 5
 
 
-def test_class_weight(classifier_class):
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(300, 2))
-    y = (X[:, 0] + rng.normal(size=300) > 1.8).astype(int)
-    plain = make(classifier_class, max_iter=50).fit(X, y)
-    balanced = make(classifier_class, max_iter=50, class_weight="balanced").fit(X, y)
-    assert balanced.predict(X).sum() > 2 * plain.predict(X).sum()
-
-
 def test_weights_of_a_table_are_not_features(table):
     X, y = table
     weight = np.where(y == 1, 5.0, 1.0)
@@ -285,14 +268,6 @@ def test_clones_do_not_share_a_model_dir(table, tmp_path):
     assert {first.parent, second.parent} == {tmp_path}
     assert model.estimator_.latest_checkpoint().parent == first
     assert model.n_iter_ == 2
-
-
-def test_predict_needs_fit(estimator_class, table):
-    X, y = table
-    with pytest.raises(NotFittedError):
-        estimator_class().predict(X)
-    with pytest.raises(NotFittedError):
-        estimator_class().evaluate(X, y)
 
 
 def test_verbose_prints_a_line_an_epoch(table, capsys):
@@ -318,24 +293,18 @@ def test_dtype(blobs):
 
 
 def test_kinds_of_tables_agree(table):
-    pl = pytest.importorskip("polars")
     X, y = table
     as_dict = {name: X[name].to_numpy() for name in X}
+    lists = {name: X[name].tolist() for name in X}
     expected = make(DNNClassifier, max_iter=3).fit(X, y).predict_proba(X)
-    for other in (as_dict, pl.DataFrame(as_dict), X.astype({"city": "category"})):
+    for other in (
+        as_dict,
+        pl.DataFrame(as_dict),
+        pa.table(lists),
+        X.astype({"city": "category"}),
+    ):
         model = make(DNNClassifier, max_iter=3).fit(other, y)
-        np.testing.assert_allclose(model.predict_proba(other), expected, rtol=1e-6)
-
-
-def test_missing_values_of_inferred_columns(table):
-    X, y = table
-    X = X.copy()
-    X.loc[::7, "hours"] = np.nan
-    X.loc[::5, "city"] = None
-    model = make(DNNClassifier, max_iter=5).fit(X, y)
-    assert np.isfinite(model.predict_proba(X)).all()
-    array = X[["age", "hours"]].to_numpy(float)
-    assert np.isfinite(make(DNNClassifier).fit(array, y).predict_proba(array)).all()
+        np.testing.assert_allclose(model.predict_proba(other), expected, rtol=1e-5)
 
 
 def test_in_a_pipeline_and_a_search(table, columns):
@@ -751,18 +720,6 @@ def test_predicting_while_a_fit_ends(table):
             assert all(len(p.result()) == len(X) for p in predictions)
     finally:
         sys.setswitchinterval(interval)
-
-
-def test_a_pyarrow_table(table):
-    pa = pytest.importorskip("pyarrow")
-    X, y = table
-    arrow = pa.table({name: X[name].tolist() for name in X})
-    model = make(DNNClassifier, max_iter=2).fit(arrow, y)
-    np.testing.assert_allclose(
-        model.predict_proba(arrow),
-        make(DNNClassifier, max_iter=2).fit(X, y).predict_proba(X),
-        rtol=1e-5,
-    )
 
 
 @pytest.mark.parametrize(
