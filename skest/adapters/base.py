@@ -6,9 +6,12 @@ open, and then a core `Estimator` trains and predicts. Subclasses say which netw
 there are (`_model_fn`, `_column_parameters`) and what ``y`` means (`_new_target`).
 """
 
+import inspect
 import os
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -29,13 +32,13 @@ from skest.adapters.fit import (
     fold_of_rows,
     keep_embeddings,
 )
-from skest.adapters.former import (
+from skest.adapters.parameters import (
     EVALUATE_ARGUMENTS,
     FIT_ARGUMENTS,
     FORMER_ARGUMENTS,
     PREDICT_ARGUMENTS,
+    TrainingParameters,
 )
-from skest.adapters.parameters import TrainingParameters
 from skest.adapters.reader import RowReader
 from skest.adapters.recipe import AutoParameters
 from skest.adapters.rows import Rows
@@ -76,6 +79,18 @@ class SkestEstimator(
     @abstractmethod
     def _model_fn(self, head: Any) -> Callable[..., EstimatorSpec]:
         """Return the model function of this estimator."""
+
+    def _bound(
+        self, model_fn: Callable[..., EstimatorSpec], **given: Any
+    ) -> Callable[..., EstimatorSpec]:
+        """Return a canned model function with the parameters that it names.
+
+        They are as they were given, or chosen for "auto"; `given` go before.
+        """
+        declared = {parameter.name for parameter in fields(self)}
+        named = [n for n in inspect.signature(model_fn).parameters if n in declared]
+        own = {name: self._chosen(name) for name in named}
+        return partial(model_fn, **own | {"dtype": self._torch_dtype} | given)
 
     def set_params(self, **params: Any) -> Self:
         """Set parameters of this estimator.

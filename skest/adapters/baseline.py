@@ -2,7 +2,6 @@
 """`BaselineClassifier`, `…Regressor`, `…Estimator`: what can be said without features."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from skest.adapters.base import SkestEstimator
@@ -44,15 +43,7 @@ class SkestBaseline(BaselineParameters, SkestEstimator):
     """What the baseline estimators have in common; not for direct use."""
 
     def _model_fn(self, head: Any) -> Callable[..., EstimatorSpec]:
-        return partial(
-            baseline_model_fn,
-            head=head,
-            optimizer=self.optimizer,
-            learning_rate=self.learning_rate,
-            lr_scheduler=self.lr_scheduler,
-            clip_norm=self.clip_norm,
-            dtype=self._torch_dtype,
-        )
+        return self._bound(baseline_model_fn, head=head)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -13,8 +13,7 @@ from sklearn.utils.multiclass import type_of_target
 from sklearn.utils.validation import check_is_fitted
 
 from skest.adapters.base import has_partial_fit
-from skest.adapters.former import PREDICT_ARGUMENTS
-from skest.adapters.parameters import parameter, with_parameters
+from skest.adapters.parameters import PREDICT_ARGUMENTS, parameter, with_parameters
 from skest.adapters.rows import Rows
 from skest.adapters.stream import StreamTrained
 from skest.adapters.targets.classes import ClassTarget, LabelsTarget, as_matrix

@@ -2,7 +2,6 @@
 """`DNNClassifier`, `DNNRegressor`, `DNNEstimator`: perceptrons on feature columns."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from numbers import Real
 from typing import Any, ClassVar
 
@@ -107,22 +106,7 @@ class SkestDNN(DNNParameters, SkestEstimator):
     _recipe_for: ClassVar[tuple[str, str] | None] = ("optimizer", "learning_rate")
 
     def _model_fn(self, head: Any) -> Callable[..., EstimatorSpec]:
-        return partial(
-            dnn_model_fn,
-            head=head,
-            columns=self.feature_columns_,
-            hidden_units=self.hidden_units,
-            activation=self.activation,
-            dropout=self._chosen("dropout"),
-            batch_norm=self.batch_norm,
-            optimizer=self.optimizer,
-            learning_rate=self._chosen("learning_rate"),
-            weight_decay=self._chosen("weight_decay"),
-            lr_scheduler=self.lr_scheduler,
-            clip_norm=self.clip_norm,
-            n_members=self._chosen("n_members"),
-            dtype=self._torch_dtype,
-        )
+        return self._bound(dnn_model_fn, head=head, columns=self.feature_columns_)
 
 
 @with_parameters

@@ -2,7 +2,6 @@
 """`DNNLinearCombinedClassifier`, `…Regressor` and `…Estimator`: wide & deep."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from numbers import Real
 from typing import Any, ClassVar
 
@@ -124,27 +123,11 @@ class SkestCombined(CombinedParameters, SkestEstimator):
     )
 
     def _model_fn(self, head: Any) -> Callable[..., EstimatorSpec]:
-        return partial(
+        return self._bound(
             dnn_linear_combined_model_fn,
             head=head,
             linear_columns=self.linear_feature_columns_,
             dnn_columns=self.dnn_feature_columns_,
-            dnn_hidden_units=self.dnn_hidden_units,
-            dnn_activation=self.dnn_activation,
-            dnn_dropout=self._chosen("dnn_dropout"),
-            batch_norm=self.batch_norm,
-            dnn_optimizer=self.dnn_optimizer,
-            dnn_learning_rate=self._chosen("dnn_learning_rate"),
-            linear_optimizer=self.linear_optimizer,
-            linear_learning_rate=self.linear_learning_rate,
-            linear_sparse_combiner=self.linear_sparse_combiner,
-            l1=self.l1,
-            l2=self.l2,
-            weight_decay=self._chosen("weight_decay"),
-            lr_scheduler=self.lr_scheduler,
-            clip_norm=self.clip_norm,
-            n_members=self._chosen("n_members"),
-            dtype=self._torch_dtype,
         )
 
 

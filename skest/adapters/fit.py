@@ -307,6 +307,7 @@ class LiveScore:
             weight = np.ones(rows.n_rows) if rows.weight is None else rows.weight
             self._features = rows._replace(weight=weight).with_normalised_weight()
         self._batches: list[Any] = []
+        self._beside: dict[str, Any] = {}
 
     def begin(self, run: Run) -> None:
         """Encode the rows; wrong ones are refused before the first step."""
@@ -326,18 +327,14 @@ class LiveScore:
                 with_labels=False,
             )
         )
-
-    @property
-    def _beside(self) -> dict[str, Any]:
-        """What the heads read beside the logits, of all rows."""
+        # What the heads read beside the logits, of all rows.
         head: Any = self._target.head(None)
         heads = getattr(head, "heads", [head])
         keys = {key for part in heads for key in (part.weight_key, part.features_key)}
-        batches = [features for features, _ in self._batches]
-        return {
-            key: _joined([batch[key] for batch in batches])
-            for key in keys
-            if key in batches[0]
+        first, _ = self._batches[0]
+        self._beside = {
+            key: _joined([features[key] for features, _ in self._batches])
+            for key in keys & first.keys()
         }
 
     def __call__(self, run: Run) -> float:

@@ -3,7 +3,6 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -133,19 +132,11 @@ class SkestLinear(LinearParameters, SkestEstimator):
         return weight, bias
 
     def _model_fn(self, head: Any) -> Callable[..., EstimatorSpec]:
-        return partial(
+        return self._bound(
             linear_model_fn,
             head=head,
             columns=self.feature_columns_,
-            sparse_combiner=self.sparse_combiner,
             optimizer=self._numbers_rows() or self.optimizer,
-            learning_rate=self.learning_rate,
-            l1=self.l1,
-            l2=self.l2,
-            weight_decay=self.weight_decay,
-            lr_scheduler=self.lr_scheduler,
-            clip_norm=self.clip_norm,
-            dtype=self._torch_dtype,
         )
 
     # Dual coordinate ascent, whose examples are told apart by the numbers of the rows.

@@ -12,8 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from skest.adapters.base import has_partial_fit
 from skest.adapters.features import without_columns
-from skest.adapters.former import PREDICT_ARGUMENTS
-from skest.adapters.parameters import parameter, with_parameters
+from skest.adapters.parameters import PREDICT_ARGUMENTS, parameter, with_parameters
 from skest.adapters.stream import StreamTrained
 from skest.adapters.targets.base import Target
 from skest.adapters.targets.classes import LabelsTarget, as_matrix

@@ -2,7 +2,6 @@
 """`RNNClassifier` and `RNNRegressor`: a recurrent network on sequences."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, ClassVar
 
 from skest.adapters.base import SkestEstimator
@@ -86,19 +85,11 @@ class SkestRNN(RNNParameters, SkestEstimator):
                 "'context_feature_columns' are given, but 'sequence_feature_columns' are "
                 "not. Give them too, or use a DNN, which takes no sequences."
             )
-        return partial(
+        return self._bound(
             rnn_model_fn,
             head=head,
             sequence_columns=self.sequence_feature_columns_,
             context_columns=self.context_feature_columns_,
-            units=self.units,
-            cell_type=self.cell_type,
-            optimizer=self.optimizer,
-            learning_rate=self.learning_rate,
-            weight_decay=self.weight_decay,
-            lr_scheduler=self.lr_scheduler,
-            clip_norm=self.clip_norm,
-            dtype=self._torch_dtype,
         )
 
 

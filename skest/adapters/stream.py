@@ -14,7 +14,7 @@ from skest.adapters.base import SkestEstimator, has_partial_fit
 from skest.adapters.epochs import Progress
 from skest.adapters.features import WEIGHT_KEY
 from skest.adapters.fit import CoreTraining
-from skest.adapters.former import TRAIN_ARGUMENTS
+from skest.adapters.parameters import TRAIN_ARGUMENTS
 from skest.adapters.rows import Rows
 from skest.config.run_config import RunConfig
 from skest.core.tf_names import former_arguments

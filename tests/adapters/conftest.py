@@ -9,12 +9,14 @@ from skest import (
     DNNClassifier,
     DNNLinearCombinedClassifier,
     DNNLinearCombinedRegressor,
-    DNNRegressor,
     LinearClassifier,
     LinearRegressor,
 )
 
-CLASSIFIERS = [DNNClassifier, LinearClassifier, DNNLinearCombinedClassifier]
+# One network, one linear model and both at once: the ways through the code.
+CLASSIFIERS = [DNNClassifier, LinearClassifier]
+REGRESSORS = [LinearRegressor, DNNLinearCombinedRegressor]
+ESTIMATORS = [DNNClassifier, LinearRegressor, DNNLinearCombinedClassifier]
 # Those of networks; "auto" is tested in test_recipe.py.
 TF_SETTINGS = {
     "optimizer": "adagrad",
@@ -22,7 +24,6 @@ TF_SETTINGS = {
     "dnn_optimizer": "adagrad",
     "dnn_learning_rate": 0.05,
 }
-REGRESSORS = [DNNRegressor, LinearRegressor, DNNLinearCombinedRegressor]
 
 
 def tf_settings(estimator_class):
@@ -53,7 +54,7 @@ def regressor_class(request):
     return request.param
 
 
-@pytest.fixture(params=CLASSIFIERS + REGRESSORS, ids=lambda c: c.__name__)
+@pytest.fixture(params=ESTIMATORS, ids=lambda c: c.__name__)
 def estimator_class(request):
     return request.param
 

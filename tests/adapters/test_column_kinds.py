@@ -76,14 +76,14 @@ def test_dual_ascent_takes_weights(reviews):
     X = X.assign(size=rng.normal(size=len(X)))
     model = LinearClassifier(
         feature_columns=fc.FeatureColumns(columns),
-        optimizer=LinearSDCA(l2=2.0),
+        optimizer=LinearSDCA(l2=20.0),
         dtype="float64",
-        max_iter=1000,
+        max_iter=150,
         n_iter_no_change=np.inf,
         random_state=0,
     ).fit(X, y)
     design = np.column_stack([np.ones(len(X)), model.feature_columns_.transform(X)])
-    other = LogisticRegression(C=0.5, fit_intercept=False, tol=1e-10, max_iter=1000)
+    other = LogisticRegression(C=0.05, fit_intercept=False, tol=1e-10, max_iter=1000)
     other.fit(design, y)
     weights = np.append(model.intercept_, model.coef_)
     np.testing.assert_allclose(weights, other.coef_[0], atol=1e-5)
@@ -117,7 +117,7 @@ def test_a_shared_table_is_learned(clicks, tmp_path):
         feature_columns=shared(),
         optimizer="adam",
         learning_rate=0.02,
-        max_iter=60,
+        max_iter=45,
         random_state=0,
         config=RunConfig(tmp_path),
     ).fit(X, y)

@@ -20,7 +20,6 @@ from skest import DNNClassifier, DNNEstimator, MultiHeadEstimator
 from skest.heads import (
     BinaryClassHead,
     MultiClassHead,
-    MultiHead,
     MultiLabelHead,
     RegressionHead,
 )
@@ -30,7 +29,7 @@ from tests.adapters.conftest import make
 N = 120
 
 
-@pytest.fixture(name="X")
+@pytest.fixture(name="X", scope="module")
 def mixed_table():
     return pd.DataFrame(
         {
@@ -41,7 +40,7 @@ def mixed_table():
     )
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def y(X):
     return pd.DataFrame(
         {
@@ -67,9 +66,13 @@ def multi_head(**parameters):
     return make(MultiHeadEstimator, hidden_units=(16,), **parameters)
 
 
-def test_a_frame_of_mixed_targets(X, y):
-    model = multi_head(heads=HEADS).fit(X, y)
-    predicted = model.predict(X)
+@pytest.fixture(scope="module")
+def fitted(X, y):
+    return multi_head(heads=HEADS).fit(X, y)
+
+
+def test_a_frame_of_mixed_targets(X, y, fitted):
+    predicted = fitted.predict(X)
     assert list(predicted.columns) == list(y.columns)
     assert predicted.index.equals(X.index)
     assert (predicted["sign"] == y["sign"]).mean() > 0.95
@@ -79,14 +82,13 @@ def test_a_frame_of_mixed_targets(X, y):
     assert set(predicted["cheap"]) == {0, 1}
 
 
-def test_probabilities_are_a_list_by_head(X, y):
-    model = multi_head(heads=HEADS).fit(X, y)
-    sign, price, visits, tags = model.predict_proba(X)
+def test_probabilities_are_a_list_by_head(X, y, fitted):
+    sign, price, visits, tags = fitted.predict_proba(X)
     assert price is None and visits is None
     assert sign.shape == (N, 2) and tags.shape == (N, 2)
     np.testing.assert_allclose(sign.sum(axis=1), 1, rtol=1e-5)
-    assert model.classes_[0].tolist() == ["minus", "plus"]
-    assert model.classes_[1] is None
+    assert fitted.classes_[0].tolist() == ["minus", "plus"]
+    assert fitted.classes_[1] is None
 
 
 def test_the_score_is_the_weighted_mean_of_the_heads(X, y):
@@ -118,9 +120,8 @@ def test_the_kinds_are_inferred(X, y):
     assert model.classes_[-1].tolist() == [1, 3, 5]
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_missing_labels_count_for_nothing(X, y, seed):
-    gone = np.random.default_rng(seed).random(N) < 0.3
+def test_missing_labels_count_for_nothing(X, y):
+    gone = np.random.default_rng(0).random(N) < 0.3
     gaps = y.astype({"visits": float})
     gaps.loc[gone, ["price", "visits"]] = np.nan
     gaps.loc[~gone, "sign"] = None
@@ -154,12 +155,11 @@ def test_what_stands_in_a_missing_label_has_no_influence(X, y):
     pd.testing.assert_frame_equal(one.predict(X), two.predict(X))
 
 
-def test_a_head_without_known_labels_has_no_score(X, y):
-    model = multi_head(heads=HEADS).fit(X, y)
+def test_a_head_without_known_labels_has_no_score(X, y, fitted):
     unknown = y.assign(price=np.nan)
     one = y.assign(price=y["price"].where(np.arange(N) == 3))
-    assert model.score(X, one) == model.score(X, unknown)  # R² of one row is none
-    with_price, without = model.score(X, y), model.score(X, unknown)
+    assert fitted.score(X, one) == fitted.score(X, unknown)  # R² of one row is none
+    with_price, without = fitted.score(X, y), fitted.score(X, unknown)
     assert 0 < without <= 1
     assert with_price != without
 
@@ -213,20 +213,11 @@ def test_heads_of_the_users(X, y):
     assert set(model.predict(X)["sign"]) == {"minus", "plus"}
 
 
-def test_it_is_the_multi_head_of_the_core(X, y):
-    model = multi_head(heads=HEADS, head_weights=[1, 2, 3, 4]).fit(X, y)
-    head = model._target.head(None)
-    assert isinstance(head, MultiHead)
-    assert [h.name for h in head.heads] == list(HEADS)
-    assert list(head.head_weights) == [1, 2, 3, 4]
-
-
-def test_weights_count_like_repeated_rows_in_scores(X, y):
-    model = multi_head(heads=HEADS).fit(X, y)
+def test_weights_count_like_repeated_rows_in_scores(X, y, fitted):
     weight = np.tile([1.0, 2.0], N // 2)
     rows = np.repeat(np.arange(N), weight.astype(int))
-    weighted = model.score(X, y, weight)
-    assert weighted == pytest.approx(model.score(X.iloc[rows], y.iloc[rows]))
+    weighted = fitted.score(X, y, weight)
+    assert weighted == pytest.approx(fitted.score(X.iloc[rows], y.iloc[rows]))
 
 
 def test_early_stopping_partial_fit_pickle_and_clone(X, y):
@@ -283,12 +274,11 @@ def test_wrong_parameters_are_refused(kind, X, y):
         multi_head(**parameters).fit(X, y)
 
 
-def test_wrong_targets_are_refused(X, y):
-    model = multi_head(heads=HEADS).fit(X, y)
+def test_wrong_targets_are_refused(X, y, fitted):
     with pytest.raises(ValueError, match="lacks 'visits'; it has 'sign', 'price'"):
-        model.score(X, y.drop(columns="visits"))
+        fitted.score(X, y.drop(columns="visits"))
     with pytest.raises(ValueError, match="Target 'sign': y contains labels.*'zero'"):
-        model.evaluate(X, y.assign(sign="zero"))
+        fitted.evaluate(X, y.assign(sign="zero"))
     with pytest.raises(ValueError, match=r"Target 'visits': .*needs y.*-1 in row 0"):
         multi_head(heads=HEADS).fit(X, y.assign(visits=-1))
     with pytest.raises(ValueError, match="Target 'price' .*has no label at all"):
@@ -314,7 +304,7 @@ def test_weights_of_a_column_and_of_rows_are_not_mixed(X, y):
         model.fit(X, y, sample_weight=np.ones(N))
 
 
-@pytest.mark.parametrize("kind", ["regression", "huber", "poisson", "auto"])
+@pytest.mark.parametrize("kind", ["regression", "poisson", "auto"])
 def test_infinity_is_refused_and_nothing_is_lost(kind, X, y):
     heads = "auto" if kind == "auto" else {"price": kind}
     model = multi_head(heads=heads).fit(X, y[["price"]])
@@ -514,10 +504,9 @@ def test_held_out_rows_that_have_all_labels_of_a_head(X, y):
     raise AssertionError("no seed holds the only label out")
 
 
-@pytest.mark.parametrize("early_stopping", [True, False])
 @pytest.mark.parametrize("dtype", ["str", "float", "Int64"])
 @pytest.mark.parametrize("kind", ["classification", MultiClassHead(3)])
-def test_three_classes_with_gaps(kind, dtype, early_stopping, X):
+def test_three_classes_with_gaps(kind, dtype, X):
     ids = pd.Series(np.arange(N) % 3).where(np.arange(N) % 4 > 0)
     if dtype == "str":
         if kind != "classification":
@@ -526,7 +515,7 @@ def test_three_classes_with_gaps(kind, dtype, early_stopping, X):
     y = pd.DataFrame({"c": ids if dtype == "str" else ids.astype(dtype)})
     y["size"] = X["size"].to_numpy()
     heads = {"c": kind, "size": "regression"}
-    model = multi_head(heads=heads, early_stopping=early_stopping, max_iter=2)
+    model = multi_head(heads=heads, early_stopping=True, max_iter=2)
     assert np.isfinite(model.fit(X, y).score(X, y))
 
 

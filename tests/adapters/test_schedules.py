@@ -5,7 +5,6 @@ from functools import partial
 
 import numpy as np
 import pytest
-from sklearn.base import clone
 from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
 
 from skest import BaselineClassifier, DNNClassifier, MultiHeadEstimator, RNNClassifier
@@ -30,17 +29,6 @@ class Rates(Hook):
 def rate_parameters(estimator_class):
     names = estimator_class().get_params()
     return [n for n in names if n.endswith("learning_rate")]
-
-
-def test_a_rate_as_a_function_of_the_step(estimator_class, blobs):
-    X, y = blobs
-    hook = Rates()
-    rates = {n: lambda step: 0.1 / (1 + step) for n in rate_parameters(estimator_class)}
-    model = make(estimator_class, max_iter=2, batch_size=60, hooks=[hook], **rates)
-    model.fit(X, y)
-    expected = [[0.1 / (1 + step)] * len(rates) for step in range(4)]
-    assert hook.rates == expected
-    assert clone(model).get_params()[next(iter(rates))] is not None
 
 
 def test_a_scheduler_of_torch_goes_on_after_a_pause(estimator_class, blobs):
@@ -90,7 +78,6 @@ def test_a_list_of_optimizers(blobs):
 
 
 WRONG = {
-    "clip_norm": (-1.0, "'clip_norm' parameter"),
     "lr_scheduler": (ReduceLROnPlateau, "ReduceLROnPlateau"),
     "learning_rate": (lambda step: float("nan"), "step 0"),
     "optimizer": ([("nothing.*", "adam"), ("*", "sgd")], "nothing"),

@@ -91,11 +91,11 @@ def test_files(tmp_path, table):
         frame = X.iloc[rows].assign(buys=np.where(y.iloc[rows] == 1, "yes", "no"))
         frame.to_parquet(tmp_path / f"part-{part}.parquet")
     input_fn = parquet_input_fn(
-        tmp_path / "*.parquet", 20, label="buys", shuffle=True, num_epochs=30
+        tmp_path / "*.parquet", 20, label="buys", shuffle=True, num_epochs=12
     )
     model = make(DNNClassifier, feature_columns=columns(), learning_rate=0.2)
     model.train(input_fn, classes=["no", "yes"])
-    assert model.n_steps_ == 300
+    assert model.n_steps_ == 120
     assert model.classes_.tolist() == ["no", "yes"]
     assert set(model.feature_names_in_) == {"age", "city"}
     answer = np.where(y == 1, "yes", "no")
@@ -123,11 +123,11 @@ def test_fitted_columns_keep_what_they_have_learned(table):
 def test_numbers(table, estimator_class):
     X, _ = table
     y = pd.Series(1000 + 300 * X["age"] - 50 * (X["city"] == "Oslo"))
-    model = make(estimator_class, feature_columns=columns())
-    for _ in range(40):
+    model = make(estimator_class, feature_columns=columns(), learning_rate=0.3)
+    for _ in range(8):
         model.train(stream(X, y))
     assert model.score(X, y) > 0.9
-    assert len(model.loss_curve_) == model.n_iter_ == 40
+    assert len(model.loss_curve_) == model.n_iter_ == 8
 
 
 def test_two_kinds_of_columns_and_several_heads(table):
@@ -188,7 +188,7 @@ def test_class_weights_are_those_of_the_rows(table):
         LinearClassifier, feature_columns=columns(), class_weight={0: 1.0, 1: 0.0}
     )
     weighted.train(stream(X, y), classes=[0, 1])
-    for _ in range(20):
+    for _ in range(4):
         weighted.train(stream(X, y))
     assert (weighted.predict(X) == 0).all()
 

@@ -41,7 +41,6 @@ DNN_ADAGRAD = {f"dnn_{name}": value for name, value in ADAGRAD.items()}
 ESTIMATORS = [
     BaselineRegressor(),
     DNNClassifier((16,), **ADAGRAD, max_iter=15),
-    DNNRegressor((16,), **ADAGRAD, max_iter=20),
     LinearClassifier(max_iter=60),
     DNNLinearCombinedRegressor((16,), **DNN_ADAGRAD, max_iter=60),
     RNNClassifier(16, learning_rate=0.1, max_iter=20),
@@ -52,6 +51,7 @@ ESTIMATORS = [
 # What ``make test`` has not the time for.
 MORE = [
     BaselineClassifier(),
+    DNNRegressor((16,), **ADAGRAD, max_iter=20),
     LinearRegressor(),
     DNNLinearCombinedClassifier((16,), **DNN_ADAGRAD, max_iter=15),
     RNNRegressor(16, max_iter=60),
@@ -110,14 +110,11 @@ def test_scikit_learn_checks_of_more(estimator, check):
     check(estimator)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("estimator", "check"),
     [
-        pytest.param(
-            *(estimator, check),
-            id=f"{name}-{i}",
-            marks=[] if name == "classifier" else pytest.mark.nightly,
-        )
+        pytest.param(*(estimator, check), id=f"{name}-{i}")
         for name, model in WITH_MODEL_FN.items()
         for i, (estimator, check) in enumerate(estimator_checks_generator(model))
     ],

@@ -159,10 +159,9 @@ def test_column_transformer(cancer_frame: Any) -> None:
     columns = make_column_transformer((fc.indicator_column(names), ["size"]))
     for transformer in (encode, columns):
         model = make_pipeline(transformer, clone(CLASSIFIER))
-        scores = cross_val_score(model, X, y, cv=3)
-        assert scores.mean() > 0.85
+        assert cross_val_score(model, X, y, cv=2).mean() > 0.85
     for model in (CLASSIFIER, WIDE):
-        assert cross_val_score(model, X, y, cv=3).mean() > 0.85
+        assert cross_val_score(model, X, y, cv=2).mean() > 0.85
 
 
 @pytest.mark.parametrize("ensemble", [True, False])
@@ -214,7 +213,7 @@ def test_stacking(iris: Any, diabetes: Any) -> None:
     X, y = diabetes
     first = [("dnn", REGRESSOR), ("linear", LinearRegressor(max_iter=30))]
     stack = StackingRegressor(first, RidgeCV(), cv=3)
-    assert cross_val_score(stack, X, y, cv=3).mean() > 0.35
+    assert stack.fit(X[::2], y[::2]).score(X[1::2], y[1::2]) > 0.35
 
 
 def test_voting(wrong_labels: Any, diabetes: Any) -> None:
@@ -264,7 +263,7 @@ def test_several_classes(meta: Any, iris: Any) -> None:
 def test_several_outputs() -> None:
     X, y = load_linnerud(return_X_y=True)
     for meta in (MultiOutputRegressor, RegressorChain):
-        model = meta(clone(REGRESSOR).set_params(max_iter=100)).fit(X, y)
+        model = meta(clone(REGRESSOR).set_params(learning_rate=0.2)).fit(X, y)
         assert model.predict(X).shape == y.shape
         assert model.score(X, y) > 0.3
     X, digits = load_digits(return_X_y=True)
@@ -385,11 +384,10 @@ def test_search_of_parameters_of_columns(cancer_frame: Any) -> None:
     )
 
 
-@pytest.mark.parametrize("backend", ["threading", "sequential"])
-def test_joblib_backends(backend: str, cancer: Any) -> None:
+def test_fits_in_threads_of_joblib(cancer: Any) -> None:
     """Fits from several threads at once give what fits in turn give."""
     in_turn = SEARCHES["grid"](CLASSIFIER, None).fit(*cancer)
-    with joblib.parallel_config(backend=backend, n_jobs=3):
+    with joblib.parallel_config(backend="threading", n_jobs=3):
         search = SEARCHES["grid"](CLASSIFIER, None)
         check_search(search, *cancer)
     np.testing.assert_array_equal(scores_of(search), scores_of(in_turn))
@@ -441,7 +439,7 @@ def test_selection_by_coefficients(cancer: Any) -> None:
     X, y = cancer
     noise = np.random.default_rng(0).normal(size=(len(y), 10))
     X = StandardScaler().fit_transform(np.hstack([X[:, :5], noise]))
-    by_rank = RFE(LINEAR, n_features_to_select=4).fit(X, y)
+    by_rank = RFE(LINEAR, n_features_to_select=4, step=3).fit(X, y)
     by_size = SelectFromModel(LINEAR, max_features=4, threshold=-np.inf).fit(X, y)
     for selector in (by_rank, by_size):
         assert np.flatnonzero(selector.get_support()).max() < 5
@@ -454,9 +452,9 @@ def test_selection_by_coefficients(cancer: Any) -> None:
 def test_sequential_selection(cancer: Any) -> None:
     X, y = cancer
     noise = np.random.default_rng(0).normal(size=(len(y), 2))
-    X = np.hstack([noise, X[:, [7, 21]]])
-    selector = SequentialFeatureSelector(LINEAR, n_features_to_select=2, cv=2)
-    assert selector.fit(X, y).get_support().tolist() == [False, False, True, True]
+    X = np.hstack([noise, X[:, [7]]])
+    selector = SequentialFeatureSelector(LINEAR, n_features_to_select=1, cv=2)
+    assert selector.fit(X, y).get_support().tolist() == [False, False, True]
 
 
 def test_permutation_importance(diabetes: Any) -> None:

@@ -77,7 +77,7 @@ def fitted_outputs(
     "title",
     [
         title
-        if title in ("noisy", "mini-batches numbers")
+        if title == "mini-batches numbers"
         else pytest.param(title, marks=pytest.mark.slow)
         for title in RANDOM
     ],

@@ -57,13 +57,9 @@ CROSS = fc.crossed_column(
     [BUCKETS, fc.bucketized_column(fc.numeric_column(1), [0.0])], 10
 )
 TRANSFORMERS = [
-    fc.numeric_column(0),
-    fc.numeric_column(0, normalizer="quantile"),
     fc.numeric_column(0, default_value="mean", indicate_missing="auto"),
-    NUMBER,
     BUCKETS,
     fc.indicator_column(CROSS),
-    fc.FeatureColumns([NUMBER, BUCKETS]),
     fc.FeatureColumns([("scaled", NUMBER), ("crossed", CROSS)]),
 ]
 OF_FRAMES = [

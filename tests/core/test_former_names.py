@@ -11,7 +11,7 @@ import torch
 
 import skest
 from skest import export, feature_columns, heads, hooks, inputs
-from skest.adapters.former import FORMER_ARGUMENTS
+from skest.adapters.parameters import FORMER_ARGUMENTS
 from skest.core.tf_names import _ATTRIBUTES
 from tests._models import model_fn
 
