@@ -24,7 +24,7 @@ from skest.export.writer import are_external, write_export
 from skest.model_selection.together import Together
 
 
-class _Together:
+class _Ensemble:
     """Trains members together, and can be exported."""
 
     weights: Any
@@ -122,7 +122,7 @@ class _Together:
             return super().fit(X, y, **fit_params)  # type: ignore[misc]
 
 
-class EnsembleClassifier(_Together, VotingClassifier):
+class EnsembleClassifier(_Ensemble, VotingClassifier):
     """Mean of the probabilities of several classifiers.
 
     It is `sklearn.ensemble.VotingClassifier` with ``voting="soft"``, which trains members
@@ -155,7 +155,7 @@ class EnsembleClassifier(_Together, VotingClassifier):
         super().__init__(estimators, voting="soft", weights=weights, n_jobs=n_jobs)
 
 
-class EnsembleRegressor(_Together, VotingRegressor):
+class EnsembleRegressor(_Ensemble, VotingRegressor):
     """Mean of the predictions of several regressors.
 
     It is `sklearn.ensemble.VotingRegressor`, which trains members of skest together, and
@@ -198,11 +198,11 @@ def check_can_average(estimator: Any, y: Any) -> None:
     y : labels
         Of the search.
     """
-    kind = type_of_target(y, input_name="y")
+    kind = type_of_target(y, input_name="y", raise_unknown=True)
     if is_classifier(estimator):
         fits = kind in ("binary", "multiclass") and hasattr(estimator, "predict_proba")
     else:
-        fits = np.ndim(y) == 1
+        fits = np.asarray(y).ndim == 1
     if not fits:
         raise ValueError(
             "An ensemble needs a classifier with predict_proba and one class for each row, "
@@ -312,7 +312,11 @@ def greedy_ensemble(
             for part, test in zip(parts, tests, strict=True)
         )
     ]
-    classes = np.unique(y) if is_classifier(candidates[0][0]["estimator"]) else None
+    classes = (
+        np.unique(np.asarray(y))
+        if is_classifier(candidates[0][0]["estimator"])
+        else None
+    )
     splits = [
         k
         for k in range(len(tests))

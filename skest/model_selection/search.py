@@ -10,6 +10,7 @@ import numpy as np
 from sklearn import model_selection
 from sklearn.experimental import enable_halving_search_cv  # noqa: F401
 from sklearn.pipeline import Pipeline
+from sklearn.utils import indexable
 
 from skest.core.checks import warn
 from skest.core.sklearn_compat import Interval
@@ -31,7 +32,7 @@ _ADDED: _Constraints = {
 }
 
 
-class _TogetherCV:
+class _Search:
     """What the searches have in common."""
 
     estimator: Any
@@ -63,8 +64,6 @@ class _TogetherCV:
             If not even one candidate was done.
         """
         self._validate_params()  # type: ignore[attr-defined]
-        if self.ensemble:
-            check_can_average(self.estimator, y)
         self._members: list[Any] = []
         self._together = Together(
             self.n_jobs,
@@ -85,6 +84,11 @@ class _TogetherCV:
 
     def _resource_to_go_on(self) -> str:
         return ""
+
+    def _check_input_parameters(self, X: Any, y: Any, split_params: Any) -> None:
+        if self.ensemble:
+            check_can_average(self.estimator, y)
+        super()._check_input_parameters(X, y, split_params)  # type: ignore[misc]
 
     def _run_search(
         self, evaluate_candidates: Any, *, callback_ctx: Any = None
@@ -141,13 +145,14 @@ class _TogetherCV:
         if isinstance(scorer, Mapping):
             scorer = scorer.get(name)
         rounds = _ROUNDS if self.ensemble is True else int(self.ensemble)
+        X, y = indexable(X, y)
         ensemble = greedy_ensemble(self._members, X, y, scorer, name, rounds)
         if ensemble is not None:
             ensemble.single_ = self.best_estimator_
             self.best_estimator_ = ensemble
 
 
-class GridSearchCV(_TogetherCV, model_selection.GridSearchCV):
+class GridSearchCV(_Search, model_selection.GridSearchCV):
     """Exhaustive search, with candidates and folds trained together.
 
     It is `sklearn.model_selection.GridSearchCV`, with its parameters, attributes and
@@ -232,7 +237,7 @@ return_train_score
         self.max_members = max_members
 
 
-class RandomizedSearchCV(_TogetherCV, model_selection.RandomizedSearchCV):
+class RandomizedSearchCV(_Search, model_selection.RandomizedSearchCV):
     """Search among random candidates, trained together with their folds.
 
     It is `sklearn.model_selection.RandomizedSearchCV`; see `GridSearchCV` for what is
@@ -302,7 +307,7 @@ random_state, error_score, return_train_score
         self.max_members = max_members
 
 
-class _TogetherHalving(_TogetherCV):
+class _HalvingSearch(_Search):
     """What the halving searches have in common."""
 
     resource: str
@@ -329,8 +334,7 @@ class _TogetherHalving(_TogetherCV):
                 )
             search = copy.copy(self)
             search.max_resources = number
-        base: Any = super(_TogetherHalving, search)
-        base._check_input_parameters(X, y, split_params)
+        super(_HalvingSearch, search)._check_input_parameters(X, y, split_params)
         self.min_resources_ = search.min_resources_
         self.max_resources_ = search.max_resources_
 
@@ -341,7 +345,7 @@ class _TogetherHalving(_TogetherCV):
         search.n_iterations_ = len(search.n_resources_)
 
 
-class HalvingGridSearchCV(_TogetherHalving, model_selection.HalvingGridSearchCV):
+class HalvingGridSearchCV(_HalvingSearch, model_selection.HalvingGridSearchCV):
     """Halving search of a grid, by epochs.
 
     It is `sklearn.model_selection.HalvingGridSearchCV`; see `GridSearchCV` for what is
@@ -424,7 +428,7 @@ refit, error_score, return_train_score, random_state, verbose
         self.max_members = max_members
 
 
-class HalvingRandomSearchCV(_TogetherHalving, model_selection.HalvingRandomSearchCV):
+class HalvingRandomSearchCV(_HalvingSearch, model_selection.HalvingRandomSearchCV):
     """Halving search of random candidates, by epochs.
 
     It is `sklearn.model_selection.HalvingRandomSearchCV`; see `GridSearchCV` for what is
@@ -454,7 +458,7 @@ verbose
     >>> X, y = load_iris(return_X_y=True)
     >>> model = LinearClassifier(random_state=0, max_iter=9)
     >>> rates = {"learning_rate": [0.001, 0.01, 0.1]}
-    >>> search = HalvingRandomSearchCV(model, rates, cv=3, random_state=0).fit(X, y)
+    >>> search = HalvingRandomSearchCV(model, rates, n_candidates=3, cv=3).fit(X, y)
     >>> search.n_candidates_, search.n_resources_
     ([3, 1], [1, 3])
     """

@@ -81,10 +81,11 @@ class Task:
 
     @property
     def rows(self) -> Any:
-        """The rows to fit on, by number."""
-        X = self.given["X"]
-        n_rows = X.shape[0] if hasattr(X, "shape") else len(X)
-        rows = np.asarray(self.given.get("train", np.arange(n_rows)))
+        """The rows to fit on, by number; None are all."""
+        rows = self.given.get("train")
+        if rows is None:
+            return None
+        rows = np.asarray(rows)
         return np.flatnonzero(rows) if rows.dtype == bool else rows
 
     def values(self, counts: Callable[[str], bool]) -> Any:
@@ -254,23 +255,17 @@ class Together(ParallelBackendBase):
         """Fit estimators on one table; return tasks that scikit-learn shall see to."""
         first = tasks[0]
         X, y, weight = first.given["X"], first.given["y"], first.sample_weight
-        rows, steps = None, ()
-        if data is None:
-            rows = [task.rows for task in tasks]
-        else:
+        rows, steps = [task.rows for task in tasks], ()
+        if data is not None:
             before = first.estimator[:-1]
-            X, y = safe_indexing(X, first.rows), safe_indexing(y, first.rows)
-            if weight is not None:
-                weight = safe_indexing(weight, first.rows)
+            X, y, weight = (_part(value, first.rows) for value in (X, y, weight))
             try:
                 X = before.fit_transform(X, y)
             except Exception:
                 return tasks  # scikit-learn says what fails
-            steps = before.steps
-        for i, task in enumerate(tasks if self._resource else ()):
-            given = [X, y] if weight is None else [X, y, weight]
-            if rows is not None:
-                given = [safe_indexing(value, rows[i]) for value in given]
+            rows, steps = [None] * len(tasks), before.steps
+        for task, own in zip(tasks, rows, strict=True) if self._resource else ():
+            given = [_part(value, own) for value in (X, y, weight) if value is not None]
             self._go_on(task, given, steps)
         left = [i for i, task in enumerate(tasks) if task.result is None]
         if not left or self._is_over():
@@ -280,7 +275,7 @@ class Together(ParallelBackendBase):
             [tasks[i].final for i in left],
             X,
             y,
-            rows=None if rows is None else [rows[i] for i in left],
+            rows=None if rows[0] is None else [rows[i] for i in left],
             sample_weight=weight,
             on_error="return",
             time_limit=None if self._limit is None else self._end - begin,
@@ -340,3 +335,7 @@ class Together(ParallelBackendBase):
 
     def _too_late(self) -> TimeoutError:
         return TimeoutError(f"time_limit={self._limit} is over")
+
+
+def _part(value: Any, rows: Any) -> Any:
+    return value if value is None or rows is None else safe_indexing(value, rows)
