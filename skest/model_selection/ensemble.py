@@ -303,42 +303,27 @@ def greedy_ensemble(
     n_rounds : int
         See `greedy_counts`.
     """
-    tests = [np.asarray(part["test"]) for part in candidates[-1]]
-    candidates = [
-        parts
-        for parts in candidates
-        if all(
-            part["fit_error"] is None and np.array_equal(part["test"], test)
-            for part, test in zip(parts, tests, strict=True)
-        )
-    ]
-    classes = (
-        np.unique(np.asarray(y))
-        if is_classifier(candidates[0][0]["estimator"])
-        else None
-    )
+    candidates = _comparable(candidates)
+    classifies = candidates and is_classifier(candidates[0][0]["estimator"])
+    classes = np.unique(np.asarray(y)) if classifies else None
     splits = [
         k
-        for k in range(len(tests))
-        if classes is None
-        or all(
-            len(parts[k]["estimator"].classes_) == len(classes) for parts in candidates
-        )
+        for k in range(len(candidates[0]) if candidates else 0)
+        if classes is None or all(_knows(parts[k], classes) for parts in candidates)
     ]
     if not splits:
         warn(
-            "There is no ensemble: no part of the rows that models were trained on has "
-            "all classes. best_estimator_ is a single model."
+            "There is no ensemble: no candidate was fitted on all parts of the rows, or no "
+            "part has all classes. best_estimator_ is a single model."
         )
         return None
-    tests = [tests[k] for k in splits]
-    rows = [safe_indexing(X, test) for test in tests]
+    tests = [candidates[0][k]["test"] for k in splits]
     method = "predict" if classes is None else "predict_proba"
     predictions = [
         np.concatenate(
             [
-                getattr(parts[k]["estimator"], method)(part)
-                for k, part in zip(splits, rows, strict=True)
+                getattr(parts[k]["estimator"], method)(safe_indexing(X, test))
+                for k, test in zip(splits, tests, strict=True)
             ]
         )
         for parts in candidates
@@ -366,3 +351,20 @@ def greedy_ensemble(
             weights.append(float(counts[i]))
     kind = EnsembleRegressor if classes is None else EnsembleClassifier
     return kind(members, weights=weights).fit(X, y)
+
+
+def _comparable(candidates: Sequence[Any]) -> list[Any]:
+    """Return the candidates without errors that were tested on the rows of the last."""
+    tests = [part["test"] for part in candidates[-1]]
+    return [
+        parts
+        for parts in candidates
+        if all(
+            part["fit_error"] is None and np.array_equal(part["test"], test)
+            for part, test in zip(parts, tests, strict=True)
+        )
+    ]
+
+
+def _knows(part: Mapping[str, Any], classes: NDArray[Any]) -> bool:
+    return len(part["estimator"].classes_) == len(classes)

@@ -93,6 +93,8 @@ class _Search:
     def _run_search(
         self, evaluate_candidates: Any, *, callback_ctx: Any = None
     ) -> None:
+        self._together.take_no_more()  # such as those of the refit
+
         def evaluate(*args: Any, **kwargs: Any) -> Any:
             if self._together.stopped is not None:
                 raise _Stopped

@@ -169,8 +169,9 @@ class Together(ParallelBackendBase):
         resource: str = "",
     ) -> None:
         super().__init__()
-        self._before = get_active_backend()[0]
-        self._n_jobs, self._max_members = n_jobs, max_members
+        self._before, default = get_active_backend()
+        self._n_jobs = default if n_jobs is None else n_jobs
+        self._max_members = max_members
         self._partial, self._keep, self._resource = partial, keep, resource
         self._limit = time_limit
         self._end = np.inf if time_limit is None else time.monotonic() + time_limit
@@ -183,8 +184,13 @@ class Together(ParallelBackendBase):
     @contextmanager
     def active(self) -> Iterator["Together"]:
         """Be what scikit-learn hands its fits to."""
-        with joblib.parallel_config(backend=self):
+        self._config = joblib.parallel_config(backend=self)
+        with self._config:
             yield self
+
+    def take_no_more(self) -> None:
+        """Leave later calls of joblib to what was active before."""
+        self._config.unregister()
 
     # What joblib calls
 
