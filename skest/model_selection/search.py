@@ -2,11 +2,11 @@
 """scikit-learn's searches, with the candidates and folds of skest trained together."""
 
 import copy
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping
 from numbers import Integral, Real
-from typing import Any, ClassVar
+from typing import Any
 
-import numpy as np
 from sklearn import model_selection
 from sklearn.experimental import enable_halving_search_cv  # noqa: F401
 from sklearn.pipeline import Pipeline
@@ -24,12 +24,46 @@ class _Stopped(Exception):  # noqa: N818, no error: a way out
     """The search has ended before its last call."""
 
 
-_Constraints = dict[str, list[Any]]
-_ADDED: _Constraints = {
+_ADDED: dict[str, list[Any]] = {
     "ensemble": ["boolean", Interval(Integral, 1, None, closed="left")],
     "time_limit": [Interval(Real, 0, None, closed="neither"), None],
     "max_members": [Interval(Integral, 1, None, closed="left"), None],
 }
+
+
+_ADDED_DEFAULTS = {"ensemble": False, "time_limit": None, "max_members": None}
+
+
+def _constructor(**changed: Any) -> Callable[[type], type]:
+    """Give a search the parameters of that of scikit-learn, some with another default.
+
+    The added ones come last.
+    """
+
+    def decorate(cls: Any) -> Any:
+        base = cls.__mro__[cls.__mro__.index(_Search) + 1]
+        inherited = [
+            p.replace(default=changed.get(p.name, p.default))
+            for p in inspect.signature(base.__init__).parameters.values()
+        ]
+        added = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default)
+            for name, default in _ADDED_DEFAULTS.items()
+        ]
+        signature = inspect.Signature([*inherited, *added])
+
+        def construct(self: Any, *args: Any, **kwargs: Any) -> None:
+            given = signature.bind(self, *args, **kwargs)
+            given.apply_defaults()
+            vars(self).update({n: given.arguments.pop(n) for n in _ADDED_DEFAULTS})
+            base.__init__(*given.args, **given.kwargs)
+
+        construct.__signature__ = signature  # type: ignore[attr-defined]
+        cls.__init__ = construct
+        cls._parameter_constraints = {**base._parameter_constraints, **_ADDED}
+        return cls
+
+    return decorate
 
 
 class _Search:
@@ -154,6 +188,7 @@ class _Search:
             self.best_estimator_ = ensemble
 
 
+@_constructor()
 class GridSearchCV(_Search, model_selection.GridSearchCV):
     """Exhaustive search, with candidates and folds trained together.
 
@@ -200,45 +235,8 @@ return_train_score
     'EnsembleClassifier'
     """
 
-    _parameter_constraints: ClassVar[_Constraints] = {
-        **model_selection.GridSearchCV._parameter_constraints,
-        **_ADDED,
-    }
 
-    def __init__(
-        self,
-        estimator: Any,
-        param_grid: Any,
-        *,
-        scoring: Any = None,
-        n_jobs: int | None = None,
-        refit: Any = True,
-        cv: Any = None,
-        verbose: int = 0,
-        pre_dispatch: Any = "2*n_jobs",
-        error_score: Any = np.nan,
-        return_train_score: bool = False,
-        ensemble: bool | int = False,
-        time_limit: float | None = None,
-        max_members: int | None = None,
-    ) -> None:
-        super().__init__(
-            estimator,
-            param_grid,
-            scoring=scoring,
-            n_jobs=n_jobs,
-            refit=refit,
-            cv=cv,
-            verbose=verbose,
-            pre_dispatch=pre_dispatch,
-            error_score=error_score,
-            return_train_score=return_train_score,
-        )
-        self.ensemble = ensemble
-        self.time_limit = time_limit
-        self.max_members = max_members
-
-
+@_constructor()
 class RandomizedSearchCV(_Search, model_selection.RandomizedSearchCV):
     """Search among random candidates, trained together with their folds.
 
@@ -265,48 +263,6 @@ random_state, error_score, return_train_score
     >>> len(search.fit(X, y).cv_results_["params"])
     2
     """
-
-    _parameter_constraints: ClassVar[_Constraints] = {
-        **model_selection.RandomizedSearchCV._parameter_constraints,
-        **_ADDED,
-    }
-
-    def __init__(
-        self,
-        estimator: Any,
-        param_distributions: Any,
-        *,
-        n_iter: int = 10,
-        scoring: Any = None,
-        n_jobs: int | None = None,
-        refit: Any = True,
-        cv: Any = None,
-        verbose: int = 0,
-        pre_dispatch: Any = "2*n_jobs",
-        random_state: Any = None,
-        error_score: Any = np.nan,
-        return_train_score: bool = False,
-        ensemble: bool | int = False,
-        time_limit: float | None = None,
-        max_members: int | None = None,
-    ) -> None:
-        super().__init__(
-            estimator,
-            param_distributions,
-            n_iter=n_iter,
-            scoring=scoring,
-            n_jobs=n_jobs,
-            refit=refit,
-            cv=cv,
-            verbose=verbose,
-            pre_dispatch=pre_dispatch,
-            random_state=random_state,
-            error_score=error_score,
-            return_train_score=return_train_score,
-        )
-        self.ensemble = ensemble
-        self.time_limit = time_limit
-        self.max_members = max_members
 
 
 class _HalvingSearch(_Search):
@@ -347,6 +303,7 @@ class _HalvingSearch(_Search):
         search.n_iterations_ = len(search.n_resources_)
 
 
+@_constructor(resource="max_iter")
 class HalvingGridSearchCV(_HalvingSearch, model_selection.HalvingGridSearchCV):
     """Halving search of a grid, by epochs.
 
@@ -381,55 +338,8 @@ refit, error_score, return_train_score, random_state, verbose
     ([3, 1], [3, 9], {'learning_rate': 0.1, 'max_iter': 9})
     """
 
-    _parameter_constraints: ClassVar[_Constraints] = {
-        **model_selection.HalvingGridSearchCV._parameter_constraints,
-        **_ADDED,
-    }
 
-    def __init__(
-        self,
-        estimator: Any,
-        param_grid: Any,
-        *,
-        factor: float = 3,
-        resource: str = "max_iter",
-        max_resources: int | str = "auto",
-        min_resources: int | str = "exhaust",
-        aggressive_elimination: bool = False,
-        cv: Any = 5,
-        scoring: Any = None,
-        refit: Any = True,
-        error_score: Any = np.nan,
-        return_train_score: bool = True,
-        random_state: Any = None,
-        n_jobs: int | None = None,
-        verbose: int = 0,
-        ensemble: bool | int = False,
-        time_limit: float | None = None,
-        max_members: int | None = None,
-    ) -> None:
-        super().__init__(
-            estimator,
-            param_grid,
-            factor=factor,
-            resource=resource,
-            max_resources=max_resources,
-            min_resources=min_resources,
-            aggressive_elimination=aggressive_elimination,
-            cv=cv,
-            scoring=scoring,
-            refit=refit,
-            error_score=error_score,
-            return_train_score=return_train_score,
-            random_state=random_state,
-            n_jobs=n_jobs,
-            verbose=verbose,
-        )
-        self.ensemble = ensemble
-        self.time_limit = time_limit
-        self.max_members = max_members
-
-
+@_constructor(resource="max_iter")
 class HalvingRandomSearchCV(_HalvingSearch, model_selection.HalvingRandomSearchCV):
     """Halving search of random candidates, by epochs.
 
@@ -464,53 +374,3 @@ verbose
     >>> search.n_candidates_, search.n_resources_
     ([3, 1], [1, 3])
     """
-
-    _parameter_constraints: ClassVar[_Constraints] = {
-        **model_selection.HalvingRandomSearchCV._parameter_constraints,
-        **_ADDED,
-    }
-
-    def __init__(
-        self,
-        estimator: Any,
-        param_distributions: Any,
-        *,
-        n_candidates: int | str = "exhaust",
-        factor: float = 3,
-        resource: str = "max_iter",
-        max_resources: int | str = "auto",
-        min_resources: int | str = "smallest",
-        aggressive_elimination: bool = False,
-        cv: Any = 5,
-        scoring: Any = None,
-        refit: Any = True,
-        error_score: Any = np.nan,
-        return_train_score: bool = True,
-        random_state: Any = None,
-        n_jobs: int | None = None,
-        verbose: int = 0,
-        ensemble: bool | int = False,
-        time_limit: float | None = None,
-        max_members: int | None = None,
-    ) -> None:
-        super().__init__(
-            estimator,
-            param_distributions,
-            n_candidates=n_candidates,
-            factor=factor,
-            resource=resource,
-            max_resources=max_resources,
-            min_resources=min_resources,
-            aggressive_elimination=aggressive_elimination,
-            cv=cv,
-            scoring=scoring,
-            refit=refit,
-            error_score=error_score,
-            return_train_score=return_train_score,
-            random_state=random_state,
-            n_jobs=n_jobs,
-            verbose=verbose,
-        )
-        self.ensemble = ensemble
-        self.time_limit = time_limit
-        self.max_members = max_members
