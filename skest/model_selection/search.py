@@ -177,12 +177,17 @@ class _Search:
         """Put the ensemble in the place of the best estimator."""
         search: Any = self
         name = self.refit if isinstance(self.refit, str) else None
-        scorer: Any = None if search.scoring is None else search.scorer_
+        by_loss = search.scoring is None or (search.multimetric_ and name is None)
+        scorer: Any = None if by_loss else search.scorer_
         if isinstance(scorer, Mapping):
-            scorer = scorer.get(name)
+            scorer = scorer[name]
         rounds = _ROUNDS if self.ensemble is True else int(self.ensemble)
         X, y = indexable(X, y)
-        ensemble = greedy_ensemble(self._members, X, y, scorer, name, rounds)
+        try:
+            ensemble = greedy_ensemble(self._members, X, y, scorer, name, rounds)
+        except Exception as error:  # such as a scorer's: what was trained stays
+            warn(f"There is no ensemble, for its choice failed: {error!r}")
+            return
         if ensemble is not None:
             ensemble.single_ = self.best_estimator_
             self.best_estimator_ = ensemble

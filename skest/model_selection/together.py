@@ -8,6 +8,7 @@ which find their estimators fitted: splits, scores, errors and times stay scikit
 
 import copy
 import inspect
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -24,6 +25,8 @@ from skest.adapters.base import SkestEstimator
 from skest.core.interrupts import raising_on_interrupt
 from skest.core.sklearn_compat import safe_indexing
 from skest.model_selection.fit_many import fit_many
+
+_logger = logging.getLogger("skest")
 
 #: In a result: the task was not done, because of Ctrl-C or the time limit.
 UNFINISHED = "unfinished"
@@ -55,29 +58,27 @@ class Task:
         """What the candidate sets."""
         return self.given.get("parameters") or {}
 
-    def prepare(self) -> bool:
-        """Set the parameters; return whether `fit_many` can fit the estimator."""
+    def prepare(self) -> str:
+        """Set the parameters; return why `fit_many` is not to fit it, or nothing."""
         if not set(self.given) >= _FIT:
-            return False
+            return "they are no fits"
         self.estimator = clone(self.given["estimator"])
         self.estimator.set_params(**clone(dict(self.parameters), safe=False))
         self.final, self.name = self.estimator, ""
         if isinstance(self.estimator, Pipeline):
             self.name, self.final = self.estimator.steps[-1]
             if self.estimator.transform_input is not None:
-                return False
+                return "a pipeline has 'transform_input'"
         if not isinstance(self.final, SkestEstimator):
-            return False
-        # Callbacks see a fit as a part of the search that does it.
+            return f"{type(self.final).__name__} is no estimator of skest"
         seen_by = (self.given.get("caller"), self.given["estimator"], self.final)
         if any(hasattr(owner, "_skl_callbacks") for owner in seen_by):
-            return False
+            return "callbacks see a fit as a part of the search"
         prefix = self.name and f"{self.name}__"
-        fit_params = {
-            k: v for k, v in self.given["fit_params"].items() if v is not None
-        }
+        fit_params = self.given["fit_params"] or {}
+        fit_params = {k: v for k, v in fit_params.items() if v is not None}
         self.sample_weight = fit_params.pop(f"{prefix}sample_weight", None)
-        return not fit_params
+        return f"fit is given {', '.join(map(repr, fit_params))}" if fit_params else ""
 
     @property
     def rows(self) -> Any:
@@ -224,11 +225,16 @@ class Together(ParallelBackendBase):
                 task.given["return_estimator"] = True
         groups: dict[Any, list[Task]] = {}
         others: list[Task] = []
+        reason = ""
         for task in tasks:
-            if task.prepare():
-                groups.setdefault(task.data, []).append(task)
-            else:
+            if why := task.prepare():
+                reason = reason or why
                 others.append(task)
+            else:
+                groups.setdefault(task.data, []).append(task)
+        if others:
+            text = "scikit-learn does %d of %d fits one by one: %s"
+            _logger.info(text, len(others), len(tasks), reason)
         try:
             for data, members in groups.items():
                 if not self._is_over():

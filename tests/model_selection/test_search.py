@@ -368,6 +368,15 @@ def test_callbacks_see_the_fits_of_a_search(cancer):
     assert_same_results(ours.cv_results_, theirs.cv_results_)
 
 
+def test_what_is_left_to_scikit_learn_is_said(cancer, caplog):
+    grid = {"standardscaler": ["passthrough"]}
+    search = GridSearchCV(make_pipeline(StandardScaler(), LogisticRegression()), grid)
+    with caplog.at_level("INFO", "skest"):
+        cross_validate(search, *cancer, cv=2)
+    assert "does 2 of 2 fits one by one: GridSearchCV is no estimator" in caplog.text
+    assert "does 5 of 5 fits one by one: LogisticRegression is no" in caplog.text
+
+
 def test_cross_validation_as_scikit_learn(cancer, people):
     options = {"cv": 3, "return_train_score": True, "scoring": ["accuracy", "roc_auc"]}
     for X, y in (cancer, people):
