@@ -24,7 +24,7 @@ from skest.export.writer import are_external, write_export
 from skest.model_selection.together import Together
 
 
-class _Together:
+class _Ensemble:
     """Trains members together, and can be exported."""
 
     weights: Any
@@ -122,7 +122,7 @@ class _Together:
             return super().fit(X, y, **fit_params)  # type: ignore[misc]
 
 
-class EnsembleClassifier(_Together, VotingClassifier):
+class EnsembleClassifier(_Ensemble, VotingClassifier):
     """Mean of the probabilities of several classifiers.
 
     It is `sklearn.ensemble.VotingClassifier` with ``voting="soft"``, which trains members
@@ -155,7 +155,7 @@ class EnsembleClassifier(_Together, VotingClassifier):
         super().__init__(estimators, voting="soft", weights=weights, n_jobs=n_jobs)
 
 
-class EnsembleRegressor(_Together, VotingRegressor):
+class EnsembleRegressor(_Ensemble, VotingRegressor):
     """Mean of the predictions of several regressors.
 
     It is `sklearn.ensemble.VotingRegressor`, which trains members of skest together, and
@@ -198,11 +198,11 @@ def check_can_average(estimator: Any, y: Any) -> None:
     y : labels
         Of the search.
     """
-    kind = type_of_target(y, input_name="y")
+    kind = type_of_target(y, input_name="y", raise_unknown=True)
     if is_classifier(estimator):
         fits = kind in ("binary", "multiclass") and hasattr(estimator, "predict_proba")
     else:
-        fits = np.ndim(y) == 1
+        fits = np.asarray(y).ndim == 1
     if not fits:
         raise ValueError(
             "An ensemble needs a classifier with predict_proba and one class for each row, "
@@ -303,38 +303,27 @@ def greedy_ensemble(
     n_rounds : int
         See `greedy_counts`.
     """
-    tests = [np.asarray(part["test"]) for part in candidates[-1]]
-    candidates = [
-        parts
-        for parts in candidates
-        if all(
-            part["fit_error"] is None and np.array_equal(part["test"], test)
-            for part, test in zip(parts, tests, strict=True)
-        )
-    ]
-    classes = np.unique(y) if is_classifier(candidates[0][0]["estimator"]) else None
+    candidates = _comparable(candidates)
+    classifies = candidates and is_classifier(candidates[0][0]["estimator"])
+    classes = np.unique(np.asarray(y)) if classifies else None
     splits = [
         k
-        for k in range(len(tests))
-        if classes is None
-        or all(
-            len(parts[k]["estimator"].classes_) == len(classes) for parts in candidates
-        )
+        for k in range(len(candidates[0]) if candidates else 0)
+        if classes is None or all(_knows(parts[k], classes) for parts in candidates)
     ]
     if not splits:
         warn(
-            "There is no ensemble: no part of the rows that models were trained on has "
-            "all classes. best_estimator_ is a single model."
+            "There is no ensemble: no candidate was fitted on all parts of the rows, or no "
+            "part has all classes. best_estimator_ is a single model."
         )
         return None
-    tests = [tests[k] for k in splits]
-    rows = [safe_indexing(X, test) for test in tests]
+    tests = [candidates[0][k]["test"] for k in splits]
     method = "predict" if classes is None else "predict_proba"
     predictions = [
         np.concatenate(
             [
-                getattr(parts[k]["estimator"], method)(part)
-                for k, part in zip(splits, rows, strict=True)
+                getattr(parts[k]["estimator"], method)(safe_indexing(X, test))
+                for k, test in zip(splits, tests, strict=True)
             ]
         )
         for parts in candidates
@@ -362,3 +351,20 @@ def greedy_ensemble(
             weights.append(float(counts[i]))
     kind = EnsembleRegressor if classes is None else EnsembleClassifier
     return kind(members, weights=weights).fit(X, y)
+
+
+def _comparable(candidates: Sequence[Any]) -> list[Any]:
+    """Return the candidates without errors that were tested on the rows of the last."""
+    tests = [part["test"] for part in candidates[-1]]
+    return [
+        parts
+        for parts in candidates
+        if all(
+            part["fit_error"] is None and np.array_equal(part["test"], test)
+            for part, test in zip(parts, tests, strict=True)
+        )
+    ]
+
+
+def _knows(part: Mapping[str, Any], classes: NDArray[Any]) -> bool:
+    return len(part["estimator"].classes_) == len(classes)

@@ -75,7 +75,9 @@ def fit_many(
                 if stop is None:
                     given = [X, y, *([] if sample_weight is None else [sample_weight])]
                     if part is not None:
-                        given = [safe_indexing(value, part) for value in given]
+                        given = [
+                            safe_indexing(value, np.asarray(part)) for value in given
+                        ]
                     fitted.append(clone(estimator).fit(*given))
             except KeyboardInterrupt as error:
                 if on_error == "raise":

@@ -2,14 +2,15 @@
 """scikit-learn's searches, with the candidates and folds of skest trained together."""
 
 import copy
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping
 from numbers import Integral, Real
-from typing import Any, ClassVar
+from typing import Any
 
-import numpy as np
 from sklearn import model_selection
 from sklearn.experimental import enable_halving_search_cv  # noqa: F401
 from sklearn.pipeline import Pipeline
+from sklearn.utils import indexable
 
 from skest.core.checks import warn
 from skest.core.sklearn_compat import Interval
@@ -23,15 +24,49 @@ class _Stopped(Exception):  # noqa: N818, no error: a way out
     """The search has ended before its last call."""
 
 
-_Constraints = dict[str, list[Any]]
-_ADDED: _Constraints = {
+_ADDED: dict[str, list[Any]] = {
     "ensemble": ["boolean", Interval(Integral, 1, None, closed="left")],
     "time_limit": [Interval(Real, 0, None, closed="neither"), None],
     "max_members": [Interval(Integral, 1, None, closed="left"), None],
 }
 
 
-class _TogetherCV:
+_ADDED_DEFAULTS = {"ensemble": False, "time_limit": None, "max_members": None}
+
+
+def _constructor(**changed: Any) -> Callable[[type], type]:
+    """Give a search the parameters of that of scikit-learn, some with another default.
+
+    The added ones come last.
+    """
+
+    def decorate(cls: Any) -> Any:
+        base = cls.__mro__[cls.__mro__.index(_Search) + 1]
+        inherited = [
+            p.replace(default=changed.get(p.name, p.default))
+            for p in inspect.signature(base.__init__).parameters.values()
+        ]
+        added = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default)
+            for name, default in _ADDED_DEFAULTS.items()
+        ]
+        signature = inspect.Signature([*inherited, *added])
+
+        def construct(self: Any, *args: Any, **kwargs: Any) -> None:
+            given = signature.bind(self, *args, **kwargs)
+            given.apply_defaults()
+            vars(self).update({n: given.arguments.pop(n) for n in _ADDED_DEFAULTS})
+            base.__init__(*given.args, **given.kwargs)
+
+        construct.__signature__ = signature  # type: ignore[attr-defined]
+        cls.__init__ = construct
+        cls._parameter_constraints = {**base._parameter_constraints, **_ADDED}
+        return cls
+
+    return decorate
+
+
+class _Search:
     """What the searches have in common."""
 
     estimator: Any
@@ -63,8 +98,6 @@ class _TogetherCV:
             If not even one candidate was done.
         """
         self._validate_params()  # type: ignore[attr-defined]
-        if self.ensemble:
-            check_can_average(self.estimator, y)
         self._members: list[Any] = []
         self._together = Together(
             self.n_jobs,
@@ -86,9 +119,16 @@ class _TogetherCV:
     def _resource_to_go_on(self) -> str:
         return ""
 
+    def _check_input_parameters(self, X: Any, y: Any, split_params: Any) -> None:
+        if self.ensemble:
+            check_can_average(self.estimator, y)
+        super()._check_input_parameters(X, y, split_params)  # type: ignore[misc]
+
     def _run_search(
         self, evaluate_candidates: Any, *, callback_ctx: Any = None
     ) -> None:
+        self._together.take_no_more()  # such as those of the refit
+
         def evaluate(*args: Any, **kwargs: Any) -> Any:
             if self._together.stopped is not None:
                 raise _Stopped
@@ -137,17 +177,24 @@ class _TogetherCV:
         """Put the ensemble in the place of the best estimator."""
         search: Any = self
         name = self.refit if isinstance(self.refit, str) else None
-        scorer: Any = None if search.scoring is None else search.scorer_
+        by_loss = search.scoring is None or (search.multimetric_ and name is None)
+        scorer: Any = None if by_loss else search.scorer_
         if isinstance(scorer, Mapping):
-            scorer = scorer.get(name)
+            scorer = scorer[name]
         rounds = _ROUNDS if self.ensemble is True else int(self.ensemble)
-        ensemble = greedy_ensemble(self._members, X, y, scorer, name, rounds)
+        X, y = indexable(X, y)
+        try:
+            ensemble = greedy_ensemble(self._members, X, y, scorer, name, rounds)
+        except Exception as error:  # such as a scorer's: what was trained stays
+            warn(f"There is no ensemble, for its choice failed: {error!r}")
+            return
         if ensemble is not None:
             ensemble.single_ = self.best_estimator_
             self.best_estimator_ = ensemble
 
 
-class GridSearchCV(_TogetherCV, model_selection.GridSearchCV):
+@_constructor()
+class GridSearchCV(_Search, model_selection.GridSearchCV):
     """Exhaustive search, with candidates and folds trained together.
 
     It is `sklearn.model_selection.GridSearchCV`, with its parameters, attributes and
@@ -193,46 +240,9 @@ return_train_score
     'EnsembleClassifier'
     """
 
-    _parameter_constraints: ClassVar[_Constraints] = {
-        **model_selection.GridSearchCV._parameter_constraints,
-        **_ADDED,
-    }
 
-    def __init__(
-        self,
-        estimator: Any,
-        param_grid: Any,
-        *,
-        scoring: Any = None,
-        n_jobs: int | None = None,
-        refit: Any = True,
-        cv: Any = None,
-        verbose: int = 0,
-        pre_dispatch: Any = "2*n_jobs",
-        error_score: Any = np.nan,
-        return_train_score: bool = False,
-        ensemble: bool | int = False,
-        time_limit: float | None = None,
-        max_members: int | None = None,
-    ) -> None:
-        super().__init__(
-            estimator,
-            param_grid,
-            scoring=scoring,
-            n_jobs=n_jobs,
-            refit=refit,
-            cv=cv,
-            verbose=verbose,
-            pre_dispatch=pre_dispatch,
-            error_score=error_score,
-            return_train_score=return_train_score,
-        )
-        self.ensemble = ensemble
-        self.time_limit = time_limit
-        self.max_members = max_members
-
-
-class RandomizedSearchCV(_TogetherCV, model_selection.RandomizedSearchCV):
+@_constructor()
+class RandomizedSearchCV(_Search, model_selection.RandomizedSearchCV):
     """Search among random candidates, trained together with their folds.
 
     It is `sklearn.model_selection.RandomizedSearchCV`; see `GridSearchCV` for what is
@@ -259,50 +269,8 @@ random_state, error_score, return_train_score
     2
     """
 
-    _parameter_constraints: ClassVar[_Constraints] = {
-        **model_selection.RandomizedSearchCV._parameter_constraints,
-        **_ADDED,
-    }
 
-    def __init__(
-        self,
-        estimator: Any,
-        param_distributions: Any,
-        *,
-        n_iter: int = 10,
-        scoring: Any = None,
-        n_jobs: int | None = None,
-        refit: Any = True,
-        cv: Any = None,
-        verbose: int = 0,
-        pre_dispatch: Any = "2*n_jobs",
-        random_state: Any = None,
-        error_score: Any = np.nan,
-        return_train_score: bool = False,
-        ensemble: bool | int = False,
-        time_limit: float | None = None,
-        max_members: int | None = None,
-    ) -> None:
-        super().__init__(
-            estimator,
-            param_distributions,
-            n_iter=n_iter,
-            scoring=scoring,
-            n_jobs=n_jobs,
-            refit=refit,
-            cv=cv,
-            verbose=verbose,
-            pre_dispatch=pre_dispatch,
-            random_state=random_state,
-            error_score=error_score,
-            return_train_score=return_train_score,
-        )
-        self.ensemble = ensemble
-        self.time_limit = time_limit
-        self.max_members = max_members
-
-
-class _TogetherHalving(_TogetherCV):
+class _HalvingSearch(_Search):
     """What the halving searches have in common."""
 
     resource: str
@@ -329,8 +297,7 @@ class _TogetherHalving(_TogetherCV):
                 )
             search = copy.copy(self)
             search.max_resources = number
-        base: Any = super(_TogetherHalving, search)
-        base._check_input_parameters(X, y, split_params)
+        super(_HalvingSearch, search)._check_input_parameters(X, y, split_params)
         self.min_resources_ = search.min_resources_
         self.max_resources_ = search.max_resources_
 
@@ -341,7 +308,8 @@ class _TogetherHalving(_TogetherCV):
         search.n_iterations_ = len(search.n_resources_)
 
 
-class HalvingGridSearchCV(_TogetherHalving, model_selection.HalvingGridSearchCV):
+@_constructor(resource="max_iter")
+class HalvingGridSearchCV(_HalvingSearch, model_selection.HalvingGridSearchCV):
     """Halving search of a grid, by epochs.
 
     It is `sklearn.model_selection.HalvingGridSearchCV`; see `GridSearchCV` for what is
@@ -375,56 +343,9 @@ refit, error_score, return_train_score, random_state, verbose
     ([3, 1], [3, 9], {'learning_rate': 0.1, 'max_iter': 9})
     """
 
-    _parameter_constraints: ClassVar[_Constraints] = {
-        **model_selection.HalvingGridSearchCV._parameter_constraints,
-        **_ADDED,
-    }
 
-    def __init__(
-        self,
-        estimator: Any,
-        param_grid: Any,
-        *,
-        factor: float = 3,
-        resource: str = "max_iter",
-        max_resources: int | str = "auto",
-        min_resources: int | str = "exhaust",
-        aggressive_elimination: bool = False,
-        cv: Any = 5,
-        scoring: Any = None,
-        refit: Any = True,
-        error_score: Any = np.nan,
-        return_train_score: bool = True,
-        random_state: Any = None,
-        n_jobs: int | None = None,
-        verbose: int = 0,
-        ensemble: bool | int = False,
-        time_limit: float | None = None,
-        max_members: int | None = None,
-    ) -> None:
-        super().__init__(
-            estimator,
-            param_grid,
-            factor=factor,
-            resource=resource,
-            max_resources=max_resources,
-            min_resources=min_resources,
-            aggressive_elimination=aggressive_elimination,
-            cv=cv,
-            scoring=scoring,
-            refit=refit,
-            error_score=error_score,
-            return_train_score=return_train_score,
-            random_state=random_state,
-            n_jobs=n_jobs,
-            verbose=verbose,
-        )
-        self.ensemble = ensemble
-        self.time_limit = time_limit
-        self.max_members = max_members
-
-
-class HalvingRandomSearchCV(_TogetherHalving, model_selection.HalvingRandomSearchCV):
+@_constructor(resource="max_iter")
+class HalvingRandomSearchCV(_HalvingSearch, model_selection.HalvingRandomSearchCV):
     """Halving search of random candidates, by epochs.
 
     It is `sklearn.model_selection.HalvingRandomSearchCV`; see `GridSearchCV` for what is
@@ -454,57 +375,7 @@ verbose
     >>> X, y = load_iris(return_X_y=True)
     >>> model = LinearClassifier(random_state=0, max_iter=9)
     >>> rates = {"learning_rate": [0.001, 0.01, 0.1]}
-    >>> search = HalvingRandomSearchCV(model, rates, cv=3, random_state=0).fit(X, y)
+    >>> search = HalvingRandomSearchCV(model, rates, n_candidates=3, cv=3).fit(X, y)
     >>> search.n_candidates_, search.n_resources_
     ([3, 1], [1, 3])
     """
-
-    _parameter_constraints: ClassVar[_Constraints] = {
-        **model_selection.HalvingRandomSearchCV._parameter_constraints,
-        **_ADDED,
-    }
-
-    def __init__(
-        self,
-        estimator: Any,
-        param_distributions: Any,
-        *,
-        n_candidates: int | str = "exhaust",
-        factor: float = 3,
-        resource: str = "max_iter",
-        max_resources: int | str = "auto",
-        min_resources: int | str = "smallest",
-        aggressive_elimination: bool = False,
-        cv: Any = 5,
-        scoring: Any = None,
-        refit: Any = True,
-        error_score: Any = np.nan,
-        return_train_score: bool = True,
-        random_state: Any = None,
-        n_jobs: int | None = None,
-        verbose: int = 0,
-        ensemble: bool | int = False,
-        time_limit: float | None = None,
-        max_members: int | None = None,
-    ) -> None:
-        super().__init__(
-            estimator,
-            param_distributions,
-            n_candidates=n_candidates,
-            factor=factor,
-            resource=resource,
-            max_resources=max_resources,
-            min_resources=min_resources,
-            aggressive_elimination=aggressive_elimination,
-            cv=cv,
-            scoring=scoring,
-            refit=refit,
-            error_score=error_score,
-            return_train_score=return_train_score,
-            random_state=random_state,
-            n_jobs=n_jobs,
-            verbose=verbose,
-        )
-        self.ensemble = ensemble
-        self.time_limit = time_limit
-        self.max_members = max_members

@@ -8,6 +8,7 @@ which find their estimators fitted: splits, scores, errors and times stay scikit
 
 import copy
 import inspect
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -24,6 +25,8 @@ from skest.adapters.base import SkestEstimator
 from skest.core.interrupts import raising_on_interrupt
 from skest.core.sklearn_compat import safe_indexing
 from skest.model_selection.fit_many import fit_many
+
+_logger = logging.getLogger("skest")
 
 #: In a result: the task was not done, because of Ctrl-C or the time limit.
 UNFINISHED = "unfinished"
@@ -55,36 +58,35 @@ class Task:
         """What the candidate sets."""
         return self.given.get("parameters") or {}
 
-    def prepare(self) -> bool:
-        """Set the parameters; return whether `fit_many` can fit the estimator."""
+    def prepare(self) -> str:
+        """Set the parameters; return why `fit_many` is not to fit it, or nothing."""
         if not set(self.given) >= _FIT:
-            return False
+            return "they are no fits"
         self.estimator = clone(self.given["estimator"])
         self.estimator.set_params(**clone(dict(self.parameters), safe=False))
         self.final, self.name = self.estimator, ""
         if isinstance(self.estimator, Pipeline):
             self.name, self.final = self.estimator.steps[-1]
             if self.estimator.transform_input is not None:
-                return False
+                return "a pipeline has 'transform_input'"
         if not isinstance(self.final, SkestEstimator):
-            return False
-        # Callbacks see a fit as a part of the search that does it.
+            return f"{type(self.final).__name__} is no estimator of skest"
         seen_by = (self.given.get("caller"), self.given["estimator"], self.final)
         if any(hasattr(owner, "_skl_callbacks") for owner in seen_by):
-            return False
+            return "callbacks see a fit as a part of the search"
         prefix = self.name and f"{self.name}__"
-        fit_params = {
-            k: v for k, v in self.given["fit_params"].items() if v is not None
-        }
+        fit_params = self.given["fit_params"] or {}
+        fit_params = {k: v for k, v in fit_params.items() if v is not None}
         self.sample_weight = fit_params.pop(f"{prefix}sample_weight", None)
-        return not fit_params
+        return f"fit is given {', '.join(map(repr, fit_params))}" if fit_params else ""
 
     @property
     def rows(self) -> Any:
-        """The rows to fit on, by number."""
-        X = self.given["X"]
-        n_rows = X.shape[0] if hasattr(X, "shape") else len(X)
-        rows = np.asarray(self.given.get("train", np.arange(n_rows)))
+        """The rows to fit on, by number; None are all."""
+        rows = self.given.get("train")
+        if rows is None:
+            return None
+        rows = np.asarray(rows)
         return np.flatnonzero(rows) if rows.dtype == bool else rows
 
     def values(self, counts: Callable[[str], bool]) -> Any:
@@ -168,8 +170,9 @@ class Together(ParallelBackendBase):
         resource: str = "",
     ) -> None:
         super().__init__()
-        self._before = get_active_backend()[0]
-        self._n_jobs, self._max_members = n_jobs, max_members
+        self._before, default = get_active_backend()
+        self._n_jobs = default if n_jobs is None else n_jobs
+        self._max_members = max_members
         self._partial, self._keep, self._resource = partial, keep, resource
         self._limit = time_limit
         self._end = np.inf if time_limit is None else time.monotonic() + time_limit
@@ -182,8 +185,13 @@ class Together(ParallelBackendBase):
     @contextmanager
     def active(self) -> Iterator["Together"]:
         """Be what scikit-learn hands its fits to."""
-        with joblib.parallel_config(backend=self):
+        self._config = joblib.parallel_config(backend=self)
+        with self._config:
             yield self
+
+    def take_no_more(self) -> None:
+        """Leave later calls of joblib to what was active before."""
+        self._config.unregister()
 
     # What joblib calls
 
@@ -217,11 +225,16 @@ class Together(ParallelBackendBase):
                 task.given["return_estimator"] = True
         groups: dict[Any, list[Task]] = {}
         others: list[Task] = []
+        reason = ""
         for task in tasks:
-            if task.prepare():
-                groups.setdefault(task.data, []).append(task)
-            else:
+            if why := task.prepare():
+                reason = reason or why
                 others.append(task)
+            else:
+                groups.setdefault(task.data, []).append(task)
+        if others:
+            text = "scikit-learn does %d of %d fits one by one: %s"
+            _logger.info(text, len(others), len(tasks), reason)
         try:
             for data, members in groups.items():
                 if not self._is_over():
@@ -254,23 +267,17 @@ class Together(ParallelBackendBase):
         """Fit estimators on one table; return tasks that scikit-learn shall see to."""
         first = tasks[0]
         X, y, weight = first.given["X"], first.given["y"], first.sample_weight
-        rows, steps = None, ()
-        if data is None:
-            rows = [task.rows for task in tasks]
-        else:
+        rows, steps = [task.rows for task in tasks], ()
+        if data is not None:
             before = first.estimator[:-1]
-            X, y = safe_indexing(X, first.rows), safe_indexing(y, first.rows)
-            if weight is not None:
-                weight = safe_indexing(weight, first.rows)
+            X, y, weight = (_part(value, first.rows) for value in (X, y, weight))
             try:
                 X = before.fit_transform(X, y)
             except Exception:
                 return tasks  # scikit-learn says what fails
-            steps = before.steps
-        for i, task in enumerate(tasks if self._resource else ()):
-            given = [X, y] if weight is None else [X, y, weight]
-            if rows is not None:
-                given = [safe_indexing(value, rows[i]) for value in given]
+            rows, steps = [None] * len(tasks), before.steps
+        for task, own in zip(tasks, rows, strict=True) if self._resource else ():
+            given = [_part(value, own) for value in (X, y, weight) if value is not None]
             self._go_on(task, given, steps)
         left = [i for i, task in enumerate(tasks) if task.result is None]
         if not left or self._is_over():
@@ -280,7 +287,7 @@ class Together(ParallelBackendBase):
             [tasks[i].final for i in left],
             X,
             y,
-            rows=None if rows is None else [rows[i] for i in left],
+            rows=None if rows[0] is None else [rows[i] for i in left],
             sample_weight=weight,
             on_error="return",
             time_limit=None if self._limit is None else self._end - begin,
@@ -340,3 +347,7 @@ class Together(ParallelBackendBase):
 
     def _too_late(self) -> TimeoutError:
         return TimeoutError(f"time_limit={self._limit} is over")
+
+
+def _part(value: Any, rows: Any) -> Any:
+    return value if value is None or rows is None else safe_indexing(value, rows)

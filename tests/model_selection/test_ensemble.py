@@ -112,10 +112,24 @@ def test_failed_candidates_and_rare_classes(table):
         search.fit(X, y)
     members = search.best_estimator_.estimators_
     assert len(members) == 2  # the third was trained without that row
-    with pytest.warns(UserWarning, match="There is no ensemble: no part of the rows"):
+    with pytest.warns(UserWarning, match="There is no ensemble:.* no part has all"):
         GridSearchCV(
             MODEL, {}, cv=[(np.arange(100), np.arange(100, 150))], ensemble=2
         ).fit(X, y)
+
+
+def needs_epochs(model, X, y):
+    return {"n_iter": model.n_iter_}
+
+
+def test_a_score_that_needs_more_than_predictions(table):
+    options = {"cv": 2, "ensemble": 2, "scoring": needs_epochs}
+    search = GridSearchCV(MODEL, {}, refit="n_iter", **options)
+    with pytest.warns(UserWarning, match="There is no ensemble.*n_iter_"):
+        search.fit(*table)
+    assert type(search.best_estimator_) is DNNClassifier
+    search.set_params(refit=lambda results: 0).fit(*table)
+    assert type(search.best_estimator_) is EnsembleClassifier  # by the loss
 
 
 def test_what_cannot_be_averaged_is_refused_before_training(table):

@@ -14,6 +14,7 @@ from scipy.stats import loguniform
 from sklearn import config_context, model_selection
 from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.callback import ProgressBar
+from sklearn.compose import make_column_transformer
 from sklearn.datasets import load_breast_cancer
 from sklearn.exceptions import FitFailedWarning
 from sklearn.experimental import enable_halving_search_cv  # noqa: F401
@@ -268,12 +269,16 @@ def press_ctrl_c():
     time.sleep(1)  # until the signal has come
 
 
+ONE_BY_ONE = {"n_jobs": 1, "max_members": 1}
+
+
 def with_hook(when, act):
     return clone(MODEL).set_params(hooks=[InTraining(when, act)])
 
 
 def test_ctrl_c_returns_what_is_done(cancer):
-    search = GridSearchCV(with_hook(6, press_ctrl_c), {"max_iter": [1, 2, 3, 4]}, cv=2)
+    model, grid = with_hook(6, press_ctrl_c), {"max_iter": [1, 2, 3, 4]}
+    search = GridSearchCV(model, grid, cv=2, **ONE_BY_ONE)
     with pytest.warns(UserWarning, match=r"early \(Ctrl-C\).* 2 of 4 candidates"):
         search.fit(*cancer)
     assert [c["max_iter"] for c in search.cv_results_["params"]] == [1, 2]
@@ -283,7 +288,8 @@ def test_ctrl_c_returns_what_is_done(cancer):
     with pytest.raises(KeyboardInterrupt):
         cross_validate(with_hook(2, press_ctrl_c), *cancer, cv=3)
     model, options = with_hook(5, press_ctrl_c), {"factor": 2, "min_resources": 1}
-    halving = HalvingGridSearchCV(model, RATES, max_resources=2, cv=2, **options)
+    options |= {"max_resources": 2, "cv": 2, **ONE_BY_ONE}
+    halving = HalvingGridSearchCV(model, RATES, **options)
     with pytest.warns(UserWarning, match=r"early \(Ctrl-C\).* 2 of 3 candidates"):
         halving.fit(*cancer)
     assert halving.n_resources_ == [1, 2]
@@ -295,13 +301,18 @@ def test_ctrl_c_returns_what_is_done(cancer):
 
 
 def test_time_limit(cancer):
-    model = with_hook(5, lambda: time.sleep(2))
-    search = GridSearchCV(model, {"max_iter": [1, 2, 3, 4]}, cv=2, time_limit=2)
+    """The refit comes on top, and may hand jobs of its own to joblib."""
+    encode = make_column_transformer((StandardScaler(), [0, 1]), n_jobs=1)
+    model = make_pipeline(encode, with_hook(5, lambda: time.sleep(2)))
+    grid = {"dnnclassifier__max_iter": [1, 2, 3, 4]}
+    options = {"cv": 2, "ensemble": True, **ONE_BY_ONE}
+    search = GridSearchCV(model, grid, time_limit=2, **options)
     with pytest.warns(
         UserWarning, match=r"time_limit=2 is over.* [12] of 4 candidates"
     ):
         search.fit(*cancer)
-    assert search.predict(cancer[0]).shape == cancer[1].shape
+    for found in (search, search.best_estimator_.single_):
+        assert found.predict(cancer[0]).shape == cancer[1].shape
     with pytest.raises(TimeoutError, match="time_limit=1e-09"):
         search.set_params(time_limit=1e-9).fit(*cancer)
 
@@ -355,6 +366,15 @@ def test_callbacks_see_the_fits_of_a_search(cancer):
     search.fit(*cancer)
     ours, theirs = search, model_selection.GridSearchCV(MODEL, RATES, cv=2).fit(*cancer)
     assert_same_results(ours.cv_results_, theirs.cv_results_)
+
+
+def test_what_is_left_to_scikit_learn_is_said(cancer, caplog):
+    grid = {"standardscaler": ["passthrough"]}
+    search = GridSearchCV(make_pipeline(StandardScaler(), LogisticRegression()), grid)
+    with caplog.at_level("INFO", "skest"):
+        cross_validate(search, *cancer, cv=2)
+    assert "does 2 of 2 fits one by one: GridSearchCV is no estimator" in caplog.text
+    assert "does 5 of 5 fits one by one: LogisticRegression is no" in caplog.text
 
 
 def test_cross_validation_as_scikit_learn(cancer, people):
