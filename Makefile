@@ -8,13 +8,14 @@ DATA ?=
 # Tests start many processes; each would compile all of skest again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo test test-slow test-nightly lint format clean
+.PHONY: help install demo docs test test-slow test-nightly lint format clean
 
 help:
 	@echo "make demo       wide & deep on a real mixed table, in under two minutes"
 	@echo "make test       the test suite without the slow tests"
 	@echo "make test-slow  the slow tests"
 	@echo "make test-nightly  scikit-learn's checks of further configurations"
+	@echo "make docs       the documentation site, in build/docs"
 	@echo "make lint       ruff and mypy"
 	@echo "make format     reformat the code"
 
@@ -38,6 +39,9 @@ test-slow: $(INSTALLED)
 
 test-nightly: $(INSTALLED)
 	SCIPY_ARRAY_API=1 $(BIN)/python -m pytest -m nightly -n 2 --dist load
+
+docs: $(INSTALLED)
+	$(BIN)/python -m sphinx -q -W --keep-going -j 2 docs build/docs
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -256,7 +256,7 @@ default=None
         What was chosen for parameters that are "auto", by name.
     n_features_in_ : int
         Number of features seen in fit.
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Names of the features, if they have some.
     n_iter_ : int
         Epochs trained.
