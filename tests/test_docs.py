@@ -55,6 +55,10 @@ def words(text):
     return len(re.findall(r"\S*\w\S*", text))
 
 
+def numbers(text):
+    return [float(number) for number in re.findall(r"\d+\.\d+", text)]
+
+
 def test_pages_are_short():
     assert words(TEXTS["README.md"]) <= 900
     assert sum(map(words, TEXTS.values())) <= 10_000
@@ -79,8 +83,8 @@ def test_what_is_told_to_install_can_be_found():
 @pytest.fixture
 def short_fits(page, monkeypatch):
     """Pages show what to write, not what is learned: two epochs, and no folds."""
-    if page == "docs/conformance.md":
-        return  # the checks ask for what is learned in the epochs given
+    if page in ("README.md", "docs/conformance.md"):
+        return  # what they show has to be learned
 
     def shortened(fit):
         @functools.wraps(fit)
@@ -103,10 +107,13 @@ def short_fits(page, monkeypatch):
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_python_blocks_run(page, short_fits):
+def test_python_blocks_run(page, short_fits, capsys):
     namespace = {}
     for block in BLOCK.findall(TEXTS[page]):
         exec(compile(block, page, "exec"), namespace)
+    if page == "README.md":
+        (shown,) = re.findall(r"```text\n(.*?)```", TEXTS[page], re.DOTALL)
+        assert numbers(capsys.readouterr().out) == pytest.approx(numbers(shown), abs=0.1)
     if "search" in namespace:
         assert 0 < namespace["search"].best_score_ <= 1
     if "boosting" in namespace:
