@@ -8,7 +8,7 @@ DATA ?=
 # Tests start many processes; each would compile all of skest again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo test test-slow test-nightly coverage lint format clean
+.PHONY: help install demo docs test test-slow test-nightly coverage lint format clean
 
 help:
 	@echo "make demo       wide & deep on a real mixed table, in under two minutes"
@@ -16,6 +16,7 @@ help:
 	@echo "make test-slow  the slow tests"
 	@echo "make test-nightly  scikit-learn's checks of further configurations"
 	@echo "make coverage   which lines make test runs"
+	@echo "make docs       the documentation site, in build/docs"
 	@echo "make lint       ruff and mypy"
 	@echo "make format     reformat the code"
 
@@ -43,6 +44,9 @@ test-nightly: $(INSTALLED)
 # Lines that only other processes run count as missing.
 coverage: $(INSTALLED)
 	SCIPY_ARRAY_API=1 $(BIN)/python -m pytest -m "not slow and not nightly" -n 2 --dist loadscope --cov
+
+docs: $(INSTALLED)
+	$(BIN)/python -m sphinx -q -W --keep-going -j 2 docs build/docs
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -22,7 +22,7 @@ Result = dict[str, Any]
 
 INTRODUCTION = """\
 <!-- Written by benchmarks/report.py. -->
-# Benchmarks
+# Speed
 
 skest beside a loop that is written by hand in PyTorch, scikit-learn, skorch, tf.estimator
 and Keras, on the same work: the same rows, sizes of batches, optimizer and number of steps.

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counts: how many bicycles are rented in an hour (UCI bike sharing).
+"""
+Counts: bicycles rented in an hour (UCI bike sharing)
+=====================================================
 
 Compares `DNNRegressor(loss="poisson")` with scikit-learn's `PoissonRegressor` and
 `HistGradientBoostingRegressor` by the mean Poisson deviance on the same fifth of the rows.
@@ -71,7 +73,7 @@ def models(seed: int) -> dict[str, object]:
 
 @threadpool_limits.wrap(limits=1)  # for a fair comparison of times
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
     parser.add_argument("--data", type=Path, default=BESIDE, help="where hour.csv is")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()

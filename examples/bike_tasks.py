@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Three targets of one network: who rents a bicycle, and is it rush hour (UCI bikes).
+"""
+Three targets of one network
+============================
+
+Who rents a bicycle, and is it rush hour (UCI bikes)?
 
 `MultiHeadEstimator` learns the casual and the registered rentals of an hour as counts, and
 whether the hour is among the busiest fifth. It is compared with separate models for each
@@ -119,7 +123,7 @@ def fits(seed: int) -> dict[str, Callable]:
 
 @threadpool_limits.wrap(limits=1)  # for a fair comparison of times
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
     parser.add_argument("--data", type=Path, default=BESIDE, help="where hour.csv is")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()

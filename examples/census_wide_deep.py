@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Wide & deep on a real mixed table, from a DataFrame to held-out scores.
+"""
+Wide & deep on Census income
+============================
+
+A real mixed table, from a DataFrame to held-out scores.
 
 Run it with ``python examples/census_wide_deep.py``. It takes the Census income table from
 ``--data DIR``, from ``../shared/data/adult``, or from OpenML. With ``--offline`` and no
@@ -143,7 +147,7 @@ def held_out_scores(model: Any, table: MixedTable) -> dict[str, float]:
 
 def main() -> None:
     """Run the example."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
     parser.add_argument(
         "--data", type=Path, help="folder with adult.data and adult.test"
     )

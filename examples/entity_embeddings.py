@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Vectors that a network has learned for categories, handed to gradient boosting.
+"""
+Learned vectors for gradient boosting
+=====================================
 
 A `DNNClassifier` learns an embedding of every string column. Its fitted
 ``feature_columns_`` are a scikit-learn transformer that gives these vectors, and
@@ -135,7 +137,7 @@ def compare(table: Table, seed: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
     parser.add_argument("--data", type=Path, help="folder with adult.data and .test")
     parser.add_argument("--offline", action="store_true", help="download nothing")
     parser.add_argument("--rows", type=int, default=100_000, help="simulated orders")

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sequences: who comes back to hospital, told by a history of events and the age.
+"""
+Sequences: who comes back to hospital
+=====================================
+
+Told by a history of events and the age.
 
 The histories are simulated. What counts is the order: an infection that antibiotics or a
 month of rest follow does no harm, and a fall is bad after surgery without physiotherapy.
@@ -104,7 +108,7 @@ def report(name: str, y: np.ndarray, probability: np.ndarray, seconds: float) ->
 
 @threadpool_limits.wrap(limits=1)  # for a fair comparison of times
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
     parser.add_argument("--rows", type=int, default=8000)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several labels per row: the functions of a yeast gene (Mulan's "yeast").
+"""
+Several labels per row
+======================
+
+The functions of a yeast gene (Mulan's "yeast").
 
 A gene has some of 14 functions, told from 103 numbers. `DNNClassifier` takes the matrix of
 zeros and ones as it is; a search on the training genes chooses its hidden units and
@@ -80,7 +84,7 @@ def models(seed: int) -> dict[str, object]:
 
 @threadpool_limits.wrap(limits=1)  # for a fair comparison of times
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
     parser.add_argument("--data", type=Path, default=BESIDE)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()

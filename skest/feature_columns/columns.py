@@ -54,7 +54,7 @@ class FeatureColumns(FeaturesIn, TransformerMixin, BaseComposition):
         The fitted columns.
     n_features_in_ : int
         Number of columns of X, if X was a frame or an array.
-    feature_names_in_ : ndarray of str, shape (n_features_in_,)
+    feature_names_in_ : ndarray of str, shape (`n_features_in_`,)
         Names of the columns of X, if X was a frame whose names are all strings.
 
     See Also

@@ -68,7 +68,7 @@ def numeric_column(
         subtracts the median, divides by the distance of the quartiles, and takes
         ``x / sqrt(1 + (x / 3) ** 2)``, which is between -3 and 3, of the result; missing
         numbers are left out of the statistics. A callable is TensorFlow's
-        ``normalizer_fn``: it takes and returns an array of shape (n_rows, *shape) and
+        ``normalizer_fn``: it takes and returns an array of shape ``(n_rows, *shape)`` and
         treats each row by itself.
     indicate_missing : bool or "auto", default=False
         True appends for each element a number that is 1 where the cell was missing.

@@ -34,8 +34,8 @@ def sequence_numeric_column(
     """Sequences of numbers, or of arrays of numbers, as they are or scaled.
 
     A cell is a list or an array with an element for each step; a missing cell is an
-    empty sequence. In an array of shape (n_rows, n_steps, *shape) NaN at the end of a
-    row is padding. Every other NaN is a missing number.
+    empty sequence. In an array of shape ``(n_rows, n_steps, *shape)`` NaN at the end
+    of a row is padding. Every other NaN is a missing number.
 
     Parameters
     ----------

@@ -103,19 +103,19 @@ def make_optimizer(
     Names and defaults are those of ``tf.keras.optimizers.legacy``; "adamw", "momentum"
     with the customary 0.9, and "ProximalAdagrad" of TensorFlow's first version are added.
 
-    =============== =================== ===== ======================================
-    name            class               rate  options
-    =============== =================== ===== ======================================
-    adagrad         torch.optim.Adagrad 0.001 initial_accumulator_value=0.1, eps=1e-7
-    adam            torch.optim.Adam    0.001 betas=(0.9, 0.999), eps=1e-7
-    adamw           torch.optim.AdamW   0.001 betas=(0.9, 0.999), eps=1e-7
-    ftrl            skest.optimizers.Ftrl     0.001 initial_accumulator_value=0.1,
-                                              lr_power=-0.5
-    momentum        torch.optim.SGD     0.01  momentum=0.9
-    proximaladagrad skest's own         0.001 initial_accumulator_value=0.1
-    rmsprop         torch.optim.RMSprop 0.001 alpha=0.9, eps=1e-7
-    sgd             torch.optim.SGD     0.01
-    =============== =================== ===== ======================================
+    =============== ====================== ===== ===================================
+    name            class                  rate  options
+    =============== ====================== ===== ===================================
+    adagrad         `torch.optim.Adagrad`  0.001 initial_accumulator_value=0.1, eps=1e-7
+    adam            `torch.optim.Adam`     0.001 betas=(0.9, 0.999), eps=1e-7
+    adamw           `torch.optim.AdamW`    0.001 betas=(0.9, 0.999), eps=1e-7
+    ftrl            `Ftrl`                 0.001 initial_accumulator_value=0.1,
+                                                 lr_power=-0.5
+    momentum        `torch.optim.SGD`      0.01  momentum=0.9
+    proximaladagrad skest's own            0.001 initial_accumulator_value=0.1
+    rmsprop         `torch.optim.RMSprop`  0.001 alpha=0.9, eps=1e-7
+    sgd             `torch.optim.SGD`      0.01
+    =============== ====================== ===== ===================================
 
     Two epsilons are placed differently. Adam adds it to the bias-corrected root of the
     second moment, Keras to the uncorrected one; RMSprop with momentum adds it to the
