@@ -42,7 +42,7 @@ auto_params_ : dict
     What was chosen for parameters that are "auto", by name.
 n_features_in_ : int
     Number of features seen in fit.
-feature_names_in_ : ndarray of shape (n_features_in_,)
+feature_names_in_ : ndarray of shape (`n_features_in_`,)
     Names of the features, if they have some.
 n_iter_ : int
     Epochs trained.
