@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The scikit-learn face of skest.
 
-`fit` reads ``X`` and ``y`` into validated rows, finds the head for ``y`` (`targets`), fits
-the feature columns and trains a core `Estimator` with a canned model function; `predict`
-and its kin ask that Estimator. Everything else here is parameters, and what scikit-learn
-asks of an estimator.
+`fit` (`base`) reads ``X`` into columns by key (`features`), which one `Table` reads from
+then on, and with ``y`` and the weights into validated rows (`reader`, `rows`); it finds the
+head for ``y`` (`targets`), chooses what is "auto" (`recipe`), fits the feature columns, and
+trains a core `Estimator` with a canned model function (`fit`, `epochs`). `predict` and its
+kin ask that Estimator. Everything else here is parameters, each declared once
+(`parameters`), and what scikit-learn asks of an estimator.
 """
 
 from skest.adapters.baseline import (

@@ -37,10 +37,8 @@ from skest.adapters.parameters import (
     FIT_ARGUMENTS,
     FORMER_ARGUMENTS,
     PREDICT_ARGUMENTS,
-    TrainingParameters,
 )
 from skest.adapters.reader import RowReader
-from skest.adapters.recipe import AutoParameters
 from skest.adapters.rows import Rows
 from skest.adapters.target_scale import TargetScale
 from skest.adapters.warm_source import source_scale, with_source_statistics
@@ -62,9 +60,7 @@ _MOST_LOGITS = 2**24  # of a batch to predict: 64 MiB in float32
 _CORE = "_core"
 
 
-class SkestEstimator(
-    TrainingParameters, CallbackSupportMixin, AutoParameters, RowReader, FormerArguments
-):
+class SkestEstimator(CallbackSupportMixin, RowReader, FormerArguments):
     """What the estimators of skest have in common; not for direct use."""
 
     _former_arguments: ClassVar[Mapping[str, str]] = FORMER_ARGUMENTS
@@ -533,12 +529,6 @@ class SkestEstimator(
         if self.random_state is None:
             return None if self.config is None else self.config.random_seed
         return int(check_random_state(self.random_state).randint(2**31 - 1))
-
-    def _setting(self, name: str) -> Any:
-        """Return a parameter; the configuration has a say if it is "auto"."""
-        if getattr(self, name) == "auto" and self.config is not None:
-            return getattr(self.config, name)
-        return getattr(self, name)
 
     def _batch_size(self, n_rows: int) -> int:
         return min(int(self._chosen("batch_size")), n_rows)

@@ -193,7 +193,12 @@ class SkestClassifier(ClassParameters, ClassifierMixin, StreamTrained):
         present = np.unique(ids)  # a rare class may be held out as a whole
         given = self.class_weight
         if isinstance(given, dict):
-            self._check_class_weight(given)
+            unknown = [label for label in given if label not in self.classes_]
+            if unknown:
+                raise ValueError(
+                    f"The classes, {unknown}, of 'class_weight' are not in y; the classes "
+                    f"are {self.classes_.tolist()}."
+                )
             given = {k: v for k, v in given.items() if k in self.classes_[present]}
         by_class = np.ones(len(self.classes_))
         by_class[present] = compute_class_weight(
@@ -203,14 +208,6 @@ class SkestClassifier(ClassParameters, ClassifierMixin, StreamTrained):
             sample_weight=weight,
         )
         return by_class[ids] if weight is None else weight * by_class[ids]
-
-    def _check_class_weight(self, class_weight: dict[Any, float]) -> None:
-        unknown = [label for label in class_weight if label not in self.classes_]
-        if unknown:
-            raise ValueError(
-                f"The classes, {unknown}, of 'class_weight' are not in y; the classes are "
-                f"{self.classes_.tolist()}."
-            )
 
     def _strata(self, labels: NDArray[Any]) -> NDArray[Any] | None:
         """Return the classes if all of them fit into both parts."""

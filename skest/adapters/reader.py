@@ -20,6 +20,7 @@ from skest.adapters.features import (
     read_array,
     read_table,
 )
+from skest.adapters.recipe import AutoParameters
 from skest.adapters.rows import (
     Rows,
     as_rows,
@@ -43,7 +44,7 @@ from skest.inputs.array_dataset import take_rows
 _MOST_DOUBLE_ROWS = 1_000
 
 
-class RowReader(BaseEstimator, metaclass=ABCMeta):
+class RowReader(AutoParameters, BaseEstimator, metaclass=ABCMeta):
     """How estimators read ``X``, ``y`` and weights; not for direct use."""
 
     # The parameters that hold feature columns, and the kind of network that takes them.
@@ -53,18 +54,11 @@ class RowReader(BaseEstimator, metaclass=ABCMeta):
     def _new_target(self, y: Any) -> Target:
         """Return a target for `y`, which has not learned from it yet."""
 
-    @property
-    @abstractmethod
-    def _has_schedule(self) -> bool:
-        """Whether the rate follows the schedule of the recipe."""
-
-    @abstractmethod
-    def _chosen(self, name: str) -> Any:
-        """Return a parameter, or what was chosen for it if it is "auto"."""
-
-    @abstractmethod
     def _setting(self, name: str) -> Any:
         """Return a parameter; the configuration has a say if it is "auto"."""
+        if getattr(self, name) == "auto" and self.config is not None:
+            return getattr(self.config, name)
+        return getattr(self, name)
 
     # Rows
 

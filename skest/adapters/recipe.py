@@ -3,8 +3,9 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
+from skest.adapters.parameters import TrainingParameters
 from skest.heads.base import Head
 from skest.optimizers.schedules import CosineCycles
 
@@ -29,32 +30,25 @@ _RECIPE = {"dropout": 0.1, "dnn_dropout": 0.1, "weight_decay": 0.01, "n_members"
 _MANY_ROWS = 10_000  # rows are held out above this, as HistGradientBoosting does
 
 
-class Budget(NamedTuple):
-    """How long a training on a table may last."""
-
-    batch_size: int
-    max_iter: int
-
-
-def budget_of(n_rows: float) -> Budget:
-    """Return the budget for a number of rows.
+def budget_of(n_rows: float) -> dict[str, int]:
+    """Return how long a training on a table of so many rows may last.
 
     Examples
     --------
     >>> from skest.adapters.recipe import budget_of
-    >>> budget_of(150), budget_of(10_000), budget_of(1_000_000)
-    (Budget(batch_size=32, max_iter=100), Budget(batch_size=256, max_iter=100), \
-Budget(batch_size=1024, max_iter=15))
+    >>> budget_of(150), budget_of(1_000_000)
+    ({'batch_size': 32, 'max_iter': 100}, {'batch_size': 1024, 'max_iter': 15})
     """
     sizes = (size for most, size in _BATCH_SIZES if n_rows <= most)
     batch_size = next(sizes, _LARGEST_BATCH)
     if n_rows < _FEWEST_ROWS_TO_HOLD_OUT:
-        return Budget(int(n_rows), _MOST_EPOCHS)
+        return {"batch_size": int(n_rows), "max_iter": _MOST_EPOCHS}
     n_epochs = round(_N_STEPS * batch_size / n_rows)
-    return Budget(batch_size, min(max(n_epochs, _FEWEST_EPOCHS), _MOST_EPOCHS))
+    n_epochs = min(max(n_epochs, _FEWEST_EPOCHS), _MOST_EPOCHS)
+    return {"batch_size": batch_size, "max_iter": n_epochs}
 
 
-class AutoParameters:
+class AutoParameters(TrainingParameters):
     """Fits with parameters that are "auto".
 
     Attributes
@@ -65,8 +59,6 @@ class AutoParameters:
 
     auto_params_: dict[str, Any]
     _target: Any
-    validation_fraction: float
-    hooks: Any
     #: The parameters with the optimizer and the rate of a network that has the recipe.
     _recipe_for: ClassVar[tuple[str, str] | None] = None
 
@@ -97,7 +89,7 @@ class AutoParameters:
         choices: dict[str, Any] = {**_PLAIN, "early_stopping": n_rows > _MANY_ROWS}
         choices["batch_size"] = min(choices["batch_size"], n_rows)
         if self._recipe_for is not None and self._has_schedule:
-            choices |= budget_of(n_rows)._asdict() | _RECIPE
+            choices |= budget_of(n_rows) | _RECIPE
             if not self._takes_members:
                 choices["n_members"] = 1
             if getattr(self, self._recipe_for[0]) != "auto":

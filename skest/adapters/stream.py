@@ -130,8 +130,18 @@ class StreamTrained(SkestEstimator):
         with contextlib.closing(source):
             resume = self.__sklearn_is_fitted__()
             first = self._first_rows(source, classes, resume)
-            batches = _Batches(self, source, input_fn)
-            self._train_stream(batches, first, steps, max_steps, seed, resume)
+            self._schedule(None)
+            weighted = first.weight is not None
+            training = CoreTraining(self, seed, weighted=weighted, resume=resume)
+            if steps is None and max_steps is None:
+                steps = self.max_steps
+            training.run(
+                _Batches(self, source, input_fn),
+                _StreamProgress(report=print if self.verbose else None),
+                given=(None, None, None),  # nothing is at hand as a whole
+                steps=steps,
+                max_steps=max_steps,
+            )
 
     def _first_rows(self, source: Source, classes: Any, resume: bool) -> Rows:
         """Check the first batch, and begin a model with it unless there is one."""
@@ -184,24 +194,6 @@ class StreamTrained(SkestEstimator):
             )
         rows = self._check_rows(X, y, None, classes, reset=reset)
         return rows._replace(weight=self._balanced_weight(rows))
-
-    def _train_stream(
-        self,
-        batches: "_Batches",
-        first: Rows,
-        steps: int | None,
-        max_steps: int | None,
-        seed: int | None,
-        resume: bool,
-    ) -> None:
-        self._schedule(None)
-        weighted = first.weight is not None
-        training = CoreTraining(self, seed, weighted=weighted, resume=resume)
-        progress = _StreamProgress(report=print if self.verbose else None)
-        if steps is None and max_steps is None:
-            steps = self.max_steps
-        nothing = (None, None, None)  # which is at hand as a whole
-        training.run(batches, progress, nothing, steps=steps, max_steps=max_steps)
 
     def _stream(self, source: Source) -> Iterator[tuple[Any, Any]]:
         """Yield what the core is trained on, batch by batch."""

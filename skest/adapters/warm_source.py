@@ -219,14 +219,10 @@ def ids_meaning(column: FeatureColumn) -> Meaning:
         return Meaning("identity", range(column.num_buckets))
     kind: tuple[Hashable, ...] = (type(column).__name__,)
     if isinstance(column, CrossedColumn):
-        kind = (*kind, column.hash_key, *map(_key_meaning, _keys_of(column)))
+        keys = getattr(column, "keys_", column.keys)  # as it was fitted
+        kind = (*kind, column.hash_key, *map(_key_meaning, keys))
     n_buckets = column.num_buckets
     return Meaning((*kind, n_buckets), range(n_buckets))
-
-
-def _keys_of(column: CrossedColumn) -> Sequence[Any]:
-    """Return what is crossed, as it was fitted."""
-    return getattr(column, "keys_", column.keys)
 
 
 def _key_meaning(key: Any) -> Hashable:

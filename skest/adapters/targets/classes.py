@@ -132,21 +132,17 @@ class ClassTarget(Target):
             known = y[~pd.isna(y)]
             if known.dtype.kind == "O":  # gaps hide the type of the others
                 known = pd.Series(known).infer_objects().to_numpy()
-        _refuse_missing(known)
-        _refuse_dates(known)
+        _check_labels(known)
         return y, known
 
 
-def _refuse_dates(y: NDArray[Any]) -> None:
+def _check_labels(y: NDArray[Any]) -> None:
+    """Refuse dates, and NaN, None and infinity, which np.unique would take for classes."""
     if y.dtype.kind in "mM":
         raise ValueError(
             f"y holds dates or durations (dtype {y.dtype}), which are no classes. Make "
             "numbers or categories of them."
         )
-
-
-def _refuse_missing(y: NDArray[Any]) -> None:
-    """Refuse NaN, None and infinity, which np.unique would take for classes."""
     if y.dtype.kind == "f":
         assert_all_finite(y, input_name="y")
     elif y.dtype.kind == "O":
