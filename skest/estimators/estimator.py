@@ -396,7 +396,7 @@ class Estimator(CheckpointHolder):
         ``manifest.json`` and, for large weights, ``weights.safetensors``;
         `skest.export.load` runs it. The model takes the raw columns of
         ``encode=FeatureColumns.encode``, or without ``encode`` the tensors that the
-        features are. Networks of your own need onnxscript.
+        features are. Networks of your own may need onnxscript.
 
         Parameters
         ----------

@@ -101,29 +101,6 @@ def read_artifact(
     ArtifactError
         If anything is not as it should be.
     """
-    manifest, manifest_sha256 = _read_manifest(path, trusted_manifest_sha256)
-    sizes = _check_files(path, manifest, max_bytes)
-    digests = {n: manifest["files"][n]["sha256"] for n in sizes} if verify else {}
-
-    def content_of(name: str) -> bytes:
-        """Read a file once: its digest is that of the very bytes that will run."""
-        data = _read(path / name, sizes[name])
-        if verify and _digest(data) != digests.pop(name):
-            raise _damaged(path, name)
-        return data
-
-    model = content_of(MODEL)
-    warmup = content_of(WARMUP) if WARMUP in digests else None
-    for name, digest in digests.items():
-        if _digest_of(path / name) != digest:
-            raise _damaged(path, name)
-    return Artifact(path, manifest, manifest_sha256, model, warmup)
-
-
-def _read_manifest(
-    path: Path, trusted: str | Collection[str] | None
-) -> tuple[dict[str, Any], str]:
-    """Return the manifest of a version, and its digest."""
     try:
         size = _regular(path / MANIFEST).st_size
     except FileNotFoundError:
@@ -132,14 +109,27 @@ def _read_manifest(
         ) from None
     _check_json_size(MANIFEST, size)
     data = _read(path / MANIFEST, size)
-    digest = _digest(data)
+    manifest_sha256, trusted = _digest(data), trusted_manifest_sha256
     trusted = [trusted] if isinstance(trusted, str) else trusted
-    if trusted is not None and digest not in map(str.lower, trusted):
+    if trusted is not None and manifest_sha256 not in map(str.lower, trusted):
         raise ArtifactError(
-            f"{MANIFEST!r} of {str(path)!r} has the digest {digest}, not a trusted one. "
-            "Fetch the model again from where it comes from."
+            f"{MANIFEST!r} of {str(path)!r} has the digest {manifest_sha256}, not a "
+            "trusted one. Fetch the model again from where it comes from."
         )
-    return parsed(data), digest
+    manifest = parsed(data)
+    found = {}
+    for name, size in _check_files(path, manifest, max_bytes).items():
+        if name == MODEL or (verify and name == WARMUP):
+            # Read once: the digest is that of the very bytes that will run.
+            found[name] = _read(path / name, size)
+        if verify:
+            digest = _digest(found[name]) if name in found else _digest_of(path / name)
+            if digest != manifest["files"][name]["sha256"]:
+                raise ArtifactError(
+                    f"{str(path / name)!r} is not the file that was exported: its digest "
+                    "differs. Copy the version again."
+                )
+    return Artifact(path, manifest, manifest_sha256, found[MODEL], found.get(WARMUP))
 
 
 def _check_json_size(name: str, size: int) -> None:
@@ -163,20 +153,20 @@ def _check_files(
     listed = manifest["files"]
     if MODEL not in listed:
         raise ArtifactError(f"{MANIFEST!r} lists no {MODEL!r}.")
-    sizes = {}
+    sizes: dict[str, Any] = {}
     for name, entry in listed.items():
         if not _NAME.fullmatch(name) or name == MANIFEST:
             raise ArtifactError(
                 f"{name!r} is no name that a file of an export may have."
             )
-        size, digest = (
-            (entry.get("size"), entry.get("sha256"))
-            if isinstance(entry, dict)
-            else (None, None)
-        )
-        if type(size) is not int or size < 0 or not isinstance(digest, str):
+        known = entry if isinstance(entry, dict) else {}
+        sizes[name] = size = known.get("size")
+        if (
+            type(size) is not int
+            or size < 0
+            or not isinstance(known.get("sha256"), str)
+        ):
             raise ArtifactError(f"{MANIFEST!r} has no 'size' and 'sha256' of {name!r}.")
-        sizes[name] = size
     if sum(sizes.values()) > max_bytes:
         raise ArtifactError(
             f"The files have {sum(sizes.values())} bytes, more than max_bytes={max_bytes}."
@@ -237,10 +227,3 @@ def _digest(data: bytes) -> str:
 def _digest_of(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _damaged(path: Path, name: str) -> ArtifactError:
-    return ArtifactError(
-        f"{str(path / name)!r} is not the file that was exported: its digest differs. "
-        "Copy the version again."
-    )

@@ -131,21 +131,3 @@ def check_format(format: str) -> None:
             "`pip install onnx onnxruntime`; format='checkpoint' of an Estimator needs "
             "neither."
         )
-
-
-def check_unused(format: str, **given: tuple[Any, Any]) -> None:
-    """Refuse arguments that a format does not take.
-
-    Parameters
-    ----------
-    format : str
-        The format.
-    **given : pair
-        The value of an argument, and its default.
-    """
-    for name, (value, default) in given.items():
-        if value != default:
-            raise ValueError(
-                f"{name!r} is for format='onnx' only; got {value!r} with "
-                f"format={format!r}. Leave it out."
-            )

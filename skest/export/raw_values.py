@@ -311,22 +311,20 @@ class Feature:
                 f"The feature {self.name!r} must have as many values in each row; got "
                 f"lists of several lengths, {shortened(values)}."
             ) from None
-        if array.dtype.kind not in "biuf":
-            array = self._objects_of_numbers(values)
-        if array.dtype != self.dtype:
-            if not self._is_float():
-                return self._whole(array)
-            with np.errstate(over="ignore"):  # it becomes infinite, and is refused
-                array = array.astype(self.dtype)
-        return self._finite(array) if self._is_float() else array
-
-    def _objects_of_numbers(self, values: Any) -> NDArray[Any]:
-        """Return numbers of any types; if floats are wanted, as such."""
-        cells = np.asarray(values, dtype=object)
+        is_float = self.dtype.startswith("float")
         try:
-            numbers = [self._number(cell) for cell in cells.ravel().tolist()]
-            objects = _objects(numbers, cells.shape)
-            return objects.astype(np.float64) if self._is_float() else objects
+            if array.dtype.kind not in "biuf":
+                cells = np.asarray(values, dtype=object)
+                numbers = [self._number(cell) for cell in cells.ravel().tolist()]
+                array = _objects(numbers, cells.shape)
+            if not is_float:
+                return self._whole(array)
+            # First as Python has them, of which float32 is made as for the training.
+            array = array.astype(np.float64) if array.dtype == object else array
+            if array.dtype != self.dtype:
+                with np.errstate(over="ignore"):  # it becomes infinite, and is refused
+                    array = array.astype(self.dtype)
+            return array if np.isfinite(array).all() else self._finite(array)
         except OverflowError:
             raise ValueError(
                 f"The feature {self.name!r} holds a number that is too large for a "
@@ -358,8 +356,6 @@ class Feature:
 
     def _finite(self, array: NDArray[Any]) -> NDArray[Any]:
         """Refuse what feature columns refuse, and a graph cannot."""
-        if np.isfinite(array).all():
-            return array
         if np.isinf(array).any():
             raise ValueError(
                 f"The feature {self.name!r} holds infinity (inf), which is never allowed."
@@ -370,17 +366,16 @@ class Feature:
 
     def _whole(self, array: NDArray[Any]) -> NDArray[Any]:
         """Return whole numbers as the feature's dtype; refuse what it can't hold."""
-        kinds: set[type] = {bool} if array.dtype.kind == "b" else set()
-        if array.dtype == object:
-            kinds = {type(cell) for cell in array.ravel().tolist()}
-        if kinds & {bool, np.bool_}:
+        is_object = array.dtype == object
+        kinds = set(map(type, array.ravel().tolist())) if is_object else set()
+        if array.dtype.kind == "b" or kinds & {bool, np.bool_}:
             raise TypeError(
                 f"The feature {self.name!r} takes whole numbers; got booleans, which are "
                 "other categories to feature columns. Convert them as for the training."
             )
         if array.dtype.kind == "f" and np.isnan(array).any():
             array = array.astype(object)
-            array[array != array] = self._number(None)
+            array[array != array] = self._known_missing()
         with np.errstate(invalid="ignore"):
             try:
                 whole = array.astype(self.dtype)
@@ -394,9 +389,6 @@ class Feature:
             )
         return whole
 
-    def _is_float(self) -> bool:
-        return self.dtype.startswith("float")
-
     def _shaped(self, array: NDArray[Any]) -> NDArray[Any]:
         rank = len(self.shape)
         if array.ndim == rank - 1:
@@ -405,16 +397,14 @@ class Feature:
             array = array[..., 0]
         if self.shape[0] is None and array.shape[1:] == self.shape[1:]:
             return array
-        fits = array.ndim == rank and all(
+        if array.ndim != rank or not all(
             size in (None, found)
             for size, found in zip(self.shape, array.shape, strict=True)
-        )
-        if not fits:
-            shape = ", ".join(
-                "any" if size is None else str(size) for size in self.shape
-            )
+        ):
+            sizes = ("any" if size is None else str(size) for size in self.shape)
             raise ValueError(
-                f"The feature {self.name!r} has the shape ({shape}); got {array.shape}."
+                f"The feature {self.name!r} has the shape ({', '.join(sizes)}); got "
+                f"{array.shape}."
             )
         return array
 

@@ -130,11 +130,21 @@ class Model:
     ) -> list[NDArray[Any]]:
         """Return tensors of the model for raw features by name."""
         feeds = {name: self._features[name].feed(c) for name, c in cells.items()}
-        _check_rows(feeds)
-        if any(map(len, feeds.values())):
+        n_rows = {name: len(values) for name, values in feeds.items()}
+        if len(set(n_rows.values())) > 1:
+            raise ValueError(f"All features must have as many rows; got {n_rows}.")
+        if any(n_rows.values()):
             return self._session.run(names, feeds)
-        # To sort no rows ends the process of ONNX Runtime before 1.31.
-        one = {name: _row_of_nothing(values) for name, values in feeds.items()}
+        # To sort no rows ends the process of ONNX Runtime before 1.31: one of zeros or
+        # empty texts, and of lists with one item, so that those tied have as many.
+        one = {
+            name: np.full(
+                (1, *(size or 1 for size in values.shape[1:])),
+                "" if values.dtype == object else 0,
+                values.dtype,
+            )
+            for name, values in feeds.items()
+        }
         return [found[:0] for found in self._session.run(names, one)]
 
     def predict(self, table: Any) -> Any:
@@ -260,25 +270,19 @@ def load(
     artifact = read_artifact(
         version_at(directory), verify, trusted_manifest_sha256, max_bytes
     )
-    engine = _engine()  # Without it nothing is wrong with the model.
-    if trial is not None:
-        trial.run(artifact, verify, max_bytes)
-    model = Model(artifact, _session(engine, artifact, num_threads))
-    if artifact.warmup is not None:
-        _check_warmup(model, artifact.warmup)
-    return model
-
-
-def _engine() -> Any:
-    """Return the module of ONNX Runtime, which is imported when it is needed."""
     try:
         import onnxruntime
-    except ImportError:
+    except ImportError:  # nothing is wrong with the model then
         raise ImportError(
             "Exported models run on ONNX Runtime. Install it by "
             "`pip install onnxruntime`."
         ) from None
-    return onnxruntime
+    if trial is not None:
+        trial.run(artifact, verify, max_bytes)
+    model = Model(artifact, _session(onnxruntime, artifact, num_threads))
+    if artifact.warmup is not None:
+        _check_warmup(model, artifact.warmup)
+    return model
 
 
 def _session(engine: Any, artifact: Artifact, num_threads: int) -> Any:
@@ -307,22 +311,6 @@ def _session(engine: Any, artifact: Artifact, num_threads: int) -> Any:
     )
     check_signatures(artifact.manifest, inputs, outputs)
     return session
-
-
-def _row_of_nothing(values: NDArray[Any]) -> NDArray[Any]:
-    """Return a row of zeros, or of empty strings, like those of an array.
-
-    Of lists it has one item, so that those that belong together have as many.
-    """
-    nothing = "" if values.dtype == object else 0
-    shape = (size or 1 for size in values.shape[1:])
-    return np.full((1, *shape), nothing, values.dtype)
-
-
-def _check_rows(feeds: Mapping[str, NDArray[Any]]) -> None:
-    rows = {name: len(values) for name, values in feeds.items()}
-    if len(set(rows.values())) > 1:
-        raise ValueError(f"All features must have as many rows; got {rows}.")
 
 
 def _check_warmup(model: Model, text: bytes) -> None:

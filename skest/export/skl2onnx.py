@@ -3,6 +3,7 @@
 
 import importlib
 import json
+from itertools import groupby
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +13,7 @@ from sklearn.base import ClassifierMixin, RegressorMixin
 from skest.exceptions import ExportError
 from skest.export.onnx.graph import OPSETS
 
+_INT64 = 7  # as `onnx.TensorProto` has it
 _OPTIONS = {
     "nocl": [True, False],
     "output_class_labels": [False, True],
@@ -151,15 +153,9 @@ def _set_output_types(operator: Any) -> None:
         )
     # The operator ZipMap takes float32 only.
     maps = is_classifier and _options_of(operator)["zipmap"] is True
-    is_double = any(
-        isinstance(variable.type, data_types.DoubleTensorType)
-        for variable in operator.inputs
-    )
-    numbers = (
-        data_types.DoubleTensorType
-        if is_double and not maps
-        else data_types.FloatTensorType
-    )
+    doubles = [isinstance(v.type, data_types.DoubleTensorType) for v in operator.inputs]
+    is_double = any(doubles) and not maps
+    numbers = getattr(data_types, f"{'Double' if is_double else 'Float'}TensorType")
     kinds = {8: data_types.StringTensorType, 1: numbers, 11: numbers}
     rows = operator.inputs[0].get_first_dimension()
     for name, variable in zip(_answers(operator), operator.outputs, strict=True):
@@ -183,12 +179,11 @@ def _convert(scope: Any, operator: Any, container: Any) -> None:
         )
     graph = _graph_of(operator)
     wanted = _answers(operator)
-    steps = _Steps(scope, container)
+    wiring = _Wiring(scope, operator, container)
     features = json.loads(
         next(p.value for p in graph.metadata_props if p.key == "skest.features")
     )
-    columns = _Columns(operator, steps)
-    inputs = [columns.feature(name, spec) for name, spec in features.items()]
+    inputs = [wiring.feature(name, spec) for name, spec in features.items()]
     part = _with_outputs(graph, wanted)
     outputs = [scope.get_unique_variable_name(name) for name in wanted]
     add_onnx_graph(
@@ -200,10 +195,10 @@ def _convert(scope: Any, operator: Any, container: Any) -> None:
     types = {o.name: o.type.tensor_type for o in graph.graph.output}
     for name, found, variable in zip(wanted, outputs, operator.outputs, strict=True):
         if name == "logits" and types[name].shape.dim[1].dim_value == 1:
-            found = steps.add("Concat", [steps.add("Neg", [found]), found], axis=1)
-        shape = steps.constant([-1] if len(variable.type.shape) == 1 else [0, -1])
-        found = steps.add("Reshape", [found, shape])
-        steps.add("Cast", [found], variable.onnx_name, to=_element_type(variable))
+            found = wiring.add("Concat", [wiring.add("Neg", [found]), found], axis=1)
+        shape = wiring.constant([-1] if len(variable.type.shape) == 1 else [0, -1])
+        found = wiring.add("Reshape", [found, shape])
+        wiring.add("Cast", [found], variable.onnx_name, to=_element_type(variable))
 
 
 def _named(names: list[str]) -> list[Any]:
@@ -236,12 +231,15 @@ def _element_type(variable: Any) -> int:
     return guess_proto_type(variable.type)
 
 
-class _Steps:
-    """Adds nodes around the graph of an estimator."""
+class _Wiring:
+    """Adds nodes around the graph of an estimator, and finds its raw columns."""
 
-    def __init__(self, scope: Any, container: Any) -> None:
+    def __init__(self, scope: Any, operator: Any, container: Any) -> None:
         self._scope = scope
         self._container = container
+        self._model = operator.raw_operator
+        self._inputs = operator.inputs
+        self._by_name = {variable.raw_name: variable for variable in operator.inputs}
 
     def add(
         self, op: str, inputs: list[str], output: str | None = None, **attributes: Any
@@ -256,23 +254,9 @@ class _Steps:
 
     def constant(self, numbers: list[int]) -> str:
         """Add an array of int64; return its name."""
-        from onnx import TensorProto
-
         name = self._scope.get_unique_variable_name("numbers")
-        self._container.add_initializer(
-            name, TensorProto.INT64, [len(numbers)], numbers
-        )
+        self._container.add_initializer(name, _INT64, [len(numbers)], numbers)
         return name
-
-
-class _Columns:
-    """The raw columns of an estimator among the inputs of an operator."""
-
-    def __init__(self, operator: Any, steps: _Steps) -> None:
-        self._model = operator.raw_operator
-        self._steps = steps
-        self._by_name = {variable.raw_name: variable for variable in operator.inputs}
-        self._inputs = operator.inputs
 
     def feature(self, name: str, spec: Any) -> str:
         """Return the name of the tensor that is an input of the estimator's graph."""
@@ -283,13 +267,12 @@ class _Columns:
             tensor, given = variable.onnx_name, _element_type(variable)
         else:
             tensor, given = self._by_position(name, spec)
-        if spec["dtype"] == "string":
-            wanted = TensorProto.STRING
-        else:
+        texts, whole = TensorProto.STRING, TensorProto.INT64
+        wanted = texts
+        if spec["dtype"] != "string":
             wanted = helper.np_dtype_to_tensor_dtype(np.dtype(spec["dtype"]))
         if given == wanted:
             return tensor
-        texts, whole = TensorProto.STRING, TensorProto.INT64
         is_strict = given != whole or spec.get("texts_only")
         if given == texts or (wanted == texts and is_strict):
             raise ValueError(
@@ -297,7 +280,7 @@ class _Columns:
                 f"{TensorProto.DataType.Name(given).lower()}. Give it another type in "
                 "'initial_types'."
             )
-        return self._steps.add("Cast", [tensor], to=wanted)
+        return self.add("Cast", [tensor], to=wanted)
 
     def _by_position(self, name: str, spec: Any) -> tuple[str, int]:
         """Return columns of the matrix that the inputs are, side by side."""
@@ -308,51 +291,36 @@ class _Columns:
         sizes = spec["shape"][1:]
         if keys[0] not in order and sizes in ([n_columns], [None]):  # the matrix itself
             keys, sizes = order, [n_columns]
-        spans = self._spans()
-        if sizes != [len(keys)] or not spans or not set(keys) <= set(order):
+        # By column, the input and the position in it.
+        spans = []
+        for variable in self._inputs:
+            shape = variable.type.shape
+            size = (shape[1] if len(shape) > 1 else 1) or 0
+            spans += [(variable, at) for at in range(size)]
+        fits = len(spans) == n_columns and set(keys) <= set(order)
+        if sizes != [len(keys)] or not fits:
             raise ValueError(
                 f"There is no input for the column {name!r} of shape {spec['shape']}. "
                 "Give 'initial_types' one input for each raw column, by its name; got "
                 f"{list(self._by_name)}."
             )
-        parts, kinds = [], set()
-        for key in keys:
-            variable, at = spans[order.index(key)]
-            kinds.add(_element_type(variable))
-            parts.append((variable, at))
+        parts = [spans[order.index(key)] for key in keys]
+        kinds = {_element_type(variable) for variable, _ in parts}
         if len(kinds) > 1:
             raise ValueError(
                 f"The columns of {name!r} come in different types. Give those of "
                 f"{keys} one type in 'initial_types'."
             )
-        return self._joined(parts), kinds.pop()
-
-    def _spans(self) -> list[tuple[Any, int]]:
-        """Return, by column, the input and the position in it."""
-        found = []
-        for variable in self._inputs:
-            shape = variable.type.shape
-            size = shape[1] if len(shape) > 1 else 1
-            found += [(variable, at) for at in range(size or 0)]
-        return found if len(found) == self._model.n_features_in_ else []
-
-    def _joined(self, parts: list[tuple[Any, int]]) -> str:
-        runs: list[tuple[Any, list[int]]] = []
-        for variable, at in parts:
-            if runs and runs[-1][0] is variable:
-                runs[-1][1].append(at)
-            else:
-                runs.append((variable, [at]))
-        tensors = [
-            variable.onnx_name
-            if at == list(range(variable.type.shape[1]))
-            else self._steps.add(
-                "Gather", [variable.onnx_name, self._steps.constant(at)], axis=1
+        tensors = []
+        for tensor, run in groupby(parts, lambda part: part[0].onnx_name):
+            own = list(run)
+            at, every = [i for _, i in own], own[0][0].type.shape[1]
+            is_whole = at == list(range(every))
+            tensors.append(
+                tensor
+                if is_whole
+                else self.add("Gather", [tensor, self.constant(at)], axis=1)
             )
-            for variable, at in runs
-        ]
-        return (
-            tensors[0]
-            if len(tensors) == 1
-            else self._steps.add("Concat", tensors, axis=1)
-        )
+        is_one = len(tensors) == 1
+        joined = tensors[0] if is_one else self.add("Concat", tensors, axis=1)
+        return joined, kinds.pop()

@@ -15,7 +15,7 @@ from skest.core.random import RunRandom
 from skest.engine.evaluation import predict_batch
 from skest.engine.model import ModelBuilder, restore
 from skest.exceptions import ExportError
-from skest.export.checkpoint_export import check_format, check_unused, export_checkpoint
+from skest.export.checkpoint_export import check_format, export_checkpoint
 from skest.export.onnx.inputs import InputSpec
 from skest.export.onnx.model import OnnxGraph, spec_onnx
 from skest.export.onnx.tracing import BARE
@@ -55,8 +55,15 @@ def export_estimator(
     """
     check_format(format)
     external = are_external(weights)
-    if format != "onnx":
-        check_unused(format, weights=(weights, "auto"), input_rank=(input_rank, 2))
+    for name, value, default in (
+        ("weights", weights, "auto"),
+        ("input_rank", input_rank, 2),
+    ):
+        if format != "onnx" and value != default:
+            raise ValueError(
+                f"{name!r} is for format='onnx' only; got {value!r} with "
+                f"format={format!r}. Leave it out."
+            )
     checkpoint = find_checkpoint()
     if format == "checkpoint":
         return export_checkpoint(checkpoint, base, assets, verify)

@@ -33,6 +33,7 @@ def table():
             "size": size,
             "rooms": rng.integers(0, 9, N_ROWS),
             "code": rng.integers(-(2**62), 2**62, N_ROWS),
+            "day": pd.date_range("1969-12-30", periods=N_ROWS, freq="31h").astype(str),
             "city": rng.choice(np.array(_WORDS, dtype=object), N_ROWS),
             "street": [f"Straße {i}" for i in rng.integers(0, 40, N_ROWS)],
             "tags": lists(lambda k: list("abcde")[:k]),

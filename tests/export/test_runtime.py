@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -145,3 +146,23 @@ def test_without_onnxruntime(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(ImportError, match=r"pip install onnxruntime"):
         export.load(tmp_path)
+
+
+def test_no_module_unpickles():
+    for path in sorted(EXPORT.rglob("*.py")):
+        assert_unpickles_nothing(path)
+
+
+def assert_unpickles_nothing(path):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    imports = (n for n in ast.walk(tree) if isinstance(n, ast.Import | ast.ImportFrom))
+    names = {
+        name
+        for node in imports
+        for name in (getattr(node, "module", None), *(a.name for a in node.names))
+        if name
+    }
+    roots = {name.partition(".")[0] for name in names}
+    assert not roots & {"pickle", "cloudpickle", "joblib", "dill", "shelve", "marshal"}
+    calls = {ast.unparse(n.func) for n in ast.walk(tree) if isinstance(n, ast.Call)}
+    assert not calls & {"torch.load", "np.load", "eval", "exec"}

@@ -2,6 +2,7 @@
 """The core Estimator and the estimators with a model function of the user's, exported."""
 
 import pickle
+import sys
 from dataclasses import replace
 from functools import partial
 
@@ -329,6 +330,28 @@ def test_own_heads_and_assets(tmp_path):
     version = estimator.export(tmp_path / "base", assets={"words": source})
     assert (load(version).path / "assets" / "words").read_text() == "one"
     assert list_versions(tmp_path / "base") == [version]
+
+
+def test_networks_of_layers_that_skest_knows_are_not_traced(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+
+    def model_fn(features, labels, mode):
+        network = nn.Sequential(
+            *(nn.Linear(2, 4), nn.ReLU(), nn.BatchNorm1d(4, affine=False)),
+            *(nn.Dropout(0.5), nn.LayerNorm(4, elementwise_affine=False)),
+            *(nn.GELU(), nn.Linear(4, 3), nn.Softplus(), nn.LayerNorm(3)),
+            *(nn.Linear(3, 1), nn.Identity()),
+        ).double()
+        optimizer = torch.optim.SGD(network.parameters(), 0.1)
+        return RegressionHead().create_estimator_spec(
+            features, mode, network, labels, optimizer
+        )
+
+    x = np.random.default_rng(0).normal(size=(4, 2))
+    estimator = trained(model_fn, x, np.arange(4.0))
+    (expected,) = estimator.predict(lambda: [x], yield_single_examples=False)
+    found = load(estimator.export(tmp_path))("predict", x=x)["predictions"]
+    np.testing.assert_allclose(found, expected["predictions"], atol=1e-6)
 
 
 def test_exporters(tmp_path):

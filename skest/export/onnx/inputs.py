@@ -276,6 +276,8 @@ class Inputs:
         forms: Mapping[Key, Form] | None = None,
         rank: int = 2,
     ) -> None:
+        if rank not in (1, 2):
+            raise ValueError(f"'input_rank' must be 1 or 2; got {rank!r}.")
         self.graph = graph
         self._forms = dict(forms or {})
         self._rank = rank

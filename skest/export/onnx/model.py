@@ -153,8 +153,6 @@ def build_onnx(
     >>> [spec.name for spec in graph.inputs], list(graph.signatures)
     (['city'], ['serving_default', 'classification', 'regression', 'predict'])
     """
-    if input_rank not in (1, 2):
-        raise ValueError(f"'input_rank' must be 1 or 2; got {input_rank!r}.")
     graph = Graph(name)
     dtype = _dtype_of(network)
     inputs, encoded = encode_all(graph, columns, dtype, forms or {}, input_rank)
@@ -362,8 +360,6 @@ def spec_onnx(
     >>> [input.name for input in graph.inputs], list(graph.signatures["predict"].outputs)
     (['x'], ['twice'])
     """
-    if input_rank not in (1, 2):
-        raise ValueError(f"'input_rank' must be 1 or 2; got {input_rank!r}.")
     network = spec.network
     if network is None or spec.predictions is None:
         raise ValueError("An export needs an EstimatorSpec of mode 'infer'.")

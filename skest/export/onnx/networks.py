@@ -334,7 +334,7 @@ def network_output(network: nn.Module, scope: Scope, features: Any) -> Any:
     base = next(known, None)
     is_ours = kind.__module__.partition(".")[0] in ("skest", "torch")
     same = base is not None and is_ours and kind.forward is base.forward
-    same |= is_activation(network)
+    same = same or is_activation(network)
     hooked = network._forward_hooks or network._forward_pre_hooks
     if not same or hooked:
         place = f" at {scope.path[:-1]!r}" if scope.path else ""
@@ -492,14 +492,10 @@ def _(layer: ClassTable, scope: Scope, x: Value) -> Value:
 @_output.register(BatchNorm)
 @_output.register(nn.BatchNorm1d)
 def _(layer: Any, scope: Scope, x: Value) -> Value:
-    ones = torch.ones_like(layer.running_mean)
-    weight = ones if layer.weight is None else layer.weight
-    bias = 0 * ones if layer.bias is None else layer.bias
     return scope.graph.add(
         "BatchNormalization",
         x,
-        scope.weight("weight", weight),
-        scope.weight("bias", bias),
+        *_scale_and_shift(layer, scope, x, layer.running_mean.shape),
         scope.weight("running_mean", layer.running_mean),
         scope.weight("running_var", layer.running_var),
         epsilon=layer.eps,
@@ -508,17 +504,21 @@ def _(layer: Any, scope: Scope, x: Value) -> Value:
 
 @_output.register
 def _(layer: nn.LayerNorm, scope: Scope, x: Value) -> Value:
-    ones = torch.ones(layer.normalized_shape, dtype=torch.float32)
-    weight = ones if layer.weight is None else layer.weight
-    bias = 0 * weight if layer.bias is None else layer.bias
+    axis = -len(layer.normalized_shape)
+    weights = _scale_and_shift(layer, scope, x, layer.normalized_shape)
     return scope.graph.add(
-        "LayerNormalization",
-        x,
-        scope.weight("weight", weight),
-        scope.weight("bias", bias),
-        axis=-len(layer.normalized_shape),
-        epsilon=layer.eps,
+        "LayerNormalization", x, *weights, axis=axis, epsilon=layer.eps
     )
+
+
+def _scale_and_shift(layer: Any, scope: Scope, x: Value, shape: Any) -> list[Value]:
+    """Return weight and bias of a normalization, which may have none."""
+    return [
+        scope.graph.constant(np.full(shape, fill, x.dtype))
+        if getattr(layer, name) is None
+        else scope.weight(name, getattr(layer, name))
+        for name, fill in (("weight", 1), ("bias", 0))
+    ]
 
 
 @_output.register(nn.Dropout)
