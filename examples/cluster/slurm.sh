@@ -16,9 +16,8 @@ export SKEST_PORT=2222
 # What all tasks know and nobody else: a parameter server refuses others.
 SKEST_SECRET=$(openssl rand -hex 32)
 export SKEST_SECRET
-# One thread for each process, and no waiting for a name server.
+# One thread for each process.
 export OMP_NUM_THREADS=1
-export RES_OPTIONS="timeout:1 attempts:1"
 
 # One task that dies does not end the others; the job goes on from the checkpoint when
 # it is requeued. --model-dir must be on a file system that all nodes see.

@@ -174,14 +174,8 @@ def test_ctrl_c_lets_tasks_save(ray, tmp_path):
 @pytest.mark.slow
 def test_too_few_resources(ray):
     resources = {"ps": {"num_cpus": 100}}
-    with pytest.raises(TimeoutError, match="no resources for .*ps 0 within 1 s"):
+    with pytest.raises(TimeoutError, match="no resources for 1 of 1 parameter servers"):
         launch(nothing, resources=resources, start_timeout=1)
-
-
-def test_what_cannot_be_sent_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "ray", object())
-    with pytest.raises(TypeError, match="element 0 of 'arguments' can't be sent"):
-        launch(nothing, [threading.Lock()])
 
 
 @pytest.mark.parametrize(

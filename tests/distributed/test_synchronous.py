@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests of `skest.distributed.data_parallel`, with real processes."""
+"""`DataParallel` and `LocalSGD`, with real processes that torchrun starts once."""
 
 import dataclasses
 import functools
@@ -15,10 +15,12 @@ import torch.nn.functional as F
 from torch import nn
 
 from skest import DNNClassifier, Estimator, EstimatorSpec, RunConfig
-from skest.checkpoints.store import MemoryStore
+from skest.checkpoints.checkpoint import Checkpoint
+from skest.checkpoints.store import DirectoryStore, MemoryStore
 from skest.distributed import DataParallel, LocalSGD
 from skest.distributed.data_parallel import DataParallelReplica, _outlived_by_its_group
-from skest.distributed.process_group import rows_of
+from skest.distributed.local_sgd import LocalSGDReplica
+from skest.distributed.process_group import Peers, rows_of
 from skest.exceptions import NanLossDuringTrainingError, PeerLostError
 from skest.feature_columns.lookup import row_lookup, row_table
 from skest.hooks import Hook
@@ -31,7 +33,6 @@ SIZES = [(4, 4)] * 5
 UNEVEN = [(4, 2), (1, 3), (5, 1)]
 MODELS = {
     "sgd": {"optimizer": "sgd"},
-    "adagrad": {"optimizer": "adagrad", "learning_rate": 0.1},
     "adam": {"optimizer": "adam", "learning_rate": 0.1},
     "ftrl": {"optimizer": "ftrl", "learning_rate": 0.1},
     "clipped": {"clip_norm": 0.25},
@@ -130,11 +131,8 @@ def fit_of(strategy, in_directory, rank, folder):
     return found, again.n_steps_, again.predict_proba(X).tolist(), model.model_dir_
 
 
-for _name, _strategy in {"ddp": DataParallel(), "local_sgd": LocalSGD(3)}.items():
-    for _place, _in_directory in {"memory": False, "directory": True}.items():
-        globals()[f"fit_{_name}_{_place}"] = functools.partial(
-            fit_of, _strategy, _in_directory
-        )
+fit_in_memory = functools.partial(fit_of, DataParallel(), False)
+fit_in_directory = functools.partial(fit_of, LocalSGD(3), True)
 
 
 def one_is_interrupted(rank, folder):
@@ -233,13 +231,79 @@ def sometimes(rank, folder, otherwise):
     return variables(_ranks.train(replica, made, batches([(4, 4)], rank)))
 
 
+# The same for LocalSGD
+
+
+def sgd_trained(
+    rank, folder, sync_every, *, hooks=(), sizes=SIZES, config=None, **params
+):
+    made = estimator(folder, config=config, **params)
+    replica = LocalSGDReplica(sync_every, "cpu", timeout=60)
+    return _ranks.train(replica, made, batches(sizes, rank), hooks=hooks)
+
+
+def sgd_every_step(rank, folder):
+    return variables(sgd_trained(rank, folder, 1))
+
+
+def sgd_every_second_step(rank, folder):
+    trace = Trace()
+    config = {"save_checkpoints_steps": 2}
+    made = sgd_trained(rank, folder, 2, hooks=[trace], config=config)
+    kept = DirectoryStore(folder)
+    steps = sorted(int(path.name[5:]) for path in folder.glob("ckpt-*"))
+    return variables(made), trace.end_state, (steps, kept.latest_step())
+
+
+def sgd_in_graph(rank, folder):
+    return variables(sgd_trained(rank, folder, 2, config={"execution": "graph"}))
+
+
+def sgd_of_ftrl(rank, folder):
+    params = {"optimizer": "ftrl", "learning_rate": 0.1}
+    states = []
+    hooks = [At(step, lambda run: states.append(state_of(run))) for step in (2, 3, 4)]
+    sgd_trained(rank, folder, 2, hooks=hooks, **params)
+    return states
+
+
+def state_of(run):
+    return Checkpoint.capture(run.network, run.global_step).variables["once.weight"]
+
+
+def sgd_one_ends_earlier(rank, folder):
+    return variables(sgd_trained(rank, folder, 2, sizes=SIZES[: 3 + 2 * rank]))
+
+
+def sgd_one_is_interrupted(rank, folder):
+    interrupt = At(1, lambda run: os.kill(os.getpid(), signal.SIGINT))
+    hooks = [interrupt] if rank == 1 else []
+    return variables(sgd_trained(rank, folder, 2, hooks=hooks))
+
+
+def sgd_one_fails(rank, folder):
+    def fail(run):
+        raise OSError("no more paper")
+
+    try:
+        sgd_trained(rank, folder, 2, hooks=[At(3, fail)] if rank == 1 else [])
+    except (OSError, PeerLostError) as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def sgd_watched(rank, folder):
+    config = {"save_summary_steps": 2}
+    return variables(sgd_trained(rank, folder, 2, config=config))
+
+
 TOGETHER = [
     *(f"model_{name}" for name in MODELS),
     *("exact", "uneven", "one_ends_earlier", "one_is_stopped", "all_are_stopped"),
     *("one_is_interrupted", "one_fails", "nan_in_one", "another_network_in_one"),
     *("no_batch_for_one", "dropout", "batch_norm", "summaries", "rows_of_one"),
-    *("fit_ddp_memory", "fit_ddp_directory"),
-    *("fit_local_sgd_memory", "fit_local_sgd_directory"),
+    *("fit_in_memory", "fit_in_directory"),
+    *("sgd_every_step", "sgd_every_second_step", "sgd_in_graph", "sgd_watched"),
+    *("sgd_of_ftrl", "sgd_one_ends_earlier", "sgd_one_is_interrupted", "sgd_one_fails"),
 ]
 
 
@@ -284,9 +348,8 @@ def test_all_stop_at_max_steps(results):
 
 
 @pytest.mark.parametrize("place", ["memory", "directory"])
-@pytest.mark.parametrize("strategy", ["ddp", "local_sgd"])
-def test_fit_leaves_every_process_with_the_same_model(results, strategy, place):
-    (*chief, chief_dir), (*other, other_dir) = results[f"fit_{strategy}_{place}"]
+def test_fit_leaves_every_process_with_the_same_model(results, place):
+    (*chief, chief_dir), (*other, other_dir) = results[f"fit_in_{place}"]
     assert chief == other
     (_, n_steps, score), n_steps_of_two, _ = other
     assert n_steps_of_two == 2 * n_steps > 0
@@ -391,33 +454,6 @@ def test_a_killed_process_ends_all(tmp_path):
     assert checkpoint.global_step in (2, 3)
 
 
-class FailingForward(Dense):
-    def forward(self, ids):
-        if dist.get_rank() == 1:
-            raise RuntimeError("the model has a defect")
-        return super().forward(ids)
-
-
-def fails_in_the_step(rank, folder):
-    start = time.monotonic()
-    try:
-        trained(rank, folder, network=FailingForward)
-    except RuntimeError as error:
-        if rank == 1:
-            time.sleep(2)  # and then the process ends
-            raise SystemExit(0) from error
-        return type(error).__name__, str(error), time.monotonic() - start
-
-
-@pytest.mark.slow
-def test_an_error_in_a_step(tmp_path):
-    (found, _), _, seconds = _ranks.torchrun(__name__, ["fails_in_the_step"], tmp_path)
-    kind, message, _ = found["fails_in_the_step"]
-    assert kind == "PeerLostError"
-    assert "(rank 1: RuntimeError: the model has a defect)" in message
-    assert seconds < SECONDS_TO_END
-
-
 SECONDS_OF_SILENCE, TIMEOUT = 15, 6
 
 
@@ -428,30 +464,21 @@ class SlowForward(Dense):
         return super().forward(ids)
 
 
-def silent_within_a_step(rank, folder):
-    return told_of_silence(rank, folder, (), SlowForward)
-
-
-def silent_between_steps(rank, folder):
-    sleep = At(1, lambda run: time.sleep(SECONDS_OF_SILENCE))
-    return told_of_silence(rank, folder, [sleep] if rank == 1 else (), Dense)
-
-
-def told_of_silence(rank, folder, hooks, network):
+def told_of_silence(rank, folder):
     trained(rank, folder / "first")  # so that they join at the same time
     dist.destroy_process_group()
-    made = estimator(folder / "second", network=network)
+    made = estimator(folder / "second", network=SlowForward)
     start = time.monotonic()
     try:
         replica = DataParallelReplica("cpu", timeout=TIMEOUT)
-        _ranks.train(replica, made, batches(SIZES, rank), hooks=hooks)
+        _ranks.train(replica, made, batches(SIZES, rank))
     except PeerLostError as error:
         return str(error), time.monotonic() - start
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["silent_within_a_step", "silent_between_steps"])
-def test_a_silent_process_is_lost_after_the_timeout(tmp_path, name):
+def test_a_silent_process_is_lost_after_the_timeout(tmp_path):
+    name = "told_of_silence"
     (found, other), done, _ = _ranks.torchrun(__name__, [name], tmp_path)
     assert done.returncode == 0
     message, seconds = found[name]
@@ -473,7 +500,7 @@ def one_process(monkeypatch):
         dist.destroy_process_group()
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", ["adam", "clipped"])
 def test_one_process_trains_as_without_a_strategy(one_process, tmp_path, name):
     sizes = [4, 4, 3]
     made = estimator(tmp_path, **MODELS[name])
@@ -490,7 +517,7 @@ def test_the_group_is_let_go_of_after_the_reducer(one_process):
     assert [*vars(parallel)][-1] == "process_group"
 
 
-@pytest.mark.parametrize("missing", ["RANK", "MASTER_ADDR"])
+@pytest.mark.parametrize("missing", ["RANK"])
 def test_the_environment_of_torchrun_is_needed(one_process, monkeypatch, missing):
     monkeypatch.delenv(missing)
     with pytest.raises(
@@ -552,3 +579,138 @@ def test_it_must_be_entered():
 )
 def test_rows_of_a_batch(data, n):
     assert rows_of(data) == n
+
+
+# LocalSGD
+
+
+def simulated(sync_every):
+    """Train two copies of the model in this process, averaged every few steps."""
+    specs = [fresh_spec() for _ in range(2)]
+    specs[1].network.load_state_dict(specs[0].network.state_dict())
+    parts = [list(batches(SIZES, rank)()) for rank in range(2)]
+    for step in range(len(SIZES)):
+        for spec, part in zip(specs, parts, strict=True):
+            ids, y = map(torch.from_numpy, part[step])
+            spec.optimizers[0].zero_grad()
+            spec.loss(y, spec.network(ids), ids).backward()
+            spec.optimizers[0].step()
+        if (step + 1) % sync_every == 0 or step + 1 == len(SIZES):
+            average(specs)
+    return {n: v.tolist() for n, v in specs[0].network.state_dict().items()}
+
+
+def fresh_spec():
+    initial = Initial()
+    made = estimator().train(batches(SIZES, 0), hooks=[initial], steps=1)
+    spec = made.model_fn(*next(batches(SIZES)()), "train")
+    spec.network.load_state_dict(initial.variables)
+    return spec
+
+
+class Initial(Trace):
+    def begin(self, run):
+        found = run.network.state_dict()
+        self.variables = {n: v.clone() for n, v in found.items()}
+
+
+@torch.no_grad()
+def average(specs):
+    one, two = (list(spec.network.parameters()) for spec in specs)
+    for first, second in zip(one, two, strict=True):
+        first.copy_((first + second) / 2)
+        second.copy_(first)
+
+
+def test_an_average_in_every_step_is_data_parallelism(results):
+    found = results["sgd_every_step"][0]  # of SGD, whose step is linear in the gradient
+    assert_near(found, alone())
+
+
+@pytest.mark.parametrize(
+    "name", ["sgd_every_second_step", "sgd_in_graph", "sgd_watched"]
+)
+def test_processes_train_apart_between_averages(results, name):
+    found = results[name][0]
+    found = found[0] if isinstance(found, tuple) else found
+    for variable, value in simulated(2).items():
+        np.testing.assert_allclose(found[variable], value, 1e-5, 1e-6)
+
+
+def test_the_chief_saves(results):
+    (found, own, (steps, latest)), (_, other, _) = results["sgd_every_second_step"]
+    assert own != other  # of step 5, before the last average
+    assert numbers(found) != own
+    assert (steps, latest) == ([0, 2, 4, 5], 5)
+    assert found["step"] == 5
+
+
+def test_weights_of_ftrl_stay_averaged(results):
+    (own, own_next, own_last), (other, other_next, other_last) = results["sgd_of_ftrl"]
+    assert torch.equal(own, other)
+    assert not torch.equal(own_next, other_next)
+    assert (own_next - other_next).abs().max() < 0.5  # each one step from their mean
+    assert torch.equal(own_last, other_last)
+
+
+def test_all_stop_at_an_average_where_the_input_of_one_ends(results):
+    found, _ = results["sgd_one_ends_earlier"]
+    assert found["step"] == 3
+    assert found["stop_reason"] == "the input ended"
+
+
+def test_all_stop_at_an_average_where_one_is_interrupted(results):
+    found = results["sgd_one_is_interrupted"][0]
+    assert found["step"] == 2
+    assert found["stop_reason"] == "interrupted by Ctrl-C"
+
+
+def test_the_others_are_told_of_an_error_at_the_next_average(results):
+    told, own = results["sgd_one_fails"]
+    assert own == "OSError: no more paper"
+    assert "(rank 1: OSError: no more paper)" in told
+
+
+def test_one_process_is_its_own_average(one_process, tmp_path):
+    made = _ranks.train(
+        LocalSGDReplica(2, "cpu"), estimator(tmp_path), batches([4] * 5)
+    )
+    assert numbers(variables(made)) == numbers(alone([4] * 5))
+    assert dist.is_initialized()  # for the next training
+    with pytest.raises(ValueError, match="'sync_every'"):
+        LocalSGDReplica(0)
+
+
+class Store:
+    """Stands for a store in which nobody has left a reason."""
+
+    def check(self, keys):
+        return False
+
+
+@pytest.fixture
+def peers():
+    made = object.__new__(Peers)
+    made._store, made.rank, made.size = Store(), 1, 2
+    return made
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:9",
+        "Application timeout caused pair closure",
+        "Read error [127.0.0.1]:9: Connection reset by peer",
+        "Timed out waiting 4000ms for send operation timed out",
+    ],
+)
+def test_errors_of_communication_tell_that_a_peer_is_lost(peers, text):
+    with pytest.raises(PeerLostError, match="or does not answer(.|\n)*rank 1 of 2"):
+        with peers.explained():
+            raise RuntimeError(text)
+
+
+def test_errors_of_the_model_stay(peers):
+    with pytest.raises(RuntimeError, match="^a defect$"):
+        with peers.explained():
+            raise RuntimeError("a defect")
