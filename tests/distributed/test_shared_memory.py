@@ -225,7 +225,8 @@ def test_one_worker_is_a_local_training_bit_for_bit(optimizer, execution):
             config=config,
         )
 
-    ours, theirs = (variables(fitted(c, make)) for c in (RunConfig(train_distribute=SharedMemory(1)), RunConfig()))
+    alone = RunConfig(train_distribute=SharedMemory(1))
+    ours, theirs = (variables(fitted(c, make)) for c in (alone, RunConfig()))
     assert ours.keys() == theirs.keys()
     for name in ours:
         np.testing.assert_array_equal(ours[name], theirs[name])
