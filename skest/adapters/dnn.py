@@ -169,8 +169,8 @@ class DNNRegressor(LossParameters, SkestDNN, SkestRegressor):
     --------
     >>> import numpy as np
     >>> from skest import DNNRegressor
-    >>> X = np.linspace(-1, 1, 100).reshape(-1, 1)
-    >>> model = DNNRegressor((16,), random_state=0).fit(X, X[:, 0] ** 2)
+    >>> X = np.linspace(-1, 1, 90).reshape(-1, 1)
+    >>> model = DNNRegressor((32,), random_state=0).fit(X, X[:, 0] ** 2)
     >>> bool(model.score(X, X[:, 0] ** 2) > 0.9)
     True
     """

@@ -13,8 +13,7 @@ import torch
 from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 
-from skest.adapters.callbacks import CallbackHook
-from skest.adapters.epochs import Progress
+from skest.adapters.epochs import CallbackHook, Progress
 from skest.adapters.features import WEIGHT_KEY
 from skest.adapters.rows import Rows
 from skest.adapters.target_scale import TargetScale, scaled_target_model_fn

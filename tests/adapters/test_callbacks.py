@@ -210,7 +210,7 @@ class Failing(Hook):
     "hooks, recorder", [([Failing()], Recorder()), ((), Recorder(fail_at=2))]
 )
 def test_a_failing_fit_tears_down_and_leaves_the_earlier_fit(hooks, recorder):
-    model = DNNClassifier((4,), max_iter=4, random_state=0).fit(*IRIS)
+    model = make(DNNClassifier, max_iter=4).fit(*IRIS)
     before, state = model.predict_proba(IRIS[0]), set(vars(model))
     model.set_params(hooks=hooks).set_callbacks(recorder)
     with pytest.raises(OSError, match="the disk is full"):

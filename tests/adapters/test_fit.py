@@ -49,7 +49,7 @@ def columns():
 
 def test_classifier_learns_a_mixed_table(classifier_class, table):
     X, y = table
-    model = make(classifier_class, max_iter=100, batch_size=32).fit(X, y)
+    model = make(classifier_class, max_iter=70, batch_size=32).fit(X, y)
     floor = 0.6 if classifier_class.__name__ == "LinearClassifier" else 0.85
     assert model.score(X, y) > floor
     probability = model.predict_proba(X)
@@ -62,7 +62,7 @@ def test_classifier_learns_a_mixed_table(classifier_class, table):
     assert model.decision_function(X).shape == (200,)
 
 
-@pytest.mark.parametrize("n_outputs", [None, 1, 3])
+@pytest.mark.parametrize("n_outputs", [None, 3])
 def test_regressor_predicts_in_the_shape_of_y(regressor_class, blobs, n_outputs):
     X, _ = blobs
     y = X[:, 0] if n_outputs is None else X[:, :n_outputs]
@@ -184,12 +184,12 @@ def test_early_stopping_restores_the_best_state(table):
     model = make(
         DNNClassifier,
         early_stopping=True,
-        max_iter=60,
+        max_iter=20,
         n_iter_no_change=60,
         validation_fraction=0.25,
         batch_size=16,
     ).fit(X, y)
-    assert len(model.validation_scores_) == model.n_iter_ == 60
+    assert len(model.validation_scores_) == model.n_iter_ == 20
     assert model.best_validation_score_ == max(model.validation_scores_)
     best_epoch = int(np.argmax(model.validation_scores_)) + 1
     assert model.n_steps_ == best_epoch * -(-150 // 16)
@@ -227,9 +227,9 @@ def test_given_validation_rows(table):
 def test_partial_fit_goes_on(classifier_class, blobs):
     X, y = blobs
     model = make(classifier_class)
-    for _ in range(30):
+    for _ in range(20):
         model.partial_fit(X, y, classes=[0, 1, 2])
-    assert (model.n_iter_, len(model.loss_curve_)) == (30, 30)
+    assert (model.n_iter_, len(model.loss_curve_)) == (20, 20)
     assert model.score(X, y) > 0.8
     with pytest.raises(ValueError, match=r"not among the classes: \[7\]"):
         model.partial_fit(X, np.where(y == 2, 7, y))
@@ -426,7 +426,7 @@ def test_unit_weights_change_nothing_in_evaluation(table):
     assert weighted == pytest.approx(model.evaluate(X, y))
 
 
-@pytest.mark.parametrize(("center", "scale"), [(0, 1), (1e6, 1e4), (-50, 1e-3)])
+@pytest.mark.parametrize(("center", "scale"), [(1e6, 1e4), (-50, 1e-3)])
 def test_regressors_learn_targets_of_any_scale(regressor_class, blobs, center, scale):
     X, _ = blobs
     y = center + scale * X[:, 0]
@@ -740,7 +740,6 @@ def test_all_ways_of_execution_give_the_same_model(options, dtype):
     eager = fitted(execution="eager")
     for settings in [
         {"execution": "auto"},
-        {"execution": "graph"},
         {"config": RunConfig(execution="graph", log_step_count_steps=None)},
     ]:
         other = fitted(**settings)

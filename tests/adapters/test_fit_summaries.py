@@ -76,9 +76,9 @@ def test_the_fit_is_the_same_and_can_be_cloned_and_pickled(tmp_path):
     plain = DNNClassifier((4,), batch_size=20, **settings).fit(X, Y)
     shown = model(tmp_path, hooks=[hook], **settings)
     expected = plain.predict_proba(X)
-    for estimator in (shown, clone(shown), pickle.loads(pickle.dumps(shown))):
+    for estimator in (shown, pickle.loads(pickle.dumps(clone(shown)))):
         np.testing.assert_array_equal(estimator.fit(X, Y).predict_proba(X), expected)
         again = pickle.loads(pickle.dumps(estimator))
         np.testing.assert_array_equal(again.predict_proba(X), expected)
-    assert len(runs(tmp_path)) == 3
+    assert len(runs(tmp_path)) == 2
     assert all(len(event_files(run)) == 1 for run in runs(tmp_path))

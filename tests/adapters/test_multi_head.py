@@ -62,13 +62,13 @@ HEADS = {
 
 
 def multi_head(**parameters):
-    parameters = {"max_iter": 80, **parameters}
+    parameters = {"max_iter": 5, **parameters}
     return make(MultiHeadEstimator, hidden_units=(16,), **parameters)
 
 
 @pytest.fixture(scope="module")
 def fitted(X, y):
-    return multi_head(heads=HEADS).fit(X, y)
+    return multi_head(heads=HEADS, max_iter=80).fit(X, y)
 
 
 def test_a_frame_of_mixed_targets(X, y, fitted):
