@@ -113,7 +113,9 @@ def test_python_blocks_run(page, short_fits, capsys):
         exec(compile(block, page, "exec"), namespace)
     if page == "README.md":
         (shown,) = re.findall(r"```text\n(.*?)```", TEXTS[page], re.DOTALL)
-        assert numbers(capsys.readouterr().out) == pytest.approx(numbers(shown), abs=0.1)
+        assert numbers(capsys.readouterr().out) == pytest.approx(
+            numbers(shown), abs=0.1
+        )
     if "search" in namespace:
         assert 0 < namespace["search"].best_score_ <= 1
     if "boosting" in namespace:
