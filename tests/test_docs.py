@@ -64,6 +64,13 @@ def test_pages_are_short():
     assert sum(map(words, TEXTS.values())) <= 10_000
 
 
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "CHANGES.md"])
+def test_links_lead_somewhere(name):
+    """Those of the site are checked when it is built."""
+    links = re.findall(r"\]\((?!http)([^)#]+)", (ROOT / name).read_text(encoding="utf-8"))
+    assert not [link for link in links if not (ROOT / link).exists()]
+
+
 def test_the_page_on_migration_has_every_symbol():
     rows = re.findall(r"^\| (.*?) \|", TEXTS["docs/migration.md"], re.MULTILINE)
     named = set(re.findall(r"\w+", " ".join(re.findall("`([^`]*)`", " ".join(rows)))))
