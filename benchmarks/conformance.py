@@ -70,9 +70,10 @@ counts, too. None of skest is expected to fail.
 
 ## More than these
 
-The tests run the checks for other configurations, too (`tests/conformance/test_configurations.py`;
-most of them at night, by `make test-nightly`), and those that scikit-learn runs on its own
-estimators only (`tests/conformance/test_second_tier.py`).
+The tests run the checks for other configurations, too
+(`tests/conformance/test_configurations.py`; most of them at night, by `make test-nightly`),
+and those that scikit-learn runs on its own estimators only
+(`tests/conformance/test_second_tier.py`).
 
 Some configurations cannot pass every check, and are spared them by name (`WITHOUT` in that
 file; a test sees that they do fail): the equivalence of weights and repeated rows to seven

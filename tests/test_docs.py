@@ -67,7 +67,9 @@ def test_pages_are_short():
 @pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "CHANGES.md"])
 def test_links_lead_somewhere(name):
     """Those of the site are checked when it is built."""
-    links = re.findall(r"\]\((?!http)([^)#]+)", (ROOT / name).read_text(encoding="utf-8"))
+    links = re.findall(
+        r"\]\((?!http)([^)#]+)", (ROOT / name).read_text(encoding="utf-8")
+    )
     assert not [link for link in links if not (ROOT / link).exists()]
 
 
