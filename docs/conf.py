@@ -30,6 +30,7 @@ extensions = [
 templates_path = ["_templates"]
 exclude_patterns = ["_templates", "**/sg_execution_times.rst", "sg_execution_times.rst"]
 default_role = "py:obj"
+smartquotes = False  # values are quoted, and options have two hyphens
 
 myst_heading_anchors = 3
 autodoc_typehints = "none"  # types are in the docstrings

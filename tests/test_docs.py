@@ -17,7 +17,17 @@ TEXTS = {
     if page.exists()
 }
 BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
-PAGES = [name for name, text in TEXTS.items() if BLOCK.search(text)]
+STARTS_PROCESSES = re.compile(r"AsyncParameterServer\(|SharedMemory\(|n_jobs=2")
+PAGES = [
+    pytest.param(
+        name,
+        marks=pytest.mark.slow
+        if any(map(STARTS_PROCESSES.search, BLOCK.findall(text)))
+        else (),
+    )
+    for name, text in TEXTS.items()
+    if BLOCK.search(text)
+]
 pytestmark = pytest.mark.skipif(not TEXTS, reason="tests run outside a checkout")
 
 # Of TensorFlow 2.15: tf.estimator and its submodules, tf.feature_column.
