@@ -70,23 +70,16 @@ counts, too. None of skest is expected to fail.
 
 ## More than these
 
-The tests run the checks for other configurations, too: sparse input, class weights,
-embeddings, wide and deep models, seven optimizers, mini-batches, dropout, batch
-normalisation, float32, early stopping, warm start, ways of execution
-(`tests/conformance/test_configurations.py`). Those that scikit-learn runs on its own
-estimators only are in `tests/conformance/test_second_tier.py`.
+The tests run the checks for other configurations, too
+(`tests/conformance/test_configurations.py`; most of them at night, by `make test-nightly`),
+and those that scikit-learn runs on its own estimators only
+(`tests/conformance/test_second_tier.py`).
 
-Some of these configurations cannot pass every check, and are spared them by name
-(`WITHOUT` in that file; a test sees that they do fail): the equivalence of weights and
-repeated rows to seven digits in float32, and with dropout, mini-batches or early stopping,
-all with `sampling="epoch"`; weights of classes of 1000 : 0.0001 with early stopping; and
-with `warm_start=True` the two checks that fit one object twice and expect the same.
-
-A weight of 2 is two equal rows. With `sampling="weighted"` it trains as they do bit for
-bit, whatever else is random. With the default `sampling="epoch"`, that is so up to rounding
-where all rows are one batch; in the mean over seeds with mini-batches, dropout or batch
-normalisation (`tests/conformance/test_sample_weight.py`); and not with
-`early_stopping=True`, for copies of a row come to both sides of the split.
+Some configurations cannot pass every check, and are spared them by name (`WITHOUT` in that
+file; a test sees that they do fail): the equivalence of weights and repeated rows to seven
+digits in float32, and with dropout, mini-batches or early stopping, all with
+`sampling="epoch"`; weights of classes of 1000 : 0.0001 with early stopping; and with
+`warm_start=True` the two checks that fit one object twice and expect the same.
 """
 
 

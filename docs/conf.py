@@ -12,6 +12,8 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+from sphinx.pycode import ModuleAnalyzer  # noqa: E402
+
 import skest  # noqa: E402
 from tests.test_public_names import MODULES  # noqa: E402
 
@@ -28,6 +30,7 @@ extensions = [
 templates_path = ["_templates"]
 exclude_patterns = ["_templates", "**/sg_execution_times.rst", "sg_execution_times.rst"]
 default_role = "py:obj"
+smartquotes = False  # values are quoted, and options have two hyphens
 
 myst_heading_anchors = 3
 autodoc_typehints = "none"  # types are in the docstrings
@@ -121,8 +124,21 @@ def signature_of_class(app, what, name, obj, options, signature, returns):
     return str(inspect.Signature(plain)), None
 
 
+def comment_of_constant(app, what, name, obj, options, lines):
+    """Take the comment of a constant from the module that defines it."""
+    if what != "data":
+        return
+    attribute = name.rpartition(".")[2]
+    for module in [name for name in sys.modules if name.startswith("skest.")]:
+        if vars(sys.modules[module]).get(attribute) is obj:
+            comments = ModuleAnalyzer.for_module(module).find_attr_docs()
+            if ("", attribute) in comments:
+                lines[:] = comments["", attribute]
+
+
 def setup(app):
     """Write the pages of the API before sphinx looks for them."""
     write_api_pages()
     app.connect("autodoc-skip-member", skip_what_is_not_ours)
+    app.connect("autodoc-process-docstring", comment_of_constant)
     app.connect("autodoc-process-signature", signature_of_class)

@@ -23,6 +23,8 @@ __all__ = [
     "squared_error",
 ]
 
+#: What `reduce_loss` takes: the weighted sum divided by the number of examples, or not;
+#: "auto" is the former.
 LOSS_REDUCTIONS = ("sum_over_batch_size", "sum", "auto")
 
 

@@ -3,7 +3,6 @@
 
 import functools
 import re
-from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,16 @@ TEXTS = {
 }
 BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
 STARTS_PROCESSES = re.compile(r"AsyncParameterServer\(|SharedMemory\(|n_jobs=2")
-PAGES = [name for name, text in TEXTS.items() if BLOCK.search(text)]
+PAGES = [
+    pytest.param(
+        name,
+        marks=pytest.mark.slow
+        if any(map(STARTS_PROCESSES.search, BLOCK.findall(text)))
+        else (),
+    )
+    for name, text in TEXTS.items()
+    if BLOCK.search(text)
+]
 pytestmark = pytest.mark.skipif(not TEXTS, reason="tests run outside a checkout")
 
 # Of TensorFlow 2.15: tf.estimator and its submodules, tf.feature_column.
@@ -66,6 +74,15 @@ def test_pages_are_short():
     assert sum(map(words, TEXTS.values())) <= 10_000
 
 
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "CHANGES.md"])
+def test_links_lead_somewhere(name):
+    """Those of the site are checked when it is built."""
+    links = re.findall(
+        r"\]\((?!http)([^)#]+)", (ROOT / name).read_text(encoding="utf-8")
+    )
+    assert not [link for link in links if not (ROOT / link).exists()]
+
+
 def test_the_page_on_migration_has_every_symbol():
     rows = re.findall(r"^\| (.*?) \|", TEXTS["docs/migration.md"], re.MULTILINE)
     named = set(re.findall(r"\w+", " ".join(re.findall("`([^`]*)`", " ".join(rows)))))
@@ -110,28 +127,14 @@ def short_fits(page, monkeypatch):
 
 @pytest.mark.parametrize("page", PAGES)
 def test_python_blocks_run(page, short_fits, capsys):
-    """Up to the first block that starts processes, which takes seconds."""
-    blocks = BLOCK.findall(TEXTS[page])
-    run_blocks(takewhile(lambda b: not STARTS_PROCESSES.search(b), blocks), page)
+    namespace = {}
+    for block in BLOCK.findall(TEXTS[page]):
+        exec(compile(block, page, "exec"), namespace)
     if page == "README.md":
         (shown,) = re.findall(r"```text\n(.*?)```", TEXTS[page], re.DOTALL)
         assert numbers(capsys.readouterr().out) == pytest.approx(
             numbers(shown), abs=0.1
         )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "page", [name for name in PAGES if STARTS_PROCESSES.search(TEXTS[name])]
-)
-def test_python_blocks_that_start_processes_run(page, short_fits):
-    run_blocks(BLOCK.findall(TEXTS[page]), page)
-
-
-def run_blocks(blocks, page):
-    namespace = {}
-    for block in blocks:
-        exec(compile(block, page, "exec"), namespace)
     if "search" in namespace:
         assert 0 < namespace["search"].best_score_ <= 1
     if "boosting" in namespace:

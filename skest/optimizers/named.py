@@ -19,7 +19,9 @@ from skest.optimizers.row_sparse import RowSparse
 from skest.optimizers.schedules import RateFunction, attach_rate_function, rate_at
 from skest.optimizers.state import IMPLEMENTATION_OPTIONS, NamedParameters
 
+#: An optimizer: by name, a class of `torch.optim`, or a function of parameters.
 OptimizerLike: TypeAlias = str | type[Optimizer] | Callable[[Any], Optimizer]
+#: An optimizer, or pairs of a pattern of parameter names and one; the first match counts.
 OptimizersLike: TypeAlias = OptimizerLike | Sequence[tuple[str, OptimizerLike]]
 
 
@@ -33,6 +35,7 @@ class NamedOptimizer(NamedTuple):
 
 _ADAM = {"betas": (0.9, 0.999), "eps": 1e-7}
 
+#: Optimizers by name, with their defaults; see `make_optimizer`.
 OPTIMIZERS: Mapping[str, NamedOptimizer] = MappingProxyType(
     {
         "adagrad": NamedOptimizer(
