@@ -297,11 +297,12 @@ class Together(ParallelBackendBase):
         one = _one_table(tables)
         if one is not None:
             ends = np.cumsum([len(table.X) for table in tables])
-            members, rows = [], []
-            for table, end, own in zip(tables, ends, by_table.values(), strict=True):
-                members += own
-                rows += [np.arange(end - len(table.X), end)] * len(own)
-            self._fit(members, one, rows)
+            rows = {
+                key: np.arange(end - len(table.X), end)
+                for key, table, end in zip(by_table, tables, ends, strict=True)
+            }
+            members = [task for task in tasks if task.data in rows]  # in their order
+            self._fit(members, one, [rows[task.data] for task in members])
         else:
             for table, own in zip(tables, by_table.values(), strict=True):
                 self._fit(own, table, [None] * len(own))
@@ -344,14 +345,15 @@ class Together(ParallelBackendBase):
         )
         seconds = (time.monotonic() - begin) / len(left)
         for i, model in zip(left, fitted, strict=True):
+            failed = isinstance(model, Exception)
             if isinstance(model, TimeoutError):
                 self.stopped = self._too_late()
                 continue
-            if isinstance(model, KeyboardInterrupt):
-                self.stopped = model
+            if not (failed or getattr(model, "__sklearn_is_fitted__", bool)()):
+                self.stopped = KeyboardInterrupt()
                 continue
             tasks[i].run(model, seconds, self._steps[tasks[i].data])
-            if self._resource and not isinstance(model, Exception):
+            if self._resource and not failed:
                 self._trained[self._of_resource(tasks[i])] = model, tasks[i]
 
     def _of_resource(self, task: Task) -> Any:
