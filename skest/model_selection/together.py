@@ -33,6 +33,7 @@ _logger = logging.getLogger("skest")
 UNFINISHED = "unfinished"
 _ALL = 100_000  # tasks that may wait; joblib computes with no numbers above 1e6
 _FIRST = 8  # candidates; as many again, and so on
+_MOST_CELLS = 2**25  # of tables that are put together: 256 MiB
 _FIT = {"estimator", "X", "y", "fit_params"}
 
 
@@ -403,7 +404,9 @@ def _part(value: Any, rows: Any) -> Any:
 
 
 def _one_table(tables: Sequence[Table]) -> Table | None:
-    """Return the rows of all tables in one, None if they are not of one kind."""
+    """Return the rows of small tables in one, None if they are not of one kind."""
+    if sum(getattr(table.X, "size", np.inf) for table in tables) > _MOST_CELLS:
+        return None
     weighted = bool(tables) and tables[0].sample_weight is not None
     parts = [_joined(values) for values in zip(*tables, strict=True)]
     if not tables or any(part is None for part in parts[: 2 + weighted]):
