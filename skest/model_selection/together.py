@@ -9,10 +9,11 @@ which find their estimators fitted: splits, scores, errors and times stay scikit
 import copy
 import inspect
 import logging
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import joblib
 import numpy as np
@@ -31,6 +32,8 @@ _logger = logging.getLogger("skest")
 #: In a result: the task was not done, because of Ctrl-C or the time limit.
 UNFINISHED = "unfinished"
 _ALL = 100_000  # tasks that may wait; joblib computes with no numbers above 1e6
+_FIRST = 8  # candidates; as many again, and so on
+_MOST_CELLS = 2**25  # of tables that are put together: 256 MiB
 _FIT = {"estimator", "X", "y", "fit_params"}
 
 
@@ -140,6 +143,14 @@ class Task:
         return self._call, self._bound.args, self._bound.kwargs
 
 
+class Table(NamedTuple):
+    """What estimators are fitted on."""
+
+    X: Any
+    y: Any
+    sample_weight: Any
+
+
 class Together(ParallelBackendBase):
     """Runs the tasks of scikit-learn; estimators of skest are trained together.
 
@@ -177,6 +188,8 @@ class Together(ParallelBackendBase):
         self._limit = time_limit
         self._end = np.inf if time_limit is None else time.monotonic() + time_limit
         self._waiting: list[Task] = []
+        self._tables: dict[Any, Any] = {}
+        self._steps: dict[Any, Sequence[Any]] = {}
         self._trained: dict[Any, tuple[Any, Task]] = {}
         self._example: Any = None
         #: Why it has stopped, if it has.
@@ -220,28 +233,25 @@ class Together(ParallelBackendBase):
     # What it does with them
 
     def _run(self, tasks: list[Task]) -> None:
-        if self._keep:
-            for task in tasks:
-                task.given["return_estimator"] = True
-        groups: dict[Any, list[Task]] = {}
+        ours: list[Task] = []
         others: list[Task] = []
         reason = ""
         for task in tasks:
-            if why := task.prepare():
-                reason = reason or why
-                others.append(task)
-            else:
-                groups.setdefault(task.data, []).append(task)
+            if self._keep:
+                task.given["return_estimator"] = True
+            why = task.prepare()
+            reason = reason or why
+            (others if why else ours).append(task)
         if others:
             text = "scikit-learn does %d of %d fits one by one: %s"
             _logger.info(text, len(others), len(tasks), reason)
         try:
-            for data, members in groups.items():
-                if not self._is_over():
-                    others += self._run_together(data, members)
+            for chunk in self._chunks(ours):
+                others += self._fit_chunk(chunk)
             self._run_others(others)
         except KeyboardInterrupt as error:
             self.stopped = error
+        self._tables.clear()
         for task in tasks:
             if task.result is not None:
                 self._example = task.result
@@ -250,6 +260,15 @@ class Together(ParallelBackendBase):
         for task in tasks:
             if task.result is None and task.error is None:
                 self._leave(task)
+
+    def _chunks(self, tasks: list[Task]) -> Iterator[list[Task]]:
+        """Yield candidates to train together: as many as before, for an end may come."""
+        start = 0
+        while start < len(tasks) and not self._is_over():
+            n_splits = tasks[start].given.get("split_progress", (0, len(tasks)))[1]
+            end = start + max(start, _FIRST * n_splits)
+            yield tasks[start:end]
+            start = end
 
     def _leave(self, task: Task) -> None:
         """Give a task that was not done a result that says so, or the reason."""
@@ -263,32 +282,63 @@ class Together(ParallelBackendBase):
         }
         task.result = {**self._example, **none, "fit_error": None, UNFINISHED: True}
 
-    def _run_together(self, data: Any, tasks: list[Task]) -> list[Task]:
-        """Fit estimators on one table; return tasks that scikit-learn shall see to."""
-        first = tasks[0]
-        X, y, weight = first.given["X"], first.given["y"], first.sample_weight
-        rows, steps = [task.rows for task in tasks], ()
-        if data is not None:
-            before = first.estimator[:-1]
-            X, y, weight = (_part(value, first.rows) for value in (X, y, weight))
-            try:
-                X = before.fit_transform(X, y)
-            except Exception:
-                return tasks  # scikit-learn says what fails
-            rows, steps = [None] * len(tasks), before.steps
+    def _fit_chunk(self, tasks: list[Task]) -> list[Task]:
+        """Fit estimators; return the tasks that scikit-learn shall see to."""
+        failed: list[Task] = []
+        by_table: dict[Any, list[Task]] = {}
+        for task in tasks:
+            if self._table_of(task) is None:
+                failed.append(task)  # scikit-learn says what fails
+            else:
+                by_table.setdefault(task.data, []).append(task)
+        whole = by_table.pop(None, [])
+        if whole:
+            self._fit(whole, self._table_of(whole[0]), [task.rows for task in whole])
+        tables = [self._tables[key] for key in by_table]
+        one = _one_table(tables)
+        if one is not None:
+            ends = np.cumsum([len(table.X) for table in tables])
+            rows = {
+                key: np.arange(end - len(table.X), end)
+                for key, table, end in zip(by_table, tables, ends, strict=True)
+            }
+            members = [task for task in tasks if task.data in rows]  # in their order
+            self._fit(members, one, [rows[task.data] for task in members])
+        else:
+            for table, own in zip(tables, by_table.values(), strict=True):
+                self._fit(own, table, [None] * len(own))
+        return failed
+
+    def _table_of(self, task: Task) -> Any:
+        """Return what an estimator is fitted on, None if a step before it fails."""
+        key = task.data
+        if key not in self._tables:
+            table: Any = Table(task.given["X"], task.given["y"], task.sample_weight)
+            if key is not None:
+                table = Table(*(_part(value, task.rows) for value in table))
+                before = task.estimator[:-1]
+                try:
+                    X = before.fit_transform(table.X, table.y)
+                    table = table._replace(X=X)
+                except Exception:
+                    table = None
+            self._tables[key] = table
+            self._steps[key] = () if key is None or table is None else before.steps
+        return self._tables[key]
+
+    def _fit(self, tasks: list[Task], table: "Table", rows: list[Any]) -> None:
         for task, own in zip(tasks, rows, strict=True) if self._resource else ():
-            given = [_part(value, own) for value in (X, y, weight) if value is not None]
-            self._go_on(task, given, steps)
+            self._go_on(task, [_part(v, own) for v in table if v is not None])
         left = [i for i, task in enumerate(tasks) if task.result is None]
         if not left or self._is_over():
-            return []
+            return
         begin = time.monotonic()
         fitted = fit_many(
             [tasks[i].final for i in left],
-            X,
-            y,
+            table.X,
+            table.y,
             rows=None if rows[0] is None else [rows[i] for i in left],
-            sample_weight=weight,
+            sample_weight=table.sample_weight,
             on_error="return",
             time_limit=None if self._limit is None else self._end - begin,
             n_threads=self._n_jobs and joblib.effective_n_jobs(self._n_jobs),
@@ -296,23 +346,23 @@ class Together(ParallelBackendBase):
         )
         seconds = (time.monotonic() - begin) / len(left)
         for i, model in zip(left, fitted, strict=True):
+            failed = isinstance(model, Exception)
             if isinstance(model, TimeoutError):
                 self.stopped = self._too_late()
                 continue
-            if isinstance(model, KeyboardInterrupt):
-                self.stopped = model
+            if not (failed or getattr(model, "__sklearn_is_fitted__", bool)()):
+                self.stopped = KeyboardInterrupt()
                 continue
-            tasks[i].run(model, seconds, steps)
-            if self._resource and not isinstance(model, Exception):
+            tasks[i].run(model, seconds, self._steps[tasks[i].data])
+            if self._resource and not failed:
                 self._trained[self._of_resource(tasks[i])] = model, tasks[i]
-        return []
 
     def _of_resource(self, task: Task) -> Any:
         """Return what a candidate keeps from call to call, and the number of the split."""
         own = task.values(lambda name: name != self._resource)
         return own, task.given["split_progress"][0]
 
-    def _go_on(self, task: Task, given: Sequence[Any], steps: Sequence[Any]) -> None:
+    def _go_on(self, task: Task, given: Sequence[Any]) -> None:
         """Train an estimator further, if it was trained before and can go on."""
         key = self._of_resource(task)
         if key not in self._trained or self._is_over():
@@ -327,7 +377,7 @@ class Together(ParallelBackendBase):
                 name: getattr(task.final, name) for name in ("warm_start", "max_iter")
             }
             self._trained[key] = model.set_params(**own), task
-            task.run(model, time.monotonic() - begin, steps)
+            task.run(model, time.monotonic() - begin, self._steps[task.data])
 
     def _run_others(self, tasks: list[Task]) -> None:
         calls = Parallel(n_jobs=self._n_jobs, return_as="generator")
@@ -351,3 +401,26 @@ class Together(ParallelBackendBase):
 
 def _part(value: Any, rows: Any) -> Any:
     return value if value is None or rows is None else safe_indexing(value, rows)
+
+
+def _one_table(tables: Sequence[Table]) -> Table | None:
+    """Return the rows of small tables in one, None if they are not of one kind."""
+    if sum(getattr(table.X, "size", np.inf) for table in tables) > _MOST_CELLS:
+        return None
+    weighted = bool(tables) and tables[0].sample_weight is not None
+    parts = [_joined(values) for values in zip(*tables, strict=True)]
+    if not tables or any(part is None for part in parts[: 2 + weighted]):
+        return None
+    return Table(*parts)
+
+
+def _joined(values: Sequence[Any]) -> Any:
+    first = values[0]
+    if any(type(value) is not type(first) for value in values):
+        return None
+    if isinstance(first, np.ndarray):
+        kinds = {(value.dtype, value.shape[1:]) for value in values}
+        return np.concatenate(values) if len(kinds) == 1 else None
+    if hasattr(first, "iloc") and all(first[:0].equals(value[:0]) for value in values):
+        return sys.modules["pandas"].concat(values)
+    return None

@@ -108,6 +108,15 @@ SEARCHES = {
         scoring=accuracy_and_rows,
         refit=most_accurate,
     ),
+    "frames of a pipeline": lambda: both(
+        "GridSearchCV",
+        make_pipeline(StandardScaler().set_output(transform="pandas"), MODEL),
+        {
+            "standardscaler__with_std": [True, False],
+            "dnnclassifier__max_iter": [1, 2, 3, 1, 2, 3],
+        },
+        cv=2,
+    ),
     "other estimators beside": lambda: both(
         "GridSearchCV",
         make_pipeline(StandardScaler(), MODEL),
