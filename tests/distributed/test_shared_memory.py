@@ -7,6 +7,7 @@ import torch
 
 from skest import DNNClassifier, DNNLinearCombinedClassifier, RunConfig
 from skest import feature_columns as fc
+from skest.distributed import SharedMemory
 from skest.distributed.shared_memory import SharedMemoryReplica
 from skest.engine.loop import train_step
 from skest.engine.recorded.choice import make_step
@@ -14,7 +15,6 @@ from skest.hooks.base import Run
 from skest.optimizers.ftrl import Ftrl, ProximalAdagrad
 from skest.optimizers.row_sparse import RowSparse
 from skest.spec import EstimatorSpec
-from tests.distributed._local import shared
 
 OPTIMIZERS = {
     "adadelta": torch.optim.Adadelta,
@@ -27,6 +27,8 @@ OPTIMIZERS = {
     "rmsprop": torch.optim.RMSprop,
     "sgd": torch.optim.SGD,
 }
+
+ONE_WORKER = RunConfig(train_distribute=SharedMemory(1))
 
 
 def make_run(make=torch.optim.SGD, network=None, step=0, seed=0):
@@ -225,7 +227,7 @@ def test_one_worker_is_a_local_training_bit_for_bit(optimizer, execution):
             config=config,
         )
 
-    ours, theirs = (variables(fitted(c, make)) for c in (shared(1), RunConfig()))
+    ours, theirs = (variables(fitted(c, make)) for c in (ONE_WORKER, RunConfig()))
     assert ours.keys() == theirs.keys()
     for name in ours:
         np.testing.assert_array_equal(ours[name], theirs[name])
@@ -245,7 +247,7 @@ def test_one_worker_trains_wide_and_deep_bit_for_bit():
             random_state=0,
             config=config,
         ).fit(X, y)
-        for config in (shared(1), RunConfig())
+        for config in (ONE_WORKER, RunConfig())
     ]
     ours, theirs = map(variables, models)
     assert ours.keys() == theirs.keys()
