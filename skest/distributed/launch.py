@@ -158,10 +158,9 @@ def _see_to(tasks: Sequence[Task], options: argparse.Namespace) -> None:
         for task in _failed(trainers):
             _tell(task, "it is started again", options.max_restarts)
             task.start()
+        # Without servers, nothing tells how long a worker has to do.
         if servers and chief_ended is None and trainers[0].status == 0:
-            chief_ended = (
-                time.monotonic()
-            )  # without servers, a worker may have more to do
+            chief_ended = time.monotonic()
         if all_ended is None and all(
             task.status is not None and (task.is_over or task.status == 0)
             for task in trainers

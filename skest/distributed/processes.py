@@ -106,8 +106,8 @@ class Processes:
             error = job.future.exception() if job.future.done() else None
             if error is None:
                 continue
-            is_death = isinstance(error, BrokenProcessPool | PeerLostError)
-            if not is_death:
+            # A worker that lost its servers may have been stopped for too long.
+            if not isinstance(error, BrokenProcessPool | PeerLostError):
                 raise error
             if not job.may_die:
                 raise PeerLostError(f"{name} died: {error}")
@@ -149,9 +149,8 @@ class Processes:
 
 def _do(job: Any, handles: list[Any], arguments: dict[str, Any], parent: int) -> None:
     """Do a job in a process of loky."""
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C is for the parent, which stops
+    # Ctrl-C reaches all processes of a terminal; the parent asks this one to stop.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with(parent)
     if handles:
         arguments["files"] = [handle.detach() for handle in handles]
@@ -166,6 +165,6 @@ def _do(job: Any, handles: list[Any], arguments: dict[str, Any], parent: int) ->
 def _can_be_sent(error: Exception) -> bool:
     """Tell whether an error can be raised in another process; some can't be built."""
     with contextlib.suppress(Exception):
-        pickle.loads(cloudpickle.dumps(error.with_traceback(error.__traceback__)))
+        pickle.loads(cloudpickle.dumps(error))
         return True
     return False

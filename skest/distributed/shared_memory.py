@@ -209,13 +209,6 @@ class SharedMemoryReplica(Replica):
         """Whether no other process has begun."""
         return int(self._is_here.sum()) <= 1
 
-    @property
-    def steps_of_others(self) -> dict[int, int]:
-        """Steps of each other process that has begun, by its number."""
-        steps, is_here = self._steps, self._is_here
-        others = range(1, self._num_workers)
-        return {i: int(steps[i]) for i in others if is_here[i]}
-
     def begin(self, run: Run) -> None:
         """Move the variables into the common memory, or take those that are there."""
         if self._file is None:

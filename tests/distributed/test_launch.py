@@ -155,8 +155,9 @@ def test_a_killed_server_lets_all_go_on_from_the_last_checkpoint(tmp_path, capsy
     assert "ps-0 was killed by signal 9" in told
     assert "all tasks are started again" in told
     assert DirectoryStore(tmp_path / "model").latest_step() >= 60
+    # The second chief, in the same log, did not begin anew.
     chief = (tmp_path / "logs" / "chief-0.log").read_text()
-    assert re.search(r"PeerLostError: .*checkpoint of step (15|20) in", chief)
+    assert len(re.findall(r"step 1: loss", chief)) == 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -28,6 +28,8 @@ OPTIMIZERS = {
     "sgd": torch.optim.SGD,
 }
 
+ONE_WORKER = RunConfig(train_distribute=SharedMemory(1))
+
 
 def make_run(make=torch.optim.SGD, network=None, step=0, seed=0):
     torch_state = torch.random.get_rng_state()
@@ -225,8 +227,7 @@ def test_one_worker_is_a_local_training_bit_for_bit(optimizer, execution):
             config=config,
         )
 
-    alone = RunConfig(train_distribute=SharedMemory(1))
-    ours, theirs = (variables(fitted(c, make)) for c in (alone, RunConfig()))
+    ours, theirs = (variables(fitted(c, make)) for c in (ONE_WORKER, RunConfig()))
     assert ours.keys() == theirs.keys()
     for name in ours:
         np.testing.assert_array_equal(ours[name], theirs[name])
@@ -246,7 +247,7 @@ def test_one_worker_trains_wide_and_deep_bit_for_bit():
             random_state=0,
             config=config,
         ).fit(X, y)
-        for config in (RunConfig(train_distribute=SharedMemory(1)), RunConfig())
+        for config in (ONE_WORKER, RunConfig())
     ]
     ours, theirs = map(variables, models)
     assert ours.keys() == theirs.keys()

@@ -221,7 +221,10 @@ class Session:
             raise self._lost(error) from error
 
     def _lost(self, error: OSError) -> PeerLostError:
-        return PeerLostError(f"The session with {self.name} broke: {error}")
+        why = str(error)
+        if isinstance(error, TimeoutError):
+            why = "there was no answer in time ('timeout' of AsyncParameterServer)"
+        return PeerLostError(f"The session with {self.name} broke: {why}.")
 
 
 def welcome(

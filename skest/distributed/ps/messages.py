@@ -3,6 +3,7 @@
 
 import json
 import math
+import struct
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ HEADER_BYTES = 64
 LIMIT = 1 << 28
 #: Largest JSON object, in bytes.
 MAX_CONTROL = 1 << 24
+_HEADER = struct.Struct("<8q")
 _MAGIC = 0x736B657374  # "skest"
 _ALIGNMENT = 8
 _DTYPES = {
@@ -130,13 +132,13 @@ def pack(
         )
     if out is None or len(out) < MAC_BYTES + size:
         out = torch.empty(MAC_BYTES + size, dtype=torch.uint8)
-    header = [_MAGIC, int(message.code), len(control), n_payload]
-    header += [message.step, message.number, sequence, 0]
+    content: Any = out.numpy()
+    _HEADER.pack_into(
+        *(content, MAC_BYTES, _MAGIC, message.code, len(control), n_payload),
+        *(message.step, message.number, sequence, 0),
+    )
     start = MAC_BYTES + HEADER_BYTES
-    out[MAC_BYTES:start].view(torch.int64).copy_(torch.tensor(header))
-    if control:
-        text = torch.frombuffer(bytearray(control), dtype=torch.uint8)
-        out[start : start + len(control)] = text
+    memoryview(content)[start : start + len(control)] = control
     start += n_control
     for tensor, n_bytes in zip(message.payload, sizes, strict=True):
         if n_bytes:
@@ -241,8 +243,9 @@ def dtype_named(name: Any) -> torch.dtype:
     return _DTYPES[name]
 
 
-def _header_of(buffer: Tensor) -> list[int]:
-    return buffer[:HEADER_BYTES].view(torch.int64).tolist()
+def _header_of(buffer: Tensor) -> tuple[int, ...]:
+    content: Any = buffer.numpy()
+    return _HEADER.unpack_from(content)
 
 
 def _padded(n_bytes: int) -> int:
